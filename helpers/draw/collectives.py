@@ -248,8 +248,8 @@ def collective_step_scene(
     items += _arrows(layout, messages)
     height = layout.top + layout.num_ranks * layout.height + 12
     sentences = [_sentence(message, layout) for message in _sorted(messages)]
-    whole, cells = _num_complete(after, complete), len(after) * len(complete)
-    summary = " ".join([*sentences, words("state", whole=whole, cells=cells)])
+    num_complete, cells = _num_complete(after, complete), len(after) * len(complete)
+    summary = " ".join([*sentences, words("state", whole=num_complete, cells=cells)])
     return Scene(width=width, height=height, title=title, summary=summary, items=tuple(items))
 
 

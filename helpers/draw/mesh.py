@@ -295,14 +295,14 @@ def cube_scene(mesh: Mesh, rank: int | None = 0, *, title: str = "") -> Scene:
     items: list[Rect | Label | Line] = [title_label(title)]
     if solid.width < _CARD_WIDTH:  # too narrow for the axes' names on the cards
         items.append(Label(x=MARGIN, y=38, text=words("order", axes=", ".join(RANK_ORDER)), size=11, colour="muted"))
-    back_to_front = sorted(solid.at, key=lambda each: -mesh.coordinates(each)["dp"])
-    for replica, members in groupby(back_to_front, lambda each: mesh.coordinates(each)["dp"]):
+    back_to_front = sorted(solid.at, key=lambda member: -mesh.coordinates(member)["dp"])
+    for replica, members in groupby(back_to_front, lambda member: mesh.coordinates(member)["dp"]):
         items += _plane(replica, solid)
         items += _edges(members, solid, ("pp", "tp"))
     items += _edges(back_to_front, solid, ("dp",))
     items += _edges(back_to_front, solid, axes, groups)
-    for each in back_to_front:
-        items += _solid_card(each, solid, rank, groups)
+    for member in back_to_front:
+        items += _solid_card(member, solid, rank, groups)
     texts = list(_axis_texts(axes, mesh, rank, groups))
     height = max([solid.bottom + 2 * _PLANE, *(text.y + 20 for text in texts)])
     shares = [words("shares", rank=rank, axis=axis, ranks=members_text(group)) for axis, group in groups.items()]

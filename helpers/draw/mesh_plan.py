@@ -47,7 +47,7 @@ class AxisUse:
 def mesh_plan_scene(
     mesh: Mesh,
     uses: Mapping[str, AxisUse],
-    held: Sequence[MemoryBreakdown],
+    memory_by_rank: Sequence[MemoryBreakdown],
     *,
     gpus_per_node: int,
     rank: int,
@@ -57,32 +57,36 @@ def mesh_plan_scene(
 ) -> Scene:
     """A Scene of `mesh`, seen from `rank`.
 
-    `uses` maps each axis to what `rank` does on it, drawn in this order. `held` is what each rank holds in memory, and
-    `limit` the bytes of a GPU. Raises ValueError for more than 64 ranks, a rank that the mesh lacks, or a `held` that
-    has not one entry for each rank.
+    `uses` maps each axis to what `rank` does on it, drawn in this order. `memory_by_rank` is what each rank holds, and
+    `limit` the bytes of a GPU. Raises ValueError for more than 64 ranks, a rank that the mesh lacks, or other than one
+    entry of `memory_by_rank` for each rank.
     """
-    _check(mesh, held, rank)
+    _check(mesh, memory_by_rank, rank)
     layout = _layout(mesh.world_size, gpus_per_node)
     items: list[Rect | Label | Line] = [Label(x=_SIDE, y=16, text=title, size=13, bold=True)]
     items.append(Label(x=_SIDE, y=34, text=words("places", axes=list(uses)), size=_FONT, colour="muted"))
     for node in range(layout.num_nodes):
         items += _node(node, layout)
     lit_axis = {peer: axis for axis, use in uses.items() for peer in use.group} | {rank: "chosen"}
-    for each, memory in enumerate(held):
+    for each, memory in enumerate(memory_by_rank):
         coordinates = {axis: mesh.coordinates(each)[axis] for axis in uses}
         items += _rank(layout.box_of(each), each, coordinates, lit_axis.get(each, ""), memory.total, limit)
     items += _traffic(rank, uses)
-    memory_title = words("memory", rank=rank, held=format_bytes(held[rank].total), limit=limit_name)
-    items += _memory(held[rank], limit, memory_title)
-    return Scene(width=WIDTH, height=_HEIGHT, title=title, summary=_summary(rank, uses, held), items=tuple(items))
+    memory_title = words("memory", rank=rank, held=format_bytes(memory_by_rank[rank].total), limit=limit_name)
+    items += _memory(memory_by_rank[rank], limit, memory_title)
+    return Scene(
+        width=WIDTH, height=_HEIGHT, title=title, summary=_summary(rank, uses, memory_by_rank), items=tuple(items)
+    )
 
 
-def _check(mesh: Mesh, held: Sequence[MemoryBreakdown], rank: int) -> None:
+def _check(mesh: Mesh, memory_by_rank: Sequence[MemoryBreakdown], rank: int) -> None:
     mesh.coordinates(rank)  # raises ValueError where the mesh has no such rank
     if mesh.world_size > MOST_RANKS:
         raise ValueError(words("too_many", dp=mesh.dp, pp=mesh.pp, tp=mesh.tp, ranks=mesh.world_size, most=MOST_RANKS))
-    if len(held) != mesh.world_size:
-        raise ValueError(f"mesh_plan_scene got {len(held)} breakdowns for {mesh.world_size} ranks; give one for each")
+    if len(memory_by_rank) != mesh.world_size:
+        raise ValueError(
+            f"mesh_plan_scene got {len(memory_by_rank)} breakdowns for {mesh.world_size} ranks; give one for each"
+        )
 
 
 def _layout(world_size: int, gpus_per_node: int) -> NodeLayout:
@@ -116,19 +120,19 @@ def _node(node: int, layout: NodeLayout) -> Iterator[Rect | Label]:
 
 
 def _rank(
-    box: Rect, rank: int, coordinates: Mapping[str, int], axis: str, held: float, limit: float
+    box: Rect, rank: int, coordinates: Mapping[str, int], axis: str, num_bytes: float, limit: float
 ) -> Iterator[Rect | Label]:
     """A rank's card with a strip at its foot that says how full its memory is; over both lies what can be clicked."""
     strip_height = 7.0 if box.height > 50 else 4.0
     yield from card(replace(box, height=box.height - strip_height - 1), rank, coordinates, axis, size=_FONT)
     strip = {"x": box.x, "y": box.y + box.height - strip_height, "height": strip_height, "radius": 1}
-    if held <= limit:
+    if num_bytes <= limit:
         yield Rect(width=box.width, fill="surface", stroke="rule", **strip)
-        yield Rect(width=box.width * held / limit, fill="ink", opacity=0.7, **strip)
+        yield Rect(width=box.width * num_bytes / limit, fill="ink", opacity=0.7, **strip)
     else:
         yield Rect(width=box.width, fill="sign", stroke="ink", stroke_width=1.5, **strip)
     coordinates_text = ", ".join(f"{name} {number}" for name, number in coordinates.items())
-    tooltip = words("card", rank=rank, place=coordinates_text, held=format_bytes(held))
+    tooltip = words("card", rank=rank, place=coordinates_text, held=format_bytes(num_bytes))
     yield replace(box, tooltip=tooltip, pick=str(rank), is_picked=axis == "chosen")
 
 
@@ -152,13 +156,13 @@ def _traffic(rank: int, uses: Mapping[str, AxisUse]) -> Iterator[Rect | Label]:
         yield Label(x=_BAR_LEFT + width + 8, y=y, text=use.words, size=_FONT)
 
 
-def _memory(held: MemoryBreakdown, limit: float, title: str) -> Iterator[Rect | Label | Line]:
+def _memory(memory: MemoryBreakdown, limit: float, title: str) -> Iterator[Rect | Label | Line]:
     """The parts of a rank's memory side by side on the axis of a GPU's memory, and below it each with its bytes."""
     yield Label(x=_SIDE, y=_MEMORY_TOP, text=title, size=_FONT, bold=True)
-    scale, x, y = (WIDTH - 2 * _SIDE) / max(limit, held.total), _SIDE, _MEMORY_TOP + 12
+    scale, x, y = (WIDTH - 2 * _SIDE) / max(limit, memory.total), _SIDE, _MEMORY_TOP + 12
     yield Rect(x=x, y=y, width=limit * scale, height=24, fill="panel", stroke="rule")
     for number, (kind, opacity) in enumerate(_OPACITIES.items()):
-        num_bytes = getattr(held, kind)
+        num_bytes = getattr(memory, kind)
         style = {"fill": "ink", "opacity": opacity}
         width, text = num_bytes * scale, words("part", kind=kind_word(kind), size=format_bytes(num_bytes))
         if width >= 0.5:
@@ -169,15 +173,21 @@ def _memory(held: MemoryBreakdown, limit: float, title: str) -> Iterator[Rect | 
         yield Rect(x=left, y=low - 6, width=16, height=12, stroke="muted")
         yield Label(x=left + 24, y=low, text=text, size=_FONT)
     end = _SIDE + limit * scale
-    if held.total > limit:
+    if memory.total > limit:
         yield Rect(x=end, y=y - 2, width=x - end, height=28, stroke="ink", stroke_width=2.5)
     yield Line(x1=end, y1=y - 4, x2=end, y2=y + 28, colour="ink", width=2, dashed=True)
 
 
-def _summary(rank: int, uses: Mapping[str, AxisUse], held: Sequence[MemoryBreakdown]) -> str:
+def _summary(rank: int, uses: Mapping[str, AxisUse], memory_by_rank: Sequence[MemoryBreakdown]) -> str:
     sentences = [
         words("summary.axis", rank=rank, axis=axis, ranks=members_text(list(use.group)), link=use.link, sent=use.words)
         for axis, use in uses.items()
         if len(use.group) > 1
     ]
-    return words("summary.all", ranks=len(held), said=sentences or [""], rank=rank, held=format_bytes(held[rank].total))
+    return words(
+        "summary.all",
+        ranks=len(memory_by_rank),
+        said=sentences or [""],
+        rank=rank,
+        held=format_bytes(memory_by_rank[rank].total),
+    )
