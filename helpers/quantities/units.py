@@ -33,10 +33,10 @@ def format_bytes(num_bytes: float, *, binary: bool = False) -> str:
 def parse_bytes(size: str | int, what: str = "size") -> int:
     """Bytes of "64 MB", "1.5 GiB" or a whole number. ValueError, which names the argument `what`, for other text."""
     units = {unit.lower(): scale for scale, unit in (*DECIMAL, *_BINARY, (1, "B"))}
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*", size) if isinstance(size, str) else None
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*", size) if isinstance(size, str) else None
     num_bytes = size if isinstance(size, int) and not isinstance(size, bool) else 0
-    if found and found[2].lower() in units:
-        num_bytes = int(float(found[1]) * units[found[2].lower()])
+    if match and match[2].lower() in units:
+        num_bytes = int(float(match[1]) * units[match[2].lower()])
     if num_bytes < 1:
         raise ValueError(
             f'{what}={size!r} is no size above 0: give a text such as "64 MB" or "1.5 GiB", or a whole number of bytes'

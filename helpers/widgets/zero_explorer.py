@@ -94,7 +94,7 @@ class ZeroExplorer(SteppedExplorer):
         step, stage = self.shown, self.stage.value
         most = max(one.total_bytes(0) for one in zero_steps(stage))
         here = {"now": step.total_bytes(0), "most": most, "real": format_bytes(self.states(stage).total)}
-        said = {"deed": say(f"deed.{step.deed}"), "message": self._message if step.message else ""}
+        said = {"deed": say(f"deed.{step.action}"), "message": self._message if step.message else ""}
         return say("sentence", where=self._where.capitalize(), **said, **here, **self._model)
 
     @property

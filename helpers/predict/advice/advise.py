@@ -69,6 +69,7 @@ class Advice:
 
     @property
     def plan(self) -> Plan | None:
+        """The recommended plan alone, None where nothing fits."""
         return self.chosen and self.chosen.plan
 
     def __getitem__(self, name: str) -> PlanEstimate:
@@ -178,12 +179,9 @@ def advise(
     advice = _advice(request, estimates, candidates, searched)
     rule, rule_reason = rule_for(request, candidates, advice.chosen)
     return replace(
-        advice,
-        rule=rule,
-        rule_reason=rule_reason,
-        alternative=alternative(request, advice.chosen),
+        advice, rule=rule, rule_reason=rule_reason, alternative=alternative(request, advice.chosen),
         remarks=remarks(request, advice.best, estimates, advice.simplest),
-    )
+    )  # fmt: skip
 
 
 def default_batch(cluster: Cluster) -> int:

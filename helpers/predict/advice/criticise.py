@@ -73,8 +73,8 @@ class Criticism:
     """The result of `criticise`.
 
     estimate: the reader's plan with its step, whether it fits or not. best: the planner's, None where nothing fits.
-    lost_share: how much longer the reader's plan takes than the planner's (0.25: a quarter longer), None where one of
-    them does not fit. sentences: the whole criticism, the most important first.
+    lost_share: how much longer the reader's plan takes (0.25: a quarter longer), None where one of the two does not
+    fit. sentences: the criticism, the most important first.
     """
 
     estimate: PlanEstimate
@@ -84,19 +84,19 @@ class Criticism:
 
     @property
     def step(self) -> StepTime:
+        """The estimated step of the reader's plan."""
         return self.estimate.step
 
     @property
     def lost_share(self) -> float | None:
+        """How much longer the step is than the planner's, as a share of the planner's."""
         return self.estimate.seconds / self.best.seconds - 1 if self.fits and self.best else None
 
     def as_json(self) -> dict[str, Any]:
         """All of it as plain values for JSON."""
-        told = {"fits": self.fits, "lost": self.lost_share, "sentences": list(self.sentences)}
-        return told | {
-            "mine": estimate_as_json(self.estimate),
-            "best": estimate_as_json(self.best) if self.best else None,
-        }
+        values = {"fits": self.fits, "lost": self.lost_share, "sentences": list(self.sentences)}
+        best = estimate_as_json(self.best) if self.best else None
+        return values | {"mine": estimate_as_json(self.estimate), "best": best}
 
     def __repr__(self) -> str:
         return "\n".join(self.sentences)
@@ -116,11 +116,12 @@ def criticise(
         raise ValueError(words("mine.batch", given=plan.global_batch, batch=batch))
     step = step_time(request.model, plan, cluster, request.stack, request.constants)  # refuses what does not suit
     stage, breakdown = fullest_stage(request.model, plan)
-    mine = estimate(request, plan, stage, breakdown, step)
-    mine = replace(mine, warnings=tuple(warnings(request, mine)))
-    found = _advised(request)
+    evaluated = estimate(request, plan, stage, breakdown, step)
+    evaluated = replace(evaluated, warnings=tuple(warnings(request, evaluated)))
+    best = _advised(request)
     fits = breakdown.total <= request.usable
-    return Criticism(estimate=mine, fits=fits, best=found, sentences=tuple(_sentences(request, mine, found, fits)))
+    sentences = tuple(_sentences(request, evaluated, best, fits))
+    return Criticism(estimate=evaluated, fits=fits, best=best, sentences=sentences)
 
 
 @lru_cache(maxsize=64)
@@ -129,23 +130,23 @@ def _advised(request: PlanRequest) -> PlanEstimate | None:
     return advise(request.model, request.cluster, global_batch=request.global_batch, **options).chosen
 
 
-def _sentences(request: PlanRequest, mine: PlanEstimate, best: PlanEstimate | None, fits: bool):
-    yield words("mine.plan", plan=describe_plan(mine.plan))
-    yield fit(request.model, mine.plan, request.cluster.gpu, gpus_per_node=request.cluster.gpus_per_node).text
-    if request.usable < mine.memory.total <= NEARLY * request.usable:
+def _sentences(request: PlanRequest, evaluated: PlanEstimate, best: PlanEstimate | None, fits: bool):
+    yield words("mine.plan", plan=describe_plan(evaluated.plan))
+    yield fit(request.model, evaluated.plan, request.cluster.gpu, gpus_per_node=request.cluster.gpus_per_node).text
+    if request.usable < evaluated.memory.total <= NEARLY * request.usable:
         reported = request.cluster.gpu.reported or request.cluster.gpu.memory
         yield words(
-            "mine.nearly", share=100 * (mine.memory.total / request.usable - 1), reported=format_bytes(reported)
+            "mine.nearly", share=100 * (evaluated.memory.total / request.usable - 1), reported=format_bytes(reported)
         )
-    yield words("mine.step", fits=fits, step=mine.step_text, mfu=100 * mine.mfu)
-    yield bottleneck_sentence(request, mine)
-    yield from (words("warned", words=warning) for warning in mine.warnings)
+    yield words("mine.step", fits=fits, step=evaluated.step_text, mfu=100 * evaluated.mfu)
+    yield bottleneck_sentence(request, evaluated)
+    yield from (words("warned", words=warning) for warning in evaluated.warnings)
     if best is None:
         yield words("mine.none")
-    elif best.plan == mine.plan:
+    elif best.plan == evaluated.plan:
         yield words("mine.same")
     else:
         values = dict(plan=best.plan_text, step=format_seconds(best.seconds))
         yield words("mine.best", **values)
         if fits:
-            yield difference(request, mine, best)
+            yield difference(request, evaluated, best)

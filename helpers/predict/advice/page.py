@@ -88,8 +88,8 @@ def best_rows(advice: Advice) -> Rows:
 
 def _why(advice: Advice, candidate: PlanEstimate) -> str:
     """Reasons and warnings, without the warnings of the first plan and of all plans, which the sentence has."""
-    own = () if candidate is advice.chosen else advice.specific_warnings(candidate)
-    warned = (words("warned", words=warning) for warning in own)
+    specific = () if candidate is advice.chosen else advice.specific_warnings(candidate)
+    warned = (words("warned", words=warning) for warning in specific)
     return words("between").join((*candidate.reasons, *warned))
 
 

@@ -106,10 +106,12 @@ class PlanEstimate:
 
     @property
     def fits(self) -> bool:
+        """Whether the plan fits; only then it has a step."""
         return self.step is not None
 
     @property
     def seconds(self) -> float | None:
+        """Seconds of the step, None without a step."""
         return self.step and self.step.seconds
 
     @property

@@ -74,19 +74,15 @@ def cost(request: PlanRequest, candidate: PlanEstimate) -> float:
 
 def with_warnings(request: PlanRequest, estimates: Sequence[PlanEstimate]) -> list[PlanEstimate]:
     """The same plans with their warnings."""
+
+    def key(candidate: PlanEstimate) -> tuple:
+        return layout_key(candidate.plan), candidate.plan.recompute
+
     doubled = {}  # of each layout: its fastest plan with micro-batches of two
     for candidate in sorted(estimates, key=lambda candidate: -candidate.seconds):
         if candidate.plan.micro_batch == 2 and _bytes_with_plain_loss(request, candidate) <= request.usable:
-            doubled[layout_key(candidate.plan), candidate.plan.recompute] = candidate
-    return [
-        replace(
-            candidate,
-            warnings=tuple(
-                warnings(request, candidate, doubled.get((layout_key(candidate.plan), candidate.plan.recompute)))
-            ),
-        )
-        for candidate in estimates
-    ]
+            doubled[key(candidate)] = candidate
+    return [replace(one, warnings=tuple(warnings(request, one, doubled.get(key(one))))) for one in estimates]
 
 
 def without_numbers(warning: str) -> str:
@@ -96,17 +92,15 @@ def without_numbers(warning: str) -> str:
 
 def warnings(request: PlanRequest, candidate: PlanEstimate, doubled: PlanEstimate | None = None) -> list[str]:
     """What an engineer would object to, one sentence each. doubled: the same layout with micro-batches of two."""
-    plan, sentences = candidate.plan, []
+    plan, usable, sentences = candidate.plan, request.usable, []
     if candidate.bubble > MOST_BUBBLE:
         sentences.append(words("warning.bubble", share=100 * candidate.bubble))
     if plan.pp > 1 and plan.num_microbatches < ROUNDS * plan.pp:
         values = dict(stages=plan.pp, want=ROUNDS * plan.pp, chunks=plan.num_chunks, share=100 * candidate.bubble)
         kind = "warning.few" if plan.num_chunks == 1 else "warning.few_in_chunks"
         sentences.append(words(kind, count=plan.num_microbatches, **values))
-    if plan.tp > 1 and request.model.hidden // plan.tp < NARROW:
-        sentences.append(
-            words("warning.narrow", tp=plan.tp, hidden=request.model.hidden, columns=request.model.hidden // plan.tp)
-        )
+    if plan.tp > 1 and (columns := request.model.hidden // plan.tp) < NARROW:
+        sentences.append(words("warning.narrow", tp=plan.tp, hidden=request.model.hidden, columns=columns))
     if request.tokens > MOST_TOKENS:
         sentences.append(words("warning.tokens", tokens=request.tokens / 1e6))
     if plan.micro_batch == 1 and doubled and doubled.seconds <= 1.01 * candidate.seconds:
@@ -115,12 +109,10 @@ def warnings(request: PlanRequest, candidate: PlanEstimate, doubled: PlanEstimat
         sentences.append(words("warning.sums", count=plan.num_microbatches))
     if candidate.traffic > MOST_TRAFFIC:
         sentences.append(words("warning.traffic", share=100 * candidate.traffic))
-    if FULL * request.usable < candidate.memory.total <= request.usable:
-        sentences.append(
-            words("warning.full", held=format_bytes(candidate.memory.total), usable=format_bytes(request.usable))
-        )
-    if (plain := _bytes_with_plain_loss(request, candidate)) > request.usable:
-        sentences.append(words("warning.loss", held=format_bytes(plain), usable=format_bytes(request.usable)))
+    if FULL * usable < (total := candidate.memory.total) <= usable:
+        sentences.append(words("warning.full", held=format_bytes(total), usable=format_bytes(usable)))
+    if (plain := _bytes_with_plain_loss(request, candidate)) > usable:
+        sentences.append(words("warning.loss", held=format_bytes(plain), usable=format_bytes(usable)))
     if (name := request.cluster.gpu.name.split()[0]) in NO_BF16:
         sentences.append(words("warning.bf16", gpu=name, size=format_bytes(request.cluster.gpu.memory)))
     return sentences
@@ -166,37 +158,26 @@ def reasons(
     sentences.append(bottleneck_sentence(request, candidate))
     if candidate is not first:
         return (*sentences, difference(request, candidate, first))
-    return (
-        *sentences,
-        *(
-            text
-            for axis in ("tp", "cp", "pp", "ep", "zero", "recompute")
-            if (text := _best_without(axis, candidate, estimates))
-        ),
-    )
+    axes = ("tp", "cp", "pp", "ep", "zero", "recompute")
+    return (*sentences, *filter(None, (_best_without(axis, candidate, estimates) for axis in axes)))
 
 
 def difference(request: PlanRequest, candidate: PlanEstimate, first: PlanEstimate) -> str:
     """How much longer a plan takes than the first one, and which bottleneck makes most of the difference."""
     ratio = candidate.seconds / first.seconds - 1
-    more = {
-        name: candidate.shares.get(name, 0.0) - first.shares.get(name, 0.0)
-        for name in {*candidate.shares, *first.shares}
-    }
+    here, there = candidate.shares, first.shares
+    more = {name: here.get(name, 0.0) - there.get(name, 0.0) for name in {*here, *there}}
     most = max(more, key=more.get)
     recomputes_more = candidate.plan.recompute != "none" and first.plan.recompute == "none"
     again = most == "tensor cores" and recomputes_more
     if ratio < 0.0005:
-        return words(
-            "reason.shorter" if ratio < -0.0005 else "reason.equal", share=-100 * ratio, but=_more(candidate, first)
-        )
+        key = "reason.shorter" if ratio < -0.0005 else "reason.equal"
+        return words(key, share=-100 * ratio, but=_more(candidate, first))
     times = words("times" if ratio > 1 else "percent", share=100 * ratio, times=ratio + 1)
-    return words(
-        "reason.far" if ratio > 1 else "reason.longer",
-        times=times,
-        time=format_seconds(more[most]),
-        what=words("reason.again", what=bottleneck_name(request, most)) if again else bottleneck_name(request, most),
-    )
+    name = bottleneck_name(request, most)
+    what = words("reason.again", what=name) if again else name
+    key = "reason.far" if ratio > 1 else "reason.longer"
+    return words(key, times=times, time=format_seconds(more[most]), what=what)
 
 
 def _best_without(axis: str, candidate: PlanEstimate, estimates: Sequence[PlanEstimate]) -> str:
@@ -224,20 +205,16 @@ def _more(candidate: PlanEstimate, first: PlanEstimate) -> list[str]:
         for axis in ("tp", "cp", "pp", "ep")
         if getattr(plan, axis) > 1 and getattr(other, axis) == 1
     ]
-    if plan.zero > other.zero:
-        more.append(words("more.zero", stage=plan.zero))
-    if plan.num_chunks > other.num_chunks:
-        more.append(words("more.chunks", chunks=plan.num_chunks))
-    if plan.recompute != "none" and other.recompute == "none":
-        more.append(words("more.again", what=plan.recompute))
-    if _has_16_bit_sums(plan) and not _has_16_bit_sums(other):
-        more.append(words("more.sums"))
-    if len(candidate.warnings) > len(first.warnings):
-        more.append(words("more.warned"))
+    more += [words("more.zero", stage=plan.zero)] if plan.zero > other.zero else []
+    more += [words("more.chunks", chunks=plan.num_chunks)] if plan.num_chunks > other.num_chunks else []
+    recomputes_more = plan.recompute != "none" and other.recompute == "none"
+    more += [words("more.again", what=plan.recompute)] if recomputes_more else []
+    more += [words("more.sums")] if _has_16_bit_sums(plan) and not _has_16_bit_sums(other) else []
+    more += [words("more.warned")] if len(candidate.warnings) > len(first.warnings) else []
     return more or [words("more.nothing")]
 
 
-_MOST_GPUS = 2**14
+_MOST_GPUS = 2**14  # up to which `_more_gpus` looks for enough GPUs
 IMAGES = 256  # a batch whose learning rate is known: Goyal et al. 2017
 
 
@@ -255,10 +232,7 @@ def strategies(
         names = list(tried)
     first = min(estimates, key=partial(cost, request), default=None)
     missing = [name for name in names if not any(candidate.name == name for candidate in estimates)]
-    if tried is None:
-        lightest = _lightest(request, missing)
-    else:
-        lightest = {name: min(tried[name], key=_total_bytes) for name in missing}
+    lightest = {name: min(tried[name], key=_total_bytes) for name in missing} if tried else _lightest(request, missing)
     rows = []
     for name in names:
         of_strategy = [candidate for candidate in estimates if candidate.name == name]
@@ -312,10 +286,7 @@ def _reason_against_all(request: PlanRequest, name: str) -> str:
 
 
 def remarks(
-    request: PlanRequest,
-    best: tuple[PlanEstimate, ...],
-    estimates: Sequence[PlanEstimate],
-    simplest: PlanEstimate | None,
+    request: PlanRequest, best: Sequence[PlanEstimate], estimates: Sequence[PlanEstimate], simplest: PlanEstimate | None
 ) -> tuple[str, ...]:
     """Sentences about what the simplest plan would lose, which sizes are impossible, and what would fit."""
     if isinstance(request.model, ResNet):
@@ -340,11 +311,8 @@ def remarks(
         sentences.append(_host_remark(request, first))
     if first is None or first.name == StrategyName.OFFLOAD:
         lighter = _best_with_8_bit_optimizer(request)
-        sentences += [
-            _suggestion("remark.eight_bits", lighter) if lighter else "",
-            _more_gpus(request, first),
-            _adapters(request),
-        ]
+        sentences.append(_suggestion("remark.eight_bits", lighter) if lighter else "")
+        sentences += [_more_gpus(request, first), _adapters(request)]
     elif first.memory.total > FULL * request.usable:
         sentences.append(_more_gpus(request, first))
     return tuple(filter(None, sentences))

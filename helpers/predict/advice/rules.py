@@ -38,14 +38,17 @@ class Rule:
 
     @property
     def case(self) -> str:
+        """The case to which the rule applies, as text."""
         return words(f"rule.{self.name}.case")
 
     @property
     def says(self) -> str:
+        """What the rule recommends, as text."""
         return words(f"rule.{self.name}.says")
 
     @property
     def source(self) -> str:
+        """The publication of the rule, as text."""
         return words(f"source.{self.cites}")
 
 

@@ -9,8 +9,8 @@ gather anew), recomputation (the least that fits, since more never helps) and, w
 the precision of gradients. Sequence parallelism is on wherever tp is above 1. Ranks are numbered as in Megatron-LM: tp
 fastest, then cp, dp, pp.
 
-Three kinds of training have their own small lists at the end of the file: the optimizer on the host (`offloaded`),
-adapters (`adapted`), and networks of convolutions (`images`).
+Three kinds of training have their own small lists at the end of the file: the optimizer on the host (`offload_plans`),
+adapters (`adapter_plans`), and networks of convolutions (`image_plans`).
 """
 
 from __future__ import annotations
@@ -201,14 +201,10 @@ def estimate(
     request: PlanRequest, plan: Plan, stage: int, breakdown: MemoryBreakdown, step: StepTime, name: str = ""
 ) -> PlanEstimate:
     """The plan with its memory, step, tokens per second and MFU. name: of the strategy, if not that of the plan."""
-    gpus = request.cluster.world_size
     share = mfu(
-        request.model,
-        batch=request.global_batch,
-        seconds=step.seconds,
-        peak_flops=request.cluster.gpu.flops,
-        num_gpus=gpus,
-    )
+        request.model, batch=request.global_batch, seconds=step.seconds, peak_flops=request.cluster.gpu.flops,
+        num_gpus=request.cluster.world_size,
+    )  # fmt: skip
     return PlanEstimate(
         name=name or strategy_of(plan), plan=plan, stage=stage, memory=breakdown, step=with_interval(request, step),
         mfu=share, tokens_per_second=request.tokens / step.seconds,
@@ -245,9 +241,8 @@ def offload_plans(request: PlanRequest) -> Iterator[PlanEstimate]:
         if on_gpu.total <= request.usable:
             step = offloaded_step(request.model, plan, request.cluster, request.stack, request.constants)
             candidate = estimate(request, plan, stage, on_gpu, step, StrategyName.OFFLOAD)
-            yield replace(
-                candidate, host_bytes=(breakdown.optimizer + breakdown.gradients) * request.cluster.gpus_per_node
-            )
+            host_bytes = (breakdown.optimizer + breakdown.gradients) * request.cluster.gpus_per_node
+            yield replace(candidate, host_bytes=host_bytes)
 
 
 def adapter_plans(request: PlanRequest, rank: int) -> Iterator[PlanEstimate]:
@@ -295,15 +290,11 @@ def image_plans(request: PlanRequest) -> Iterator[PlanEstimate]:
         once = ("gradients", "optimizer", "step's constant")  # bars that do not come once per micro-batch
         bars = tuple(bar if bar.name in once else replace(bar, seconds=parts * bar.seconds) for bar in step.bars)
         step = with_interval(request, replace(step, bars=bars))
-        flops_per_image = 6 * sum(
-            convolution.pixels * convolution.kernel**2 * convolution.inputs * convolution.outputs
-            for convolution in model.convolutions
-        )
+        flops_per_image = 6 * sum(one.pixels * one.kernel**2 * one.inputs * one.outputs for one in model.convolutions)
         mfu = flops_per_image * request.global_batch / step.seconds / gpus / request.cluster.gpu.flops
         rate = request.global_batch / step.seconds
-        yield PlanEstimate(
-            name=strategy_of(plan), plan=plan, memory=breakdown, step=step, mfu=mfu, tokens_per_second=rate
-        )
+        name = strategy_of(plan)
+        yield PlanEstimate(name=name, plan=plan, memory=breakdown, step=step, mfu=mfu, tokens_per_second=rate)
 
 
 def image_memory(request: PlanRequest, plan: Plan) -> MemoryBreakdown:

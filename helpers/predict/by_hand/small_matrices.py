@@ -71,7 +71,7 @@ def stack(matrices: Sequence[Matrix], by: str) -> Matrix:
 
 
 def one_hot(ids: Sequence[int], width: int) -> Matrix:
-    return tuple(tuple(int(place == number) for place in range(width)) for number in ids)
+    return tuple(tuple(int(column == number) for column in range(width)) for number in ids)
 
 
 def largest_difference(one: Matrix, other: Matrix) -> float:
@@ -87,18 +87,18 @@ def attend(query: Matrix, key: Matrix, value: Matrix) -> Matrix:
 
 def _weights(query: Sequence[float], key: Sequence[float]) -> Matrix:
     """The softmax of query[i] * key[j] over the tokens j up to i, 0 for those after it."""
-    found = []
+    rows_of_weights = []
     for token, q in enumerate(query):
         powers = [exp(q * k) if at <= token else 0.0 for at, k in enumerate(key)]
-        found.append([power / sum(powers) for power in powers])
-    return found
+        rows_of_weights.append([power / sum(powers) for power in powers])
+    return rows_of_weights
 
 
 def attend_backward(query: Matrix, key: Matrix, value: Matrix, arrives: Matrix) -> tuple[Matrix, Matrix, Matrix]:
     """The gradients of query, key and value from that of `attend`'s result."""
     heads = zip(*map(transpose, (query, key, value, arrives)), strict=True)
-    found = [_head_backward(*head) for head in heads]
-    return tuple(transpose(gradients) for gradients in zip(*found, strict=True))
+    per_head = [_head_backward(*head) for head in heads]
+    return tuple(transpose(gradients) for gradients in zip(*per_head, strict=True))
 
 
 def _head_backward(query: Sequence[float], key: Sequence[float], value: Sequence[float], arrives: Sequence[float]):
@@ -165,12 +165,12 @@ PassItem = ShardedMatrix | Operation | str
 class Pass:
     """One pass over a layer, as matrices and operators from left to right: in one process, and on each rank.
 
-    found: for each result the ranks' matrices, one per rank. expected: the same result in one process.
+    results: for each result the ranks' matrices, one per rank. expected: the same result in one process.
     """
 
-    whole: tuple[PassItem, ...]
+    one_process: tuple[PassItem, ...]
     by_rank: tuple[tuple[PassItem, ...], ...]
-    found: dict[str, tuple[ShardedMatrix, ...]]
+    results: dict[str, tuple[ShardedMatrix, ...]]
     expected: dict[str, Matrix]
 
     @property
@@ -180,7 +180,7 @@ class Pass:
 
     def joined(self, name: str) -> Matrix:
         """A result as all ranks together have it: partial sums are added, shards are put together."""
-        first, *_ = blocks = self.found[name]
+        first, *_ = blocks = self.results[name]
         values = [block.values for block in blocks]
         return add(*values) if first.partial else stack(values, first.by)
 

@@ -53,7 +53,7 @@ WORDS = (1, 6, 3, 4)  # of the 4 tokens; for the head, the words that should com
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer:
+class SplitLayer:
     """A layer to be split: column-parallel weights, an activation, a row-parallel weight. Either may be missing.
 
     input: name and values of the input. first: the column-parallel weights by name. inner: the name of the result of
@@ -82,14 +82,14 @@ def _relu_backward(one: Matrix, arrives: Matrix) -> tuple[Matrix]:
 _MLP = {"word": "ReLU", "act": relu, "back": _relu_backward, "products": ("dU",)}
 _HEADS = {"word": "attend", "act": attend, "back": attend_backward, "products": ("dQ", "dK", "dV")}
 LAYERS = {
-    "mlp": Layer(first={"A": A}, inner="G", second=("B", B), **_MLP),
-    "columns": Layer(first={"A": A}, arrives=ARRIVES_WIDE, products=("dY",)),
-    "rows": Layer(input=("G", G), inner="G", second=("B", B)),
-    "attention": Layer(first={"Wq": QUERY, "Wk": KEY, "Wv": VALUE}, inner="O", second=("Wo", B), **_HEADS),
-    "embedding": Layer(
+    "mlp": SplitLayer(first={"A": A}, inner="G", second=("B", B), **_MLP),
+    "columns": SplitLayer(first={"A": A}, arrives=ARRIVES_WIDE, products=("dY",)),
+    "rows": SplitLayer(input=("G", G), inner="G", second=("B", B)),
+    "attention": SplitLayer(first={"Wq": QUERY, "Wk": KEY, "Wv": VALUE}, inner="O", second=("Wo", B), **_HEADS),
+    "embedding": SplitLayer(
         input=("I", one_hot(WORDS, len(TABLE))), inner="I", second=("E", TABLE), output="X", input_has_no_gradient=True
     ),
-    "head": Layer(
+    "head": SplitLayer(
         first={"W": transpose(TABLE)}, arrives=one_hot(WORDS, 8), inner="L", products=("dL",)
     ),  # arrives: set by its loss
 }
@@ -98,7 +98,7 @@ LAYERS = {
 class LayerRun:
     """Computes one layer forward and backward with the shards that `take(matrix, by)` gives of the full weights."""
 
-    def __init__(self, layer: Layer, take: Callable[[Matrix, str], Matrix]) -> None:
+    def __init__(self, layer: SplitLayer, take: Callable[[Matrix, str], Matrix]) -> None:
         source, second = layer.input[1], layer.second
         self.first = {name: take(one, "columns") for name, one in layer.first.items()}
         products = [matmul(source, one) for one in self.first.values()] or [take(source, "columns")]
@@ -120,7 +120,7 @@ class LayerRun:
 class LayerOnRank:
     """One process (rank None) or one rank, with everything that it computes of a layer as matrices with owners."""
 
-    def __init__(self, group: RankGroup, layer: Layer, rank: int | None) -> None:
+    def __init__(self, group: RankGroup, layer: SplitLayer, rank: int | None) -> None:
         self.group, self.layer, self.rank = group, layer, rank
         self.run = LayerRun(layer, lambda matrix, by: self._take(matrix, by))
 
@@ -274,39 +274,39 @@ def _inputs(group: RankGroup, single: LayerOnRank, views: list[LayerOnRank]) -> 
     return _summed_pass(group, f"d{single.layer.input[0]}", single, views, "inputs", values)
 
 
-def _cut_pass(name: str, single: LayerOnRank, views: list[LayerOnRank], chain: str, values: list[Matrix]) -> Pass:
-    """A pass whose result stays split by columns. chain: the method of LayerOnRank that lists the pass's matrices."""
+def _cut_pass(name: str, single: LayerOnRank, views: list[LayerOnRank], method: str, values: list[Matrix]) -> Pass:
+    """A pass whose result stays split by columns. method: the method of LayerOnRank that lists the pass's matrices."""
     return Pass(
-        whole=tuple(getattr(single, chain)()),
-        by_rank=tuple(tuple(getattr(view, chain)()) for view in views),
-        found={name: tuple(matrix_of_rank(name, part, "columns", rank) for rank, part in enumerate(values[1:]))},
+        one_process=tuple(getattr(single, method)()),
+        by_rank=tuple(tuple(getattr(view, method)()) for view in views),
+        results={name: tuple(matrix_of_rank(name, part, "columns", rank) for rank, part in enumerate(values[1:]))},
         expected={name: values[0]},
     )
 
 
 def _summed_pass(
-    group: RankGroup, name: str, single: LayerOnRank, views: list[LayerOnRank], chain: str, values: list[Matrix]
+    group: RankGroup, name: str, single: LayerOnRank, views: list[LayerOnRank], method: str, values: list[Matrix]
 ) -> Pass:
-    """A pass whose result is a sum over the ranks. chain: the method of LayerOnRank that lists the pass's matrices."""
-    found = partial_sums(name, values[1:])
-    ends = zip(views, found, group.sums(name, found), strict=True)
+    """A pass whose result is a sum over the ranks. method: the method of LayerOnRank that lists the pass's matrices."""
+    addends = partial_sums(name, values[1:])
+    ends = zip(views, addends, group.sums(name, addends), strict=True)
     return Pass(
-        whole=(*getattr(single, chain)(), group.tokens(name, values[0])),
-        by_rank=tuple((*getattr(view, chain)(), term, *summed) for view, term, summed in ends),
-        found={name: tuple(found)},
+        one_process=(*getattr(single, method)(), group.tokens(name, values[0])),
+        by_rank=tuple((*getattr(view, method)(), term, *summed) for view, term, summed in ends),
+        results={name: tuple(addends)},
         expected={name: values[0]},
     )
 
 
 def _weights(single: LayerOnRank, views: list[LayerOnRank]) -> Pass:
-    found: dict[str, list[ShardedMatrix]] = {}
+    gradients: dict[str, list[ShardedMatrix]] = {}
     for view in views:
         for name, values, by in view.weight_gradients():
-            found.setdefault(name, []).append(matrix_of_rank(name, values, by, view.rank))
+            gradients.setdefault(name, []).append(matrix_of_rank(name, values, by, view.rank))
     return Pass(
-        whole=tuple(single.weights()),
+        one_process=tuple(single.weights()),
         by_rank=tuple(tuple(view.weights()) for view in views),
-        found={name: tuple(blocks) for name, blocks in found.items()},
+        results={name: tuple(blocks) for name, blocks in gradients.items()},
         expected={name: values for name, values, _ in single.weight_gradients()},
     )
 
@@ -367,7 +367,7 @@ class _Loss:
         ]
 
 
-def _head(group: RankGroup, layer: Layer) -> dict[str, Pass]:
+def _head(group: RankGroup, layer: SplitLayer) -> dict[str, Pass]:
     """The passes of the head and its loss, in which the logits and their gradient stay split."""
     logits = [LayerOnRank(group, layer, rank).run.inner for rank in (None, *group.ranks)]
     one, ranks = _Loss(logits=logits[:1]), _Loss(logits=logits[1:])
@@ -376,9 +376,9 @@ def _head(group: RankGroup, layer: Layer) -> dict[str, Pass]:
         LayerOnRank(group, replace(layer, arrives=stack(ranks.gradients, "columns")), rank) for rank in group.ranks
     ]
     forward = Pass(
-        whole=(*single.forward(), "→", *_ends(one)),
+        one_process=(*single.forward(), "→", *_ends(one)),
         by_rank=tuple((*view.forward(), "→", *_ends(ranks, view.rank)) for view in views),
-        found={
+        results={
             "L": tuple(matrix_of_rank("L", one, "columns", rank) for rank, one in enumerate(ranks.logits)),
             "loss": (_all("loss", ranks.losses),),
         },

@@ -61,22 +61,22 @@ class ZeroCollective:
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroStep:
-    """What the ranks have after one part of the step. held[rank][kind]: the copies of elements.
+    """What the ranks have after one part of the step. copies[rank][kind]: the copies of elements.
 
-    phase: "before the step", "forward", "backward" or "update". layers: the layers of this part. deed: what happens, a
-    name under "deed" in helpers/learner/words/zero.yaml. touched: (kind, layer) of everything that was written.
+    phase: "before the step", "forward", "backward" or "update". layers: the layers of this part. action: what happens,
+    a name under "deed" in helpers/learner/words/zero.yaml. written: (kind, layer) of everything that was written.
     """
 
     phase: str
     layers: str
-    deed: str
-    held: tuple[dict[str, Copies], ...]
-    touched: frozenset[tuple[str, str]] = frozenset()
+    action: str
+    copies: tuple[dict[str, Copies], ...]
+    written: frozenset[tuple[str, str]] = frozenset()
     message: ZeroCollective | None = None
 
     def num_bytes(self, rank: int, kind: str) -> int:
         """Bytes of one kind on a rank."""
-        return BYTES[kind] * len(self.held[rank][kind])
+        return BYTES[kind] * len(self.copies[rank][kind])
 
     def total_bytes(self, rank: int) -> int:
         """Bytes of all kinds on a rank."""
@@ -94,10 +94,12 @@ def layer_forward(weights: Vector, inputs: Vector) -> list[float]:
 
 
 def gradient_of_weights(arrives: Vector, inputs: Vector) -> list[float]:
+    """The gradient of a layer's weights, from that of its outputs (`arrives`)."""
     return [sum(arrives[i] * inputs[(i - j) % NUMBERS] for i in range(NUMBERS)) for j in range(NUMBERS)]
 
 
 def gradient_of_inputs(arrives: Vector, weights: Vector) -> list[float]:
+    """The gradient of a layer's inputs, from that of its outputs (`arrives`)."""
     return [sum(arrives[i] * weights[(i - k) % NUMBERS] for i in range(NUMBERS)) for k in range(NUMBERS)]
 
 
@@ -175,12 +177,12 @@ class _Step:
                     rank.optimizer[layer, index] = ElementCopy(value=0, state=EVERY if stage < 1 else OWN)
 
     def record(
-        self, phase: str, layers: str, deed: str, kinds: str = "", message: ZeroCollective | None = None
+        self, phase: str, layers: str, action: str, kinds: str = "", message: ZeroCollective | None = None
     ) -> ZeroStep:
         """The memory of all ranks now. kinds: the kinds that were written, separated by spaces."""
-        held = tuple(rank.snapshot() for rank in self.ranks)
-        touched = frozenset((kind, layer) for kind in kinds.split() for layer in layers)
-        return ZeroStep(phase=phase, layers=layers, deed=deed, held=held, touched=touched, message=message)
+        copies = tuple(rank.snapshot() for rank in self.ranks)
+        written = frozenset((kind, layer) for kind in kinds.split() for layer in layers)
+        return ZeroStep(phase=phase, layers=layers, action=action, copies=copies, written=written, message=message)
 
     def on_all_ranks(self, function: Callable[[_Rank], None]) -> None:
         for rank in self.ranks:
@@ -239,8 +241,8 @@ class _Step:
             message = self.average(LAYERS)
             yield self.record("backward", LAYERS, "average_1", "gradients", message)
         self.on_all_ranks(_Rank.update)
-        deed = "update_all" if self.stage == 0 else "update_own"
-        yield self.record("update", LAYERS, deed, "parameters optimizer")
+        action = "update_all" if self.stage == 0 else "update_own"
+        yield self.record("update", LAYERS, action, "parameters optimizer")
         if self.stage in (1, 2):
             message = self.all_gather(LAYERS)
             yield self.record("update", LAYERS, "gather_updated", "parameters", message)

@@ -1,6 +1,6 @@
 """Predicts what a rank's memory holds, by formula and tensor by tensor.
 
-total.py        model states, activations and temporaries of a rank, added up
+rank_memory.py  model states, activations and temporaries of a rank, added up
 states.py       a rank's share of the parameters, and the bytes of model states by ZeRO stage
 activations.py  what forward keeps for backward, and how many checkpoints keep the least
 inventory.py    each tensor that torch keeps for the course's GPT, and the peak of a step: layer_ops.py lists the
@@ -16,8 +16,8 @@ from helpers.predict.memory.activations import (
     logits,
     microbatches_in_flight,
 )
+from helpers.predict.memory.rank_memory import memory, rank_kinds, temporaries
 from helpers.predict.memory.states import model_states, params_per_rank
-from helpers.predict.memory.total import memory, rank_kinds, temporaries
 
 __all__ = [
     "activations",

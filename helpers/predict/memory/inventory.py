@@ -29,7 +29,7 @@ from math import ceil
 
 from helpers.predict.memory import layer_ops
 from helpers.predict.memory.layer_ops import StepShape, attention_ops, part_dropout
-from helpers.predict.memory.replay import Op, RecomputedOps, Replay, SizedTensor
+from helpers.predict.memory.replay import MemoryReplay, Op, RecomputedOps, SizedTensor
 from helpers.predict.memory.states import weight_bytes
 from helpers.quantities.units import format_bytes
 from helpers.specs import ModelSpec, Plan
@@ -110,7 +110,7 @@ def inventory(model: ModelSpec, plan: Plan, *, batch: int | None = None, dropout
         dtype="float32" if weight_bytes(plan) == 4 else "bfloat16", attention=plan.attention, recompute=plan.recompute,
         tied=model.tied_embeddings, tp=plan.tp, sequence_parallel=plan.sequence_parallel and plan.tp > 1,
     )  # fmt: skip
-    steps, replay = gpt_step(shape), Replay()
+    steps, replay = gpt_step(shape), MemoryReplay()
     for tensor in step_inputs(shape):
         replay.create(tensor)
     replay.forward(steps)
@@ -140,12 +140,12 @@ def _kept(tensor: SizedTensor, maker: str, module: str, *others: str) -> SavedTe
 def _check(model: ModelSpec, plan: Plan, batch: int | None, dropout: float) -> None:
     check_plain("inventory", model, plan)
     gpt = dict(num_kv_heads=model.num_heads, ffn_hidden=4 * model.hidden, gated=False, bias=True, norm="layer")
-    found = dict(num_kv_heads=model.kv_heads, ffn_hidden=model.ffn, gated=model.gated, bias=model.bias, norm=model.norm)
-    gpt["positions"], found["positions"] = "learned", model.positions
-    if other := next((name for name in gpt if gpt[name] != found[name]), None):
+    given = dict(num_kv_heads=model.kv_heads, ffn_hidden=model.ffn, gated=model.gated, bias=model.bias, norm=model.norm)
+    gpt["positions"], given["positions"] = "learned", model.positions
+    if other := next((name for name in gpt if gpt[name] != given[name]), None):
         raise ValueError(
             f"inventory lists the tensors of the course's GPT, which has {other}={gpt[other]!r}, but this model has "
-            f"{found[other]!r}; for other models use activations(), which follows the papers"
+            f"{given[other]!r}; for other models use activations(), which follows the papers"
         )
     if split := next((axis for axis in ("pp", "cp") if getattr(plan, axis) > 1), None):
         raise ValueError(
@@ -196,7 +196,9 @@ def _input(layer: int) -> str:
 def _embeddings(shape: StepShape) -> list[Op]:
     positions = SizedTensor("positions", shape.full[1:2], "int64")
     total = "sum of vectors" if shape.dropout else _input(0)
-    tied_bytes = _table_gradient(shape).num_bytes if shape.tied else 0  # the embedding's own, until it has been added
+    tied_bytes = (
+        _table_gradient(shape).num_bytes if shape.tied else 0
+    )  # of the head's gradient, until the embedding's is added
     ops, names = _both_tables(shape, tied_bytes) if shape.tp == 1 else layer_ops.embeddings(shape, tied_bytes)
     added = SizedTensor(total, shape.stream, shape.dtype)
     ops = [

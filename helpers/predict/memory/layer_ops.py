@@ -45,18 +45,22 @@ class StepShape:
 
     @property
     def full(self) -> tuple[int, ...]:
+        """The shape of a tensor with all tokens."""
         return (self.batch, self.tokens, self.hidden)
 
     @property
     def local_heads(self) -> int:
+        """Attention heads of one rank."""
         return self.num_heads // self.tp
 
     @property
     def heads(self) -> tuple[int, ...]:
+        """The shape of query, key or value on one rank: (B, H, T, d)."""
         return (self.batch, self.local_heads, self.tokens, self.hidden // self.num_heads)
 
     @property
     def maps(self) -> tuple[int, ...]:
+        """The shape of one rank's attention maps: (B, H, T, T)."""
         return (self.batch, self.local_heads, self.tokens, self.tokens)
 
     @property
@@ -324,20 +328,21 @@ def loss(shape: StepShape, module: str) -> list[Op]:
     """`vocab_parallel_cross_entropy`, which saves the exponentials of the rank's logits, in fp32 at least."""
     tokens, width = shape.batch * shape.tokens, ceil(shape.vocab / shape.tp)
     exponentials = SizedTensor("exponentials", (tokens, width), "float32")
-    sums, own = (
+    sums, targets_here = (
         SizedTensor("sums and targets' logits", (2, tokens), "float32"),
         SizedTensor("targets here", (tokens, 1), "int64"),
     )
     flags = [SizedTensor(name, (tokens,), "bool") for name in ("whether here", "whether counted")]
     total, count = SizedTensor("sum of losses", (), "float32"), SizedTensor("number of targets", (), "int64")
-    kept = (exponentials, sums, own, *flags)
+    saved_tensors = (exponentials, sums, targets_here, *flags)
     is_16_bit = shape.dtype != "float32"
     wide = exponentials.num_bytes if is_16_bit else 0
     # Per token: its largest logit, the target's logit, the unmasked id and a flag. The scalar sum comes only later.
     small = (4 + 4 + 8 + 1) * tokens - 4
     return [
         Op(
-            module=module, creates=(total, *kept), inputs=("logits",), saved=tuple(made.name for made in kept),
+            module=module, creates=(total, *saved_tensors), inputs=("logits",),
+            saved=tuple(made.name for made in saved_tensors),
             temporary=wide + small, backward_temporary=wide + 8 * tokens,
         ),
         Op(

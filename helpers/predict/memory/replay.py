@@ -1,7 +1,7 @@
 """Replays a training step on tensor sizes alone, and finds the moment at which most bytes are alive.
 
-inventory.py writes the step as a list of `Op` and `RecomputedOps`, and `Replay` runs it. An `Op` says which tensors it
-creates, which ones autograd saves, and which variables of the Python code end with it. A tensor lives as long as
+inventory.py writes the step as a list of `Op` and `RecomputedOps`; `MemoryReplay` runs it. An `Op` says which tensors
+it creates, which ones autograd saves, and which variables of the Python code end with it. A tensor lives as long as
 something refers to it: a variable, autograd, or both. Backward runs the operations in reverse order: it creates the
 gradient of each input, frees the gradient that arrived and the saved tensors, and adds gradients up where a tensor was
 used twice. Parameters and their gradients are not counted. A dispatch mode that watches a step makes torch add
@@ -72,7 +72,7 @@ class RecomputedOps:
 
 
 @dataclass
-class Replay:
+class MemoryReplay:
     """The bytes that are alive now (`current`) and at most (`peak`), and during which operation (`where`).
 
     Call `create` for each tensor that exists before the step, then `forward`, then `backward`.

@@ -1,6 +1,8 @@
 """Predicts a rank's share of the parameters, and its bytes of weights, gradients and optimizer state by ZeRO stage.
 
-total.py, the step-time model and many cards use it. Bytes per parameter (weights + gradients + optimizer), with AdamW:
+rank_memory.py, the step-time model and many cards use it.
+
+Bytes per parameter (weights + gradients + optimizer), with AdamW:
     fp32               4 + 4 + 8
     mixed              2 + 2 + 12       Rajbhandari et al. 2020 (ZeRO), section 3.1: fp32 master, momentum, variance
     mixed_fp32_grads   2 + 4 + 12       Megatron-LM's distributed optimizer, which adds gradients up in fp32

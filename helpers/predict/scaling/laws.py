@@ -88,14 +88,15 @@ class AmdahlFit:
         return 1 / self.fixed if self.fixed else inf
 
     def speedup(self, gpus: int) -> float:
+        """The fitted speed-up on so many GPUs."""
         _check(gpus)
         return 1 / (self.fixed + self.shared / gpus)
 
     def __repr__(self) -> str:
         residues = dict(zip(self.gpus, self.residues, strict=True))
         most = max(abs(residue) for count, residue in residues.items() if count != self.outlier)
-        found = words("amdahl" if self.fixed else "perfect", serial=self.serial, largest=self.largest, off=most)
-        return found + (words("left_out", n=self.outlier, off=residues[self.outlier]) if self.outlier else "")
+        text = words("amdahl" if self.fixed else "perfect", serial=self.serial, largest=self.largest, off=most)
+        return text + (words("left_out", n=self.outlier, off=residues[self.outlier]) if self.outlier else "")
 
 
 def fit_amdahl(gpus: Sequence[int], speedups: Sequence[float]) -> AmdahlFit:
@@ -165,8 +166,8 @@ def points_of(
     gpus: Sequence[int], rates: Sequence[float], seconds: Sequence[float], steps: Sequence[StepTime | None] = ()
 ) -> tuple[Point, ...]:
     """The points of a curve from samples per second and seconds of a step at each count of GPUs."""
-    found = speedup(gpus, rates)
-    rows = zip(gpus, seconds, rates, found, efficiency(gpus, found), steps or [None] * len(gpus), strict=True)
+    speedups = speedup(gpus, rates)
+    rows = zip(gpus, seconds, rates, speedups, efficiency(gpus, speedups), steps or [None] * len(gpus), strict=True)
     names = ("gpus", "seconds", "samples_per_second", "speedup", "efficiency", "step")
     return tuple(Point(**dict(zip(names, row, strict=True))) for row in rows)
 
@@ -199,10 +200,12 @@ class TrainingTime:
 
     @property
     def days(self) -> float:
+        """Days of the training."""
         return self.seconds / SECONDS_PER_DAY
 
     @property
     def gpu_hours(self) -> float:
+        """GPUs times hours of the training."""
         return gpu_hours(self.gpus, self.seconds)
 
     def __repr__(self) -> str:

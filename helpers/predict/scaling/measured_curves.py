@@ -51,10 +51,12 @@ class Measurements:
 
     @property
     def points(self) -> tuple[Point, ...]:
+        """The measurements as points of a curve."""
         return points_of(self.gpus, self.rates, [float("nan")] * len(self.gpus))
 
     @property
     def speedups(self) -> tuple[float, ...]:
+        """The speed-up at each count of GPUs."""
         return tuple(point.speedup for point in self.points)
 
     @property
@@ -201,6 +203,7 @@ class CurveFit:
 
     @property
     def residues(self) -> tuple[float, ...]:
+        """Measured over fitted, minus one, at each count of GPUs."""
         return tuple(measured / fitted - 1 for measured, fitted in zip(self.measured, self.fitted, strict=True))
 
     @property

@@ -1,11 +1,10 @@
 """Predicts when each span of a step starts and ends, and how long a step and a training take.
 
 data_parallel.py, zero.py, pipeline.py   a step of each strategy as a Timeline
-model.py         the seconds of a step under a plan on a cluster: a sum of terms, each a page of physics in terms/
-lighter.py       the same with the optimizer on the host, or of adapters alone
+step.py          the seconds of a step under a plan on a cluster, as a sum of bars; also with offload and with adapters
+layer.py         the seconds of one layer on one rank, from kernels.py (products, attention) and collectives.py
+convolutions.py  the step of a ResNet
 stacks.py        what a training stack overlaps, and which kernels it has
-calibrate.py     few constants fitted on measured steps, with what they knew and an interval
-measured.py      measured steps, published ones and vTrain's, from data/
+calibrate.py     constants fitted to the measured steps in data/, and the interval of an estimate
 flops.py         floating-point operations, MFU and HFU, days of training
-stalls.py        how many workers load in time, and how often somebody is late
 """

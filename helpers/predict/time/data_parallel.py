@@ -1,6 +1,6 @@
 """Simulates one training step of DistributedDataParallel and of nn.DataParallel as a Timeline of compute and messages.
 
-Chapters 02 to 04 and their explorers draw these timelines and compare them with measured ones.
+Chapters 02 and 03 and their explorers draw these timelines and compare them with measured ones.
 
 DDP: gradients become ready one after the other while backward computes. A link carries one message at a time, in the
 order in which they were sent, and each all-reduce takes its alpha-beta seconds (`helpers.quantities.costs`). All ranks

@@ -18,7 +18,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from helpers.predict.memory.states import kv_width, table_params, weight_bytes
-from helpers.predict.traffic.events import Traffic
+from helpers.predict.traffic.predicted_log import PredictedLog
 from helpers.predict.traffic.tensor_parallel import stage_messages
 from helpers.predict.traffic.zero import zero_traffic
 from helpers.records import SCALARS, AxisTraffic, CommLog
@@ -82,7 +82,7 @@ def axis_traffic(
 
 def _tensor(model: ModelSpec, plan: Plan, stages: Sequence[VirtualStage], width: int, autocast: bool) -> CommLog:
     """The tp messages of one micro-batch."""
-    traffic = Traffic(plan.tp, dtype_bytes=width)
+    traffic = PredictedLog(plan.tp, dtype_bytes=width)
     options = dict(batch=plan.micro_batch, traffic=traffic, product_bytes=2 if autocast else width)
     for _, blocks, first, last in stages:
         stage_messages(model, plan, blocks, first=first, last=last, **options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from helpers.predict.traffic.events import Traffic
+from helpers.predict.traffic.predicted_log import PredictedLog
 from helpers.records import CommLog
 
 
@@ -18,7 +18,7 @@ def data_parallel_traffic(
     weights = parameters * dtype_bytes
     steps = [("scatter", input_bytes), ("broadcast", weights), ("gather", output_bytes)]
     steps += [("scatter", output_bytes), ("reduce", weights)]
-    traffic = Traffic(num_devices, dtype_bytes=1)
+    traffic = PredictedLog(num_devices, dtype_bytes=1)
     for op, num_bytes in steps:
         traffic.add(op, (num_bytes,))
     return traffic.log

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from helpers.predict.traffic.events import Traffic
+from helpers.predict.traffic.predicted_log import PredictedLog
 from helpers.records import CommLog
 from helpers.specs import Link, ModelSpec, Plan
 from helpers.specs.checks import check_plain
@@ -36,7 +36,7 @@ def tensor_parallel_traffic(
     hidden. Raises ValueError where the plan does not fit the model, or for pp and cp, which are not predicted here.
     """
     _check(model, plan, batch)
-    traffic = Traffic(plan.tp, dtype_bytes=dtype_bytes, link=link)
+    traffic = PredictedLog(plan.tp, dtype_bytes=dtype_bytes, link=link)
     for _ in range(plan.num_microbatches):
         stage_messages(model, plan, range(model.num_layers), batch=batch, traffic=traffic)
     return traffic.log
@@ -48,7 +48,7 @@ def stage_messages(
     blocks: Sequence[int],
     *,
     batch: int,
-    traffic: Traffic,
+    traffic: PredictedLog,
     first: bool = True,
     last: bool = True,
     product_bytes: int | None = None,
@@ -83,47 +83,47 @@ class _TensorParallel:
     Between the parts of a block every rank has the full (b, s, h), so outputs and gradients of inputs are all-reduced.
     """
 
-    def __init__(self, model: ModelSpec, plan: Plan, batch: int, traffic: Traffic, product_bytes: int) -> None:
+    def __init__(self, model: ModelSpec, plan: Plan, batch: int, traffic: PredictedLog, product_bytes: int) -> None:
         self.model, self.plan, self.traffic, self.product_bytes = model, plan, traffic, product_bytes
         self.tokens = (batch, model.seq)
         self.stream = (batch, model.seq, model.hidden)
 
     def run(self, blocks: Sequence[int], first: bool, last: bool) -> None:
         if first:
-            self.leave("token_embedding, forward", self.traffic.dtype_bytes)
+            self.after_rows("token_embedding, forward", self.traffic.dtype_bytes)
         for i in blocks:
             self.forward(i, "forward")
         if last:
-            self.enter("head, forward")
+            self.before_columns("head, forward")
             self.loss()
-            self.into_columns("head, backward")
-            self.norm("final_norm, backward")
+            self.columns_backward("head, backward")
+            self.norm_backward("final_norm, backward")
         for i in reversed(blocks):
             if self.plan.recompute == "full":
                 self.forward(i, "recomputed")
             self.backward(i)
         if first:
-            self.embeddings("embeddings, backward")
+            self.embeddings_backward("embeddings, backward")
 
     def forward(self, i: int, when: str) -> None:
         for name in ("attention", "feed_forward"):
-            self.enter(f"blocks.{i}.{name}, {when}")
-            self.leave(f"blocks.{i}.{name}, {when}", self.product_bytes)
+            self.before_columns(f"blocks.{i}.{name}, {when}")
+            self.after_rows(f"blocks.{i}.{name}, {when}", self.product_bytes)
 
     def backward(self, i: int) -> None:
         for name in ("feed_forward", "attention"):
-            self.out_of_rows(f"blocks.{i}.{name}, backward")
-            self.into_columns(f"blocks.{i}.{name}, backward")
+            self.rows_backward(f"blocks.{i}.{name}, backward")
+            self.columns_backward(f"blocks.{i}.{name}, backward")
             if name == "attention":
-                self.copied_heads(f"blocks.{i}.{name}, backward")
-            self.norm(f"blocks.{i}.{name}_norm, backward")
+                self.copied_heads_backward(f"blocks.{i}.{name}, backward")
+            self.norm_backward(f"blocks.{i}.{name}_norm, backward")
 
     def loss(self) -> None:
         width = max(4, self.traffic.dtype_bytes)  # 16-bit logits are counted in fp32
         self.traffic.add("all_reduce", self.tokens, "the loss: maximum, forward", dtype_bytes=width, reduce_op="max")
         self.traffic.add("all_reduce", (2, *self.tokens), "the loss: sum and target, forward", dtype_bytes=width)
 
-    def copied_heads(self, where: str) -> None:
+    def copied_heads_backward(self, where: str) -> None:
         """With fewer key and value heads than ranks, the gradients of copied heads are all-reduced as full matrices."""
         if self.plan.tp <= self.model.kv_heads:
             return
@@ -133,24 +133,24 @@ class _TensorParallel:
                 self.traffic.add("all_reduce", (width,), f"{where}: copies of {name}")
             self.traffic.add("all_reduce", (width, self.model.hidden), f"{where}: copies of {name}")
 
-    def enter(self, where: str) -> None:
+    def before_columns(self, where: str) -> None:
         """Before a column-parallel layer. Every rank has the full input, so nothing is sent."""
 
-    def leave(self, where: str, width: int) -> None:
+    def after_rows(self, where: str, width: int) -> None:
         """After a row-parallel layer: its partial sums are added."""
         self.traffic.add("all_reduce", self.stream, where, dtype_bytes=width)
 
-    def out_of_rows(self, where: str) -> None:
+    def rows_backward(self, where: str) -> None:
         """The gradient of a row-parallel layer's output. Every rank has it, so nothing is sent."""
 
-    def into_columns(self, where: str) -> None:
+    def columns_backward(self, where: str) -> None:
         """The gradient of a column-parallel layer's input: its partial sums are added."""
         self.traffic.add("all_reduce", self.stream, where, dtype_bytes=self.product_bytes)
 
-    def norm(self, where: str) -> None:
+    def norm_backward(self, where: str) -> None:
         """The gradients of a norm. Every rank has them, so nothing is sent."""
 
-    def embeddings(self, where: str) -> None:
+    def embeddings_backward(self, where: str) -> None:
         """The gradient of the embedding's sum. Every rank has it, so nothing is sent."""
 
 
@@ -161,29 +161,30 @@ class _SequenceParallel(_TensorParallel):
     """
 
     def shard(self) -> tuple[int, ...]:
+        """The shape of a rank's tokens between the parts of a block."""
         batch, tokens, hidden = self.stream
         return (batch, tokens // self.plan.tp, hidden)
 
-    def enter(self, where: str) -> None:
+    def before_columns(self, where: str) -> None:
         self.traffic.add("all_gather", self.shard(), where)
 
-    def leave(self, where: str, width: int) -> None:
+    def after_rows(self, where: str, width: int) -> None:
         self.traffic.add("reduce_scatter", self.stream, where, dtype_bytes=width)
 
-    def out_of_rows(self, where: str) -> None:
+    def rows_backward(self, where: str) -> None:
         if self.model.bias:  # added to the rank's own tokens
             self.traffic.add("all_reduce", self.stream[2:], f"{where}: the bias")
         self.traffic.add("all_gather", self.shard(), where, dtype_bytes=self.product_bytes)
 
-    def into_columns(self, where: str) -> None:
+    def columns_backward(self, where: str) -> None:
         self.traffic.add("all_gather", self.shard(), f"{where}: the kept input")
         self.traffic.add("reduce_scatter", self.stream, where, dtype_bytes=self.product_bytes)
 
-    def norm(self, where: str) -> None:
+    def norm_backward(self, where: str) -> None:
         """The gradients of a norm come from the rank's own tokens, so they are partial sums."""
         self.traffic.add("all_reduce", (self.model.params_per_norm // self.model.hidden, self.model.hidden), where)
 
-    def embeddings(self, where: str) -> None:
+    def embeddings_backward(self, where: str) -> None:
         if self.model.positions == "learned":
             self.traffic.add("all_gather", self.shard()[1:], f"{where}: positions")
         self.traffic.add("all_gather", self.shard(), where)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from helpers.parallel.shared.bucket_rule import GLOO_BUCKET, split_into_buckets
-from helpers.predict.traffic.events import Traffic, checked_sizes
+from helpers.predict.traffic.predicted_log import PredictedLog, checked_sizes
 from helpers.records import CommLog
 from helpers.specs import Link
 
@@ -51,11 +51,10 @@ def zero_traffic(
     last only accumulate full gradients (stage 1 always does). For stage 3 alone: keep_parameters gathers for forward
     and keeps for backward; with recompute, the second forward gathers for itself and frees (the course's ZeRO-3 does
     not). dtype_bytes: of what is gathered. reduce_dtype_bytes: of gradients, None for the same. With a link, operations
-    take their alpha-beta seconds, and nothing is hidden.
-    Raises ValueError for an unknown stage or reduce, or units that do not contain each parameter once.
+    take their alpha-beta seconds, and nothing is hidden. Raises ValueError for an unknown stage or reduce, or wrong units.
     """
     _check(stage, reduce, num_microbatches)
-    traffic = Traffic(world_size, dtype_bytes=dtype_bytes, link=link)
+    traffic = PredictedLog(world_size, dtype_bytes=dtype_bytes, link=link)
     sizes = _padded_sizes(checked_sizes(parameters), units, stage, bucket_bytes / dtype_bytes, world_size)
     width, gathers = reduce_dtype_bytes or dtype_bytes, 0 if keep_parameters else 1 + recompute
     for j in range(num_microbatches):
@@ -130,7 +129,7 @@ def tokens_where_tp_sends_as_much(hidden: int) -> float:
 
 
 def _stage3_microbatch(
-    traffic: Traffic, sizes: Sequence[int], where: str, gathers: int, reduces: bool, width: int
+    traffic: PredictedLog, sizes: Sequence[int], where: str, gathers: int, reduces: bool, width: int
 ) -> None:
     """A micro-batch of stage 3: forward through all units, then backward with `gathers` all_gathers per unit."""
     _gather(traffic, sizes, f"{where}, forward, unit")
@@ -141,12 +140,12 @@ def _stage3_microbatch(
             traffic.add("reduce_scatter", (sizes[number],), f"{where}, backward, unit {number}", dtype_bytes=width)
 
 
-def _reduce(traffic: Traffic, sizes: Sequence[int], op: str, where: str, width: int) -> None:
+def _reduce(traffic: PredictedLog, sizes: Sequence[int], op: str, where: str, width: int) -> None:
     for number, size in enumerate(sizes):
         traffic.add(op, (size,), f"{where} {number}", dtype_bytes=width)
 
 
-def _gather(traffic: Traffic, sizes: Sequence[int], where: str) -> None:
+def _gather(traffic: PredictedLog, sizes: Sequence[int], where: str) -> None:
     for number, size in enumerate(sizes):
         traffic.add("all_gather", (size // len(traffic.ranks),), f"{where} {number}")
 

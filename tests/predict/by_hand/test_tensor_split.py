@@ -90,8 +90,8 @@ def test_each_row_ends_with_the_result_whole_or_in_parts(cut, ranks, sequence):
     """What stands last in the rows of the ranks is what stands last in the row of one process."""
     for name, one in split(cut, ranks, sequence).items():
         ends = [row[-1] for row in one.by_rank]
-        whole = one.whole[-1].values
-        if ends[0].shape == one.whole[-1].shape:  # each rank has all of it
+        whole = one.one_process[-1].values
+        if ends[0].shape == one.one_process[-1].shape:  # each rank has all of it
             assert all(end.values == ends[0].values for end in ends)
             joined = ends[0].values
         else:
@@ -117,7 +117,7 @@ def test_a_term_alone_is_not_the_result():
     for cut in ("mlp", "rows", "attention", "embedding"):
         one = split(cut, 2)[FORWARD]
         (name,) = one.expected
-        assert all(block.partial and block.values != one.expected[name] for block in one.found[name])
+        assert all(block.partial and block.values != one.expected[name] for block in one.results[name])
 
 
 SENT = {  # without sequence parallelism, then with it: forward, gradients of inputs, of weights

@@ -62,7 +62,7 @@ def test_every_stage_ends_where_one_process_ends(stage, kind, one_process):
     last = zero_steps(stage)[-1]
     for place in elements():
         values = [
-            held[kind][place].value for held in last.held if place in held[kind] and held[kind][place].state != STALE
+            held[kind][place].value for held in last.copies if place in held[kind] and held[kind][place].state != STALE
         ]
         assert values and values == pytest.approx([one_process[kind][place]] * len(values), rel=1e-12)
 
@@ -72,9 +72,9 @@ def test_all_ranks_together_hold_every_number_at_every_step(stage):
     """Nothing is lost: of each number some rank has one that is good for something."""
     for step in zero_steps(stage):
         for kind in ("parameters", "optimizer"):
-            held = {place for rank in step.held for place, number in rank[kind].items() if number.state != STALE}
+            held = {place for rank in step.copies for place, number in rank[kind].items() if number.state != STALE}
             assert held == set(elements())
-        owned = [place for rank in step.held for place, number in rank["optimizer"].items() if number.state == OWN]
+        owned = [place for rank in step.copies for place, number in rank["optimizer"].items() if number.state == OWN]
         assert len(owned) == len(set(owned)) == (0 if stage == 0 else len(elements()))
 
 
@@ -84,13 +84,13 @@ def test_the_terms_of_the_ranks_are_averaged(stage):
     terms = {}
     for step in zero_steps(stage):
         for place in elements():
-            numbers = [held["gradients"][place] for held in step.held if place in held["gradients"]]
+            numbers = [held["gradients"][place] for held in step.copies if place in held["gradients"]]
             if len(numbers) == RANKS and all(number.state == TERM for number in numbers):
                 terms[place] = [number.value for number in numbers]
     last = zero_steps(stage)[-1]
     assert set(terms) == set(elements())
     for place, values in terms.items():
-        mean = last.held[place[1]]["gradients"][place].value
+        mean = last.copies[place[1]]["gradients"][place].value
         assert mean == sum(values) / RANKS and len(set(values)) > 1
         assert mean == round(mean) != 0  # the batches are chosen so, to be followed by eye
 
@@ -109,7 +109,7 @@ def test_stage_3_holds_one_layer_whole_at_a_time():
     peaks = [max(step.num_bytes(0, "parameters") for step in zero_steps(stage)) for stage in STAGES]
     assert peaks == [18, 18, 18, BYTES["parameters"] * (3 + 2)]
     for step in zero_steps(3):
-        whole = [name for name in WEIGHTS if all((name, n) in step.held[0]["parameters"] for n in range(NUMBERS))]
+        whole = [name for name in WEIGHTS if all((name, n) in step.copies[0]["parameters"] for n in range(NUMBERS))]
         assert len(whole) <= 1
 
 
@@ -121,15 +121,16 @@ def test_a_rank_computes_from_what_it_holds_and_nothing_else():
 
 def test_gathered_numbers_are_everybodys_and_freed():
     gathered, computed, freed = zero_steps(3)[1:4]
-    assert gathered.held[0]["parameters"]["a", 1].state == EVERY and gathered.held[0]["parameters"]["a", 0].state == OWN
-    assert computed.touched == {("parameters", "a")}
-    assert freed.held == zero_steps(3)[0].held
+    assert gathered.copies[0]["parameters"]["a", 1].state == EVERY
+    assert gathered.copies[0]["parameters"]["a", 0].state == OWN
+    assert computed.written == {("parameters", "a")}
+    assert freed.copies == zero_steps(3)[0].copies
 
 
 def test_in_an_update_the_numbers_of_others_become_old():
     update, gathered = zero_steps(1)[-2:]
-    assert update.held[0]["parameters"]["a", 1].state == STALE
-    assert all(number.state == EVERY for held in gathered.held for number in held["parameters"].values())
+    assert update.copies[0]["parameters"]["a", 1].state == STALE
+    assert all(number.state == EVERY for held in gathered.copies for number in held["parameters"].values())
 
 
 @pytest.mark.parametrize("world_size", [1, 3, 64])

@@ -13,7 +13,7 @@ DTYPES = {1: "uint8", 2: "bfloat16", 4: "float32", 8: "float64"}
 REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 
 
-class Traffic:
+class PredictedLog:
     """Collects the operations of one group on one rank.
 
     With a link, operations follow each other and each takes its alpha-beta seconds; without one, all happen at 0 s.
