@@ -15,6 +15,7 @@ from torch import nn
 from helpers.grading import grade, run_on_ranks, task_of
 from helpers.grading.check import inputs_by_rank
 from helpers.grading.run_on_ranks import LocalRunner, ObservedFunction, as_plain_data, without_grader_lines
+from helpers.grading.safeguards.limits import TooLong, processor_limit
 from tests.ranks.test_pipe import hears_nothing_from_now_on
 
 KEY = "03.average"
@@ -122,12 +123,12 @@ def test_the_limit_grows_on_a_crowded_machine(monkeypatch):
 
 
 def test_waiting_takes_no_processor_time():
-    with run_on_ranks.processor_limit(0.05):
+    with processor_limit(0.05):
         time.sleep(0.2)
 
 
 def test_computing_does():
-    with pytest.raises(run_on_ranks.TooLong), run_on_ranks.processor_limit(0.05):
+    with pytest.raises(TooLong), processor_limit(0.05):
         never_ends(None)
 
 

@@ -1,4 +1,4 @@
-"""An import that was cut off on a rank, because another one raised, leaves nothing that spoils the next one."""
+"""An import that was interrupted on a rank, because another rank raised, leaves nothing that spoils the next one."""
 
 from __future__ import annotations
 

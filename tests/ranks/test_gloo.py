@@ -1,4 +1,4 @@
-"""The parts of a group's end, without ranks: who is asked, what is held, what is kept."""
+"""How a group's connections are closed, without ranks: who is asked, which sockets stay open, which group is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank says arrives whole, and a rank that can say nothing more is gone rather than deaf."""
+"""What a rank prints and says arrives whole, and interrupts wait for the end of a message."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import cloudpickle
 import pytest
 
 from helpers.grading.safeguards.limits import processor_limit
-from helpers.ranks import RankError, worker
-from helpers.ranks.pipe import Outbox
+from helpers.ranks import RankError, pipe, worker
+from helpers.ranks.pipe import Capture, InterruptedMessage, Outbox, defer_interrupts
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -98,3 +98,86 @@ def test_a_rank_that_has_not_taken_up_its_task_is_said_to_be_deaf(ranks, monkeyp
     with pytest.raises(RankError, match="rank 3 has not taken up the task") as caught:
         ranks.run(len, "abcd")
     assert caught.value.kind == "deaf" and ranks.run(len, "abcd") == [4] * 4
+
+
+def test_an_interrupt_waits_for_the_end_and_a_second_does_not():
+    done = []
+    with pytest.raises(KeyboardInterrupt), defer_interrupts():
+        signal.raise_signal(signal.SIGINT)
+        done.append("whole")
+    with pytest.raises(InterruptedMessage), defer_interrupts():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        done.append("too late")
+    assert done == ["whole"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_signal_that_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with defer_interrupts():
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("halves", ["_send", "_recv"])
+@pytest.mark.parametrize(("presses", "says"), [(1, "variables are kept"), (2, "variables are lost")])
+def test_ranks_answer_after_an_interrupt_within_a_message(ranks, monkeypatch, halves, presses, says):
+    """Between the two halves that a pipe's message has: its length and what it holds."""
+    one_half, pressed = getattr(Connection, halves), []
+
+    def and_interrupt(connection, *given):
+        value = one_half(connection, *given)
+        while len(pressed) < presses:
+            pressed.append(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+        return value
+
+    ranks.run(int)
+    monkeypatch.setattr(Connection, halves, and_interrupt)
+    with pytest.raises(RankError, match="interrupted") as caught:
+        ranks.run(len, b"a" * 100_000)  # more than one write
+    assert says in str(caught.value)
+    assert len(pressed) == presses and ranks.run(len, "abcd") == [4] * 4
+
+
+def test_whole_lines_go_at_once_and_the_rest_at_the_end():
+    sent = []
+    stream = Capture(sent.append)
+    print("one\ntwo", end="", file=stream)
+    assert sent == ["one\n"]
+    stream.finish()
+    assert sent == ["one\n", "two"]
+
+
+def test_a_flood_is_cut_and_counted():
+    sent = []
+    stream = Capture(sent.append)
+    for _ in range(1000):
+        print("x" * 999, file=stream)
+    stream.finish()
+    assert sum(map(len, sent)) < pipe.MAX_CHARACTERS + 200
+    assert "more characters that a notebook could not hold" in sent[-1]
+    assert "800,000" in sent[-1]
+
+
+def test_a_line_without_an_end_is_cut_too():
+    sent = []
+    stream = Capture(sent.append)
+    for _ in range(5):
+        stream.write("x" * pipe.MAX_CHARACTERS)
+    assert 0 < sum(map(len, sent)) <= pipe.MAX_CHARACTERS
+    stream.finish()
+    assert "800,000 more characters" in sent[-1]
+
+
+def test_the_next_run_may_print_again():
+    sent = []
+    stream = Capture(sent.append)
+    print("x" * (pipe.MAX_CHARACTERS + 10), file=stream)
+    stream.finish()
+    sent.clear()
+    print("again", file=stream)
+    stream.finish()
+    assert sent == ["again\n"]
