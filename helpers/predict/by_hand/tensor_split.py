@@ -41,25 +41,34 @@ from helpers.specs import Link
 
 X = ((1, 2, 0), (0, 1, -1), (2, 0, 1), (-1, 1, 1))  # 4 tokens of 3 numbers
 A = ((1, 0, -1, 2), (0, 1, 1, -1), (2, -1, 0, 1))  # 3 x 4
-G = ((1, 2, 0, 1), (0, 1, 1, -1), (2, 0, 1, 0), (-1, 1, 0, 2))  # what comes in where only B is looked at
+G = ((1, 2, 0, 1), (0, 1, 1, -1), (2, 0, 1, 0), (-1, 1, 0, 2))  # the input of a layer that has only B
 B = ((1, -1, 0), (0, 2, 1), (1, 0, -1), (-1, 1, 2))  # 4 x 3
-ARRIVES = ((1, 0, -1), (0, 1, 1), (-1, 2, 0), (1, 1, 0))  # the gradient of a layer's output, 4 x 3
-ARRIVES_WIDE = ((1, 0, -1, 1), (0, 1, 1, 0), (-1, 2, 0, 1), (1, 1, 0, -1))  # of one with 4 columns
+ARRIVES = ((1, 0, -1), (0, 1, 1), (-1, 2, 0), (1, 1, 0))  # the gradient of a layer's output: 4 tokens of 3 columns
+ARRIVES_WIDE = ((1, 0, -1, 1), (0, 1, 1, 0), (-1, 2, 0, 1), (1, 1, 0, -1))  # the same with 4 columns
 QUERY = ((1, 0, -1, 0), (0, 1, 0, 1), (1, -1, 0, 0))  # 3 x 4 heads
 KEY = ((0, 1, 1, 0), (1, 0, -1, 1), (0, 1, 0, -1))
 VALUE = ((2, 0, 1, -1), (0, 1, 0, 2), (-1, 1, 2, 0))
-TABLE = ((1, 0, 2), (0, 1, -1), (2, 1, 0), (-1, 0, 1), (1, 1, 1), (0, -2, 1), (1, -1, 0), (0, 2, 1))  # 8 words
-WORDS = (1, 6, 3, 4)  # of the 4 tokens; for the head, the words that should come next
+TABLE = (
+    (1, 0, 2),
+    (0, 1, -1),
+    (2, 1, 0),
+    (-1, 0, 1),
+    (1, 1, 1),
+    (0, -2, 1),
+    (1, -1, 0),
+    (0, 2, 1),
+)  # an embedding of 8 vocabulary entries
+WORDS = (1, 6, 3, 4)  # the ids of the 4 tokens; for the head, their target ids
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitLayer:
     """A layer to be split: column-parallel weights, an activation, a row-parallel weight. Either may be missing.
 
-    input: name and values of the input. first: the column-parallel weights by name. inner: the name of the result of
-    `act`. second: name and values of the row-parallel weight. output: its name. arrives: the gradient of the output.
-    word: the activation's name. act: the activation, a function of the products with the first weights. back: the
-    gradients of these products, from the products and the gradient of the activation's result.
+    input: name and values of the input. first: the column-parallel weights by name. inner: the name of the activation's
+    result. second: name and values of the row-parallel weight. output: its name. arrives: the gradient of the output.
+    word: the activation's name. activation: a function of the products with the first weights. activation_backward: the
+    gradients of these products, from the products and the gradient of the activation's result. products: their names.
     """
 
     input: tuple[str, Matrix] = ("X", X)
@@ -69,9 +78,9 @@ class SplitLayer:
     output: str = "Z"
     arrives: Matrix = ARRIVES
     word: str = ""
-    act: Callable[..., Matrix] = lambda one: one
-    back: Callable[..., Sequence[Matrix]] = lambda one, arrives: (arrives,)
-    products: tuple[str, ...] = ()  # names of the gradients of the first weights' products
+    activation: Callable[..., Matrix] = lambda one: one
+    activation_backward: Callable[..., Sequence[Matrix]] = lambda one, arrives: (arrives,)
+    products: tuple[str, ...] = ()
     input_has_no_gradient: bool = False
 
 
@@ -79,8 +88,13 @@ def _relu_backward(one: Matrix, arrives: Matrix) -> tuple[Matrix]:
     return (multiply(relu_slope(one), arrives),)
 
 
-_MLP = {"word": "ReLU", "act": relu, "back": _relu_backward, "products": ("dU",)}
-_HEADS = {"word": "attend", "act": attend, "back": attend_backward, "products": ("dQ", "dK", "dV")}
+_MLP = {"word": "ReLU", "activation": relu, "activation_backward": _relu_backward, "products": ("dU",)}
+_HEADS = {
+    "word": "attend",
+    "activation": attend,
+    "activation_backward": attend_backward,
+    "products": ("dQ", "dK", "dV"),
+}
 LAYERS = {
     "mlp": SplitLayer(first={"A": A}, inner="G", second=("B", B), **_MLP),
     "columns": SplitLayer(first={"A": A}, arrives=ARRIVES_WIDE, products=("dY",)),
@@ -89,9 +103,8 @@ LAYERS = {
     "embedding": SplitLayer(
         input=("I", one_hot(WORDS, len(TABLE))), inner="I", second=("E", TABLE), output="X", input_has_no_gradient=True
     ),
-    "head": SplitLayer(
-        first={"W": transpose(TABLE)}, arrives=one_hot(WORDS, 8), inner="L", products=("dL",)
-    ),  # arrives: set by its loss
+    # `_head` replaces `arrives` by the gradient of the head's loss.
+    "head": SplitLayer(first={"W": transpose(TABLE)}, arrives=one_hot(WORDS, 8), inner="L", products=("dL",)),
 }
 
 
@@ -102,18 +115,19 @@ class LayerRun:
         source, second = layer.input[1], layer.second
         self.first = {name: take(one, "columns") for name, one in layer.first.items()}
         products = [matmul(source, one) for one in self.first.values()] or [take(source, "columns")]
-        self.inner = layer.act(*products)
+        self.inner = layer.activation(*products)
         self.second = take(second[1], "rows") if second else None
         self.output = matmul(self.inner, self.second) if second else self.inner
         self.arrives = layer.arrives if second else take(layer.arrives, "columns")
         to_inner = matmul(self.arrives, transpose(self.second)) if second else self.arrives
-        self.to_products = layer.back(*products, to_inner)
-        backs = [
+        self.to_products = layer.activation_backward(*products, to_inner)
+        # Without column-parallel weights there is a product but nothing to multiply its gradient with: strict=False.
+        input_terms = [
             matmul(gradient, transpose(one))
             for gradient, one in zip(self.to_products, self.first.values(), strict=False)
         ]
-        self.to_input = add(*backs) if backs else to_inner
-        self.to_first = [matmul(transpose(source), gradient) for gradient in self.to_products] if backs else []
+        self.to_input = add(*input_terms) if input_terms else to_inner
+        self.to_first = [matmul(transpose(source), gradient) for gradient in self.to_products] if input_terms else []
         self.to_second = matmul(transpose(self.inner), self.arrives) if second else None
 
 

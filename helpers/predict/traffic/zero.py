@@ -51,7 +51,7 @@ def zero_traffic(
     last only accumulate full gradients (stage 1 always does). For stage 3 alone: keep_parameters gathers for forward
     and keeps for backward; with recompute, the second forward gathers for itself and frees (the course's ZeRO-3 does
     not). dtype_bytes: of what is gathered. reduce_dtype_bytes: of gradients, None for the same. With a link, operations
-    take their alpha-beta seconds, and nothing is hidden. Raises ValueError for an unknown stage or reduce, or wrong units.
+    take their alpha-beta seconds, nothing hidden. Raises ValueError for an unknown stage or reduce, or wrong units.
     """
     _check(stage, reduce, num_microbatches)
     traffic = PredictedLog(world_size, dtype_bytes=dtype_bytes, link=link)
