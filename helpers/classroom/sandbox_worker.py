@@ -30,6 +30,7 @@ from helpers.classroom import guard, labs, messages
 from helpers.classroom.strip_answers import strip_answers
 from helpers.grading import run_on_ranks
 from helpers.grading.registry import task_of
+from helpers.grading.safeguards.limits import TooLong, processor_limit
 from helpers.grading.task import RunFailure, TaskRun
 
 _is_ready = False
@@ -127,11 +128,11 @@ def run_cell(name: str, source: str, lines: Sequence[int], names: dict[str, Any]
     body = [node for node in ast.parse(source, name).body if node.lineno in set(lines)]
     code = compile(ast.Module(body, []), name, "exec", dont_inherit=True)
     try:
-        with run_on_ranks.processor_limit(seconds):
+        with processor_limit(seconds):
             exec(code, names)
     except SystemExit as error:
         return f"{name} ends the process (exit {error.code})."
-    except run_on_ranks.TooLong:
+    except TooLong:
         return f"{name} computes for more than {seconds:g} s, so it was ended."
     except BaseException as error:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == name]

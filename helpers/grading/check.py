@@ -166,10 +166,8 @@ def judge_case(task: Task, run: TaskRun, case: Case, size: int, seed: int) -> li
     assert judgements, f"the judge of {task.key} compared nothing"
     world = JudgedWorld.of(task.inputs(seed, size, case), run, case)
     judgements += common_checks.judge_promises(task, world)
-    if all(one.ok for one in judgements):
-        description = Words.of("")
-    else:
-        description = common_checks.describe_case(world, plain=task.variations.cases(0)[0])
+    has_failed = not all(one.ok for one in judgements)
+    description = common_checks.describe_case(world, task.variations.cases(0)[0]) if has_failed else Words.of("")
     return [replace(one, case=case.number, case_description=description) for one in judgements]
 
 
@@ -230,10 +228,8 @@ def exercise_lines(
 def is_stub(submitted: Any) -> bool:
     """Whether a `...` still stands where lines are to be written. Reads the source and runs nothing."""
     definition = _definition(submitted)
-    return definition is not None and any(
-        isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and node.value.value is ...
-        for node in ast.walk(definition)
-    )
+    expressions = [node.value for node in ast.walk(definition) if isinstance(node, ast.Expr)] if definition else []
+    return any(isinstance(value, ast.Constant) and value.value is ... for value in expressions)
 
 
 def _codes(submitted: Any) -> Iterator[CodeType]:

@@ -43,8 +43,8 @@ def describe_case(world: JudgedWorld, plain: Case) -> Words:
     """The same note, followed by the learner's call in one line if there was just one."""
     texts = {str(call["call"]) for calls in world.calls for call in calls}
     is_single_call = len(texts) == 1 and all(len(calls) <= 1 for calls in world.calls)
-    parts = [world.case.describe(plain), Words.of(texts.pop() if is_single_call else "")]
-    parts = [part for part in parts if part.en]
+    both = world.case.describe(plain), Words.of(texts.pop() if is_single_call else "")
+    parts = [part for part in both if part.en]
     return words["special"].format(words["then"].join(parts)) if parts else Words.of("")
 
 
@@ -90,18 +90,14 @@ def forgive_rounding(
     if not any(map(is_near_miss, judgements)):
         return list(judgements)
     nudged = [judge_nudged(nudge) for nudge in NUDGES]
-    return [
-        _forgiven(judgement, [_counterpart(judgement, index, others) for others in nudged])
-        for index, judgement in enumerate(judgements)
-    ]
+    counterparts = [[_counterpart(one, index, others) for others in nudged] for index, one in enumerate(judgements)]
+    return list(map(_forgiven, judgements, counterparts))
 
 
 def is_near_miss(judgement: Judgement) -> bool:
     """Whether a judgement failed by so little that it may be rounding."""
     compared = judgement.compared
-    if judgement.ok or compared is None or not compared.is_comparable:
-        return False
-    if not compared.expected.dtype.is_floating_point:
+    if judgement.ok or compared is None or not compared.is_comparable or not compared.expected.is_floating_point():
         return False
     near = max(NEAR_SHARE, NEAR_STEPS * torch.finfo(compared.expected.dtype).eps)
     return bool(compared.max_difference() <= near * compared.expected.double().abs().max())

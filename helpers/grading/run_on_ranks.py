@@ -30,7 +30,7 @@ from helpers.grading import safeguards
 from helpers.grading.registry import task_of
 from helpers.grading.safeguards.audit_rules import words
 from helpers.grading.safeguards.cleanup import reseed
-from helpers.grading.safeguards.limits import TooLong, processor_limit
+from helpers.grading.safeguards.limits import processor_limit
 from helpers.grading.task import RankContext, RunFailure, Task, TaskRun
 from helpers.learner.words import Words
 from helpers.observe.comms import record_comms
@@ -38,17 +38,6 @@ from helpers.ranks import RankError, Ranks, wire
 from helpers.ranks.limits import load_per_core
 from helpers.ranks.live import keep_current
 from helpers.ranks.transport import pack_call
-
-__all__ = [
-    "LocalRunner",
-    "TooLong",
-    "as_plain_data",
-    "grader_ranks",
-    "processor_limit",
-    "run_cases",
-    "run_cases_safely",
-    "wall_seconds",
-]
 
 NUM_RANKS = 5
 SHUTDOWN_SECONDS = 2.0  # of a check's time, kept to end ranks that do not react to an interrupt

@@ -87,8 +87,8 @@ class RunFailure:
     message: Words | None = None
 
     def __post_init__(self) -> None:
-        is_from_elsewhere = isinstance(self.message, Mapping)
-        message = Words(**self.message) if is_from_elsewhere else Words.of(self.message or self.text)
+        message = self.message or self.text
+        message = Words(**message) if isinstance(message, Mapping) else Words.of(message)
         object.__setattr__(self, "message", message)  # the usual way to set a field of a frozen dataclass
 
     def is_waiting_in(self, op: str) -> bool:

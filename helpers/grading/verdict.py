@@ -123,16 +123,13 @@ class Verdict:
             counted = {"sizes": [result.size for result in self.results], "unit": words[f"counted.{self.runs_on}"]}
             took = {"count": self.num_comparisons, "seconds": format_seconds(self.seconds)}
             return words("passed_alone" if self.is_one_process else "passed", lang, key=self.key, **counted, **took)
-        hint = [self.hint] if self.hint else []
-        lines = [words["not_yet"].format(self.key), self._what_is_wrong(), *hint, *self._tally()]
+        result, hint = self.shown, [self.hint] if self.hint else []
+        problem = self._failure_words(result) if result.failure is not None else self._judgement_words(result)
+        lines = [words["not_yet"].format(self.key), problem, *hint, *self._tally()]
         return "\n  ".join(line.in_(lang).replace("\n", "\n  ") for line in lines)
 
     def __repr__(self) -> str:
         return self.text()
-
-    def _what_is_wrong(self) -> Words:
-        result = self.shown
-        return self._failure_words(result) if result.failure is not None else self._judgement_words(result)
 
     def _failure_words(self, result: WorldResult) -> Words:
         """How the run failed, and the name that the answer may have been defined under instead."""
@@ -152,14 +149,8 @@ class Verdict:
         first_case = [one for one in failed if one.case == failed[0].case]
         judgement = next((one for one in [*first_case, *failed] if self.mistake in one.mistakes), first_case[0])
         sentence = words["with" if judgement.rank is None or self.is_one_process else "on_rank"]
-        return sentence.format(
-            says=judgement.message,
-            size=result.size,
-            world=self._sizes([result.size]),
-            unit=words[f"unit.{self.runs_on}"],
-            rank=judgement.rank,
-            given=judgement.case_description,
-        )
+        world = {"size": result.size, "world": self._sizes([result.size]), "unit": words[f"unit.{self.runs_on}"]}
+        return sentence.format(says=judgement.message, rank=judgement.rank, given=judgement.case_description, **world)
 
     def _tally(self) -> list[Words]:
         """The last line: which world sizes passed, failed and were not tried, in what time, and the seed."""

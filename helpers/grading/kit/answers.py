@@ -7,6 +7,7 @@ exactly the learner's answers, to all questions. Tasks on ranks use `run_questio
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -107,9 +108,8 @@ def judge_answers(
 
     what: the name of the answer in a sentence. tolerance: relative, for numbers.
     """
-    known = [
-        key for key, several in mistakes.items() if any(is_mistake(wrong, cases, got, tolerance) for wrong in several)
-    ]
+    is_known = functools.partial(is_mistake, cases=cases, got=got, tolerance=tolerance)
+    known = [key for key, several in mistakes.items() if any(map(is_known, several))]
     for case, answer in zip(cases, got, strict=True):
         expected = right(*case)
         if is_same_answer(expected, answer, tolerance):
