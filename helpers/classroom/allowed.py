@@ -46,6 +46,7 @@ MODULES_IN_SANDBOX = (
     "helpers.grading.registry",
     "helpers.grading.task",
     "helpers.learner",
+    "helpers.learner.progress",
     "helpers.observe",
     "helpers.observe.comms",
     "helpers.quantities",
