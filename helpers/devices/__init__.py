@@ -1,6 +1,8 @@
-"""The one place that knows devices: what a process computes on, its generator, its streams, its memory, its autocast.
+"""Answers every question about devices: what a process computes on, its random numbers, memory, streams and autocast.
 
-Elsewhere no device is asked for by name. `cards` is a GPU of practice, `autocast_tables` what autocast does on each.
+No other package asks for a device by name. Devices that are made in Python, such as the practice GPU of `cards`,
+register themselves here when they are loaded. `autocast_tables` says what autocast does on each device, `call_site`
+finds the learner's line, `uninitialized_memory` fills what `torch.empty` returns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Which line did it: the innermost one that is neither torch's nor the engine's."""
+"""Finds the line of code that made a call: the innermost frame that belongs neither to torch nor to the engine.
+
+The wire and the practice cards note it with every operation. It also lists where the main thread is.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,9 @@ _inside: dict[str, bool] = {}  # file name -> whether it is torch's, the engine'
 
 
 def call_site() -> Frame:
-    """File, line and function of the innermost frame outside torch and the engine; it names a culprit.
+    """File, line and function of the innermost frame outside torch and the engine.
 
-    On a thread of autograd's own there is none: then it is the line of the main thread, which waits for its backward.
+    A thread of autograd's own has no such frame. Then it is the line of the main thread, which waits for its backward.
     """
     return _outside(sys._getframe(1)) or _outside_of_main() or ("autograd's own thread", 0, "")
 
@@ -42,17 +45,18 @@ def main_stack() -> list[Frame]:
 
 
 def frames_of(thread: int) -> Iterator[FrameType]:
-    """From the innermost call of a thread outwards; nothing is looked at before the first is taken."""
+    """The frames of a thread, from its innermost call outwards. No frame is read before the first is taken."""
     innermost = map(methodcaller("get", thread), starmap(sys._current_frames, [()]))
     return takewhile(bool, accumulate(chain(innermost, repeat("f_back")), getattr))
 
 
 def at_once(lazy: Iterable) -> list:
-    """What comes of frames, in one call of C, within which no other thread runs.
+    """List frames in one call of C, within which no other thread runs.
 
-    Whoever holds a frame while its thread returns from it holds what is in it, too: it would live on, and be destroyed
-    here. Nor is garbage collected: Python (3.11, issue 106883) lists all frames with the lock of its threads in its
-    hand, and a process group that is destroyed gives the interpreter to a thread that ends, which waits for that lock.
+    Whoever holds a frame while its thread returns from it also holds the frame's variables: they would live on, and be
+    destroyed here. Garbage is not collected either. Python 3.11 (issue 106883) lists all frames while it holds the lock
+    of its threads, and a process group that is destroyed meanwhile gives the interpreter to a thread that ends, which
+    waits for that lock.
     """
     is_gc_enabled = gc.isenabled()
     gc.disable()
@@ -64,7 +68,7 @@ def at_once(lazy: Iterable) -> list:
 
 
 def is_gc_enabled() -> bool:
-    """gc.isenabled(), apart from a look at the main thread that happens just now."""
+    """What gc.isenabled() returns, apart from a look at the main thread that happens just now."""
     with _one_asks:
         return gc.isenabled()
 
@@ -83,7 +87,10 @@ def _outside_of_main() -> Frame | None:
 
 
 def is_called_by_torch() -> bool:
-    """Whether torch calls this for itself: an optimizer's copy, say. Modules only pass on what they are asked for."""
+    """Whether torch makes this call for itself, for example in an optimizer.
+
+    Modules only pass on what they are asked for, so their frames do not count.
+    """
     frame = sys._getframe(1)
     while frame is not None and _is_inside(path := frame.f_code.co_filename):
         if path.startswith(_TORCH) and not path.startswith(_MODULES):

@@ -1,4 +1,7 @@
-"""On a rank: memory that the learner's function asks for and never writes holds a strange number."""
+"""Fills, on a rank, the memory that `torch.empty` and its like return, with a number that stands out.
+
+Fresh memory is often zero, so an answer that forgets to write a part of it would pass on one day and fail on another.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,7 @@ MAKERS = frozenset(
 
 
 class FillUninitialized(TorchFunctionMode):
-    """Within, what `torch.empty` and its like return is filled, with a number that stands out.
-
-    Fresh memory is often zero: an answer that forgets to write a part of it would pass on one day and fail on another.
-    """
+    """A mode in which torch.empty, new_empty and their like return tensors filled with `fill_value`."""
 
     def __torch_function__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         result = function(*args, **(kwargs or {}))
@@ -34,7 +34,7 @@ class FillUninitialized(TorchFunctionMode):
 
 
 def fill_value(dtype: torch.dtype) -> float | int | bool:
-    """Large, and finite also once it is squared: NaN would look like another mistake, a division by zero."""
+    """A large number that is still finite once it is squared. NaN would look like a division by zero."""
     if dtype == torch.bool:
         return True
     if dtype.is_floating_point or dtype.is_complex:

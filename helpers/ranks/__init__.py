@@ -1,11 +1,15 @@
-"""Live ranks: a notebook cell or a function on N processes, with failures that name their rank and line.
+"""Runs a notebook's cells and functions on N live ranks, with failures that name their rank and their line.
 
     ranks = Ranks(4)
     losses = ranks.run(train, steps=20)         # or a cell that starts with %%ranks
 
-sites, errors       what a line and a failure are called          watch, report   when to stop waiting, what to say
-zygote, process     where processes come from                     pool, live      a world of ranks, and its face
-worker, capture     inside a rank                                 wire, board     every operation, seen and compared
+Front        live (Ranks), magic (%%ranks), inplace (the same under torchrun), limits (what the machine allows)
+Processes    zygote forks ranks; process starts it; pool holds a world of ranks; worker runs on each of them
+             pipe and transport carry messages, functions and results between them
+Wire         wire, group, methods, work: every operation of every process group, around gloo
+             session, link, rules: settings of a world, an emulated link, the rules of another backend (nccl/)
+Failures     board compares operations across ranks; watch decides when waiting is over; report says what happened
+             errors, sites: what a failure and a line are called
 """
 
 from helpers.ranks.errors import RankError

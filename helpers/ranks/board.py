@@ -41,7 +41,12 @@ _LONGEST = 1400  # bytes of a sentence in one language
 
 @dataclass(frozen=True)
 class BoardEntry:
-    """What one rank posted: `what` is compared, `give` and `take` crosswise (one item a peer), `site` never."""
+    """What one rank posted for one operation.
+
+    `what` describes it and must be equal on all ranks. `give` and `take` have one item per peer: what this rank sends
+    to each peer and what it expects from each, which is compared crosswise. `site`, the caller's line, is never
+    compared.
+    """
 
     what: str
     give: tuple[str, ...] = ()
@@ -51,7 +56,10 @@ class BoardEntry:
     withdrawn: bool = False
 
     def encode(self, room: int) -> bytes:
-        """The body of a record; what is too long is cut, with a checksum of the whole in its place."""
+        """The body of a record of at most `room` bytes.
+
+        What is too long is cut, with a checksum of all of it in its place.
+        """
         path, line, function = self.site
         site = f"{_last(path, 120)}:{line}:{_last(function, 40)}".encode()
         peers = [_PEER.join(self.give).encode(), _PEER.join(self.take).encode()]
@@ -81,7 +89,10 @@ class BoardEntry:
 
 
 class Board:
-    """The board of one group, as one of its ranks (or the kernel, `rank=None`) sees it. Ranks are group ranks."""
+    """The board of one group, as one of its ranks sees it, or as the kernel does (`rank=None`).
+
+    Ranks are group ranks.
+    """
 
     def __init__(self, path: str, rank: int | None = None):
         self.path, self.rank = path, rank
@@ -95,7 +106,10 @@ class Board:
 
     @staticmethod
     def create(folder: str, name: str, ranks: tuple[int, ...]) -> str:
-        """Make the file of a new group, in `folder` or, where that has no room, in the temporary folder. Its path."""
+        """Make the file of a new group and return its path.
+
+        It lies in `folder` or, if there is no room, in the temporary folder. Raises OSError where neither has room.
+        """
         head = json.dumps({"name": name, "ranks": list(ranks)}).encode()
         if len(head) > PAGE:
             raise ValueError(f"a group of {len(ranks)} ranks is too large for the board: use Ranks(..., check=False)")
@@ -248,7 +262,13 @@ class IncomingRing:
 
 
 class Channels:
-    """This rank's point-to-point messages in one group, and what is known of its peers'. Ranks are group ranks."""
+    """This rank's point-to-point messages in one group, and what is known of its peers' messages.
+
+    Ranks are group ranks.
+
+    The k-th send from A to B with a tag belongs to B's k-th receive from A with that tag. A receive from any source
+    breaks this numbering: messages with its tag are then counted, but no longer compared.
+    """
 
     def __init__(self, board: Board):
         self.board, self.me = board, board.rank
@@ -258,7 +278,7 @@ class Channels:
         self.seen: dict[tuple[bool, int, int], IncomingRing] = {}
 
     def post(self, receives: bool, peer: int, tag: int, what: str, site: Frame, start: float) -> int:
-        """Write down a send to, or a receive from, `peer` (this rank itself: from any source). Its number k.
+        """Write down a send to, or a receive from, `peer` (this rank itself: from any source), and return its number k.
 
         start: seconds, when the emulated link takes it up.
         """
@@ -299,7 +319,7 @@ class Channels:
             return any(ring.lost for ring in rings) or sum(ring.counts[tag] for ring in rings) > num_received
 
     def drain(self) -> None:
-        """Read on, so that no peer gets a ring ahead."""
+        """Read the rings of all peers, so that no peer gets a whole ring ahead."""
         with self.lock:
             for receives, owner, peer in list(self.seen):
                 self._read(receives, owner, peer)

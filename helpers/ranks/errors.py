@@ -1,4 +1,7 @@
-"""RankError, and what one rank tells about its failure. No torch."""
+"""Defines RankError, which a failed run raises in the notebook, and the records in which a rank reports its state.
+
+The file does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class WaitingOperation:
-    """One operation that a rank has issued and that is not complete."""
+    """One operation that a rank has issued and that is not complete. missing: global ranks that have not issued it."""
 
     op: str
     sequence: int
@@ -81,7 +84,10 @@ class WaitingOperation:
 
 @dataclass(frozen=True, kw_only=True)
 class RankStatus:
-    """What a rank answers to 'where are you?'."""
+    """What a rank answers when the kernel asks where it is.
+
+    runnable: its main thread has work and wants a core. counters: collectives that it has issued, by group.
+    """
 
     frames: list[Frame]
     runnable: bool  # its main thread has work and wants a core

@@ -35,15 +35,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-
-if TYPE_CHECKING:
-    from helpers.ranks.wire import Wire
-    from helpers.ranks.work import WireWork
-
 
 WITHOUT_FUTURE = ("reduce_scatter", "send", "recv")
 
@@ -71,7 +65,7 @@ def ranks_needed_by(name: str, root: int | None, me: int, size: int) -> list[int
 
 @dataclass
 class BlockingCall:
-    """Looks like a work whose `wait` does it all: for what gloo offers only as a blocking call."""
+    """A stand-in for a work, for operations that gloo offers only as a blocking call: its `wait` makes the call."""
 
     wait: Callable[[], object]
 
@@ -103,7 +97,7 @@ Done = Callable[[BaseException | None], None]
 
 
 class Waiters:
-    """Threads that wait for somebody else. They are kept for the next one."""
+    """Threads that wait in gloo on behalf of others. An idle thread is kept for the next wait."""
 
     def __init__(self):
         self.jobs: SimpleQueue[tuple[Callable[[], object], Done]] = SimpleQueue()
@@ -153,20 +147,20 @@ class DirectWait:
             error = raised
         finally:
             self.inside = False
-            self._give_up()[1](error)
+            self._take_callbacks()[1](error)
 
     def hand_over(self) -> None:
-        """Let a thread make the call, unless somebody has taken it."""
+        """Let a thread make the call, unless somebody has taken it already."""
         if self._take():
-            self.waiters.call(*self._give_up())
+            self.waiters.call(*self._take_callbacks())
 
     def end(self) -> None:
-        """The operation is over: whoever is inside the call has to come out, and nobody goes in."""
+        """The operation is over: whoever is inside the call is made to leave it, and nobody enters it."""
         self._take()
         if self.inside:
             self.cut()
 
-    def _give_up(self) -> tuple[Callable[[], object], Done]:
+    def _take_callbacks(self) -> tuple[Callable[[], object], Done]:
         """What the one who has taken it calls. Both lead back to the operation, whose tensors would outlive it."""
         given, self.call, self.done = (self.call, self.done), None, None
         return given
@@ -178,9 +172,10 @@ class DirectWait:
 
 
 class Signals:
-    """While the main thread is inside gloo, Python cannot handle its signals: a thread hears them, and gets it out.
+    """Gets the main thread out of gloo at a signal.
 
-    heard: False for a program that handles its interrupts itself, after the wait.
+    Inside gloo Python cannot handle signals, so a thread listens for them. heard: set to False by a program that
+    handles its interrupts itself, after the wait.
     """
 
     def __init__(self):
@@ -227,56 +222,59 @@ ONE_MILLISECOND = datetime.timedelta(milliseconds=1)
 class Connections:
     """The connections of one group. `sockets`: the descriptors that gloo opened for it, with their inodes."""
 
-    def __init__(self, wire: Wire, sockets: dict[int, int], ended: ClosedGroups):
+    def __init__(self, wire: dist.ProcessGroup, sockets: dict[int, int], ended: ClosedGroups):
         self.wire, self.sockets, self.ended = weakref.ref(wire), sockets, ended
         self.lock, self.are_closed = threading.Lock(), False
 
     def close(self) -> None:
-        """End them. Threads that are blocked in gloo come out with an error."""
+        """Close them. Threads that are blocked in gloo come out with an error."""
         wire = self.wire()
         with self.lock:
             if wire is None or self.are_closed:
                 return
             self.are_closed = True
             self.ended.add(wire, self.sockets)
-            close(wire.inner, wire.group.rank, wire.group.size)
+            close_connections(wire.inner, wire.group.rank, wire.group.size)
 
 
 class ClosedGroups:
-    """What is left of the groups that were ended in this process."""
+    """What must be kept of the groups that were closed in this process until all ranks have met in a new world.
+
+    sockets: duplicates that keep connections open. busy: wires whose group has an operation that has not come back.
+    """
 
     def __init__(self):
-        self.held: list[int] = []
-        self.kept: list[Wire] = []
-        self.shut_down: deque[Wire] = deque(maxlen=8)  # long enough for a thread to tell of its last operation
+        self.sockets: list[int] = []
+        self.busy: list[dist.ProcessGroup] = []
+        self.shut_down: deque[dist.ProcessGroup] = deque(maxlen=8)  # for a thread that reports its last operation
 
-    def add(self, wire: Wire, sockets: dict[int, int]) -> None:
-        self.held += [
-            held for number, inode in sockets.items() if (held := duplicate_socket(number, inode)) is not None
+    def add(self, wire: dist.ProcessGroup, sockets: dict[int, int]) -> None:
+        self.sockets += [
+            copy for number, inode in sockets.items() if (copy := duplicate_socket(number, inode)) is not None
         ]
-        self.kept.append(wire)
+        self.busy.append(wire)
 
-    def let_go(self) -> None:
-        """Every rank of the old world is in a new one, so nobody writes to the old connections any more."""
-        held, self.held = self.held, []
-        for number in held:
+    def release(self) -> None:
+        """Give everything up: every rank of the old world is in a new one, so nobody writes to the old connections."""
+        numbers, self.sockets = self.sockets, []
+        for number in numbers:
             os.close(number)
-        self.kept = [wire for wire in self.kept if any(map(is_in_gloo, list(wire.group.issued)))]
+        self.busy = [wire for wire in self.busy if any(map(is_in_gloo, list(wire.group.issued)))]
 
 
-def is_in_gloo(work: WireWork) -> bool:
+def is_in_gloo(work: dist.Work) -> bool:
     """Whether a thread of gloo has this collective, or has yet to take it up."""
     return not isinstance(work.inner, BlockingCall) and not work.inner.is_completed()
 
 
 def duplicate_socket(number: int, inode: int) -> int | None:
-    """Another descriptor of the same socket, or None if it is gone."""
+    """Another descriptor of the same socket, or None if the socket is gone."""
     with contextlib.suppress(OSError):
         return os.dup(number) if os.fstat(number).st_ino == inode else None
     return None
 
 
-def close(inner: dist.ProcessGroup, me: int, size: int) -> None:
+def close_connections(inner: dist.ProcessGroup, me: int, size: int) -> None:
     """Have gloo close every connection of `inner`, whose group rank `me` is."""
     for peer in range(size):
         if peer != me:

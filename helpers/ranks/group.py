@@ -1,11 +1,11 @@
-"""One process group as the wire sees it: begin, post, compare, issue, follow, complete. Its methods: methods.py.
+"""Takes each operation of one process group through the wire; methods.py has the methods that torch calls.
 
-    begin     the world is sound; the fault, if one was asked for
-    post      what this rank is about to do, on the board
-    compare   with what the others have posted: a difference raises here, and nothing is issued
-    issue     the same call on the real group
-    follow    until gloo is done, and the emulated link too
-    complete  tell the log, release whoever waits
+    begin     checks that the world is sound, and injects the fault, if one was asked for
+    post      writes on the board what this rank is about to do
+    compare   with what the other ranks have posted: a difference raises here, and nothing is issued
+    issue     makes the same call on the real group
+    follow    until gloo is done, and the emulated link, too
+    complete  reports the operation to the log and releases whoever waits
 
 Ranks here are group ranks, unless a name says global.
 """

@@ -1,4 +1,8 @@
-"""Under torchrun this process is a rank already: `Ranks().run(fn)` calls fn here and shares the results."""
+"""Runs Ranks under a launcher such as torchrun: this process is a rank already, so `run` calls the function here.
+
+It also ends a launched process safely (`leave`), and writes the error that torchrun's report shows
+(`write_error_file`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the machine gives: memory, shared memory, GPUs. Checked before ranks start, so that the answer is a sentence."""
+"""Checks what this machine has (memory, shared memory, GPUs) before ranks start, so that a refusal is a sentence."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The dial: a laptop's loopback behaves like a link of a given latency and bandwidth, or like those of nodes.
+"""Emulates a network link of a given latency and bandwidth, or the links inside and between nodes, on one machine.
 
 Every message is held back until a link that carries one message at a time would have delivered it. A message starts
-when both (or all) sides have posted it and this rank's link is free; it takes its alpha-beta time. Sends occupy the
-outgoing lane, receives the incoming one, collectives both. Only for CPU tensors.
+when both (or all) sides have posted it and this rank's link is free, and it takes its alpha-beta time. Sends occupy the
+outgoing lane, receives the incoming one, collectives both. This works for CPU tensors only.
 """
 
 from __future__ import annotations

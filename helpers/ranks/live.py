@@ -1,4 +1,4 @@
-"""Ranks: functions and cells on N live processes, from a notebook, a script, or under torchrun."""
+"""Provides Ranks: functions and cells on N live processes, from a notebook, a script, or under torchrun."""
 
 from __future__ import annotations
 
@@ -31,15 +31,14 @@ _latest: weakref.ref[Ranks] | None = None
 class Ranks:
     """`num_ranks` live processes that have met in one process group.
 
-    num_ranks: 1 or more; under torchrun the launcher decides.
-    device: "auto" (NCCL with a GPU for each rank, otherwise gloo on CPU), "cpu", "cuda", or "card", a practice GPU for
-    each rank (helpers.devices.cards).  memory: what a practice card holds, "64 MB"; by default a part of what is free.
-    timeout: seconds that one run or cell may take.  link: an emulated `Link` between the ranks, or `Nodes`; CPU only.
-    check: compare every operation across ranks before it is issued.  slow: {rank: seconds}, a straggler on purpose.
-    rules: "nccl" says after each run what NCCL would have made of it (helpers.ranks.nccl); the default on cards.
-    quiet: print nothing at the start.  apart: a module that these ranks begin with, for code that nobody vouches for:
-    nothing that it does to its process, or to the parent of that, ends other Ranks, and a rank that is gone is started
-    anew ahead of the next run.
+    num_ranks: 1 or more; under torchrun the launcher decides. device: "auto" (NCCL if there is a GPU for each rank,
+    otherwise gloo on CPU), "cpu", "cuda", or "card", a practice GPU for each rank (see helpers/devices).  memory: what
+    a practice card holds, "64 MB"; by default a part of what is free. timeout: seconds that one run or cell may take.
+    link: an emulated `Link` between the ranks, or `Nodes`; CPU only. check: compare every operation across ranks before
+    it is issued.  slow: {rank: seconds}, a straggler on purpose. rules: "nccl" says after each run what NCCL would have
+    made of it; the default on practice cards. quiet: print nothing at the start.  apart: the name of a module with
+    which these ranks begin, for code that nobody vouches for: nothing that such code does to its process, or to that
+    one's parent, ends other Ranks, and a rank that is gone is started anew before the next run.
 
     Raises ValueError for a number, device or link that this machine cannot serve, RankError when ranks do not start.
     """
@@ -198,11 +197,17 @@ class Ranks:
         return f"{sum(sizes) / len(sizes) / 1e6:.0f} MB each" if sizes else "memory unknown"
 
     def issued(self) -> dict[tuple[str, str], dict[int, int]]:
-        """(board's file, group) to a rank to the operations it issued, counted where its Python cannot clear them."""
+        """How many operations each rank issued, as {(file of a board, group): {rank: number}}.
+
+        They are counted in shared memory, where a rank's Python cannot reset them.
+        """
         return {} if self._in_place else self._pool.issued()
 
     def renew(self) -> None:
-        """Stop these ranks, not their slices, if one is gone or no longer what it was; the next run starts others."""
+        """Stop these ranks, but not their slices, if one of them is gone or no longer as it started.
+
+        The next run starts new ones.
+        """
         if not self._pool.is_whole():
             self._pool.stop()
 
@@ -268,7 +273,7 @@ def current() -> Ranks | None:
 
 @contextlib.contextmanager
 def keep_current() -> Iterator[None]:
-    """Within, others may start Ranks, and %%ranks goes on meaning those that it means now."""
+    """Within, others may start Ranks, and %%ranks goes on meaning the Ranks that it means now."""
     before = current()
     try:
         yield

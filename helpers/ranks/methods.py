@@ -1,4 +1,4 @@
-"""Every method of torch's ProcessGroup, on the wire: a signature, then the same call on the real group.
+"""Implements every method of torch's ProcessGroup on the wire: a signature, then the same call on the real group.
 
 `group` (the WireGroup) posts, compares and follows; `inner` is the real process group. Each method takes the forms that
 `torch.distributed`, DDP's C++ reducer and a person at a prompt use: a list and options, or one tensor and a root.

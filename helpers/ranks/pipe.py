@@ -20,20 +20,21 @@ from helpers.ranks.sites import rank_names
 
 
 class Outbox:
-    """Sends from any thread, one message after the other.
+    """Sends a rank's messages from any thread, one complete message after the other.
 
-    A signal's exception between the two writes of a message would tear it: whoever handles a signal asks `put_off`.
-    A collection of garbage within a message may destroy something that prints: what it says goes next.
+    An exception from a signal handler between the two writes of a message would leave half of it in the pipe, so a
+    handler that raises asks `defer` first. A garbage collection during a message may destroy an object that prints;
+    what it prints is sent next.
     """
 
     def __init__(self, conn: Connection):
         self.conn = conn
         self.lock, self.owner = threading.RLock(), 0  # the thread that sends
         self.unsent: deque[tuple] = deque()
-        self.later: Callable[[], None] | None = None
+        self.deferred: Callable[[], None] | None = None
 
     def send(self, message: tuple) -> None:
-        """Raises OSError if nobody is there to take it."""
+        """Send a message. Raises OSError if nobody is there to take it."""
         with self.lock:
             self.unsent.append(message)
             if self.owner:
@@ -46,28 +47,31 @@ class Outbox:
             finally:
                 self.unsent.clear()
                 self.owner = 0
-        if me == threading.main_thread().ident and self.later:
-            later, self.later = self.later, None
-            later()
+        if me == threading.main_thread().ident and self.deferred:
+            deferred, self.deferred = self.deferred, None
+            deferred()
 
-    def put_off(self, handle: Callable[[], None]) -> bool:
-        """For a handler of signals, which run on the main thread: whether a message is on its way from there.
+    def defer(self, handle: Callable[[], None]) -> bool:
+        """Whether the main thread, on which signal handlers run, is sending a message now.
 
-        Then `handle` is called once it has left.
+        Then `handle` is called once that message has left; otherwise the handler may raise at once.
         """
         if self.owner != threading.main_thread().ident:
             return False
-        self.later = handle
+        self.deferred = handle
         return True
 
 
 class InterruptedMessage(KeyboardInterrupt):
-    """A second Ctrl-C within a message: whoever was to take it may be gone, so it is left in the middle."""
+    """Raised by a second Ctrl-C within a message. The message stays incomplete, since its receiver may be gone."""
 
 
 @contextlib.contextmanager
 def defer_interrupts() -> Iterator[None]:
-    """Within, what an interrupt of the main thread does is done at the end. Raises Torn at once at a second one."""
+    """Within, an interrupt of the main thread is handled at the end, so that messages are sent and read completely.
+
+    Raises InterruptedMessage at once at a second interrupt.
+    """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield
@@ -92,7 +96,7 @@ MAX_CHARACTERS = 200_000  # of one run on one rank
 
 
 class Capture(io.TextIOBase):
-    """A text stream that hands whole lines to `send`, and counts what goes beyond the limit instead of sending it."""
+    """A text stream that passes complete lines to `send`, and only counts what goes beyond the limit."""
 
     encoding = "utf-8"
 
@@ -101,22 +105,22 @@ class Capture(io.TextIOBase):
         self._begin()
 
     def _begin(self) -> None:
-        self._parts, self._held, self._sent, self._dropped = [], 0, 0, 0
+        self._parts, self._buffered, self._sent, self._dropped = [], 0, 0, 0
 
     def write(self, text: str) -> int:
         if self._sent > MAX_CHARACTERS:
             self._dropped += len(text)
             return len(text)
-        kept = text[: 2 * MAX_CHARACTERS]  # before anything is copied: it may be half as long as memory
-        self._dropped += len(text) - len(kept)
-        self._parts.append(kept)
-        self._held += len(kept)
-        if "\n" in kept or self._held > MAX_CHARACTERS:
+        accepted = text[: 2 * MAX_CHARACTERS]  # before anything is copied: it may be half as long as memory
+        self._dropped += len(text) - len(accepted)
+        self._parts.append(accepted)
+        self._buffered += len(accepted)
+        if "\n" in accepted or self._buffered > MAX_CHARACTERS:
             whole, newline, rest = "".join(self._parts).rpartition("\n")
             if len(rest) > MAX_CHARACTERS:
                 whole, newline, rest = whole + newline, rest, ""
             self._emit(whole + newline)
-            self._parts, self._held = [rest], len(rest)
+            self._parts, self._buffered = [rest], len(rest)
         return len(text)
 
     def _emit(self, text: str) -> None:
@@ -128,7 +132,7 @@ class Capture(io.TextIOBase):
 
     def finish(self) -> None:
         """End of a run: send the rest, say what was left out, and start counting anew."""
-        if self._held:
+        if self._buffered:
             self._emit("".join(self._parts))
         if self._dropped:
             self._send(f"\n… and {self._dropped:,} more characters that a notebook could not hold\n")
@@ -142,7 +146,10 @@ class Capture(io.TextIOBase):
 
 
 def print_by_rank(texts: dict[int, str], notes: Iterable[object] = ()) -> None:
-    """Print by rank, each line behind its rank; ranks that said the same share their lines. Then the notes."""
+    """Print what the ranks printed, each line behind its rank, then the notes.
+
+    Ranks that printed the same text share its lines.
+    """
     groups: dict[str, list[int]] = {}
     for rank, text in sorted(texts.items()):
         if text:

@@ -1,9 +1,11 @@
-"""A world of ranks: its processes, one task at a time on them, and how it recovers. No torch.
+"""Holds the processes of one world of ranks, runs one task at a time on them, and recovers after a failure.
 
-A task: send to every member, watch (watch.py), and either hand back the values or report (report.py) and recover:
-  nothing to mend   every rank raised, and all issued the same operations: the groups are sound
-  new groups        the processes are sound: leave the broken groups, meet again in files of a new generation
-  new processes     a rank died or cannot be interrupted: variables are lost, and the message says so
+A task is sent to every member and watched (watch.py). Then the pool either returns the values, or it reports what
+happened (report.py) and recovers in the mildest of three ways:
+  the groups stay   every rank raised, and all had issued the same operations, so the groups are sound
+  new groups        the processes are sound: they leave the broken groups and meet in files of a new generation
+  new processes     a rank died or cannot be interrupted: its variables are lost, and the message says so
+The file does not import torch.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ REINIT_LIMIT = 15.0  # seconds for ranks to meet again
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSettings:
+    """What a pool of ranks is started with, see live.Ranks."""
+
     num_ranks: int
     device: str
     backend: str
@@ -60,12 +64,16 @@ class Member:
 
 @dataclass
 class Outcome:
+    """What a task gave: the values in rank order, and what each rank printed. doubts: warnings of NCCL's rules."""
+
     values: list[Any]
     texts: dict[int, str] = field(default_factory=dict)
     doubts: list[Words] = field(default_factory=list)  # what NCCL's rules say of it that is no error
 
 
 class Pool:
+    """The processes of one world. `task` runs one task on them, and repairs the world after a failure."""
+
     def __init__(self, settings: PoolSettings):
         self.settings, self.judge = settings, rules_named(settings.rules).task_judge()
         self.members: list[Member] = []
@@ -99,7 +107,7 @@ class Pool:
         return process.zygote(self.settings.apart)
 
     def is_whole(self) -> bool:
-        """Whether every rank can take a task. What they have said since the last one is forgotten."""
+        """Whether every rank can take a task. Messages that came since the last task are dropped."""
         if self.is_spent:
             return False
         with contextlib.suppress(EOFError, OSError), defer_interrupts():
@@ -169,7 +177,7 @@ class Pool:
                         state.lose()
             verdict = watch.wait_for_verdict(limit)
         except KeyboardInterrupt as cut:
-            verdict = "torn" if isinstance(cut, InterruptedMessage) else "interrupted"
+            verdict = "incomplete message" if isinstance(cut, InterruptedMessage) else "interrupted"
         difference = self._difference(states) if verdict == "ok" else None
         outcome = Outcome([s.value for s in states], {s.rank: "".join(s.text) for s in states})
         error = None
@@ -217,7 +225,7 @@ class Pool:
     def _explain_and_recover(self, watch: Watch, verdict: str, difference: Words | None, cell: str | None) -> RankError:
         report = Report(watch.states, cell=cell, folder=self.folder, world_size=self.settings.num_ranks)
         try:
-            if verdict == "torn":
+            if verdict == "incomplete message":
                 raise InterruptedMessage
             if verdict == "failed":
                 watch.settle_or_wait(SETTLE_SECONDS)
@@ -240,7 +248,10 @@ class Pool:
         return error
 
     def _end_silent(self, watch: Watch) -> list[int]:
-        """Ranks that never answered, since C code keeps Python's lock: as they end, faulthandler writes down where."""
+        """End the ranks that never answered, because C code holds Python's lock, and return their numbers.
+
+        As such a rank ends, faulthandler writes down where it was.
+        """
         silent = [s for s in watch.unfinished if s.where is None and watch.clock > SILENT_LIMIT]
         for state in silent:
             with contextlib.suppress(ProcessLookupError):
@@ -249,7 +260,7 @@ class Pool:
         return [state.rank for state in silent]
 
     def _is_sound(self, watch: Watch) -> bool:
-        """Whether the groups are as before: all ended by themselves, alike, and no operation failed."""
+        """Whether the groups are as before: all ranks ended by themselves, alike, and no operation failed."""
         broken = any(s.failure and (s.failure.wire_kind or s.failure.is_consequence) for s in watch.states)
         return not broken and not watch.unfinished and self._difference(watch.states) is None
 

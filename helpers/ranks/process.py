@@ -1,4 +1,7 @@
-"""The kernel's side of the processes: one zygote a kernel, a branch of it for checks, a pipe to each rank. No torch."""
+"""Talks from the kernel to the zygote, which forks the ranks: one zygote per kernel, and a branch of it for checks.
+
+`ZygoteClient.fork` starts a rank and returns the kernel's end of its pipe. The file does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -66,14 +69,15 @@ class ZygoteClient:
         self._read_until(lambda: self.ready)
 
     def folder(self, path: str, *, keep: bool) -> None:
-        """Have the zygote remove `path` when the kernel dies (keep=True), or forget about it."""
+        """Have the zygote remove `path` when the kernel dies (keep=True), or no longer (keep=False)."""
         with self.lock, contextlib.suppress(OSError):
             self.socket.sendall(json.dumps({"keep" if keep else "forget": path}).encode() + b"\n")
 
     def exit_status(self, pid: int, limit: float = 1.0) -> int | None:
-        """Exit code of a rank, minus the signal's number if one killed it, None if it is not known within `limit`.
+        """The exit code of a rank, minus the signal's number if a signal killed it.
 
-        Of a rank of an earlier zygote, which died with it, nobody will ever know: None at once.
+        None if it is not known within `limit` seconds. If the rank belonged to an earlier zygote, its status died with
+        that zygote: None at once.
         """
         with self.lock:
             if pid not in self.forked:
@@ -105,7 +109,7 @@ class ZygoteClient:
             self._read(left)
 
     def _read(self, limit: float) -> None:
-        """Take in what the zygote says within `limit` seconds."""
+        """Handle what the zygote sends within `limit` seconds."""
         if not select.select([self.socket], [], [], limit)[0]:
             return
         data = self.socket.recv(65536)
@@ -140,7 +144,7 @@ class ZygoteClient:
 
 
 class Branch:
-    """A zygote that another one has forked, with what is asked of a subprocess.Popen."""
+    """A zygote that was forked from another one, with the methods of subprocess.Popen that are needed here."""
 
     def __init__(self, pid: int):
         self.pid = pid
@@ -186,9 +190,12 @@ _client_lock = threading.RLock()
 
 
 def zygote(apart: str = "") -> ZygoteClient:
-    """The kernel's zygote; started when it is first needed, again if something killed it, anew in a forked child.
+    """The kernel's zygote.
 
-    apart: the one that has imported this module, for ranks that may kill their parent, since no other ranks have it.
+    It is started when it is first needed, again if something killed it, and anew in a forked child.
+
+    apart: the name of a module. Then it is a branch that has imported this module, for ranks that may kill their
+    parent.
     """
     with _client_lock:
         client = _clients.get(apart)

@@ -143,7 +143,7 @@ class Report:
 
 
 def _is_deaf(stack: Sequence[Frame]) -> bool:
-    """Whether this main thread was waiting for a task, and so had not heard of the one at hand."""
+    """Whether this main thread was waiting for a task, which means that it had not received the current one."""
     return any(is_engine(path) and name == "serve" for path, _, name in stack[-1:])
 
 
@@ -190,7 +190,7 @@ def entries_at(board: Board, sequence: int) -> dict[int, BoardEntry]:
 
 
 def describe_difference(board: Board, sequence: int, entries: dict[int, BoardEntry]) -> Words:
-    """Which rank called what, from which line, a line for each side."""
+    """Which rank called what, from which line, with a line for each side."""
     where = {"number": sequence + 1, "group": describe_group(board)}
     sides = _sides(entries)
     if len(sides) < 2:
@@ -223,7 +223,7 @@ def first_difference(board_dir: str) -> Words | None:
 
 
 def issued(board_dir: str) -> dict[tuple[str, str], dict[int, int]]:
-    """(file, name of its group) to a global rank to how many operations that rank has issued, read from outside."""
+    """For each (file, name of its group): how many operations each global rank has issued, read from outside."""
     found: dict[tuple[str, str], dict[int, int]] = {}
     for path in glob.glob(os.path.join(glob.escape(board_dir), "*" + SUFFIX)):
         board = Board(path)
@@ -249,7 +249,10 @@ def _difference_in(board: Board) -> Words | None:
 
 
 def _uneven_words(board: Board, counts: list[int], start: int) -> Words:
-    """Same operations, unequal numbers: blame the first line at which the ranks that made fewer calls differ."""
+    """The ranks issued the same operations but not equally many of them.
+
+    Blames the first line at which the ranks that made fewer calls differ.
+    """
     few = [r for r, count in enumerate(counts) if count < max(counts)]
     many = next(r for r, count in enumerate(counts) if count == max(counts))
     made = [words["made"].format(ranks=rank_names([board.ranks[r]]), count=counts[r]) for r in range(board.size)]

@@ -1,4 +1,4 @@
-"""What all groups of one process share: the fault, what is pending, why the world is over, the link, who listens."""
+"""Holds what all groups of one process share: settings, injected fault, pending operations, link and listeners."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ from helpers.specs import Link, Nodes
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """What goes wrong on one rank, on purpose: its operations start `seconds` late (only those named `op`, such as
-    "all_reduce", if it is given); after `drop_after` operations the rank kills itself."""
+    """A fault that is injected into one rank on purpose.
+
+    Its operations start `seconds` late (only those named `op`, such as "all_reduce", if it is given), and after
+    `drop_after` operations the rank kills itself.
+    """
 
     seconds: float = 0.0
     op: str | None = None
@@ -90,7 +93,7 @@ class WireConfig:
 
 
 class Session:
-    """Knows no group: the groups of one world hold it, and world.py holds both."""
+    """The state that all groups of one world share. It knows no group; the groups and the World (wire.py) hold it."""
 
     def __init__(self, config: WireConfig, waiters: Waiters):
         self.config, self.waiters = config, waiters
@@ -128,14 +131,14 @@ class Session:
 
     # -- its end ---------------------------------------------------------------------------------------------------
     def give_up(self, message: Words | str, *, kind: str = "aborted", culprit: int | None = None) -> bool:
-        """Nothing more may be issued. Only the first reason counts: whether this one is it."""
+        """Nothing more may be issued. Only the first reason counts; returns whether this is the first."""
         if self.broken is not None:
             return False
         self.broken = WireError(message, kind=kind, culprit=culprit)
         return True
 
     def fail(self, message: Words | str, *, kind: str = "aborted", culprit: int | None = None) -> None:
-        """End what is pending."""
+        """End every pending operation with an error."""
         for _, work in self.works():
             work.finish(WireError(message, kind=kind, culprit=culprit))
             if work.direct is not None:

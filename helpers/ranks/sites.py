@@ -1,4 +1,4 @@
-"""Where a rank is, in the learner's words: which frame of a stack is theirs, and what to call it. No torch."""
+"""Finds the learner's own line in a stack of frames, and names lines and ranks in sentences. No torch in this file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Functions and results on their way between the notebook and the ranks. cloudpickle carries what a cell defines."""
+"""Packs functions, arguments and results for the way between the notebook and the ranks, with cloudpickle.
+
+What cannot be sent, or is too large, is refused with a sentence that names it.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Waiting for the ranks: every rank's answer, or the reason why there will be none. No torch.
+"""Waits for the answers of the ranks to one task, and decides when there will be none. No torch in this file.
 
-A hang is not a matter of the clock. It is certain when every unfinished rank waits in an operation that some rank has
-not issued, and each of those is finished or waits as well. So a slow machine raises no false alarm, and a true deadlock
-is named within two polls.
+A hang is not decided by the clock alone. It is certain when every unfinished rank waits in an operation that some rank
+has not issued, and each of those ranks has finished or waits as well. So a slow machine raises no false alarm, and a
+real deadlock is named within two polls.
 """
 
 from __future__ import annotations
@@ -114,16 +114,20 @@ class Watch:
             self.receive(end - self.clock)
 
     def meet(self, limit: float) -> list[RankState]:
-        """Wait until every rank has answered; who has not. Ends as soon as one cannot: the others wait for it alone."""
+        """Wait until every rank has answered; returns those that have not.
+
+        It ends as soon as one rank cannot answer.
+        """
         end = self.clock + limit
         while self.unfinished and not self.failed and self.clock < end:
             self.receive(end - self.clock)
         return self.failed or self.unfinished
 
     def settle_or_wait(self, limit: float) -> None:
-        """The same after a first failure; ends early once every unfinished rank stands still and waits for another.
+        """Give the unfinished ranks time to end after a first failure.
 
-        A rank that has work and wants a core is given more, up to `BUSY` times as long: it has yet to come to its wait.
+        It stops as soon as each of them waits for another one and has not moved. A rank that has work but no core gets
+        up to RUNNABLE_FACTOR times as long, since it has yet to come to its wait.
         """
         start = self.clock
         while self.unfinished and self.clock - start < limit * RUNNABLE_FACTOR:
@@ -144,14 +148,17 @@ class Watch:
             send_to(state, ("interrupt",))
 
     def refresh(self, limit: float = 1.0) -> int:
-        """Ask every unfinished rank where it is and wait for the answers to this very question. Its number."""
+        """Ask every unfinished rank where it is, wait for the answers to this very question, and return its number."""
         number, end = self.poll(), self.clock + limit
         while self.clock < end and any(s.answered < number for s in self.unfinished):
             self.receive(end - self.clock)
         return number
 
     def poll(self) -> int:
-        """The number of these questions: an answer to an earlier one may be on its way yet, or of an earlier task."""
+        """Ask every unfinished rank where it is, and return the number of these questions.
+
+        By the number an answer to an earlier question, or of an earlier task, is told apart.
+        """
         number = next(_numbers)
         for state in self.unfinished:
             send_to(state, ("where", number))
@@ -188,7 +195,10 @@ class Watch:
         return all(any(op.missing and set(op.missing) <= gone | stuck for op in s.where.waiting) for s in known)
 
     def still_deadlocked(self, limit: float = 1.0) -> bool:
-        """The same on new answers of all: an old one may be of before another rank posted its last and finished."""
+        """Whether the ranks are deadlocked by new answers of all of them.
+
+        An old answer may date from before another rank posted its last operation and finished.
+        """
         number = self.refresh(limit)
         return all(s.answered >= number for s in self.unfinished) and self.is_deadlocked()
 
@@ -207,7 +217,10 @@ def _inside_distributed(where: RankStatus) -> bool:
 
 
 def _meets(where: RankStatus) -> bool:
-    """Whether it makes a group, outside the wire: ranks that all do so, and wait, are making different ones."""
+    """Whether a rank is making a group, outside the wire.
+
+    Ranks that all do so, and wait, are making different groups.
+    """
     return any(path.endswith("torch/distributed/distributed_c10d.py") for path, _, _ in where.frames[-5:])
 
 

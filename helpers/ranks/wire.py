@@ -36,6 +36,8 @@ TICK = 0.05  # seconds between two looks at the board
 
 
 class World:
+    """All groups of one process, and the thread that watches over them."""
+
     def __init__(self, config: WireConfig, waiters: Waiters):
         self.session, self.closed = Session(config, waiters), False
         self.groups: list[WireGroup] = []
@@ -107,7 +109,7 @@ __all__ = [
     "fail_pending",
     "current_session",
     "install",
-    "let_go",
+    "release_closed_groups",
     "pending",
     "reset",
     "subscribe",
@@ -140,32 +142,33 @@ class Wire(Methods, dist.ProcessGroup):
         super().shutdown()
 
 
-class Apart(Wire):
-    """With a wire of its own for tensors on the CPU, which knows nothing of the order of the cards' operations."""
+class TwoWires(Wire):
+    """A Wire with a second wire for tensors on the CPU, which is not part of the order of the cards' operations."""
 
-    of_cpu: Wire
+    cpu_wire: Wire
 
     def shutdown(self) -> None:
-        self.of_cpu.shutdown()
+        self.cpu_wire.shutdown()
         super().shutdown()
 
     def abort(self) -> None:
-        self.of_cpu.abort()
+        self.cpu_wire.abort()
         super().abort()
 
 
 def _by_device(method: Callable) -> Callable:
     @functools.wraps(method)
-    def call(self: Apart, *args, **kwargs):
+    def call(self: TwoWires, *args, **kwargs):
         tensors = [one for one in tree_iter((args, kwargs)) if isinstance(one, torch.Tensor)]
-        return method(self.of_cpu if tensors and not any(map(is_on_python_device, tensors)) else self, *args, **kwargs)
+        on_cpu = tensors and not any(map(is_on_python_device, tensors))
+        return method(self.cpu_wire if on_cpu else self, *args, **kwargs)
 
     return call
 
 
 for _name, _method in list(vars(Methods).items()):
-    if callable(_method) and not _name.startswith("_") and _name not in vars(Apart):
-        setattr(Apart, _name, _by_device(_method))
+    if callable(_method) and not _name.startswith("_") and _name not in vars(TwoWires):
+        setattr(TwoWires, _name, _by_device(_method))
 
 
 def install(config: WireConfig) -> None:
@@ -203,14 +206,17 @@ def fail_pending(message: str) -> None:
 
 
 def cut() -> None:
-    """End the connections of this process's groups: gloo's blocked threads come out. The peers notice nothing."""
+    """Close the connections of this process's groups, so that threads blocked in gloo come out.
+
+    The peers notice nothing.
+    """
     if _world:
         _world.cut()
 
 
-def let_go() -> None:
-    """All ranks have met in a new world: give up what was held for the sake of the old one's groups (ending.py)."""
-    _ended.let_go()
+def release_closed_groups() -> None:
+    """All ranks have met in a new world: give up what was kept of the old world's closed groups (gloo.ClosedGroups)."""
+    _ended.release()
 
 
 def current_session() -> Session:
@@ -244,9 +250,9 @@ def _create(options, backend_options=None) -> Wire:
     if _world is None:
         raise RuntimeError("the wire is not installed: call wire.install(WireConfig(...)) before init_process_group")
     if _world.session.config.cpu == "apart":
-        of_cpu = _made(Wire, _for_the_cpu(options), None)
-        made = _made(Apart, options, backend_options)
-        made.of_cpu = of_cpu
+        cpu_wire = _made(Wire, _for_the_cpu(options), None)
+        made = _made(TwoWires, options, backend_options)
+        made.cpu_wire = cpu_wire
     else:
         made = _made(Wire, options, backend_options)
     if _world.session.rules is not None:

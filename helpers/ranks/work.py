@@ -37,6 +37,13 @@ _DTYPES = {dtype: str(dtype).removeprefix("torch.") for dtype in vars(torch).val
 
 @dataclass(slots=True)
 class Signature:
+    """What one operation amounts to: `what` is compared across ranks, and the rest is for the log.
+
+    name: the log's name, such as all_reduce. what: for example "all_reduce SUM float32 (4, 2)". give, take: what this
+    rank sends to each peer and expects from each, compared crosswise. runs_later: the call returns before its work is
+    done.
+    """
+
     name: str
     what: str
     num_bytes: int = 0
@@ -163,7 +170,10 @@ class PendingOp:
 
 
 class WireWork(Work):
-    """One operation under way. Made by a group, completed once: by gloo, by the emulated link, or by a failure."""
+    """One operation in flight. A group makes it, and gloo, the emulated link or a failure completes it, once.
+
+    rules: those that have it in their journal, as operation number `place`. in_line: it runs on the stream of its call.
+    """
 
     rules: RankRules | None = None  # NCCL's, if it is in the journal, as operation `place`
     place, in_line = 0, False  # in_line: it runs on the stream of its call

@@ -48,9 +48,12 @@ from helpers.ranks.transport import pack_result, unpack
 def drop_interrupted_imports(
     known: Container[str] = (), modules: MutableMapping[str, ModuleType] = sys.modules
 ) -> list[str]:
-    """Drop modules that were never finished, then those whose package is missing; returns their names.
+    """Drop from sys.modules what an interrupted import left there, and return the names.
 
-    known: names that were there before and stay. For the moment after an interrupt, when nothing is being imported.
+    Python takes back the module whose code was interrupted, but not the modules that it had imported by then: `a` is
+    gone, while `a.b` stays and knows the old `a`. The next `import a` finds `a.b`, never binds it to the new `a`, and
+    fails far from the cause with "partially initialized module". Without `a.b` the import begins anew. known: names
+    that were there before and stay. Call it after an interrupt, while nothing is being imported.
     """
     forgotten = [name for name, module in list(modules.items()) if name not in known and _is_unfinished(module)]
     for name in forgotten:
@@ -63,8 +66,11 @@ def drop_interrupted_imports(
 
 
 def is_torch_module(name: str) -> bool:
-    """Whether a module is torch's own. Some of these register themselves while they are imported, and refuse to do so
-    twice ("already registered in mega-cache"): only a new process can begin their import anew."""
+    """Whether a module is torch's own.
+
+    Some of these register themselves while they are imported, and refuse to do so twice ("already registered in
+    mega-cache"), so only a new process can begin their import anew.
+    """
     return name.partition(".")[0] == "torch"
 
 
@@ -83,6 +89,7 @@ def group_variables(namespace: dict[str, Any]) -> list[str]:
 
 
 def has_group(value: Any, depth: int = 3) -> bool:
+    """Whether a process group or a mesh can be reached from this value."""
     if isinstance(value, dist.ProcessGroup | DeviceMesh):
         return True
     if depth == 0 or isinstance(value, type | torch.Tensor | str | bytes | int | float):
@@ -104,6 +111,8 @@ ACTIVE: Worker | None = None  # the worker of this process, if it is a rank
 
 
 class Worker:
+    """One rank: its pipe to the kernel, its tasks, and the namespace of its cells."""
+
     def __init__(self, fd: int, spec: dict[str, Any]):
         self.conn, self.spec = Connection(fd), spec
         self.outbox = Outbox(self.conn)
@@ -160,7 +169,7 @@ class Worker:
         limit = datetime.timedelta(seconds=self.spec["group_timeout"])
         dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world_size, timeout=limit)
         self.group_is_up = True
-        wire.let_go()
+        wire.release_closed_groups()
 
     def wire_config(self, generation: int) -> wire.WireConfig:
         board = os.path.join(self.spec["board"], f"board{generation}")
@@ -216,7 +225,7 @@ class Worker:
             _leave(1)  # deaf, this rank would be waited for in vain
 
     def on_interrupt(self, *_: Any) -> None:
-        if self.busy and not self.outbox.put_off(self.on_interrupt):
+        if self.busy and not self.outbox.defer(self.on_interrupt):
             self.busy, self.was_cut = False, True
             raise KeyboardInterrupt
 
@@ -230,7 +239,7 @@ class Worker:
 
     @staticmethod
     def own_frames(frames: list[Frame]) -> list[Frame]:
-        """The stack below our own loop: what the learner's task called."""
+        """The part of the stack that the learner's task called: what lies below this class's `call` or `cell`."""
         last = max((i for i, f in enumerate(frames) if f[0] == __file__ and f[2] in ("call", "cell")), default=-1)
         return frames[last + 1 :]
 
@@ -295,8 +304,8 @@ class Worker:
 
 
 def defer_signal(handle: Callable[[], None]) -> bool:
-    """For a handler of signals that raises, see Outbox.put_off; False where this process is no rank."""
-    return ACTIVE is not None and ACTIVE.outbox.put_off(handle)
+    """For a signal handler that raises: whether it must wait, see Outbox.defer. False where this process is no rank."""
+    return ACTIVE is not None and ACTIVE.outbox.defer(handle)
 
 
 def is_runnable(native_id: int) -> bool:

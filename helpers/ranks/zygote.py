@@ -1,13 +1,13 @@
-"""The process that every rank is forked from. It has imported torch once and does nothing else.
+"""Runs the zygote: the process that has imported torch once, and from which every rank is forked.
 
     notebook kernel ──socket──> zygote ──fork──> rank 0, rank 1, …       each rank ──its own socket──> kernel
 
 It starts ranks, reports how they ended, and when the kernel goes away (its socket closes, whatever killed it) it ends
 them and removes their folders. Where fork is not safe (macOS), it starts fresh interpreters instead.
 
-A branch is a zygote forked from this one that has imported one more module, with a socket of its own. Its ranks run
-what nobody vouches for (a check): whatever ends it ends no others, and the processes that its ranks leave behind come
-to it, to be ended.
+A branch is a zygote forked from this one, with a socket of its own, that has imported one more module. Its ranks run
+code that nobody vouches for (a check), so whatever ends the branch ends no other ranks. The processes that its ranks
+leave behind become its children, and it ends them.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _share() -> None:
 class Zygote:
     def __init__(self, control: socket.socket, wake_read: int, wake_write: int, *, is_branch: bool = False):
         self.control, self.wake_read, self.wake_write = control, wake_read, wake_write
-        self.is_branch, self.riches = is_branch, set()
+        self.is_branch, self.preloaded = is_branch, set()
         self.children: dict[int, subprocess.Popen | None] = {}
         self.branches: set[int] = set()  # of the children, those that hear from the kernel themselves when it goes
         self.folders: set[str] = set()
@@ -126,14 +126,14 @@ class Zygote:
 
     def fork(self, fd: int, spec: dict) -> int:
         if spec.get("card_bytes"):
-            self.enrich("helpers.devices.cards.kernels", "torch.distributed.tensor")  # C++ imports it for any subclass
+            self.preload("helpers.devices.cards.kernels", "torch.distributed.tensor")  # C++ imports it for any subclass
         pid = os.fork()
         if pid:
             self.children[pid] = None
             return pid
         status = 1
         try:
-            self.shed()
+            self.restore_child()
             from helpers.ranks.worker import main as work
 
             work(fd, spec)
@@ -141,10 +141,10 @@ class Zygote:
         finally:
             os._exit(status)
 
-    def enrich(self, *modules: str) -> None:
-        """Import what ranks would, each for itself: a second here, for which only those who need it wait."""
-        if not self.riches.issuperset(modules):
-            self.riches.update(modules)
+    def preload(self, *modules: str) -> None:
+        """Import modules here that each rank would otherwise import itself. Only those who need them wait for it."""
+        if not self.preloaded.issuperset(modules):
+            self.preloaded.update(modules)
             for module in modules:
                 importlib.import_module(module)
             _share()
@@ -155,14 +155,14 @@ class Zygote:
             self.children[pid] = None
             return pid
         try:
-            self.shed()
+            self.restore_child()
             os.setsid()
             main(fd, branch=module)
         finally:
             os._exit(0)
 
-    def shed(self) -> None:
-        """In a child: what is the zygote's alone."""
+    def restore_child(self) -> None:
+        """In a forked child: close what belongs to the zygote alone, and restore the signal handlers."""
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
@@ -184,10 +184,10 @@ class Zygote:
                 self.branches.discard(pid)
                 self.tell(exited=pid, status=status)
         if self.is_branch:
-            self.sweep()
+            self.end_orphans()
 
-    def sweep(self) -> None:
-        """End what dead ranks have left to this process. What a stranger leaves in its turn comes when it has ended."""
+    def end_orphans(self) -> None:
+        """End the processes that dead ranks have left to this one. Their children come here once they have ended."""
         for pid in child_processes() - self.children.keys():
             end(pid)
             with contextlib.suppress(ChildProcessError):
@@ -215,9 +215,9 @@ class Zygote:
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
         if self.is_branch:
-            self.wait_for_strangers()
+            self.wait_for_orphans()
 
-    def wait_for_strangers(self) -> None:
+    def wait_for_orphans(self) -> None:
         deadline = time.monotonic() + GRACE_SECONDS
         while child_processes() and time.monotonic() < deadline:
             self.reap()

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from helpers.ranks.gloo import ClosedGroups, Connections, close
+from helpers.ranks.gloo import ClosedGroups, Connections, close_connections
 
 
 class Inner:
@@ -37,7 +37,7 @@ class Wire:
 def test_one_receive_that_times_out_closes_everything():
     for dead, asked in (((), [0]), ((0, 2), [0, 2, 3]), ((0, 2, 3), [0, 2, 3])):
         inner = Inner(*dead)
-        close(inner, 1, 4)
+        close_connections(inner, 1, 4)
         assert inner.asked == asked
 
 
@@ -54,7 +54,7 @@ def test_a_socket_stays_open_for_the_peer_until_all_have_met_again():
     ours.close()
     with theirs:
         theirs.send(b"the peer notices nothing")
-        ended.let_go()
+        ended.release()
         with pytest.raises(OSError):
             theirs.send(b"now it does")
 
@@ -62,8 +62,8 @@ def test_a_socket_stays_open_for_the_peer_until_all_have_met_again():
 def test_a_group_that_gloo_works_in_is_kept():
     ended, wire = ClosedGroups(), Wire()
     ended.add(wire, {})
-    ended.let_go()
-    assert ended.kept == [wire]
+    ended.release()
+    assert ended.busy == [wire]
     wire.done = True
-    ended.let_go()
-    assert not ended.kept
+    ended.release()
+    assert not ended.busy

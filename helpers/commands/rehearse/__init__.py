@@ -1,13 +1,14 @@
-"""Rehearse for the GPUs: an unmodified script for CUDA and NCCL, on practice cards on this machine.
+"""Rehearses an unmodified script for CUDA and NCCL on practice cards, and reports what would fail on real GPUs.
 
-python -m helpers rehearse train.py --nproc 4 --memory 80GB -- --epochs 1
-rehearse("train.py", nproc=4, memory="80 GB")        a Report, in a notebook or a script
+    python -m helpers rehearse train.py --nproc 4 --memory 80GB -- --epochs 1
+    rehearse("train.py", nproc=4, memory="80 GB")        a RehearsalReport, in a notebook or a script
 
-run         the rehearsal: what is asked, the ranks, the report      crew      the ranks: started, watched, ended
-inside      on a rank: the script as `__main__`                      notes     what a rank notes for the report
-redirect    what says "cuda" gets the card                           findings  failures, verdicts and notes in words
-report      Finding and Report                                       cli       the command
-function    a function of a notebook, called with its GPU
+run         checks the options, starts the ranks, makes the report; also the command, and functions of a notebook
+processes   starts the ranks, watches them, and ends them
+on_rank     runs the script on one rank as `__main__`; redirect/ gives it the card wherever it says "cuda"
+rank_notes  what a rank writes down for the report
+findings    failures, verdicts of NCCL's rules and notes, in words
+report      Finding and RehearsalReport
 """
 
 from __future__ import annotations

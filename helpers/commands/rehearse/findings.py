@@ -1,4 +1,4 @@
-"""From what the ranks left to findings: what failed, NCCL's verdicts, habits; the true cause first."""
+"""Turns what the ranks of a rehearsal left into findings: failures, verdicts of NCCL's rules, and habits; causes first."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PASSING = (
 
 @dataclass(frozen=True, kw_only=True)
 class RehearsalOutcome:
-    """What is left of a rehearsal. noted: by rank. memory: bytes that each card was to have."""
+    """What a rehearsal left. noted: notes by rank. memory: bytes that each card was meant to have."""
 
     crew: RehearsalProcesses
     verdict: str
@@ -61,7 +61,7 @@ class RehearsalOutcome:
 
 
 def findings_of(scene: RehearsalOutcome) -> tuple[Finding, ...]:
-    """All of them; the one that ended the run first."""
+    """All findings, with the one that ended the run first."""
     failures = _failures(scene)
     verdicts = [Finding(**vars(one)) for one in scene.crew.verdicts]
     verdicts = [one for one in verdicts if not any(_is_same(one, other) for other in failures)]

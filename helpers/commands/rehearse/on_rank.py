@@ -65,7 +65,7 @@ def _bytes(tensors: list[Tensor], known: set[int]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptTask:
-    """path: the script's. name: what a traceback calls it. cwd: where it was called. memory: bytes of a GPU."""
+    """What a rank runs. path: of the script. cwd: where the rehearsal was called. memory: bytes of a GPU."""
 
     path: str
     args: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The ranks of a rehearsal, seen from outside: started, watched, and ended whatever they do."""
+"""Starts the ranks of a rehearsal, watches them from outside, and ends them whatever they do."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _run(task: dict[str, Any]) -> int:
 
 
 class RehearsalRank(RankState):
-    """One rank. That it has begun is not yet its end."""
+    """One rank. Its first message, that it is ready, does not end its task, since the script follows."""
 
     def take(self, message: tuple, now: float) -> None:
         if message[0] != "ready":
@@ -36,7 +36,10 @@ class RehearsalRank(RankState):
 
 
 class RehearsalProcesses(Watch):
-    """`nproc` ranks on each of `nnodes` nodes, which all run the script. With the block, all of them end."""
+    """The ranks of one rehearsal:
+
+    `nproc` on each of `nnodes` nodes, which all run the script. They end with the block.
+    """
 
     def __init__(
         self, path: str, args: tuple[str, ...], *, nproc: int, nnodes: int, folder: str, card_bytes: int, memory: int
@@ -99,13 +102,16 @@ def _verdicts(folder: str) -> list[NcclVerdict]:
 
 
 def _causes(states: list[RankState]) -> list[RankState]:
-    """Who failed by itself, the first one first; what others say of a neighbour that left is no cause."""
+    """The ranks that failed by themselves, earliest first.
+
+    An error about a neighbour that left is only a consequence.
+    """
     failed = sorted((s for s in states if s.failure), key=lambda s: s.failure.time)
     return [s for s in failed if not s.failure.is_consequence]
 
 
 def _spec(rank: int, nproc: int, world: int, folder: str, port: int, card_bytes: int) -> dict[str, Any]:
-    """For the engine's worker: torchrun's variables, and a card."""
+    """What the engine's worker is started with: torchrun's environment variables, and a card."""
     local, node = rank % nproc, rank // nproc
     env = {"RANK": rank, "LOCAL_RANK": local, "GROUP_RANK": node, "ROLE_RANK": rank, "NODE_RANK": node}
     env |= {

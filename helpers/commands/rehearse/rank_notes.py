@@ -1,4 +1,7 @@
-"""What a rank notes while its script runs: lines of a file, so that a rank that is killed loses none of them."""
+"""Writes what a rank notes for the report while its script runs, one line per note, and reads it afterwards.
+
+A note goes straight to a file, so a rank that is killed loses none.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ def note(what: str, **more: Any) -> None:
 
 
 def note_once(what: str, **more: Any) -> None:
-    """The same, the first time that it is said."""
+    """Note something only the first time."""
     key = json.dumps([what, more.get("name")])
     if key not in _said:
         _said.add(key)
@@ -31,7 +34,7 @@ def note_once(what: str, **more: Any) -> None:
 
 
 def read_notes(rank: int, folder: str) -> list[dict[str, Any]]:
-    """What a rank has noted so far; a line that it was killed in is left out."""
+    """What a rank has noted so far, without a line within which it was killed."""
     path = Path(folder) / f"notes{rank}"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith("}")]

@@ -1,4 +1,4 @@
-"""What a rehearsal found: findings, peaks, messages, and by name what it cannot know."""
+"""Defines the report of a rehearsal: its findings, peaks of memory, messages, and what could not be rehearsed."""
 
 from __future__ import annotations
 

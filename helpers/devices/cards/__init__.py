@@ -1,21 +1,27 @@
-"""Practice cards: a GPU of practice for a rank, on any laptop. `device="card"` behaves as `device="cuda"` would.
+"""Implements practice cards: a simulated GPU for a rank, on any laptop.
 
-    cards.install(num_bytes)         before the first backward of a process: autograd counts devices once
+`device="card"` behaves as `device="cuda"` would.
+
+    devices.install("card", num_bytes)     before the first backward of a process: autograd counts devices once
     x = torch.randn(3, device="card")
 
-A card's tensor holds its numbers in the CPU's memory and refuses what a GPU's refuses: tensors of another device,
-numpy, a CPU generator, more memory than the card has. What it computes is equal to the CPU's to the bit.
+A card's tensor holds its numbers in the CPU's memory, and it refuses what a GPU's tensor refuses: tensors of another
+device, numpy, a CPU generator, more memory than the card has. Its results equal the CPU's to the bit.
 
-    tensor      the tensor, and the way of each operation    memory    bytes by storage, and the error when it is full
-    checks      CUDA's errors for what does not fit          late      errors inside backward, raised when it ends
-    kernels     what C++ asks of a device; autocast          pinned    pinned memory and a card's generators
-    batch_norm  SyncBatchNorm, which torch has for GPUs alone
-    module      torch.card: the names of torch.cuda      streams   who would wait for whom, by clocks
-    races    races: memory that is still in use       underway  copies that do not block, seen from the CPU
+    tensor         the tensor, and the way of each operation
+    errors         CUDA's errors; those inside a backward are raised when it ends
+    kernels        what C++ asks of a device: creation, copies, SyncBatchNorm, autocast
+    memory         bytes by storage, and the error of a full card
+    module         torch.card, with the names of torch.cuda
+    torch_patches  pinned memory and a card's generators
+    streams        streams and events: what comes after what, by clocks
+    memory_uses    which bytes are used on which stream; copies that do not block
+    races          memory that is still in use when another stream touches it
 
 It stands on torch's own hook for devices in Python (torch.utils.backend_registration, since 2.10, experimental). A
-process has one card, number 0, as a rank has one GPU. All is done when a call returns, so streams and events wait for
-nothing, but what would have been a race is found. Not here: sparse tensors, CUDA graphs, kernels of one's own.
+process has one card, number 0, as a rank has one GPU. Everything is done when a call returns, so streams and events
+wait for nothing, but what would have been a race on a GPU is found. Sparse tensors, CUDA graphs and kernels written by
+hand do not work here.
 """
 
 from __future__ import annotations
@@ -53,8 +59,11 @@ def is_card(value: object) -> bool:
 
 
 def holds(tensor: object) -> bool:
-    """Whether a tensor is on the card; also the CPU tensor inside, which a functional collective gives to its group,
-    or the copy of it that this collective has made (such a one is known by who called)."""
+    """Whether a tensor is on the card.
+
+    A functional collective gives its group the CPU tensor inside a card's tensor, or a copy of it. That counts as being
+    on the card, too; it is recognised by who called.
+    """
     if is_card(tensor):
         return True
     tensors = sys.modules.get("helpers.devices.cards.tensor")
@@ -62,7 +71,7 @@ def holds(tensor: object) -> bool:
 
 
 def new_run() -> None:
-    """A new task of this process: a race that was found before is told again."""
+    """A new task of this process begins: a race that was found before is reported again."""
     races = sys.modules.get("helpers.devices.cards.races")
     if races is not None:
         races.new_run()

@@ -33,7 +33,7 @@ translate: Callable[[str], str] | None = None  # how a rehearsal says "card"
 
 
 def raise_or_defer(error: BaseException) -> None:
-    """Raise `error`; keep it, and return, where the engine itself called or this backward is lost already."""
+    """Raise `error`, or keep it and return, where the engine itself called or this backward has failed already."""
     if translate is not None:
         error.args = tuple(translate(one) if isinstance(one, str) else one for one in error.args)
     inside = torch._C._current_graph_task_id() != -1
@@ -76,13 +76,16 @@ def run_backward(*args, **kwargs):
 
 
 def placeholder_result(func, on_card: Callable):
-    """What an operation whose error is kept gives to the engine, which goes on or ends with an error of its own."""
+    """What an operation returns to the engine after its error was kept.
+
+    The engine goes on, or ends with its own error.
+    """
     made = [torch.zeros(()) if "Tensor" in str(one.type) else None for one in func._schema.returns]
     return on_card(made[0] if len(made) == 1 else tuple(made) or None)
 
 
 def deferring_errors(hook, otherwise=lambda *args: None):
-    """The hook, whose error comes when the backward ends; meanwhile it answers as `otherwise` does."""
+    """The hook, with its error raised only when the backward ends; meanwhile it answers as `otherwise` does."""
 
     @functools.wraps(hook, updated=())
     def safe(*args):
@@ -114,7 +117,7 @@ def _guard_node(node: type) -> None:
 
 
 def install_guards() -> None:
-    """Have this module stand between autograd's engine and Python, in this process."""
+    """Put this module between autograd's engine and Python, in this process."""
     graph._engine_run_backward = torch.autograd._engine_run_backward = run_backward
     for owner, names in (
         (torch.Tensor, ("register_hook", "register_post_accumulate_grad_hook")),

@@ -1,6 +1,7 @@
-"""What a card holds: bytes by storage, from its birth to its death. Views share a storage, which counts once.
+"""Counts the bytes that a practice card holds, by storage, and raises the error of a full card.
 
-As a GPU's allocator counts, without its rounding to 512 bytes; what a kernel needs inside itself is not seen.
+Views share a storage, which counts once. It counts as a GPU's allocator does, but without rounding to 512 bytes, and
+it does not see what a kernel needs inside itself.
 """
 
 from __future__ import annotations

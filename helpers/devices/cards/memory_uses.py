@@ -31,6 +31,8 @@ _freed: deque[tuple[CardStream, int, list[MemoryUse]]] = deque(maxlen=_MOST)
 
 @dataclass(slots=True, eq=False)
 class MemoryUse:
+    """One use of a range of bytes of a storage, by a stream at a tick of its clock."""
+
     start: int  # bytes of the storage
     end: int
     layout: tuple | None  # sizes, strides, offset, bytes of an element, where there are gaps
@@ -78,7 +80,7 @@ def use_of(raw: Tensor, stream: CardStream, tick: int, wrote: bool, site: Frame)
 
 
 class StorageUses:
-    """Of one storage, with which it dies. home: the stream for which it was allocated, where that was seen."""
+    """The uses of one storage, with which it dies. home: the stream for which it was allocated, if that was seen."""
 
     def __init__(self, storage: torch.UntypedStorage, home: CardStream | None):
         self.home, self.num_bytes, self.kept = home, storage.nbytes(), []
@@ -142,7 +144,7 @@ _marked: list[weakref.ref[Tensor]] = []
 
 
 class TensorInCopy(Tensor):
-    """A dense CPU tensor whose memory a copy reads or writes."""
+    """A dense CPU tensor whose memory a copy that does not block reads or writes."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -168,7 +170,10 @@ class TensorInCopy(Tensor):
 
 
 def note_copy(func, args, kwargs: dict, out) -> bool:
-    """A copy between the card and the CPU: whether the host waits for it. Else it goes on behind the host's back."""
+    """Note a copy between the card and the CPU; returns whether the host waits for it.
+
+    If it does not wait, the copy goes on in the background, and its CPU tensor is watched.
+    """
     target, source = (args[0], args[1]) if func is torch.ops.aten.copy_.default else (out, args[0])
     blocks = not (args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
     cpu = [one for one in (target, source) if not hasattr(one, "_raw")]

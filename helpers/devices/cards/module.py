@@ -1,6 +1,6 @@
-"""torch.card: what torch and scripts ask of a device by name, with torch.cuda's names.
+"""Provides torch.card: what torch and scripts ask of a device by name, with the names of torch.cuda.
 
-All is done when a call returns; streams.py keeps who would wait for whom.
+Everything is done when a call returns; streams.py records who would wait for whom.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Races: memory that one stream, message or copy still uses when another touches it. Found, and never raised.
+"""Finds races: memory that a stream, message or copy still uses when another one touches it. It never raises.
 
-begin(key, reads=…, writes=…), end(key)    a message is given to the card; the current stream waits for it
-look(func, args, kwargs, out)              every operation, while there is more than one stream (tensor.py asks)
-on_found(kind, words, sites, cure)         what is done with a race: its line, then the other one's
+begin_message(key, reads=…, writes=…)     a message uses these tensors from now on
+end_message(key)                          the current stream waits for it
+note_operation(func, args, kwargs, out)   every operation, while there is more than one stream
+listen(note=…, found=…, describe=…)       who is told, for example the journal of NCCL's rules
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A card's streams and events. All is done when a call returns, so they order nothing: they know what comes after what.
+"""Implements a practice card's streams and events, which record with clocks what comes after what.
 
-Each stream has a clock, {number of a stream: how much of its work this one comes after}. An event keeps a clock, who
-waits takes it over. A queue of NCCL is a stream like any other. Nothing is counted before a second one exists.
+Everything is done when a call returns, so they order nothing. Each stream has a clock, {number of a stream: how much of
+its work this one comes after}. An event keeps a clock, and whoever waits for the event takes the clock over. A queue of
+NCCL is a stream like any other. Nothing is counted before a second stream exists.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ _lock = threading.RLock()
 
 
 class CardStream:
-    """Its work is in order. A context, as torch.cuda.stream(stream) is; one of NCCL's queues too."""
+    """A stream, whose work is in order.
+
+    It is a context, as torch.cuda.stream(stream) is; a queue of NCCL is one, too.
+    """
 
     device = property(lambda self: torch.device("card", 0))
 
@@ -48,7 +52,7 @@ class CardStream:
             watch()
 
     def step(self) -> int:
-        """One more piece of work; its number."""
+        """Count one more piece of work; returns its number."""
         self.clock[self.number] = tick = self.clock.get(self.number, 0) + 1
         return tick
 
@@ -86,7 +90,10 @@ class CardStream:
 
 
 class CardEvent:
-    """Recorded at once. Raises RuntimeError for a time between events that have none, as CUDA's does."""
+    """An event, which is recorded at once.
+
+    Raises RuntimeError, as CUDA's does, for a time between events without timing.
+    """
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
         self.timing, self.seconds, self.clock, self.number = enable_timing, None, {}, next(_events)
@@ -151,13 +158,13 @@ def watch() -> None:
 
 
 def stop_watching_if_idle() -> None:
-    """Nothing is under way any more: while there is one stream, nothing can race."""
+    """Nothing is in flight any more: while there is only one stream, nothing can race."""
     global is_watching
     is_watching = any(one.number and not one.is_queue for one in list(_all))
 
 
 def finish_all() -> None:
-    """The streams that scripts make, and the default one, have done all."""
+    """The default stream and those that scripts made have done all their work."""
     for one in list(_all):
         if not one.is_queue:
             _host_comes_after(one.clock)

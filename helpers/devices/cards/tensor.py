@@ -51,12 +51,12 @@ class OffCardTensor(Tensor):
 
 
 def off_card_as_cpu(values):
-    """What is away, as the CPU tensors inside."""
+    """The same values, with each OffCardTensor replaced by the CPU tensor inside."""
     return tree_map_only(OffCardTensor, lambda one: one._cpu, values)
 
 
 def set_data(tensor: Tensor, other: Tensor) -> None:
-    """`tensor.data = other`, of a card's tensor or of one that is away: on the card, or off it."""
+    """`tensor.data = other`, for a tensor that is on the card or was taken off it: it moves to where `other` is."""
     if isinstance(other, OffCardTensor):
         other = other._cpu
     shape = other
@@ -243,7 +243,7 @@ class _Seen:
 
 
 def refresh_wrapper(card: CardTensor) -> CardTensor:
-    """In-place resize_, t_, squeeze_, set_ and out= change shapes: the wrapper follows what it wraps."""
+    """Update the wrapper after its tensor was changed in place (resize_, t_, squeeze_, set_, out=), and return it."""
     raw = card._raw
     if raw.shape != card.shape or raw.stride() != card.stride() or raw.storage_offset() != card.storage_offset():
         Tensor.data.__set__(card, CardTensor(raw))

@@ -22,7 +22,7 @@ from helpers.devices.cards.tensor import CardTensor, card_generators, memory
 
 
 def replace_in_torch(name: str, old: Any, new: Any) -> None:
-    """`new` in the place of `old`, in each module of torch that calls it `name`."""
+    """Put `new` in the place of `old` in each module of torch that calls it `name`."""
     for module in list(sys.modules.values()):
         if isinstance(module, types.ModuleType) and module.__name__.startswith("torch"):
             if vars(module).get(name) is old:
@@ -38,7 +38,7 @@ _Generator = torch.Generator
 
 
 def patch() -> None:
-    """Let pinned memory, generators and storages that change their size know of the card, in this process."""
+    """Teach pinned memory, generators and storages that change their size about the card, in this process."""
     for name in _MAKERS:
         wrapper = _pinning(getattr(torch, name))
         setattr(torch, name, wrapper)

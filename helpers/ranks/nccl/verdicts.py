@@ -1,4 +1,4 @@
-"""A verdict in words: what waits for what, both lines, and the cure. No torch."""
+"""Puts into words what NCCL would have done: what waits for what, the lines on both sides, and the cure. No torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch.cuda's names, torch.accelerator's, and autocast("cuda")."""
+"""Gives torch.cuda, torch.accelerator and autocast("cuda") the functions of the practice card."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Which GPU of its node a tensor is on. A process has one card; a script may say cuda:0 and cuda:1 for it.
+"""Tracks on which GPU of its node a tensor is, as the script numbers them.
 
-The number of the first tensor is the process's own, `home`. Only where a script puts tensors elsewhere too (a constant
-"cuda:0", a checkpoint that remembers another GPU) are numbers kept per storage and compared in each operation.
+A process has one card, but a script may call it cuda:0 or cuda:1. The number of the first tensor is the process's own,
+`home_gpu`. Only where a script puts tensors elsewhere, too (a constant "cuda:0", a checkpoint that remembers another
+GPU), are numbers kept per storage and compared in each operation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Process groups: what asks for NCCL gets the wire over gloo, with NCCL's rules where the wire knows them."""
+"""Gives process groups that ask for NCCL the wire over gloo, with NCCL's rules where the wire knows them."""
 
 from __future__ import annotations
 

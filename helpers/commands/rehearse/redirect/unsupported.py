@@ -1,4 +1,7 @@
-"""What no rehearsal can do. It runs as far as it can, and is told by name: nothing passes in silence."""
+"""Replaces what no rehearsal can try, such as CUDA graphs and compiled models, and notes its name for the report.
+
+The script runs on as far as it can, and nothing passes in silence.
+"""
 
 from __future__ import annotations
 
