@@ -1,4 +1,4 @@
-"""The house keeps its layers: import-linter's contracts, and that no module stands outside them."""
+"""The package keeps its layers, its files stay readable, and a public class name means one thing."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import ast
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
+
+from tools import package_report
 
 ROOT = Path(__file__).resolve().parent.parent
 NO_TORCH = (
-    "records specs specs.mesh quantities.costs quantities.units schedules learner.progress learner.words learner.guesses "
-    "learner.course predict draw widgets interview commands.zoo commands.traces"
+    "records specs quantities schedules learner predict draw widgets interview commands.broken_jobs commands.traces"
 ).split()
 MAX_FILE, MAX_FUNCTION = 450, 40
 
@@ -34,12 +36,15 @@ def test_every_calculator_is_under_the_torch_contract():
 
 
 def test_a_calculator_starts_without_torch():
-    """All of them in one process; the first that brings torch is named."""
+    """All of their modules in one process; the first that brings torch is named."""
     code = (
-        "import importlib, sys\n"
+        "import importlib, pkgutil, sys\n"
         "for name in sys.argv[1:]:\n"
-        "    importlib.import_module(name)\n"
-        "    assert 'torch' not in sys.modules, name"
+        "    package = importlib.import_module(name)\n"
+        "    for found in pkgutil.walk_packages(package.__path__, name + '.'):\n"
+        "        if '.scripts.' not in found.name:\n"
+        "            importlib.import_module(found.name)\n"
+        "            assert 'torch' not in sys.modules, found.name"
     )
     names = [f"helpers.{name}" for name in NO_TORCH]
     result = subprocess.run([sys.executable, "-c", code, *names], cwd=ROOT, capture_output=True, text=True)
@@ -61,3 +66,36 @@ def too_long(path: Path) -> list[str]:
 
 def test_a_file_is_read_in_one_sitting():
     assert {path.name: parts for path in python_files() if (parts := too_long(path))} == {}
+
+
+# A public class name that two packages use: why both are right. At most MAX_TWICE_ACROSS of tools/package_report.py.
+NAMED_ALIKE: dict[str, str] = {}
+
+
+def test_a_class_name_stands_once_in_a_package():
+    assert package_report.twice_within() == {}
+
+
+def test_a_class_name_of_two_packages_has_a_reason():
+    assert package_report.twice_across().keys() == NAMED_ALIKE.keys()
+    assert len(NAMED_ALIKE) <= package_report.MAX_TWICE_ACROSS and all(NAMED_ALIKE.values())
+
+
+def imported_twice(path: Path) -> list[str]:
+    """Names that the top of a file imports from two different places."""
+    imports = {
+        (alias.asname or alias.name, f"{node.module}.{alias.name}")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    return [name for name, count in Counter(name for name, _ in imports).items() if count > 1]
+
+
+def test_no_file_imports_two_things_under_one_name():
+    assert {path.name: names for path in python_files() if (names := imported_twice(path))} == {}
+
+
+def test_the_report_counts_code_and_nothing_else():
+    text = '"""Doc."""\n\nimport os\n\n\n# why\ndef f(x):\n    """More."""\n    return (\n        x\n    )\n'
+    assert package_report.lines_of_code(text) == 4
