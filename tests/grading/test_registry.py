@@ -57,7 +57,7 @@ def test_a_teachers_task_replaces_the_public_one_of_its_key(found_anew):
 
 
 def test_a_record_brings_no_task():
-    """A rule is read at once. That no answer stands beside a learner's code is in classroom/test_stripped.py."""
+    """A rule is read at once. That no answer stands beside a learner's code is in classroom/test_allowed.py."""
     code = """
 import sys
 from helpers.grading import lab_of, labs
