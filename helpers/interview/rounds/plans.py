@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from helpers.interview.rounds.scene import Scene
-from helpers.learner.words import book
-from helpers.predict.advice import criticise
+from helpers.interview.rounds.scene import Scene, words
+from helpers.predict.advice.criticise import read_plan
 from helpers.specs import Plan
-
-say = book("round")
 
 
 def read_plan(given: str, scene: Scene, language: str | None = None) -> Plan:
     """ "dp=4, tp=8 zero=1" as a Plan. Raises ValueError, a sentence, for what is none here."""
     try:
-        return criticise.read_plan(given, scene.model, scene.cluster, scene.global_batch, language)
+        return read_plan(given, scene.model, scene.cluster, scene.global_batch, language)
     except ValueError as error:
-        raise ValueError(say("no_plan", language, given=given, reason=str(error).rstrip("."))) from None
+        raise ValueError(words("no_plan", language, given=given, reason=str(error).rstrip("."))) from None
