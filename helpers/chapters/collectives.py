@@ -1,12 +1,12 @@
-"""What chapter 01 runs on its ranks: collectives that are counted, timed and compared with one process.
+"""Runs chapter 01: collectives that are counted, timed and compared with one process, and six programs by NCCL's rules.
 
-The functions that `ranks.run` calls take an all-reduce, ours or torch's; those that take `ranks` call them.
-
-What chapters 01 and 03 run by NCCL's rules: six programs, and a function of a notebook as a script for GPUs.
+Functions whose docstring begins with "On a rank" are for `ranks.run`, and take an all-reduce, ours or PyTorch's; those
+that take `ranks` call them.
 """
 
 from __future__ import annotations
 
+import inspect
 import time
 import warnings
 from collections.abc import Callable
@@ -17,11 +17,14 @@ from torch import Tensor
 
 from helpers import collectives
 from helpers.chapters import nccl_programs
+from helpers.draw import Part, parts_scene
+from helpers.draw.scene import Scene
 from helpers.learner.words import book
 from helpers.observe.comms import record_comms
+from helpers.observe.timeline import communication_span
 from helpers.quantities import costs
 from helpers.ranks import RankError, Ranks
-from helpers.records import CommLog, Span, Timeline
+from helpers.records import CommLog, Timeline
 from helpers.specs import Link
 
 AllReduce = Callable[[Tensor], object]
@@ -29,18 +32,18 @@ REDUCE = {"sum": torch.sum, "avg": torch.mean, "max": torch.amax, "min": torch.a
 SIZES = (0, 1, 3, 1003)
 
 
-def three_more() -> str:
-    """Reduce, reduce-scatter and all-to-all of four numbers per rank, as a line."""
-    mine = torch.arange(dist.get_world_size()) + 10 * dist.get_rank()
-    root, piece, turned = mine.clone(), mine.new_empty(1), torch.empty_like(mine)
+def three_collectives_line() -> str:
+    """On a rank: the results of reduce, reduce-scatter and all-to-all of four numbers per rank, in one line."""
+    local = torch.arange(dist.get_world_size()) + 10 * dist.get_rank()
+    root, piece, exchanged = local.clone(), local.new_empty(1), torch.empty_like(local)
     collectives.reduce(root, dst=0)
-    collectives.reduce_scatter(piece, mine)
-    collectives.all_to_all(turned, mine)
-    return f"reduce to 0: {root.tolist()} · reduce-scatter: {piece.tolist()} · all-to-all: {turned.tolist()}"
+    collectives.reduce_scatter(piece, local)
+    collectives.all_to_all(exchanged, local)
+    return f"reduce to 0: {root.tolist()} · reduce-scatter: {piece.tolist()} · all-to-all: {exchanged.tolist()}"
 
 
-def bytes_sent(all_reduce: AllReduce, numel: int) -> int:
-    """What this rank hands to `send` in one all-reduce, whose sum is checked."""
+def count_sent_bytes(all_reduce: AllReduce, numel: int) -> int:
+    """On a rank: the bytes that it passes to `send` in one all-reduce, whose result is checked."""
     x = torch.full((numel,), float(dist.get_rank() + 1))
     with record_comms() as recorder:
         all_reduce(x)
@@ -50,18 +53,21 @@ def bytes_sent(all_reduce: AllReduce, numel: int) -> int:
 
 
 def fastest_seconds(all_reduce: AllReduce, num_bytes: int, repeats: int = 5) -> float:
-    """The fastest of some runs on this rank, since a busy machine only ever adds time."""
-    x, took = torch.ones(num_bytes // 4), []
+    """On a rank: seconds of the fastest of some runs, because a busy machine only ever adds time."""
+    x, seconds = torch.ones(num_bytes // 4), []
     for _ in range(repeats):
         dist.barrier()
         start = time.perf_counter()
         all_reduce(x)
-        took.append(time.perf_counter() - start)
-    return min(took)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
 
 
-def check_all() -> int:
-    """How many results of ours, by algorithm, operation and size, are what one process gives on this rank."""
+def count_equal_results() -> int:
+    """On a rank: how many of our all-reduces, by algorithm, operation and size, give what one process gives.
+
+    AssertionError where one does not.
+    """
     rank, n, checked = dist.get_rank(), dist.get_world_size(), 0
     for numel in SIZES:
         torch.manual_seed(numel)  # so every rank knows what all of them start with
@@ -75,8 +81,8 @@ def check_all() -> int:
     return checked
 
 
-def reduced_noise(algorithm: str) -> Tensor:
-    """The sum of the ranks' random numbers, by one algorithm."""
+def all_reduce_noise(algorithm: str) -> Tensor:
+    """On a rank: the sum of the ranks' random numbers, by one algorithm."""
     torch.manual_seed(dist.get_rank())
     x = torch.randn(100_000)
     collectives.all_reduce(x, algorithm=algorithm)
@@ -84,7 +90,7 @@ def reduced_noise(algorithm: str) -> Tensor:
 
 
 def logged_all_reduce(all_reduce: AllReduce, numel: int) -> tuple[Tensor, CommLog]:
-    """One all-reduce of random numbers, and what the wire saw of it on this rank."""
+    """On a rank: the result of an all-reduce of random numbers, and the messages that it took."""
     torch.manual_seed(dist.get_rank())
     x = torch.randn(numel)
     with record_comms() as recorder:
@@ -92,33 +98,33 @@ def logged_all_reduce(all_reduce: AllReduce, numel: int) -> tuple[Tensor, CommLo
     return x, recorder.log
 
 
-def ours_equals_torch() -> list[str]:
-    """The six collectives, ours beside torch's on the same numbers: the names of those that are equal on this rank.
+def names_equal_to_torch() -> list[str]:
+    """On a rank: the names of our six collectives whose results are equal to those of PyTorch's.
 
-    torch's are called in the forms that no version from 2.11 to 2.13 warns about; a warning is an error here.
+    PyTorch's are called in the forms about which no version from 2.11 to 2.13 warns; a warning is an error here.
     """
     rank, n = dist.get_rank(), dist.get_world_size()
-    mine = torch.arange(n, dtype=torch.float64) + 10 * rank
-    total, expected = mine.clone(), mine.clone()
+    local = torch.arange(n, dtype=torch.float64) + 10 * rank
+    total, expected = local.clone(), local.clone()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         collectives.all_reduce(total)
         dist.all_reduce(expected)
         pairs = {"all_reduce": (total, expected)}
         for name in ("broadcast", "reduce"):
-            pairs[name] = mine.clone(), mine.clone()
+            pairs[name] = local.clone(), local.clone()
             getattr(collectives, name)(pairs[name][0], 0)
             getattr(dist, name)(pairs[name][1], 0)
-        gathered, piece, turned = torch.empty_like(mine), mine.new_empty(1), torch.empty_like(mine)
-        pairs |= {"all_gather": (gathered, torch.empty_like(mine)), "reduce_scatter": (piece, mine.new_empty(1))}
-        pairs["all_to_all"] = turned, torch.empty_like(mine)
-        collectives.all_gather(gathered, mine[:1].clone())
-        dist.all_gather(list(pairs["all_gather"][1].chunk(n)), mine[:1].clone())
-        collectives.reduce_scatter(piece, mine)
-        dist.reduce_scatter(pairs["reduce_scatter"][1], list(mine.clone().chunk(n)))
-        collectives.all_to_all(turned, mine)
-        dist.all_to_all_single(pairs["all_to_all"][1], mine)
-    defined = {name: pair for name, pair in pairs.items() if name != "reduce" or rank == 0}
+        gathered, piece, exchanged = torch.empty_like(local), local.new_empty(1), torch.empty_like(local)
+        pairs |= {"all_gather": (gathered, torch.empty_like(local)), "reduce_scatter": (piece, local.new_empty(1))}
+        pairs["all_to_all"] = exchanged, torch.empty_like(local)
+        collectives.all_gather(gathered, local[:1].clone())
+        dist.all_gather(list(pairs["all_gather"][1].chunk(n)), local[:1].clone())
+        collectives.reduce_scatter(piece, local)
+        dist.reduce_scatter(pairs["reduce_scatter"][1], list(local.clone().chunk(n)))
+        collectives.all_to_all(exchanged, local)
+        dist.all_to_all_single(pairs["all_to_all"][1], local)
+    defined = {name: pair for name, pair in pairs.items() if name != "reduce" or rank == 0}  # its result is rank 0's
     return [name for name in pairs if name not in defined or torch.equal(*defined[name])]
 
 
@@ -130,57 +136,45 @@ def _sends(all_reduce: AllReduce, num_bytes: int) -> list:
 
 def emulated_sends(ranks: Ranks, algorithm: str, num_bytes: int, title: str) -> Timeline:
     """When each rank sends in one all-reduce over the ranks' emulated link."""
-    found = ranks.run(_sends, collectives.ALL_REDUCE[algorithm], num_bytes)
-    spans = [
-        Span(
-            rank=event.rank,
-            lane="communication",
-            kind="communication",
-            name=f"to {event.peer}",
-            start=event.start,
-            end=event.end,
-            num_bytes=event.payload_bytes,
-        )
-        for of_rank in found
-        for event in of_rank
-    ]
+    by_rank = ranks.run(_sends, collectives.ALL_REDUCE[algorithm], num_bytes)
+    spans = [communication_span(event, f"to {event.peer}") for events in by_rank for event in events]
     return Timeline(spans=tuple(spans), source="emulated", title=title).shifted_to_zero()
 
 
 def seconds_by_link(ranks: Ranks, free: Ranks, link: Link, num_bytes: int) -> dict[str, tuple[float, float, float]]:
-    """By algorithm: seconds predicted for `link`, emulated on `ranks`, and those of `free`, whose link costs nothing.
+    """Algorithm -> seconds predicted for `link`, emulated on `ranks`, and on `free`, whose link costs nothing.
 
     AssertionError where a run was faster than its link allows.
     """
-    found = {}
+    seconds = {}
     for algorithm, all_reduce in collectives.ALL_REDUCE.items():
         expected = costs.seconds("all_reduce", num_bytes, len(ranks), link, algorithm)
-        took, bare = (max(world.run(fastest_seconds, all_reduce, num_bytes)) for world in (ranks, free))
-        assert took > 0.95 * expected, f"{algorithm} took {took} s, and its link alone takes {expected} s"
-        found[algorithm] = expected, took, bare
-    return found
+        emulated, without_link = (max(world.run(fastest_seconds, all_reduce, num_bytes)) for world in (ranks, free))
+        assert emulated > 0.95 * expected, f"{algorithm} took {emulated} s, and its link alone takes {expected} s"
+        seconds[algorithm] = expected, emulated, without_link
+    return seconds
 
 
-RUNS, STANDS = "runs", "stands still"
-ON_NCCL = {
-    "hangs above the buffer": f"{STANDS} with a large x",
-    "hangs": STANDS,
+RUNS_TEXT, HANGS_TEXT = "runs", "stands still"
+OUTCOME_BY_KIND = {  # kind of a finding by NCCL's rules -> what the chapter says
+    "hangs above the buffer": f"{HANGS_TEXT} with a large x",
+    "hangs": HANGS_TEXT,
     "can hang": "can stand still",
     "unnoticed": "runs, x and y exchanged",
 }
 
 
-def outcomes() -> dict[str, tuple[str, str]]:
-    """Each of the six programs: what it does on gloo, and what it would do on NCCL."""
-    found = {}
+def outcomes_of_programs() -> dict[str, tuple[str, str]]:
+    """Name of each of the six programs -> what it does on gloo, and what it would do on NCCL."""
+    outcomes = {}
     with Ranks(2, device="cpu", rules="nccl", quiet=True) as ranks:
         for name in "abcdef":
-            found[name] = RUNS, RUNS
+            outcomes[name] = RUNS_TEXT, RUNS_TEXT
             try:
                 ranks.run(_with_tensors, name)
             except RankError as error:
-                found[name] = STANDS if error.kind == "hang" else RUNS, _on_nccl(error)
-    return found
+                outcomes[name] = HANGS_TEXT if error.kind == "hang" else RUNS_TEXT, _on_nccl(error)
+    return outcomes
 
 
 def _with_tensors(name: str) -> None:
@@ -188,5 +182,33 @@ def _with_tensors(name: str) -> None:
 
 
 def _on_nccl(error: RankError) -> str:
-    says = book("nccl")
-    return next(told for kind, told in ON_NCCL.items() if says[f"kind.{kind}"].en in error.words.en)
+    words = book("nccl")
+    return next(outcome for kind, outcome in OUTCOME_BY_KIND.items() if words[f"kind.{kind}"].en in error.words.en)
+
+
+def programs_markdown() -> str:
+    """The source of the six programs."""
+    sources = (inspect.getsource(getattr(nccl_programs, name)) for name in "abcdef")
+    return "```python\n" + "\n".join(sources) + "```"
+
+
+def programs_scene() -> tuple[Scene, str]:
+    """What the six programs do with gloo and would do with NCCL, and the names of those that may hang on NCCL."""
+    outcomes = outcomes_of_programs()
+    gists = {"a": "send, recv", "b": "isend, irecv", "c": "one batch", "d": "one receives first"}
+    gists |= {"e": "two tags", "f": "two groups, two orders"}
+    kinds = {RUNS_TEXT: "data", HANGS_TEXT: "waiting"}
+    rows = {
+        f"{name}: {gists[name]}": [
+            Part(
+                text=f"{backend}: {text}",
+                kind=kinds.get(text, "waiting" if HANGS_TEXT in text else "weight_grad"),
+                size=1,
+            )
+            for backend, text in zip(("gloo", "NCCL"), both, strict=True)
+        ]
+        for name, both in outcomes.items()
+    }
+    scene = parts_scene(rows, title="Six programs: run with gloo, played by NCCL's rules", ends=dict.fromkeys(rows, ""))
+    *first, last = [name for name, (_, on_nccl) in outcomes.items() if HANGS_TEXT in on_nccl]
+    return scene, f"{', '.join(first)} and {last}"

@@ -1,17 +1,8 @@
-"""The runs that refute what is often said about distributed training: one function a claim.
+"""Refutes what is often said about distributed training: one function per claim, which returns numbers by name.
 
-Each takes a pool of four ranks, runs the smallest thing that settles the matter, and returns numbers by name. What the
-claim would have made of each number, and the words around it, stand in `helpers/interview/myths.yaml`.
-
-Two more runs that refute what is often said, as `myths.py` has them: what a rank does while it waits for another.
-
-No clock is read: time is counted in the parts of work that the last rank still has to do.
-
-Two more runs that refute what is often said, as `myths.py` has them: what gloo forgives, what `isend` has done.
-
-Two more runs that refute what is often said, as `myths.py` has them: of more GPUs, and of a number for their use.
-
-Two more runs that refute what is often said, as `myths.py` has them: of jobs that fail and begin again.
+Each function takes a pool of four ranks and runs the smallest thing that settles the matter. What the claim would have
+made of each number, and the text around it, are in `helpers/interview/myths.yaml`, which names these functions by their
+dotted path. `quiz` and the interview page show them; chapter 05 uses one.
 """
 
 from __future__ import annotations
@@ -45,11 +36,11 @@ from helpers.records import Timeline
 from helpers.schedules import Schedule, gpipe, one_f_one_b
 from helpers.workloads import GPT, MLP, GPTConfig, token_loss
 
-Found = dict[str, float]
+Numbers = dict[str, float]
 
 
-def all_reduce_averages(ranks: Ranks) -> Found:
-    """Ranks hold 1, 2, 3 and 4 and all-reduce."""
+def all_reduce_averages(ranks: Ranks) -> Numbers:
+    """The result of an all-reduce of 1, 2, 3 and 4."""
 
     def step() -> float:
         x = torch.tensor(dist.get_rank() + 1.0)
@@ -59,8 +50,8 @@ def all_reduce_averages(ranks: Ranks) -> Found:
     return {"after": ranks.run(step)[0]}
 
 
-def a_ring_sends_n_times(ranks: Ranks) -> Found:
-    """Our ring, made of send and receive: bytes that a rank sent, over its buffer, on 2 and on 4 ranks."""
+def a_ring_sends_n_times(ranks: Ranks) -> Numbers:
+    """The bytes that a rank of our ring sends, divided by those of its buffer, on 2 and on 4 ranks."""
 
     def step() -> float:
         x = torch.ones(1200)
@@ -72,10 +63,10 @@ def a_ring_sends_n_times(ranks: Ranks) -> Found:
     return {"two_ranks": ranks[:2].run(step)[0], "four_ranks": ranks.run(step)[0]}
 
 
-def ddp_sends_parameters(ranks: Ranks) -> Found:
-    """Bytes that torch's DDP hands in during a step: of gradients (all-reduced) and of parameters (broadcast)."""
+def ddp_sends_parameters(ranks: Ranks) -> Numbers:
+    """The payload of PyTorch's DDP in a step, per byte of the model: gradients all-reduced, parameters broadcast."""
 
-    def step() -> Found:
+    def step() -> Numbers:
         torch.manual_seed(0)
         model = nn.parallel.DistributedDataParallel(MLP([16, 16, 4]))
         with record_comms() as recorder:
@@ -89,8 +80,8 @@ def ddp_sends_parameters(ranks: Ranks) -> Found:
     return ranks.run(step)[0]
 
 
-def the_sampler_reshuffles(ranks: Ranks) -> Found:
-    """Places of a rank's 50 samples that change from epoch to epoch, without set_epoch and with it."""
+def the_sampler_reshuffles(ranks: Ranks) -> Numbers:
+    """Whether the order of a rank's 50 samples changes from epoch to epoch, without set_epoch and with it: 0 or 1."""
 
     def changed(calls_set_epoch: bool) -> int:
         data = TensorDataset(torch.arange(200))
@@ -103,8 +94,8 @@ def the_sampler_reshuffles(ranks: Ranks) -> Found:
     return {"without": ranks.run(changed, False)[0], "with": ranks.run(changed, True)[0]}
 
 
-def the_mean_of_means(ranks: Ranks) -> Found:
-    """Two ranks with 1 and 9 tokens: DDP's averaged gradient of a weight, over that of the mean of all ten tokens."""
+def the_mean_of_means(ranks: Ranks) -> Numbers:
+    """Two ranks with 1 and 9 tokens: DDP's averaged gradient, divided by that of the mean of all ten tokens."""
 
     def gradient() -> float:
         torch.manual_seed(0)
@@ -117,8 +108,8 @@ def the_mean_of_means(ranks: Ranks) -> Found:
     return {"ratio": ranks[:2].run(gradient)[0] / of_all}
 
 
-def autocast_halves_the_states(ranks: Ranks) -> Found:
-    """Bytes a parameter after a step with AdamW, in fp32 and under bfloat16 autocast: weight, gradient, two moments."""
+def autocast_halves_the_states(ranks: Ranks) -> Numbers:
+    """Bytes per parameter of weight, gradient and two moments after AdamW's step, in fp32 and under bf16 autocast."""
 
     def bytes_per_parameter(mixed: bool) -> float:
         model = MLP([16, 16, 4])
@@ -127,22 +118,22 @@ def autocast_halves_the_states(ranks: Ranks) -> Found:
             loss = model(torch.ones(2, 16)).float().square().mean()
         loss.backward()
         optimizer.step()
-        held = [t for p in model.parameters() for t in (p, p.grad, *optimizer.state[p].values()) if t.dim()]
-        return sum(t.numel() * t.element_size() for t in held) / sum(p.numel() for p in model.parameters())
+        states = [t for p in model.parameters() for t in (p, p.grad, *optimizer.state[p].values()) if t.dim()]
+        return sum(t.numel() * t.element_size() for t in states) / sum(p.numel() for p in model.parameters())
 
     return {"fp32": bytes_per_parameter(False), "mixed": bytes_per_parameter(True)}
 
 
-def bf16_needs_a_scaler(ranks: Ranks) -> Found:
-    """A gradient of 1e-8 stored in fp16 and in bf16: what is left of it."""
+def bf16_needs_a_scaler(ranks: Ranks) -> Numbers:
+    """How much is left of a gradient of 1e-8 when it is stored in fp16 and in bf16."""
     return {
         "fp16": torch.tensor(1e-8).half().item() / 1e-8,
         "bf16": torch.tensor(1e-8).bfloat16().item() / 1e-8,
     }
 
 
-def recomputation_doubles_the_work(ranks: Ranks) -> Found:
-    """Floating-point operations of a GPT's step with every block recomputed, over those without. torch counts."""
+def recomputation_doubles_the_work(ranks: Ranks) -> Numbers:
+    """The operations of a GPT's step with every block recomputed, divided by those without. PyTorch counts them."""
 
     def flops(recomputed: bool) -> int:
         torch.manual_seed(0)
@@ -159,42 +150,48 @@ def recomputation_doubles_the_work(ranks: Ranks) -> Found:
     return {"ratio": flops(True) / flops(False)}
 
 
-def one_f_one_b_has_a_smaller_bubble(ranks: Ranks) -> Found:
-    """Four stages, eight micro-batches, both simulated: the bubble with free messages and with slow ones (as long as a
-    forward), and the micro-batches that stage 0 holds."""
+def one_f_one_b_has_a_smaller_bubble(ranks: Ranks) -> Numbers:
+    """GPipe and 1F1B with four stages and eight micro-batches, simulated.
+
+    The bubble with messages that take no time, and with messages that take as long as a forward; and for how many
+    micro-batches stage 0 holds activations at its peak.
+    """
     orders = gpipe, one_f_one_b
-    played = {make.__name__: _played(make(4, 8)) for make in orders}
-    found = {f"{name}_bubble": timeline.bubble_fraction for name, timeline in played.items()}
-    found |= {f"{make.__name__}_slow": _played(make(4, 8), send=1.0).bubble_fraction for make in orders}
-    for name, timeline in played.items():
+    timelines = {order.__name__: _simulate(order(4, 8)) for order in orders}
+    numbers = {f"{name}_bubble": timeline.bubble_fraction for name, timeline in timelines.items()}
+    numbers |= {f"{order.__name__}_slow": _simulate(order(4, 8), send=1.0).bubble_fraction for order in orders}
+    for name, timeline in timelines.items():
         instants = {span.start for span in timeline.spans}
-        found[f"{name}_held"] = max(timeline.holds(0, instant).activations for instant in instants)
-    return found
+        numbers[f"{name}_held"] = max(timeline.holds(0, instant).activations for instant in instants)
+    return numbers
 
 
-def the_bubble_is_p_minus_1_over_m(ranks: Ranks) -> Found:
-    """Four stages, four micro-batches: the share of the step in which a rank idles, simulated."""
-    return {"idle": _played(gpipe(4, 4)).bubble_fraction}
+def the_bubble_is_p_minus_1_over_m(ranks: Ranks) -> Numbers:
+    """The share of the step in which a rank idles, with four stages and four micro-batches, simulated."""
+    return {"idle": _simulate(gpipe(4, 4)).bubble_fraction}
 
 
-def _played(schedule: Schedule, send: float = 0.0) -> Timeline:
-    """Simulated with a backward of twice the forward; a micro-batch weighs 1."""
+def _simulate(schedule: Schedule, send: float = 0.0) -> Timeline:
+    """A simulated step whose backward takes twice as long as its forward. A micro-batch's activations count as 1."""
     return simulate(schedule, forward=1.0, backward_input=1.0, backward_weight=1.0, send=send, activation_bytes=1)
 
 
-def sent_in_a_step(make, model: nn.Module) -> float:
-    """Bytes that a ring sends from this rank in a step, over those of the parameters."""
+def share_sent_in_a_step(make, model: nn.Module) -> float:
+    """On a rank: bytes that a ring sends in a step, divided by those of the parameters.
+
+    make(model) returns the wrapped model and its optimizer.
+    """
     numel = sum(p.numel() for p in model.parameters())
     model, optimizer = make(model)
     with record_comms() as recorder:
         model(torch.ones(2, 16)).square().mean().backward()
         optimizer.step()
-    numbers = [event for event in recorder.log.events if event.dtype == "float32"]  # not DDP's flags of used parameters
-    return sum(event.sent_bytes() for event in numbers) / (4 * numel)
+    events = [event for event in recorder.log.events if event.dtype == "float32"]  # not DDP's flags of used parameters
+    return sum(event.sent_bytes() for event in events) / (4 * numel)
 
 
-def zero_1_costs_traffic(ranks: Ranks) -> Found:
-    """What a rank of four sends in a step, in parts of the parameters: data parallel, and stages 1 and 3."""
+def zero_1_costs_traffic(ranks: Ranks) -> Numbers:
+    """What a rank of four sends in a step, per byte of the parameters: data parallel, and ZeRO stages 1 and 3."""
     sgd = partial(torch.optim.SGD, lr=0.1)
 
     def stage_0(model):
@@ -210,16 +207,16 @@ def zero_1_costs_traffic(ranks: Ranks) -> Found:
 
     def step(make) -> float:
         torch.manual_seed(0)
-        return sent_in_a_step(make, MLP([16, 64, 64, 4]))
+        return share_sent_in_a_step(make, MLP([16, 64, 64, 4]))
 
     names = {"data_parallel": stage_0, "stage_1": stage_1, "stage_3": stage_3}
     return {name: ranks.run(step, make)[0] for name, make in names.items()}
 
 
-def zero_3_shrinks_activations(ranks: Ranks) -> Found:
-    """Activations that a rank holds after forward, stage 3 on four ranks over one plain process."""
+def zero_3_shrinks_activations(ranks: Ranks) -> Numbers:
+    """Activations that a rank holds after forward under stage 3 on four ranks, divided by those of one process."""
 
-    def held(stage: int) -> int:
+    def activations(stage: int) -> int:
         torch.manual_seed(0)
         model = MLP([16, 64, 64, 4])
         model = Zero3(model) if stage == 3 else model
@@ -229,11 +226,11 @@ def zero_3_shrinks_activations(ranks: Ranks) -> Found:
             loss.backward()
         return recorder.at("after forward").activations
 
-    return {"ratio": ranks.run(held, 3)[0] / ranks[:1].run(held, 0)[0]}
+    return {"ratio": ranks.run(activations, 3)[0] / ranks[:1].run(activations, 0)[0]}
 
 
-def clipping_each_shard_is_clipping(ranks: Ranks) -> Found:
-    """The norm that torch's clip_grad_norm_ finds on each rank's shard, over the whole gradient's: the largest."""
+def clipping_each_shard_is_clipping(ranks: Ranks) -> Numbers:
+    """The largest norm that torch's clip_grad_norm_ finds on a rank's shard, divided by that of the full gradient."""
 
     def norm(sharded: bool) -> float:
         torch.manual_seed(0)
@@ -245,10 +242,10 @@ def clipping_each_shard_is_clipping(ranks: Ranks) -> Found:
     return {"largest": max(ranks.run(norm, True)) / ranks[:1].run(norm, False)[0]}
 
 
-def sequence_parallel_is_free(ranks: Ranks) -> Found:
-    """Bytes of activations that a ring sends for a layer, forward and backward: with sequence parallelism over without.
+def sequence_parallel_is_free(ranks: Ranks) -> Numbers:
+    """Bytes of activations that a ring sends for a layer, with sequence parallelism divided by without.
 
-    Parts of a column layer's input are kept, and backward gathers them once more.
+    With it only shards of a column-parallel layer's input are kept, and backward gathers them once more.
     """
 
     def sent(sequence_parallel: bool, num_layers: int) -> float:
@@ -262,19 +259,22 @@ def sequence_parallel_is_free(ranks: Ranks) -> Found:
         return sum(event.sent_bytes() for event in activations)
 
     def of_a_layer(sequence_parallel: bool) -> float:
-        """Embedding and head drop out of the difference."""
+        """The difference of three and two layers, in which embedding and head drop out."""
         return ranks.run(sent, sequence_parallel, 3)[0] - ranks.run(sent, sequence_parallel, 2)[0]
 
     return {"ratio": of_a_layer(True) / of_a_layer(False)}
 
 
-def speed_ups_multiply(ranks: Ranks) -> Found:
-    """Four micro-batches per step, messages that take no time, simulated: how many times as fast as one rank are two
-    copies, two stages, and two copies of two stages. A copy gets half the micro-batches, so its bubble is larger."""
+def speed_ups_multiply(ranks: Ranks) -> Numbers:
+    """How many times as fast as one rank are two replicas, two stages, and two replicas of two stages, simulated.
 
-    def duration(copies: int, stages: int) -> float:
-        played = _played(one_f_one_b(stages, 4 // copies))
-        return played.duration / stages  # a stage's work is 1 here; it has 1 / stages of the layers
+    There are four micro-batches per step, and messages take no time. A replica gets half of the micro-batches, so its
+    bubble is larger.
+    """
+
+    def duration(replicas: int, stages: int) -> float:
+        timeline = _simulate(one_f_one_b(stages, 4 // replicas))
+        return timeline.duration / stages  # a stage's work is 1 here, and it has 1 / stages of the layers
 
     one = duration(1, 1)
     return {
@@ -284,10 +284,10 @@ def speed_ups_multiply(ranks: Ranks) -> Found:
     }
 
 
-def every_rank_reads_other_data(ranks: Ranks) -> Found:
-    """dp 2 x tp 2 on four ranks: batches that differ among what the ranks' models get in a step of the Trainer."""
+def every_rank_reads_other_data(ranks: Ranks) -> Numbers:
+    """How many different batches the models on four ranks get in a step of the Trainer, with dp 2 x tp 2."""
 
-    def read() -> tuple[int, ...]:
+    def read_tokens() -> tuple[int, ...]:
         torch.manual_seed(0)
         model, got = GPT(GPTConfig(vocab_size=16, context=8, num_layers=1, num_heads=2, hidden=16)), []
         model.register_forward_pre_hook(lambda module, inputs: got.append(inputs[0]))
@@ -297,10 +297,10 @@ def every_rank_reads_other_data(ranks: Ranks) -> Found:
         trainer.step(tokens % 16, tokens % 16)
         return tuple(torch.cat(got).flatten().tolist())
 
-    return {"batches": len(set(ranks.run(read)))}
+    return {"batches": len(set(ranks.run(read_tokens)))}
 
 
-def data_parallel_was_tested_on_a_laptop(ranks: Ranks) -> Found:
+def data_parallel_was_tested_on_a_laptop(ranks: Ranks) -> Numbers:
     """How often nn.DataParallel calls the module for one batch of 8 where there is no GPU, and with how many rows."""
     rows = []
     module = nn.Linear(2, 2)
@@ -309,27 +309,30 @@ def data_parallel_was_tested_on_a_laptop(ranks: Ranks) -> Found:
     return {"calls": len(rows), "rows": rows[0]}
 
 
-def busy_is_fast(ranks: Ranks) -> Found:
-    """Rank 3 has four parts of work, the others one. Looked at after each part, as nvidia-smi looks at a GPU: in which
-    share of the looks something runs on rank 0, be it a message that waits, and in which share it has computed."""
-    computed, waited = ranks.run(_looks, 4)[0]
+def busy_is_fast(ranks: Ranks) -> Numbers:
+    """Rank 3 has four units of work, the others one. After each unit, rank 0 is sampled, as nvidia-smi samples a GPU.
+
+    In which share of the samples something runs on it, which may be a message that waits; in which share it computes.
+    """
+    computed, waited = ranks.run(_sample_work, 4)[0]
     return {"busy": (computed + waited) / 4, "computed": computed / 4}
 
 
-def a_long_message_is_a_slow_network(ranks: Ranks) -> Found:
-    """The same message with rank 3 two parts of work behind, and eight: how many parts long it runs on rank 0."""
-    return {f"late_by_{late}": ranks.run(_looks, late + 1)[0][1] for late in (2, 8)}
+def a_long_message_is_a_slow_network(ranks: Ranks) -> Numbers:
+    """For how many units of work the same message runs on rank 0 if rank 3 comes two units later, and eight."""
+    return {f"late_by_{units}": ranks.run(_sample_work, units + 1)[0][1] for units in (2, 8)}
 
 
-def _looks(parts: int) -> tuple[int, int]:
-    """Looks at this rank in which it has computed, and in which its all-reduce runs and it does nothing else.
+def _sample_work(units: int) -> tuple[int, int]:
+    """How many samples find this rank computing, and how many find only its all-reduce waiting.
 
-    Rank 3 has `parts` products and comes to the all-reduce last; a barrier in another group ends each part.
+    No clock is read. Rank 3 has `units` products and comes to the all-reduce last; a barrier in another group ends each
+    unit.
     """
-    own, ticks = parts if dist.get_rank() == 3 else 1, dist.new_group()
+    local_units, ticks = units if dist.get_rank() == 3 else 1, dist.new_group()
     x, message, computed, waited = torch.ones(64, 64), None, 0, 0
-    for part in range(parts):
-        if part < own:
+    for unit in range(units):
+        if unit < local_units:
             x, computed = x @ x / 64, computed + 1
         else:
             message = message or dist.all_reduce(x, async_op=True)
@@ -339,30 +342,35 @@ def _looks(parts: int) -> tuple[int, int]:
     return computed, waited
 
 
-def it_ran_on_gloo(ranks: Ranks) -> Found:
-    """Each of four ranks passes its number on, in three ways: how many end on gloo with the right number, and in how
-    many of them NCCL's rules find nothing."""
+def it_ran_on_gloo(ranks: Ranks) -> Numbers:
+    """Each of four ranks passes its number on, in three ways.
+
+    In how many ways every rank gets the right number on gloo, and in how many NCCL's rules find no mistake.
+    """
 
     def step(way: str) -> tuple[bool, list]:
         rank, size = dist.get_rank(), dist.get_world_size()
-        got, before = torch.zeros(()), (rank - 1) % size
-        to, come = (dist.isend, torch.tensor(float(rank)), (rank + 1) % size), (dist.irecv, got, before)
+        received, left = torch.zeros(()), (rank - 1) % size
+        send, receive = (dist.isend, torch.tensor(float(rank)), (rank + 1) % size), (dist.irecv, received, left)
         with record_journal() as records:
             if way == "batch":
-                works = dist.batch_isend_irecv([dist.P2POp(*to), dist.P2POp(*come)])
+                works = dist.batch_isend_irecv([dist.P2POp(*send), dist.P2POp(*receive)])
             else:
-                works = [call(tensor, peer) for call, tensor, peer in ((to, come) if way == "isend" else (come, to))]
+                works = [
+                    call(tensor, peer)
+                    for call, tensor, peer in ((send, receive) if way == "isend" else (receive, send))
+                ]
             for work in works:
                 work.wait()
-        return got.item() == before, records
+        return received.item() == left, records
 
     ends = [zip(*ranks.run(step, way), strict=True) for way in ("isend", "irecv", "batch")]
     right, clean = zip(*((all(are_right), not replay(journals)) for are_right, journals in ends), strict=True)
     return {"gloo": sum(right), "nccl": sum(clean)}
 
 
-def a_send_that_returned_has_sent(ranks: Ranks) -> Found:
-    """Rank 0 holds 1, calls isend, writes 7 into the tensor once that has returned, and only then rank 1 receives."""
+def a_send_that_returned_has_sent(ranks: Ranks) -> Numbers:
+    """What rank 1 receives if rank 0 sends 1 by isend, and writes 7 into the tensor once isend has returned."""
 
     def step() -> float:
         x = torch.ones(())
@@ -376,12 +384,15 @@ def a_send_that_returned_has_sent(ranks: Ranks) -> Found:
     return {"arrived": ranks[:2].run(step)[1]}
 
 
-def twice_the_gpus_halve_the_time(ranks: Ranks) -> Found:
-    """Bytes that a rank of four sends in a step of DDP, over those of a rank of two. And two published pairs of steps
-    (Narayanan et al. 2021, table 2), in times as fast: twice the GPUs with tp and pp, four times with ZeRO-3."""
+def twice_the_gpus_halve_the_time(ranks: Ranks) -> Numbers:
+    """Bytes that a rank of four sends in a step of DDP, divided by those of a rank of two; and published speed-ups.
+
+    The speed-ups are those of twice the GPUs with tp and pp, and of four times the GPUs with ZeRO-3 (Narayanan et al.
+    2021, table 2).
+    """
 
     def sent() -> float:
-        return sent_in_a_step(
+        return share_sent_in_a_step(
             lambda model: (DistributedDataParallel(model), torch.optim.SGD(model.parameters())), nn.Linear(16, 64)
         )
 
@@ -393,15 +404,17 @@ def twice_the_gpus_halve_the_time(ranks: Ranks) -> Found:
     }
 
 
-def mfu_says_how_fast(ranks: Ranks) -> Found:
-    """A published step of 70B on A100 and one on H100 (llm-foundry's table), with the same sequences: the MFU of each,
-    and how many times as many tokens per second each H100 does. On no rank."""
-    found, rows = {}, {row.name: row for row in published_steps()}
+def mfu_says_how_fast(ranks: Ranks) -> Numbers:
+    """The MFU of a published step of 70B on A100 and of one on H100, and how many times as fast each H100 is.
+
+    From llm-foundry's table, for sequences of the same length. No rank is used.
+    """
+    numbers, rows = {}, {row.name: row for row in published_steps()}
     for key, row in (("old", rows["70b n=64 mbs8x4"]), ("new", rows["70b n=128 mbs8x1"])):
         each = row.plan.micro_batch * row.plan.num_microbatches  # sequences of a GPU: dp is all of them
-        found[key] = mfu(row.model, batch=each, seconds=row.seconds, peak_flops=row.cluster.gpu.flops)
-        found[f"{key}_rate"] = each * row.model.seq / row.seconds
-    return {"old": found["old"], "new": found["new"], "faster": found["new_rate"] / found["old_rate"]}
+        numbers[key] = mfu(row.model, batch=each, seconds=row.seconds, peak_flops=row.cluster.gpu.flops)
+        numbers[f"{key}_rate"] = each * row.model.seq / row.seconds
+    return {"old": numbers["old"], "new": numbers["new"], "faster": numbers["new_rate"] / numbers["old_rate"]}
 
 
 HOUR, SAVE, REPAIR = 3600.0, 60.0, 600.0
@@ -414,18 +427,22 @@ for step in range(1, 9):
 """
 
 
-def a_save_every_hour_will_do(ranks: Ranks) -> Found:
-    """Shares of twenty weeks on 2,048 nodes that are kept, with a save every hour and every so often as Young says; and
-    hours between two saves, by Young, on the eight GPUs of one node. Played by seed, on no rank."""
+def a_save_every_hour_will_do(ranks: Ranks) -> Numbers:
+    """Which share of twenty weeks on 2,048 nodes is useful, with a save every hour and with Young's interval.
+
+    And Young's interval in hours for the eight GPUs of one node. The weeks are simulated from a seed; no rank is used.
+    """
     job = {"nodes": 2048, "per_node_day": META_RSC1, "save": SAVE, "repair": REPAIR}
     best, alone = (young_interval(SAVE, mtbf(nodes=nodes, per_node_day=META_RSC1)) for nodes in (2048, 1))
-    kept = {name: simulate_weeks(weeks=20, interval=t, **job) for name, t in (("hourly", HOUR), ("best", best))}
-    return kept | {"alone": alone / HOUR}
+    useful = {name: simulate_weeks(weeks=20, interval=t, **job) for name, t in (("hourly", HOUR), ("best", best))}
+    return useful | {"alone": alone / HOUR}
 
 
-def max_restarts_is_fault_tolerance(ranks: Ranks) -> Found:
-    """A script of eight steps that saves nothing and dies in step 6 of its first start, under torchrun: with which step
-    the second start begins, and how many steps are done in all."""
-    seen = torchrun(SCRIPT, ranks=1, restarts=1, silence=60.0)
-    done = [int(line.rpartition(" ")[2]) for line in seen.lines]
+def max_restarts_is_fault_tolerance(ranks: Ranks) -> Numbers:
+    """A script of eight steps that saves nothing and dies in step 6 of its first start, under torchrun.
+
+    With which step the second start begins, and how many steps are done in all.
+    """
+    output = torchrun(SCRIPT, ranks=1, restarts=1, silence=60.0)
+    done = [int(line.rpartition(" ")[2]) for line in output.lines]
     return {"began": done[5], "done": len(done)}

@@ -1,10 +1,10 @@
-"""Six programs of two ranks, of which chapter 01 asks: which stand still on NCCL?
+"""Programs that gloo runs and NCCL may not: six of chapter 01 for two ranks, and a training step of chapter 03.
 
-In a to d each rank sends x and receives into y. In e rank 0 sends both, and rank 1 receives both.
-
-A step that gloo runs and GPUs with NCCL do not, as chapter 03 shows it, and its mends in the order of the reports.
-
-The chapter's own rehearsals take this copy, so they stay whole while the learner mends the cell.
+The chapters show their source and rehearse them by NCCL's rules. The six are called a to f, as in the chapter's
+question. In a to d each rank sends x and receives into y; in e rank 0 sends both, and rank 1 receives both; f reduces
+in two groups. `step` is the step that chapter 03 shows in a cell. The chapter rehearses this copy, which stays as it is
+when the learner fixes the cell. FIXES repairs it, old code -> new code, in the order in which the reports find the
+mistakes.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ def step(device):
     return total.numpy()
 
 
-_BATCH = "[dist.P2POp(dist.isend, grad[0], other), dist.P2POp(dist.irecv, row, other)]"
-MENDS = {
+BATCH = "[dist.P2POp(dist.isend, grad[0], other), dist.P2POp(dist.irecv, row, other)]"
+FIXES = {
     "torch.ones(8, 4)": "torch.ones(8, 4, device=device)",
     "total.numpy()": "total.cpu().numpy()",
     " if rank == 0 else [(total, logs), (grad, None)]": "",
-    "[dist.isend(grad[0], other)]\n    dist.recv(row, other)": f"dist.batch_isend_irecv(\n        {_BATCH})",
+    "[dist.isend(grad[0], other)]\n    dist.recv(row, other)": f"dist.batch_isend_irecv(\n        {BATCH})",
     "[2, 1]": "[1, 2]",
 }

@@ -1,11 +1,7 @@
-"""What chapter 10 runs: a job in which one rank is slow, a script that stands still, weights that drift, a loader.
+"""Runs chapter 10: a job with a slow rank, a hang, weights that drift apart, data loaders, and buckets that are tuned.
 
-Compute is paced and loading sleeps, so that four ranks on two cores show what four GPUs would: labelled emulated, and
-no speed. Functions that say "on a rank" are for `ranks.run`.
-
-What station E of chapter 10 runs: 16 paced layers under DDP on a slow emulated link, tuned in several ways.
-
-Functions that say "on a rank" are for `ranks.run`, on ranks whose link is LINK.
+Compute is paced and loading sleeps, so that four ranks on two cores show what four GPUs would: results are emulated,
+and no speed. Functions whose docstring begins with "On a rank" are for `ranks.run`; those for buckets need TUNING_LINK.
 """
 
 from __future__ import annotations
@@ -27,24 +23,30 @@ from torch.utils.data import DataLoader, Dataset
 from helpers.commands.broken_jobs import broken_job
 from helpers.commands.traces import Run
 from helpers.commands.traces.waterfall import Waterfall
+from helpers.draw import Axis, Part, curves_scene, parts_scene
+from helpers.draw.scene import Scene
 from helpers.observe.paced import PacedLinear, paced
 from helpers.observe.watchdog import Watchdog
 from helpers.parallel.ddp import DistributedDataParallel
 from helpers.predict.time.data_parallel import BackwardPass, simulate_ddp_step
+from helpers.ranks import Ranks
 from helpers.records import Timeline
 from helpers.specs import Link
 
 LAYERS, WIDTH, ROWS, STEPS = 4, 64, 4, 8
 FORWARD, BACKWARD, LOADING = 0.006, 0.010, 0.010  # seconds: of a layer, of a layer, of a batch
-ILL = (2, 1.5)  # which rank is slow, and by which share of its compute
-LOADED, COMPUTED, BATCH = 0.004, 0.020, 10  # seconds: of an item, of a step; items of a batch
+SLOW_RANK = (2, 1.5)  # which rank is slow, and by which share of its compute
+ITEM_SECONDS, STEP_SECONDS, ITEMS = 0.004, 0.020, 10  # to load an item, to compute a step; items of a batch
 
 
-class Rows(Dataset):
-    """Items that cost waiting, as a disk or a network does."""
+class SlowRows(Dataset):
+    """Items that take time to load without a core, as from a disk or a network.
+
+    late: the index of an item that takes longer, and by how many seconds.
+    """
 
     def __init__(self, count: int, seconds: float, late: tuple[int, float] = (-1, 0.0)) -> None:
-        self.count, self.seconds, self.late = count, seconds, late  # late: an item, and by how many seconds
+        self.count, self.seconds, self.late = count, seconds, late
 
     def __len__(self) -> int:
         return self.count
@@ -54,37 +56,40 @@ class Rows(Dataset):
         return torch.ones(WIDTH)
 
 
-def mended_job(slower: float = 0.0) -> tuple[nn.Module, torch.optim.Optimizer, DataLoader]:
+def fixed_job(slower: float = 0.0) -> tuple[nn.Module, torch.optim.Optimizer, DataLoader]:
     """On a rank: torch's DDP around four paced layers, an optimizer, and batches for eight steps.
 
     slower: by which share of its compute this rank is slower than `FORWARD` and `BACKWARD` say.
     """
     pace = {"forward_seconds": FORWARD * (1 + slower), "backward_seconds": BACKWARD * (1 + slower)}
     layers = nn.Sequential(*(PacedLinear(WIDTH, WIDTH, **pace) for _ in range(LAYERS)))
-    group = dist.new_group(backend="gloo")  # plain, as a job has it that never imports us
+    group = dist.new_group(backend="gloo")  # without the emulated link, as in a job that does not import this course
     caps = {"bucket_cap_mb": 0.0316}  # two layers in a message
     model = nn.parallel.DistributedDataParallel(layers, process_group=group, **caps)
-    loader = DataLoader(Rows(ROWS * STEPS, LOADING / ROWS), batch_size=ROWS)
+    loader = DataLoader(SlowRows(ROWS * STEPS, LOADING / ROWS), batch_size=ROWS)
     dist.barrier()
     return model, torch.optim.SGD(model.parameters(), lr=1e-3), loader
 
 
 def slow_job() -> tuple[nn.Module, torch.optim.Optimizer, DataLoader]:
-    """On a rank: the same, and one rank is slow."""
-    return mended_job(ILL[1] * (dist.get_rank() == ILL[0]))
+    """On a rank: the same job, in which one rank is slow."""
+    return fixed_job(SLOW_RANK[1] * (dist.get_rank() == SLOW_RANK[0]))
 
 
 def parts_of_a_step(run: Run) -> tuple[int, dict[int, dict[str, float]]]:
-    """The number of the step of median length, and rank -> part -> seconds in it: a machine that is busy in another
-    step does not count."""
-    fall = Waterfall.of(run)
-    lengths = [max(sum(table[place].values()) for table in fall.tables.values()) for place in range(len(fall.steps))]
-    place = lengths.index(statistics.median_low(lengths))
-    return fall.steps[place], {rank: table[place] for rank, table in fall.tables.items()}
+    """The number of the step of median length, and rank -> part -> seconds in it.
+
+    The median, because the machine may be busy in another step.
+    """
+    waterfall = Waterfall.of(run)
+    tables = waterfall.tables
+    lengths = [max(sum(table[i].values()) for table in tables.values()) for i in range(len(waterfall.steps))]
+    index = lengths.index(statistics.median_low(lengths))
+    return waterfall.steps[index], {rank: table[index] for rank, table in tables.items()}
 
 
 def spans_of_a_step(run: Run, number: int, rank: int) -> Timeline:
-    """What a rank did in this step, cut at its ends, without the lane of the host and without whom it waits for."""
+    """What a rank did in one step, without the lane of the host and without naming the ranks that it waits for."""
     step = next(one for one in run.steps[rank] if one.number == number)
     inside = [
         replace(span, start=max(span.start, step.start), end=min(span.end, step.end), name=span.name.partition(" ←")[0])
@@ -94,11 +99,11 @@ def spans_of_a_step(run: Run, number: int, rank: int) -> Timeline:
     return replace(run.timeline, spans=inside, held=(), title="", source="emulated")
 
 
-# ---- it stands still ----
+# ---- a hang ----
 
 
-def monitored(absent: int, seconds: float = 1.0) -> str:
-    """On a rank: what `monitored_barrier` says where one rank does not come."""
+def monitored_barrier_error(absent: int, seconds: float = 1.0) -> str:
+    """On a rank: the error of `monitored_barrier` when one rank does not come to it."""
     group = dist.new_group(backend="gloo")
     if dist.get_rank() == absent:
         return ""
@@ -112,77 +117,82 @@ def monitored(absent: int, seconds: float = 1.0) -> str:
 # ---- the weights drift ----
 
 
-def drifting(steps: int = 40) -> tuple[list[float], list[float], list[str]]:
-    """On a rank: the patient of station D under a watchdog. Losses, norms of its LayerNorm, and what was found."""
+def train_with_drift(steps: int = 40) -> tuple[list[float], list[float], list[str]]:
+    """On a rank: train the broken job of station D under a watchdog.
+
+    Losses, norms of its LayerNorm's weight, and what the watchdog reports.
+    """
     torch.manual_seed(dist.get_rank())
     model = runpy.run_path(str(broken_job("patient_05").path))["Block"](16, 64 // dist.get_world_size())
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     watchdog = Watchdog(model, optimizer, every=5, equal=lambda name: name.startswith("norm"))
     data = torch.Generator().manual_seed(0)
-    losses, norms, said = [], [], []
+    losses, norms, reports = [], [], []
     for _ in range(steps):
         x = torch.randn(32, 16, generator=data)
         loss = (model(x) - x.roll(1, 1)).square().mean()
         optimizer.zero_grad()
         loss.backward()
-        said += watchdog.step(loss)
+        reports += watchdog.step(loss)
         optimizer.step()
         losses.append(loss.item())
         norms.append(model.norm.weight.norm().item())
     faulthandler.cancel_dump_traceback_later()
-    return losses, norms, said
+    return losses, norms, reports
 
 
 # ---- variables of the environment, and the loader ----
 
 
-def interface_set_late(name: str) -> list[str]:
-    """On a rank: gloo's variable set after its group was made; what the group does, and what the next one does."""
-    kept, group, said = os.environ.get("GLOO_SOCKET_IFNAME"), dist.new_group(backend="gloo"), []
+def interface_changed_after_init(name: str) -> list[str]:
+    """On a rank: set gloo's variable after a group was made. What this group does then, and what a new group does."""
+    before, group, outcomes = os.environ.get("GLOO_SOCKET_IFNAME"), dist.new_group(backend="gloo"), []
     os.environ["GLOO_SOCKET_IFNAME"] = name
     try:
-        for what in (lambda: dist.all_reduce(torch.ones(1), group=group), lambda: dist.new_group(backend="gloo")):
+        for call in (lambda: dist.all_reduce(torch.ones(1), group=group), lambda: dist.new_group(backend="gloo")):
             try:
-                what()
-                said.append("runs")
+                call()
+                outcomes.append("runs")
             except RuntimeError as error:
-                said.append(str(error).rsplit("] ", 1)[-1])
+                outcomes.append(str(error).rsplit("] ", 1)[-1])
     finally:
-        os.environ["GLOO_SOCKET_IFNAME"] = kept
-    return said
+        os.environ["GLOO_SOCKET_IFNAME"] = before
+    return outcomes
 
 
 def loading_seconds(num_workers: int, steps: int = 8) -> float:
     """Median seconds of a step that computes 20 ms on a batch of 10 items that take 4 ms each to load."""
-    return statistics.median(_steps(Rows(BATCH * (steps + 4), LOADED), num_workers=num_workers)[-steps:])
+    return statistics.median(_steps(SlowRows(ITEMS * (steps + 4), ITEM_SECONDS), num_workers=num_workers)[-steps:])
 
 
 def late_step_seconds(prefetch_factor: int, late: float = 0.25, batch: int = 24) -> float:
-    """Seconds of the step for whose batch one item takes `late` seconds longer: two workers, 20 ms per batch."""
-    rows = Rows(BATCH * (batch + 2), LOADED / 2, (BATCH * batch, late))
+    """Seconds of the step in whose batch one item takes `late` seconds longer, with two workers and 20 ms per batch."""
+    rows = SlowRows(ITEMS * (batch + 2), ITEM_SECONDS / 2, (ITEMS * batch, late))
     return _steps(rows, num_workers=2, prefetch_factor=prefetch_factor)[batch - 1]
 
 
-def _steps(rows: Rows, **options: int) -> list[float]:
+def _steps(rows: SlowRows, **options: int) -> list[float]:
     """Seconds of each step but the first: loading, or waiting for it, and 20 ms of compute."""
-    began, took = None, []
+    start, seconds = None, []
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create")  # these workers wait, and need no core
-        for _ in DataLoader(rows, BATCH, **options):
-            paced(lambda: None, COMPUTED)
+        for _ in DataLoader(rows, ITEMS, **options):
+            paced(lambda: None, STEP_SECONDS)
             now = time.perf_counter()
-            took += [now - began] if began else []
-            began = now
-    return took
+            seconds += [now - start] if start else []
+            start = now
+    return seconds
 
 
-LINK = Link(latency=5e-3, bandwidth=12.5e6)
+# ---- bucket sizes and overlap: 16 paced layers under DDP on a slow emulated link ----
+
+TUNING_LINK = Link(latency=5e-3, bandwidth=12.5e6)
 NUM_TUNED_LAYERS, TUNED_WIDTH, TUNED_FORWARD, TUNED_BACKWARD = 16, 128, 0.004, 0.015  # seconds of a layer
 LAYER_BYTES = 4 * TUNED_WIDTH * (TUNED_WIDTH + 1)
 
 
-class Stack(nn.Module):
-    """16 paced layers. in_order: whether they are registered in the order in which forward uses them."""
+class PacedStack(nn.Module):
+    """16 paced layers. in_order: whether they are registered in the order in which forward calls them."""
 
     def __init__(self, in_order: bool = True) -> None:
         super().__init__()
@@ -196,38 +206,75 @@ class Stack(nn.Module):
         return x
 
 
-def cap_of(num_layers: int) -> float:
-    """The bucket_cap_mb, in MiB, that closes a bucket after so many layers, whether a weight ends them or a bias."""
+def bucket_cap_mb(num_layers: int) -> float:
+    """The bucket_cap_mb, in MiB, that closes a bucket after so many layers, whether a weight or a bias comes last."""
     return (num_layers * LAYER_BYTES - 2 * TUNED_WIDTH) / 2**20
 
 
-def predicted_seconds(num_layers: int, strategy: str = "overlapped") -> float:
-    backward = BackwardPass(
-        names=tuple(f"layer {number}" for number in reversed(range(NUM_TUNED_LAYERS))),
-        num_bytes=(LAYER_BYTES,) * NUM_TUNED_LAYERS, seconds=(TUNED_BACKWARD,) * NUM_TUNED_LAYERS, forward_seconds=NUM_TUNED_LAYERS * TUNED_FORWARD,
-    )  # fmt: skip
-    caps = {"bucket_cap_mb": cap_of(num_layers), "first_bucket_mb": cap_of(num_layers)}
-    return simulate_ddp_step(backward, link=LINK, world_size=4, strategy=strategy, **caps).duration
+def predicted_step_seconds(num_layers: int, strategy: str = "overlapped") -> float:
+    """Predicted seconds of a step whose buckets hold so many layers."""
+    n = NUM_TUNED_LAYERS
+    names = tuple(f"layer {number}" for number in reversed(range(n)))
+    sizes, seconds = (LAYER_BYTES,) * n, (TUNED_BACKWARD,) * n
+    backward = BackwardPass(names=names, num_bytes=sizes, seconds=seconds, forward_seconds=n * TUNED_FORWARD)
+    caps = {"bucket_cap_mb": bucket_cap_mb(num_layers), "first_bucket_mb": bucket_cap_mb(num_layers)}
+    return simulate_ddp_step(backward, link=TUNING_LINK, world_size=4, strategy=strategy, **caps).duration
 
 
 def step_seconds(model: nn.Module, steps: int) -> list[float]:
-    """On a rank: of each step, from a barrier to the end of backward."""
-    took = []
+    """On a rank: the seconds of each step, from a barrier to the end of backward."""
+    seconds = []
     for _ in range(steps):
         model.zero_grad()
         dist.barrier()
-        began = time.perf_counter()
+        start = time.perf_counter()
         model(torch.ones(2, TUNED_WIDTH)).sum().backward()
-        took.append(time.perf_counter() - began)
-    return took
+        seconds.append(time.perf_counter() - start)
+    return seconds
 
 
-def bucketed(num_layers: int) -> list[float]:
-    """On a rank: three steps of torch's DDP, whose buckets hold so many layers."""
-    return step_seconds(nn.parallel.DistributedDataParallel(Stack(), bucket_cap_mb=cap_of(num_layers)), 3)
+def step_seconds_of_torch_ddp(num_layers: int) -> list[float]:
+    """On a rank: the seconds of three steps of PyTorch's DDP, whose buckets hold so many layers."""
+    return step_seconds(nn.parallel.DistributedDataParallel(PacedStack(), bucket_cap_mb=bucket_cap_mb(num_layers)), 3)
 
 
-def ordered(num_layers: int, *, overlap: bool = True, in_order: bool = True) -> list[float]:
-    """On a rank: three steps of our DDP, with or without overlap, its layers registered in forward's order or not."""
-    caps = {"bucket_cap_mb": cap_of(num_layers), "first_bucket_mb": cap_of(num_layers)}
-    return step_seconds(DistributedDataParallel(Stack(in_order), overlap=overlap, **caps), 3)
+def step_seconds_of_our_ddp(num_layers: int, *, overlap: bool = True, in_order: bool = True) -> list[float]:
+    """On a rank: the seconds of three steps of our DDP. in_order: as of `PacedStack`."""
+    caps = {"bucket_cap_mb": bucket_cap_mb(num_layers), "first_bucket_mb": bucket_cap_mb(num_layers)}
+    return step_seconds(DistributedDataParallel(PacedStack(in_order), overlap=overlap, **caps), 3)
+
+
+def buckets_scene(ranks: Ranks) -> tuple[Scene, int, int]:
+    """Seconds of a step by layers per bucket; and the best of 1, 4 and 16 layers, as predicted and as emulated."""
+    sizes, emulated = (1, 2, 4, 8, 16), {}
+    for size in (1, 4, 16):
+        steps = zip(*ranks.run(step_seconds_of_torch_ddp, size), strict=True)
+        emulated[size] = min(max(by_rank) for by_rank in list(steps)[1:])  # buckets are rebuilt after the first step
+    curves = {"predicted": [(size, predicted_step_seconds(size) * 1e3) for size in sizes]}
+    curves["emulated"] = [(size, seconds * 1e3) for size, seconds in emulated.items()]
+    x, y = (
+        Axis(name="layers per bucket", ticks=sizes, log=True),
+        Axis(name="ms per step", ticks=(0, 200, 400, 600, 800)),
+    )
+    scene = curves_scene(curves, x=x, y=y, dots=True, title="Too small pays latency, too large hides nothing")
+    return scene, min(emulated, key=predicted_step_seconds), min(emulated, key=emulated.get)
+
+
+def registration_order_scene(ranks: Ranks) -> tuple[Scene, tuple[bool, bool]]:
+    """Steps without overlap, and with layers registered in the wrong and in the right order.
+
+    And whether the wrong order slows down the first step, and whether it slows down the second.
+    """
+
+    def slowest_ms(**options: bool) -> list[float]:
+        by_rank = ranks.run(step_seconds_of_our_ddp, 4, **options)
+        return [max(seconds) * 1e3 for seconds in zip(*by_rank, strict=True)]
+
+    off, wrong, right = slowest_ms(overlap=False), slowest_ms(in_order=False), slowest_ms()
+    ms = {"no overlap": min(off), "wrong order, step 1": wrong[0], "wrong order, step 2": min(wrong[1:])}
+    ms["right order"] = min(right[1:])
+    rows = {name: [Part(text="", kind="communication", size=size)] for name, size in ms.items()}
+    ends = {name: f"{size:.0f} ms" for name, size in ms.items()}
+    limit = (ms["no overlap"] + ms["right order"]) / 2
+    scene = parts_scene(rows, ends=ends, title="A step with four layers per bucket, emulated")
+    return scene, tuple(ms[f"wrong order, step {step}"] > limit for step in (1, 2))

@@ -1,10 +1,4 @@
-"""What chapter 11 runs: speed-up on live ranks, on emulated cards and links, and the gradient noise scale of a GPT.
-
-Steps of which one part is divided among ranks and another is not, on emulated cards: what Amdahl's law says, lived.
-
-Rank 0 does the part that nobody can share, as one process that reads a file for all; the others wait for its broadcast.
-Then each computes its part, and an all-reduce ends the step. Processes and messages are real, durations are paced.
-"""
+"""Runs chapter 11: speed-up on live ranks and on emulated cards, Amdahl's law, and the gradient noise scale."""
 
 from __future__ import annotations
 
@@ -31,7 +25,7 @@ from helpers.records.checks import check_one_of
 from helpers.specs import Link
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
 
-STEPS = 5  # that are timed
+TIMED_LIVE_STEPS = 5
 LIVE = GPTConfig(vocab_size=68, context=64, num_layers=2, num_heads=4, hidden=128)
 # An emulated card, about a T4 at 40 %, with 16,384 tokens of a GPT of 10.7 million parameters: 27 ms of backward.
 CARD = gpt_backward(GPTConfig.ten_million().spec, tokens=16_384, flops_per_second=26e12)
@@ -39,7 +33,10 @@ CARD = gpt_backward(GPTConfig.ten_million().spec, tokens=16_384, flops_per_secon
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Speedups:
-    """points: measured, ranks as GPUs. predicted: speed-ups, none of live ranks, which share `cores` cores."""
+    """Measured speed-ups, one point per number of ranks.
+
+    predicted: speed-ups on emulated cards. Live ranks have none; they share `cores` cores.
+    """
 
     points: tuple[Point, ...]
     predicted: tuple[float, ...] = ()
@@ -56,8 +53,8 @@ class Speedups:
     def __repr__(self) -> str:
         lines = [
             words("runs.row", n=one.gpus, seconds=one.seconds * 1e3, times=one.speedup, efficiency=one.efficiency)
-            + (words("runs.predicted", times=self.predicted[place]) if self.predicted else "")
-            for place, one in enumerate(self.points)
+            + (words("runs.predicted", times=self.predicted[index]) if self.predicted else "")
+            for index, one in enumerate(self.points)
         ]
         most = self.gpus[-1]
         live = [words("runs.share" if most > self.cores else "runs.own", n=most, cores=self.cores)]
@@ -67,31 +64,35 @@ class Speedups:
 def live_speedup(
     ranks: Ranks | None = None, *, counts: Sequence[int] = (1, 2, 3, 4), batch: int = 24, kind: str = "strong"
 ) -> Speedups:
-    """A small GPT under DDP on so many live ranks, on this machine's cores; the fastest of a few steps.
+    """The speed-up of a small GPT under DDP on so many live ranks, which share this machine's cores.
 
-    batch: sequences of a step, shared out ("strong"), or of each rank ("weak"). ranks: from whose processes the worlds
-    are taken; own ones without. ValueError where a batch does not divide or there are too few ranks.
+    The fastest of a few steps counts.
+    batch: sequences of a step that the ranks divide ("strong"), or of each rank ("weak"). ranks: whose processes are
+    used; new ones if None. Raises ValueError where a batch does not divide or there are too few ranks.
     """
     check_one_of("live_speedup", "kind", kind, ("strong", "weak"))
     if list(counts) != sorted(set(counts)) or min(counts) < 1 or (ranks and max(counts) > len(ranks)):
         raise ValueError(
             f"live_speedup: counts are {list(counts)}; give rising ones, at most as many as you have ranks"
         )
-    wholes = [batch if kind == "strong" else batch * n for n in counts]
-    if odd := [n for n, whole in zip(counts, wholes, strict=True) if whole % n]:
-        raise ValueError(f"live_speedup: {batch} sequences do not divide among {odd[0]} ranks; give a multiple of it")
-    took = []
+    global_batches = [batch if kind == "strong" else batch * n for n in counts]
+    for n, size in zip(counts, global_batches, strict=True):
+        if size % n:
+            raise ValueError(f"live_speedup: {batch} sequences do not divide among {n} ranks; give a multiple of it")
+    step_seconds = []
     with keep_current(), nullcontext(ranks) if ranks else Ranks(max(counts), device="cpu", quiet=True) as world:
-        for n, whole in zip(counts, wholes, strict=True):
-            by_rank = world[:n].run(_live_steps, whole)
-            took.append(min(max(step) for step in zip(*by_rank, strict=True)))  # a step ends with its slowest rank
+        for n, size in zip(counts, global_batches, strict=True):
+            by_rank = world[:n].run(_live_steps, size)
+            step_seconds.append(
+                min(max(step) for step in zip(*by_rank, strict=True))
+            )  # a step ends with its slowest rank
         cores = len(set().union(*world[: counts[-1]].run(_cores)))
-    rates = [whole / one for whole, one in zip(wholes, took, strict=True)]
-    return Speedups(points=points_of(counts, rates, took), cores=cores)
+    rates = [size / one for size, one in zip(global_batches, step_seconds, strict=True)]
+    return Speedups(points=points_of(counts, rates, step_seconds), cores=cores)
 
 
 def _cores() -> set[int]:
-    """On a rank: those that it may compute on."""
+    """On a rank: the cores on which it may compute."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
@@ -99,37 +100,37 @@ def _live_steps(batch: int) -> list[float]:
     """On a rank: seconds of forward and backward, after two steps to warm up."""
     torch.manual_seed(0)
     model = DistributedDataParallel(GPT(LIVE))
-    mine = {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
-    tokens, targets = characters().batch(0, batch, LIVE.context, **mine)
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    tokens, targets = characters().batch(0, batch, LIVE.context, rank=rank, world_size=world_size)
 
     def step() -> None:
         model.zero_grad()
         token_loss(model(tokens), targets).backward()
 
-    took = []
-    for _ in range(STEPS + 2):
+    step_seconds = []
+    for _ in range(TIMED_LIVE_STEPS + 2):
         dist.barrier()
-        took.append(seconds(step))
-    return took[2:]
+        step_seconds.append(seconds(step))
+    return step_seconds[2:]
 
 
 def emulated_speedup(link: Link, *, counts: Sequence[int] = (1, 2, 4), kind: str = "weak") -> Speedups:
-    """DDP with overlap on emulated cards and an emulated link, measured beside `simulate_ddp_step`.
+    """The speed-up of DDP on emulated cards and an emulated link, with the prediction of `simulate_ddp_step`.
 
-    "strong": the tokens of one card are shared out among all. One card has nobody to wait for: it is not played.
+    kind: with "strong" the cards divide the tokens of one card. One card waits for no message, so it is not emulated.
     """
     check_one_of("emulated_speedup", "kind", kind, ("strong", "weak"))
-    rates, predicted, took = [], [], []
+    rates, predicted, step_seconds = [], [], []
     for n in counts:
         part = 1 / n if kind == "strong" else 1.0
         backward = tuple(one * part for one in CARD.seconds)
         card = replace(CARD, seconds=backward, forward_seconds=CARD.forward_seconds * part)
-        said = simulate_ddp_step(card, link=link, world_size=n).duration
-        with keep_current():
-            took.append(emulate_ddp_step(card, link=link, world_size=n).duration if n > 1 else said)
-        rates.append(n * part / took[-1])
-        predicted.append(n * part / said)
-    points = points_of(counts, rates, took)
+        simulated = simulate_ddp_step(card, link=link, world_size=n).duration
+        emulated = emulate_ddp_step(card, link=link, world_size=n).duration if n > 1 else simulated
+        step_seconds.append(emulated)
+        rates.append(n * part / emulated)
+        predicted.append(n * part / simulated)
+    points = points_of(counts, rates, step_seconds)
     first = counts[0] / predicted[0]
     return Speedups(points=points, predicted=tuple(one * first for one in predicted))
 
@@ -137,19 +138,20 @@ def emulated_speedup(link: Link, *, counts: Sequence[int] = (1, 2, 4), kind: str
 def measure_noise_scale(
     ranks: Ranks | None = None, *, batch: int = 8, batches: int = 24, trained: Sequence[int] = (0, 60), seed: int = 0
 ) -> dict[int, NoiseScale]:
-    """Of a GPT of 28,672 parameters, after so many steps of training: each rank's gradient of `batch` sequences is the
+    """The gradient noise scale of a GPT of 28,672 parameters, after each of `trained` numbers of training steps.
 
-    small batch and their mean the large one, of `batches` batches. ValueError for one rank alone.
+    Each rank's gradient of `batch` sequences is that of the small batch, and their mean that of the large one, for
+    `batches` batches. Raises ValueError for one rank alone.
     """
     if ranks is not None and len(ranks) < 2 or batch < 1 or batches < 1 or min(trained) < 0:
         raise ValueError("measure_noise_scale: give 2 ranks or more, and at least 1 sequence, 1 batch and 0 steps")
     with keep_current(), nullcontext(ranks) if ranks else Ranks(4, device="cpu", quiet=True) as world:
         small, large = batch, batch * len(world)
-        found = world.run(_gradient_norms, batch, batches, trained, seed)
+        by_rank = world.run(_gradient_norms, batch, batches, trained, seed)
     scales = {}
     for steps in sorted(trained):
-        own = [one for norms in found for one, _ in norms[steps]]
-        scales[steps] = noise_scale(small, large, own, [whole for _, whole in found[0][steps]])
+        local = [norm for norms in by_rank for norm, _ in norms[steps]]
+        scales[steps] = noise_scale(small, large, local, [norm for _, norm in by_rank[0][steps]])
     return scales
 
 
@@ -157,7 +159,7 @@ def _gradient_norms(
     batch: int, batches: int, trained: Sequence[int], seed: int
 ) -> dict[int, list[tuple[float, float]]]:
     """On a rank, at each of `trained`: the squared norms of its own gradients and of their mean over all ranks."""
-    place = {"rank": dist.get_rank(), "world_size": dist.get_world_size(), "seed": seed}
+    where = {"rank": dist.get_rank(), "world_size": dist.get_world_size(), "seed": seed}
     torch.manual_seed(seed)
     model, corpus, draws = FlatDDP(GPT(GPTConfig.tiny())), characters(), count()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -167,34 +169,37 @@ def _gradient_norms(
 
     def norms() -> tuple[float, float]:
         optimizer.zero_grad()
-        tokens, targets = corpus.batch(next(draws), batch * place["world_size"], 32, **place)
+        tokens, targets = corpus.batch(next(draws), batch * where["world_size"], 32, **where)
         token_loss(model(tokens), targets).backward()
-        own = square()
+        local = square()
         model.average_gradients()
-        return own, square()
+        return local, square()
 
-    found, done = {}, 0
+    by_steps, done = {}, 0
     for steps in sorted(trained):
         for _ in range(steps - done):
             norms()
             optimizer.step()
-        done, found[steps] = steps, [norms() for _ in range(batches)]
-    return found
+        done, by_steps[steps] = steps, [norms() for _ in range(batches)]
+    return by_steps
 
 
-TIMED_STEPS = 3
+TIMED_AMDAHL_STEPS = 3
+
+
+# ---- steps of which only one part is divided among ranks: Amdahl's law on emulated cards ----
 
 
 def share_cores(ranks: Ranks, *, cores: int, counts: Sequence[int] = (1, 2, 4)) -> None:
-    """The worlds of so many ranks compute on the same few cores from now on, where the system can say so (Linux)."""
+    """From now on worlds of so many ranks compute on the same few cores, where the system allows it (Linux)."""
     if cores < 1:
         raise ValueError(f"share_cores: cores is {cores!r}; give at least 1")
-    for count in counts:
-        ranks[:count].run(_take_cores, cores)
+    for num_ranks in counts:
+        ranks[:num_ranks].run(_take_cores, cores)
 
 
 def _take_cores(cores: int) -> int:
-    """On a rank: how many of its cores it may use now."""
+    """On a rank: use only the first `cores` of its cores. How many it may use now."""
     if not hasattr(os, "sched_setaffinity"):
         return os.cpu_count() or 1
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
@@ -204,25 +209,28 @@ def _take_cores(cores: int) -> int:
 def divided_steps(
     ranks: Ranks, *, divided: float, serial: float, counts: Sequence[int] = (1, 2, 4), grows: bool = False
 ) -> dict[int, float]:
-    """Number of ranks -> seconds of a step, the fastest of three. `divided` seconds of work are shared among all, or
-    (grows: weak scaling) given to each whole; `serial` seconds are done by rank 0 alone. ValueError for no time at all.
+    """Number of ranks -> seconds of a step, the fastest of three.
+
+    Rank 0 does `serial` seconds of work, as one process that reads a file for all; the others wait for its broadcast.
+    Then the ranks divide `divided` seconds of work, and an all-reduce ends the step. Processes and messages are real,
+    durations are paced. grows: each rank gets all `divided` seconds, as in weak scaling. ValueError for no time at all.
     """
     if min(divided, serial) < 0 or not divided + serial > 0:
         raise ValueError(f"divided_steps: {divided=} and {serial=}; give seconds, and at least one above 0")
-    shares = {count: divided if grows else divided / count for count in counts}
-    return {count: max(ranks[:count].run(_fastest, own, serial)) for count, own in shares.items()}
+    shares = {n: divided if grows else divided / n for n in counts}
+    return {n: max(ranks[:n].run(_fastest, share, serial)) for n, share in shares.items()}
 
 
-def _fastest(own: float, serial: float) -> float:
-    """Seconds of the fastest step on this rank, from a barrier to the end of the all-reduce."""
-    message, took = torch.ones(1), []
-    for _ in range(TIMED_STEPS):
+def _fastest(share: float, serial: float) -> float:
+    """On a rank: seconds of the fastest step, from a barrier to the end of the all-reduce."""
+    message, step_seconds = torch.ones(1), []
+    for _ in range(TIMED_AMDAHL_STEPS):
         dist.barrier()
         start = time.perf_counter()
         if dist.get_rank() == 0:
             wait_until(start + serial)
         dist.broadcast(message, 0)
-        wait_until(time.perf_counter() + own)
+        wait_until(time.perf_counter() + share)
         dist.all_reduce(message)
-        took.append(time.perf_counter() - start)
-    return min(took)
+        step_seconds.append(time.perf_counter() - start)
+    return min(step_seconds)

@@ -1,10 +1,11 @@
-"""Two axes at once by torch's own parts, in the order of `compose.Trainer`: what ours is held against.
+"""Trains a GPT on two axes at once by PyTorch's own parts, so that `compose.Trainer` can be compared with it.
 
     tp   parallelize_module on a DeviceMesh, and loss_parallel
     pp   torch.distributed.pipelining, with the stages of `partition`
     dp   zero=3: fully_shard; zero=0: DistributedDataParallel, which takes no DTensors, so without tp
-For an untied GPT, since parallelize_module parts a tied matrix in two, and without clipping: `get_total_norm` refuses
-gradients that lie on different meshes, as they do where norms are whole on every tp rank.
+The order of the parts is that of the Trainer. The GPT must be untied, because parallelize_module splits a tied matrix
+in two. Gradients are not clipped, because `get_total_norm` refuses gradients on different meshes, as there are where
+norms are replicated on every tp rank. Chapter 09, a benchmark and tests of composing use it.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ TENSOR_PLAN = {
 
 
 class TorchTrainer:
-    """`step(tokens, targets)`: the global batch in, its mean loss out, as `compose.Trainer` does it. On every rank.
+    """Like `compose.Trainer`: on every rank, `step(tokens, targets)` takes the global batch and returns its mean loss.
 
-    options: of AdamW. Raises ValueError for what the plans of the top of this file do not cover.
+    options: of AdamW. Raises ValueError for plans and models that the top of this file does not name.
     """
 
     def __init__(self, model: GPT, plan: Plan, **options):
@@ -50,12 +51,14 @@ class TorchTrainer:
         if plan.tp > 1:
             parallelize_module(model, mesh["tp"], TENSOR_PLAN)
         self.part: nn.Module = partition(model, plan.pp)[mesh.get_local_rank("pp")] if plan.pp > 1 else model
-        own = {id(parameter) for parameter in self.part.parameters()}
-        self.own = [name for name, parameter in model.named_parameters() if id(parameter) in own]
+        local = {id(parameter) for parameter in self.part.parameters()}
+        self.local_names = [name for name, parameter in model.named_parameters() if id(parameter) in local]
         self.runner = self._data_parallel(mesh)
         if plan.pp > 1:
             self.runner = self._pipeline(mesh, device)
-        self.optimizer = torch.optim.AdamW(self.part.parameters(), foreach=False, **options)  # foreach: of one kind
+        self.optimizer = torch.optim.AdamW(
+            self.part.parameters(), foreach=False, **options
+        )  # foreach needs tensors of one kind
 
     def _data_parallel(self, mesh) -> nn.Module:
         if self.plan.zero == 3:
@@ -67,49 +70,49 @@ class TorchTrainer:
         return nn.parallel.DistributedDataParallel(self.part, process_group=mesh.get_group("dp"))
 
     def _pipeline(self, mesh, device: str):
-        place, group = mesh.get_local_rank("pp"), mesh.get_group("pp")
-        stage = pipelining.PipelineStage(self.runner, place, self.plan.pp, torch.device(device), group=group)
+        index, group = mesh.get_local_rank("pp"), mesh.get_group("pp")
+        stage = pipelining.PipelineStage(self.runner, index, self.plan.pp, torch.device(device), group=group)
         loss = lambda output, target: token_loss(output, target, reduction="sum") / self.total  # noqa: E731
         return pipelining.Schedule1F1B(stage, self.plan.num_microbatches, loss_fn=loss, scale_grads=False)
 
     def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        copy = self.mesh.get_local_rank("dp")
+        replica = self.mesh.get_local_rank("dp")
         self.total = int((targets != IGNORED).sum()) / self.plan.dp
-        x, y = (each.chunk(self.plan.dp)[copy] for each in (tokens, targets))
+        x, y = (each.chunk(self.plan.dp)[replica] for each in (tokens, targets))
         self.optimizer.zero_grad()
         with loss_parallel() if self.plan.tp > 1 else nullcontext():
-            loss = self._play(x, y) if self.plan.pp > 1 else self._whole(x, y)
+            loss = self._run_pipeline(x, y) if self.plan.pp > 1 else self._run_model(x, y)
         self.optimizer.step()
         for axis in ("pp", "dp"):
             dist.all_reduce(loss, group=self.mesh.get_group(axis))
         return loss / self.plan.dp
 
-    def _whole(self, x: Tensor, y: Tensor) -> Tensor:
+    def _run_model(self, x: Tensor, y: Tensor) -> Tensor:
         m, losses = self.plan.num_microbatches, []
-        for own_x, own_y in zip(x.chunk(m), y.chunk(m), strict=True):
-            loss = token_loss(self.runner(own_x), own_y, reduction="sum") / self.total
+        for micro_x, micro_y in zip(x.chunk(m), y.chunk(m), strict=True):
+            loss = token_loss(self.runner(micro_x), micro_y, reduction="sum") / self.total
             loss.backward()
-            losses.append(_whole_tensor(loss))
+            losses.append(_full_tensor(loss))
         return torch.stack(losses).sum()
 
-    def _play(self, x: Tensor, y: Tensor) -> Tensor:
-        place, last = self.mesh.get_local_rank("pp"), self.plan.pp - 1
+    def _run_pipeline(self, x: Tensor, y: Tensor) -> Tensor:
+        index, last = self.mesh.get_local_rank("pp"), self.plan.pp - 1
         losses: list[Tensor] = []
-        end = dict(target=y, losses=losses) if place == last else {}
-        self.runner.step(*([x] if place == 0 else []), **end)
+        last_only = dict(target=y, losses=losses) if index == last else {}
+        self.runner.step(*([x] if index == 0 else []), **last_only)
         zero = torch.zeros((), dtype=next(self.part.parameters()).dtype, device=x.device)
-        return torch.stack([_whole_tensor(loss) for loss in losses]).sum() if losses else zero
+        return torch.stack([_full_tensor(loss) for loss in losses]).sum() if losses else zero
 
     def full_state(self) -> dict[str, Tensor]:
-        """The plain model's weights, on every rank."""
-        mine = dict(self.model.named_parameters())
-        held: list = [None] * self.plan.pp
-        own = {name: _whole_tensor(mine[name]) for name in self.own}
-        dist.all_gather_object(held, own, group=self.mesh.get_group("pp"))
-        return {name: tensor for part in held for name, tensor in part.items()}
+        """The full weights by their names in the plain model, on every rank."""
+        parameters = dict(self.model.named_parameters())
+        by_stage: list = [None] * self.plan.pp
+        local = {name: _full_tensor(parameters[name]) for name in self.local_names}
+        dist.all_gather_object(by_stage, local, group=self.mesh.get_group("pp"))
+        return {name: tensor for weights in by_stage for name, tensor in weights.items()}
 
 
-def _whole_tensor(tensor: Tensor) -> Tensor:
+def _full_tensor(tensor: Tensor) -> Tensor:
     tensor = tensor.detach()
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.clone()
 

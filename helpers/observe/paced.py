@@ -98,10 +98,11 @@ class PacedLinear(nn.Linear):
 
     def __init__(self, in_features: int, out_features: int, *, forward_seconds: float, backward_seconds: float):
         super().__init__(in_features, out_features)
-        self.runs = [partial(paced, seconds=seconds) for seconds in (forward_seconds, backward_seconds)]
+        self.forward_seconds, self.backward_seconds = forward_seconds, backward_seconds
 
     def forward(self, x: Tensor) -> Tensor:
-        return PacedFunction.apply(*self.runs, F.linear, _linear_gradients, x, self.weight, self.bias)
+        runs = [partial(paced, seconds=seconds) for seconds in (self.forward_seconds, self.backward_seconds)]
+        return PacedFunction.apply(*runs, F.linear, _linear_gradients, x, self.weight, self.bias)
 
 
 def _linear_gradients(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:

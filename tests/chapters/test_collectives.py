@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.chapters import nccl_programs
-from helpers.chapters.collectives import outcomes
+from helpers.chapters.collectives import outcomes_of_programs
 from helpers.chapters.nccl_programs import e
 from helpers.commands.rehearse import rehearse
 from helpers.observe.torchrun import script_of
@@ -18,7 +18,7 @@ from helpers.observe.torchrun import script_of
 
 def test_six_programs_do_on_gloo_and_on_nccl_what_chapter_01_says():
     waits, above = "stands still", "stands still with a large x"
-    assert outcomes() == {
+    assert outcomes_of_programs() == {
         "a": (waits, above),
         "b": ("runs", above),
         "c": ("runs", "runs"),
@@ -57,4 +57,4 @@ def test_chapter_03_shows_the_step_that_its_rehearsals_take_and_every_mend_finds
     (shown,) = ("".join(cell["source"]) for cell in cells if cell["id"] == "gpu-step")
     source = inspect.getsource(nccl_programs.step)
     assert shown.strip() == source.strip()
-    assert [source.count(old) for old in nccl_programs.MENDS] == [1] * 5
+    assert [source.count(old) for old in nccl_programs.FIXES] == [1] * 5

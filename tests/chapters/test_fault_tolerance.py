@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from helpers.chapters.fault_tolerance import DAMAGED, KILLED, REFUSED, beside_torch, damages
+from helpers.chapters.fault_tolerance import DAMAGED, KILLED, REFUSED, compare_with_torch, damage_checkpoints
 
 SAID = {
     **dict.fromkeys(KILLED, "step_00020 is being written, or its save was interrupted"),
@@ -21,10 +21,10 @@ SAID = {
 
 def test_every_damage_is_named_and_the_older_checkpoint_is_offered():
     assert SAID.keys() == {*KILLED, *REFUSED, *DAMAGED}
-    for (name, says), row in zip(SAID.items(), damages(*SAID), strict=True):
-        assert re.search(says, row.said) and row.offered == "step_00010", (name, row)
+    for (name, says), row in zip(SAID.items(), damage_checkpoints(*SAID), strict=True):
+        assert re.search(says, row.error) and row.offered == "step_00010", (name, row)
 
 
 def test_torchs_own_checkpoint_holds_the_same_and_is_cut_anew_the_same(ranks):
-    row = beside_torch(ranks, repeats=1)
+    row = compare_with_torch(ranks, repeats=1)
     assert row.equal.startswith("equal:") and row.our_stall < row.ours and row.torch_stall < row.torch

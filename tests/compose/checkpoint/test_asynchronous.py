@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.chapters.fault_tolerance import values_in
+from helpers.chapters.fault_tolerance import full_tensors_of
 from helpers.compose import Plan
 from helpers.compose.checkpoint import AsyncSaver, Keeper, newest, step_folder
 from tests.compose.checkpoint.small import TWO, said_by, saved_on, train, trainer_of
@@ -71,7 +71,7 @@ def updated_while_written(place, plan):
 def test_an_update_after_the_call_does_not_leak_in(ranks, place, plan):
     assert ranks[:2].run(updated_while_written, place, plan) == [4, 4]
     for number in range(2):
-        expected, got = (values_in(place / f"{when}_{number}") for when in ("at_once", "later"))
+        expected, got = (full_tensors_of(place / f"{when}_{number}") for when in ("at_once", "later"))
         assert expected.keys() == got.keys() and all(torch.equal(expected[name], got[name]) for name in got)
         manifests = [json.loads((place / f"{n}_{number}" / "manifest.json").read_text()) for n in ("at_once", "later")]
         assert manifests[0] == manifests[1]

@@ -10,7 +10,7 @@ import sys
 import cloudpickle
 import pytest
 
-from helpers.chapters.fault_tolerance import DAMAGED, flip
+from helpers.chapters.fault_tolerance import DAMAGED, flip_bit
 from helpers.compose.checkpoint import newest, step_folder
 from helpers.compose.checkpoint.checks import problem_of
 from helpers.compose.checkpoint.manifest import MANIFEST
@@ -40,7 +40,10 @@ def changed(path, old, new):
 
 HARMS = {
     "a tensor": (DAMAGED["flipped"], "rank_1.pt is damaged: .*the checksum of [a-z_]+ of blocks"),
-    "the end": (lambda at: flip(at / "rank_1.pt", -1), "rank_1.pt is damaged: .*though all of its tensors are whole"),
+    "the end": (
+        lambda at: flip_bit(at / "rank_1.pt", -1),
+        "rank_1.pt is damaged: .*though all of its tensors are whole",
+    ),
     "half": (DAMAGED["half"], r"rank_1.pt has [\d,]+ of [\d,]+ bytes"),
     "gone": (DAMAGED["no_file"], "rank_0.pt is missing"),
     "a number": (lambda at: changed(at / MANIFEST, '"numel": 1', '"numel": 2'), "cannot be read .its checksum"),
@@ -83,7 +86,7 @@ def loaded(folder):
 
 
 def test_a_load_offers_the_newest_whole_one_on_every_rank(ranks, run):
-    flip(step_folder(run, 30) / "rank_1.pt")
+    flip_bit(step_folder(run, 30) / "rank_1.pt")
     (step_folder(run, 20) / "rank_0.pt").unlink()
     for said in ranks[:2].run(loaded, step_folder(run, 30)):
         assert "step_00030/rank_1.pt is damaged" in said and said.endswith(f"beside it is {step_folder(run, 10)}")
@@ -112,5 +115,5 @@ def of_the_first_format(folder):
 def test_an_older_format_is_loaded_and_its_damage_is_named_by_file(ranks, run):
     of_the_first_format(step_folder(run, 30))
     assert ranks[:2].run(loaded, step_folder(run, 30)) == ["", ""]
-    flip(step_folder(run, 30) / "rank_1.pt")
+    flip_bit(step_folder(run, 30) / "rank_1.pt")
     assert "rank_1.pt is damaged" in problem_of(step_folder(run, 30))

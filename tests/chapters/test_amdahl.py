@@ -1,4 +1,4 @@
-"""Steps of which one part is divided: no rank is done before its share is, and all wait for the part that one does."""
+"""Steps of which one part is divided: no rank ends before its share, and all wait for the part that one rank does."""
 
 import os
 
