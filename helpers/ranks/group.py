@@ -187,7 +187,7 @@ class WireGroup:
         if error is not None or self.session.link is None:
             work.finish(error and self._in_words(work, error))
         elif isinstance(work, MessageWork):
-            self.session.link.hold(self._due(work), work.finish)
+            self.session.link.hold(self._arrival_time(work), work.finish)
         else:
             self._deliver_in_order(work)
 
@@ -199,7 +199,7 @@ class WireGroup:
                 work = self.delivered.pop(self.next_delivery)
                 self.next_delivery += 1
                 if work.inner is not None:
-                    self.session.link.hold(self._due(work), work.finish)
+                    self.session.link.hold(self._arrival_time(work), work.finish)
 
     def _in_words(self, work: WireWork, error: BaseException) -> BaseException:
         """gloo's error; for a timeout, with the ranks that never came."""
@@ -210,7 +210,7 @@ class WireGroup:
         who = {"ranks": rank_names(missing), "count": len(missing), "seconds": time.perf_counter() - work.started}
         return RuntimeError(words("timed_out", **what, **who))
 
-    def _due(self, work: WireWork) -> float:
+    def _arrival_time(self, work: WireWork) -> float:
         """When the emulated link would have delivered it."""
         link, sig = self.session.link, work.signature
         end = link.between(self.ranks, self.rank, getattr(work, "peer", None))
@@ -287,7 +287,7 @@ class WireGroup:
 
     def _withdrawn(self) -> tuple[Words, int] | None:
         """A rank whose real group would not take an operation that this rank has issued: nobody can complete it."""
-        for work in self._own():
+        for work in self._pending_works():
             if work.inner is not None and not isinstance(work, MessageWork):
                 for rank in range(self.size):
                     entry = self.board.read(rank, work.sequence)
@@ -303,11 +303,11 @@ class WireGroup:
 
     def release(self) -> None:
         """Nothing of this group is pending any more, or ever will be; its board goes with the last reference."""
-        self.is_released, own = True, self._own()
-        for work in own:
+        self.is_released, works = True, self._pending_works()
+        for work in works:
             work.finish(WireError(words["destroyed"]))
-        if own:
+        if works:
             self.connections.close()  # for a thread that waits inside gloo
 
-    def _own(self) -> list[WireWork]:
+    def _pending_works(self) -> list[WireWork]:
         return [work for group, work in self.session.works() if group is self]

@@ -31,9 +31,9 @@ def write_error_file(text: str) -> None:
     The format: torch.distributed.elastic.multiprocessing.errors.
     """
     if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
-        told = {"message": {"message": text, "extraInfo": {"timestamp": str(int(time.time()))}}}
+        report = {"message": {"message": text, "extraInfo": {"timestamp": str(int(time.time()))}}}
         with suppress(OSError):
-            Path(path).write_text(json.dumps(told), encoding="utf-8")
+            Path(path).write_text(json.dumps(report), encoding="utf-8")
 
 
 def leave(code: int) -> NoReturn:

@@ -130,12 +130,12 @@ def card_bytes(memory: str | int | None, num_ranks: int, device: str = "card") -
         return 0
     if memory is None:
         return max(1, available_memory() // num_ranks)
-    num_bytes, whole = parse_bytes(memory, "memory"), total_memory()
-    if num_bytes * num_ranks > whole:
+    num_bytes, total = parse_bytes(memory, "memory"), total_memory()
+    if num_bytes * num_ranks > total:
         raise ValueError(
             f"{num_ranks} practice cards of {format_bytes(num_bytes)} would hold "
-            f"{format_bytes(num_bytes * num_ranks)}, but this machine has {format_bytes(whole)} of memory: "
-            f"use memory={format_bytes(whole // num_ranks)!r} or less, or fewer ranks."
+            f"{format_bytes(num_bytes * num_ranks)}, but this machine has {format_bytes(total)} of memory: "
+            f"use memory={format_bytes(total // num_ranks)!r} or less, or fewer ranks."
         )
     return num_bytes
 
@@ -152,8 +152,8 @@ def proportional_bytes(pid: int) -> int | None:
 def total_memory() -> int:
     """Bytes of the machine, or the container's limit."""
     limit = _read("/sys/fs/cgroup/memory.max") or _read("/sys/fs/cgroup/memory/memory.limit_in_bytes")
-    whole = psutil.virtual_memory().total
-    return whole if limit is None else min(whole, limit)
+    total = psutil.virtual_memory().total
+    return total if limit is None else min(total, limit)
 
 
 def loopback() -> str:

@@ -37,11 +37,11 @@ def link_seconds(link: Link, name: str, num_bytes: int, num_ranks: int) -> float
     return seconds(name, num_bytes * (num_ranks if name == "all_gather" else 1), num_ranks, link)
 
 
-def link_from_dict(said: dict | None) -> Link | Nodes | None:
+def link_from_dict(fields: dict | None) -> Link | Nodes | None:
     """What `dataclasses.asdict` made of it, once more."""
-    if said is None or "nodes" not in said:
-        return Link(**said) if said else None
-    return Nodes(nodes=said["nodes"], inside=Link(**said["inside"]), across=Link(**said["across"]))
+    if fields is None or "nodes" not in fields:
+        return Link(**fields) if fields else None
+    return Nodes(nodes=fields["nodes"], inside=Link(**fields["inside"]), across=Link(**fields["across"]))
 
 
 class EmulatedLink:

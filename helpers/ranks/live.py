@@ -100,7 +100,7 @@ class Ranks:
             return self._in_place.run(fn, *args, **kwargs)
         blob = pack_call(fn, args, kwargs, num_ranks=self.num_ranks)
         outcome = self._task(("call", blob), range(self.num_ranks), self.timeout)
-        print_by_rank(outcome.texts, outcome.doubts)
+        print_by_rank(outcome.texts, outcome.warnings)
         return [unpack(value) for value in outcome.values]
 
     def cell(self, source: str, ranks: Sequence[int] | None = None, timeout: float | None = None) -> None:
@@ -118,7 +118,7 @@ class Ranks:
         outcome = self._task(("cell", source, name), chosen, timeout or self.timeout, name)
         shown = dict(zip(chosen, outcome.values, strict=True))
         texts = {r: outcome.texts[r] + (shown[r] + "\n" if shown[r] is not None else "") for r in chosen}
-        print_by_rank(texts, outcome.doubts)
+        print_by_rank(texts, outcome.warnings)
 
     def __getitem__(self, which: slice) -> Ranks:
         """`ranks[:2]`: a warm world of the first two ranks' size, with its own processes, kept until `close`."""

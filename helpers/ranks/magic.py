@@ -22,11 +22,11 @@ NO_GROUP = "Default process group has not been initialized"  # so torch begins, 
 
 def with_advice(error: RankError, names: Container[str]) -> RankError:
     """The error of a cell, with a sentence where it asked the ranks for one of the notebook's own `names`."""
-    found = UNKNOWN.search(error.words.en)
-    if found is None or found[1] not in names:
+    match = UNKNOWN.search(error.words.en)
+    if match is None or match[1] not in names:
         return error
-    said = error.words + "\n" + words["notebook.its_own"].format(name=found[1])
-    return RankError(said, kind=error.kind, rank=error.rank, tracebacks=error.tracebacks)
+    message = error.words + "\n" + words["notebook.its_own"].format(name=match[1])
+    return RankError(message, kind=error.kind, rank=error.rank, tracebacks=error.tracebacks)
 
 
 def explain_missing_group(error: BaseException) -> None:
@@ -47,10 +47,10 @@ def _parse(line: str) -> argparse.Namespace:
     parser = _Parser(prog="%%ranks", add_help=False, allow_abbrev=False)
     parser.add_argument("ranks", nargs="?", default=None)
     parser.add_argument("--timeout", type=float, default=None)
-    found = parser.parse_args(shlex.split(line.partition("#")[0]))
-    if found.ranks is not None:
-        found.ranks = _numbers(found.ranks)
-    return found
+    options = parser.parse_args(shlex.split(line.partition("#")[0]))
+    if options.ranks is not None:
+        options.ranks = _numbers(options.ranks)
+    return options
 
 
 def _numbers(text: str) -> list[int]:
@@ -98,10 +98,10 @@ def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
     while trace is not None:
         links.append(trace)
         trace = trace.tb_next
-    ours = [link.tb_frame.f_code.co_filename.startswith(PACKAGE) for link in links]
-    if not links or not ours[-1]:
+    is_ours = [link.tb_frame.f_code.co_filename.startswith(PACKAGE) for link in links]
+    if not links or not is_ours[-1]:
         return links[0] if links else None
-    first = ours.index(True)
+    first = is_ours.index(True)
     if first:
         links[first - 1].tb_next = None
     return links[0]

@@ -136,7 +136,7 @@ class Methods:
     def all_to_all_single(self, output: Tensor, input: Tensor, output_splits, input_splits, opts=None) -> WireWork:
         opts = _filled(c10d.AllToAllOptions(), opts, opts if isinstance(opts, datetime.timedelta) else None)
         taken, given = list(output_splits), list(input_splits)
-        sig = self._own_part(all_to_all_single(output, input, taken, given, self.group.size))
+        sig = self._check_own_part(all_to_all_single(output, input, taken, given, self.group.size))
         return self.group.collective(
             sig, lambda: self.inner.alltoall_base(output, input, taken, given, opts), [output], opts, [input]
         )
@@ -145,10 +145,10 @@ class Methods:
         outputs, inputs = list(outputs), list(inputs)
         opts = _filled(c10d.AllToAllOptions(), opts, opts if isinstance(opts, datetime.timedelta) else None)
         give, take = [describe_tensor(t) for t in inputs], [describe_tensor(t) for t in outputs]
-        sig = self._own_part(crossed_signature("all_to_all", inputs, "all_to_all of a list", give, take))
+        sig = self._check_own_part(crossed_signature("all_to_all", inputs, "all_to_all of a list", give, take))
         return self.group.collective(sig, lambda: self.inner.alltoall(outputs, inputs, opts), outputs, opts, inputs)
 
-    def _own_part(self, sig: Signature) -> Signature:
+    def _check_own_part(self, sig: Signature) -> Signature:
         me = self.group.rank
         if me < len(sig.give) and me < len(sig.take) and sig.give[me] != sig.take[me]:
             rank, sent, taken = self.group.ranks[me], sig.give[me], sig.take[me]

@@ -116,10 +116,10 @@ class Capture(io.TextIOBase):
         self._parts.append(accepted)
         self._buffered += len(accepted)
         if "\n" in accepted or self._buffered > MAX_CHARACTERS:
-            whole, newline, rest = "".join(self._parts).rpartition("\n")
+            complete, newline, rest = "".join(self._parts).rpartition("\n")
             if len(rest) > MAX_CHARACTERS:
-                whole, newline, rest = whole + newline, rest, ""
-            self._emit(whole + newline)
+                complete, newline, rest = complete + newline, rest, ""
+            self._emit(complete + newline)
             self._parts, self._buffered = [rest], len(rest)
         return len(text)
 

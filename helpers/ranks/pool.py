@@ -141,13 +141,13 @@ class Pool:
 
     def _wait_until_ready(self) -> None:
         watch = Watch([RankState(m.rank, m.conn, m.pid) for m in self.members])
-        if lost := watch.meet(START_LIMIT):
+        if lost := watch.wait_for_all(START_LIMIT):
             raise RankError(self._start_failed(lost), kind="died", rank=lost[0].rank)
 
     def _start_failed(self, lost: Sequence[RankState]) -> Words:
-        said = [s.failure.message for s in lost if s.failure] or [_tail(self.folder, s.rank) for s in lost]
+        messages = [s.failure.message for s in lost if s.failure] or [_tail(self.folder, s.rank) for s in lost]
         who = {"ranks": rank_names(s.rank for s in lost), "num_ranks": self.settings.num_ranks}
-        return words["start.failed"].format(**who, said=said[0] or words["start.silent"])
+        return words["start.failed"].format(**who, said=messages[0] or words["start.silent"])
 
     def stop(self) -> None:
         """End every rank at once and remove what they left."""
@@ -174,7 +174,7 @@ class Pool:
             with defer_interrupts():
                 for state in states:
                     if not send_to(state, message):
-                        state.lose()
+                        state.mark_dead()
             verdict = watch.wait_for_verdict(limit)
         except KeyboardInterrupt as cut:
             verdict = "incomplete message" if isinstance(cut, InterruptedMessage) else "interrupted"
@@ -185,7 +185,7 @@ class Pool:
             error = self._explain_and_recover(watch, verdict, difference, cell)
         else:
             verdicts = self.judge.new_verdicts(self._boards())
-            error, outcome.doubts = self.judge.error_of(verdicts, words["after.kept"]), [one.text for one in verdicts]
+            error, outcome.warnings = self.judge.error_of(verdicts, words["after.kept"]), [one.text for one in verdicts]
         here = {member.pid for member in self.members}  # perhaps new ones, after a restart
         self.is_spent = any(state.spent and state.pid in here for state in states)
         if error is None:
@@ -231,7 +231,7 @@ class Pool:
                 watch.settle_or_wait(SETTLE_SECONDS)
             watch.refresh(0.4)
             if verdict == "timeout":
-                report.silent = self._end_silent(watch)
+                report.silent_ranks = self._end_silent(watch)
             for state in watch.states:
                 if state.dead:
                     report.exit_codes[state.rank] = self._zygote().exit_status(state.pid)
@@ -276,14 +276,14 @@ class Pool:
         )  # apart: nobody's variables are lost
         if watch.unfinished or any(s.dead or s.spent for s in watch.states):
             return self._restart()
-        return self._meet_again()
+        return self._regroup()
 
     def _restart(self) -> Words:
         self.stop()
         self.start()
         return words["after.restarted"]
 
-    def _meet_again(self) -> Words:
+    def _regroup(self) -> Words:
         self.generation += 1
         states = [RankState(m.rank, m.conn, m.pid) for m in self.members]
         watch = Watch(states)
@@ -291,7 +291,7 @@ class Pool:
             send_to(state, ("abort", "the ranks meet again after a failure"))
         for state in states:
             send_to(state, ("reinit", self.generation))
-        if watch.meet(REINIT_LIMIT):
+        if watch.wait_for_all(REINIT_LIMIT):
             return self._restart()
         holders = sorted({name for s in states for name in s.value})
         if not holders:

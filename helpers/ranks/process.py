@@ -36,9 +36,9 @@ class ZygoteClient:
         self.lock = threading.RLock()
         self.owner = os.getpid()
         self.log = tempfile.TemporaryFile()
-        self.socket, theirs = socket.socketpair()
-        self.process = (start or _fresh)(theirs, self.log)
-        theirs.close()
+        self.socket, other_end = socket.socketpair()
+        self.process = (start or _fresh)(other_end, self.log)
+        other_end.close()
         self.pending = b""
         self.ready = False
         self.started: list[int] = []
@@ -47,21 +47,21 @@ class ZygoteClient:
 
     def fork(self, spec: dict) -> tuple[int, Connection]:
         """Start one rank; its process id and the kernel's end of its pipe."""
-        ours, theirs = socket.socketpair()
-        with theirs, self.lock:
-            pid = self._started(spec, theirs)
+        kernel_end, other_end = socket.socketpair()
+        with other_end, self.lock:
+            pid = self._started(spec, other_end)
             self.forked.add(pid)
-            return pid, Connection(ours.detach())
+            return pid, Connection(kernel_end.detach())
 
-    def branch(self, module: str, theirs: socket.socket, log: BinaryIO) -> Branch:
+    def branch(self, module: str, other_end: socket.socket, log: BinaryIO) -> Branch:
         """A zygote forked from this one, that imports a module. `log` stays empty: it writes to this one's."""
         with self.lock:
-            return Branch(self._started({"branch": module}, theirs))
+            return Branch(self._started({"branch": module}, other_end))
 
-    def _started(self, request: dict, theirs: socket.socket) -> int:
+    def _started(self, request: dict, other_end: socket.socket) -> int:
         """The process id of what the zygote has started, to which it has given `theirs`."""
         self.wait_until_ready()
-        socket.send_fds(self.socket, [json.dumps(request).encode() + b"\n"], [theirs.fileno()])
+        socket.send_fds(self.socket, [json.dumps(request).encode() + b"\n"], [other_end.fileno()])
         self._read_until(lambda: self.started)
         return self.started.pop(0)
 
@@ -87,7 +87,7 @@ class ZygoteClient:
                 self._read(left)
             return self.exits.get(pid)
 
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return self.owner == os.getpid() and self.process.poll() is None and not self._is_cut()
 
     def _is_cut(self) -> bool:
@@ -104,8 +104,8 @@ class ZygoteClient:
         while not done():
             left = deadline - time.monotonic()
             if left <= 0:
-                said = self._last_words()
-                raise RuntimeError(f"the process that starts the ranks gave no answer in {START_LIMIT:.0f} s.\n{said}")
+                log = self._log_tail()
+                raise RuntimeError(f"the process that starts the ranks gave no answer in {START_LIMIT:.0f} s.\n{log}")
             self._read(left)
 
     def _read(self, limit: float) -> None:
@@ -114,7 +114,7 @@ class ZygoteClient:
             return
         data = self.socket.recv(65536)
         if not data:
-            raise RuntimeError("the process that starts the ranks ended.\n" + self._last_words())
+            raise RuntimeError("the process that starts the ranks ended.\n" + self._log_tail())
         *lines, self.pending = (self.pending + data).split(b"\n")
         for message in map(json.loads, lines):
             match message:
@@ -126,7 +126,7 @@ class ZygoteClient:
                 case {"exited": pid, "status": status}:
                     self.exits[pid] = status
 
-    def _last_words(self) -> str:
+    def _log_tail(self) -> str:
         self.log.seek(0)
         return self.log.read().decode(errors="replace")[-2000:]
 
@@ -168,11 +168,11 @@ class Branch:
         end(self.pid)
 
 
-def _fresh(theirs: socket.socket, log: BinaryIO) -> subprocess.Popen:
+def _fresh(other_end: socket.socket, log: BinaryIO) -> subprocess.Popen:
     environment = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", PYTHONPATH=_python_path())
     return subprocess.Popen(
-        [sys.executable, "-m", "helpers.ranks.zygote", str(theirs.fileno())],
-        pass_fds=[theirs.fileno()],
+        [sys.executable, "-m", "helpers.ranks.zygote", str(other_end.fileno())],
+        pass_fds=[other_end.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
@@ -199,7 +199,7 @@ def zygote(apart: str = "") -> ZygoteClient:
     """
     with _client_lock:
         client = _clients.get(apart)
-        if client is None or not client.alive():
+        if client is None or not client.is_alive():
             if client is not None and client.owner == os.getpid():
                 client.socket.close()
             client = _clients[apart] = ZygoteClient(partial(zygote().branch, apart) if apart and FORKS else None)

@@ -35,7 +35,7 @@ class Report:
         self.states, self.cell, self.folder = list(states), cell, folder
         self.absent = set(range(world_size)) - {s.rank for s in self.states}
         self.exit_codes: dict[int, int | None] = {}
-        self.silent: list[int] = []  # ended since they gave no answer, and wrote down where they were
+        self.silent_ranks: list[int] = []  # ended since they gave no answer, and wrote down where they were
 
     def error(self, verdict: str, *, difference: Words | None = None, seconds: float = 0.0) -> RankError:
         kind, rank, lines = self._headline(verdict, difference, seconds)
@@ -50,11 +50,15 @@ class Report:
             return "interrupted", None, [words["interrupted"], *self.all_places()]
         dead = [s for s in self.states if s.dead]
         if dead:
-            return "died", dead[0].rank, [*map(self.death, dead), *self.raised(_causes(self.states)), *self.waiting()]
+            return (
+                "died",
+                dead[0].rank,
+                [*map(self.death_line, dead), *self.raised_lines(_causes(self.states)), *self.waiting_lines()],
+            )
         if verdict == "failed":
             return self._exception()
         if verdict == "timeout":
-            kind = "deaf" if any(map(_is_deaf, map(self._last_words, self.silent))) else "timeout"
+            kind = "deaf" if any(map(_is_deaf, map(self._last_words, self.silent_ranks))) else "timeout"
             return kind, None, [words["timeout"].format(seconds=seconds), *self.all_places()]
         return self._hang()
 
@@ -62,9 +66,9 @@ class Report:
         wire = [s for s in self.states if s.failure and s.failure.wire_kind == "mismatch"]
         if wire:
             first = min(wire, key=lambda s: s.failure.time)
-            return "mismatch", first.failure.culprit, [first.failure.words, *self.waiting()]
+            return "mismatch", first.failure.culprit, [first.failure.words, *self.waiting_lines()]
         causes = _causes(self.states)
-        return "exception", causes[0].rank, [*self.raised(causes), *self.waiting()]
+        return "exception", causes[0].rank, [*self.raised_lines(causes), *self.waiting_lines()]
 
     def _hang(self) -> Headline:
         gone = [s for s in self.states if s.done]
@@ -78,53 +82,55 @@ class Report:
             why = words["hang.without" if ops else "hang.finished"].format(ranks=rank_names(culprits), ops=ops)
         else:
             why = words["hang.circle"]
-        return "hang", culprits[0] if culprits else None, [why, *self.waiting()]
+        return "hang", culprits[0] if culprits else None, [why, *self.waiting_lines()]
 
     # -- sentences -------------------------------------------------------------------------------------------------
-    def place(self, frames: Sequence[Frame]) -> Words:
+    def describe_place(self, frames: Sequence[Frame]) -> Words:
         return describe_stack(frames, self.cell)
 
-    def raised(self, causes: Sequence[RankState]) -> list[Words]:
+    def raised_lines(self, causes: Sequence[RankState]) -> list[Words]:
         """'rank 1 raised ValueError: …' and its line; equal ones together."""
         texts: dict[tuple[Words, Words], list[int]] = {}
         for state in causes:
             failure = state.failure
             message = failure.words.map(lambda text: text if len(text) < 2000 else text[:2000] + " …")
             text = (Words.of(f"{failure.type_name}: ") + message).map(lambda text: text.rstrip(": "))
-            texts.setdefault((text, self.place(failure.frames)), []).append(state.rank)
+            texts.setdefault((text, self.describe_place(failure.frames)), []).append(state.rank)
         raised = words["raised"]
         return [raised.format(ranks=rank_names(r), text=text, place=place) for (text, place), r in texts.items()]
 
-    def waiting(self) -> list[Words]:
+    def waiting_lines(self) -> list[Words]:
         """Where every rank that had not finished was; equal places together."""
         return self._grouped(s for s in self.states if s.where and (not s.done or _ended_as_consequence(s)))
 
     def all_places(self) -> list[Words]:
         ended = [s.rank for s in self.states if s.done and not s.failure]
         silent = []
-        for rank in self.silent:
+        for rank in self.silent_ranks:
             stack = self._last_words(rank)
             say = words["deaf" if _is_deaf(stack) else "silent"]
-            silent.append(say.format(ranks=rank_names([rank]), place=self.place(stack)))
+            silent.append(say.format(ranks=rank_names([rank]), place=self.describe_place(stack)))
             LOG.info("%s Where its threads were:\n%s", silent[-1].en, self._log_of(rank))
-        return self.waiting() + silent + ([words["had_finished"].format(ranks=rank_names(ended))] if ended else [])
+        return (
+            self.waiting_lines() + silent + ([words["had_finished"].format(ranks=rank_names(ended))] if ended else [])
+        )
 
     def _grouped(self, states: Iterable[RankState]) -> list[Words]:
         places: dict[tuple[tuple[str, ...], Words], list[int]] = {}
         for state in states:
             ops = tuple(dict.fromkeys(op.op for op in state.where.waiting))
-            places.setdefault((ops, self.place(state.where.frames)), []).append(state.rank)
+            places.setdefault((ops, self.describe_place(state.where.frames)), []).append(state.rank)
         return [
             words["wait" if ops else "stand"].format(ranks=rank_names(ranks), count=len(ranks), ops=ops, place=place)
             for (ops, place), ranks in places.items()
         ]
 
-    def death(self, state: RankState) -> Words:
+    def death_line(self, state: RankState) -> Words:
         noted = self._last_words(state.rank)
         frames = noted or (state.where.frames if state.where else [])
         how = {"ranks": rank_names([state.rank]), "how": describe_exit(self.exit_codes.get(state.rank))}
         name = "noted" if noted else "seen" if frames else "alone"
-        return words[f"died.{name}"].format(**how, place=self.place(frames) if frames else "")
+        return words[f"died.{name}"].format(**how, place=self.describe_place(frames) if frames else "")
 
     def _last_words(self, rank: int) -> list[Frame]:
         """The stack that a rank wrote down before it ended itself, or that faulthandler wrote when it crashed."""
@@ -195,8 +201,8 @@ def describe_difference(board: Board, sequence: int, entries: dict[int, BoardEnt
     sides = _sides(entries)
     if len(sides) < 2:
         return words["crossed"].format(**where, what=_crossed(board, entries))
-    said = [_says(board, ranks, entries[ranks[0]]) for ranks in sides]
-    return Words.of("\n  ").join([words["differs"].format(**where), *said])
+    sentences = [_side_line(board, ranks, entries[ranks[0]]) for ranks in sides]
+    return Words.of("\n  ").join([words["differs"].format(**where), *sentences])
 
 
 def odd_one_out(board: Board, entries: dict[int, BoardEntry]) -> int | None:
@@ -259,20 +265,22 @@ def _uneven_words(board: Board, counts: list[int], start: int) -> Words:
     tally = {"group": describe_group(board), "tally": made}
     for rank in few:
         for sequence in range(start, max(counts)):
-            mine, theirs = board.read(rank, sequence), board.read(many, sequence)
-            if theirs is not None and (mine is None or mine.site != theirs.site):
-                skipped = _skipped(board, rank, many, sequence, mine, theirs)
+            skipping, other_entry = board.read(rank, sequence), board.read(many, sequence)
+            if other_entry is not None and (skipping is None or skipping.site != other_entry.site):
+                skipped = _skipped(board, rank, many, sequence, skipping, other_entry)
                 return words["skipped.tally"].format(skipped=skipped, **tally)
     return words["uneven"].format(**tally)
 
 
-def _skipped(board: Board, rank: int, many: int, sequence: int, mine: BoardEntry | None, theirs: BoardEntry) -> Words:
+def _skipped(
+    board: Board, rank: int, many: int, sequence: int, skipping: BoardEntry | None, other_entry: BoardEntry
+) -> Words:
     a, b = board.ranks[rank], board.ranks[many]
-    other = words["skipped.other"].format(b=b, what=theirs.what, place=describe(theirs.site))
+    other = words["skipped.other"].format(b=b, what=other_entry.what, place=describe(other_entry.site))
     call = {"a": a, "number": sequence + 1, "other": other}
-    if mine is None:
+    if skipping is None:
         return words["skipped.never"].format(**call)
-    return words["skipped.another"].format(**call, what=mine.what, place=describe(mine.site))
+    return words["skipped.another"].format(**call, what=skipping.what, place=describe(skipping.site))
 
 
 def _sides(entries: dict[int, BoardEntry]) -> list[list[int]]:
@@ -283,15 +291,20 @@ def _sides(entries: dict[int, BoardEntry]) -> list[list[int]]:
     return sorted(sides.values(), key=len)
 
 
-def _says(board: Board, ranks: list[int], entry: BoardEntry) -> Words:
+def _side_line(board: Board, ranks: list[int], entry: BoardEntry) -> Words:
     who = {"ranks": rank_names(board.ranks[r] for r in ranks), "count": len(ranks)}
     return words["calls"].format(**who, what=entry.what, place=describe(entry.site))
 
 
 def _crossed(board: Board, entries: dict[int, BoardEntry]) -> Words:
-    for a, mine in entries.items():
-        for b, theirs in entries.items():
-            if mine.give and theirs.take and mine.give[b] != theirs.take[a]:
-                ends = {"a": board.ranks[a], "b": board.ranks[b], "gives": mine.give[b], "takes": theirs.take[a]}
-                return words["sends"].format(**ends, place=describe(mine.site), other=describe(theirs.site))
+    for a, entry in entries.items():
+        for b, other in entries.items():
+            if entry.give and other.take and entry.give[b] != other.take[a]:
+                ends = {
+                    "a": board.ranks[a],
+                    "b": board.ranks[b],
+                    "gives": entry.give[b],
+                    "takes": other.take[a],
+                }
+                return words["sends"].format(**ends, place=describe(entry.site), other=describe(other.site))
     return words["disagree"]

@@ -48,14 +48,14 @@ def is_library(path: str) -> bool:
 
 def learner_frame(frames: Sequence[Frame]) -> Frame | None:
     """The innermost frame of the learner's own code: neither a library's, nor the course package's."""
-    own = [f for f in frames if not (is_library(f[0]) or is_engine(f[0]) or is_package(f[0]))]
-    return own[-1] if own else None
+    learners = [f for f in frames if not (is_library(f[0]) or is_engine(f[0]) or is_package(f[0]))]
+    return learners[-1] if learners else None
 
 
 def package_frame(frames: Sequence[Frame]) -> Frame | None:
     """The innermost frame of the course's package below the learner's (`parallel/zero/stage3.py`, for example)."""
-    own = learner_frame(frames)
-    start = frames.index(own) + 1 if own in frames else 0
+    learners = learner_frame(frames)
+    start = frames.index(learners) + 1 if learners in frames else 0
     inside = [f for f in frames[start:] if is_package(f[0])]
     return inside[-1] if inside else None
 
@@ -90,14 +90,14 @@ def _cell_number(path: str) -> int | None:
 
 def describe_stack(frames: Sequence[Frame], current_cell: str | None = None) -> Words:
     """The learner's line, and before it the package's line when the stack goes through the course's own code."""
-    own, inside = learner_frame(frames), package_frame(frames)
-    if own is None and inside is None:
+    learners, inside = learner_frame(frames), package_frame(frames)
+    if learners is None and inside is None:
         return describe(frames[-1]) if frames else words["site.unknown"]
     if inside is None:
-        return describe(own, current_cell)
-    if own is None:
+        return describe(learners, current_cell)
+    if learners is None:
         return describe(inside)
-    return words["site.under"].format(inside=describe(inside), own=describe(own, current_cell))
+    return words["site.under"].format(inside=describe(inside), own=describe(learners, current_cell))
 
 
 def rank_names(ranks: Iterable[int]) -> Words:

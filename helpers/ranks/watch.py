@@ -69,7 +69,7 @@ class RankState:
                 else:
                     self.failure = value
 
-    def lose(self) -> None:
+    def mark_dead(self) -> None:
         self.dead = self.done = True
 
 
@@ -101,7 +101,7 @@ class Watch:
             if limit is not None and self.clock > limit:
                 return "timeout"
             if self.clock >= next_poll:
-                if self.is_deadlocked() and self.still_deadlocked():
+                if self.is_deadlocked() and self.is_still_deadlocked():
                     return "hang"
                 self.poll()
                 next_poll = self.clock + next(polls)
@@ -113,7 +113,7 @@ class Watch:
         while self.unfinished and self.clock < end:
             self.receive(end - self.clock)
 
-    def meet(self, limit: float) -> list[RankState]:
+    def wait_for_all(self, limit: float) -> list[RankState]:
         """Wait until every rank has answered; returns those that have not.
 
         It ends as soon as one rank cannot answer.
@@ -132,13 +132,13 @@ class Watch:
         start = self.clock
         while self.unfinished and self.clock - start < limit * RUNNABLE_FACTOR:
             self.refresh(0.1)
-            if all(s.where and self._waits_still(s) for s in self.unfinished):
+            if all(s.where and self._is_waiting(s) for s in self.unfinished):
                 return
             if self.clock - start >= limit and not any(s.where and s.where.runnable for s in self.unfinished):
                 return
             self.receive(STILL_SECONDS / 2)
 
-    def _waits_still(self, state: RankState) -> bool:
+    def _is_waiting(self, state: RankState) -> bool:
         return self.clock - state.unmoved_since >= STILL_SECONDS and any(op.missing for op in state.where.waiting)
 
     def announce_end(self) -> None:
@@ -174,7 +174,7 @@ class Watch:
                 try:
                     waiting[conn].take(conn.recv(), self.clock)
                 except (EOFError, OSError):
-                    waiting[conn].lose()
+                    waiting[conn].mark_dead()
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -191,10 +191,10 @@ class Watch:
         gone = set(range(self.world_size)) - {s.rank for s in self.unfinished}
         known = [s for s in self.unfinished if s.where.waiting]
         if not known:
-            return bool(gone) or all(_meets(s.where) for s in self.unfinished)
+            return bool(gone) or all(_is_making_group(s.where) for s in self.unfinished)
         return all(any(op.missing and set(op.missing) <= gone | stuck for op in s.where.waiting) for s in known)
 
-    def still_deadlocked(self, limit: float = 1.0) -> bool:
+    def is_still_deadlocked(self, limit: float = 1.0) -> bool:
         """Whether the ranks are deadlocked by new answers of all of them.
 
         An old answer may date from before another rank posted its last operation and finished.
@@ -216,7 +216,7 @@ def _inside_distributed(where: RankStatus) -> bool:
     return any("torch/distributed/" in path for path, _, _ in where.frames[-5:])
 
 
-def _meets(where: RankStatus) -> bool:
+def _is_making_group(where: RankStatus) -> bool:
     """Whether a rank is making a group, outside the wire.
 
     Ranks that all do so, and wait, are making different groups.

@@ -107,14 +107,14 @@ def test_a_deadlock_is_certain_when_new_answers_say_the_same(watch):
     number = next(NUMBERS) + 1
     for rank in (0, 2):
         watch.processes[rank].send(("where", waits_for(1), number))
-    assert watch.still_deadlocked()
+    assert watch.is_still_deadlocked()
 
 
 def test_an_answer_to_an_earlier_question_proves_nothing(watch):
     old_answers_and_one_finished(watch)
     for rank in (0, 2):
         watch.processes[rank].send(("where", waits_for(1), next(NUMBERS)))
-    assert not watch.still_deadlocked(limit=0.05)
+    assert not watch.is_still_deadlocked(limit=0.05)
 
 
 def test_an_answer_to_a_question_of_an_earlier_task_is_no_answer(watch):
@@ -129,19 +129,19 @@ def test_ranks_that_went_on_since_their_last_answer_are_not_deadlocked(watch):
     number = next(NUMBERS) + 1
     watch.processes[0].send(("where", RankStatus(frames=TRAIN, runnable=True), number))
     watch.processes[2].send(("where", waits_for(1), number))
-    assert not watch.still_deadlocked()
+    assert not watch.is_still_deadlocked()
 
 
 def test_ranks_that_finished_since_their_last_answer_are_not_deadlocked(watch):
     old_answers_and_one_finished(watch)
     for rank in (0, 2):
         watch.processes[rank].send(("done", "ok", b"", {"0": 7}, None))
-    assert not watch.still_deadlocked()
+    assert not watch.is_still_deadlocked()
 
 
 def test_no_answer_proves_nothing(watch):
     old_answers_and_one_finished(watch)
-    assert not watch.still_deadlocked(limit=0.05)
+    assert not watch.is_still_deadlocked(limit=0.05)
 
 
 def test_ranks_that_have_all_finished_are_not_deadlocked(watch):
@@ -151,10 +151,10 @@ def test_ranks_that_have_all_finished_are_not_deadlocked(watch):
 
 
 def test_ranks_meet_no_longer_than_all_of_them_can(watch):
-    assert watch.meet(limit=0.05) == watch.states, "nobody has answered"
-    watch.states[1].lose()
+    assert watch.wait_for_all(limit=0.05) == watch.states, "nobody has answered"
+    watch.states[1].mark_dead()
     watch.receive = None  # the others wait for rank 1, and nobody for them
-    assert watch.meet(limit=60) == [watch.states[1]]
+    assert watch.wait_for_all(limit=60) == [watch.states[1]]
 
 
 def test_a_rank_on_its_way_to_its_wait_is_let_come_to_it(watch):

@@ -1,4 +1,4 @@
-"""Turns what the ranks of a rehearsal left into findings: failures, verdicts of NCCL's rules, and habits; causes first."""
+"""Turns what the ranks of a rehearsal left into findings: failures, NCCL's verdicts and habits. Causes come first."""
 
 from __future__ import annotations
 
@@ -20,20 +20,14 @@ _LIMITS = (  # in C++'s words
     "NestedTensorImpl", "data is not allocated yet", "Torch not compiled with CUDA",
     "without ATen_cuda", "_C' has no attribute '_cuda",
 )  # fmt: skip
-_PASSING = (
-    "_call_impl",
-    "_wrapped_call_impl",
-    "wrapper",
-    "inner",
-    "decorate_context",
-)  # between a call and what it does
+_PASSING = ("_call_impl", "_wrapped_call_impl", "wrapper", "inner", "decorate_context")  # frames that only call on
 
 
 @dataclass(frozen=True, kw_only=True)
 class RehearsalOutcome:
     """What a rehearsal left. noted: notes by rank. memory: bytes that each card was meant to have."""
 
-    crew: RehearsalProcesses
+    processes: RehearsalProcesses
     verdict: str
     error: RankError | None
     noted: dict[int, list[dict[str, Any]]]
@@ -45,7 +39,7 @@ class RehearsalOutcome:
     @property
     def is_short(self) -> bool:
         """Whether this machine's memory ends before the cards'."""
-        return self.crew.card_bytes < self.memory
+        return self.processes.card_bytes < self.memory
 
     def __post_init__(self) -> None:
         exits = {rank: line for rank, lines in self.noted.items() for line in lines if line["what"] == "exit"}
@@ -60,16 +54,16 @@ class RehearsalOutcome:
         return {rank: line for rank, lines in self.noted.items() for line in lines if line["what"] == what}
 
 
-def findings_of(scene: RehearsalOutcome) -> tuple[Finding, ...]:
+def findings_of(outcome: RehearsalOutcome) -> tuple[Finding, ...]:
     """All findings, with the one that ended the run first."""
-    failures = _failures(scene)
-    verdicts = [Finding(**vars(one)) for one in scene.crew.verdicts]
+    failures = _failures(outcome)
+    verdicts = [Finding(**vars(one)) for one in outcome.processes.verdicts]
     verdicts = [one for one in verdicts if not any(_is_same(one, other) for other in failures)]
-    if scene.exits or scene.crew.causes or any(state.dead for state in scene.crew.states):
+    if outcome.exits or outcome.processes.causes or any(state.dead for state in outcome.processes.states):
         verdicts = [one for one in verdicts if one.kind != "hangs"]  # they wait for the one that is gone
-    found = [*failures, *verdicts, *_habits(scene)]
-    if scene.verdict == "hang" and not scene.exits and not any(one.is_mistake for one in found):
-        found.append(_stand_still(scene))
+    found = [*failures, *verdicts, *_shared_gpus(outcome)]
+    if outcome.verdict == "hang" and not outcome.exits and not any(one.is_mistake for one in found):
+        found.append(_hang(outcome))
     return tuple(found)
 
 
@@ -78,30 +72,30 @@ def _is_same(verdict: Finding, failure: Finding) -> bool:
     return verdict.kind == failure.kind and verdict.sites[:1] == failure.sites[:1]
 
 
-def _failures(scene: RehearsalOutcome) -> list[Finding]:
+def _failures(outcome: RehearsalOutcome) -> list[Finding]:
     """What ranks raised by themselves; equal ones together."""
     alike: dict[tuple, dict[int, Failure]] = {}
-    for state in scene.crew.causes:
+    for state in outcome.processes.causes:
         failure = state.failure
         if _is_ours(failure):
             continue
-        said = re.sub(r"cuda:\d+", "cuda", str(failure.words))
+        message = re.sub(r"cuda:\d+", "cuda", str(failure.words))
         if failure.type_name == FULL:
-            if scene.is_short:
+            if outcome.is_short:
                 continue
-            said = ""
+            message = ""
         line = None if failure.wire_kind == "mismatch" else learner_frame(failure.frames)
-        alike.setdefault((failure.type_name, said, line), {})[state.rank] = failure
-    return [_failure(scene, failures) for failures in alike.values()]
+        alike.setdefault((failure.type_name, message, line), {})[state.rank] = failure
+    return [_failure(outcome, failures) for failures in alike.values()]
 
 
-def _failure(scene: RehearsalOutcome, failures: dict[int, Failure]) -> Finding:
+def _failure(outcome: RehearsalOutcome, failures: dict[int, Failure]) -> Finding:
     """One mistake that these ranks raised."""
     failure = failures[min(failures)]  # whose ranks are first is a matter of luck
-    mine = learner_frame(failure.frames)
+    line_of_learner = learner_frame(failure.frames)
     chain = [frame for frame in failure.frames if not is_library(frame[0]) and not _is_below(frame[0])]
-    if mine in failure.frames:
-        inside = failure.frames[failure.frames.index(mine) + 1 :]
+    if line_of_learner in failure.frames:
+        inside = failure.frames[failure.frames.index(line_of_learner) + 1 :]
         chain += [frame for frame in inside if is_library(frame[0]) and frame[2] not in _PASSING][-3:]
     kind, cure = ("out of memory", words["full"]) if failure.type_name == FULL else ("error", None)
     text = failure.words.map(in_cudas_words)
@@ -111,7 +105,7 @@ def _failure(scene: RehearsalOutcome, failures: dict[int, Failure]) -> Finding:
         text = Words.of(f"{failure.type_name}: ") + text
     lines = dict.fromkeys(line for one in failures.values() if (line := learner_frame(one.frames)))
     if "invalid device ordinal" in failure.message:
-        cure = words["local"].format(count=scene.nproc)
+        cure = words["local"].format(count=outcome.nproc)
     where = {"ranks": tuple(sorted(failures)), "sites": tuple(lines), "chain": tuple(chain)}
     return Finding(kind=kind, words=text, cure=cure, **where)
 
@@ -153,22 +147,22 @@ def in_cudas_words(text: str) -> str:
     return text
 
 
-def _stand_still(scene: RehearsalOutcome) -> Finding:
+def _hang(outcome: RehearsalOutcome) -> Finding:
     """Ranks that stand still, also under gloo."""
     sites: list[Frame] = []
-    for state in scene.crew.states:
-        mine = learner_frame(state.where.frames) if state.where and not state.done else None
-        if mine and mine not in sites:
-            sites.append(mine)
-    rank = () if scene.error.rank is None else (scene.error.rank,)
-    return Finding(kind="hangs", ranks=rank, sites=tuple(sites), words=scene.error.words)
+    for state in outcome.processes.states:
+        line_of_learner = learner_frame(state.where.frames) if state.where and not state.done else None
+        if line_of_learner and line_of_learner not in sites:
+            sites.append(line_of_learner)
+    rank = () if outcome.error.rank is None else (outcome.error.rank,)
+    return Finding(kind="hangs", ranks=rank, sites=tuple(sites), words=outcome.error.words)
 
 
-def _habits(scene: RehearsalOutcome) -> list[Finding]:
+def _shared_gpus(outcome: RehearsalOutcome) -> list[Finding]:
     """Ranks of one node that use one GPU: in their tensors' collectives, or where torch has to guess."""
     made = []
     for what in ("gpu", "guess"):
-        for lines in _shared(scene, what).values():
+        for lines in _shared(outcome, what).values():
             ranks, last = tuple(lines), lines[max(lines)]
             if any(set(ranks) <= set(one.ranks) for one in made):
                 continue
@@ -181,35 +175,37 @@ def _habits(scene: RehearsalOutcome) -> list[Finding]:
     return made
 
 
-def _shared(scene: RehearsalOutcome, what: str) -> dict[tuple[int, int], dict[int, dict]]:
+def _shared(outcome: RehearsalOutcome, what: str) -> dict[tuple[int, int], dict[int, dict]]:
     """(node, GPU) -> rank -> its note, where two ranks or more share a GPU."""
     found: dict[tuple[int, int], dict[int, dict]] = {}
-    for rank, lines in scene.noted.items():
+    for rank, lines in outcome.noted.items():
         for line in lines:
             if line["what"] == what:
-                found.setdefault((rank // scene.nproc, line["name"]), {})[rank] = line
+                found.setdefault((rank // outcome.nproc, line["name"]), {})[rank] = line
     return {place: lines for place, lines in found.items() if len(lines) > 1}
 
 
-def headline(scene: RehearsalOutcome, found: tuple[Finding, ...]) -> Words:
+def headline(outcome: RehearsalOutcome, found: tuple[Finding, ...]) -> Words:
     """How it ended, in one line."""
-    num = len(scene.crew.states)
+    num = len(outcome.processes.states)
     first = next((one for one in found if one.is_mistake), None)
-    failed = first.ranks if first else tuple(state.rank for state in scene.crew.states if state.failure or state.dead)
-    named = {"count": num, "ranks": rank_names(failed or (0,)), "seconds": scene.crew.clock}
-    named["code"] = next((line["code"] for line in scene.exits.values()), 0)
-    return words[f"ended.{scene.ended}"].format(**named)
+    failed = (
+        first.ranks if first else tuple(state.rank for state in outcome.processes.states if state.failure or state.dead)
+    )
+    named = {"count": num, "ranks": rank_names(failed or (0,)), "seconds": outcome.processes.clock}
+    named["code"] = next((line["code"] for line in outcome.exits.values()), 0)
+    return words[f"ended.{outcome.ended}"].format(**named)
 
 
-def problem(scene: RehearsalOutcome, found: tuple[Finding, ...]) -> Words | None:
+def problem(outcome: RehearsalOutcome, found: tuple[Finding, ...]) -> Words | None:
     """Why nothing can be said, where that is no mistake of the kind that is looked for."""
     if any(one.is_mistake for one in found):
         return None
-    if scene.exits:
-        rank, line = next(iter(scene.exits.items()))
-        said = "".join(scene.crew.states[rank].text).strip().splitlines()[-1:] or ["-"]
-        return words["problem.exit"].format(code=line["code"], said=said[0], ranks=rank_names(scene.exits))
-    for state in scene.crew.causes:
+    if outcome.exits:
+        rank, line = next(iter(outcome.exits.items()))
+        message = "".join(outcome.processes.states[rank].text).strip().splitlines()[-1:] or ["-"]
+        return words["problem.exit"].format(code=line["code"], said=message[0], ranks=rank_names(outcome.exits))
+    for state in outcome.processes.causes:
         name = state.failure.type_name
         if name == "ModuleNotFoundError":
             return words["problem.module"].format(said=state.failure.message)
@@ -217,8 +213,8 @@ def problem(scene: RehearsalOutcome, found: tuple[Finding, ...]) -> Words | None
             return state.failure.words
         if _is_limit(state.failure):
             line = learner_frame(state.failure.frames)
-            said = state.failure.message.splitlines()[0][:300]
-            return words["problem.limit"].format(said=said, place=describe(line) if line else "?")
+            message = state.failure.message.splitlines()[0][:300]
+            return words["problem.limit"].format(said=message, place=describe(line) if line else "?")
         if _is_own_fault(state.failure):
             return words["problem.own"].format(
                 said=f"{name}: {state.failure.message}", place=describe(state.failure.frames[-1])
@@ -226,14 +222,14 @@ def problem(scene: RehearsalOutcome, found: tuple[Finding, ...]) -> Words | None
         if _is_sparse(state.failure):
             return words["stops"].format(what=words["not.sparse"])
         if name == FULL:
-            held, asked = (format_bytes(n) for n in (scene.crew.card_bytes, scene.memory))
+            held, asked = (format_bytes(n) for n in (outcome.processes.card_bytes, outcome.memory))
             return words["short"].format(held=held, memory=asked)
-    if scene.verdict in ("timeout", "interrupted"):
-        return Words.of("\n").join(scene.crew.places)
-    return None if scene.verdict == "ok" else scene.error.words
+    if outcome.verdict in ("timeout", "interrupted"):
+        return Words.of("\n").join(outcome.processes.places)
+    return None if outcome.verdict == "ok" else outcome.error.words
 
 
-def missing(scene: RehearsalOutcome) -> tuple[Words, ...]:
+def missing(outcome: RehearsalOutcome) -> tuple[Words, ...]:
     """What the script uses and no rehearsal can try."""
-    names = {line["name"] for lines in scene.noted.values() for line in lines if line["what"] == "not rehearsed"}
+    names = {line["name"] for lines in outcome.noted.values() for line in lines if line["what"] == "not rehearsed"}
     return tuple(words[f"not.{name}"] for name in sorted(names))

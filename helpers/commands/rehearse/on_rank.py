@@ -49,7 +49,7 @@ def bytes_by_kind() -> dict[str, int]:
         "gradients": _bytes([one.grad for one in parameters if one.grad is not None], known),
         "optimizer state": _bytes(states, known),
     }
-    return found | {"activations and others": memory.held - sum(found.values())}
+    return found | {"activations and others": memory.allocated - sum(found.values())}
 
 
 def _bytes(tensors: list[Tensor], known: set[int]) -> int:
@@ -103,8 +103,8 @@ def run(task: ScriptTask) -> int:
     finally:
         journal.note("end", ok=ok)
         listed = sorted({op for op, _ in messages})
-        told = [(op, messages[op, "number"], messages[op, "bytes"]) for op in listed]
-        rank_notes.note("end", peak=tensor.memory.peak, messages=told)
+        counts = [(op, messages[op, "number"], messages[op, "bytes"]) for op in listed]
+        rank_notes.note("end", peak=tensor.memory.peak, messages=counts)
 
 
 def _keep_journal(rank: int, folder: str) -> None:

@@ -12,7 +12,7 @@ from helpers.ranks import process
 from helpers.ranks.errors import RankError
 from helpers.ranks.limits import loopback
 from helpers.ranks.nccl import NcclVerdict, verdicts_of
-from helpers.ranks.report import Report as Told
+from helpers.ranks.report import Report as EngineReport
 from helpers.ranks.transport import pack_call
 from helpers.ranks.watch import SETTLE_SECONDS, RankState, Watch
 
@@ -64,9 +64,9 @@ class RehearsalProcesses(Watch):
     def __enter__(self) -> RehearsalProcesses:
         return self
 
-    def watched(self, limit: float) -> tuple[str, RankError | None]:
+    def watch(self, limit: float) -> tuple[str, RankError | None]:
         """'ok', 'failed', 'hang', 'timeout' or 'interrupted', and the engine's sentence unless it is 'ok'."""
-        told = Told(self.states, cell=None, folder=self.folder, world_size=len(self.states))
+        report = EngineReport(self.states, cell=None, folder=self.folder, world_size=len(self.states))
         try:
             verdict = self.wait_for_verdict(limit)
             if verdict == "failed":
@@ -77,9 +77,9 @@ class RehearsalProcesses(Watch):
             verdict = "interrupted"
         for state in self.states:
             if state.dead:
-                told.exit_codes[state.rank] = self.zygote.exit_status(state.pid)
-        error = None if verdict == "ok" else told.error(verdict, seconds=self.clock)
-        self.places = told.all_places()
+                report.exit_codes[state.rank] = self.zygote.exit_status(state.pid)
+        error = None if verdict == "ok" else report.error(verdict, seconds=self.clock)
+        self.places = report.all_places()
         self.causes = _causes(self.states)
         self.verdicts = _verdicts(self.folder)  # while those that stand still are in the call in which they wait
         self.announce_end()

@@ -13,7 +13,7 @@ from helpers.ranks.sites import Frame, describe, rank_names
 
 words = book("rehearse")
 WARNING = "warning"
-WRITTEN = {"send": "send/isend", "recv": "recv/irecv"}  # the wire sees one in both
+NAMES_IN_SCRIPTS = {"send": "send/isend", "recv": "recv/irecv"}  # the wire sees one in both
 WRAPPED = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"  # JupyterLab would break inside words
 
 
@@ -46,8 +46,8 @@ class Finding:
         head = words("finding", kind=self.label, ranks=rank_names(self.ranks or (0,)))
         lines = [head, *("  " + line for line in str(self.words).splitlines())]
         places = [str(describe(site)) for site in self.sites]
-        told = [place for place in places[1:] if place not in str(self.words)]  # the words name some already
-        lines += [words("site", place=place) for place in [*places[:1], *told]]
+        parts = [place for place in places[1:] if place not in str(self.words)]  # the words name some already
+        lines += [words("site", place=place) for place in [*places[:1], *parts]]
         if len(self.chain) > 1:
             lines.append(words("chain", calls=[f"{os.path.basename(path)}:{n} {name}" for path, n, name in self.chain]))
         return lines + ([words("cure", cure=self.cure)] if self.cure else [])
@@ -108,12 +108,14 @@ class RehearsalReport:
         by_size: dict[int, list[int]] = {}
         for rank, size in sorted(self.peaks.items()):
             by_size.setdefault(size, []).append(rank)
-        told = [f"{rank_names(ranks)}: {format_bytes(size)}" for size, ranks in by_size.items()]
-        return [words("peaks", peaks=told, memory=format_bytes(self.memory))]
+        parts = [f"{rank_names(ranks)}: {format_bytes(size)}" for size, ranks in by_size.items()]
+        return [words("peaks", peaks=parts, memory=format_bytes(self.memory))]
 
     def _messages(self) -> list[str]:
-        told = [f"{WRITTEN.get(op, op)} {number:,} ({format_bytes(size)})" for op, number, size in self.messages]
-        return [words("messages", messages=told)] if told else []
+        parts = [
+            f"{NAMES_IN_SCRIPTS.get(op, op)} {number:,} ({format_bytes(size)})" for op, number, size in self.messages
+        ]
+        return [words("messages", messages=parts)] if parts else []
 
     def _missing(self) -> list[str]:
         if not self.not_rehearsed:

@@ -85,14 +85,14 @@ def _rehearsed(
 ) -> RehearsalReport:
     start, world = time.monotonic(), nproc * nnodes
     share = max(1, available_memory() // world)
-    held = min(num_bytes, share)
+    card_bytes = min(num_bytes, share)
     with RehearsalProcesses(
-        path, args, nproc=nproc, nnodes=nnodes, folder=folder, card_bytes=held, memory=num_bytes
-    ) as crew:
-        verdict, error = crew.watched(limit)
+        path, args, nproc=nproc, nnodes=nnodes, folder=folder, card_bytes=card_bytes, memory=num_bytes
+    ) as processes:
+        verdict, error = processes.watch(limit)
     noted = {rank: rank_notes.read_notes(rank, folder) for rank in range(world)}
-    scene = findings.RehearsalOutcome(
-        crew=crew, verdict=verdict, error=error, noted=noted, nproc=nproc, folder=folder, memory=num_bytes
+    outcome = findings.RehearsalOutcome(
+        processes=processes, verdict=verdict, error=error, noted=noted, nproc=nproc, folder=folder, memory=num_bytes
     )
     ends = {rank: line for rank, lines in noted.items() for line in lines if line["what"] == "end"}
     number, size = Counter(), Counter()
@@ -100,19 +100,19 @@ def _rehearsed(
         for op, times, num in end["messages"]:
             number[op] += times
             size[op] += num
-    found = findings.findings_of(scene)
+    found = findings.findings_of(outcome)
     return RehearsalReport(
         script=path,
         num_ranks=world,
-        ended=scene.ended,
-        headline=findings.headline(scene, found),
+        ended=outcome.ended,
+        headline=findings.headline(outcome, found),
         memory=num_bytes,
         findings=found,
         peaks={rank: end["peak"] for rank, end in ends.items()},
         messages=tuple((op, number[op], size[op]) for op in sorted(number)),
-        not_rehearsed=findings.missing(scene),
-        printed={state.rank: "".join(state.text) for state in crew.states},
-        problem=findings.problem(scene, found),
+        not_rehearsed=findings.missing(outcome),
+        printed={state.rank: "".join(state.text) for state in processes.states},
+        problem=findings.problem(outcome, found),
         seconds=time.monotonic() - start,
     )
 
@@ -140,17 +140,19 @@ def main(arguments: Sequence[str]) -> int:
     """0 where nothing was found, 1 for a mistake, 2 for a sentence."""
     arguments = list(arguments)
     cut = arguments.index("--") if "--" in arguments else len(arguments)
-    made = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="python -m helpers rehearse",
         description="Run a script for CUDA and NCCL on practice cards on this machine: what would fail on GPUs, where.",
     )
-    made.add_argument("script", help="train.py; its own arguments stand behind two dashes: -- --epochs 1")
-    made.add_argument("--nproc", type=int, default=4, help="ranks on each node, as torchrun's (default: 4)")
-    made.add_argument("--nnodes", type=int, default=1, help="nodes (default: 1)")
-    made.add_argument("--memory", default=MEMORY, help=f"of each GPU (default: {MEMORY})")
-    made.add_argument("--limit", type=float, default=LIMIT, help=f"seconds, then it is stopped (default: {LIMIT:.0f})")
-    made.add_argument("--json", action="store_true", help="the report as JSON, for a program")
-    given = made.parse_args(arguments[:cut])
+    parser.add_argument("script", help="train.py; its own arguments stand behind two dashes: -- --epochs 1")
+    parser.add_argument("--nproc", type=int, default=4, help="ranks on each node, as torchrun's (default: 4)")
+    parser.add_argument("--nnodes", type=int, default=1, help="nodes (default: 1)")
+    parser.add_argument("--memory", default=MEMORY, help=f"of each GPU (default: {MEMORY})")
+    parser.add_argument(
+        "--limit", type=float, default=LIMIT, help=f"seconds, then it is stopped (default: {LIMIT:.0f})"
+    )
+    parser.add_argument("--json", action="store_true", help="the report as JSON, for a program")
+    given = parser.parse_args(arguments[:cut])
     try:
         report = rehearse(
             given.script,

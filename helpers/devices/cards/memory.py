@@ -26,7 +26,7 @@ class CardMemory:
 
     def __init__(self) -> None:
         self.capacity = 1 << 62  # bytes, until `install` says
-        self.held = self.peak = 0
+        self.allocated = self.peak = 0
         self.by_kind: Callable[[], dict[str, int]] | None = None
         self._known: dict[int, tuple[weakref.ref, int]] = {}  # address of a storage in C++: itself, its bytes
         self._freed: deque[int] = deque()  # a destructor may run in any thread at any moment: it appends, no more
@@ -47,44 +47,45 @@ class CardMemory:
             self._forget_freed()
             key = storage._cdata
             reference, before = self._known.get(key, (None, 0))
-            more = num_bytes - before
-            if more > 0 and self.held + more > self.capacity:
-                self._make_room(more)
+            extra = num_bytes - before
+            if extra > 0 and self.allocated + extra > self.capacity:
+                self._make_room(extra)
             append = self._freed.append
             self._known[key] = reference or weakref.ref(storage, lambda _: append(key)), num_bytes
-            self.held += more
-            self.peak = max(self.peak, min(self.held, self.capacity))
+            self.allocated += extra
+            self.peak = max(self.peak, min(self.allocated, self.capacity))
 
-    def now(self) -> int:
+    def allocated_now(self) -> int:
         with self._lock:
             self._forget_freed()
-            return self.held
+            return self.allocated
 
     def restart_peak(self) -> None:
-        self.peak = self.now()
+        self.peak = self.allocated_now()
 
     def _forget_freed(self) -> None:
         with self._lock:
             while self._freed:
-                self.held -= self._known.pop(self._freed.popleft())[1]
+                self.allocated -= self._known.pop(self._freed.popleft())[1]
 
-    def _make_room(self, more: int) -> None:
-        """Complain, in CUDA's manner, if `more` bytes do not fit even after what is free for the asking was freed."""
+    def _make_room(self, extra: int) -> None:
+        """Raise CUDA's error if `extra` bytes do not fit, even after garbage was collected and other threads let go."""
         gc.collect()
         give_up = time.monotonic() + PATIENCE
         self._forget_freed()
-        while self.held + more > self.capacity and time.monotonic() < give_up:
+        while self.allocated + extra > self.capacity and time.monotonic() < give_up:
             time.sleep(0.001)
             self._forget_freed()
-        if self.held + more <= self.capacity:
+        if self.allocated + extra <= self.capacity:
             return
-        free = max(0, self.capacity - self.held)
-        asked, whole, left, held = (format_bytes(n, binary=True) for n in (more, self.capacity, free, self.held))
+        free = max(0, self.capacity - self.allocated)
+        sizes = extra, self.capacity, free, self.allocated
+        needed, capacity, free_bytes, allocated = (format_bytes(size, binary=True) for size in sizes)
         kinds = self.by_kind() if self.by_kind else {}
-        told = ", ".join(f"{kind} {format_bytes(size, binary=True)}" for kind, size in kinds.items() if size)
+        by_kind = ", ".join(f"{kind} {format_bytes(size, binary=True)}" for kind, size in kinds.items() if size)
         raise_or_defer(
             torch.OutOfMemoryError(
-                f"card out of memory. Tried to allocate {asked}. Card 0 has a total capacity of {whole} of which "
-                f"{left} is free. {held} is allocated by PyTorch" + (f": {told}." if told else ".")
+                f"card out of memory. Tried to allocate {needed}. Card 0 has a total capacity of {capacity} of which "
+                f"{free_bytes} is free. {allocated} is allocated by PyTorch" + (f": {by_kind}." if by_kind else ".")
             )
         )

@@ -48,8 +48,8 @@ class MemoryUse:
     def overlaps(self, other: MemoryUse) -> bool:
         if self.start >= other.end or other.start >= self.end:
             return False
-        mine, theirs = self.layout, other.layout
-        if mine is None and theirs is None:
+        watched, theirs = self.layout, other.layout
+        if watched is None and theirs is None:
             return True
         last = max(self.end, other.end)
         if last > _LARGEST:
@@ -83,12 +83,12 @@ class StorageUses:
     """The uses of one storage, with which it dies. home: the stream for which it was allocated, if that was seen."""
 
     def __init__(self, storage: torch.UntypedStorage, home: CardStream | None):
-        self.home, self.num_bytes, self.kept = home, storage.nbytes(), []
-        self.epoch, self.lent = streams.epoch, set()
+        self.home, self.num_bytes, self.uses = home, storage.nbytes(), []
+        self.epoch, self.lent_to = streams.epoch, set()
 
     def races(self, new: MemoryUse, clock: dict[int, int]) -> Iterator[MemoryUse]:
         """Those with which a new use does not agree."""
-        for old in self.kept:
+        for old in self.uses:
             if (old.wrote or new.wrote) and not old.comes_before(clock) and old.overlaps(new):
                 yield old
 
@@ -98,13 +98,13 @@ class StorageUses:
             new.layout is None and new.start <= old.start and old.end <= new.end and (new.wrote or not old.wrote)
         )
         clock = new.stream.clock
-        self.kept = [old for old in self.kept[-_MOST:] if not (covered(old) and old.comes_before(clock))]
-        self.kept.append(new)
+        self.uses = [old for old in self.uses[-_MOST:] if not (covered(old) and old.comes_before(clock))]
+        self.uses.append(new)
 
     def __del__(self, streams=streams, freed=_freed) -> None:  # a process that ends takes a module's names away
-        if self.home is not None and self.kept and self.epoch == streams.epoch:
-            own = {self.home.key, *self.lent}
-            if foreign := [one for one in self.kept if not one.stream.is_queue and one.stream.key not in own]:
+        if self.home is not None and self.uses and self.epoch == streams.epoch:
+            own = {self.home.key, *self.lent_to}
+            if foreign := [one for one in self.uses if not one.stream.is_queue and one.stream.key not in own]:
                 freed.append((self.home, self.num_bytes, foreign))
 
 
@@ -149,10 +149,10 @@ class TensorInCopy(Tensor):
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         given = [one for one in tree_iter((args, kwargs or {})) if isinstance(one, Tensor)]
-        mine = [one for one in given if type(one) is TensorInCopy]
-        for one in mine:
+        watched = [one for one in given if type(one) is TensorInCopy]
+        for one in watched:
             one.__class__ = Tensor  # torch asks for this very type, here and there
-        before = [(one, one._version, _copies(one)) for one in mine]
+        before = [(one, one._version, _copies(one)) for one in watched]
         out = func(*args, **(kwargs or {}))
         given += (made := [one for one in tree_iter(out) if isinstance(one, Tensor)])
         name = getattr(func, "__name__", "")

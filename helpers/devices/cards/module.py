@@ -57,10 +57,10 @@ class CardModule:
 
     # -- memory ----------------------------------------------------------------------------------------------------
     def memory_allocated(self, device=None) -> int:
-        return memory.now()
+        return memory.allocated_now()
 
     def max_memory_allocated(self, device=None) -> int:
-        return max(memory.peak, memory.now())
+        return max(memory.peak, memory.allocated_now())
 
     memory_reserved, max_memory_reserved = memory_allocated, max_memory_allocated  # nothing is kept for later
 
@@ -68,11 +68,12 @@ class CardModule:
         memory.restart_peak()
 
     def mem_get_info(self, device=None) -> tuple[int, int]:
-        return max(0, memory.capacity - memory.now()), memory.capacity
+        return max(0, memory.capacity - memory.allocated_now()), memory.capacity
 
     def memory_summary(self, device=None, abbreviated: bool = False) -> str:
-        held, peak, whole = (format_bytes(n, binary=True) for n in (memory.now(), memory.peak, memory.capacity))
-        return f"card 0: {held} allocated, at most {peak}, of {whole}"
+        sizes = memory.allocated_now(), memory.peak, memory.capacity
+        allocated, peak, capacity = (format_bytes(size, binary=True) for size in sizes)
+        return f"card 0: {allocated} allocated, at most {peak}, of {capacity}"
 
     # -- random numbers --------------------------------------------------------------------------------------------
     manual_seed, seed, initial_seed = card_generator.manual_seed, card_generator.seed, card_generator.initial_seed
@@ -101,8 +102,8 @@ def register() -> None:
     torch.__future__.set_swap_module_params_on_conversion(True)  # otherwise module.to("card") unties tied weights
     torch.backends.mha.set_fastpath_enabled(False)  # in evaluation, which packs a padded batch into a nested tensor
     torch.nn.Module.load_state_dict = _copying(torch.nn.Module.load_state_dict)
-    ours = "synchronize current_stream set_stream empty_cache memory_allocated memory_reserved max_memory_allocated "
-    for name in (ours + "max_memory_reserved reset_peak_memory_stats").split():
+    names = "synchronize current_stream set_stream empty_cache memory_allocated memory_reserved max_memory_allocated "
+    for name in (names + "max_memory_reserved reset_peak_memory_stats").split():
         setattr(torch.accelerator, name, getattr(torch.card, name))  # the Python guard of a device has none of these
 
 

@@ -120,15 +120,20 @@ class _Plan:
     def __init__(self, func):
         self.name = func._schema.name.partition("::")[2]
         self.waits = bool(_WAITS.intersection(func.tags))
-        told = "c10d" in func.namespace  # by the wire
-        self.fills = not (told or "empty" in self.name)
-        blind = told or self.name in _BLIND or self.name.endswith("_like") or self.name[:4] in ("new_", "empt", "sym_")
+        is_collective = "c10d" in func.namespace  # by the wire
+        self.fills = not (is_collective or "empty" in self.name)
+        is_ignored = (
+            is_collective
+            or self.name in _BLIND
+            or self.name.endswith("_like")
+            or self.name[:4] in ("new_", "empt", "sym_")
+        )
         roles = []
         for position, one in enumerate(func._schema.arguments):
             if "Tensor" in str(one.type):
                 writes = one.alias_info is not None and one.alias_info.is_write
                 is_view = one.alias_info is not None and not writes
-                roles.append((position, one.name, None if blind or is_view else writes))
+                roles.append((position, one.name, None if is_ignored or is_view else writes))
         self.roles = tuple(roles)
 
 
@@ -173,7 +178,7 @@ def lend_to_stream(card: Tensor, stream: CardStream) -> None:
     """`record_stream`: its memory is not given away before this stream is done with it."""
     report_race = memory_uses.uses_of(card._raw.untyped_storage())
     if report_race is not None:
-        report_race.lent.add(stream.key)
+        report_race.lent_to.add(stream.key)
 
 
 def _touch(raw: Tensor, stream: CardStream, tick: int, wrote: bool, site: Frame) -> MemoryUse | None:

@@ -200,16 +200,16 @@ def backward() -> Iterator[None]:
         yield
         return
     caller, before = current(), getattr(_local, "stream", None)
-    own = caller.backward = caller.backward or CardStream(key=caller.key, is_queue=True)
-    own.site = call_site()
+    stream = caller.backward = caller.backward or CardStream(key=caller.key, is_queue=True)
+    stream.site = call_site()
     for one in list(_all):
         if one is caller or one.has_graph:
-            own.comes_after(one.clock)
+            stream.comes_after(one.clock)
     _local.stream = None
-    _backwards.append(own)
+    _backwards.append(stream)
     try:
         yield
     finally:
         _backwards.pop()
         _local.stream = before
-        caller.comes_after(own.clock)
+        caller.comes_after(stream.clock)

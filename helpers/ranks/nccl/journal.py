@@ -104,9 +104,9 @@ class JournalReader:
         with open(self.path, "rb") as file:
             file.seek(self.offset)
             text = file.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self.offset += len(whole)
-        return self.take(map(json.loads, whole.splitlines()))
+        complete = text[: text.rfind(b"\n") + 1]
+        self.offset += len(complete)
+        return self.take(map(json.loads, complete.splitlines()))
 
     def take(self, lines: Iterable[list]) -> RankProgram:
         self.program = RankProgram(self.program.rank, self.program.world_size, self.program.eager)

@@ -53,13 +53,13 @@ class _Case:
         self.programs, self.final, self.made = programs, final, made
         self.records: dict[int, list[Record]] = {rank: one.records for rank, one in programs.items()}
         self.eager = next((one.eager for one in programs.values() if one.eager is not None), None)
-        self.plays: dict[ReplayOptions, Replay] = {}
+        self.replays: dict[ReplayOptions, Replay] = {}
 
     def verdicts(self) -> tuple[NcclVerdict, ...]:
         found = [
             *finding_verdicts(self.programs.values()),
             *self._hangs(),
-            *message_verdicts(self._play(self.eager or False)),
+            *message_verdicts(self._replay(self.eager or False)),
         ]
         ended = {rank for rank, records in self.records.items() if self._is_over(records)}
         found += [*new_group_verdicts(self.programs, ended), *batch_verdicts(self.programs)]
@@ -68,61 +68,62 @@ class _Case:
     @property
     def is_clean(self) -> bool:
         """Whether nothing waits for what may come later."""
-        return not any(one.is_stuck for one in self.plays.values())
+        return not any(one.is_stuck for one in self.replays.values())
 
     def _is_over(self, records: Sequence[Record]) -> bool:
         last = records[-1] if records else None
         return last is not None and (last.kind == "idle" or (last.kind == "end" and last.number == 1))
 
-    def _play(self, eager: bool, **rules: bool) -> Replay:
+    def _replay(self, eager: bool, **rules: bool) -> Replay:
         key = ReplayOptions(eager=eager, **rules)
-        if key not in self.plays:
-            self.plays[key] = Replay(self.records, key, self.made)
-        return self.plays[key]
+        if key not in self.replays:
+            self.replays[key] = Replay(self.records, key, self.made)
+        return self.replays[key]
 
-    def _knot(self, eager: bool, **rules: bool) -> Deadlock | None:
-        """What certainly keeps a play from its end, or None."""
-        played = self._play(eager, **rules)
-        knot = Deadlock(played, self.final) if played.is_stuck else None
-        return knot if knot is not None and knot.core else None
+    def _deadlock(self, eager: bool, **rules: bool) -> Deadlock | None:
+        """What certainly keeps a replay from its end, or None."""
+        replay_of_rules = self._replay(eager, **rules)
+        deadlock = Deadlock(replay_of_rules, self.final) if replay_of_rules.is_stuck else None
+        return deadlock if deadlock is not None and deadlock.cycle else None
 
-    def _of_mode(self, eager: bool) -> list[NcclVerdict]:
+    def _verdicts_of_mode(self, eager: bool) -> list[NcclVerdict]:
         """What hangs under one initialisation."""
-        strict = self._knot(eager)
+        strict = self._deadlock(eager)
         if strict is None:
             return []
         above = deadlock_verdict(HANGS_ABOVE_BUFFER, strict)
-        if (sure := self._knot(eager, buffered=True)) is None:
+        if (sure := self._deadlock(eager, buffered=True)) is None:
             return [above]
         certain = deadlock_verdict(HANGS, sure)
         return [deadlock_verdict(HANGS, strict)] if {*certain.sites} & {*above.sites} else [certain, above]
 
     def _hangs(self) -> list[NcclVerdict]:
         if self.eager is None:
-            lazy, eager = self._of_mode(False), self._of_mode(True)
+            lazy, eager = self._verdicts_of_mode(False), self._verdicts_of_mode(True)
             if lazy and eager:
                 return max(lazy, eager, key=lambda found: BY_SEVERITY.index(found[0].kind))
             if found := lazy or eager:
                 return [self._doubtful(CAN_HANG, bool(eager))] if found else []
             return self._orders(False)
-        own = self._of_mode(self.eager) or self._orders(self.eager)
-        if own or not self._of_mode(not self.eager):
-            return own
+        verdicts = self._verdicts_of_mode(self.eager) or self._orders(self.eager)
+        if verdicts or not self._verdicts_of_mode(not self.eager):
+            return verdicts
         return [self._doubtful(WARNING, not self.eager)]
 
     def _doubtful(self, kind: str, eager: bool) -> NcclVerdict:
-        return deadlock_verdict(kind, self._knot(eager), "eagerly" if eager else "lazily")
+        return deadlock_verdict(kind, self._deadlock(eager), "eagerly" if eager else "lazily")
 
     def _orders(self, eager: bool) -> list[NcclVerdict]:
         """Nothing hangs; would it, if a rank's collectives ran one after the other whatever their groups?"""
-        if self._play(eager).is_stuck or not self._has_groups():
+        if self._replay(eager).is_stuck or not self._has_groups():
             return []
-        knot = self._knot(eager, buffered=True, in_turn=True)
-        return [] if knot is None else [deadlock_verdict(CAN_HANG, knot, "in_turn")]
+        deadlock = self._deadlock(eager, buffered=True, in_turn=True)
+        return [] if deadlock is None else [deadlock_verdict(CAN_HANG, deadlock, "in_turn")]
 
     def _has_groups(self) -> bool:
         """Whether one rank uses more than one group."""
-        return any(len({one.group for one in own if one.is_collective}) > 1 for own in self.records.values())
+        collectives = ([one.group for one in records if one.is_collective] for records in self.records.values())
+        return any(len(set(groups)) > 1 for groups in collectives)
 
 
 class Judge:

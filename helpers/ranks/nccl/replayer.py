@@ -80,7 +80,7 @@ class Replay:
         )  # communicator -> rank -> collective
         self.lanes: defaultdict[tuple, tuple[deque, deque]] = defaultdict(lambda: (deque(), deque()))
         self.arrived: defaultdict[tuple, set[int]] = defaultdict(set)
-        self.odd: list[
+        self.mismatched: list[
             tuple[PostedOperation, MessageRecord, PostedOperation, MessageRecord]
         ] = []  # a send and its receive, which do not agree
         self.awake, self.ready = deque(self.hosts), deque()
@@ -198,7 +198,7 @@ class Replay:
         while sends and receives:
             (sender, sent), (receiver, received) = sends.popleft(), receives.popleft()
             if (sent.tag, sent.form, sent.strides) != (received.tag, received.form, received.strides):
-                self.odd.append((sender, sent, receiver, received))
+                self.mismatched.append((sender, sent, receiver, received))
             if not self.rules.buffered:
                 self._over(sender, sent)
             self._over(receiver, received)
@@ -231,50 +231,54 @@ class Deadlock:
     """What keeps a play from moving. `core`: the nodes of a circle, or a chain whose last node is a host that ended."""
 
     def __init__(self, play: Replay, final: bool):
-        self.play, self.final = play, final
-        self.owed = [node for host in play.hosts.values() for node in _owed(host)]
+        self.replay, self.final = play, final
+        self.awaited = [node for host in play.hosts.values() for node in _awaited_by(host)]
         self.edges = self._edges()
-        self.hopeless = self._hopeless()
-        self.core = self._core()
+        self.never_done = self._find_never_done()
+        self.cycle = self._find_cycle()
 
     # -- who waits for whom ----------------------------------------------------------------------------------------
     def _edges(self) -> dict[Node, list[Node]]:
-        edges: dict[Node, list[Node]] = {host: self._of_host(host) for host in self.play.hosts.values()}
-        for queue in list(self.play.queues.values()):
-            for place, posted in enumerate(queue):
-                edges[posted] = list(posted.deps) if not place else [queue[0]]
-                if not place and posted.runs:
+        edges: dict[Node, list[Node]] = {host: self._of_host(host) for host in self.replay.hosts.values()}
+        for queue in list(self.replay.queues.values()):
+            for position, posted in enumerate(queue):
+                edges[posted] = list(posted.deps) if not position else [queue[0]]
+                if not position and posted.runs:
                     edges[posted] = self._of_collective(posted) if posted.record.is_collective else self._peers(posted)
         return edges
 
     def _of_host(self, host: Host) -> list[Node]:
         if host.meets is not None:
-            here = self.play.arrived[host.meets]
-            return [self.play.hosts[m] for m in self.play.members(host.meets) if m not in here and m in self.play.hosts]
-        return list(host.waits_for) or [one for one in [self._stands_in(host)] if one is not None]
+            here = self.replay.arrived[host.meets]
+            return [
+                self.replay.hosts[m]
+                for m in self.replay.members(host.meets)
+                if m not in here and m in self.replay.hosts
+            ]
+        return list(host.waits_for) or [one for one in [self._operation_of(host)] if one is not None]
 
-    def _stands_in(self, host: Host) -> PostedOperation | None:
+    def _operation_of(self, host: Host) -> PostedOperation | None:
         """In a world that stands still for good: the operation that this host waits for without an end."""
         last = host.records[-1] if host.records and self.final else None
         return host.posted.get(last.number) if last is not None and last.kind in ("wait", "post") else None
 
     def _of_collective(self, posted: PostedOperation) -> list[Node]:
-        running = self.play.running[posted.key]
+        running = self.replay.running[posted.key]
         same = {rank for rank, other in running.items() if other.record.name == posted.record.name}
-        others = (m for m in self.play.members(posted.key) if m not in same and m in self.play.hosts)
+        others = (m for m in self.replay.members(posted.key) if m not in same and m in self.replay.hosts)
         return [self._head_or_host(m, posted.key) for m in others]
 
     def _head_or_host(self, rank: int, key: tuple) -> Node:
-        queue = self.play.queues[rank, key]
-        return queue[0] if queue else self.play.hosts[rank]
+        queue = self.replay.queues[rank, key]
+        return queue[0] if queue else self.replay.hosts[rank]
 
     def _peers(self, posted: PostedOperation) -> list[Node]:
         found = []
         for message in posted.open:
-            if message.peer in self.play.hosts:
-                queue = self.play.queues[message.peer, posted.key]
+            if message.peer in self.replay.hosts:
+                queue = self.replay.queues[message.peer, posted.key]
                 answers = (one for one in queue if not one.runs and _answers(one, posted.rank, message.sends))
-                found.append(next(answers, self.play.hosts[message.peer]))
+                found.append(next(answers, self.replay.hosts[message.peer]))
         return found
 
     # -- what can never move ---------------------------------------------------------------------------------------
@@ -284,38 +288,38 @@ class Deadlock:
         if host.is_blocked or last is None:
             return False
         if last.kind == "idle":
-            return self.final or bool(self.owed)
+            return self.final or bool(self.awaited)
         return last.kind == "end" and last.number == 1
 
-    def _hopeless(self) -> set[Node]:
+    def _find_never_done(self) -> set[Node]:
         """All that waits, less what some day may move."""
-        free = [host for host in self.play.hosts.values() if not self.edges[host] and not self.has_ended(host)]
+        free = [host for host in self.replay.hosts.values() if not self.edges[host] and not self.has_ended(host)]
         waiting: defaultdict[Node, list[Node]] = defaultdict(list)
         left = {node: len(blockers) for node, blockers in self.edges.items()}
         for node, blockers in self.edges.items():
             for one in blockers:
                 waiting[one].append(node)
         free += [node for node, number in left.items() if not number and isinstance(node, PostedOperation)]
-        hopeless = set(self.edges) - set(free)
+        never_done = set(self.edges) - set(free)
         while free:
             for node in waiting[free.pop()]:
                 left[node] -= 1
                 if not left[node]:
-                    hopeless.discard(node)
+                    never_done.discard(node)
                     free.append(node)
-        return hopeless
+        return never_done
 
-    def _core(self) -> list[Node]:
-        starts = self.owed or [queue[0] for queue in self.play.queues.values() if queue]
-        walks = [self._walk(node) for node in starts if node in self.hopeless]
-        return min(walks, key=len, default=[])
+    def _find_cycle(self) -> list[Node]:
+        starts = self.awaited or [queue[0] for queue in self.replay.queues.values() if queue]
+        paths = [self._path_from(node) for node in starts if node in self.never_done]
+        return min(paths, key=len, default=[])
 
-    def _walk(self, node: Node) -> list[Node]:
+    def _path_from(self, node: Node) -> list[Node]:
         """From a node to what it waits for, until a circle is closed or a host has ended."""
         seen: dict[Node, int] = {}
         while node not in seen:
             seen[node] = len(seen)
-            onward = [one for one in self.edges[node] if one in self.hopeless]
+            onward = [one for one in self.edges[node] if one in self.never_done]
             if not onward:
                 return list(seen)[-3:]
             node = min(onward, key=lambda one: seen.get(one, len(seen)))
@@ -323,14 +327,14 @@ class Deadlock:
 
     @property
     def is_circle(self) -> bool:
-        return bool(self.core) and bool(self.edges[self.core[-1]])
+        return bool(self.cycle) and bool(self.edges[self.cycle[-1]])
 
 
 def _answers(other: PostedOperation, rank: int, sends: bool) -> bool:
     return any(one.peer == rank and one.sends != sends for one in other.open)
 
 
-def _owed(host: Host) -> list[Node]:
+def _awaited_by(host: Host) -> list[Node]:
     """What has to come before a host's task is over: itself, if it is blocked, or what its streams wait for."""
     is_over = host.records and host.records[-1].kind in ("idle", "end")
     return [host] if host.is_blocked else [*dict.fromkeys(chain(*host.frontier.values()))] if is_over else []

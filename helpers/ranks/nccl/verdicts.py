@@ -15,8 +15,8 @@ from helpers.ranks.sites import Frame, describe, describe_line, rank_names
 words = book("nccl")
 HANGS, HANGS_ABOVE_BUFFER, CAN_HANG, ERROR, WARNING = "hangs", "hangs above the buffer", "can hang", "error", "warning"
 UNNOTICED = "unnoticed"  # wrong on NCCL, which compares nothing and raises nothing
-SHOWN = 6  # lines of one circle
-MOST = 256  # operations of one batch, above which ranks may split it differently
+MAX_LINES = 6  # lines of one circle
+MAX_BATCH = 256  # operations of one batch, above which ranks may split it differently
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,14 @@ class NcclVerdict:
         return words["said"].format(kind=words["kind." + self.kind], words=self.words, cure=self.cure)
 
 
-def deadlock_verdict(kind: str, knot: Deadlock, extra: str = "") -> NcclVerdict:
+def deadlock_verdict(kind: str, deadlock: Deadlock, extra: str = "") -> NcclVerdict:
     """The verdict about a play that does not move on. extra: the name of a sentence that goes before."""
-    half = _half_batched(knot)
-    name = "half_batched" if half else _pattern(knot)
-    nodes = [node for node in knot.core if not _is_over(node) or not knot.edges[node]]  # who stands in another's line
-    nodes = sorted(nodes, key=_urgency) if knot.is_circle else nodes
+    half = _half_batched_message(deadlock)
+    name = "half_batched" if half else _pattern(deadlock)
+    nodes = [
+        node for node in deadlock.cycle if not _is_over(node) or not deadlock.edges[node]
+    ]  # who stands in another's line
+    nodes = sorted(nodes, key=_urgency) if deadlock.is_circle else nodes
     groups = _groups(nodes)
     lines = _lines(nodes, groups)
     sites = [site for node in nodes if (site := _site(node)) != NO_SITE]
@@ -59,13 +61,13 @@ def deadlock_verdict(kind: str, knot: Deadlock, extra: str = "") -> NcclVerdict:
     return NcclVerdict(kind, ranks, tuple(dict.fromkeys(sites)), text, words[f"cure.{name}"])
 
 
-def _pattern(knot: Deadlock) -> str:
+def _pattern(deadlock: Deadlock) -> str:
     """The name of the mistake that a core shows."""
-    posts = [node for node in knot.core if isinstance(node, PostedOperation)]
-    meeting = [node for node in knot.core if isinstance(node, Host) and node.meets is not None]
+    posts = [node for node in deadlock.cycle if isinstance(node, PostedOperation)]
+    meeting = [node for node in deadlock.cycle if isinstance(node, Host) and node.meets is not None]
     if any(host.record.is_batch and not host.meets[2:] for host in meeting):
         return "first_batch"
-    if not knot.is_circle:
+    if not deadlock.is_circle:
         return "missing"
     if meeting:
         return "first_use" if all(host.meets[2:] for host in meeting) and not posts else "first_orders"
@@ -76,25 +78,25 @@ def _pattern(knot: Deadlock) -> str:
     return "in_line" if any(one.record.messages for one in posts) else "differ"
 
 
-def _half_batched(knot: Deadlock) -> tuple[int, Record] | None:
+def _half_batched_message(deadlock: Deadlock) -> tuple[int, Record] | None:
     """The other side of a message of the core, if it stands there: batched where the message is not, or otherwise."""
-    for node in knot.core:
+    for node in deadlock.cycle:
         record = node.record if isinstance(node, PostedOperation) or node.meets is not None else None
         for message in record.messages if record else ():
-            for other in _standing(knot.play, message.peer):
+            for other in _unfinished_records(deadlock.replay, message.peer):
                 fits = any(one.peer == node.rank and one.sends != message.sends for one in other.messages)
                 if fits and other.is_batch != record.is_batch:
                     return message.peer, other
     return None
 
 
-def _standing(play: Replay, rank: int) -> Iterator[Record]:
+def _unfinished_records(replay: Replay, rank: int) -> Iterator[Record]:
     """What a rank has posted and is not over, and what its host would post now."""
-    for (owner, _), queue in play.queues.items():
+    for (owner, _), queue in replay.queues.items():
         if owner == rank:
             yield from (one.record for one in queue)
-    if rank in play.hosts and play.hosts[rank].meets is not None:
-        yield play.hosts[rank].record
+    if rank in replay.hosts and replay.hosts[rank].meets is not None:
+        yield replay.hosts[rank].record
 
 
 def _urgency(node: Node) -> tuple:
@@ -142,11 +144,11 @@ def _lines(nodes: list[Node], groups: dict[tuple, Words]) -> list[Words]:
     """A line for each place in which ranks stand; those of one place together."""
     places: dict[tuple, list[Node]] = {}
     for node in nodes:
-        places.setdefault(_place(node), []).append(node)
-    return [_line(*place, own, groups) for place, own in [*places.items()][:SHOWN]]
+        places.setdefault(_line_key(node), []).append(node)
+    return [_line(*place, calls_of_rank, groups) for place, calls_of_rank in [*places.items()][:MAX_LINES]]
 
 
-def _place(node: Node) -> tuple:
+def _line_key(node: Node) -> tuple:
     if _is_over(node):
         return "ended", "", NO_SITE
     record = _call(node)
@@ -180,14 +182,14 @@ def describe_operation(
 
 
 # -- what meets and does not agree -----------------------------------------------------------------------------------
-def message_verdicts(play: Replay) -> Iterator[NcclVerdict]:
+def message_verdicts(replay: Replay) -> Iterator[NcclVerdict]:
     """Tags, sizes and strides that differ between a send and the receive that NCCL gives it."""
     sent, received = defaultdict(Counter), defaultdict(Counter)
-    for sender, one, receiver, other in play.odd:
+    for sender, one, receiver, other in replay.mismatched:
         sent[sender.rank, receiver.rank][one.tag] += 1
         received[sender.rank, receiver.rank][other.tag] += 1
     seen = set()
-    for sender, one, receiver, other in play.odd:
+    for sender, one, receiver, other in replay.mismatched:
         pair = sender.rank, receiver.rank
         name = "form" if one.form != other.form else "tags" if one.tag != other.tag else "strides"
         crossed = name != "tags" or sent[pair] == received[pair]
@@ -203,7 +205,7 @@ def new_group_verdicts(programs: Mapping[int, RankProgram], ended: set[int]) -> 
     """new_group is called by all ranks of the world, in one order."""
     calls = {rank: [one for one in program.records if one.kind == "made"] for rank, program in programs.items()}
     for number in range(max(map(len, calls.values()), default=0)):
-        made = {rank: own[number] for rank, own in calls.items() if len(own) > number}
+        made = {rank: calls_of_rank[number] for rank, calls_of_rank in calls.items() if len(calls_of_rank) > number}
         lacking = {rank for rank in calls if rank not in made}
         if len({one.name for one in made.values()}) == 1 and not lacking & ended:
             continue
@@ -218,9 +220,14 @@ def new_group_verdicts(programs: Mapping[int, RankProgram], ended: set[int]) -> 
 
 
 def batch_verdicts(programs: Mapping[int, RankProgram]) -> Iterator[NcclVerdict]:
-    large = {one.site: (rank, one) for rank, own in programs.items() for one in own.records if len(one.messages) > MOST}
+    large = {
+        one.site: (rank, one)
+        for rank, calls_of_rank in programs.items()
+        for one in calls_of_rank.records
+        if len(one.messages) > MAX_BATCH
+    }
     for site, (rank, one) in large.items():
-        text = words["large"].format(rank=rank, number=len(one.messages), most=MOST, place=describe(site))
+        text = words["large"].format(rank=rank, number=len(one.messages), most=MAX_BATCH, place=describe(site))
         yield NcclVerdict(WARNING, (rank,), (site,), text, words["cure.large"])
 
 

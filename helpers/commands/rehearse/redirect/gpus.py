@@ -55,8 +55,8 @@ def begin(gpus_of_node: int) -> None:
 @functools.cache
 def visible() -> tuple[int, ...]:
     """The node's GPUs that this process may use: what CUDA_VISIBLE_DEVICES said when the script first asked."""
-    said = torch.cuda._parse_visible_devices()
-    return tuple(itertools.takewhile(lambda index: isinstance(index, int) and 0 <= index < count, said))
+    devices = torch.cuda._parse_visible_devices()
+    return tuple(itertools.takewhile(lambda index: isinstance(index, int) and 0 <= index < count, devices))
 
 
 def choose(index: int) -> int:

@@ -107,9 +107,9 @@ def _split_group(parent_pg=None, split_ranks=None, *args, **kwargs) -> dist.Proc
         raise RuntimeError("No device associated with the default pg, not safe to split any process groups")
     parent = parent_pg or c10d._get_default_group()
     parent.barrier().wait()
-    members, own = dist.get_process_group_ranks(parent), dist.get_rank(parent)
+    members, own_rank = dist.get_process_group_ranks(parent), dist.get_rank(parent)
     _splits[parent.group_name] += 1
-    ranks = next((sorted(members[r] for r in ranks) for ranks in split_ranks if own in ranks), None)
+    ranks = next((sorted(members[r] for r in ranks) for ranks in split_ranks if own_rank in ranks), None)
     if ranks is None:
         return None
     hashed, name = c10d._hash_ranks_to_str, f"{parent.group_name}/{_splits[parent.group_name]}/{ranks}"

@@ -185,12 +185,12 @@ def _spoken(method: Callable) -> Callable:
 
     @functools.wraps(method)
     def wrapper(self, *args, **kwargs):
-        said = method(self, *args, **kwargs)
-        if isinstance(said, str):
-            return said.replace("card:0", f"cuda:{gpus.gpu_of(self)}").replace("torch.card.", "torch.cuda.")
-        if isinstance(said, tuple):  # a pickle remembers the GPU
-            return said[0], tuple(f"cuda:{gpus.gpu_of(self)}" if one == "card:0" else one for one in said[1])
-        return said
+        value = method(self, *args, **kwargs)
+        if isinstance(value, str):
+            return value.replace("card:0", f"cuda:{gpus.gpu_of(self)}").replace("torch.card.", "torch.cuda.")
+        if isinstance(value, tuple):  # a pickle remembers the GPU
+            return value[0], tuple(f"cuda:{gpus.gpu_of(self)}" if one == "card:0" else one for one in value[1])
+        return value
 
     return wrapper
 
