@@ -51,7 +51,7 @@ Issue = Callable[[], dist.Work]
 
 
 class WireGroup:
-    """The state of one group."""
+    """One process group as the wire sees it. board: None without the check. issued: collectives that gloo works on."""
 
     def __init__(self, session: Session, listeners: Listeners, name: str, ranks: tuple[int, ...], rank: int):
         self.session, self.listeners, self.name, self.ranks, self.rank = session, listeners, name, ranks, rank
@@ -84,7 +84,10 @@ class WireGroup:
         return self._follow(work)
 
     def message(self, name: str, tensors: list, peer: int | None, tag: int, issue: Issue, given: tuple) -> dist.Work:
-        """A send to, or a receive from, `peer`; None: from any source. given: its tag and order, by NCCL's rules."""
+        """A send to, or a receive from, `peer` (None: from any source).
+
+        given: the tag and the memory order of the message, where the rules of another backend ask for them.
+        """
         site, sig = call_site(), message_signature(name, tensors[0])
         with self.order:
             self.session.begin(name)
@@ -202,7 +205,7 @@ class WireGroup:
                     self.session.link.hold(self._arrival_time(work), work.finish)
 
     def _in_words(self, work: WireWork, error: BaseException) -> BaseException:
-        """gloo's error; for a timeout, with the ranks that never came."""
+        """gloo's error. For a timeout it names the ranks that never came."""
         missing = self.missing(work) if is_timeout(error) else []
         if not missing:
             return error
@@ -277,7 +280,7 @@ class WireGroup:
 
     # -- life ------------------------------------------------------------------------------------------------------
     def look(self) -> None:
-        """End all if something has gone wrong on any rank. Reads the peers' messages on the way."""
+        """Read the peers' messages, and end everything if something has gone wrong on any rank."""
         if self.board is None or self.is_released:
             return
         self.channels.drain()
@@ -297,7 +300,7 @@ class WireGroup:
         return None
 
     def cut(self) -> None:
-        """End its connections: nothing more can be sent in it, so its world is over too."""
+        """Close its connections. Nothing more can be sent in it, so its world is over, too."""
         self.session.give_up(words["cut"])
         self.connections.close()
 

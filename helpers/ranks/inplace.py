@@ -26,9 +26,10 @@ def is_launched() -> bool:
 
 
 def write_error_file(text: str) -> None:
-    """What torchrun's report, which stands last when a rank has failed, says of this one: also if it is killed later.
+    """Write what torchrun's report, which is printed last when a rank has failed, says of this rank.
 
-    The format: torch.distributed.elastic.multiprocessing.errors.
+    It is there even if the rank is killed later. The format is that of
+    torch.distributed.elastic.multiprocessing.errors.
     """
     if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         report = {"message": {"message": text, "extraInfo": {"timestamp": str(int(time.time()))}}}
@@ -37,10 +38,11 @@ def write_error_file(text: str) -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End a launched process once its work is done: all that Python does at its end, but for its own destruction.
+    """End a launched process once its work is done, without destroying the interpreter.
 
-    A thread of gloo or of autograd that gives a tensor back asks for the interpreter's lock; where the interpreter is
-    being destroyed, Python before 3.14 ends that thread, and C++ ends the process: SIGABRT (pytorch issue 190489).
+    A thread of gloo or of autograd that gives a tensor back asks for the interpreter's lock. Where the interpreter is
+    being destroyed, Python before 3.14 ends that thread, and C++ then ends the process with SIGABRT (pytorch issue
+    190489). Everything else that Python does at its end is done here.
     """
     for thread in threading.enumerate():
         if not thread.daemon and thread is not threading.current_thread():

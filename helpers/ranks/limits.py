@@ -51,12 +51,12 @@ def check_num_ranks(num_ranks: int) -> None:
 
 
 def load_per_core() -> float:
-    """How many processes want a core where one is, over the last minute, at least 1: limits of time stretch by it."""
+    """How many processes want each core, over the last minute, at least 1. Time limits are multiplied by it."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def folder_prefix() -> str:
-    """How the folders of this kernel's ranks begin: what stays behind can be told from what others use."""
+    """How the folders of this kernel's ranks begin, so that what stays behind can be told from other users' folders."""
     return f"ranks-{os.getpid()}-"
 
 

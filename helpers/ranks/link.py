@@ -38,16 +38,16 @@ def link_seconds(link: Link, name: str, num_bytes: int, num_ranks: int) -> float
 
 
 def link_from_dict(fields: dict | None) -> Link | Nodes | None:
-    """What `dataclasses.asdict` made of it, once more."""
+    """The Link or Nodes of which `dataclasses.asdict` made this dictionary."""
     if fields is None or "nodes" not in fields:
         return Link(**fields) if fields else None
     return Nodes(nodes=fields["nodes"], inside=Link(**fields["inside"]), across=Link(**fields["across"]))
 
 
 class EmulatedLink:
-    """One rank's end of the link: knows when each lane is free, and calls back when a message would have arrived.
+    """One rank's end of the link: it knows when each lane is free, and calls back when a message would have arrived.
 
-    Of Nodes it has two ends with lanes of their own, as a GPU has NVLink beside its network card.
+    For Nodes it has two ends with lanes of their own, as a GPU has NVLink beside its network card.
     """
 
     def __init__(self, link: Link | Nodes):

@@ -30,7 +30,7 @@ def with_advice(error: RankError, names: Container[str]) -> RankError:
 
 
 def explain_missing_group(error: BaseException) -> None:
-    """Let a notebook show a sentence in place of torch's traceback, if a collective was called beside the ranks."""
+    """Let a notebook show a sentence instead of torch's traceback if a collective was called outside the ranks."""
     if isinstance(error, ValueError) and str(error).startswith(NO_GROUP):
         error._render_traceback_ = lambda: str(words["notebook.no_group"]).splitlines()
 

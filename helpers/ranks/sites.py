@@ -33,14 +33,17 @@ def frames_of(frame: FrameType | None) -> list[Frame]:
 
 
 def is_engine(path: str) -> bool:
+    """Whether a file belongs to the engine: this package, the devices, or the redirect that gives scripts a card."""
     return path.startswith((ENGINE + os.sep, DEVICES + os.sep, REDIRECT + os.sep))
 
 
 def is_package(path: str) -> bool:
+    """Whether a file belongs to the course package above the engine, and is no script that learners run as their own."""
     return path.startswith(PACKAGE + os.sep) and not (is_engine(path) or path.startswith(BROKEN_JOBS + os.sep))
 
 
 def is_library(path: str) -> bool:
+    """Whether a file belongs to Python or to an installed library."""
     if path.startswith(PACKAGE + os.sep) or "ipykernel_" in path:
         return False
     return path.startswith((*_LIBRARIES, "<frozen", "<string>")) or "site-packages" in path

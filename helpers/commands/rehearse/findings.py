@@ -111,7 +111,7 @@ def _failure(outcome: RehearsalOutcome, failures: dict[int, Failure]) -> Finding
 
 
 def _is_ours(failure: Failure) -> bool:
-    """What is no mistake that a GPU would find."""
+    """Whether a failure is no mistake that a GPU would find."""
     known = failure.type_name in ("KeyboardInterrupt", "ModuleNotFoundError", "NotRehearsed")
     return known or _is_sparse(failure) or _is_own_fault(failure) or _is_limit(failure)
 
@@ -125,7 +125,7 @@ def _is_below(path: str) -> bool:
 
 
 def _is_limit(failure: Failure) -> bool:
-    """Whether torch wants of the card what no device made of Python has."""
+    """Whether torch wants something of the card that no device made in Python has."""
     return any(sign in failure.message for sign in _LIMITS)
 
 
@@ -148,7 +148,7 @@ def in_cudas_words(text: str) -> str:
 
 
 def _hang(outcome: RehearsalOutcome) -> Finding:
-    """Ranks that stand still, also under gloo."""
+    """Ranks that hang, under gloo as well."""
     sites: list[Frame] = []
     for state in outcome.processes.states:
         line_of_learner = learner_frame(state.where.frames) if state.where and not state.done else None
@@ -159,7 +159,7 @@ def _hang(outcome: RehearsalOutcome) -> Finding:
 
 
 def _shared_gpus(outcome: RehearsalOutcome) -> list[Finding]:
-    """Ranks of one node that use one GPU: in their tensors' collectives, or where torch has to guess."""
+    """Ranks of one node that use one GPU: in their tensors' collectives, or where torch has to guess the GPU."""
     made = []
     for what in ("gpu", "guess"):
         for lines in _shared(outcome, what).values():
@@ -198,7 +198,7 @@ def headline(outcome: RehearsalOutcome, found: tuple[Finding, ...]) -> Words:
 
 
 def problem(outcome: RehearsalOutcome, found: tuple[Finding, ...]) -> Words | None:
-    """Why nothing can be said, where that is no mistake of the kind that is looked for."""
+    """Why the rehearsal cannot say anything, if the reason is not a mistake in the script; otherwise None."""
     if any(one.is_mistake for one in found):
         return None
     if outcome.exits:

@@ -36,7 +36,7 @@ NO_SITE: Frame = ("", 0, "")
 
 @dataclass(slots=True, eq=False)
 class MessageRecord:
-    """One send or receive. peer: a global rank. form: what both sides should agree on."""
+    """One send or receive. peer: a global rank. form: what both sides should agree on, such as "float32 x 4"."""
 
     sends: bool
     peer: int
@@ -48,6 +48,8 @@ class MessageRecord:
 
 @dataclass(slots=True, eq=False)
 class Record:
+    """One line of a journal, see above. in_line: with async_op=False it runs on the current stream."""
+
     kind: str
     number: int = 0
     site: Frame = NO_SITE
@@ -69,7 +71,7 @@ class Record:
 
 @dataclass(frozen=True)
 class RecordedFinding:
-    """Something that a rank has found by itself."""
+    """Something that a rank has found by itself, such as a race."""
 
     rank: int
     kind: str
@@ -90,7 +92,7 @@ class RankProgram:
 
 
 class JournalReader:
-    """One rank's lines as a program: of a file (and later what has been added to it), or given one by one."""
+    """Turns the lines of one rank into a RankProgram: those of a file, also as it grows, or lines given one by one."""
 
     def __init__(self, path: str = ""):
         self.path, self.offset, self.worlds = path, 0, 0
@@ -100,7 +102,7 @@ class JournalReader:
         self.program = RankProgram()
 
     def read(self) -> RankProgram:
-        """What is new in the file, as far as it is whole lines."""
+        """What is new in the file, up to its last complete line."""
         with open(self.path, "rb") as file:
             file.seek(self.offset)
             text = file.read()
@@ -141,7 +143,7 @@ class JournalReader:
                 self.program.records.append(Record(kind, number, self.sites[site], stream, name))
 
     def _name(self, name: str) -> str:
-        """Of a group, as no later world of the process has it."""
+        """The name of a group, made unique among the worlds of this process."""
         return name + "'" * (self.worlds - 1)
 
     def _message(self, sends: bool, peer: int, tag: int, form: str, strides: list[int], site: int) -> MessageRecord:
@@ -231,7 +233,7 @@ def opened(journal: Journal | None) -> Iterator[None]:
 
 
 def keep_open(journal: Journal | None) -> Journal | None:
-    """From now on, this is the journal of the process. The one before."""
+    """From now on, this is the journal of the process. Returns the one before."""
     global _open
     before, _open = _open, journal
     return before
@@ -240,14 +242,16 @@ def keep_open(journal: Journal | None) -> Journal | None:
 def note(
     kind: str, *, what: str = "", stream: int | str | None = None, event: int = 0, ok: bool = True, site=None
 ) -> None:
-    """What the wire does not see: "sync", "record", "wait_event", "wait_for_event", "idle", and "end" (ok: it did not
-    raise). what: the call's name."""
+    """Note what the wire does not see, under the call's name (what).
+
+    kind: "sync", "record", "wait_event", "wait_for_event", "idle" or "end" (ok: whether it ended without an error).
+    """
     if _open is not None:
         _open.line(kind, int(ok) if kind == "end" else event, site, stream, what)
 
 
 def note_finding(kind: str, words: Words, sites: Sequence[Frame], cure: Words | None = None) -> None:
-    """A finding of this rank's own, such as a race; it comes out of verdicts_of as it is."""
+    """Note a finding of this rank's own, such as a race. It comes out of verdicts_of as it is."""
     if _open is not None:
         _open.note_finding(kind, words, sites, cure or Words.of(""))
 

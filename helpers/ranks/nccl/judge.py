@@ -33,16 +33,16 @@ MAX_WAITING_RECORDS = 50_000  # records of a rank that wait for others' in later
 
 
 def replay(journals: Sequence[RankProgram | Iterable[list]], *, final: bool = False) -> tuple[NcclVerdict, ...]:
-    """What NCCL would make of these ranks, the gravest verdict first. A journal: a Program, or a journal's lines.
+    """What NCCL would make of these ranks, with the gravest verdict first. A journal is a RankProgram, or its lines.
 
-    final: the world stands still for good: a rank without an end record stays in the call in which it waits.
+    final: the world hangs forever, so a rank without an end record stays in the call in which it waits.
     """
     programs = [one if isinstance(one, RankProgram) else JournalReader().take(one) for one in journals]
     return _Case({one.rank: one for one in programs}, final).verdicts()
 
 
 def verdicts_of(folder: str, *, final: bool = False) -> tuple[NcclVerdict, ...]:
-    """The same, of the journals in a folder; while the ranks run, and after they have died."""
+    """The verdicts about the journals in a folder, while the ranks run or after they have died."""
     return replay([JournalReader(path).read() for path in journals_in(folder)], final=final)
 
 
@@ -114,7 +114,7 @@ class _Case:
         return deadlock_verdict(kind, self._deadlock(eager), "eagerly" if eager else "lazily")
 
     def _orders(self, eager: bool) -> list[NcclVerdict]:
-        """Nothing hangs; would it, if a rank's collectives ran one after the other whatever their groups?"""
+        """Nothing hangs: would it, if a rank's collectives ran one after the other, whatever their groups?"""
         if self._replay(eager).is_stuck or not self._has_groups():
             return []
         deadlock = self._deadlock(eager, buffered=True, in_turn=True)
@@ -127,7 +127,7 @@ class _Case:
 
 
 class Judge:
-    """Verdicts about live ranks, task by task: what is settled is forgotten, so a long session costs nothing."""
+    """Judges live ranks task by task. What is settled is forgotten, so a long session costs nothing."""
 
     def __init__(self, folder: str):
         self.folder, self.readers = folder, {}
@@ -135,7 +135,7 @@ class Judge:
         self.made: frozenset = frozenset()
 
     def look(self, final: bool = False) -> tuple[NcclVerdict, ...]:
-        """About what the ranks have done since the last look. final: as for `play`."""
+        """The verdicts about what the ranks have done since the last call. final: as for `replay`."""
         for path in journals_in(self.folder):
             new = self.readers.setdefault(path, JournalReader(path)).read()
             known = self.programs.setdefault(new.rank, new)

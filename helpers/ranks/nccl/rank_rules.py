@@ -66,7 +66,7 @@ def check_dtypes(tensors: Iterable[Tensor]) -> None:
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """Contiguous in the order that torch would suggest for it: channels last is, a slice of columns is not."""
+    """Whether a tensor has no gaps in the order that torch suggests: channels last has none, a slice of columns has."""
     if tensor.is_contiguous():
         return True
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -74,7 +74,10 @@ def is_dense(tensor: Tensor) -> bool:
 
 
 def flat_in_memory_order(tensor: Tensor) -> Tensor:
-    """The elements in the order of their memory, which NCCL sends of a dense tensor; others come back as they are."""
+    """The elements in the order of their memory, which is what NCCL sends of a dense tensor.
+
+    Other tensors come back as they are.
+    """
     step = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1 and stride != step:
@@ -84,7 +87,7 @@ def flat_in_memory_order(tensor: Tensor) -> Tensor:
 
 
 def memory_order(tensor: Tensor) -> tuple[int, ...]:
-    """How a dense tensor lies, if it is not contiguous: both sides of a message should agree on it."""
+    """Shape and strides of a tensor that is not contiguous, on which both sides of a message should agree; else ()."""
     return () if tensor.is_contiguous() else (*tensor.shape, *tensor.stride())
 
 
@@ -198,7 +201,7 @@ class NcclOnRank:
             self.races.end_message(work.place)
 
     def future_taken(self, work: WireWork) -> None:
-        """Nobody sees who waits for a future; DDP does in the backward. Races are not looked for from here."""
+        """Nobody sees who waits for a future. DDP does so in the backward. Races are not looked for from here on."""
         if self.races is not None:
             self.races.end_message(work.place)
         if torch._C._current_graph_task_id() != -1:
@@ -227,7 +230,7 @@ def record_journal() -> Iterator[list[list]]:
 
 
 def _as_called(name: str) -> str:
-    """'isend' where the script says so: torch's send is an isend, and a wait."""
+    """ "isend" instead of "send" where the script says so: torch's own send is an isend and a wait."""
     called, frame = set(), sys._getframe(1)
     for _ in range(DEPTH):
         if frame is not None:
@@ -241,7 +244,7 @@ def _flat(tensors: list) -> list[Tensor]:
 
 
 class BatchWork(dist.Work):
-    """The work of a batch: all of its messages."""
+    """The work of a batch: it waits for all its messages."""
 
     def __init__(self, works: list[MessageWork]):
         super().__init__()

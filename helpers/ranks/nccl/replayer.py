@@ -24,8 +24,11 @@ from helpers.ranks.nccl.journal import MessageRecord, Record
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions:
-    """eager: the group's communicator serves all. buffered: a send needs no receive. in_turn: a rank's collectives run
-    one after the other, whatever their groups: where that ends well, all ranks keep one order."""
+    """How a replay differs from NCCL's own rules.
+
+    eager: the group's communicator serves everything. buffered: a send needs no receive. in_turn: a rank's collectives
+    run one after the other, whatever their groups; where that ends well, all ranks keep one order.
+    """
 
     eager: bool = False
     buffered: bool = False
@@ -33,7 +36,7 @@ class ReplayOptions:
 
 
 class PostedOperation:
-    """An operation in its queue."""
+    """An operation in its queue. deps: what its stream waits for. open: messages that have not met their other side."""
 
     __slots__ = ("deps", "done", "key", "open", "rank", "record", "runs", "waiters")
 
@@ -46,6 +49,8 @@ class PostedOperation:
 
 @dataclass(eq=False)
 class Host:
+    """The host program of one rank, at record number `at`. meets: the communicator that it makes with other ranks."""
+
     rank: int
     records: Sequence[Record]
     at: int = 0
@@ -62,27 +67,25 @@ class Host:
 
     @property
     def record(self) -> Record:
-        """Where it stands."""
+        """The record at which the host is."""
         return self.records[min(self.at, len(self.records) - 1)]
 
 
 class Replay:
-    """Plays `programs` (rank -> records) as far as they go. `made`: communicators that were there before."""
+    """A replay of `programs` (rank -> records), as far as they go. made: communicators that existed before.
+
+    mismatched: each send and the receive that it met, with a different tag, form or strides.
+    """
 
     def __init__(self, programs: Mapping[int, Sequence[Record]], rules: ReplayOptions, made: frozenset = frozenset()):
         self.rules, self.made = rules, set(made)
         self.hosts = {rank: Host(rank, records) for rank, records in programs.items()}
-        self.queues: defaultdict[tuple, deque[PostedOperation]] = defaultdict(
-            deque
-        )  # (rank, communicator) -> operations
-        self.running: defaultdict[tuple, dict[int, PostedOperation]] = defaultdict(
-            dict
-        )  # communicator -> rank -> collective
+        # (rank, communicator) -> operations; communicator -> rank -> the collective that it runs
+        self.queues: defaultdict[tuple, deque[PostedOperation]] = defaultdict(deque)
+        self.running: defaultdict[tuple, dict[int, PostedOperation]] = defaultdict(dict)
         self.lanes: defaultdict[tuple, tuple[deque, deque]] = defaultdict(lambda: (deque(), deque()))
         self.arrived: defaultdict[tuple, set[int]] = defaultdict(set)
-        self.mismatched: list[
-            tuple[PostedOperation, MessageRecord, PostedOperation, MessageRecord]
-        ] = []  # a send and its receive, which do not agree
+        self.mismatched: list[tuple[PostedOperation, MessageRecord, PostedOperation, MessageRecord]] = []
         self.awake, self.ready = deque(self.hosts), deque()
         while self.awake or self.ready:
             if self.awake:
@@ -228,11 +231,15 @@ Node = PostedOperation | Host
 
 
 class Deadlock:
-    """What keeps a play from moving. `core`: the nodes of a circle, or a chain whose last node is a host that ended."""
+    """What keeps a replay from moving on.
 
-    def __init__(self, play: Replay, final: bool):
-        self.replay, self.final = play, final
-        self.awaited = [node for host in play.hosts.values() for node in _awaited_by(host)]
+    cycle: operations and hosts that wait for each other in a circle, or a chain whose last node is a host that has
+    ended. never_done: everything that will certainly never be done. final: the ranks will certainly post nothing more.
+    """
+
+    def __init__(self, replay: Replay, final: bool):
+        self.replay, self.final = replay, final
+        self.awaited = [node for host in replay.hosts.values() for node in _awaited_by(host)]
         self.edges = self._edges()
         self.never_done = self._find_never_done()
         self.cycle = self._find_cycle()
@@ -258,7 +265,7 @@ class Deadlock:
         return list(host.waits_for) or [one for one in [self._operation_of(host)] if one is not None]
 
     def _operation_of(self, host: Host) -> PostedOperation | None:
-        """In a world that stands still for good: the operation that this host waits for without an end."""
+        """In a world that hangs forever: the operation for which this host waits without end."""
         last = host.records[-1] if host.records and self.final else None
         return host.posted.get(last.number) if last is not None and last.kind in ("wait", "post") else None
 
@@ -292,7 +299,7 @@ class Deadlock:
         return last.kind == "end" and last.number == 1
 
     def _find_never_done(self) -> set[Node]:
-        """All that waits, less what some day may move."""
+        """All nodes that wait, without those that something may still move."""
         free = [host for host in self.replay.hosts.values() if not self.edges[host] and not self.has_ended(host)]
         waiting: defaultdict[Node, list[Node]] = defaultdict(list)
         left = {node: len(blockers) for node, blockers in self.edges.items()}
@@ -315,7 +322,7 @@ class Deadlock:
         return min(paths, key=len, default=[])
 
     def _path_from(self, node: Node) -> list[Node]:
-        """From a node to what it waits for, until a circle is closed or a host has ended."""
+        """The path from a node along what it waits for, until it closes a circle or reaches a host that has ended."""
         seen: dict[Node, int] = {}
         while node not in seen:
             seen[node] = len(seen)
@@ -335,6 +342,6 @@ def _answers(other: PostedOperation, rank: int, sends: bool) -> bool:
 
 
 def _awaited_by(host: Host) -> list[Node]:
-    """What has to come before a host's task is over: itself, if it is blocked, or what its streams wait for."""
+    """What must come before a host's task is over: the host itself if it is blocked, or what its streams wait for."""
     is_over = host.records and host.records[-1].kind in ("idle", "end")
     return [host] if host.is_blocked else [*dict.fromkeys(chain(*host.frontier.values()))] if is_over else []

@@ -21,8 +21,11 @@ MAX_BATCH = 256  # operations of one batch, above which ranks may split it diffe
 
 @dataclass(frozen=True)
 class NcclVerdict:
-    """kind: "hangs", "hangs above the buffer", "can hang", "error", "unnoticed", "race" or "warning". sites: first the
-    line to point at. words: what happens and where; cure: what to do."""
+    """What NCCL would have done, in words.
+
+    kind: "hangs", "hangs above the buffer", "can hang", "error", "unnoticed", "race" or "warning". sites: first the
+    line to point at. words: what happens and where. cure: what to do.
+    """
 
     kind: str
     ranks: tuple[int, ...]
@@ -40,12 +43,10 @@ class NcclVerdict:
 
 
 def deadlock_verdict(kind: str, deadlock: Deadlock, extra: str = "") -> NcclVerdict:
-    """The verdict about a play that does not move on. extra: the name of a sentence that goes before."""
+    """The verdict about a replay that does not move on. extra: the name of a sentence that goes first."""
     half = _half_batched_message(deadlock)
     name = "half_batched" if half else _pattern(deadlock)
-    nodes = [
-        node for node in deadlock.cycle if not _is_over(node) or not deadlock.edges[node]
-    ]  # who stands in another's line
+    nodes = [node for node in deadlock.cycle if not _is_over(node) or not deadlock.edges[node]]
     nodes = sorted(nodes, key=_urgency) if deadlock.is_circle else nodes
     groups = _groups(nodes)
     lines = _lines(nodes, groups)
@@ -62,7 +63,7 @@ def deadlock_verdict(kind: str, deadlock: Deadlock, extra: str = "") -> NcclVerd
 
 
 def _pattern(deadlock: Deadlock) -> str:
-    """The name of the mistake that a core shows."""
+    """The name of the mistake that the cycle of a deadlock shows."""
     posts = [node for node in deadlock.cycle if isinstance(node, PostedOperation)]
     meeting = [node for node in deadlock.cycle if isinstance(node, Host) and node.meets is not None]
     if any(host.record.is_batch and not host.meets[2:] for host in meeting):
@@ -79,7 +80,7 @@ def _pattern(deadlock: Deadlock) -> str:
 
 
 def _half_batched_message(deadlock: Deadlock) -> tuple[int, Record] | None:
-    """The other side of a message of the core, if it stands there: batched where the message is not, or otherwise."""
+    """The other side of a message of the cycle, if only one of the two sides is batched: its rank and its record."""
     for node in deadlock.cycle:
         record = node.record if isinstance(node, PostedOperation) or node.meets is not None else None
         for message in record.messages if record else ():
@@ -91,7 +92,7 @@ def _half_batched_message(deadlock: Deadlock) -> tuple[int, Record] | None:
 
 
 def _unfinished_records(replay: Replay, rank: int) -> Iterator[Record]:
-    """What a rank has posted and is not over, and what its host would post now."""
+    """What a rank has posted that is not done, and what its host would post now."""
     for (owner, _), queue in replay.queues.items():
         if owner == rank:
             yield from (one.record for one in queue)
@@ -120,7 +121,7 @@ def _site(node: Node) -> Frame:
 
 
 def _groups(nodes: list[Node]) -> dict[tuple, Words]:
-    """What to call each group, where there are two or more; of one alone nobody asks which."""
+    """What to call each group where there are two or more. Where there is one, nobody asks which."""
     records = [record for node in nodes if not _is_over(node) and (record := _call(node)).group]
     used = {record.group: record for record in records}
     if len(used) < 2:
@@ -141,7 +142,7 @@ def _group(record: Record, has_twin: bool) -> Words:
 
 
 def _lines(nodes: list[Node], groups: dict[tuple, Words]) -> list[Words]:
-    """A line for each place in which ranks stand; those of one place together."""
+    """One line for each place at which ranks wait; the ranks at one place share its line."""
     places: dict[tuple, list[Node]] = {}
     for node in nodes:
         places.setdefault(_line_key(node), []).append(node)
@@ -168,8 +169,11 @@ def _line(name: str, what: object, site: Frame, nodes: list[Node], groups: dict[
 def describe_operation(
     record: Record, alone: bool = True, groups: Mapping[tuple, Words] = MappingProxyType({})
 ) -> Words:
-    """'send to rank 1', 'a batch with ranks 0, 2', 'all_reduce of ranks 0, 1'; of several ranks without the peers.
-    groups: what to call them, where that has to be said."""
+    """For example 'send to rank 1', 'a batch with ranks 0, 2' or 'all_reduce of ranks 0, 1'.
+
+    alone: whether it stands for one rank; for several, the peers are left out. groups: what to call the groups, where
+    that has to be said.
+    """
     if record.group in groups:
         return words["what.in_group"].format(what=describe_operation(record, alone), group=groups[record.group])
     if not record.messages:
@@ -183,7 +187,7 @@ def describe_operation(
 
 # -- what meets and does not agree -----------------------------------------------------------------------------------
 def message_verdicts(replay: Replay) -> Iterator[NcclVerdict]:
-    """Tags, sizes and strides that differ between a send and the receive that NCCL gives it."""
+    """Tags, sizes and strides that differ between a send and the receive that NCCL pairs with it."""
     sent, received = defaultdict(Counter), defaultdict(Counter)
     for sender, one, receiver, other in replay.mismatched:
         sent[sender.rank, receiver.rank][one.tag] += 1
@@ -202,7 +206,7 @@ def message_verdicts(replay: Replay) -> Iterator[NcclVerdict]:
 
 
 def new_group_verdicts(programs: Mapping[int, RankProgram], ended: set[int]) -> Iterator[NcclVerdict]:
-    """new_group is called by all ranks of the world, in one order."""
+    """new_group must be called by all ranks of the world, in one order. ended: ranks that will call nothing more."""
     calls = {rank: [one for one in program.records if one.kind == "made"] for rank, program in programs.items()}
     for number in range(max(map(len, calls.values()), default=0)):
         made = {rank: calls_of_rank[number] for rank, calls_of_rank in calls.items() if len(calls_of_rank) > number}
@@ -232,7 +236,7 @@ def batch_verdicts(programs: Mapping[int, RankProgram]) -> Iterator[NcclVerdict]
 
 
 def finding_verdicts(programs: Iterable[RankProgram]) -> Iterator[NcclVerdict]:
-    """What ranks have found by themselves; what they say alike is one."""
+    """What ranks have found by themselves; equal findings of several ranks are one verdict."""
     alike: dict[tuple, list[int]] = {}
     for program in programs:
         for one in program.findings:
