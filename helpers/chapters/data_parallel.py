@@ -19,7 +19,7 @@ from helpers.observe.equality import assert_equal
 from helpers.observe.training import OneProcess, Training
 from helpers.parallel.data_parallel import DataParallel
 from helpers.parallel.ddp import DistributedDataParallel
-from helpers.parallel.shared.devices import VirtualDevices
+from helpers.parallel.shared.virtual_devices import VirtualDevices
 from helpers.ranks import Ranks
 from helpers.records import MemoryBreakdown
 from helpers.workloads import GPT, MLP, GPTConfig, characters, digits, rank_slice, synthetic, token_loss

@@ -21,7 +21,7 @@ from helpers.observe.comms import record_comms
 from helpers.observe.memory import record_memory
 from helpers.observe.torchrun import torchrun
 from helpers.parallel.ddp import DistributedDataParallel
-from helpers.parallel.ddp.sampler import DistributedSampler
+from helpers.parallel.ddp.data import DistributedSampler
 from helpers.parallel.shared.recompute import recompute_blocks
 from helpers.parallel.tensor_parallel import shard_tensor_parallel
 from helpers.parallel.zero import Zero1, Zero3

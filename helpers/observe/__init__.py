@@ -1,18 +1,14 @@
-"""Observe a step from outside, so that the strategies stay free of instruments.
+"""Instruments that observe training steps from outside, so that the strategies contain no measuring code.
 
-comms.py     every operation of torch.distributed, from the wire
-timeline.py  spans of compute (module and optimizer hooks) and of communication (the wire)
-memory.py    bytes by kind over a step, the peak, the curve, and the module that holds them
-alike.py     a recorded DDP step in the words of its prediction
-emulate.py   a simulated DDP step, played by real ranks
-traces.py    torch.profiler on live ranks, a file each, for helpers.commands.traces to read
-magnitudes.py  how large the numbers of a step are, by power of two
-pipeline_runs.py  what chapter 06 runs on live ranks
-composed_by_torch.py  two axes at once by torch's own parts, as compose.Trainer trains
-profiling_runs.py, tuning_runs.py  what chapter 10 runs on live ranks
-scaling_runs.py  what chapter 11 runs on live ranks, emulated cards and links
-checkpoint_runs.py  checkpoints beside torch's own, and damaged in every way
-restarts.py  a job under torchrun that loses a rank or a node; restart_job.py is what its ranks do
-watchdog.py  a page for a training loop of anybody: what goes wrong without an error
-equality.py  is this run equal to one process on the same data?
+comms.py       every operation of torch.distributed that a rank issues
+timeline.py    spans of compute and communication; a recorded step with the names of its prediction
+memory.py      bytes by kind, over time and at the peak (memory_storages.py and memory_positions.py find them)
+magnitudes.py  tensor values by their power of two
+traces.py      torch.profiler on live ranks, one file per rank
+equality.py    whether ranks hold what one process holds
+training.py    one small training under any strategy, compared with one process
+emulate.py     a simulated step that real ranks run in slow motion, on paced.py
+torchrun.py    scripts and modules under torchrun
+restarts.py    a job under torchrun that loses a rank or a node (restart_job.py is what its ranks run)
+watchdog.py    what goes wrong in a training loop without an error
 """

@@ -1,4 +1,7 @@
-"""Record every operation of torch.distributed that this rank issues. The code under observation does not change."""
+"""Records every operation of torch.distributed that one rank issues, without a change of the code that issues them.
+
+Chapters, tests, benchmarks, the grader and the `train` command count messages and bytes with it.
+"""
 
 from __future__ import annotations
 
@@ -11,31 +14,31 @@ import torch.distributed as dist
 from helpers.ranks import wire
 from helpers.records import CommEvent, CommLog
 
-_GRACE = 5.0  # seconds that the end of a recording gives to operations which are still under way
+PENDING_SECONDS = 5.0  # how long the end of a recording waits for operations that are still in flight
 
 
 class CommRecorder:
-    """Collects the events of one rank. `log` may be read while the recording runs and after it."""
+    """Collects the events of one rank. `log` can be read while the recording runs and after it."""
 
     def __init__(self) -> None:
         self._events: list[CommEvent] = []
 
     def add(self, event: CommEvent) -> None:
-        """Called by the wire, on any thread, once an operation has completed."""
+        """Add one event. The wire calls it, on any thread, once an operation has completed."""
         self._events.append(event)
 
     @property
     def log(self) -> CommLog:
-        """What was recorded so far. Joining ranks: `CommLog.merge(ranks.run(step))`."""
+        """What was recorded so far. `CommLog.merge(ranks.run(step))` joins the logs of all ranks."""
         return CommLog(events=tuple(self._events))
 
 
 @contextmanager
 def record_comms() -> Iterator[CommRecorder]:
-    """Inside a rank: `with record_comms() as recorder: step()`, then `recorder.log` is a CommLog.
+    """Record the block, on a rank: `with record_comms() as recorder: step()`, then read `recorder.log`, a CommLog.
 
-    The log has what the wire saw: payload (bytes handed in), group, the caller's line, start and end. An operation that
-    is still under way when the block ends is waited for, at most 5 seconds. ValueError outside a rank.
+    It has each operation with its payload in bytes, group, the caller's line, start and end. The end of the block waits
+    at most 5 seconds for operations that are still in flight. Raises ValueError outside a rank.
     """
     if not dist.is_initialized():
         raise ValueError("record_comms found no process group; call it inside a rank: in %%ranks or in ranks.run")
@@ -49,13 +52,13 @@ def record_comms() -> Iterator[CommRecorder]:
 
 
 def payload_of(op: str, function: Callable[..., object], *arguments: object) -> int:
-    """Inside a rank: the bytes that it hands to `op` ("all_reduce", "send", …) while `function(*arguments)` runs."""
+    """On a rank: the payload in bytes that `function(*arguments)` passes to `op`, such as "all_reduce"."""
     with record_comms() as recorder:
         function(*arguments)
     return recorder.log.payload_bytes(op)
 
 
 def _wait_for_pending() -> None:
-    give_up = time.monotonic() + _GRACE
-    while wire.pending() and time.monotonic() < give_up:
+    deadline = time.monotonic() + PENDING_SECONDS
+    while wire.pending() and time.monotonic() < deadline:
         time.sleep(0.001)

@@ -1,8 +1,8 @@
-"""Equal or not, said in one line: what the ranks hold against what one process holds.
+"""Compares the tensors of ranks with those of one process, and says in one line whether they are equal.
 
-Tolerances (DESIGN, section 4): float64 within 1e-10 of each tensor's norm; float32 max|a - b| within 1e-5 of max|b|; a
-16-bit tensor within 8 of its own rounding steps of max|b|. A gradient that is zero in theory, such as that of
-attention's key bias, holds rounding noise only: give it an absolute tolerance by name.
+Tolerances: float64 within 1e-10 of each tensor's norm; float32 max|a - b| within 1e-5 of max|b|; a 16-bit tensor within
+8 of its own rounding steps of max|b|. A gradient that is zero in theory, such as that of attention's key bias, holds
+only rounding noise: give it an absolute tolerance by name. Chapters, tests and benchmarks prove strategies with it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ def assert_equal(
     rtol: float | None = None,
     atol: Mapping[str, float] | None = None,
 ) -> str:
-    """Compare named tensors with a reference; return a line such as
-    "equal: 148 tensors x 4 ranks, largest difference 3.0e-8".
+    """Compare tensors with a reference by name.
 
-    reference: name to tensor. actual: the same of one process, or a list of such, one a rank. rtol: replaces the
-    tolerance of every dtype. atol: absolute tolerances by name, where * matches anything: {"*.key.bias": 1e-6}.
-    The difference of the line is the relative one, except where an absolute tolerance was given.
-    Raises AssertionError that names rank, tensor, place and both values where they part, also for a missing name or
-    another shape or dtype; ValueError if there is nothing to compare.
+    Returns a line such as "equal: 148 tensors x 4 ranks, largest difference 3.0e-8". The difference is the relative
+    one, except where an absolute tolerance was given. reference: name -> tensor. actual: the same for one process, or a
+    list with one per rank. rtol: replaces the tolerance of every dtype. atol: absolute tolerances by name, where *
+    matches anything: {"*.key.bias": 1e-6}. Raises AssertionError with rank, tensor, index and both values at the
+    largest difference, also for a missing name or another shape or dtype; ValueError if there is nothing to compare.
     """
     by_rank = [actual] if isinstance(actual, Mapping) else list(actual)
     if not reference or not by_rank:
@@ -46,9 +45,9 @@ def assert_equal(
         where = f"rank {rank} of {len(by_rank)}: " if len(by_rank) > 1 else ""
         _check_names(reference, tensors, where)
         for name, expected in reference.items():
-            found = _compare(where + name, expected, tensors[name], rtol, _absolute(name, atol))
-            largest = max(largest, found.difference)
-            problems += [found.problem] if found.problem else []
+            result = _compare(where + name, expected, tensors[name], rtol, _absolute(name, atol))
+            largest = max(largest, result.difference)
+            problems += [result.problem] if result.problem else []
     if problems:
         more = f"\n({len(problems) - 1} more differ)" if len(problems) > 1 else ""
         raise AssertionError(problems[0] + more)
@@ -57,10 +56,10 @@ def assert_equal(
 
 
 def state_of(model: torch.nn.Module) -> dict[str, Tensor]:
-    """Copies of weights, buffers and gradients of `model`, by name, on the CPU: what `assert_equal` compares.
+    """Copies of weights, buffers and gradients of `model`, by name, on the CPU, for `assert_equal` to compare.
 
-    Weights keep their name, a gradient is "<name>.grad"; the "module." of a wrapper is left out. A parameter
-    without a gradient has no ".grad" entry. A tied tensor appears under its first name.
+    A weight keeps its name, without the "module." of a wrapper, and its gradient is "<name>.grad". A parameter without
+    a gradient has no ".grad" entry. A tied tensor appears under its first name.
     """
     state = {}
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
@@ -72,7 +71,7 @@ def state_of(model: torch.nn.Module) -> dict[str, Tensor]:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Comparison:
     difference: float
     problem: str = ""
 
@@ -87,25 +86,25 @@ def _absolute(name: str, atol: Mapping[str, float] | None) -> float | None:
     return next((value for pattern, value in (atol or {}).items() if fnmatch(name, pattern)), None)
 
 
-def _compare(label: str, expected: Tensor, actual: Tensor, rtol: float | None, atol: float | None) -> _Found:
+def _compare(label: str, expected: Tensor, actual: Tensor, rtol: float | None, atol: float | None) -> _Comparison:
     if expected.shape != actual.shape or expected.dtype != actual.dtype:
         shapes = [f"{tuple(t.shape)} {t.dtype}" for t in (actual, expected)]
-        return _Found(float("inf"), f"{label} is {shapes[0]}, expected {shapes[1]}")
+        return _Comparison(float("inf"), f"{label} is {shapes[0]}, expected {shapes[1]}")
     expected, actual = expected.detach().cpu(), actual.detach().cpu()
     if expected.numel() == 0 or torch.equal(expected, actual):
-        return _Found(0.0)
+        return _Comparison(0.0)
     gap = (actual.double() - expected.double()).abs()
     size = 1.0 if atol is not None else _size(expected)
     measured = gap.double().norm() if expected.dtype == torch.float64 and atol is None else gap.max()
     difference = measured.item() / size if size else float("inf")
     limit = atol if atol is not None else rtol if rtol is not None else _tolerance(expected.dtype)
     if difference <= limit:
-        return _Found(difference)
-    return _Found(difference, _describe(label, expected, actual, gap, difference, limit))
+        return _Comparison(difference)
+    return _Comparison(difference, _describe(label, expected, actual, gap, difference, limit))
 
 
 def _size(expected: Tensor) -> float:
-    """What a difference is relative to: the norm in float64, else the largest absolute value."""
+    """What a difference is divided by: the norm in float64, else the largest absolute value."""
     values = expected.double()
     return (values.norm() if expected.dtype == torch.float64 else values.abs().max()).item()
 
@@ -118,14 +117,14 @@ def _tolerance(dtype: torch.dtype) -> float:
 
 def _describe(label: str, expected: Tensor, actual: Tensor, gap: Tensor, difference: float, limit: float) -> str:
     worst = int(gap.nan_to_num(nan=float("inf")).argmax())
-    place = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), expected.shape))
+    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), expected.shape))
     values = f"{actual.flatten()[worst].item():.6g}, expected {expected.flatten()[worst].item():.6g}"
-    text = f"{label} differs at {place}: {values} (difference {_short(difference)}, allowed {_short(limit)})"
+    text = f"{label} differs at {index}: {values} (difference {_short(difference)}, allowed {_short(limit)})"
     return text + _ratio_hint(expected.double().flatten(), actual.double().flatten())
 
 
 def _ratio_hint(expected: Tensor, actual: Tensor) -> str:
-    """The factor, where the whole tensor is a multiple: 3.00 times on 3 ranks is a sum where a mean is meant."""
+    """The factor, if the whole tensor is a multiple: 3.00 times on 3 ranks is a sum where a mean is meant."""
     if not expected.norm() > 0:
         return ""
     factor = (actual @ expected / (expected @ expected)).item()
@@ -135,7 +134,7 @@ def _ratio_hint(expected: Tensor, actual: Tensor) -> str:
 
 
 def _short(number: float) -> str:
-    """3e-08 as 3.0e-8."""
+    """The number with two digits, as "3.0e-8" and not as "3e-08"."""
     if number == 0:
         return "0"
     mantissa, _, exponent = f"{number:.1e}".partition("e")

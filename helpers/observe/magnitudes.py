@@ -1,6 +1,7 @@
-"""Sort values by their power of two, and do so for everything that a training step computes.
+"""Counts tensor values by their power of two, also for everything that a training step computes.
 
-frexp reads the power off the bits, so the counts are exact, subnormal numbers included.
+`magnitudes` counts tensors, `record_magnitudes` a step of a model. The counts are exact, subnormal numbers included,
+because frexp reads the exponent off the bits. Chapter 04 and tools/record_magnitudes.py use it.
 """
 
 from __future__ import annotations
@@ -20,16 +21,17 @@ KINDS = ("weights", "activations", "gradients of activations", "gradients of wei
 def magnitudes(tensors: Tensor | Iterable[Tensor], name: str = "values") -> Magnitudes:
     """Count the values of floating-point tensors, of any shape and dtype (fp8 too), by power of two.
 
-    ValueError for a tensor of integers.
+    Raises ValueError for a tensor of integers.
     """
     powers: dict[int, int] = {}
     zeros = not_finite = 0
     for tensor in [tensors] if isinstance(tensors, Tensor) else tensors:
         values = _widened(tensor).flatten()
         finite = values[values.isfinite()]
-        mine = finite[finite != 0]
-        zeros, not_finite = zeros + len(finite) - len(mine), not_finite + len(values) - len(finite)
-        found, counts = (torch.frexp(mine).exponent - 1).unique(return_counts=True)  # frexp's mantissa is in [0.5, 1)
+        nonzero = finite[finite != 0]
+        zeros, not_finite = zeros + len(finite) - len(nonzero), not_finite + len(values) - len(finite)
+        exponents = torch.frexp(nonzero).exponent - 1  # frexp's mantissa is in [0.5, 1)
+        found, counts = exponents.unique(return_counts=True)
         for power, count in zip(found.tolist(), counts.tolist(), strict=True):
             powers[power] = powers.get(power, 0) + count
     lowest, highest = (min(powers), max(powers)) if powers else (0, -1)
@@ -38,40 +40,44 @@ def magnitudes(tensors: Tensor | Iterable[Tensor], name: str = "values") -> Magn
 
 
 def _widened(tensor: Tensor) -> Tensor:
-    """In float32 or float64, where 16-bit and 8-bit numbers are exact and frexp knows subnormals."""
+    """The tensor in float32 or float64, which hold 16-bit and 8-bit numbers exactly and for which frexp is defined."""
     if not tensor.dtype.is_floating_point:
         raise ValueError(f"magnitudes got a tensor of {tensor.dtype}; give floating-point tensors")
     return tensor.detach() if tensor.dtype in (torch.float32, torch.float64) else tensor.detach().float()
 
 
 class MagnitudeRecorder:
-    """Keeps copies of what the linear layers of a model put out, and of the gradients that come back to them."""
+    """Copies the outputs of the linear layers of a model, and the gradients of these outputs."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._activations: list[Tensor] = []
         self._gradients: list[Tensor] = []
 
-    def keep(self, module: nn.Module, inputs: tuple, output: Tensor) -> None:
-        """The forward hook."""
+    def copy_output(self, module: nn.Module, inputs: tuple, output: Tensor) -> None:
+        """Copy an output, and later its gradient. This is the forward hook."""
         self._activations.append(output.detach().clone())
         if output.requires_grad:
             output.register_hook(lambda gradient: self._gradients.append(gradient.detach().clone()))
 
     @property
     def magnitudes(self) -> dict[str, Magnitudes]:
-        """By kind, in the order of KINDS; read it after backward, before `zero_grad`."""
+        """Magnitudes by kind, in the order of KINDS. Read it after backward and before `zero_grad`."""
         parameters = list(self._model.parameters())
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        found = (parameters, self._activations, self._gradients, gradients)
-        return {kind: magnitudes(tensors, kind) for kind, tensors in zip(KINDS, found, strict=True)}
+        tensors_by_kind = (parameters, self._activations, self._gradients, gradients)
+        return {kind: magnitudes(tensors, kind) for kind, tensors in zip(KINDS, tensors_by_kind, strict=True)}
 
 
 @contextmanager
 def record_magnitudes(model: nn.Module) -> Iterator[MagnitudeRecorder]:
-    """Inside, forward and backward of `model` are observed at every nn.Linear. Takes a copy of each: small models."""
+    """Record forward and backward of `model` at every nn.Linear. It copies each tensor, so it is for small models."""
     recorder = MagnitudeRecorder(model)
-    hooks = [module.register_forward_hook(recorder.keep) for module in model.modules() if isinstance(module, nn.Linear)]
+    hooks = [
+        module.register_forward_hook(recorder.copy_output)
+        for module in model.modules()
+        if isinstance(module, nn.Linear)
+    ]
     try:
         yield recorder
     finally:

@@ -1,7 +1,8 @@
 """Records the bytes that one rank holds during real steps: by kind, over time, at the peak, and by module.
 
-`with record_memory(model, optimizer) as recorder:` runs the steps; then ask `recorder.peak`, `.at(mark)`,
-`.by_module()`. Every storage has one kind for its whole life:
+Run the steps in `with record_memory(model, optimizer) as recorder:`, then read `recorder.peak`, `.at(mark)` and others.
+
+Every storage has one kind for its whole life:
     parameters    of the model; also full weights that a sharding strategy gathers for a module's forward
     gradients     what `.grad` of a parameter pointed to, looked up after each accumulation and at every mark
     optimizer     its state and its fp32 master weights; AdamW's 4-byte step counters are `step_counters`, in no kind

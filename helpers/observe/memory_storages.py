@@ -25,7 +25,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from helpers.observe.memory_positions import LOSS, Position, module_names
-from helpers.parallel.shared.freed import FreedWeight
+from helpers.parallel.zero.freed_weights import FreedWeight
 from helpers.records import Holding, MemoryBreakdown
 
 STEP_COUNTERS = "step counters"  # a kind of its own, which no breakdown shows

@@ -1,6 +1,7 @@
-"""What a rank does in the jobs of restarts.py: `torchrun … -m helpers.observe.restart_job FOLDER '{"steps": 12, …}'`.
+"""Trains on one rank of a job of restarts.py, until a rank is to die, and resumes from the newest checkpoint.
 
-It is a training script as a cluster has it: the same line begins a run and goes on with it, on however many ranks.
+torchrun starts it as `-m helpers.observe.restart_job FOLDER SETTINGS`. It is a training script as on a cluster: the
+same command starts a run and resumes it, on any number of ranks. SETTINGS is JSON with the keys of `run_job`.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 LR = 1e-3
-ROWS = 12  # of the global batch, which stays when ranks go: 1, 2, 3 or 4 of them share it
+ROWS = 12  # of the global batch, which stays the same when ranks die: 1, 2, 3 or 4 of them divide it
 
 
-def train(folder: Path, told: dict[str, Any]) -> None:
-    """From the newest whole checkpoint in `folder` to step `told["steps"]`."""
+def train(folder: Path, settings: dict[str, Any]) -> None:
+    """Train from the newest complete checkpoint in `folder` to step `settings["steps"]`."""
     import torch
     import torch.distributed as dist
 
@@ -27,49 +28,52 @@ def train(folder: Path, told: dict[str, Any]) -> None:
     from helpers.compose.checkpoint import step_folder
     from helpers.workloads import GPT, GPTConfig, characters, token_loss
 
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))  # or a rank would wait half an hour for the others
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))  # the default is half an hour
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     model, plan = GPT(GPTConfig.tiny()).double(), Plan(dp=world)
     how = {"loss": token_loss, "optimizer": torch.optim.AdamW, "lr": LR}
-    whole = sorted(folder.glob("step_*/manifest.json"))
-    trainer = Trainer.load(whole[-1].parent, model, plan, **how) if whole else Trainer(model, plan, **how)
-    tell(rank, ranks=world, after=trainer.steps)
-    while trainer.steps < told["steps"]:
+    complete = sorted(folder.glob("step_*/manifest.json"))
+    trainer = Trainer.load(complete[-1].parent, model, plan, **how) if complete else Trainer(model, plan, **how)
+    print_line(rank, ranks=world, after=trainer.steps)
+    while trainer.steps < settings["steps"]:
         step = trainer.steps + 1
-        wait_for_all(folder, told, step, world)
-        die(folder, told, step, rank)
+        wait_for_all(folder, settings, step, world)
+        die_if_planned(folder, settings, step, rank)
         loss = trainer.step(*characters().batch(step, ROWS, GPTConfig.tiny().context))
-        tell(rank, step=step, loss=loss.item())
-        if step % told["save_every"] == 0:
+        print_line(rank, step=step, loss=loss.item())
+        if step % settings["save_every"] == 0:
             trainer.save(step_folder(folder, step))
     dist.destroy_process_group()
 
 
-def tell(rank: int, **what: Any) -> None:
-    """A line in one piece, or two ranks' words mix."""
+def print_line(rank: int, **what: Any) -> None:
+    """Print one line of JSON in one write, so that the lines of two ranks do not mix."""
     os.write(1, f"{json.dumps({'rank': rank, **what})}\n".encode())
 
 
-def die(folder: Path, told: dict[str, Any], step: int, rank: int) -> None:
-    """In the step and on the rank that were told, once; "node": with the agent, as when a machine loses its power."""
+def die_if_planned(folder: Path, settings: dict[str, Any], step: int, rank: int) -> None:
+    """Die once, in the step and on the rank of the settings. With "node" the agent dies, too, as in a power failure."""
     death = folder / "death"
-    if told["dies"] == [rank, step] and not death.exists():
+    if settings["dies"] == [rank, step] and not death.exists():
         death.touch()
-        if told["what"] == "node":
+        if settings["what"] == "node":
             os.kill(os.getppid(), signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def wait_for_all(folder: Path, told: dict[str, Any], step: int, world: int) -> None:
-    """Before the first step, and in the step before which a node comes back: these steps are short, agents are slow.
+def wait_for_all(folder: Path, settings: dict[str, Any], step: int, world: int) -> None:
+    """Wait for all ranks before the first step, and before the step at which a node comes back.
 
-    With too few ranks it waits here until torchrun, which sees the new node, starts all ranks again.
+    Steps are short and agents start slowly. With too few ranks this one waits until torchrun, which sees the new node,
+    starts all ranks again.
     """
     is_early = step == 1 and not (folder / "death").exists()
-    if (is_early or step == told["back_at"]) and world < told["ranks"]:
-        time.sleep(told["limit"])
-        raise TimeoutError(f"step {step} waited {told['limit']} s for {told['ranks']} ranks, and there are {world}")
+    if (is_early or step == settings["back_at"]) and world < settings["ranks"]:
+        time.sleep(settings["limit"])
+        raise TimeoutError(
+            f"step {step} waited {settings['limit']} s for {settings['ranks']} ranks, and there are {world}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""A job under torchrun that loses a rank or a node, and goes on: what happened, as data.
+"""Runs a training job under torchrun that loses a rank or a node and goes on, and returns what happened as data.
 
-restart_job.py is the script that torchrun starts. Two agents stand for two nodes of a cluster; both are here.
+restart_job.py is the script that each rank runs. Two agents stand for two nodes of a cluster; both are on this machine.
+Chapter 12 uses it.
 """
 
 from __future__ import annotations
@@ -26,17 +27,18 @@ JOB = "helpers.observe.restart_job"
 LIMIT = 240.0  # seconds for all of it; a busy machine imports torch slowly
 
 
-def quick() -> str:
-    """An agent that is silent for 3 s is left out (torchrun's own values make it 15), and who is there waits 1 s (30).
+def rendezvous_conf() -> str:
+    """Options by which agents leave out one that is silent for 3 s (default 15), and wait 1 s for more (default 30).
 
-    On a crowded machine longer: a node that is left out though it lives goes on waiting for ranks that do not know it.
+    On a busy machine they wait longer, because a node that is left out by mistake waits for ranks that do not know it.
     """
-    return f"is_host=0,keep_alive_interval=1,keep_alive_max_attempt={ceil(3 * load_per_core())},last_call_timeout={ceil(load_per_core())}"
+    attempts, last_call = ceil(3 * load_per_core()), ceil(load_per_core())
+    return f"is_host=0,keep_alive_interval=1,keep_alive_max_attempt={attempts},last_call_timeout={last_call}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generation:
-    """One start of all ranks: how many, after which step they went on, and the last step they did."""
+class JobGeneration:
+    """One start of all ranks: how many they are, after which step they go on, and the last step that they do."""
 
     number: int
     ranks: int
@@ -45,13 +47,14 @@ class Generation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Happened:
-    """losses: by step; of a step that was done again, the last. returncodes: of the agents, -9 for one that was killed.
+class RestartedJob:
+    """What happened in a job that lost a rank or a node.
 
-    lines: what was printed, by rank. seconds: from the first start to the end.
+    losses: by step; the last one of a step that was repeated. done_again: how many steps were repeated. returncodes: of
+    the agents, -9 for one that was killed. lines: what was printed, by rank. seconds: from the first start to the end.
     """
 
-    generations: tuple[Generation, ...]
+    generations: tuple[JobGeneration, ...]
     losses: dict[int, float]
     done_again: int
     lines: dict[int, list[str]]
@@ -66,19 +69,19 @@ class Happened:
         return "\n".join([*rows, f"{len(self.losses)} steps, {self.done_again} done again"])
 
 
-def rank_dies(*, ranks: int = 2, at_step: int = 6, max_restarts: int = 1, **how: Any) -> Happened:
-    """One agent; its last rank is killed in step `at_step`, and `--max-restarts` lets torchrun start all of them again.
+def rank_dies(*, ranks: int = 2, at_step: int = 6, max_restarts: int = 1, **how: Any) -> RestartedJob:
+    """Run one agent, whose last rank is killed in step `at_step`. `--max-restarts` lets torchrun start all ranks again.
 
-    With `max_restarts=0` the job ends there. how: steps, save_every, limit, as for run_job.
+    With `max_restarts=0` the job ends there. how: steps, save_every, limit, as of run_job.
     """
     options = ["--nnodes=1", f"--nproc-per-node={ranks}", _restarts(max_restarts)]
     return run_job([options], ranks=ranks, dies=(ranks - 1, at_step), **how)
 
 
-def node_dies(*, at_step: int = 6, back_at: int | None = None, max_restarts: int = 3, **how: Any) -> Happened:
-    """Two agents with one rank each, `--nnodes=1:2`; one node loses its power in step `at_step`, the other goes on.
+def node_dies(*, at_step: int = 6, back_at: int | None = None, max_restarts: int = 3, **how: Any) -> RestartedJob:
+    """Run two agents with one rank each, `--nnodes=1:2`. One node dies in step `at_step`, and the other goes on.
 
-    back_at: before this step the dead node is there again, and both go on from the newest checkpoint.
+    back_at: before this step the dead node is started again, and both go on from the newest checkpoint.
     """
     node = ["--nnodes=1:2", "--nproc-per-node=1", _restarts(max_restarts)]
     return run_job([node, node], ranks=2, dies=(1, at_step), what="node", back_at=back_at, **how)
@@ -87,12 +90,12 @@ def node_dies(*, at_step: int = 6, back_at: int | None = None, max_restarts: int
 def run_job(
     agents: list[list[str]], *, ranks: int, dies: tuple[int, int] | None = None, what: str = "rank",
     back_at: int | None = None, steps: int = 12, save_every: int = 4, limit: float = LIMIT,
-) -> Happened:  # fmt: skip
-    """Start torchrun once for each of `agents`, options of its command line, and wait until all have ended.
+) -> RestartedJob:  # fmt: skip
+    """Start torchrun once for each of `agents`, which are options of its command line, and wait until all have ended.
 
-    dies: rank and step; what: "rank", or "node" for its agent, too. back_at: an agent that was killed is started again,
-    and the others wait for it before this step. No process stays behind.
-    Raises TimeoutError after `limit` seconds; ValueError for a death or a return that is not among the steps.
+    dies: which rank dies, in which step. what: "rank", or "node" if its agent dies, too. back_at: an agent that was
+    killed is started again, and the others wait for it before this step. No process stays behind.
+    Raises TimeoutError after `limit` seconds, ValueError for a death or a return that is not among the steps.
     """
     counts = (ranks, steps, save_every, *(dies or ())[1:])
     if not all(type(one) is int for one in counts) or min(counts[:3]) < 1 or not limit > 0:
@@ -102,21 +105,28 @@ def run_job(
         )
     if dies and not 0 < dies[1] <= steps or back_at is not None and not dies[1] < back_at <= steps:
         raise ValueError(f"death in step {dies[1]}, return at {back_at}: give steps from 1 to {steps}, first the death")
-    told = {"steps": steps, "save_every": save_every, "ranks": ranks, "dies": dies, "what": what, "back_at": back_at}
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, _Agents(folder, told | {"limit": limit}) as job:
+    settings = {
+        "steps": steps,
+        "save_every": save_every,
+        "ranks": ranks,
+        "dies": dies,
+        "what": what,
+        "back_at": back_at,
+    }
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder, _Agents(folder, settings | {"limit": limit}) as job:
         for options in agents:
             job.start(options)
-        waits = back_at is not None
+        must_return = back_at is not None
         while None in [agent.poll() for agent in job.running]:
-            if time.monotonic() > began + limit:
-                raise TimeoutError(f"the job had not ended after {limit:g} s. {job.said()}")
-            dead = [at for at, agent in enumerate(job.running) if agent.returncode == -signal.SIGKILL]
-            if dead and waits and any(json.loads(line).get("step") == back_at - 1 for line in job.lines()):
-                waits = False  # the others have gone on without it
+            if time.monotonic() > start + limit:
+                raise TimeoutError(f"the job had not ended after {limit:g} s. {job.last_output()}")
+            dead = [index for index, agent in enumerate(job.running) if agent.returncode == -signal.SIGKILL]
+            if dead and must_return and any(json.loads(line).get("step") == back_at - 1 for line in job.lines()):
+                must_return = False  # the others have gone on without it
                 job.start(agents[dead[0]])
             time.sleep(0.05)
-        return _happened(job.lines(), tuple(agent.returncode for agent in job.running), time.monotonic() - began)
+        return _read_lines(job.lines(), tuple(agent.returncode for agent in job.running), time.monotonic() - start)
 
 
 def _restarts(most: int) -> str:
@@ -126,17 +136,17 @@ def _restarts(most: int) -> str:
 
 
 class _Agents:
-    """torchrun's agents, which meet at a store of this process: it outlives each of them, and nobody has to win a port.
+    """The agents of torchrun, whose rendezvous store is in this process, so that it outlives each of them.
 
-    On a cluster the first node holds the store, and with it the job ends.
+    On a cluster the first node holds the store, and the job ends when that node dies.
     """
 
-    def __init__(self, folder: str, told: dict[str, Any]):
+    def __init__(self, folder: str, settings: dict[str, Any]):
         import torch.distributed as dist
 
-        self.folder, self.told = Path(folder), told
+        self.folder, self.settings = Path(folder), settings
         self.running: list[subprocess.Popen] = []
-        self.conf = quick()
+        self.conf = rendezvous_conf()
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.out, self.err = (open(self.folder / name, "ab") for name in ("out", "err"))
 
@@ -144,24 +154,25 @@ class _Agents:
         return self
 
     def start(self, options: list[str]) -> None:
-        """Each attempt gets a store of its own for its ranks: in an older one stale keys would wait for them."""
-        where = [f"--rdzv-endpoint=127.0.0.1:{self.store.port}", "--rdzv-id=job", "--local-addr=127.0.0.1"]
-        meet = ["--rdzv-backend=c10d", f"--rdzv-conf={self.conf}", *where, "--monitor-interval=0.1"]
-        command = [sys.executable, "-m", "torch.distributed.run", *meet, *options, "-m", JOB]
+        """Start one agent. The first variable gives each generation a new store, without stale keys of an old one."""
+        endpoint = [f"--rdzv-endpoint=127.0.0.1:{self.store.port}", "--rdzv-id=job", "--local-addr=127.0.0.1"]
+        rendezvous = ["--rdzv-backend=c10d", f"--rdzv-conf={self.conf}", *endpoint, "--monitor-interval=0.1"]
+        command = [sys.executable, "-m", "torch.distributed.run", *rendezvous, *options, "-m", JOB]
         env = os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
-        line = [*command, str(self.folder), json.dumps(self.told)]
+        line = [*command, str(self.folder), json.dumps(self.settings)]
         self.running.append(subprocess.Popen(line, env=env, stdout=self.out, stderr=self.err))
 
     def lines(self) -> list[str]:
-        said = (self.folder / "out").read_text(encoding="utf-8").splitlines()
-        return [line for line in said if line.startswith("{")]
+        """The lines of JSON that the ranks have printed."""
+        printed = (self.folder / "out").read_text(encoding="utf-8").splitlines()
+        return [line for line in printed if line.startswith("{")]
 
-    def said(self) -> str:
+    def last_output(self) -> str:
         err = (self.folder / "err").read_text(encoding="utf-8", errors="replace")
         return f"Its ranks said {self.lines()[-3:]}, its agents: {err[-1000:]}"
 
     def __exit__(self, *_: object) -> None:
-        """Its ranks have sessions of their own, and a dead agent no longer ends them: the folder's name tells them."""
+        """End all processes. Ranks of a dead agent have sessions of their own, so the folder's name finds them."""
         for agent in self.running:
             agent.kill()
             agent.wait()
@@ -172,7 +183,7 @@ class _Agents:
         self.out.close(), self.err.close()
 
 
-def _happened(lines: list[str], returncodes: tuple[int, ...], seconds: float) -> Happened:
+def _read_lines(lines: list[str], returncodes: tuple[int, ...], seconds: float) -> RestartedJob:
     by_rank: dict[int, list[str]] = {}
     starts: list[dict[str, Any]] = []
     losses: dict[int, float] = {}
@@ -184,15 +195,17 @@ def _happened(lines: list[str], returncodes: tuple[int, ...], seconds: float) ->
         elif one["rank"] == 0:
             starts[-1]["last_step"] = one["step"]
             losses[one["step"]] = one["loss"]
-    real = [one for one in starts if one["last_step"] > one["after"]]  # one node may be early, and wait for the other
-    generations = tuple(Generation(number=number, **one) for number, one in enumerate(real))
+    real = [
+        one for one in starts if one["last_step"] > one["after"]
+    ]  # an early node does no step until the other comes
+    generations = tuple(JobGeneration(number=number, **one) for number, one in enumerate(real))
     again = sum(one.last_step - one.after for one in generations) - len(losses)
     how = {"returncodes": returncodes, "seconds": seconds, "lines": by_rank}
-    return Happened(generations=generations, losses=losses, done_again=again, **how)
+    return RestartedJob(generations=generations, losses=losses, done_again=again, **how)
 
 
 def undisturbed(steps: int = 12) -> dict[int, float]:
-    """Step -> loss of the same training on one process, which nobody disturbs. No Trainer: plain torch."""
+    """Step -> loss of the same training in one process of plain PyTorch, in which nothing dies."""
     import torch
 
     from helpers.observe.restart_job import LR, ROWS

@@ -1,18 +1,16 @@
-"""Record what one rank does when: compute from module and optimizer hooks, communication from the wire.
+"""Records what one rank does when: compute by hooks on modules and the optimizer, communication from the wire.
 
-Forward: hooks before and after each part of the model. Backward: a hook on each part's output; the part's backward
-runs from the arrival of that gradient to the arrival of the next part's. Such a hook returns None, so it changes no
-gradient; full backward hooks would wrap the inputs. Optimizer: hooks before and after `step`.
+Chapters, the memory recorder and the emulations use `record_timeline`. `rename_like` gives a recorded step of DDP the
+names of its prediction.
 
-A part is a child of the model; wrappers with one child and module lists are looked through. On CUDA the instants are
-events on the current stream, read at the end, so that recording does not make the CPU wait for the GPU.
-What runs between the last part's forward and the first part's backward is one span, "loss".
-A rank that waits for a message inside a part's forward or backward counts as computing there.
+Forward: hooks run before and after each part of the model. Backward: a hook is on each part's output, and the part's
+backward runs from the arrival of that gradient to the arrival of the next part's. Such a hook returns None, so it
+changes no gradient; full backward hooks would wrap the inputs. Optimizer: hooks run before and after `step`.
 
-A run told as its prediction is told: the same names, lanes and memory, so that their pictures can be compared.
-
-A recording knows less than a prediction, and other words for it: parts are named by their place in the model, a message
-begins when it is handed over and not when the link is free, and of memory there is nothing. Times stay as recorded.
+A part is a child of the model; wrappers with one child and module lists are looked through. What runs between the last
+part's forward and the first part's backward is one span, "loss". A rank that waits for a message inside a part's
+forward or backward counts as computing there. On CUDA the instants are events on the current stream, read at the end,
+so that recording does not make the CPU wait for the GPU.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from helpers.records import CommEvent, Holding, Span, Timeline
 
 
 def parts(model: nn.Module) -> dict[str, nn.Module]:
-    """name -> module of the parts that get a lane entry: "blocks.0", "head". The model itself if it has no children."""
+    """Name -> module of the parts that get spans, such as "blocks.0"; the model itself if it has no children."""
     found: dict[str, nn.Module] = {}
     _collect(model, "", found)
     return found or {type(model).__name__: model}
@@ -52,7 +50,7 @@ def _collect(module: nn.Module, prefix: str, found: dict[str, nn.Module]) -> Non
 
 
 class _Clock:
-    """Instants as `time.perf_counter` seconds: read at once on CPU, at the end of the recording on CUDA."""
+    """Instants as `time.perf_counter` seconds. On CPU they are read at once, on CUDA at the end of the recording."""
 
     def __init__(self, device: torch.device) -> None:
         self.later = runs_later(device)
@@ -77,12 +75,12 @@ class _Clock:
 
 
 class TimelineRecorder:
-    """Turns marks into spans: one span is open at a time, and a mark closes it and opens the next."""
+    """Turns marks into spans. One span is open at a time; a mark closes it and opens the next one."""
 
     def __init__(self, clock: _Clock, rank: int, source: str, title: str) -> None:
         self._clock, self._rank, self._source, self._title = clock, rank, source, title
         self._open: tuple[str, str, object] | None = None  # name, kind, start
-        self._outer: list[tuple[str, str] | None] = []  # what a forward inside a backward interrupts (recomputation)
+        self._outer: list[tuple[str, str] | None] = []  # the span that a recomputation inside a backward interrupts
         self._closed: list[tuple[str, str, object, object]] = []
         self._events: list[CommEvent] = []
         self._callback_is_queued = False
@@ -106,7 +104,7 @@ class TimelineRecorder:
         self.mark(*(self._outer.pop() if self._outer else None) or (None,))
 
     def leave_forward(self, name: str, module: nn.Module, inputs: object, output: object) -> None:
-        """The gradient of this part's output will be the start of its backward."""
+        """End the forward of a part. The arrival of its output's gradient will be the start of its backward."""
         self.leave()
         self._loss_starts = self._clock.now() if self._open is None else None
         for tensor in _tensors(output):
@@ -125,14 +123,14 @@ class TimelineRecorder:
         self.mark(None)
 
     def finish(self, events: tuple[CommEvent, ...]) -> None:
-        """Close what is open and take over what the wire saw."""
+        """Close the open span, and add the messages that the wire recorded."""
         if self._open is not None:
             self.mark(None)
         self._events = list(events)
 
     @property
     def timeline(self) -> Timeline:
-        """The spans of this rank, once the block has ended. Joining ranks: `Timeline.merge(ranks.run(step))`."""
+        """The spans of this rank, after the block. `Timeline.merge(ranks.run(step))` joins those of all ranks."""
         at = self._clock.seconds
         compute = [
             Span(rank=self._rank, lane="compute", name=name, kind=kind, start=at(start), end=at(end))
@@ -153,6 +151,7 @@ def _tensors(output: object) -> Iterator[torch.Tensor]:
 
 
 def communication_span(event: CommEvent, name: str = "") -> Span:
+    """The span of one recorded message, named by its operation if no name is given."""
     fields = {"rank": event.rank, "lane": "communication", "name": name or event.op, "kind": "communication"}
     return Span(**fields, start=event.start, end=event.end, num_bytes=event.payload_bytes)
 
@@ -166,12 +165,12 @@ def record_timeline(
     title: str = "",
     by_part: bool = True,
 ) -> Iterator[TimelineRecorder]:
-    """`with record_timeline(model, optimizer) as recorder: step()`, then `recorder.timeline` is this rank's Timeline.
+    """Record the block: `with record_timeline(model, optimizer) as recorder: step()`, then read `recorder.timeline`.
 
-    Times are `time.perf_counter` seconds, one clock for all ranks of a Linux machine. `source="emulated"` when the
-    link or the compute is modelled. Without a process group there is compute only, as rank 0. Without `by_part` nothing
-    of the model is marked: whoever runs it marks what it does with `recorder.enter(name, kind)` and `.leave()`.
-    ValueError when the optimizer has no step hooks or the model no parameters.
+    Times are `time.perf_counter` seconds, one clock for all ranks of a Linux machine. source: "emulated" when the link
+    or the compute is modelled. by_part: whether spans are made for the parts of the model; otherwise the code that runs
+    it marks spans by `recorder.enter(name, kind)` and `.leave()`. Without a process group there is compute only, as
+    rank 0. Raises ValueError when the optimizer has no step hooks or the model no parameters.
     """
     device = next((parameter.device for parameter in model.parameters()), None)
     if device is None:
@@ -201,30 +200,31 @@ def _hooks(recorder: TimelineRecorder, model: nn.Module | None, optimizer: torch
     return handles
 
 
-def rename_like(run: Timeline, predicted: Timeline) -> Timeline:
-    """`run`, one DDP step, in the grammar of `predicted`: what `simulate_ddp_step` returned for it.
+def rename_like(recorded: Timeline, predicted: Timeline) -> Timeline:
+    """The recorded step of DDP with the names, spans and memory of `predicted`, so that both can be compared.
 
-    Forward is one bar, backward parts have the prediction's names, a message begins when the one before has arrived,
-    and gradients are held from the moment they are ready. ValueError where a rank has more or fewer backward parts than
-    were predicted, since nobody could say which is which.
+    predicted: what `simulate_ddp_step` returned for it. Forward becomes one span; backward spans get the prediction's
+    names; a message begins when the one before it has arrived, not when it was passed to the link; gradients are held
+    from the moment they are ready. Times stay as recorded. Raises ValueError where a rank has more or fewer backward
+    spans than were predicted, because the names cannot be assigned then.
     """
-    zeroed, first = run.shifted_to_zero(), predicted.for_rank(predicted.ranks[0])
-    spans, held = [], []
+    zeroed, first = recorded.shifted_to_zero(), predicted.for_rank(predicted.ranks[0])
+    spans, holdings = [], []
     for rank in zeroed.ranks:
-        told = list(_spans(zeroed.for_rank(rank).spans, first.spans))
-        spans += told
-        held += _held(rank, told, first.held, zeroed.duration)
-    return replace(zeroed, spans=tuple(spans), held=tuple(held))
+        renamed = list(_renamed_spans(zeroed.for_rank(rank).spans, first.spans))
+        spans += renamed
+        holdings += _holdings_of(rank, renamed, first.held, zeroed.duration)
+    return replace(zeroed, spans=tuple(spans), held=tuple(holdings))
 
 
-def _of(spans: Sequence[Span], kind: str) -> list[Span]:
+def _of_kind(spans: Sequence[Span], kind: str) -> list[Span]:
     return sorted((span for span in spans if span.kind == kind), key=lambda span: span.start)
 
 
-def _spans(ran: Sequence[Span], predicted: Sequence[Span]) -> Iterator[Span]:
-    """A rank's spans: one forward, each backward with its name, messages one after the other; the rest as it is."""
-    forward, backward, messages = (_of(ran, kind) for kind in ("forward", "backward", "communication"))
-    names = [span.name for span in _of(predicted, "backward")]
+def _renamed_spans(recorded: Sequence[Span], predicted: Sequence[Span]) -> Iterator[Span]:
+    """A rank's spans: one forward, each backward with its predicted name, messages one by one, and the rest."""
+    forward, backward, messages = (_of_kind(recorded, kind) for kind in ("forward", "backward", "communication"))
+    names = [span.name for span in _of_kind(predicted, "backward")]
     if len(names) != len(backward):
         raise ValueError(
             f"the run has {len(backward)} backward spans on a rank and the prediction {len(names)}; "
@@ -233,20 +233,20 @@ def _spans(ran: Sequence[Span], predicted: Sequence[Span]) -> Iterator[Span]:
     if forward:
         yield replace(forward[0], name="forward", end=forward[-1].end)
     yield from (replace(span, name=name) for span, name in zip(backward, names, strict=True))
-    yield from _on_the_link(messages)
-    yield from (span for span in ran if span.kind not in ("forward", "backward", "communication"))
+    yield from _messages_on_the_link(messages)
+    yield from (span for span in recorded if span.kind not in ("forward", "backward", "communication"))
 
 
-def _on_the_link(messages: Sequence[Span]) -> Iterator[Span]:
-    """Recorded from when a bucket was handed over; a message starts when the one before has arrived."""
+def _messages_on_the_link(messages: Sequence[Span]) -> Iterator[Span]:
+    """A message is recorded from when its bucket was sent; here it starts when the one before it has arrived."""
     free = 0.0
     for number, span in enumerate(messages):
         yield replace(span, name=f"all_reduce {number}", start=min(max(span.start, free), span.end))
         free = span.end
 
 
-def _held(rank: int, told: Sequence[Span], predicted: Sequence[Holding], end: float) -> Iterator[Holding]:
-    """Parameters all along, each gradient from the end of its backward on: the predicted bytes, the run's instants."""
-    ready = {span.name: span.end for span in told if span.kind == "backward"}
+def _holdings_of(rank: int, spans: Sequence[Span], predicted: Sequence[Holding], end: float) -> Iterator[Holding]:
+    """The predicted bytes at the recorded times: parameters always, each gradient from the end of its backward on."""
+    ready = {span.name: span.end for span in spans if span.kind == "backward"}
     for one in predicted:
         yield replace(one, rank=rank, start=ready.get(one.name, 0.0), end=end)

@@ -1,4 +1,4 @@
-"""torch.profiler on live ranks: its schedule around the steps, a file per rank, and what the wire saw in it.
+"""Profiles live ranks with torch.profiler: one trace file per rank, with the messages that the wire recorded.
 
     def train(folder):                       # on each rank
         with trace_steps(folder, wait=1, warmup=1, active=3) as profiler:
@@ -8,7 +8,8 @@
     ranks.run(train, "traces")
     explain(read("traces"))                  # helpers.commands.traces
 
-The files are those of `tensorboard_trace_handler`: the TensorBoard plugin is gone, and Perfetto opens each of them.
+The files are those of `tensorboard_trace_handler`. The TensorBoard plugin no longer exists; Perfetto opens each of
+them.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ from helpers.devices import accelerator, runs_later
 from helpers.observe.comms import record_comms
 from helpers.records import CommEvent
 
-_MICRO = 1e6
+MICROSECONDS = 1e6  # in a second
 
 
 @contextmanager
 def trace_steps(
     folder: str | os.PathLike, *, wait: int = 1, warmup: int = 1, active: int = 3, repeat: int = 1, memory: bool = False
 ) -> Iterator[profile]:
-    """Profile some of the steps of this rank; call `.step()` on what it yields at the end of each one.
+    """Profile some of the steps of this rank. Call `.step()` on what it yields at the end of each step.
 
-    It leaves out `wait` steps, warms the profiler up for `warmup`, records `active`, and does so `repeat` times: a file
-    each. memory: allocations too. Every rank has to pass the same numbers. Outside a process group this is rank 0.
-    ValueError, from torch, for numbers that are no schedule.
+    It skips `wait` steps, warms the profiler up for `warmup` steps and records `active` steps, `repeat` times, with one
+    file each time. memory: whether allocations are recorded. Every rank has to pass the same numbers. Outside a process
+    group this is rank 0. torch raises ValueError for numbers that are no schedule.
     """
     rank = dist.get_rank() if dist.is_initialized() else 0
     write = tensorboard_trace_handler(os.fspath(folder), worker_name=f"{socket.gethostname()}_{rank}")
@@ -60,21 +61,21 @@ def trace_steps(
 
 
 def _add_messages(path: Path, events: Iterable[CommEvent]) -> None:
-    """What the wire saw, in the fields that Kineto gives to NCCL: gloo's own events name no group and no bytes."""
+    """Add the recorded messages, in the fields of Kineto's NCCL events: gloo's own have no group and no bytes."""
     trace = json.loads(path.read_text(), strict=False)
     steps = [one for one in trace["traceEvents"] if str(one.get("name")).startswith("ProfilerStep#")]
     if not steps:
         return
-    ahead = time.time_ns() - time.perf_counter_ns() - trace.get("baseTimeNanoseconds", 0)
+    offset = time.time_ns() - time.perf_counter_ns() - trace.get("baseTimeNanoseconds", 0)
     first, last = min(one["ts"] for one in steps), max(one["ts"] + one["dur"] for one in steps)
     pid = steps[0]["pid"]
-    made = [_as_kineto(event, pid, ahead / 1e3) for event in events]
-    trace["traceEvents"] += [one for one in made if first <= one["ts"] <= last]
+    converted = [_as_kineto(event, pid, offset / 1e3) for event in events]
+    trace["traceEvents"] += [one for one in converted if first <= one["ts"] <= last]
     path.write_text(json.dumps(trace))
 
 
-def _as_kineto(event: CommEvent, pid: int, ahead: float) -> dict:
-    """ahead: microseconds from this process's perf_counter to the trace's clock."""
+def _as_kineto(event: CommEvent, pid: int, offset: float) -> dict:
+    """One message as an event of the trace. offset: microseconds from perf_counter to the trace's clock."""
     pair = {"send": (event.rank, event.peer), "recv": (event.peer, event.rank)}.get(event.op)
     args = {
         "Collective name": event.op,
@@ -87,7 +88,7 @@ def _as_kineto(event: CommEvent, pid: int, ahead: float) -> dict:
         "caller": event.caller,
     }
     args |= {"Src Rank": pair[0], "Dst Rank": pair[1]} if pair else {"Seq": event.sequence, "Root Rank": event.peer}
-    times = {"ts": event.start * _MICRO + ahead, "dur": (event.end - event.start) * _MICRO}
+    times = {"ts": event.start * MICROSECONDS + offset, "dur": (event.end - event.start) * MICROSECONDS}
     return {
         "ph": "X",
         "cat": "user_annotation",

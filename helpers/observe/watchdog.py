@@ -1,11 +1,13 @@
-"""A watchdog for a training loop: what goes wrong without an error, in sentences.
+"""Finds what goes wrong in a training loop without an error, and says it in a sentence.
 
-Every rank makes one when its model is wrapped, and asks it between backward and the optimizer. Generator and memory are
-those of the CPU; for a GPU take those of torch.cuda. After the loop call faulthandler.cancel_dump_traceback_later().
+Every rank makes a `Watchdog` when its model is wrapped, and calls it between backward and the optimizer:
 
     loss.backward()
     print(*watchdog.step(loss), sep="\\n")
     optimizer.step()
+
+Call faulthandler.cancel_dump_traceback_later() after the loop. Random state and memory are those of the CPU; on a GPU
+take those of torch.cuda. The file stands alone, so that it can be copied into a project.
 """
 
 from __future__ import annotations
@@ -21,101 +23,125 @@ from torch import Tensor, nn
 
 
 def checksum(tensor: Tensor) -> int:
-    """The sum of its bits, read as whole numbers, modulo 2**32: equal tensors have equal sums, whatever the order."""
+    """The sum of a tensor's bits, read as integers, modulo 2**32. Equal tensors have equal sums on every machine."""
     bits = tensor.detach().reshape(-1).view(torch.int32 if tensor.element_size() >= 4 else torch.int8)
     return bits.sum(dtype=torch.int32).item()
 
 
 class Watchdog:
-    """equal: of a name, whether all ranks of `group` hold that parameter alike; without it, all that is not sharded.
-    Now and then each rank gives a row of numbers, and all judge the same table. Where no step comes for `patience`
-    seconds, Python writes to `stacks`, a file or its number, where each thread stands, and without its lock: a
-    process that runs on meanwhile may die of it. Make patience longer than any step. findings: kind to sentence."""
+    """Watches one rank, and compares the ranks of `group` every few steps.
+
+    equal(name): whether all ranks must hold this parameter alike; by default all that are not sharded. every: after how
+    many steps the ranks exchange a row of numbers, so that all judge the same table. Where no step comes for `patience`
+    seconds, Python writes the stack of each thread to `stacks`, a file or its number. It does so without its lock, and
+    a process that runs on meanwhile may crash, so make patience longer than any step. `findings` maps kinds to
+    sentences.
+    """
 
     def __init__(self, model: nn.Module, optimizer, group=None, *, equal=bool, every=10, patience=300.0, stacks=2):
-        self.inner, self.group, self.every = getattr(model, "module", model), group, every
+        self.model, self.group, self.every = getattr(model, "module", model), group, every
         self.wait = partial(faulthandler.dump_traceback_later, patience, file=stacks)
-        self.named = {name: one for name, one in self.inner.named_parameters() if one.requires_grad}
-        self.equal = {name: one for name, one in self.named.items() if equal(name) and not hasattr(one, "to_local")}
-        self.findings, self.new, self.steps, self.passes, self.since = {}, [], 0, 0, None
-        self.own, self.memory, self.alone = [], [], 0.0
+        self.parameters = {name: one for name, one in self.model.named_parameters() if one.requires_grad}
+        self.replicated = {
+            name: one for name, one in self.parameters.items() if equal(name) and not hasattr(one, "to_local")
+        }
+        self.findings, self.new_findings, self.steps, self.syncs, self.step_end = {}, [], 0, 0, None
+        self.local_ms, self.mb_per_step, self.local_norm = [], [], 0.0
         model.register_forward_hook(self._after_forward, with_kwargs=True)
-        self.large = max(self.equal.values(), key=Tensor.numel, default=torch.zeros(1, requires_grad=True))
-        self.large.register_hook(self._before_sync)
-        held = {id(one) for part in optimizer.param_groups for one in part["params"]}
-        lost = [name for name, one in self.named.items() if id(one) not in held]
-        self._find("optimizer", lost, "the optimizer does not hold {0[0]}: make it once the model is wrapped or cut")
+        self.largest = max(self.replicated.values(), key=Tensor.numel, default=torch.zeros(1, requires_grad=True))
+        self.largest.register_hook(self._before_sync)
+        stepped = {id(one) for group in optimizer.param_groups for one in group["params"]}
+        missing = [name for name, one in self.parameters.items() if id(one) not in stepped]
+        self._report(
+            "optimizer", missing, "the optimizer does not hold {0[0]}: make it once the model is wrapped or cut"
+        )
         self.wait()
 
     def step(self, loss: Tensor) -> list[str]:
-        """loss: of this rank alone, of its last micro-batch. Returns what is new."""
+        """Check one step, and return the sentences that are new. loss: this rank's own, of its last micro-batch."""
         self.steps += 1
-        bad = [] if loss.isfinite() else [*self._layers_not_finite(), "the loss itself"]
-        self._find("nan", bad, f"the loss of step {self.steps} is {loss:.0f}; what is first like this: {{0[0]}}")
-        self._find("no_sync", self.passes > 1, f"gradients went out {self.passes} times per step; take no_sync()")
+        not_finite = [] if loss.isfinite() else [*self._not_finite_layers(), "the loss itself"]
+        self._report(
+            "nan", not_finite, f"the loss of step {self.steps} is {loss:.0f}; what is first like this: {{0[0]}}"
+        )
+        self._report("no_sync", self.syncs > 1, f"gradients went out {self.syncs} times per step; take no_sync()")
         if self.steps % self.every == 0:
-            self._judge(*self._gathered(loss))
-            self.own, self.alone = [], 0.0
-        self.passes, self.since, new, self.new = 0, time.perf_counter(), self.new, []
+            self._judge(*self._exchange_numbers(loss))
+            self.local_ms, self.local_norm = [], 0.0
+        self.syncs, self.step_end, new, self.new_findings = 0, time.perf_counter(), self.new_findings, []
         self.wait()
         return new
 
-    def _find(self, kind: str, found: object, sentence: str) -> None:
+    def _report(self, kind: str, found: object, sentence: str) -> None:
+        """Add a finding, once per kind, if `found` is true. It fills the braces of the sentence."""
         if found and kind not in self.findings:
             self.findings[kind] = sentence.format(found)
-            self.new.append(self.findings[kind])
+            self.new_findings.append(self.findings[kind])
 
     def _after_forward(self, model: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
-        """From the optimizer's step to here a rank's time is its own; in backward all wait for each other."""
-        self.batch = args, kwargs
-        self.passes += torch.is_grad_enabled() and getattr(model, "require_backward_grad_sync", False)
-        self.own += [] if self.since is None else [1000 * (time.perf_counter() - self.since)]
-        self.since = None
+        """Measure the time since the last step, in which no rank waits for another, as they do in backward."""
+        self.inputs = args, kwargs
+        self.syncs += torch.is_grad_enabled() and getattr(model, "require_backward_grad_sync", False)
+        self.local_ms += [] if self.step_end is None else [1000 * (time.perf_counter() - self.step_end)]
+        self.step_end = None
 
     def _before_sync(self, gradient: Tensor) -> None:
-        """The gradient of the largest parameter as this rank alone has it."""
+        """Measure the largest parameter's gradient before it is averaged."""
         if (self.steps + 1) % self.every == 0:
-            self.alone += gradient.norm().item()
+            self.local_norm += gradient.norm().item()
 
     @torch.no_grad()
-    def _layers_not_finite(self) -> list[str]:
-        """The same batch once more with an eye on each layer: it costs nothing while all is well."""
-        seen = {}
+    def _not_finite_layers(self) -> list[str]:
+        """The layers whose outputs are not finite, found by one more forward: so it costs nothing while all is well."""
+        is_finite = {}
 
-        def look(name: str, layer: nn.Module, given: tuple, out: object) -> None:
-            seen[name or "the model"] = not isinstance(out, Tensor) or out.isfinite().all()
+        def check(name: str, layer: nn.Module, inputs: tuple, out: object) -> None:
+            is_finite[name or "the model"] = not isinstance(out, Tensor) or out.isfinite().all()
 
-        eyes = [layer.register_forward_hook(partial(look, name)) for name, layer in self.inner.named_modules()]
-        self.inner(*self.batch[0], **self.batch[1])
-        for eye in eyes:
-            eye.remove()
-        return [name for name, is_finite in seen.items() if not is_finite]
+        hooks = [layer.register_forward_hook(partial(check, name)) for name, layer in self.model.named_modules()]
+        self.model(*self.inputs[0], **self.inputs[1])
+        for hook in hooks:
+            hook.remove()
+        return [name for name, finite in is_finite.items() if not finite]
 
-    def _gathered(self, loss: Tensor) -> tuple[list[list[float]], Tensor]:
-        """Seven numbers, each a list over ranks; and checksums, (ranks, parameters)."""
-        mine = [loss.item(), sum(self.own) / max(len(self.own), 1), max(self.own, default=0.0), self.alone]
-        for gradients in (self.large.grad,), (one.grad for one in self.equal.values()):
-            mine.append(nn.utils.get_total_norm(one for one in gradients if one is not None).item())
-        mine += [checksum(torch.get_rng_state().view(torch.int64)), *map(checksum, self.equal.values())]
-        mine = torch.tensor(mine, dtype=torch.float64, device=loss.device)
-        table = mine.new_empty(dist.get_world_size(self.group), len(mine))
-        dist.all_gather(list(table), mine, self.group)
+    def _exchange_numbers(self, loss: Tensor) -> tuple[list[list[float]], Tensor]:
+        """Seven numbers, each a list over ranks, in the order of `_judge`; and checksums, (ranks, parameters)."""
+        row = [
+            loss.item(),
+            sum(self.local_ms) / max(len(self.local_ms), 1),
+            max(self.local_ms, default=0.0),
+            self.local_norm,
+        ]
+        for gradients in (self.largest.grad,), (one.grad for one in self.replicated.values()):
+            row.append(nn.utils.get_total_norm(one for one in gradients if one is not None).item())
+        row += [checksum(torch.get_rng_state().view(torch.int64)), *map(checksum, self.replicated.values())]
+        row = torch.tensor(row, dtype=torch.float64, device=loss.device)
+        table = row.new_empty(dist.get_world_size(self.group), len(row))
+        dist.all_gather(list(table), row, self.group)
         return table[:, :7].T.tolist(), table[:, 7:]
 
     def _judge(self, numbers: list[list[float]], sums: Tensor) -> None:
-        losses, own, longest, alone, large, norms, states = numbers
-        odd = [name for name, is_odd in zip(self.equal, (sums != sums[0]).any(0), strict=True) if is_odd]
-        self._find("weights", odd, "ranks hold different weights where they must be equal, first in {0[0]}")
-        self._find("gradient", not sum(norms) < float("inf"), "the loss is a number, and its gradient is none")
-        said = f"a gradient is {large[0]:.2g} long and was at most {max(alone):.2g} on a rank alone: no mean, a sum"
-        self._find("sum", 0 < 1.01 * max(alone) < large[0], said)
-        are_replicas = len(losses) > 1 and len(self.equal) == len(self.named)  # each with a batch of its own
-        self._find("batch", are_replicas and len(set(losses)) == 1, "all ranks have one loss: they read one batch")
-        drops = any(part.training * part.p for part in self.inner.modules() if isinstance(part, nn.Dropout))
-        self._find("dropout", are_replicas and drops and len(set(states)) == 1, "all ranks draw the same dropout masks")
-        late, usual = own.index(max(own)), sorted(own)[(len(own) - 1) // 2]
-        said = f"the others wait for rank {late}: {own[late]:.0f} ms before backward, {longest[late]:.0f} at most"
-        self._find("late", own[late] > max(2 * usual, usual + 5), said)
-        self.memory = [*self.memory[-4:], psutil.Process().memory_info().rss / 1e6 / self.every]
-        grown = torch.tensor(self.memory).diff()
-        self._find("memory", (grown > 0.1).sum() == 4 and grown.mean(), "memory grows by {0:.2f} MB per step")
+        """Report what the numbers of all ranks show. sums: checksums of the replicated parameters."""
+        losses, mean_ms, longest_ms, local_norms, synced_norms, norms, random_states = numbers
+        differs = (sums != sums[0]).any(0)
+        names = [name for name, is_different in zip(self.replicated, differs, strict=True) if is_different]
+        self._report("weights", names, "ranks hold different weights where they must be equal, first in {0[0]}")
+        self._report("gradient", not sum(norms) < float("inf"), "the loss is a number, and its gradient is none")
+        longest, synced = max(local_norms), synced_norms[0]
+        sentence = f"a gradient is {synced:.2g} long and was at most {longest:.2g} on a rank alone: no mean, a sum"
+        self._report("sum", 0 < 1.01 * longest < synced, sentence)
+        are_replicas = len(losses) > 1 and len(self.replicated) == len(self.parameters)  # each with a batch of its own
+        self._report("batch", are_replicas and len(set(losses)) == 1, "all ranks have one loss: they read one batch")
+        has_dropout = any(part.training and part.p for part in self.model.modules() if isinstance(part, nn.Dropout))
+        self._report(
+            "dropout",
+            are_replicas and has_dropout and len(set(random_states)) == 1,
+            "all ranks draw the same dropout masks",
+        )
+        slowest, median = mean_ms.index(max(mean_ms)), sorted(mean_ms)[(len(mean_ms) - 1) // 2]
+        ms, most = mean_ms[slowest], longest_ms[slowest]
+        sentence = f"the others wait for rank {slowest}: {ms:.0f} ms before backward, {most:.0f} at most"
+        self._report("late", ms > max(2 * median, median + 5), sentence)
+        self.mb_per_step = [*self.mb_per_step[-4:], psutil.Process().memory_info().rss / 1e6 / self.every]
+        growth = torch.tensor(self.mb_per_step).diff()
+        self._report("memory", (growth > 0.1).sum() == 4 and growth.mean(), "memory grows by {0:.2f} MB per step")

@@ -12,7 +12,7 @@ import tempfile
 import psutil
 import pytest
 
-from helpers.observe.restarts import Generation, _happened, node_dies, rank_dies, undisturbed
+from helpers.observe.restarts import JobGeneration, _read_lines, node_dies, rank_dies, undisturbed
 
 
 @pytest.fixture
@@ -65,10 +65,10 @@ def test_what_happened_is_read_from_the_lines_of_rank_0():
         {"rank": 0, "ranks": 1, "after": 0},
         {"rank": 0, "step": 1, "loss": 4.0},
     ]
-    job = _happened([json.dumps(one) for one in said], (0, -9), 1.0)
+    job = _read_lines([json.dumps(one) for one in said], (0, -9), 1.0)
     assert job.generations == (
-        Generation(number=0, ranks=2, after=0, last_step=1),
-        Generation(number=1, ranks=1, after=0, last_step=1),
+        JobGeneration(number=0, ranks=2, after=0, last_step=1),
+        JobGeneration(number=1, ranks=1, after=0, last_step=1),
     )
     assert job.losses == {1: 4.0} and job.done_again == 1 and len(job.lines[1]) == 1
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from helpers.observe.torchrun import Watched, torchrun
+from helpers.observe.torchrun import JobOutput, torchrun
 
 SILENT = """
 import os, time
@@ -52,6 +52,6 @@ def test_two_ranks_that_write_at_once_do_not_tear_each_others_lines():
 
 
 def test_words_of_a_result():
-    assert str(Watched(lines=("rank 0: a",), seconds=2.04, returncode=0)).endswith(
+    assert str(JobOutput(lines=("rank 0: a",), seconds=2.04, returncode=0)).endswith(
         "code 0, 2.0 s after the first line."
     )
