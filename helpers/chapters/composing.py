@@ -21,6 +21,8 @@ from torch.optim import AdamW
 
 from helpers.compose import Plan, Trainer
 from helpers.compose.axes import Axes
+from helpers.draw import Axis, Part, curves_scene, parts_scene
+from helpers.draw.scene import Scene
 from helpers.observe.comms import record_comms
 from helpers.observe.equality import Tensors, assert_equal
 from helpers.observe.timeline import record_timeline
@@ -164,6 +166,53 @@ def checked_bytes(ranks: Ranks, plan: Plan, num_sequences: int) -> float:
     for rank, log in enumerate(logs):
         check_predicted(log, predicted_traffic(plan, num_sequences, rank), f"rank {rank} ")
     return max(log.sent_bytes() for log in logs)
+
+
+# Five layouts of four ranks, whose bytes the chapter compares for 16 sequences.
+LAYOUTS = {
+    "dp 4": Plan(dp=4),
+    "tp 4": Plan(tp=4),
+    "pp 4": Plan(pp=4, num_microbatches=4),
+    "tp 2 × dp 2": Plan(tp=2, dp=2),
+    "pp 2 × dp 2": Plan(pp=2, dp=2, num_microbatches=2),
+}
+
+
+def layouts_scene(ranks: Ranks) -> tuple[Scene, str, str]:
+    """Bytes of the busiest rank in each layout, by axis; a sentence on the count; the layout with the fewest bytes."""
+    kinds, sent = {"tp": "activations", "dp": "gradients", "pp": "buffers"}, {}
+    for name, plan in LAYOUTS.items():
+        sent[name] = bytes_of_busiest_rank(plan, 16)
+        assert checked_bytes(ranks, plan, 16) == sum(sent[name].values())
+    rows = {n: [Part(text=axis, kind=kinds[axis], size=size) for axis, size in one.items()] for n, one in sent.items()}
+    totals = {name: sum(by_axis.values()) for name, by_axis in sent.items()}
+    ends = {name: f"{total / 1e6:.2f} MB" for name, total in totals.items()}
+    legend = {kind: axis for axis, kind in kinds.items()}
+    scene = parts_scene(rows, ends=ends, legend=legend, title="Sent per step by the rank that sends most, by axis")
+    text = f"Counted on four ranks: equal to the byte in all {len(rows)} layouts."
+    return scene, text, min(totals, key=totals.get)
+
+
+def crossover_scene(ranks: Ranks) -> tuple[Scene, int]:
+    """MB that a rank sends by number of sequences, with dp 4 and with tp 2 x dp 2; from where dp 4 sends less."""
+    numbers, curves = (4, 8, 12, 16, 20, 24), {}
+    for name in ("dp 4", "tp 2 × dp 2"):
+        curves[name] = [(n, sum(bytes_of_busiest_rank(LAYOUTS[name], n).values()) / 1e6) for n in numbers]
+        assert checked_bytes(ranks, LAYOUTS[name], 4) == round(curves[name][0][1] * 1e6)
+    pairs = zip(curves["tp 2 × dp 2"], curves["dp 4"], strict=True)
+    first = next(n for (n, with_tp), (_, flat) in pairs if flat < with_tp)
+    flat, (start, *_, end) = curves["dp 4"][0][1], curves["tp 2 × dp 2"]
+    equal = start[0] + (flat - start[1]) * (end[0] - start[0]) / (end[1] - start[1])
+    scene = curves_scene(
+        curves,
+        x=Axis(name="sequences of 64 tokens per step", ticks=numbers),
+        y=Axis(name="MB sent by a rank", ticks=(0, 2, 4, 6, 8, 10)),
+        paints={"dp": "gradients", "tp": "activations"},
+        marks=[(equal, flat, f"equal at {equal:.1f}, so from {first} on")],
+        marks_below=True,
+        title="The bytes of tp grow with the batch, those of dp do not",
+    )
+    return scene, first
 
 
 # ---- the optimizer before the model is sharded ----

@@ -14,6 +14,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from helpers.draw import Matrix, shards_scene
+from helpers.draw.scene import Scene, stacked_scene
 from helpers.observe.comms import record_comms
 from helpers.observe.equality import Tensors, assert_equal
 from helpers.observe.memory import record_memory
@@ -23,7 +25,7 @@ from helpers.parallel.ddp import DistributedDataParallel
 from helpers.parallel.shared.clip import clip_grad_norm_, gradient_norm
 from helpers.parallel.tensor_parallel.conjugate import all_reduce_identity
 from helpers.parallel.tensor_parallel.sequence_shards import SequenceParallelNorm
-from helpers.parallel.tensor_parallel.tensor_plan import Cut
+from helpers.parallel.tensor_parallel.tensor_plan import Cut, even_cut, fused_cut
 from helpers.predict.traffic.tensor_parallel import tensor_parallel_traffic
 from helpers.ranks import Ranks
 from helpers.records import CommEvent, CommLog
@@ -268,6 +270,21 @@ def attention_on_two_ranks(cut: Cut, hidden: int = 8, head: int = 2) -> tuple[Te
         return F.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2).flatten(2)
 
     return attend(fused), torch.cat([attend(cut.take(fused, rank)) for rank in range(2)], dim=-1)
+
+
+def fused_splits_scene() -> tuple[Scene, bool]:
+    """Two ways to split a fused Q, K, V over two ranks, and whether equal blocks give the output of one process."""
+    halves = {"two equal blocks": [(0, 0, 0, 0), (0, 0, 1, 1), (1, 1, 1, 1)]}
+    halves["each of the three by heads"] = [(0, 0, 1, 1)] * 3
+    scenes = []
+    for title, ranks_of in halves.items():
+        parts = dict(num_rows=8, num_columns=6, cut="rows", num_parts=4, shape="8 rows", part_text="4 heads")
+        matrices = [Matrix(name=name, ranks=owners, **parts) for name, owners in zip("QKV", ranks_of, strict=True)]
+        title = f"Q, K, V cut into {title}" if "equal" in title else f"Q, K, V, {title}"
+        scenes.append(shards_scene(matrices, title=title, largest=11))
+    assert torch.allclose(*attention_on_two_ranks(fused_cut([8] * 3, 2, unit=2)))
+    is_right = torch.allclose(*attention_on_two_ranks(even_cut(24, 2)))
+    return stacked_scene(*scenes, title="Equal blocks, and heads"), is_right
 
 
 # ---- the loss ----

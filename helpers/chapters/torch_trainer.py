@@ -21,7 +21,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
 
-from helpers.compose.batch import IGNORED
+from helpers.compose.forward_backward import IGNORED
 from helpers.devices import computing_device
 from helpers.parallel.pipeline import partition
 from helpers.specs import Plan
