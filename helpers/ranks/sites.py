@@ -38,7 +38,7 @@ def is_engine(path: str) -> bool:
 
 
 def is_package(path: str) -> bool:
-    """Whether a file belongs to the course package above the engine, and is no script that learners run as their own."""
+    """Whether a file belongs to the course package above the engine; scripts that learners run as their own do not."""
     return path.startswith(PACKAGE + os.sep) and not (is_engine(path) or path.startswith(BROKEN_JOBS + os.sep))
 
 

@@ -1,6 +1,7 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+from helpers.devices import call_site
 from helpers.ranks import sites
 
 LIBRARY = ("/usr/lib/python3/site-packages/torch/distributed/c10d.py", 2, "all_reduce")
@@ -16,6 +17,11 @@ def test_the_innermost_frame_of_the_learner_is_theirs_and_not_a_librarys():
 def test_a_patient_of_the_zoo_is_the_learners_own_script():
     patient = (f"{sites.PACKAGE}/commands/broken_jobs/scripts/patient_03.py", 25, "main")
     assert sites.learner_frame([PACKAGE, patient, LIBRARY]) == patient
+
+
+def test_the_folders_by_which_frames_are_told_apart_are_there():
+    folders = [value for name, value in vars(sites).items() if name.isupper() and str(value).startswith(sites.PACKAGE)]
+    assert len(folders) == 5 and all(Path(folder).is_dir() for folder in [*folders, call_site._REDIRECT])
 
 
 def test_without_any_frame_of_the_learner_there_is_none():

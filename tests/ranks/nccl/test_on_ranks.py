@@ -141,6 +141,14 @@ def test_tags_count_for_nothing_below(by_rules, capsys):
     assert "rank 1 │ first 2.0" in capsys.readouterr().out
 
 
+def asks_its_group():
+    return dist.group.WORLD.matches_messages_by_order
+
+
+def test_a_group_says_whether_messages_match_by_their_order(by_rules, ranks):
+    assert by_rules.run(asks_its_group) == [True] * 2 and ranks[:2].run(asks_its_group) == [False] * 2
+
+
 def test_without_the_rules_nothing_is_said(ranks, capsys):
     ranks[:2].run(early_receive)
     assert capsys.readouterr().out == ""
