@@ -17,8 +17,8 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.paired import write_table
-from helpers.commands.jobs.blame import Verdict
-from helpers.commands.jobs.hang import Found, observe
+from helpers.commands.jobs.hang import HangReport, watch_job
+from helpers.commands.jobs.hang_cause import HangCause
 
 SCRIPT = """\
 import os, signal, sys, time, threading, torch, torch.distributed as dist
@@ -106,17 +106,17 @@ def marked(kind: str) -> set[int]:
     return {number for number, line in enumerate(SCRIPT.splitlines(), 1) if kind in line.partition("  # ")[2].split()}
 
 
-def agrees(found: Found) -> bool:
-    said, part = found.torch, found.verdict.parting
-    ours, theirs = set(found.verdict.ranks), set(said.ranks if said else ())
-    return part is not None and said.number == part.number and ours in (theirs, set(found.scene.ranks) - theirs)
+def agrees(found: HangReport) -> bool:
+    said, part = found.torch, found.cause.divergence
+    ours, theirs = set(found.cause.ranks), set(said.ranks if said else ())
+    return part is not None and said.number == part.number and ours in (theirs, set(found.state.ranks) - theirs)
 
 
-def named(verdict: Verdict) -> set[int]:
+def named(cause: HangCause) -> set[int]:
     """Every line in its sentences."""
-    part = verdict.parting
-    calls = [*part.lines.values(), *part.calls.values()] if part else []
-    return {frame[1] for frame in (verdict.place, verdict.at, *(call.line for call in calls)) if frame}
+    part = cause.divergence
+    calls = [*part.first_calls.values(), *part.calls.values()] if part else []
+    return {frame[1] for frame in (cause.line, cause.op_line, *(call.line for call in calls)) if frame}
 
 
 def measure(kind: str, under: str, seed: int, script: Path) -> dict[str, object]:
@@ -124,15 +124,15 @@ def measure(kind: str, under: str, seed: int, script: Path) -> dict[str, object]
     draw = random.Random(f"{seed} {kind} {under}")
     bad, at = draw.randrange(3), draw.randrange(1, 6)
     command = [sys.executable, str(script), kind, under, str(bad), str(at)]
-    found = observe(command, limit=LIMIT, env={"OMP_NUM_THREADS": "1"})
-    if found.how == "interrupted":
+    found = watch_job(command, limit=LIMIT, env={"OMP_NUM_THREADS": "1"})
+    if found.outcome == "interrupted":
         raise SystemExit(found.exit_code)
-    verdict, ends = found.verdict, {bad, (bad + 1) % 3} if kind in ("send", "recv") else {bad}
-    blamed = set(verdict.ranks) | ({verdict.peer} - {None})
-    right = [blamed == ends, bool(named(verdict) & marked(kind)), agrees(found) if kind in COLLECTIVE else None]
+    cause, ends = found.cause, {bad, (bad + 1) % 3} if kind in ("send", "recv") else {bad}
+    blamed = set(cause.ranks) | ({cause.peer} - {None})
+    right = [blamed == ends, bool(named(cause) & marked(kind)), agrees(found) if kind in COLLECTIVE else None]
     print(kind, under, f"rank {bad} in step {at}", *right, found, sep="\n", file=sys.stderr, flush=True)
     words = {True: "right", False: "wrong", None: "–"}
-    return {"fault": kind, "under": under, "verdict": verdict.kind} | {
+    return {"fault": kind, "under": under, "verdict": cause.kind} | {
         name: words[one] for name, one in zip(RESULTS, right, strict=True)
     }
 

@@ -14,7 +14,7 @@ COMMANDS = {
     "grade": "helpers.classroom.cli",
     "train": "helpers.commands.train.cli",
     "hang": "helpers.commands.jobs.hang",
-    "profile": "helpers.commands.jobs.profiled",
+    "profile": "helpers.commands.jobs.profile",
     "rehearse": "helpers.commands.rehearse.run",
     "explain": "helpers.commands.traces.cli",
     "plan": "helpers.predict.advice.cli",
@@ -26,9 +26,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments[:1] == ["quiz"]:
-        from helpers.interview import terminal
+        from helpers.interview import quiz_command
 
-        return terminal.main(arguments[1:], check=_grade)
+        return quiz_command.main(arguments[1:], check=_grade)
     if arguments and arguments[0] in COMMANDS:
         return import_module(COMMANDS[arguments[0]]).main(arguments[1:])
     parser = argparse.ArgumentParser(prog="python -m helpers", description="Rank by Rank on the command line.")

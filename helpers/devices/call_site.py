@@ -40,7 +40,7 @@ def call_site() -> Frame:
 def main_stack() -> list[Frame]:
     """Where the main thread is, outermost call first."""
     with _one_asks:
-        found = at_once(map(_PLACE, frames_of(threading.main_thread().ident)))
+        found = without_gc(map(_PLACE, frames_of(threading.main_thread().ident)))
     return [(path, line or first, name) for path, line, first, name in reversed(found)]
 
 
@@ -50,7 +50,7 @@ def frames_of(thread: int) -> Iterator[FrameType]:
     return takewhile(bool, accumulate(chain(innermost, repeat("f_back")), getattr))
 
 
-def at_once(lazy: Iterable) -> list:
+def without_gc(lazy: Iterable) -> list:
     """List frames in one call of C, within which no other thread runs.
 
     Whoever holds a frame while its thread returns from it also holds the frame's variables: they would live on, and be

@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from helpers.commands.jobs import inside
+from helpers.commands.jobs import probe
 from helpers.devices import call_site
 
 
@@ -23,7 +23,7 @@ def test_on_another_thread_it_is_the_line_of_the_main_thread():
     assert call_site.call_site()[2] == name
 
 
-@pytest.mark.parametrize("look", [call_site.main_stack, lambda: inside.stack(threading.main_thread().ident)])
+@pytest.mark.parametrize("look", [call_site.main_stack, lambda: probe.stack(threading.main_thread().ident)])
 def test_a_look_from_another_thread_keeps_nothing_alive(look):
     """What a function has left is gone, however often somebody asks where it is."""
 
@@ -51,7 +51,7 @@ def test_a_look_from_another_thread_keeps_nothing_alive(look):
     assert kept == 0
 
 
-@pytest.mark.parametrize("module", [call_site, inside])
+@pytest.mark.parametrize("module", [call_site, probe])
 @pytest.mark.parametrize("collects", [True, False])
 def test_no_garbage_is_collected_while_the_frames_are_listed(module, collects):
     """A group that is destroyed meanwhile gives the interpreter away, and Python 3.11 stands still."""
@@ -65,10 +65,10 @@ def test_no_garbage_is_collected_while_the_frames_are_listed(module, collects):
     gc.enable() if collects else gc.disable()
     try:
         for _ in range(50):
-            module.at_once(module.frames_of(threading.get_ident()))
+            module.without_gc(module.frames_of(threading.get_ident()))
         is_enabled = gc.isenabled()
     finally:
         gc.callbacks.remove(collecting)
         gc.set_threshold(*threshold)
         gc.enable() if before else gc.disable()
-    assert module.at_once.__name__ not in met and is_enabled is collects
+    assert module.without_gc.__name__ not in met and is_enabled is collects

@@ -1,12 +1,13 @@
-"""Training scripts that never import us: started as torchrun would, with a thread of ours in every process.
+"""Starts training scripts that never import this package and finds out why they hang or where their time goes.
 
-inside.py     that thread: where every thread is, what was issued; standard library alone, loaded before the script
-recorder.py   the same for torch.profiler: a window of steps, counted by the optimizer
-launch.py     starting a job's ranks, or somebody's own command, and ending all of it
-board.py      what the threads wrote down, and when a job stands still
-calls.py      the collectives of all ranks beside each other, and the first at which they part
-blame.py      who left the line: rank, kind, operation, line
-analyzer.py   torch's own analyzer of flight recorders on the same records
-hang.py       `python -m helpers hang -- train.py`
-profiled.py   `python -m helpers profile -- train.py`
+A probe, which is a thread of ours, runs in every process of such a job.
+
+launch.py           starts a job's ranks as torchrun would, or the user's own command, and ends all its processes
+probe.py            the thread in each process: writes down its stacks and how many collectives it has issued
+profiler_probe.py   a second file that each process loads: runs torch.profiler over a window of steps
+monitor.py          reads what the probes wrote and decides when a job hangs
+flight_recorder.py  compares torch's flight-recorder dumps of all ranks
+hang_cause.py       decides which rank made the job hang, in which operation, at which line
+hang.py             `python -m helpers hang -- train.py`
+profile.py          `python -m helpers profile -- train.py`
 """

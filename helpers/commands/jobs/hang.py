@@ -1,4 +1,8 @@
-"""`python -m helpers hang -- train.py`: which rank left the line, when a job that never imports us stands still."""
+"""The command `python -m helpers hang -- train.py`: runs a training job and says which rank makes it hang, and where.
+
+`watch_job` runs any script or command, which need not import this package; chapter 10 calls it too. `report_lines`
+writes its result for a terminal: the cause, where every rank is, what torch's own analyzer says, and the stacks.
+"""
 
 from __future__ import annotations
 
@@ -9,120 +13,264 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from helpers.commands.jobs import inside
-from helpers.commands.jobs.analyzer import Opinion, opinion
-from helpers.commands.jobs.blame import Scene, Verdict, blame
-from helpers.commands.jobs.board import Board
-from helpers.commands.jobs.calls import calls_of, load
-from helpers.commands.jobs.launch import Job, say, started
-from helpers.commands.jobs.told import told
+from helpers.commands.jobs import probe
+from helpers.commands.jobs.flight_recorder import (
+    Call,
+    Divergence,
+    TorchAnalysis,
+    analyze_with_torch,
+    calls_of,
+    load_dump,
+)
+from helpers.commands.jobs.hang_cause import HangCause, JobState, find_cause
+from helpers.commands.jobs.launch import StartedJob, start_job, words
+from helpers.commands.jobs.monitor import JobMonitor
+from helpers.learner.words import Words
 from helpers.learner.words.wrapping import complain
+from helpers.ranks.report import describe_exit
+from helpers.ranks.sites import Frame, describe, learner_frame, rank_names
+from helpers.ranks.sites import words as rank_words
 
-SETTLE = 5.0  # seconds that the others get to end after a first rank failed; torchrun gives them less
-HUNG, REFUSED, INTERRUPTED = 3, 2, 130  # exit codes; otherwise the job's own
+SETTLE_SECONDS = 5.0  # that the other ranks get to end after a first rank failed; torchrun gives them less
+HUNG, REFUSED, INTERRUPTED = 3, 2, 130  # exit codes; in all other cases the command returns the job's own
+_GPU_WORDS = ("cuda", "nvidia", "nccl")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """What came of a job. how: ended, failed (and the others were ended), hang or interrupted. code: the job's.
+class HangReport:
+    """What became of a job.
 
-    torch: what its own analyzer says, None where no process left a record.
+    outcome: "ended", "failed" (the remaining processes were ended), "hang" or "interrupted". code: the job's exit code.
+    torch: what torch's own analyzer says; None where no process left a flight-recorder dump.
     """
 
-    how: str
+    outcome: str
     code: int | None
-    scene: Scene
-    verdict: Verdict
-    torch: Opinion | None
+    state: JobState
+    cause: HangCause
+    torch: TorchAnalysis | None
 
     def __str__(self) -> str:
-        return "\n".join(told(self))
+        return "\n".join(report_lines(self))
 
     @property
     def exit_code(self) -> int:
-        return {"hang": HUNG, "interrupted": INTERRUPTED}.get(self.how, self.code or 0)
+        return {"hang": HUNG, "interrupted": INTERRUPTED}.get(self.outcome, self.code or 0)
 
 
-def observe(
+def watch_job(
     command: Sequence[str], *, nproc: int | None = None, limit: float = 30.0, env: Mapping[str, str] | None = None,
-    parts: Mapping[str, str] | None = None,
-) -> Found:  # fmt: skip
-    """Start a job and wait until it ends, stands still for `limit` seconds of its life, or is interrupted.
+    probes: Mapping[str, str] | None = None,
+) -> HangReport:  # fmt: skip
+    """Starts a job and waits until it ends, hangs for `limit` seconds of its life, or is interrupted.
 
-    command: a script with its arguments (nproc ranks, 2 if not given), `-m module …`, or one that starts ranks itself,
-    such as `torchrun …`. Nothing of it is left. Raises ValueError, as a sentence, for what cannot be started.
+    command: a script with its arguments (on `nproc` ranks, by default 2), `-m module …`, or a command that starts the
+    ranks itself, such as `torchrun …`. probes: see start_job. No process of the job is left when this returns.
+    Raises ValueError, with a sentence for the user, for a command that cannot be started.
     """
     if not limit > 0:
-        raise ValueError(say("limit", limit=limit))
-    with started(command, nproc, env=env, parts=parts) as job:
-        board = Board(job.folder)
+        raise ValueError(words("limit", limit=limit))
+    with start_job(command, nproc, env=env, probes=probes) as job:
+        monitor = JobMonitor(job.folder)
         try:
-            how = _watch(job, board, limit)
+            outcome = _wait(job, monitor, limit)
         except KeyboardInterrupt:
-            how = "interrupted"
-        codes = job.codes()
-        if how != "ended":
-            board.ask(codes)
-        paths = {rank: board.folder / f"{one.said['pid']}.recorder" for rank, one in sorted(board.ranks.items())}
-        dumps = {rank: dump for rank, path in paths.items() if path.exists() and (dump := load(path)).get("entries")}
-        groups = {name: ranks for one in board.ranks.values() for name, ranks in one.said.get("groups", {}).items()}
+            outcome = "interrupted"
+        exit_codes = job.exit_codes()
+        if outcome != "ended":
+            monitor.request_details(exit_codes)
+        processes = sorted(monitor.ranks.items())
+        paths = {rank: monitor.folder / f"{process.report['pid']}.recorder" for rank, process in processes}
+        dumps = {r: dump for r, path in paths.items() if path.exists() and (dump := load_dump(path)).get("entries")}
+        groups = {name: ranks for _, process in processes for name, ranks in process.report.get("groups", {}).items()}
         calls = {rank: calls_of(dump) for rank, dump in dumps.items()}
-        scene = Scene(ranks=dict(board.ranks), others=dict(board.others), calls=calls, groups=groups, limit=limit)
-        code = next((code for code in codes.values() if code), 0 if how == "ended" else None)
-        torch = opinion(dumps, groups) if dumps else None
-        return Found(how=how, code=code, scene=scene, verdict=blame(scene), torch=torch)
+        known = {"ranks": dict(monitor.ranks), "children": dict(monitor.children), "calls": calls, "groups": groups}
+        state = JobState(**known, limit=limit)
+        code = next((code for code in exit_codes.values() if code), 0 if outcome == "ended" else None)
+        torch = analyze_with_torch(dumps, groups) if dumps else None
+        return HangReport(outcome=outcome, code=code, state=state, cause=find_cause(state), torch=torch)
 
 
-def _watch(job: Job, board: Board, limit: float) -> str:
-    failed: float | None = None
+def _wait(job: StartedJob, monitor: JobMonitor, limit: float) -> str:
+    """Waits for the end of the job or for a hang, and returns the outcome."""
+    failed_at: float | None = None
     while True:
-        codes = job.codes()
-        board.read(codes)
-        if len(codes) == len(job.processes):
+        exit_codes = job.exit_codes()
+        monitor.read(exit_codes)
+        if len(exit_codes) == len(job.processes):
             return "ended"
-        if any(codes.values()):
-            failed = failed or time.monotonic()
-            if time.monotonic() - failed > SETTLE:
+        if any(exit_codes.values()):
+            failed_at = failed_at or time.monotonic()
+            if time.monotonic() - failed_at > SETTLE_SECONDS:
                 return "failed"
-        if board.stands_still(limit):
+        if monitor.is_hanging(limit):
             return "hang"
-        time.sleep(inside.BEAT)
+        time.sleep(probe.INTERVAL)
 
 
+# -- the command -----------------------------------------------------------------------------------------------------
 def main(arguments: Sequence[str]) -> int:
-    """The job's own code; 3 where it hung, 2 for a sentence, 130 after Ctrl-C."""
-    made = parser(
+    """Returns the job's own exit code, 3 where it hung, 2 where it could not be started, 130 after Ctrl-C."""
+    options = parser(
         "hang",
         "Start a training job with a thread of ours inside. When it stands still, say which rank left the line, at "
         "which operation and line, with every rank's stack.",
     )
-    made.add_argument("--pid", type=int, help="look into a process that hangs already, with py-spy")
-    given = made.parse_args(arguments)
+    options.add_argument("--pid", type=int, help="look into a process that hangs already, with py-spy")
+    given = options.parse_args(arguments)
     try:
-        found = look_into(given.pid) if given.pid else observe(given.command, nproc=given.nproc, limit=given.limit)
+        if given.pid:
+            report = stacks_of_process(given.pid)
+        else:
+            report = watch_job(given.command, nproc=given.nproc, limit=given.limit)
     except ValueError as problem:
-        complain(say("nothing", problem=problem))
+        complain(words("nothing", problem=problem))
         return REFUSED
-    print(found, flush=True)
-    return 0 if given.pid else found.exit_code
+    print(report, flush=True)
+    return 0 if given.pid else report.exit_code
 
 
 def parser(name: str, description: str) -> argparse.ArgumentParser:
-    """Of `hang` and `profile`: what both are told."""
-    made = argparse.ArgumentParser(prog=f"python -m helpers {name}", description=description)
-    made.add_argument("--nproc", type=int, help="ranks of a script (default: 2); torchrun says it itself")
-    made.add_argument("--limit", type=float, default=30.0, help="seconds of standing still (default: 30)")
-    made.add_argument("command", nargs="*", metavar="-- train.py", help="the job, behind two dashes")
-    return made
+    """The options that `hang` and `profile` share."""
+    options = argparse.ArgumentParser(prog=f"python -m helpers {name}", description=description)
+    options.add_argument("--nproc", type=int, help="ranks of a script (default: 2); torchrun says it itself")
+    options.add_argument("--limit", type=float, default=30.0, help="seconds of standing still (default: 30)")
+    options.add_argument("command", nargs="*", metavar="-- train.py", help="the job, behind two dashes")
+    return options
 
 
-def look_into(pid: int) -> str:
-    """Every thread's stack of a process that was started without us. ValueError, as a sentence, where there is none."""
-    if not inside.lives(pid):
-        raise ValueError(say("pid.none", pid=pid))
-    if (spy := shutil.which("py-spy")) is None:
-        raise ValueError(say("pid.absent", pid=pid))
-    seen = subprocess.run([spy, "dump", "--pid", str(pid)], capture_output=True, text=True)
-    if seen.returncode:
-        raise ValueError(say("pid.failed", pid=pid, problem=(seen.stderr.strip().splitlines() or ["?"])[-1]))
-    return seen.stdout
+def stacks_of_process(pid: int) -> str:
+    """The stack of every thread of a process that was started without us, from py-spy.
+
+    Raises ValueError, with a sentence for the user, where there is no such process or py-spy cannot read it.
+    """
+    if not probe.is_alive(pid):
+        raise ValueError(words("pid.none", pid=pid))
+    if (py_spy := shutil.which("py-spy")) is None:
+        raise ValueError(words("pid.absent", pid=pid))
+    done = subprocess.run([py_spy, "dump", "--pid", str(pid)], capture_output=True, text=True)
+    if done.returncode:
+        raise ValueError(words("pid.failed", pid=pid, problem=(done.stderr.strip().splitlines() or ["?"])[-1]))
+    return done.stdout
+
+
+# -- the report in words ---------------------------------------------------------------------------------------------
+def report_lines(report: HangReport) -> list[str]:
+    """The report, line by line, in the reader's language."""
+    state, cause = report.state, report.cause
+    lines = [words(report.outcome, limit=state.limit)] if report.outcome in ("interrupted", "hang") else []
+    if not state.ranks:
+        return [*lines, words("no_python", code=report.code or 0)]
+    if report.outcome == "ended" and cause.kind == "ended":
+        return [words("failed", code=report.code) if report.code else words("ended", limit=state.limit)]
+    lines += [str(sentence) for sentence in (*cause_sentences(cause, state), *position_sentences(state))]
+    if report.torch is not None:
+        lines += _torch_lines(report.torch)
+    elif report.outcome == "hang":
+        lines.append(words("torch.none"))
+    if state.unfinished:
+        lines += ["", words("stacks")]
+    for rank, process in sorted(state.unfinished.items()):
+        threads = {f" · {name}": [*map(tuple, stack)] for name, stack in process.report.get("threads", {}).items()}
+        for name, stack in ({"": process.frames} | threads).items():
+            # The frames before the user's first line are the same everywhere; a thread without such a line is left out.
+            start = next((i for i, frame in enumerate(stack) if learner_frame([frame])), None)
+            if start is not None or not name:
+                lines += ["", f"{rank_names([rank])}{name}"]
+                lines += [f"  {path}:{line} {function}" for path, line, function in stack[start or 0 :]]
+    return lines
+
+
+def cause_sentences(cause: HangCause, state: JobState) -> list[Words]:
+    """What is wrong, and where the ranks diverge."""
+    kind, divergence = cause.kind, cause.divergence
+    process = state.ranks[cause.ranks[0]] if cause.ranks else None
+    fields = {"ranks": rank_names(cause.ranks or (0,)), "count": len(cause.ranks), "place": _line(cause.line)}
+    fields |= {"limit": state.limit, "op": cause.op, "peer": cause.peer, "at": _line(cause.op_line)}
+    fields |= {"how": describe_exit(process.exit_code)} if process else {}
+    if divergence is not None:
+        fields |= {"call": _call(divergence.expected, state), "theirs": _call_with_sizes(divergence.expected)}
+        calls = (divergence.first_calls.get(rank) for rank in cause.ranks)
+        fields["own"] = _call_with_sizes(next(filter(None, calls), divergence.expected))
+        if kind in ("skipped", "finished") and set(cause.ranks) <= divergence.calls.keys():
+            kind = "alone"
+    if kind == "raised":
+        fields["text"] = f"{process.failure.type_name}: {process.failure.message}"
+        lines = [rank_words["raised"].format(**fields)]
+        lines += [words["gpu"]] if any(word in fields["text"].lower() for word in _GPU_WORDS) and not _has_gpu() else []
+    elif kind == "died":
+        name = "noted" if process.crash else "seen" if cause.line else "alone"
+        lines = [rank_words[f"died.{name}"].format(**fields)]
+    else:
+        lines = [words[f"verdict.{kind}"].format(**fields)]
+    return lines + (_divergence_sentences(divergence, cause, state) if divergence is not None else [])
+
+
+def _divergence_sentences(divergence: Divergence, cause: HangCause, state: JobState) -> list[Words]:
+    """Where the others called what a rank lacks, and from where on the lines of the ranks differ."""
+    lines = []
+    if cause.kind != "differs":
+        is_extra = cause.ranks == tuple(divergence.calls)
+        call = next(iter(divergence.calls.values())) if is_extra else divergence.expected
+        lines.append(words["issued"].format(call=_call(call, state), place=_line(call.line)))
+    if divergence.first_number < divergence.number:
+        suspects = divergence.suspects
+        line = next(divergence.first_calls[rank].line for rank in suspects)
+        fields = {"number": divergence.first_number, "ranks": rank_names(suspects), "count": len(suspects)}
+        lines.append(words["since"].format(**fields, place=_line(line), other=_line(divergence.expected.line)))
+    return lines
+
+
+def _call(call: Call, state: JobState) -> Words:
+    members = state.groups[call.group]
+    is_world = len(members) == len(state.ranks)
+    group = words["everyone"] if is_world else words["group"].format(name=call.group, ranks=members)
+    return words["call"].format(op=call.op, number=call.number, group=group)
+
+
+def _call_with_sizes(call: Call) -> Words:
+    text = words["of"] if any(call.sizes) else words["at"]
+    return text.format(op=call.op, sizes=list(call.sizes), place=_line(call.line))
+
+
+def _line(frame: Frame | None) -> Words:
+    return describe(frame) if frame else rank_words["site.unknown"]
+
+
+def position_sentences(state: JobState) -> list[Words]:
+    """Where every rank is. Ranks at the same line share a sentence."""
+    ranks_at: dict[tuple[Words, str, Words], list[int]] = {}
+    for rank, process in sorted(state.unfinished.items()):
+        op = state.waits_in(rank)
+        text = rank_words["wait"] if op else rank_words["stand"] if process.is_asleep() else words["computes"]
+        ranks_at.setdefault((text, op or "", _line(process.line)), []).append(rank)
+    lines = [
+        text.format(ranks=rank_names(ranks), count=len(ranks), ops=[op], place=line)
+        for (text, op, line), ranks in ranks_at.items()
+    ]
+    finished = [rank for rank, process in state.ranks.items() if process.has_finished]
+    if finished and state.unfinished:
+        lines.append(rank_words["had_finished"].format(ranks=rank_names(finished)))
+    children = [child for of_rank in state.children.values() for child in of_rank]
+    hung = [child for child in children if child.line and child.line in child.frames[-8:]]
+    lines += [words["worker"].format(ranks=rank_names([child.rank]), place=_line(child.line)) for child in hung]
+    silent = [rank for rank, process in state.unfinished.items() if not process.report.get("has_details")]
+    return lines + ([words["silent"].format(ranks=rank_names(silent))] if silent else [])
+
+
+def _torch_lines(analysis: TorchAnalysis) -> list[str]:
+    """What torch's analyzer says, and what gloo's dumps cannot tell it."""
+    if analysis.problem:
+        text = words("torch.cannot", problem=analysis.problem)
+    elif analysis.number is None:
+        text = words("torch.nothing")
+    else:
+        fields = {"number": analysis.number, "kind": analysis.kind, "ranks": rank_names(analysis.ranks)}
+        text = words("torch.says", **fields)
+    return [text, words("torch.gloo")]
+
+
+def _has_gpu() -> bool:
+    from helpers.devices import accelerator
+
+    return accelerator() is not None

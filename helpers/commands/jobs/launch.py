@@ -1,4 +1,7 @@
-"""Starting a job as torchrun would, or somebody's own command, with our thread inside; and ending all of it."""
+"""Starts a training job as torchrun would, or the user's own command, with our probe in every process of it.
+
+When the job is over, however it ends, all of its processes are ended. `hang` and `profile` start their jobs here.
+"""
 
 from __future__ import annotations
 
@@ -16,104 +19,109 @@ from pathlib import Path
 
 import psutil
 
-from helpers.commands.jobs import inside
+from helpers.commands.jobs import probe
 from helpers.learner.words import book
 from helpers.observe.torchrun import WHOLE_LINES, free_port
 
-say = book("jobs")
-PATIENCE = 3.0  # seconds until a process that was told to end is killed
-LOADED = """\
+words = book("jobs")
+TERMINATE_SECONDS = 3.0  # after which a process that got SIGTERM is killed
+# Python runs `sitecustomize.py` when it starts. Ours loads the probes, and then the one that it hides, if there is one.
+SITECUSTOMIZE = """\
 import importlib.machinery, importlib.util, os, sys
 here = os.path.dirname(os.path.abspath(__file__))
-sys.path[:] = [path for path in sys.path if path != here]  # the script sees the path that it would see without us
-for name, path in {parts!r}.items():
+sys.path[:] = [path for path in sys.path if path != here]  # without our folder, the script sees its normal path
+for name, path in {probes!r}.items():
     spec = importlib.util.spec_from_file_location(name, path)
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     module.begin()
-shadowed = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
-if shadowed is not None and shadowed.loader is not None:  # the one that would have been loaded
-    shadowed.loader.exec_module(importlib.util.module_from_spec(shadowed))
+hidden = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
+if hidden is not None and hidden.loader is not None:
+    hidden.loader.exec_module(importlib.util.module_from_spec(hidden))
 """
 
 
 @dataclass
-class Job:
-    """The processes that we started. folder: where the threads inside write."""
+class StartedJob:
+    """The processes that we started, and the folder into which the probes write."""
 
     processes: list[subprocess.Popen]
     folder: Path
 
-    def codes(self) -> dict[int, int]:
-        """Of those that have ended, by process id."""
+    def exit_codes(self) -> dict[int, int]:
+        """Process id -> exit code, of the processes that have ended."""
         return {process.pid: code for process in self.processes if (code := process.poll()) is not None}
 
-    def members(self) -> list[psutil.Process]:
-        """Every process that was started with our folder in its environment, whatever became of its parents."""
+    def all_processes(self) -> list[psutil.Process]:
+        """Every process of the job, also one whose parent is gone: all of them have our folder in their environment."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                if process.pid != os.getpid() and process.environ().get(inside.FOLDER) == str(self.folder):
+                if process.pid != os.getpid() and process.environ().get(probe.FOLDER) == str(self.folder):
                     found.append(process)
         return found
 
     def end(self) -> None:
-        """Kindly first; a rank that waits in gloo does not hear it."""
-        for tell in (psutil.Process.terminate, psutil.Process.kill):
-            members = self.members()
-            for process in members:
+        """Ends all processes, first with SIGTERM; a rank that waits in gloo ignores that and is killed."""
+        for stop in (psutil.Process.terminate, psutil.Process.kill):
+            processes = self.all_processes()
+            for process in processes:
                 with contextlib.suppress(psutil.Error):
-                    tell(process)
-            psutil.wait_procs(members, PATIENCE)
+                    stop(process)
+            psutil.wait_procs(processes, TERMINATE_SECONDS)
         for process in self.processes:
             process.wait()
 
 
 @contextlib.contextmanager
-def started(
-    command: Sequence[str], nproc: int | None, *, parts: Mapping[str, str] | None = None,
+def start_job(
+    command: Sequence[str], nproc: int | None, *, probes: Mapping[str, str] | None = None,
     env: Mapping[str, str] | None = None,
-) -> Iterator[Job]:  # fmt: skip
-    """The job. With the block, by SIGTERM too, all of its processes end. parts: more files to load inside.
+) -> Iterator[StartedJob]:  # fmt: skip
+    """Starts a job; at the end of the block, also after SIGTERM, all of its processes end.
 
-    ValueError, as a sentence, for a command that cannot be started.
+    probes: module name -> path of further files to load in every process. env: further environment variables.
+    Raises ValueError, with a sentence for the user, for a command that cannot be started.
     """
-    line, world = command_of(command, nproc)
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    arguments, world = command_of(command, nproc)
+    old_handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="ranks-job-", ignore_cleanup_errors=True) as name:
-        job, load, port = Job([], Path(name)), Path(name) / "load", free_port()
+        job, load, port = StartedJob([], Path(name)), Path(name) / "load", free_port()
         load.mkdir()
-        files = {"_ranks_job": inside.__file__} | dict(parts or {})
-        (load / "sitecustomize.py").write_text(WHOLE_LINES + LOADED.format(parts=files), encoding="utf-8")
+        files = {"_ranks_job": probe.__file__} | dict(probes or {})
+        (load / "sitecustomize.py").write_text(WHOLE_LINES + SITECUSTOMIZE.format(probes=files), encoding="utf-8")
         path = os.pathsep.join([str(load), *filter(None, [os.environ.get("PYTHONPATH")])])
-        given = {**os.environ, **(env or {}), "PYTHONPATH": path}
-        given |= {inside.FOLDER: name, inside.WATCHER: str(os.getpid())}
+        shared = {**os.environ, **(env or {}), "PYTHONPATH": path}
+        shared |= {probe.FOLDER: name, probe.WATCHER: str(os.getpid())}
         try:
             for rank in range(world or 1):
-                own = given | (_as_torchrun(rank, world, port) if world else {})
-                job.processes.append(subprocess.Popen(line, env=own, start_new_session=True))
+                rank_env = shared | (_torchrun_env(rank, world, port) if world else {})
+                job.processes.append(subprocess.Popen(arguments, env=rank_env, start_new_session=True))
             yield job
         finally:
             job.end()
-            signal.signal(signal.SIGTERM, before)
+            signal.signal(signal.SIGTERM, old_handler)
 
 
 def command_of(command: Sequence[str], nproc: int | None) -> tuple[list[str], int | None]:
-    """What to start, and on how many ranks: None where the command says so itself, as torchrun's does."""
+    """The command line to start, and on how many ranks: None where the command starts its ranks itself.
+
+    Raises ValueError, with a sentence for the user, where the two do not fit or the program is not there.
+    """
     first = command[0] if command else ""
     if not first or nproc is not None and nproc < 1:
-        raise ValueError(say("nproc.few", count=nproc) if first else say("no_command"))
+        raise ValueError(words("nproc.few", count=nproc) if first else words("no_command"))
     if first.endswith(".py") or first == "-m":
         name = first if first != "-m" else " ".join(command[:2])
         if not (Path(first).is_file() or first == "-m" and len(command) > 1 and _is_module(command[1])):
-            raise ValueError(say("no_file", name=name))
+            raise ValueError(words("no_file", name=name))
         return [sys.executable, *command], nproc or 2
     if nproc is not None:
-        raise ValueError(say("nproc.twice", command=first))
+        raise ValueError(words("nproc.twice", command=first))
     if os.path.basename(first) == "torchrun":
         return [sys.executable, "-m", "torch.distributed.run", *command[1:]], None
     if shutil.which(first) is None:
-        raise ValueError(say("no_file", name=first))
+        raise ValueError(words("no_file", name=first))
     return list(command), None
 
 
@@ -123,10 +131,10 @@ def _is_module(name: str) -> bool:
     return False
 
 
-def _as_torchrun(rank: int, world: int, port: int) -> dict[str, str]:
-    """The variables that torchrun gives to a rank."""
+def _torchrun_env(rank: int, world: int, port: int) -> dict[str, str]:
+    """The environment variables that torchrun sets for a rank."""
     by_rank = dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank))
     by_world = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(world))
     threads = os.environ.get("OMP_NUM_THREADS", "1")
-    where = {"GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": threads}
-    return by_rank | by_world | where
+    master = {"GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": threads}
+    return by_rank | by_world | master

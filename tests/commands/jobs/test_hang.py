@@ -13,8 +13,8 @@ import psutil
 import pytest
 import torch
 
-from helpers.commands.jobs import hang, inside
-from helpers.commands.jobs.hang import observe
+from helpers.commands.jobs import hang, probe
+from helpers.commands.jobs.hang import watch_job
 from helpers.commands.jobs.launch import command_of
 
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="here it would get its GPU")
@@ -22,12 +22,12 @@ NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="here it would get
 
 @pytest.fixture
 def job(tmp_path):
-    """observe() of a script with this text."""
+    """watch_job() of a script with this text."""
 
     def run(text, *arguments, by=(), **how):
         script = tmp_path / "train.py"
         script.write_text(textwrap.dedent(text))
-        return observe([*by, str(script), *arguments], **{"limit": 2.0, **how})
+        return watch_job([*by, str(script), *arguments], **{"limit": 2.0, **how})
 
     return run
 
@@ -50,8 +50,8 @@ def test_a_script_runs_as_it_would_alone(job, tmp_path, monkeypatch):
     for rank in "01":
         seen = json.loads((tmp_path / f"out.{rank}").read_text())
         assert seen == ["loaded", "__main__", ["-x", "3"], True, False, "2"]
-    assert (found.how, found.code, found.exit_code) == ("ended", 7, 7)
-    assert (found.verdict.kind, found.verdict.ranks) == ("exited", (1,)) and "exit code 7" in str(found)
+    assert (found.outcome, found.code, found.exit_code) == ("ended", 7, 7)
+    assert (found.cause.kind, found.cause.ranks) == ("exited", (1,)) and "exit code 7" in str(found)
 
 
 LINES = """
@@ -91,10 +91,10 @@ HANGS = """
 
 def test_a_standstill_is_seen_in_stacks_and_its_processes_are_ended(job):
     found = job(HANGS, nproc=2)
-    assert (found.how, found.exit_code, found.verdict.kind, found.verdict.ranks) == ("hang", 3, "worker", (1,))
+    assert (found.outcome, found.exit_code, found.cause.kind, found.cause.ranks) == ("hang", 3, "worker", (1,))
     assert "train.py line 6: `time.sleep(1000)  # in the worker`" in str(found).splitlines()[1]
     assert "train.py line 9" in str(found) and "Every rank's stack" in str(found)
-    pids = [one.said["pid"] for more in (found.scene.ranks.values(), *found.scene.others.values()) for one in more]
+    pids = [one.report["pid"] for more in (found.state.ranks.values(), *found.state.children.values()) for one in more]
     assert len(pids) == 3 and not any(map(psutil.pid_exists, pids))
 
 
@@ -109,7 +109,7 @@ WORKS = """
 def test_who_works_is_not_said_to_hang(job):
     """Longer than the limit, on all ranks: each computes, and no clock on the wall counts what it waits for a core."""
     found = job(WORKS.format(seconds=1.0), limit=0.3)
-    assert (found.how, found.verdict.kind) == ("ended", "ended") and "no rank stood still" in str(found)
+    assert (found.outcome, found.cause.kind) == ("ended", "ended") and "no rank stood still" in str(found)
 
 
 TRAINS = """
@@ -128,12 +128,12 @@ TRAINS = """
 
 
 @pytest.mark.timeout(400)
-def test_the_rank_the_line_and_torchs_analyzer_under_ddp(job):
+def test_rank_line_and_torchs_analyzer_are_right_under_ddp(job):
     """Two communicators in two orders; a command such as torchrun's is taken as it is."""
     found = job(TRAINS, by=("torchrun", "--standalone", "--nproc-per-node=2"))
     said, text = found.torch, str(found)
-    assert (found.how, found.verdict.kind, found.verdict.ranks) == ("hang", "skipped", (1,))
-    assert (said.number, said.ranks) == (found.verdict.parting.number, (1,))
+    assert (found.outcome, found.cause.kind, found.cause.ranks) == ("hang", "skipped", (1,))
+    assert (said.number, said.ranks) == (found.cause.divergence.number, (1,))
     assert "rank 1 left the line: it never came to all_reduce" in text
     assert "rank 1 waits in barrier, train.py line 9" in text
     assert "rank 0 waits in all_reduce, train.py line 11: `dist.all_reduce(metric)`" in text
@@ -191,12 +191,12 @@ def test_torchrun_is_this_interpreters_and_a_script_gets_two_ranks(tmp_path):
 def test_pyspy_looks_into_a_job_that_hangs_already(monkeypatch, tmp_path):
     monkeypatch.setattr(hang.shutil, "which", lambda name: None)
     with pytest.raises(ValueError, match=f"pip install py-spy, then py-spy dump --pid {os.getpid()}"):
-        hang.look_into(os.getpid())
+        hang.stacks_of_process(os.getpid())
     spy = tmp_path / "py-spy"
     spy.write_text("#!/bin/sh\necho stacks of $3\n")
     spy.chmod(0o755)
     monkeypatch.setattr(hang.shutil, "which", lambda name: str(spy))
-    assert hang.look_into(os.getpid()) == f"stacks of {os.getpid()}\n"
+    assert hang.stacks_of_process(os.getpid()) == f"stacks of {os.getpid()}\n"
 
 
 def test_an_interrupt_says_where_the_ranks_are_and_leaves_none(tmp_path):
@@ -207,4 +207,4 @@ def test_an_interrupt_says_where_the_ranks_are_and_leaves_none(tmp_path):
     rank = int(ours.stdout.readline())
     ours.send_signal(signal.SIGTERM)
     said = ours.communicate()[0]
-    assert ours.returncode == 130 and "You stopped the job" in said and not inside.lives(rank)
+    assert ours.returncode == 130 and "You stopped the job" in said and not probe.is_alive(rank)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers.commands.jobs.blame import Scene, Verdict
-from helpers.commands.jobs.hang import Found
-from helpers.commands.jobs.profiled import Recorded, main
+from helpers.commands.jobs.hang import HangReport
+from helpers.commands.jobs.hang_cause import HangCause, JobState
+from helpers.commands.jobs.profile import ProfiledJob, main
 from helpers.commands.traces import read
 
 TRAINS = """
@@ -43,7 +43,7 @@ def test_a_job_that_ends_before_a_step_of_its_window_does_ends_well(tmp_path, ca
 
 
 @pytest.mark.parametrize(
-    ("num_traces", "steps", "said"),
+    ("num_traces", "steps", "text"),
     [
         (0, {0: 2}, "No trace: the job ended after 2 steps, and the window is steps 4 to 6."),
         (0, {}, "no optimizer of torch.optim made a step"),
@@ -51,8 +51,8 @@ def test_a_job_that_ends_before_a_step_of_its_window_does_ends_well(tmp_path, ca
         (1, {0: 9}, "1 trace of steps 4 to 6, from ProfilerStep#2, in"),
     ],
 )
-def test_a_job_that_ends_before_the_window_or_within_it(num_traces, steps, said):
-    scene = Scene(ranks={}, others={}, calls={}, groups={}, limit=1.0)
-    found = Found(how="ended", code=0, scene=scene, verdict=Verdict(kind="ended"), torch=None)
-    recorded = Recorded(found=found, folder=Path("x"), num_traces=num_traces, steps=steps, window=(1, 1, 3))
-    assert said in str(recorded) and ("within" in str(recorded)) == ("within" in said)
+def test_a_job_that_ends_before_the_window_or_within_it(num_traces, steps, text):
+    state = JobState(ranks={}, children={}, calls={}, groups={}, limit=1.0)
+    report = HangReport(outcome="ended", code=0, state=state, cause=HangCause(kind="ended"), torch=None)
+    job = ProfiledJob(report=report, folder=Path("x"), num_traces=num_traces, steps=steps, window=(1, 1, 3))
+    assert text in str(job) and ("within" in str(job)) == ("within" in text)

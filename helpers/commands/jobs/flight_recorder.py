@@ -1,0 +1,194 @@
+"""Compares the flight-recorder dumps of all ranks and finds the first collective at which they diverge.
+
+`divergences` is our own comparison; `analyze_with_torch` asks torch's analyzer (`torchfrtrace`) about the same dumps.
+Gloo's dumps lack sends and receives, and their `state` stays "scheduled", so `retired` says whether a call is done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import logging
+import pickle
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from helpers.ranks.sites import Frame, learner_frame
+
+SIDES = ("input", "output")
+_FREE_SIDES = {  # the tensors of these may differ from rank to rank
+    "all_to_all": SIDES,
+    "all_to_all_single": SIDES,
+    "alltoall": SIDES,
+    "gather": ("output",),
+    "scatter": ("input",),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One collective that a rank issued. number: its sequence number in the group, from 1.
+
+    signature: the sizes and dtypes that must be equal on all ranks, as text.
+    """
+
+    group: str
+    number: int
+    op: str
+    sizes: tuple
+    signature: str
+    is_done: bool
+    line: Frame | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Divergence:
+    """The first collective of a group that is not the same on all its ranks. calls: rank -> its call, if it issued one.
+
+    Where a skipped call is followed by equal operations, the ranks diverge earlier than their operations show: they
+    call from different lines. first_number: the number from which the lines differ. first_calls: rank -> that call.
+    """
+
+    group: str
+    number: int
+    calls: Mapping[int, Call]
+    missing: tuple[int, ...]
+    first_number: int
+    first_calls: Mapping[int, Call]
+
+    @property
+    def has_mismatch(self) -> bool:
+        """Whether the calls differ, rather than some being missing."""
+        return len({(call.op, call.signature) for call in self.calls.values()}) > 1
+
+    @property
+    def suspects(self) -> tuple[int, ...]:
+        """The minority. Of two halves: the ranks that are missing, or the half without the lowest rank."""
+        if self.first_number < self.number:
+            return minority({rank: call.line for rank, call in self.first_calls.items()})
+        if self.missing:
+            return self.missing if len(self.missing) <= len(self.calls) else tuple(self.calls)
+        ops = {rank: call.op for rank, call in self.calls.items()}
+        if len(set(ops.values())) > 1:
+            return minority(ops)
+        return minority({rank: call.signature for rank, call in self.calls.items()})
+
+    @property
+    def expected(self) -> Call:
+        """The call of a rank that is not a suspect."""
+        calls = self.first_calls
+        return next((call for rank, call in calls.items() if rank not in self.suspects), next(iter(calls.values())))
+
+
+def minority(values: Mapping[int, Any]) -> tuple[int, ...]:
+    """The ranks whose value is not the most common one; where two are equally common, the lowest rank's value wins."""
+    counts, first = Counter(values.values()), values[min(values)]
+    usual = max(counts, key=lambda value: (counts[value], value == first))
+    return tuple(sorted(rank for rank, value in values.items() if value != usual))
+
+
+def load_dump(path: Path) -> dict[str, Any]:
+    """A process's dump, or {} from an empty file. Only this user can write to the folder, so unpickling is safe."""
+    return pickle.loads(path.read_bytes() or pickle.dumps({}))
+
+
+def calls_of(dump: Mapping[str, Any]) -> list[Call]:
+    """The collectives of a dump, in order."""
+    return [_call(entry) for entry in dump["entries"] if not entry.get("is_p2p")]
+
+
+def _call(entry: Mapping[str, Any]) -> Call:
+    frames = [(frame["filename"], frame["line"], frame["name"]) for frame in reversed(entry.get("frames", ()))]
+    op = entry["profiling_name"].rpartition(":")[2]
+    compared = [side for side in SIDES if side not in _FREE_SIDES.get(op, ())]
+    return Call(
+        group=entry["process_group"][0],
+        number=entry["collective_seq_id"],
+        op=op,
+        sizes=tuple(map(tuple, entry["input_sizes"] or entry["output_sizes"])),
+        signature=str([(entry[f"{side}_sizes"], entry[f"{side}_dtypes"]) for side in compared]),
+        is_done=bool(entry["retired"]),
+        line=learner_frame(frames),
+    )
+
+
+def divergences(calls: Mapping[int, Sequence[Call]], groups: Mapping[str, Sequence[int]]) -> list[Divergence]:
+    """The first divergence of each group that has one; mismatches come before missing calls.
+
+    calls: rank -> its calls. groups: name -> global ranks.
+    """
+    found = [divergence for name, ranks in groups.items() if (divergence := _first_divergence(name, calls, ranks))]
+    return sorted(found, key=lambda divergence: not divergence.has_mismatch)
+
+
+def _first_divergence(
+    group: str, calls: Mapping[int, Sequence[Call]], ranks: Sequence[int]
+) -> Divergence | None:  # fmt: skip
+    by_rank = {
+        rank: {call.number: call for call in calls[rank] if call.group == group} for rank in ranks if rank in calls
+    }
+    # A recorder is a ring buffer, so the oldest calls of a rank may be gone: begin where all ranks have records.
+    first = max((min(numbers) for numbers in by_rank.values() if numbers), default=1)
+    last = max((max(numbers, default=0) for numbers in by_rank.values()), default=0)
+
+    def calls_at(number: int) -> dict[int, Call]:
+        return {rank: numbers[number] for rank, numbers in by_rank.items() if number in numbers}
+
+    for number in range(first, last + 1):
+        issued = calls_at(number)
+        missing = tuple(rank for rank in by_rank if rank not in issued)
+        if missing or len({(call.op, call.signature) for call in issued.values()}) > 1:
+            start = number
+            while start > first and len({call.line for call in calls_at(start - 1).values()}) > 1:
+                start -= 1
+            start = number if start == first else start  # lines that always differed prove nothing
+            fields = {"group": group, "number": number, "calls": issued, "missing": missing}
+            return Divergence(**fields, first_number=start, first_calls=calls_at(start))
+    return None
+
+
+# -- torch's own analyzer --------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class TorchAnalysis:
+    """The first divergence that torch's analyzer reports: its sequence number and the ranks that it names.
+
+    problem: its error, if it could not tell.
+    """
+
+    number: int | None = None
+    ranks: tuple[int, ...] = ()
+    kind: str = ""
+    problem: str = ""
+
+
+def analyze_with_torch(dumps: Mapping[int, Mapping[str, Any]], groups: Mapping[str, Sequence[int]]) -> TorchAnalysis:
+    """Runs torch's analyzer. dumps: rank -> dump. groups: name -> global ranks, as the processes reported them."""
+    logging.disable(logging.CRITICAL)  # the analyzer logs each of its steps
+    try:
+        from torch.distributed.flight_recorder.components.builder import build_db
+
+        options = {"verbose": False, "just_print_entries": False, "allow_incomplete_ranks": True, "mismatch_cap": 10}
+        fixed = {f"rank{rank}": _with_groups(rank, dump, groups) for rank, dump in dumps.items()}
+        collectives = build_db(fixed, argparse.Namespace(**options), next(iter(dumps.values()))["version"]).collectives
+    except Exception as error:  # whatever the analyzer raises is its answer
+        return TorchAnalysis(problem=f"{type(error).__name__}: {error}")
+    finally:
+        logging.disable(logging.NOTSET)
+    for one in collectives:
+        if one.missing_ranks:
+            return TorchAnalysis(number=one.collective_seq_id, ranks=tuple(sorted(one.missing_ranks)), kind="missing")
+        if mismatch := one.mismatch_collectives:
+            kind = next(iter(mismatch.values())).type_of_mismatch.state.name.lower().replace("_", " ")
+            return TorchAnalysis(number=one.collective_seq_id, ranks=tuple(sorted(mismatch)), kind=kind)
+    return TorchAnalysis()
+
+
+def _with_groups(rank: int, dump: Mapping[str, Any], groups: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    """A gloo dump as the analyzer expects it: without sends and receives, every group with its name and ranks."""
+    entries = [one for one in dump["entries"] if not one["is_p2p"] and one["process_group"][0] in groups]
+    config = {name: {"name": name, "desc": desc, "ranks": str(list(groups[name]))}
+              for name, desc in (one["process_group"] for one in entries)}  # fmt: skip
+    return {**dump, "rank": rank, "entries": copy.deepcopy(entries), "pg_config": config}

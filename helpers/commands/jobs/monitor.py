@@ -1,0 +1,143 @@
+"""Reads the reports that the probes in a job's processes write, and decides when the job hangs.
+
+A job hangs when, for `limit` seconds of its own life, no rank has issued a collective or entered another function of
+torch.distributed, and at least one rank slept at one line all that time. A rank that computes meanwhile gets
+BUSY_FACTOR times as long, because it may only be slow.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from helpers.commands.jobs import probe
+from helpers.learner.words import Words
+from helpers.ranks.errors import Failure
+from helpers.ranks.report import crash_frames
+from helpers.ranks.sites import Frame, learner_frame
+
+BUSY_FACTOR = 4.0
+MAX_CPU_SHARE = 0.3  # a process that uses more CPU time than this share of the time at one line does not sleep there
+DETAILS_TIMEOUT = 120.0  # seconds that the processes get to add details; under load the probe's thread is slow
+
+
+@dataclass
+class ProcessState:
+    """The last report of one process.
+
+    updated, gone: the time.time() of the report, and at which the process was seen to be gone (0.0 before).
+    exit_code: None where the process is not our child. crash: the frames that faulthandler wrote.
+    """
+
+    report: Mapping[str, Any]
+    updated: float = 0.0
+    gone: float = 0.0
+    exit_code: int | None = None
+    crash: list[Frame] = field(default_factory=list)
+
+    @property
+    def rank(self) -> int | None:
+        return self.report["rank"]
+
+    @property
+    def frames(self) -> list[Frame]:
+        """The main thread's stack, outermost call first: where it raised, where it crashed, or where it is."""
+        failure = self.report.get("failure")
+        return [tuple(frame) for frame in (failure["frames"] if failure else self.crash or self.report["frames"])]
+
+    @property
+    def line(self) -> Frame | None:
+        """The innermost line of the user's own code."""
+        return learner_frame(self.frames)
+
+    @property
+    def has_ended(self) -> bool:
+        return bool(self.gone) or "ended" in self.report
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether the process ended by itself and without an exception."""
+        return "ended" in self.report and not self.report["failure"]
+
+    def is_asleep(self, seconds: float = 0.0) -> bool:
+        """Whether it has been at its line for at least so long and hardly computed."""
+        return self.report["stack_age"] >= seconds and (
+            self.report["cpu_seconds"] <= MAX_CPU_SHARE * self.report["stack_age"]
+        )
+
+    def is_silent(self, limit: float) -> bool:
+        """Whether its probe reports no more: native code holds the GIL, or the process was stopped."""
+        return time.time() - self.updated > limit * BUSY_FACTOR * 2
+
+    @property
+    def failure(self) -> Failure | None:
+        """The exception that ended it."""
+        raised = self.report.get("failure")
+        if not raised:
+            return None
+        text = {"type_name": raised["type"], "message": raised["message"], "words": Words.of(raised["message"])}
+        return Failure(**text, frames=self.frames, time=self.report["ended"], traceback="")
+
+    @property
+    def op(self) -> str | None:
+        """The function of torch.distributed that the user's code has called and that has not returned."""
+        start = self.frames.index(self.line) + 1 if self.line in self.frames else 0
+        calls = [f for f in self.frames[start:] if "torch/distributed/" in f[0] and "c10d_logger" not in f[0]]
+        return calls[0][2] if calls else None
+
+
+class JobMonitor:
+    """Reads the folder of a job.
+
+    ranks: rank -> its newest process. children: rank -> the live processes that it started, such as loader workers.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder, self.by_pid = folder, {}
+        self.ranks: dict[int, ProcessState] = {}
+        self.children: dict[int, list[ProcessState]] = {}
+
+    def read(self, exit_codes: Mapping[int, int]) -> None:
+        """Reads all reports. exit_codes: process id -> exit code of our own child processes that have ended."""
+        for path in self.folder.glob("*.json"):
+            report = json.loads(path.read_text())
+            pid = report["pid"]
+            process = self.by_pid.setdefault(pid, ProcessState(report))
+            process.report, process.updated = report, path.stat().st_mtime
+            if not process.gone and (pid in exit_codes or not probe.is_alive(pid)):
+                process.gone, process.exit_code = time.time(), exit_codes.get(pid)
+                fault = self.folder / f"{pid}.fault"
+                process.crash = crash_frames(fault.read_text(errors="replace")) if fault.exists() else []
+        with_rank = {pid: process for pid, process in sorted(self.by_pid.items()) if process.rank is not None}
+        parents = [process for process in with_rank.values() if process.report["parent"] not in with_rank]
+        self.ranks = {process.rank: process for process in parents}
+        self.children = {rank: [] for rank in self.ranks}
+        for process in with_rank.values():
+            if process.report["parent"] in with_rank and not process.has_ended:
+                self.children.setdefault(process.rank, []).append(process)
+
+    def unfinished(self) -> dict[int, ProcessState]:
+        return {rank: process for rank, process in self.ranks.items() if not process.has_ended}
+
+    def is_hanging(self, limit: float) -> bool:
+        """Whether the job has hung for `limit` seconds. False until all ranks have reported."""
+        live = self.unfinished()
+        if not live or len(self.ranks) < max(process.report["world"] or 1 for process in live.values()):
+            return False
+        ages = {rank: process.report["call_age"] for rank, process in live.items()}
+        overdue = {rank for rank, p in live.items() if ages[rank] >= limit * BUSY_FACTOR or p.is_silent(limit)}
+        asleep = {rank for rank, process in live.items() if ages[rank] >= limit and process.is_asleep(limit)}
+        idle = {rank for rank in asleep if all(child.is_asleep(limit) for child in self.children[rank])}
+        return bool(asleep) and idle | overdue == live.keys()
+
+    def request_details(self, exit_codes: Mapping[int, int]) -> None:
+        """Makes every live rank add details to its report, and waits for them. A rank that cannot answer has none."""
+        (self.folder / probe.DETAILS_REQUEST).touch()
+        end = time.monotonic() + DETAILS_TIMEOUT
+        while time.monotonic() < end and not all(p.report.get("has_details") for p in self.unfinished().values()):
+            time.sleep(probe.INTERVAL)
+            self.read(exit_codes)

@@ -1,0 +1,246 @@
+"""Writes down four times per second where the process is that this file was loaded into, for `monitor.py` to read.
+
+A generated `sitecustomize` loads this file by its path in every process of a job, before the first line of the user's
+script. So the file may import only the standard library, must print nothing, and reads torch only where the script has
+loaded it. No duration here is wall-clock time: the time in which a process wants a core and has none does not count,
+so a busy machine does not look like a hang.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from itertools import accumulate, chain, repeat, starmap, takewhile
+from operator import attrgetter, methodcaller
+
+INTERVAL = 0.25  # seconds between two reports
+FOLDER, WATCHER = "RANKS_JOB", "RANKS_JOB_WATCHER"  # environment: the folder of reports, the process that reads them
+DETAILS_REQUEST = "asked"  # a file in the folder: each process that sees it adds the costly details to its report, once
+WAKE_RATE = 0.5  # voluntary context switches per second that still are one wait: a DataLoader wakes up every 5 s
+P2P_FUNCTIONS = ("send", "recv", "isend", "irecv")  # the last four letters are the operation
+LOCATION = attrgetter("f_code.co_filename", "f_lineno", "f_code.co_name")
+CALL = attrgetter("f_code.co_filename", "f_code.co_name", "f_locals")
+PROBE = FAULT_FILE = None
+
+
+def stack(thread):
+    """The stack of the thread with this ident as [file, line, function], outermost call first."""
+    return [[path, line or 0, name] for path, line, name in reversed(without_gc(map(LOCATION, frames_of(thread))))]
+
+
+def frames_of(thread):
+    """Yields a thread's frames from the innermost outwards. The frames are looked up when the first one is taken."""
+    innermost = map(methodcaller("get", thread), starmap(sys._current_frames, [()]))
+    return takewhile(bool, accumulate(chain(innermost, repeat("f_back")), getattr))
+
+
+def without_gc(iterator):
+    """The items as a list, computed in one C call with the garbage collector off.
+
+    No frame may be referenced while its thread goes on: helpers.devices.call_site says why.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return list(iterator)
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class Probe:
+    """Reports on one process. The report is a JSON file, which remains when the process is gone.
+
+    stack_age: seconds for which the main thread has been at the same line. cpu_seconds: the process's CPU time in them.
+    call_age: seconds since the process last issued a collective or moved within torch.distributed.
+    """
+
+    def __init__(self, folder):
+        self.folder, self.pid, self.main = folder, os.getpid(), threading.main_thread()
+        self.watcher, self.lock, self.has_ended = int(os.environ.get(WATCHER, 0)), threading.Lock(), False
+        self.stack_age = self.call_age = self.cpu_seconds = 0.0
+        self.last_stack, self.num_waits, self.calls, self.details = None, 0, {}, {}
+        self.last_clock, self.last_cpu = time.monotonic(), 0.0
+
+    def serve(self):
+        """The loop of the probe's thread. It ends the process when the process that reads the reports is gone."""
+        self.thread = threading.get_native_id()
+        while not self.watcher or is_alive(self.watcher):
+            time.sleep(INTERVAL)
+            with contextlib.suppress(Exception):  # no fault of ours may reach the script; the interpreter may be ending
+                self.sample()
+                is_requested = os.path.exists(os.path.join(self.folder, DETAILS_REQUEST))
+                self.write(with_details=is_requested and not self.details)
+        os._exit(1)
+
+    def sample(self):
+        """Updates the three durations."""
+        now, cpu, waits = time.monotonic(), time.process_time() - time.thread_time(), self.voluntary_switches()
+        passed, used = min(now - self.last_clock, 2 * INTERVAL), max(cpu - self.last_cpu, 0.0)
+        self.last_clock, self.last_cpu = now, cpu
+        lived = min(used, passed) if self.is_runnable() else passed
+        here, calls = stack(self.main.ident), self.collective_counts()
+        is_same = self.last_stack == here and waits - self.num_waits <= 1 + WAKE_RATE * self.stack_age
+        self.call_age += lived
+        if calls != self.calls or not is_same and any("torch/distributed/" in frame[0] for frame in here[-6:]):
+            self.calls, self.call_age = calls, 0.0
+        if is_same:
+            self.stack_age, self.cpu_seconds = self.stack_age + lived, self.cpu_seconds + used
+        else:
+            self.last_stack, self.num_waits, self.stack_age, self.cpu_seconds = here, waits, 0.0, 0.0
+
+    def voluntary_switches(self):
+        """How often the main thread went to sleep. A thread that stays blocked does so once."""
+        with contextlib.suppress(OSError, StopIteration), open(f"/proc/self/task/{self.main.native_id}/status") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("voluntary"))
+        return 0
+
+    def is_runnable(self):
+        """Whether a thread other than the probe's is running, wants a core, or waits for a disk."""
+        with contextlib.suppress(OSError):
+            others = [name for name in os.listdir("/proc/self/task") if int(name) != self.thread]
+            return any(_thread_state(f"/proc/self/task/{name}/stat") in ("R", "D") for name in others)
+        return False
+
+    # -- what torch knows, if the script has loaded it ----------------------------------------------------------------
+    def groups(self):
+        """Process group -> its name; empty before init_process_group and after destroy_process_group."""
+        c10d = sys.modules.get("torch.distributed.distributed_c10d")
+        return dict(c10d._world.pg_names) if c10d is not None and c10d.is_initialized() else {}
+
+    def collective_counts(self):
+        """How many collectives each group has issued so far: cheap, unlike the flight recorder."""
+        counts = {name: group._get_sequence_number_for_group() for group, name in self.groups().items()}
+        return counts or self.calls
+
+    def rank_and_world(self):
+        """Rank and world size from torch, or from the environment before torch knows them."""
+        with contextlib.suppress(Exception):  # the process group is just being made or destroyed
+            if self.groups():
+                c10d = sys.modules["torch.distributed.distributed_c10d"]
+                return c10d.get_rank(), c10d.get_world_size()
+        values = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
+        return tuple(int(value) if value and value.isdigit() else None for value in values)
+
+    def collect_details(self):
+        """What costs more: the ranks of each group (gloo's records lack them), a pending send or receive, the dump."""
+        c10d = sys.modules.get("torch.distributed.distributed_c10d")
+        ranks = {name: c10d.get_process_group_ranks(group) for group, name in self.groups().items()}
+        if ranks:
+            native = sys.modules["torch._C._distributed_c10d"]
+            is_nccl = any("nccl" in str(backend[0]) for backend in c10d._world.pg_map.values())
+            dump = getattr(native, "_dump_nccl_trace" if is_nccl else "_dump_fr_trace", bytes)
+            with open(os.path.join(self.folder, f"{self.pid}.recorder"), "wb") as out, _without_inductor():
+                out.write(dump())
+        return {"has_details": True, "p2p": self.pending_p2p(), "groups": ranks}
+
+    def pending_p2p(self):
+        """[operation, peer] if the main thread is in a send or receive, else None."""
+        for path, name, variables in without_gc(map(CALL, frames_of(self.main.ident))):
+            if name in P2P_FUNCTIONS and path.endswith("distributed_c10d.py"):
+                peers = [variables.get(key) for key in ("dst", "src", "group_dst", "group_src")]
+                return [name[-4:], next((peer for peer in peers if peer is not None), None)]
+        return None
+
+    def write(self, *, with_details=False, **final):
+        """Replaces the report. final: fields of the last report, which no later one overwrites."""
+        rank, world = self.rank_and_world()
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        frames = {ident: stack(ident) for ident in without_gc(chain.from_iterable(starmap(sys._current_frames, [()])))}
+        threads = {names.get(ident, str(ident)): frames[ident] for ident in frames.keys() - {self.main.ident}}
+        report = {
+            "pid": self.pid, "parent": os.getppid(), "rank": rank, "world": world, "stack_age": self.stack_age,
+            "call_age": self.call_age, "cpu_seconds": self.cpu_seconds, "frames": frames.get(self.main.ident, []),
+            "threads": threads,
+        }  # fmt: skip
+        if with_details or final:
+            with contextlib.suppress(Exception):
+                self.details = self.collect_details()
+        path = os.path.join(self.folder, f"{self.pid}.json")
+        with self.lock:
+            if final or not self.has_ended:
+                self.has_ended = bool(final)
+                with open(f"{path}.new", "w") as out:
+                    json.dump({**report, **self.details, **final}, out)
+                os.replace(f"{path}.new", path)
+
+    def end(self):
+        """Writes the last report, with the exception that ended the script: the one that the interpreter printed."""
+        error, failure = getattr(sys, "last_value", None), None
+        if os.getpid() == self.pid:
+            if error is not None:
+                entries = traceback.extract_tb(error.__traceback__)
+                frames = [[entry.filename, entry.lineno or 1, entry.name] for entry in entries]
+                frames += [[error.filename, error.lineno or 1, "<module>"]] if isinstance(error, SyntaxError) else []
+                failure = {"type": type(error).__name__, "message": str(error)[:2000], "frames": frames}
+            with contextlib.suppress(Exception):
+                self.write(ended=time.time(), failure=failure)
+
+
+def is_alive(pid):
+    """Whether a process with this id exists, whoever owns it."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _thread_state(path):
+    """The state letter in a `stat` file of /proc: R runs or wants a core, D waits for a disk."""
+    with contextlib.suppress(OSError), open(path) as stat:
+        return stat.read().rpartition(")")[2].split()[0]
+    return ""
+
+
+@contextlib.contextmanager
+def _without_inductor():
+    """Stops a dump from importing `torch._inductor`, for which it looks at every frame: 2 s of CPU time."""
+    torch = sys.modules["torch"]
+    if is_missing := "torch._inductor" not in sys.modules:
+        torch.__dict__["_inductor"] = None
+    try:
+        yield
+    finally:
+        if is_missing:
+            torch.__dict__.pop("_inductor", None)
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_int)
+def _on_abort(number):
+    """Handles SIGABRT, with which gloo ends a process whose sizes differ. Only this report then has its collectives."""
+    with contextlib.suppress(Exception):
+        PROBE.write(aborted=True)
+
+
+def start():
+    """Starts the probe of this process. Each fork starts one too, since a DataLoader's worker belongs to the job."""
+    global PROBE, FAULT_FILE
+    PROBE = Probe(os.environ[FOLDER])
+    if FAULT_FILE or not faulthandler.is_enabled():
+        FAULT_FILE = open(os.path.join(PROBE.folder, f"{PROBE.pid}.fault"), "w")
+        faulthandler.enable(FAULT_FILE)
+    atexit.register(PROBE.end)
+    threading.Thread(target=PROBE.serve, daemon=True, name="helpers.commands.jobs").start()
+
+
+def begin():
+    """The entry point, which the generated `sitecustomize` calls."""
+    if os.path.isdir(os.environ.get(FOLDER, "")):
+        libc = ctypes.CDLL(None)
+        libc.signal.argtypes, libc.signal.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
+        libc.signal(signal.SIGABRT, ctypes.cast(_on_abort, ctypes.c_void_p))
+        start()
+        os.register_at_fork(after_in_child=start)

@@ -1,0 +1,159 @@
+"""From what the ranks left to a cause, and beside it torch's own analyzer on the same records."""
+
+from __future__ import annotations
+
+import pytest
+
+from helpers.commands.jobs.flight_recorder import analyze_with_torch, calls_of, divergences
+from helpers.commands.jobs.hang import cause_sentences
+from helpers.commands.jobs.hang_cause import JobState, find_cause
+from helpers.commands.jobs.monitor import ProcessState
+
+SCRIPT, TORCH = "/home/learner/train.py", "/x/site-packages/torch/distributed/distributed_c10d.py"
+
+
+def entry(number, line, op="all_reduce", size=4, done=True, group="0"):
+    """As gloo's recorder writes one."""
+    frames = [{"filename": TORCH, "line": 1, "name": op}, {"filename": SCRIPT, "line": line, "name": "<module>"}]
+    sizes = {
+        f"{side}_{what}": [value]
+        for side in ("input", "output")
+        for what, value in (("sizes", [size]), ("dtypes", "F"))
+    }
+    known = {"collective_seq_id": number, "p2p_seq_id": 0, "record_id": number, "time_created_ns": number, "pg_id": 0}
+    return {
+        "process_group": (group, "default_pg"), "profiling_name": f"gloo:{op}", "retired": done, "is_p2p": False,
+        "state": "scheduled", "frames": frames, **sizes, **known,
+    }  # fmt: skip
+
+
+def found(*ranks, groups=None):
+    """The divergence of ranks that left these entries, and what torch's analyzer says."""
+    groups = groups or {"0": list(range(len(ranks)))}
+    dumps = {rank: {"version": "2.10", "entries": entries, "pg_config": {}} for rank, entries in enumerate(ranks)}
+    parts = divergences({rank: calls_of(dump) for rank, dump in dumps.items()}, groups)
+    return parts[0] if parts else None, analyze_with_torch(dumps, groups)
+
+
+LOOP = [entry(number, 6) for number in range(1, 4)]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "number", "odd", "theirs"),
+    [
+        ((LOOP, LOOP[:2], LOOP), 3, (1,), (1,)),  # one is missing
+        ((LOOP, LOOP[:2], LOOP[:2]), 3, (0,), (1, 2)),  # one alone went on: the analyzer names the others
+        ((LOOP, LOOP[:2]), 3, (1,), (1,)),
+        (([*LOOP[:1], entry(2, 9, "broadcast")], LOOP[:2], LOOP[:2]), 2, (0,), (1, 2)),  # it takes rank 0's side
+        ((LOOP, [*LOOP[:2], entry(3, 6, size=5)], LOOP), 3, (1,), (1,)),
+    ],
+)
+def test_the_first_collective_at_which_ranks_part(ranks, number, odd, theirs):
+    divergence, analysis = found(*ranks)
+    assert (divergence.number, divergence.suspects) == (number, odd)
+    assert (analysis.number, analysis.ranks) == (number, theirs) and not analysis.problem
+
+
+def test_equal_operations_hide_that_lines_part_and_the_earlier_number_is_found():
+    twice = [entry(number, 6 + (number + 1) % 2) for number in range(1, 9)]  # lines 6 and 7 by turns
+    skipped = [*twice[:4], *(entry(number, 6 + number % 2) for number in range(5, 8))]
+    divergence, analysis = found(twice, skipped, twice)
+    assert (divergence.number, divergence.first_number, divergence.suspects, divergence.expected.line[1]) == (
+        8,
+        5,
+        (1,),
+        6,
+    )
+    assert (analysis.number, analysis.ranks) == (8, (1,))
+
+
+def test_lines_that_always_differed_say_nothing_and_what_may_differ_is_no_fault():
+    mine, yours = ([entry(number, line) for number in (1, 2, 3)] for line in (6, 8))
+    assert found(mine, yours[:2])[0].first_number == 3
+    gathered = entry(1, 6, "gather")
+    assert found([gathered], [gathered | {"output_sizes": []}])[0] is None
+    assert found(LOOP, LOOP)[0] is None and found(LOOP, LOOP)[1].number is None
+
+
+def process(rank, *frames, stack_age=9.0, cpu=0.0, **fields):
+    found = {
+        "rank": rank,
+        "world": 3,
+        "pid": rank,
+        "parent": 1,
+        "stack_age": stack_age,
+        "cpu_seconds": cpu,
+        "call_age": stack_age,
+    }
+    return ProcessState({**found, "frames": [list(frame) for frame in frames], "has_details": True, **fields})
+
+
+AT, IN_REDUCE = (SCRIPT, 20, "<module>"), ((SCRIPT, 6, "<module>"), (TORCH, 99, "all_reduce"))
+
+
+def state_of(*processes, calls=None, children=None):
+    ranks = {one.rank: one for one in processes}
+    calls = {rank: calls_of({"entries": entries}) for rank, entries in (calls or {}).items()}
+    return JobState(ranks=ranks, children=children or {}, calls=calls, groups={"0": sorted(ranks)}, limit=2.0)
+
+
+WAITS = [*LOOP[:2], entry(3, 6, done=False)]
+
+
+@pytest.mark.parametrize(
+    ("odd", "children", "kind", "line"),
+    [
+        (process(1, AT), (), "elsewhere", 20),
+        (process(1, AT, stack_age=0.2, cpu=0.2), (), "busy", 20),
+        (process(1, AT), (process(1, (SCRIPT, 30, "__getitem__"), parent=1),), "worker", 30),
+        (process(1, (SCRIPT, 7, "<module>"), (TORCH, 99, "barrier")), (), "skipped", 7),
+    ],
+)
+def test_who_waits_for_nobody_is_waited_for(odd, children, kind, line):
+    ranks = (process(0, *IN_REDUCE), odd, process(2, *IN_REDUCE))
+    seen = state_of(*ranks, calls={0: WAITS, 1: LOOP[:2], 2: WAITS}, children={1: list(children)})
+    cause = find_cause(seen)
+    assert (cause.kind, cause.ranks, cause.op, cause.line[1]) == (kind, (1,), "all_reduce", line)
+    assert "rank 1" in str(cause_sentences(cause, seen)[0]) and "train.py line 6" in str(
+        cause_sentences(cause, seen)[1]
+    )
+
+
+def test_a_message_without_its_answer_and_a_circle_without_a_record():
+    sends = process(0, (SCRIPT, 9, "<module>"), (TORCH, 1, "send"), p2p=["send", 1])
+    cause = find_cause(state_of(sends, process(1, *IN_REDUCE), process(2, *IN_REDUCE)))
+    assert (cause.kind, cause.peer, cause.ranks, cause.op_line[1]) == ("unanswered", 0, (1,), 9)
+    barrier = process(2, (SCRIPT, 8, "<module>"), (TORCH, 5, "barrier"))
+    cause = find_cause(state_of(process(0, *IN_REDUCE), process(1, *IN_REDUCE), barrier))
+    assert (cause.kind, cause.ranks, cause.line[1]) == ("circle", (2,), 8)
+    apart = state_of(process(0, AT), process(1, AT))
+    assert find_cause(apart).kind == "apart" and "No rank waits" in str(cause_sentences(find_cause(apart), apart)[0])
+    assert find_cause(state_of(process(0, AT), process(1, AT, ended=1.0, failure=None))).kind == "apart"
+
+
+def raised(rank, kind, text, at):
+    failure = {"type": kind, "message": text, "frames": [list(AT)]}
+    return process(rank, ended=at, failure=failure)
+
+
+def test_a_rank_that_ended_is_to_blame_and_not_those_that_ended_for_it():
+    closed = [raised(rank, "RuntimeError", "Connection closed by peer", 1.0 + rank) for rank in (0, 2)]
+    assert find_cause(state_of(*closed, raised(1, "ValueError", "no such label", 3.0))).ranks == (1,)
+    killed = ProcessState(process(1, AT).report, gone=1.0, exit_code=-9)
+    assert (find_cause(state_of(*closed, killed)).kind, find_cause(state_of(*closed, killed)).ranks) == ("died", (1,))
+    left = process(1, ended=1.0, failure=None)
+    cause = find_cause(state_of(*closed, left, calls={0: WAITS, 1: LOOP[:2], 2: WAITS}))
+    assert (cause.kind, cause.ranks, cause.op_line[1]) == ("finished", (1,), 6)
+    done = [process(rank, ended=1.0, failure=None) for rank in (0, 1)]
+    assert find_cause(state_of(*done)).kind == "ended"
+    differs = {0: LOOP, 1: [*LOOP[:2], entry(3, 9, "broadcast")], 2: LOOP}
+    aborted = ProcessState(process(0, AT).report, gone=1.0, exit_code=-6)
+    cause = find_cause(state_of(aborted, raised(1, "RuntimeError", "Read error", 2.0), closed[1], calls=differs))
+    assert (cause.kind, cause.ranks, cause.line[1]) == ("differs", (1,), 9)
+
+
+def test_a_script_that_asks_for_a_gpu_is_told_so(monkeypatch):
+    seen = state_of(raised(0, "AssertionError", "Torch not compiled with CUDA enabled", 1.0))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    first, then = cause_sentences(find_cause(seen), seen)
+    assert "rank 0 raised AssertionError" in str(first) and "torch finds none here" in str(then)
