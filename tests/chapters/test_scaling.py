@@ -1,11 +1,23 @@
 """Chapter 11's runs: what they count and predict, not how fast this machine is."""
 
+import os
+
 import pytest
 import torch
 
 from helpers.chapters import scaling
-from helpers.chapters.scaling import CARD, Speedups, emulated_speedup, live_speedup, measure_noise_scale
-from helpers.learner.words import reading
+from helpers.chapters.scaling import (
+    CARD,
+    Speedups,
+    _fastest,
+    _take_cores,
+    divided_steps,
+    emulated_speedup,
+    live_speedup,
+    measure_noise_scale,
+    share_cores,
+)
+from helpers.learner.words import use_language
 from helpers.predict.scaling.laws import points_of
 from helpers.predict.time.data_parallel import simulate_ddp_step
 from helpers.specs import Link
@@ -26,7 +38,7 @@ def test_it_says_who_shares_the_cores():
     points = points_of((1, 2, 4), (10.0, 18.0, 18.5), (0.1, 0.06, 0.05))
     assert "4 ranks share 2 cores" in repr(Speedups(points=points, cores=2))
     assert "each of 4 ranks may have one" in repr(Speedups(points=points, cores=8))
-    with reading("zh"):
+    with use_language("zh"):
         assert "2 个核" in repr(Speedups(points=points, cores=2))
 
 
@@ -87,3 +99,37 @@ def test_gradients_agree_at_first_and_less_when_the_loss_has_fallen(ranks):
 def test_what_cannot_be_is_answered_with_a_sentence(ranks, call, said):
     with pytest.raises(ValueError, match=said):
         call(ranks)
+
+
+def test_a_step_lasts_at_least_as_long_as_its_parts(ranks):
+    shared = divided_steps(ranks, divided=0.08, serial=0.02)
+    assert list(shared) == [1, 2, 4] and all(shared[n] >= 0.02 + 0.08 / n for n in shared)
+    grown = divided_steps(ranks, divided=0.02, serial=0.01, counts=(1, 2), grows=True)
+    assert min(grown.values()) >= 0.03
+
+
+def test_every_rank_waits_for_what_one_does(ranks):
+    assert min(ranks[:2].run(_fastest, 0.0, 0.05)) >= 0.04  # clocks start at one barrier
+
+
+@pytest.mark.parametrize("wrong", [dict(divided=-1, serial=1), dict(divided=0, serial=0)])
+def test_no_time_is_refused(ranks, wrong):
+    with pytest.raises(ValueError, match="give seconds, and at least one above 0"):
+        divided_steps(ranks, **wrong)
+
+
+def in_one_core():
+    if not hasattr(os, "sched_setaffinity"):
+        return _take_cores(1)
+    before = os.sched_getaffinity(0)
+    try:
+        return _take_cores(1)
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux says on which cores a process computes")
+def test_a_rank_takes_as_few_cores_as_it_is_told(ranks):
+    assert ranks[:2].run(in_one_core) == [1, 1]
+    with pytest.raises(ValueError, match="give at least 1"):
+        share_cores(ranks, cores=0)

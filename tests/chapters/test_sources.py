@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.chapters.sources import FOLDER, batch_sizes, flat_keys, key_meanings, load_config
+from helpers.chapters.sources import FOLDER, attempt, batch_sizes, flat_keys, key_meanings, load_config
 
 SCRIPT = Path(__file__).with_name("deepspeed_train.py")
 
@@ -72,3 +72,15 @@ def test_deepspeeds_launcher_refuses_what_was_printed_and_runs_the_repaired_file
     done = subprocess.run(command, env=os.environ | own, cwd=tmp_path, capture_output=True, text=True, timeout=400)
     out = done.stdout + done.stderr
     assert done.returncode == returncode and all(text in out for text in said), out[-3000:]
+
+
+def test_a_failure_and_a_warning_are_told_and_nothing_is_kept(capsys):
+    names = {"x": 1}
+    attempt("import warnings\nwarnings.warn('old')\nx = 2", **names)
+    attempt("raise ValueError('[enforce fail at /a/b.cc:84] no ib0. \\nmore')")
+    assert names == {"x": 1}
+    said = capsys.readouterr().out
+    assert said.startswith(
+        ">>> import warnings\n>>> warnings.warn('old')\n>>> x = 2\n    runs\n    warns: old\n>>> raise"
+    )
+    assert said.endswith("\n    ValueError: no ib0. \n")
