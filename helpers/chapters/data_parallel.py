@@ -103,18 +103,21 @@ def seconds(run: Callable, *args: object) -> float:
 
 
 def python_work() -> None:
+    """Some milliseconds of pure Python, which holds the interpreter's lock (GIL)."""
     total = 0
     for i in range(400_000):
         total += i & 7
 
 
 def matrix_work() -> None:
+    """Some milliseconds of matrix products, which release the lock."""
     matrix = torch.ones(300, 300)
     for _ in range(50):
         matrix @ matrix
 
 
 def in_two_threads(work: Work) -> None:
+    """Do the work twice, in two threads at the same time."""
     threads = [threading.Thread(target=work) for _ in range(2)]
     for thread in threads:
         thread.start()

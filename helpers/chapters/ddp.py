@@ -122,6 +122,7 @@ def _difference(alone: Tensors, result: Tensors) -> str:
 
 
 def without_gradients(states: Tensors) -> Tensors:
+    """The losses and weights among these tensors."""
     return {name: value for name, value in states.items() if not name.endswith(".grad")}
 
 

@@ -31,7 +31,7 @@ from torch.optim import AdamW
 from helpers.chapters.composing import global_batch
 from helpers.compose import Plan, Trainer
 from helpers.compose.checkpoint import AsyncSaver, newest, saving, step_folder
-from helpers.compose.checkpoint.manifest import MANIFEST, Contents, Manifest, read
+from helpers.compose.checkpoint.manifest import MANIFEST, CheckpointTensors, Manifest, read_manifest
 from helpers.learner.words import Words, book
 from helpers.observe.equality import assert_equal
 from helpers.ranks import RankError, Ranks
@@ -138,7 +138,7 @@ def _reshard(folder: Path, config: GPTConfig) -> dict[str, Tensor]:
 
 def full_tensors_of(folder: Path) -> dict[str, Tensor]:
     """Every full tensor of a checkpoint, by its name and key."""
-    contents = Contents(folder, read(folder))
+    contents = CheckpointTensors(folder, read_manifest(folder))
     return {f"{key} of {name}": contents.value(name, key) for name in contents.pieces for key in contents.keys(name)}
 
 
@@ -157,6 +157,7 @@ class DamagedCheckpoint(NamedTuple):
 
 
 def kill_process(*_) -> None:
+    """Kill this process, whatever it was called with."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -171,6 +172,7 @@ def save_half(tensors: list[Tensor], file: io.BufferedWriter, *, killed: bool) -
 
 
 def save_late(*arguments) -> None:
+    """Like torch.save, two seconds later."""
     time.sleep(2)
     torch_save(*arguments)
 

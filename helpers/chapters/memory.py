@@ -242,6 +242,7 @@ def identity(loss: Tensor) -> Tensor:
 
 
 def percent(share: float) -> str:
+    """A share as "70 %"."""
     return f"{share:.0%}".replace("%", " %")
 
 

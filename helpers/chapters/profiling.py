@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from helpers.commands.broken_jobs import broken_job
-from helpers.commands.traces import Run
+from helpers.commands.traces import TraceRun
 from helpers.commands.traces.waterfall import Waterfall
 from helpers.draw import Axis, Part, curves_scene, parts_scene
 from helpers.draw.scene import Scene
@@ -76,7 +76,7 @@ def slow_job() -> tuple[nn.Module, torch.optim.Optimizer, DataLoader]:
     return fixed_job(SLOW_RANK[1] * (dist.get_rank() == SLOW_RANK[0]))
 
 
-def parts_of_a_step(run: Run) -> tuple[int, dict[int, dict[str, float]]]:
+def parts_of_a_step(run: TraceRun) -> tuple[int, dict[int, dict[str, float]]]:
     """The number of the step of median length, and rank -> part -> seconds in it.
 
     The median, because the machine may be busy in another step.
@@ -88,7 +88,7 @@ def parts_of_a_step(run: Run) -> tuple[int, dict[int, dict[str, float]]]:
     return waterfall.steps[index], {rank: table[index] for rank, table in tables.items()}
 
 
-def spans_of_a_step(run: Run, number: int, rank: int) -> Timeline:
+def spans_of_a_step(run: TraceRun, number: int, rank: int) -> Timeline:
     """What a rank did in one step, without the lane of the host and without naming the ranks that it waits for."""
     step = next(one for one in run.steps[rank] if one.number == number)
     inside = [

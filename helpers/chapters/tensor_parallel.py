@@ -25,7 +25,7 @@ from helpers.parallel.ddp import DistributedDataParallel
 from helpers.parallel.shared.clip import clip_grad_norm_, gradient_norm
 from helpers.parallel.tensor_parallel.conjugate import all_reduce_identity
 from helpers.parallel.tensor_parallel.sequence_shards import SequenceParallelNorm
-from helpers.parallel.tensor_parallel.tensor_plan import Cut, even_cut, fused_cut
+from helpers.parallel.tensor_parallel.tensor_plan import Split, even_split, fused_split
 from helpers.predict.traffic.tensor_parallel import tensor_parallel_traffic
 from helpers.ranks import Ranks
 from helpers.records import CommEvent, CommLog
@@ -147,6 +147,7 @@ def _in_order(log: CommLog) -> list[tuple[str, int]]:
 
 
 def messages_of_first_block(log: CommLog) -> list[CommEvent]:
+    """The messages of the GPT's first layer, forward and backward."""
     return [event for event in log.events if "blocks.0." in event.caller]
 
 
@@ -256,7 +257,7 @@ def key_shard_shape(config: GPTConfig) -> tuple[int, ...]:
     return tuple(tp.shard_tensor_parallel(GPT(config)).blocks[0].attention.key.weight.shape)
 
 
-def attention_on_two_ranks(cut: Cut, hidden: int = 8, head: int = 2) -> tuple[Tensor, Tensor]:
+def attention_on_two_ranks(cut: Split, hidden: int = 8, head: int = 2) -> tuple[Tensor, Tensor]:
     """The output of attention with a fused query, key and value weight: of one process, and of two ranks, each of which
     has the shard that `cut` takes from the weight. head: the size of a head.
     """
@@ -282,8 +283,8 @@ def fused_splits_scene() -> tuple[Scene, bool]:
         matrices = [Matrix(name=name, ranks=owners, **parts) for name, owners in zip("QKV", ranks_of, strict=True)]
         title = f"Q, K, V cut into {title}" if "equal" in title else f"Q, K, V, {title}"
         scenes.append(shards_scene(matrices, title=title, largest=11))
-    assert torch.allclose(*attention_on_two_ranks(fused_cut([8] * 3, 2, unit=2)))
-    is_right = torch.allclose(*attention_on_two_ranks(even_cut(24, 2)))
+    assert torch.allclose(*attention_on_two_ranks(fused_split([8] * 3, 2, unit=2)))
+    is_right = torch.allclose(*attention_on_two_ranks(even_split(24, 2)))
     return stacked_scene(*scenes, title="Equal blocks, and heads"), is_right
 
 

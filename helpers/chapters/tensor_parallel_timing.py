@@ -66,6 +66,7 @@ class LayerTimes:
 
 
 def waiting_share(duration: float, busy: float) -> float:
+    """The share of `duration` in which a rank does not compute. Both are in seconds."""
     return 1 - busy / duration
 
 

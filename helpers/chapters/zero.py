@@ -231,6 +231,7 @@ def norm_of_all() -> float:
 
 
 def norm_in_one_process() -> float:
+    """The norm of all gradients of the same batch in one process."""
     return replace(TRAINING, steps=1, max_norm=0.5).run()["norms"].item()
 
 
