@@ -1,9 +1,13 @@
-"""Set-up: which torch, which commands, and one sentence where it cannot go on. Nothing is installed here."""
+"""Set-up: which torch is installed, what make says before any Python of the course runs, and one sentence on failure.
+
+Nothing is installed here.
+"""
 
 from __future__ import annotations
 
 import json
 import platform
+import shutil
 import subprocess
 import sys
 
@@ -12,6 +16,7 @@ from packaging.requirements import Requirement
 
 from tools import install, wheelhouse
 
+# -- tools/install.py and tools/wheelhouse.py --------------------------------------------------------------------------
 ROOT = install.ROOT
 
 
@@ -51,7 +56,7 @@ def test_what_cannot_be_chosen_is_a_sentence(machine, words):
         choose(**machine)
 
 
-def test_only_the_cpu_build_satisfies_the_cpu_requirement(tmp_path):
+def test_only_the_cpu_build_satisfies_the_cpu_requirement_and_only_torch_asks_the_extra_index_briefly(tmp_path):
     first, rest = steps("cpu", tmp_path)
     specifier = Requirement(first[-1]).specifier
     version = next(iter(specifier)).version
@@ -61,9 +66,6 @@ def test_only_the_cpu_build_satisfies_the_cpu_requirement(tmp_path):
     assert "--no-deps" in first
     assert first[first.index("--extra-index-url") + 1] == "https://mirror/cpu"
 
-
-def test_only_torch_asks_the_extra_index_and_briefly(tmp_path):
-    first, rest = steps("cpu", tmp_path)
     assert "--extra-index-url" not in rest
     assert int(first[first.index("--timeout") + 1]) <= 10
     assert int(first[first.index("--retries") + 1]) <= 1
@@ -112,9 +114,6 @@ def test_nbgrader_comes_with_the_tests_only_and_leaves_jupyterlab_as_it_is(tmp_p
 def test_a_python_without_venv_names_the_package_to_install():
     with pytest.raises(install.SetupError, match="no ensurepip module.*python3-venv"):
         install.check_venv(has_module=lambda name: None if name == "ensurepip" else object())
-
-
-def test_this_python_is_good_enough():
     install.check_venv()
 
 
@@ -139,13 +138,10 @@ def test_failed_pip_names_the_command_and_the_ways_out():
         install.run_pip(sys.executable, ["nonsense"])
 
 
-def test_the_size_is_said_before_the_download(tmp_path):
+def test_the_size_is_said_before_the_download_and_the_stamp_changes_with_the_build(tmp_path):
     assert "415 MB" in install.announce("cpu", tmp_path / "none")
     (tmp_path / "a.whl").write_bytes(bytes(2_000_000))
     assert "2 MB, no network" in install.announce("cpu", tmp_path)
-
-
-def test_the_stamp_changes_with_the_build():
     assert install.fingerprint("cpu") != install.fingerprint("cuda")
 
 
@@ -154,3 +150,86 @@ def test_tools_that_run_before_set_up_need_only_the_standard_library(name):
     code = f"import sys; sys.path.insert(0, 'tools'); import {name[:-3]}"
     result = subprocess.run([sys.executable, "-S", "-I", "-c", code.replace("'tools'", repr(str(ROOT / "tools")))])
     assert result.returncode == 0
+
+
+# -- Makefile ----------------------------------------------------------------------------------------------------------
+OLD = '#!/bin/sh\nexec {python} -c "import sys; sys.version_info = (2, 7, 18)\n$2"\n'
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """What set-up reads, in a folder of its own; the real .venv is out of reach."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", "tools"):
+        path = ROOT / name
+        (shutil.copytree if path.is_dir() else shutil.copy)(path, tmp_path / name)
+    return tmp_path
+
+
+def make(folder, *words, **environment):
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed here")
+    plain = {"PATH": "/usr/bin:/bin", "HOME": str(folder), **environment}
+    return subprocess.run(["make", *words], cwd=folder, env=plain, capture_output=True, text=True)
+
+
+def test_make_alone_lists_the_commands(clone):
+    listed = make(clone).stdout
+    names = "course test test-slow test-gpu bench check labs wheelhouse".split()
+    assert all(f"make {name}" in listed for name in names)
+
+
+def test_a_topic_is_tested_without_check_browser_and_nbval(clone):
+    command = make(clone, "-n", "test", "ONLY=zero", "SYSTEM=1").stdout
+    assert "--only 'zero'" in command and "nbval" not in command and "ruff" not in command
+
+
+@pytest.mark.parametrize(("path", "runs_nbval"), [("", True), ("chromium", False)])
+def test_nbval_runs_the_notebooks_where_there_is_no_browser(path, runs_nbval, clone, tmp_path):
+    """What the shell makes of the recipe, with an echo for pytest."""
+    line = next(line for line in make(clone, "-n", "test", "SYSTEM=1").stdout.splitlines() if "nbval" in line)
+    (tmp_path / "bin").mkdir()
+    if path:
+        (tmp_path / "bin" / path).touch(mode=0o755)
+    shell = ["/bin/sh", "-c", f"echo {line.strip().replace('python3', sys.executable)}"]
+    done = subprocess.run(shell, cwd=ROOT, env={"PATH": str(tmp_path / "bin")}, capture_output=True, text=True)
+    assert ("--nbval" in done.stdout.split()) == runs_nbval
+    assert ("nbval and not in JupyterLab" in done.stderr) == runs_nbval
+
+
+def test_work_is_what_was_typed_and_not_a_clusters_own():
+    said = [
+        make(ROOT, "-n", "course", "SYSTEM=1", *words, WORK="/scratch/ada").stdout for words in ([], ["WORK=~/mine"])
+    ]
+    assert "--work '' " in said[0] and "scratch" not in said[0] and said[1].count("--work '~/mine'") == 2
+
+
+def test_no_python_is_a_sentence(clone):
+    result = make(clone, "course", "PYTHON=no-such-python")
+    assert result.returncode != 0
+    assert "There is no no-such-python here: install Python 3.11 or newer" in result.stdout
+    assert not (clone / ".venv").exists()
+
+
+def test_an_old_python_is_told_so_before_it_reads_our_code(clone):
+    old = clone / "old-python"
+    old.write_text(OLD.format(python=sys.executable))
+    old.chmod(0o755)
+    result = make(clone, "course", f"PYTHON={old}")
+    assert result.returncode != 0
+    assert "This is Python 2.7 and the course needs 3.11 or newer" in result.stderr
+    assert not (clone / ".venv").exists()
+
+
+def test_inside_a_hub_nothing_is_installed_and_work_is_laid_out(clone):
+    (clone / "notebooks").mkdir()
+    (clone / "notebooks/00_start_here.ipynb").write_text("{}")
+    result = make(clone, "course", f"PYTHON={sys.executable}", JUPYTERHUB_USER="ada")
+    assert result.returncode == 0, result.stderr
+    assert "JupyterHub" in result.stdout
+    assert (clone / "work/00_start_here.ipynb").exists()
+    assert not (clone / ".venv").exists()
+
+
+def test_outputs_are_kept_for_a_projector_alone():
+    said = [make(ROOT, "-n", "course", "SYSTEM=1", *words).stdout for words in ([], ["OUTPUTS=0"], ["OUTPUTS=1"])]
+    assert ["--outputs" in one for one in said] == [False, False, True]

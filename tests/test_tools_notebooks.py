@@ -1,4 +1,4 @@
-"""Tidy notebooks: what a machine leaves behind is dropped, what a person wrote stays."""
+"""Notebooks in the repository: executed in place, and tidied so that nothing of the machine stays."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from tools import tidy_notebooks
+from tools import run_notebooks, tidy_notebooks
 from tools.tidy_notebooks import WIDGET_VIEW, machine_paths, tidied
 
+# -- tools/tidy_notebooks.py -------------------------------------------------------------------------------------------
 PICTURE = {"image/png": "aGk=", "text/plain": "a dial"}
 
 
@@ -138,3 +139,33 @@ def test_a_file_that_is_no_notebook_is_a_sentence(tmp_path, capsys):
     (tmp_path / "a.ipynb").write_text("{")
     assert tidy_notebooks.main([str(tmp_path)]) == 1
     assert "not a notebook" in capsys.readouterr().out
+
+
+# -- tools/run_notebooks.py --------------------------------------------------------------------------------------------
+# jupyter_client and nbclient warn about their own event loops on the way; the course does not depend on it.
+runs_kernel = pytest.mark.filterwarnings("default")
+
+
+def write_notebook(path, *sources):
+    path.write_text(nbformat.writes(new_notebook(cells=[new_code_cell(source) for source in sources])))
+    return path
+
+
+@runs_kernel
+def test_a_notebook_is_executed_saved_tidy_and_timed(tmp_path, capsys):
+    path = write_notebook(tmp_path / "a.ipynb", "x = 20", "x + 1")
+    assert run_notebooks.main([str(path)]) == 0
+    saved = nbformat.read(path, as_version=4)
+    assert saved.cells[1].outputs[0].data["text/plain"] == "21"
+    assert "execution" not in saved.cells[0].metadata
+    assert saved.metadata.kernelspec.name == "python3"
+    assert "a.ipynb: " in capsys.readouterr().out
+
+
+@runs_kernel
+def test_a_failing_notebook_is_named_and_left_as_it_was(tmp_path, capsys):
+    path = write_notebook(tmp_path / "a.ipynb", "1 / 0")
+    before = path.read_text()
+    assert run_notebooks.main([str(path)]) == 1
+    assert path.read_text() == before
+    assert "ZeroDivisionError" in capsys.readouterr().out
