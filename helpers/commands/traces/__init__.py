@@ -1,20 +1,26 @@
-"""Traces of torch.profiler, of one rank or of all: read, put on one clock, and explained. No torch.
+"""Reads traces of torch.profiler, of one rank or of all, puts them on one clock, and explains where the time went.
 
-    run = read("traces")                   # a file, a folder with one per rank, an archive; ours, torch's, of a GPU
-    run.timeline                           # lanes: compute, communication, waiting, host, data
-    told = explain(run)                    # the step as a waterfall, the straggler, gaps, operators, critical path
-    print(*say(told), sep="\\n")
+    run = read("traces")                           # a file, a folder with one file per rank, or a zip archive
+    run.timeline                                   # lanes: compute, communication, waiting, host, data
+    explanation = explain(run)                     # the step's parts, the straggler, gaps, operators, critical path
+    print(*report_lines(explanation), sep="\\n")
 
-files.py       JSON, packed, cut off            waterfall.py   where a step's time went
-lanes.py       what one rank did                stragglers.py  whom the others wait for, and why
-messages.py    who waited for whom              explain.py     all of it; two traces compared
-clocks.py      one clock for all ranks          screen.py      in words            cli.py  on the command line
-run.py         `read`                           perfetto.py    a Timeline for Perfetto
-example.py     a made-up run, to be looked at
+Nothing here imports torch. The traces may be from gloo, NCCL or this course's wire, on CPUs or GPUs.
+
+files.py       reads trace files: JSON, packed, archived, cut off
+lanes.py       turns one rank's file into spans of compute, data loading, host time, and messages
+messages.py    matches the messages of all ranks and finds the last rank to arrive
+clocks.py      estimates the offset and drift of each rank's clock
+run.py         `read`: all of the above, for all ranks
+waterfall.py   divides each step into parts, and finds the straggler and the critical path
+explain.py     `explain` and `compare`: the results as numbers
+cli.py         `python -m helpers explain`, and the results as lines of text
+perfetto.py    writes a Timeline in Chrome's trace format
+example.py     a made-up run, for the explorer of chapter 10
 """
 
+from helpers.commands.traces.cli import report_lines
 from helpers.commands.traces.explain import Explanation, compare, explain
-from helpers.commands.traces.run import Run, read
-from helpers.commands.traces.screen import say
+from helpers.commands.traces.run import TraceRun, read
 
-__all__ = ["Explanation", "Run", "compare", "explain", "read", "say"]
+__all__ = ["Explanation", "TraceRun", "compare", "explain", "read", "report_lines"]

@@ -1,53 +1,221 @@
-"""`python -m helpers explain trace.json [other.json]`."""
+"""The command `python -m helpers explain trace.json [other.json]`, and the explanation of a trace as lines of text.
+
+`report_lines` is also what `python -m helpers profile` prints at its end.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import shutil
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from helpers.commands.traces.explain import compare, explain
-from helpers.commands.traces.files import SAYS
+from helpers.commands.traces.explain import Explanation, compare, explain
+from helpers.commands.traces.files import words
 from helpers.commands.traces.perfetto import to_chrome_trace
 from helpers.commands.traces.run import read
-from helpers.commands.traces.screen import say, say_compared
-from helpers.learner.words.wrapping import complain
+from helpers.commands.traces.waterfall import PARTS
+from helpers.learner.words.wrapping import aligned, complain, wrap
+from helpers.quantities.units import format_bytes, format_seconds
 
-REFUSED = 2  # the exit code, as argparse has it
+REFUSED = 2  # the exit code that argparse uses too
+BAR_WIDTH = 24  # columns of the bar of a whole step
+MAX_ROWS = 6  # of gaps, operators, and parts of the critical path
+MAX_NAME = 28  # columns of an operator's name or shapes
+MIN_STEPS = 10  # that a window needs to show what happens in one step of ten
+MIN_OFFSET = 1e-6  # seconds: a smaller offset of a clock is not reported
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    options = argparse.ArgumentParser(
         prog="python -m helpers explain",
         description="Where a training step's time went, and which rank is to blame: from traces of torch.profiler.",
     )
-    made.add_argument("trace", type=Path, help="a file, a folder with one per rank, or a zip archive of them")
-    made.add_argument("other", type=Path, nargs="?", help="another one, to compare it with")
-    made.add_argument("--json", action="store_true", help="print numbers as JSON")
-    made.add_argument(
+    options.add_argument("trace", type=Path, help="a file, a folder with one per rank, or a zip archive of them")
+    options.add_argument("other", type=Path, nargs="?", help="another one, to compare it with")
+    options.add_argument("--json", action="store_true", help="print numbers as JSON")
+    options.add_argument(
         "--perfetto", type=Path, metavar="FILE", help="write all ranks' lanes for https://ui.perfetto.dev"
     )
-    return made
+    return options
 
 
 def main(arguments: list[str]) -> int:
-    """0, or 2 for a sentence about what cannot be read."""
-    asked = parser().parse_args(arguments)
+    """Prints the explanation. Returns 0, or 2 where a trace cannot be read."""
+    given = parser().parse_args(arguments)
     columns = shutil.get_terminal_size().columns
     try:
-        runs = [read(path) for path in (asked.trace, asked.other) if path]
-        told = [explain(run) for run in runs]
-        if asked.perfetto:
-            to_chrome_trace(runs[0].timeline, asked.perfetto)
+        runs = [read(path) for path in (given.trace, given.other) if path]
+        explanations = [explain(run) for run in runs]
+        if given.perfetto:
+            to_chrome_trace(runs[0].timeline, given.perfetto)
     except (ValueError, OSError) as problem:
-        complain(SAYS("failed", problem=problem))
+        complain(words("failed", problem=problem))
         return REFUSED
-    if asked.json:
-        both = {"compared": compare(*told)} if len(told) > 1 else {}
-        print(json.dumps({"explained": [one.as_dict() for one in told]} | both, ensure_ascii=False))
+    is_pair = len(explanations) > 1
+    if given.json:
+        compared = {"compared": compare(*explanations)} if is_pair else {}
+        print(json.dumps({"explained": [one.as_dict() for one in explanations]} | compared, ensure_ascii=False))
         return 0
-    print(*(say_compared(*told, columns) if len(told) > 1 else say(told[0], columns)), sep="\n")
-    if asked.perfetto:
-        print("", SAYS("perfetto", path=asked.perfetto), sep="\n")
+    print(*(comparison_lines if is_pair else report_lines)(*explanations, columns=columns), sep="\n")
+    if given.perfetto:
+        print("", words("perfetto", path=given.perfetto), sep="\n")
     return 0
+
+
+# -- the explanation in words ----------------------------------------------------------------------------------------
+def report_lines(explanation: Explanation, columns: int = 80) -> list[str]:
+    """Plain lines of at most `columns`, in the reader's language. Only rows of a table may be wider."""
+    has_others = len(explanation.ranks) > 1
+    sections = [
+        _title(explanation),
+        [words("head.waterfall"), *_waterfall(explanation), words("exposed", **_exposed(explanation))],
+        _by_rank(explanation) if has_others else [],
+        [*_straggler(explanation)],
+        _critical_path(explanation) if has_others else [],
+        _gaps(explanation),
+        _operators(explanation),
+        [*_memory(explanation), *_clocks(explanation), *map(str, explanation.notes)],
+    ]
+    return _wrapped(sections, columns)
+
+
+def comparison_lines(one: Explanation, other: Explanation, columns: int = 80) -> list[str]:
+    """Two traces side by side: the step, its parts, and the operators that changed most."""
+    rows = [["", one.title, other.title, words("head.change")]]
+    for name, (before, after) in compare(one, other).items():
+        title = words(f"part.{name}") if name in (*PARTS, "step") else _short(name)
+        change = f"{after / before - 1:+.0%}" if before else "–"
+        rows.append([title, format_seconds(before), format_seconds(after), change])
+    head = words("head.compare", one=one.title, other=other.title)
+    stragglers = ([f"{each.title}:", *_straggler(each)] for each in (one, other) if len(each.ranks) > 1)
+    return _wrapped([[head, *_table(rows)], *stragglers], columns)
+
+
+def _wrapped(sections: Iterable[Sequence[str]], columns: int) -> list[str]:
+    """The sections with an empty line between them. Indented lines are rows of a table and are not wrapped."""
+    lines: list[str] = []
+    for section in sections:
+        if section and lines:
+            lines.append("")
+        for line in section:
+            lines += [line] if line.startswith("  ") else wrap(line, columns, cut=False)
+    return lines
+
+
+def _table(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """Indented rows; the first `left` columns are aligned left, the others right."""
+    return [f"  {line}".rstrip() for line in aligned(rows, left=left)]
+
+
+def _title(explanation: Explanation) -> list[str]:
+    fields = {"title": explanation.title, "ranks": len(explanation.ranks)}
+    fields["seconds"] = format_seconds(explanation.seconds)
+    if not explanation.has_steps:
+        return [words("title_whole", **fields)]
+    return [words("title", **fields, count=len(explanation.steps), steps=_step_numbers(explanation.steps))]
+
+
+def _step_numbers(steps: Sequence[int]) -> str:
+    """Three and more in a row as "2–31"; of others the first ones."""
+    if len(steps) > 2 and steps[-1] - steps[0] == len(steps) - 1:
+        return f"{steps[0]}–{steps[-1]}"
+    more = ", …" if len(steps) > MAX_ROWS else ""
+    return ", ".join(map(str, steps[:MAX_ROWS])) + more
+
+
+def _exposed(explanation: Explanation) -> dict[str, str]:
+    waiting, hidden = format_seconds(explanation.parts["waiting"]), format_seconds(explanation.hidden)
+    return {"exposed": format_seconds(explanation.exposed), "waiting": waiting, "hidden": hidden}
+
+
+def _waterfall(explanation: Explanation) -> list[str]:
+    """One bar per part of the step. Each bar begins where the one above it ends."""
+    rows, before = [], 0.0
+    for part in PARTS:
+        share = explanation.parts[part] / (explanation.seconds or 1.0)
+        start, end = round(before * BAR_WIDTH), round((before + share) * BAR_WIDTH)
+        bar = f"{' ' * start + '━' * (end - start):{BAR_WIDTH}}"
+        rows.append([words(f"part.{part}"), format_seconds(explanation.parts[part]), f"{share:>4.0%}", bar])
+        before += share
+    return _table(rows)
+
+
+def _by_rank(explanation: Explanation) -> list[str]:
+    head = [words("head.rank"), *(words(f"part.{part}") for part in PARTS), words("head.waited_for")]
+    rows = [
+        [str(rank), *(format_seconds(row[part]) for part in PARTS), format_seconds(explanation.waited_for[rank])]
+        for rank, row in explanation.by_rank.items()
+    ]
+    return [words("head.by_rank"), *_table([head, *rows])]
+
+
+def _straggler(explanation: Explanation) -> Iterable[str]:
+    straggler, steps = explanation.straggler, explanation.steps
+    if len(explanation.ranks) < 2:
+        return
+    if 0 < len(steps) < MIN_STEPS and explanation.has_steps:
+        yield words("straggler.window", count=len(steps))
+    if straggler is None:
+        moving = explanation.parts["communication"]
+        is_much = moving > 0.2 * explanation.seconds
+        yield words("straggler.none_network", seconds=format_seconds(moving)) if is_much else words("straggler.none")
+        return
+    fields = {"rank": straggler.rank, "seconds": format_seconds(straggler.seconds), "share": straggler.share}
+    if straggler.is_seldom:
+        slow_steps = straggler.steps
+        yield words("straggler.seldom", **fields, steps=_step_numbers(slow_steps), count=len(slow_steps))
+    else:
+        yield words("straggler.always", **fields)
+    excess = format_seconds(max(0.0, straggler.excess[straggler.cause]))
+    yield words(f"straggler.{straggler.cause}", excess=excess)
+    if straggler.period:
+        yield words("straggler.every", every=straggler.period)
+
+
+def _critical_path(explanation: Explanation) -> list[str]:
+    pieces = [
+        words("path", rank=rank, part=words(f"part.{part}"), seconds=format_seconds(seconds))
+        for rank, part, seconds in explanation.path[:MAX_ROWS]
+        if seconds > 0.01 * explanation.seconds
+    ]
+    return [f"{words('head.path')}: {', '.join(pieces)}"]
+
+
+def _gaps(explanation: Explanation) -> list[str]:
+    if not explanation.gaps:
+        return []
+    key = "gap" if explanation.has_steps else "gap_whole"
+    rows = [
+        "  " + words(key, seconds=format_seconds(gap.seconds), rank=gap.rank, step=gap.step, name=_short(gap.name))
+        for gap in explanation.gaps[:MAX_ROWS]
+    ]
+    return [words("head.gaps_gpu" if explanation.on_gpu else "head.gaps"), *map(str.rstrip, rows)]
+
+
+def _operators(explanation: Explanation) -> list[str]:
+    rows = [[words(f"head.{name}") for name in ("operator", "shapes", "time", "calls")]]
+    for operator in explanation.operators[:MAX_ROWS]:
+        shapes = "" if operator.shapes in ("[]", "") else _short(operator.shapes.replace(" ", ""))
+        rows.append([_short(operator.name), shapes, format_seconds(operator.seconds), f"{operator.calls:.1f}"])
+    return [words("head.operators"), *_table(rows, left=2)] if len(rows) > 1 else []
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_NAME else f"{text[: MAX_NAME - 1]}…"
+
+
+def _memory(explanation: Explanation) -> list[str]:
+    peaks = [f"rank {rank} {format_bytes(num_bytes)}" for rank, num_bytes in sorted(explanation.peak.items())]
+    return [words("memory", ranks=peaks)] if peaks else []
+
+
+def _clocks(explanation: Explanation) -> list[str]:
+    lines = []
+    for rank, (offset, drift) in explanation.clocks.items():
+        if abs(offset) > MIN_OFFSET or drift:
+            way = words("ahead" if offset > 0 else "behind")
+            fields = {"rank": rank, "offset": format_seconds(abs(offset)), "way": way, "drift": drift * 1e6}
+            lines.append(words("clock_drift" if drift else "clock_rank", **fields))
+    return [words("clock", ranks=lines, spread=format_seconds(explanation.spread))] if lines else []

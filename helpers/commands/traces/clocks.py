@@ -1,9 +1,10 @@
-"""One clock for all ranks: offset and drift of each, from the collectives at which they met.
+"""Estimates how far each rank's clock is ahead of the first rank's, from the collectives that both took part in.
 
-Nobody leaves an all-reduce before the last rank has come, and all leave it at about the same moment. So the ends of one
-collective, as two clocks show them, differ by what the clocks differ. That gives a line (offset and drift) by least
-squares through medians, which a late wake-up here and there does not move. And it gives bounds: on no rank may a
-collective end before another rank's start. Cristian 1989 bounds a clock by a round trip in the same way.
+No rank leaves an all-reduce before the last rank has arrived, and all leave it at about the same moment. So the
+difference between the ends of one collective, as two clocks show them, is the difference of the clocks. A straight line
+through these differences gives offset and drift. It is fitted to medians, so that a rank which sometimes wakes up late
+does not move it. There are bounds as well: a collective ends on no rank before it has started on every other. Cristian
+(1989) bounds a clock by a round trip in the same way.
 """
 
 from __future__ import annotations
@@ -14,19 +15,21 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from helpers.commands.traces.messages import TOGETHER, Message
+from helpers.commands.traces.messages import ALL_ARRIVE, TracedMessage
 
-BINS = 12  # medians through which a line is laid
-FOR_DRIFT = 2.0  # seconds of trace that a drift needs: 20 millionths of it are 0.04 ms
-SURE = 3.0  # standard errors that a drift must be away from none
-TRUSTED = 1e-4  # seconds by which ends and starts of one machine's ranks may cross: what a profiler's clock is off
+NUM_BINS = 12  # medians through which the line is fitted
+MIN_SECONDS_FOR_DRIFT = 2.0  # length of trace: in 2 s a drift of 20 millionths is 0.04 ms
+MIN_STANDARD_ERRORS = 3.0  # by which a drift must differ from zero to be believed
+SAME_CLOCK_TOLERANCE = 1e-4  # seconds by which a collective may seem to end before it starts if two ranks share a clock
+Pairs = list[tuple[TracedMessage, TracedMessage]]  # the parts of two ranks in the same collectives
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clock:
-    """How far a rank's clock is ahead of the first rank's: offset + drift * (t - at), in seconds of its own clock.
+class RankClock:
+    """How far a rank's clock is ahead of the first rank's: offset + drift * (t - at), at time t of its own clock.
 
-    spread: half of what the meetings leave open, seconds; None for the first rank. meetings: how many told.
+    All times are in seconds. spread: half the width of the interval that the bounds leave; None for the first rank.
+    num_collectives: from how many collectives the estimate comes.
     """
 
     rank: int
@@ -34,77 +37,84 @@ class Clock:
     drift: float = 0.0
     at: float = 0.0
     spread: float | None = None
-    meetings: int = 0
+    num_collectives: int = 0
 
-    def true(self, seconds: float) -> float:
-        """An instant of this rank's clock on the first rank's."""
+    def to_first_clock(self, seconds: float) -> float:
+        """A time of this rank's clock as the first rank's clock shows it."""
         return seconds - self.offset - self.drift * (seconds - self.at)
 
 
-def clocks(ranks: Sequence[int], meetings: Iterable[list[Message]], *, hosts: Sequence[str]) -> dict[int, Clock]:
-    """A clock for each rank. hosts: of the ranks; those of one machine share a clock, if their messages agree with it.
+def estimate_clocks(
+    ranks: Sequence[int], collectives: Iterable[list[TracedMessage]], *, hosts: Sequence[str]
+) -> dict[int, RankClock]:
+    """A clock for each rank. hosts: their machines; ranks of one machine share a clock if their messages agree with it.
 
-    A rank that met no other one keeps its own clock, with 0 meetings.
+    A rank that shares no collective with another one keeps its own clock, from 0 collectives.
     """
-    met: dict[tuple[int, int], list[tuple[Message, Message]]] = defaultdict(list)
-    for meeting in meetings:
-        if meeting[0].op in TOGETHER:
-            for one in meeting:
-                for other in meeting:
-                    met[one.rank, other.rank].append((one, other))
-    named = dict(zip(ranks, hosts, strict=True))
-    found = {ranks[0]: Clock(rank=ranks[0])}
-    for rank in sorted(ranks[1:], key=lambda rank: -len(met[ranks[0], rank])):
-        known = max(found, key=lambda other: len(met[other, rank]))  # the first rank, where they met
-        if parts := met[known, rank]:
-            same = bool(named[known]) and named[known] == named[rank]
-            found[rank] = _after(found[known], _ahead(rank, parts, same))
-    return {rank: found.get(rank, Clock(rank=rank)) for rank in ranks}
+    pairs: dict[tuple[int, int], Pairs] = defaultdict(list)
+    for parts in collectives:
+        if parts[0].op in ALL_ARRIVE:
+            for one in parts:
+                for other in parts:
+                    pairs[one.rank, other.rank].append((one, other))
+    host_of = dict(zip(ranks, hosts, strict=True))
+    found = {ranks[0]: RankClock(rank=ranks[0])}
+    for rank in sorted(ranks[1:], key=lambda rank: -len(pairs[ranks[0], rank])):
+        reference = max(found, key=lambda other: len(pairs[other, rank]))  # the first rank, if they share collectives
+        if shared := pairs[reference, rank]:
+            same_host = bool(host_of[reference]) and host_of[reference] == host_of[rank]
+            found[rank] = _added(found[reference], _relative_clock(rank, shared, same_host))
+    return {rank: found.get(rank, RankClock(rank=rank)) for rank in ranks}
 
 
-def _ahead(rank: int, parts: list[tuple[Message, Message]], same_host: bool) -> Clock:
-    """How far the second one's clock is ahead of the first one's."""
-    at = statistics.fmean(other.end for _, other in parts)
+def _relative_clock(rank: int, pairs: Pairs, same_host: bool) -> RankClock:
+    """How far the clock of the second rank in each pair is ahead of the first one's."""
+    at = statistics.fmean(other.end for _, other in pairs)
     if same_host:
-        lowest, highest = _bounds(parts, 0.0, at)
-        if lowest <= TRUSTED and highest >= -TRUSTED:
-            return Clock(rank=rank, at=at, spread=max(0.0, highest - lowest) / 2, meetings=len(parts))
-    took = [min(one.end - one.ready, other.end - other.ready) for one, other in parts]
-    usual = statistics.median(took)
-    quick = [(other.end, other.end - one.end) for (one, other), own in zip(parts, took, strict=True) if own <= usual]
-    offset, drift = _line(sorted(quick), at)
-    lowest, highest = _bounds(parts, drift, at)
+        lowest, highest = _offset_bounds(pairs, 0.0, at)
+        if lowest <= SAME_CLOCK_TOLERANCE and highest >= -SAME_CLOCK_TOLERANCE:
+            return RankClock(rank=rank, at=at, spread=max(0.0, highest - lowest) / 2, num_collectives=len(pairs))
+    # Only the quicker half of the collectives is used: in a slow one, some rank may have left late.
+    durations = [min(one.end - one.ready, other.end - other.ready) for one, other in pairs]
+    median = statistics.median(durations)
+    points = [
+        (other.end, other.end - one.end)
+        for (one, other), seconds in zip(pairs, durations, strict=True)
+        if seconds <= median
+    ]
+    offset, drift = _fit_line(sorted(points), at)
+    lowest, highest = _offset_bounds(pairs, drift, at)
     if lowest <= highest:
         offset = min(max(offset, lowest), highest)
-    return Clock(
-        rank=rank, offset=offset, drift=drift, at=at, spread=abs(highest - lowest) / 2, meetings=len(parts)
-    )  # fmt: skip
+    line = {"offset": offset, "drift": drift, "at": at}
+    return RankClock(rank=rank, **line, spread=abs(highest - lowest) / 2, num_collectives=len(pairs))
 
 
-def _bounds(parts: list[tuple[Message, Message]], drift: float, at: float) -> tuple[float, float]:
-    """Between which offsets no part ends before another one's start."""
-    lowest = max(other.ready - one.end - drift * (other.ready - at) for one, other in parts)
-    highest = min(other.end - one.ready - drift * (other.end - at) for one, other in parts)
+def _offset_bounds(pairs: Pairs, drift: float, at: float) -> tuple[float, float]:
+    """The smallest and largest offset with which no rank's part ends before the other rank's part starts."""
+    lowest = max(other.ready - one.end - drift * (other.ready - at) for one, other in pairs)
+    highest = min(other.end - one.ready - drift * (other.end - at) for one, other in pairs)
     return lowest, highest
 
 
-def _line(points: list[tuple[float, float]], at: float) -> tuple[float, float]:
-    """Height at `at`, and slope, of the line through the medians of neighbouring points."""
-    size = max(1, -(-len(points) // BINS))
+def _fit_line(points: list[tuple[float, float]], at: float) -> tuple[float, float]:
+    """The height at `at` and the slope of a line through the medians of neighbouring points."""
+    size = max(1, math.ceil(len(points) / NUM_BINS))
     bins = [points[start : start + size] for start in range(0, len(points), size)]
-    middles = [tuple(map(statistics.median, zip(*one, strict=True))) for one in bins]
-    if len(middles) < 3 or points[-1][0] - points[0][0] < FOR_DRIFT:
+    medians = [tuple(map(statistics.median, zip(*one, strict=True))) for one in bins]
+    if len(medians) < 3 or points[-1][0] - points[0][0] < MIN_SECONDS_FOR_DRIFT:
         return statistics.median(height for _, height in points), 0.0
-    xs, ys = zip(*middles, strict=True)
+    xs, ys = zip(*medians, strict=True)
     slope, height = statistics.linear_regression(xs, ys)
-    rest = math.sqrt(sum((y - height - slope * x) ** 2 for x, y in middles) / (len(middles) - 2))
-    if abs(slope) < SURE * rest / (statistics.pstdev(xs) * math.sqrt(len(xs))):
+    deviation = math.sqrt(sum((y - height - slope * x) ** 2 for x, y in medians) / (len(medians) - 2))
+    if abs(slope) < MIN_STANDARD_ERRORS * deviation / (statistics.pstdev(xs) * math.sqrt(len(xs))):
         return statistics.median(height for _, height in points), 0.0
     return height + slope * at, slope
 
 
-def _after(known: Clock, own: Clock) -> Clock:
-    """Ahead of a clock that is itself ahead of the first rank's."""
-    offset = own.offset + known.offset + known.drift * (own.at - own.offset - known.at)
-    spread = (known.spread or 0.0) + own.spread
-    return replace(own, offset=offset, drift=own.drift + known.drift, spread=spread)
+def _added(reference: RankClock, relative: RankClock) -> RankClock:
+    """The clock that is ahead of `reference` by `relative`, as a clock that is ahead of the first rank's."""
+    at_reference = relative.at - relative.offset - reference.at
+    offset = relative.offset + reference.offset + reference.drift * at_reference
+    spread = (reference.spread or 0.0) + relative.spread
+    return replace(relative, offset=offset, drift=relative.drift + reference.drift, spread=spread)

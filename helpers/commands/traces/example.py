@@ -1,58 +1,63 @@
-"""A run that nobody recorded: six steps of DDP on four ranks, in made-up seconds, with a slow rank and a late batch."""
+"""Makes up the trace of a DDP run on four ranks, with a slow rank and a late batch, for the explorer of chapter 10."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import replace
 
-from helpers.commands.traces.lanes import Step, Track
-from helpers.commands.traces.messages import Message
-from helpers.commands.traces.run import Run, run_of
+from helpers.commands.traces.lanes import RankTrack, Step
+from helpers.commands.traces.messages import TracedMessage
+from helpers.commands.traces.run import TraceRun, run_of
 from helpers.records import Span
 
 RANKS, STEPS, LAYERS = 4, 6, 4
-SLOW, LATE = 2, (0, 4)  # the rank that computes longer; the rank and step whose batch comes late
+SLOW_RANK, SLOW_FACTOR = 2, 1.6  # the rank whose backward takes longer
+LATE_BATCH, LATE_FACTOR = (0, 4), 9.0  # the rank and the step whose batch is loaded late
 SECONDS = {"data": 0.004, "forward": 0.005, "backward": 0.010, "optimizer": 0.004, "host": 0.001}
-SENT, LINK = 4 * 10**6, 0.008  # bytes, and the seconds of such a message
+MESSAGE_BYTES, MESSAGE_SECONDS = 4 * 10**6, 0.008
 
 
-def example(title: str = "example") -> Run:
-    """The same each time. In its steps all wait for rank 2, and in step 4 for rank 0."""
-    tracks = {rank: Track(rank=rank, host="one") for rank in range(RANKS)}
-    at, chance = [0.0] * RANKS, random.Random(0)
+def example(title: str = "example") -> TraceRun:
+    """The run, the same each time. In each step all ranks wait for rank 2, but in step 4 for rank 0."""
+    tracks = {rank: RankTrack(rank=rank, host="one") for rank in range(RANKS)}
+    clocks, generator = [0.0] * RANKS, random.Random(0)
     for step in range(STEPS):
-        began = list(at)
-        _train(tracks, at, step, chance)
+        starts = list(clocks)
+        _train_step(tracks, clocks, step, generator)
         for rank, track in tracks.items():
-            track.steps.append(Step(number=step, start=began[rank], end=at[rank]))
+            track.steps.append(Step(number=step, start=starts[rank], end=clocks[rank]))
     run = run_of(tracks, title=title, world=RANKS)
     return replace(run, timeline=replace(run.timeline, source="predicted"))
 
 
-def _train(tracks: dict[int, Track], at: list[float], step: int, chance: random.Random) -> None:
-    """One step: a batch, forward, backward with an all-reduce behind each layer, the optimizer. at: seconds by rank."""
+def _train_step(tracks: dict[int, RankTrack], clocks: list[float], step: int, generator: random.Random) -> None:
+    """Adds one step: a batch, forward, backward with an all-reduce after each layer, the optimizer.
 
-    def works(lane: str, name: str, kind: str, part: str) -> None:
+    clocks: the time of each rank in seconds, which moves on.
+    """
+
+    def add_spans(lane: str, name: str, kind: str, part: str) -> None:
         for rank, track in tracks.items():
-            share = 1.6 if (rank, part) == (SLOW, "backward") else 9.0 if (rank, step, part) == (*LATE, "data") else 1.0
-            end = at[rank] + share * SECONDS[part] * chance.uniform(1.0, 1.1)
-            track.spans.append(Span(rank=rank, lane=lane, name=name, kind=kind, start=at[rank], end=end))
-            at[rank] = end
+            is_slow, is_late = (rank, part) == (SLOW_RANK, "backward"), (rank, step, part) == (*LATE_BATCH, "data")
+            factor = SLOW_FACTOR if is_slow else LATE_FACTOR if is_late else 1.0
+            end = clocks[rank] + factor * SECONDS[part] * generator.uniform(1.0, 1.1)
+            track.spans.append(Span(rank=rank, lane=lane, name=name, kind=kind, start=clocks[rank], end=end))
+            clocks[rank] = end
 
-    works("data", "DataLoader", "data", "data")
+    add_spans("data", "DataLoader", "data", "data")
     for layer in range(LAYERS):
-        works("compute", f"layer {layer}", "forward", "forward")
-    free = 0.0  # when the link is
+        add_spans("compute", f"layer {layer}", "forward", "forward")
+    link_free = 0.0  # the time at which the link can take the next message
     for number in range(LAYERS):
-        works("compute", f"layer {LAYERS - 1 - number}", "backward", "backward")
-        free = max(free, *at) + LINK
+        add_spans("compute", f"layer {LAYERS - 1 - number}", "backward", "backward")
+        link_free = max(link_free, *clocks) + MESSAGE_SECONDS
         for rank, track in tracks.items():
             track.messages.append(
-                Message(
-                    rank=rank, name="gloo:all_reduce", op="all_reduce", group=tuple(tracks), ready=at[rank], end=free,
-                    num_bytes=SENT, sequence=step * LAYERS + number, step=step,
+                TracedMessage(
+                    rank=rank, name="gloo:all_reduce", op="all_reduce", group=tuple(tracks), ready=clocks[rank],
+                    end=link_free, num_bytes=MESSAGE_BYTES, sequence=step * LAYERS + number, step=step,
                 )
             )  # fmt: skip
-    at[:] = [max(seconds, free) for seconds in at]
-    works("compute", "SGD.step", "optimizer", "optimizer")
-    works("host", "loss.item", "other", "host")
+    clocks[:] = [max(seconds, link_free) for seconds in clocks]
+    add_spans("compute", "SGD.step", "optimizer", "optimizer")
+    add_spans("host", "loss.item", "other", "host")

@@ -1,4 +1,7 @@
-"""`explain`: what the traces of a run say, as numbers. `compare`: what differs between two. Words: screen.py."""
+"""Explains the traces of a run as numbers: the parts of a step, gaps, operators, the straggler and the critical path.
+
+`explain` makes an Explanation of one run and `compare` puts two of them side by side. `cli.py` writes them as text.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,20 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from operator import itemgetter
 
-from helpers.commands.traces.run import Run, uncollected
-from helpers.commands.traces.stragglers import Straggler, find_straggler
-from helpers.commands.traces.waterfall import PARTS, Segment, Waterfall
+from helpers.commands.traces.run import TraceRun, without_gc
+from helpers.commands.traces.waterfall import PARTS, Segment, Straggler, Waterfall, find_straggler
 from helpers.learner.words import Words
 from helpers.records import Span
 
-MOST = 8  # gaps and operators that are kept
+MAX_GAPS, MAX_CHANGED, MAX_OPERATORS = 8, 8, 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """A stretch in which a rank neither computed nor loaded nor waited. name: what it was in, or what came next."""
+    """A stretch in which a rank neither computed nor loaded data nor waited for a message.
+
+    name: the host operation that covered most of it, or the operator that came next.
+    """
 
     rank: int
     step: int
@@ -30,7 +35,10 @@ class Gap:
 
 @dataclass(frozen=True, kw_only=True)
 class Operator:
-    """seconds and calls: per step and rank, without what it called. On a GPU the time of its kernels."""
+    """An operator with these shapes. seconds and calls are per step and rank.
+
+    The seconds exclude the operators that it called. On a GPU they are those of its kernels.
+    """
 
     name: str
     shapes: str
@@ -40,11 +48,15 @@ class Operator:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """Seconds are per step and, where no rank is named, the mean over the ranks.
+    """What the traces of a run say. Seconds are per step and, where no rank is named, the mean over the ranks.
 
-    parts: part -> seconds; they add up to `seconds`. by_rank: the same of each rank. hidden: communication and waiting
-    behind compute. waited_for: rank -> what each of the others waited for it. path: the critical path across ranks,
-    (rank, part, seconds). peak: rank -> most bytes that the window's own allocations held; empty where nobody looked.
+    parts: part -> seconds; they add up to `seconds`. by_rank: the same for each rank.
+    hidden: communication and waiting behind compute or data loading.
+    waited_for: rank -> how long each of the others waits for it.
+    path: the critical path across ranks, as (rank, part, seconds).
+    clocks: rank -> offset in seconds and drift in seconds per second. spread: how exactly they are known, seconds.
+    peak: rank -> the most bytes that were allocated in the window at one time; empty where memory was not profiled.
+    notes: sentences about what the files lack.
     """
 
     title: str
@@ -60,39 +72,44 @@ class Explanation:
     path: tuple[tuple[int, str, float], ...]
     gaps: tuple[Gap, ...]
     operators: tuple[Operator, ...]
-    clocks: Mapping[int, tuple[float, float]]  # rank -> seconds and seconds per second that its clock was ahead
-    spread: float  # seconds within which the clocks are known
+    clocks: Mapping[int, tuple[float, float]]
+    spread: float
     peak: Mapping[int, int]
     on_gpu: bool
     notes: tuple[Words, ...]
 
     @property
     def exposed(self) -> float:
-        """Communication, with its waiting, that nothing hides."""
+        """Communication and waiting that no compute hides."""
         return self.parts["communication"] + self.parts["waiting"]
 
+    @property
+    def has_steps(self) -> bool:
+        """Whether the trace names its steps; if not, the whole trace counts as one step with the number -1."""
+        return self.steps != (-1,)
+
     def as_dict(self) -> dict:
-        """For JSON: sentences in the language that is read."""
+        """For JSON, with the notes in the reader's language."""
         return asdict(self) | {"exposed": self.exposed, "notes": [str(note) for note in self.notes]}
 
 
-@uncollected()
-def explain(run: Run) -> Explanation:
-    """Raises ValueError, as a sentence, where the ranks' steps have nothing in common."""
-    fall = Waterfall.of(run)
+@without_gc()
+def explain(run: TraceRun) -> Explanation:
+    """Raises ValueError, with a sentence for the user, where the ranks have no step in common."""
+    waterfall = Waterfall.of(run)
     by_rank = {
         rank: {part: statistics.fmean(step[part] for step in table) for part in PARTS}
-        for rank, table in fall.tables.items()
+        for rank, table in waterfall.tables.items()
     }
     parts = {part: statistics.fmean(row[part] for row in by_rank.values()) for part in PARTS}
-    others, count = max(1, len(run.ranks) - 1), len(fall.steps)
-    waited_for = {rank: sum(row) / others / count for rank, row in fall.waited_for.items()}
-    path = sorted(fall.path().items(), key=lambda item: -item[1])
+    num_others, num_steps = max(1, len(run.ranks) - 1), len(waterfall.steps)
+    waited_for = {rank: sum(row) / num_others / num_steps for rank, row in waterfall.waited_for.items()}
+    path = sorted(waterfall.critical_path().items(), key=lambda item: -item[1])
     return Explanation(
-        title=run.timeline.title, ranks=run.ranks, world_size=run.world_size, steps=fall.steps,
-        seconds=sum(parts.values()), parts=parts, by_rank=by_rank, hidden=fall.hidden(), waited_for=waited_for,
-        straggler=find_straggler(fall), path=tuple((*key, seconds) for key, seconds in path),
-        gaps=_gaps(run, fall), operators=_operators(run),
+        title=run.timeline.title, ranks=run.ranks, world_size=run.world_size, steps=waterfall.steps,
+        seconds=sum(parts.values()), parts=parts, by_rank=by_rank, hidden=waterfall.hidden(), waited_for=waited_for,
+        straggler=find_straggler(waterfall), path=tuple((*key, seconds) for key, seconds in path),
+        gaps=_gaps(run, waterfall), operators=_operators(run),
         clocks={rank: (clock.offset, clock.drift) for rank, clock in run.clocks.items()},
         spread=max((clock.spread or 0.0 for clock in run.clocks.values()), default=0.0),
         peak=_peaks(run), on_gpu=run.on_gpu, notes=run.notes,
@@ -100,54 +117,61 @@ def explain(run: Run) -> Explanation:
 
 
 def compare(one: Explanation, other: Explanation) -> dict[str, tuple[float, float]]:
-    """What both have, first one's and other's seconds per step: the step, its parts, and each operator by name."""
+    """Name -> seconds per step in the first and in the second run.
+
+    The names are "step", the parts, and the operators that changed most.
+    """
     rows = {"step": (one.seconds, other.seconds)}
     rows |= {part: (one.parts[part], other.parts[part]) for part in PARTS}
-    names: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for place, each in enumerate((one, other)):
-        for operator in each.operators:
-            names[operator.name][place] += operator.seconds
-    changed = sorted(names.items(), key=lambda item: -abs(item[1][1] - item[1][0]))[:MOST]
+    seconds: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for column, explanation in enumerate((one, other)):
+        for operator in explanation.operators:
+            seconds[operator.name][column] += operator.seconds
+    changed = sorted(seconds.items(), key=lambda item: -abs(item[1][1] - item[1][0]))[:MAX_CHANGED]
     return rows | {name: (before, after) for name, (before, after) in changed}
 
 
-def _gaps(run: Run, fall: Waterfall) -> tuple[Gap, ...]:
-    gaps = ((one.seconds, rank, one) for rank, row in fall.segments.items() for one in row if one.part == "host")
-    longest = heapq.nlargest(MOST, gaps, key=itemgetter(0))
-    hosts = [one for one in run.timeline.spans if one.lane == "host" and one.name]
+def _gaps(run: TraceRun, waterfall: Waterfall) -> tuple[Gap, ...]:
+    """The longest stretches that belong to the host."""
+    segments = ((rank, segment) for rank, row in waterfall.segments.items() for segment in row)
+    gaps = ((segment.seconds, rank, segment) for rank, segment in segments if segment.part == "host")
+    longest = heapq.nlargest(MAX_GAPS, gaps, key=itemgetter(0))
+    host_spans = [span for span in run.timeline.spans if span.lane == "host" and span.name]
     return tuple(
-        Gap(rank=rank, step=run.steps[rank][one.step].number, seconds=seconds, name=_inside(hosts, rank, one))
-        for seconds, rank, one in longest
+        Gap(rank=rank, step=run.steps[rank][gap.step].number, seconds=seconds, name=_host_name(host_spans, rank, gap))
+        for seconds, rank, gap in longest
     )
 
 
-def _inside(hosts: list[Span], rank: int, gap: Segment) -> str:
-    """What the host was in for most of a gap, by name."""
-    within = [one for one in hosts if one.start < gap.end and one.end > gap.start and one.rank == rank]
-    over = {one.name: min(one.end, gap.end) - max(one.start, gap.start) for one in within}
-    return max(over, key=over.get, default="")
+def _host_name(host_spans: list[Span], rank: int, gap: Segment) -> str:
+    """The name of the host span that covers most of a gap."""
+    overlapping = [span for span in host_spans if span.start < gap.end and span.end > gap.start and span.rank == rank]
+    seconds = {span.name: min(span.end, gap.end) - max(span.start, gap.start) for span in overlapping}
+    return max(seconds, key=seconds.get, default="")
 
 
-def _operators(run: Run) -> tuple[Operator, ...]:
+def _operators(run: TraceRun) -> tuple[Operator, ...]:
+    """The operators that take longest."""
     sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
     for table in run.operators.values():
         for key, (seconds, calls) in table.items():
             sums[key][0] += seconds
             sums[key][1] += calls
-    turns = sum(map(len, run.steps.values())) or 1
-    made = (
-        Operator(name=name, shapes=shapes, seconds=seconds / turns, calls=calls / turns)
+    num_steps = sum(map(len, run.steps.values())) or 1  # of all ranks together
+    operators = (
+        Operator(name=name, shapes=shapes, seconds=seconds / num_steps, calls=calls / num_steps)
         for (name, shapes), (seconds, calls) in sums.items()
     )
-    return tuple(sorted(made, key=lambda one: -one.seconds)[: 4 * MOST])
+    return tuple(sorted(operators, key=lambda operator: -operator.seconds)[:MAX_OPERATORS])
 
 
-def _peaks(run: Run) -> dict[int, int]:
+def _peaks(run: TraceRun) -> dict[int, int]:
+    """Rank -> its largest sum of live allocations, in bytes."""
     peaks: dict[int, int] = {}
-    changes = [(one.start, one.num_bytes, one.rank) for one in run.timeline.held]
-    changes += [(one.end, -one.num_bytes, one.rank) for one in run.timeline.held]
-    now: dict[int, int] = defaultdict(int)
+    changes = [(holding.start, holding.num_bytes, holding.rank) for holding in run.timeline.held]
+    changes += [(holding.end, -holding.num_bytes, holding.rank) for holding in run.timeline.held]
+    live: dict[int, int] = defaultdict(int)
     for _, num_bytes, rank in sorted(changes):
-        now[rank] += num_bytes
-        peaks[rank] = max(peaks.get(rank, 0), now[rank])
+        live[rank] += num_bytes
+        peaks[rank] = max(peaks.get(rank, 0), live[rank])
     return peaks

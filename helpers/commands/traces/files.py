@@ -1,7 +1,8 @@
-"""The files of a trace as they lie there: JSON, plain or packed, whole or cut off, one per rank.
+"""Reads trace files of torch.profiler: JSON, gzipped, in a zip archive, or cut off, with one file per rank.
 
-The format is Chrome's "Trace Event Format"; what torch.profiler (Kineto) adds stands before `traceEvents`: its version,
-distributedInfo with rank and groups, baseTimeNanoseconds to which every `ts` (microseconds) counts.
+The format is Chrome's "Trace Event Format". What torch.profiler (Kineto) adds stands before `traceEvents`: the schema
+version, `distributedInfo` with the rank and its groups, and `baseTimeNanoseconds`, to which every `ts` (microseconds)
+is added. `run.py` turns the files of all ranks into one run.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ import msgspec
 
 from helpers.learner.words import Words, book
 
-SAYS = book("traces")
-VERSION = 1  # the schemaVersion that torch 2 writes
+words = book("traces")
+SCHEMA_VERSION = 1  # that torch 2 writes
+GZIP_MAGIC, ZIP_MAGIC = b"\x1f\x8b", b"PK"  # the first bytes of such files
+GZIP_FORMAT = 31  # the `wbits` with which zlib expects gzip's header
 _EVENTS = '"traceEvents"'
 _RANK = re.compile(r"rank[-_ .]?(\d+)", re.IGNORECASE)
 
 
-class Own(msgspec.Struct, gc=False):
-    """What is read of every operator's and every allocation's own fields; the rest stays text."""
+class EventFields(msgspec.Struct, gc=False):
+    """The fields of an operator or an allocation that are read for every event. All others are left undecoded."""
 
     shapes: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Dims")
     external: Any = msgspec.field(default=None, name="External id")
@@ -40,7 +43,11 @@ class Own(msgspec.Struct, gc=False):
 
 
 class Event(msgspec.Struct, gc=False):
-    """What is read of each of hundreds of thousands. dur: microseconds, -1 where it has none. raw: its args as text."""
+    """One event of a trace.
+
+    ph: "X" for an event with a duration. ts, dur: start and duration in microseconds; dur is -1 where it has none.
+    tid: its thread. raw_args: its own fields as undecoded JSON, since a trace has hundreds of thousands of events.
+    """
 
     name: str
     ts: float
@@ -48,39 +55,40 @@ class Event(msgspec.Struct, gc=False):
     cat: Any = None
     dur: float = -1.0
     tid: int | str = ""
-    raw: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"{}"), name="args")
+    raw_args: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"{}"), name="args")
 
     @property
     def args(self) -> dict[str, Any]:
-        """All of its own fields; none where they are no fields."""
-        with suppress(msgspec.DecodeError):  # of another kind, or a number beyond all bounds
-            return _ALL.decode(self.raw)
+        """All of its own fields; empty where they cannot be decoded."""
+        with suppress(msgspec.DecodeError):  # not an object, or a number that is too large
+            return _ALL.decode(self.raw_args)
         return {}
 
     @property
-    def own(self) -> Own:
+    def fields(self) -> EventFields:
+        """The few fields of EventFields, which takes far less time than `args`."""
         try:
-            return _OWN.decode(self.raw)
+            return _FIELDS.decode(self.raw_args)
         except msgspec.DecodeError:
-            return Own()
+            return EventFields()
 
 
-class _Whole(msgspec.Struct, rename={"events": "traceEvents"}):
-    """A file as a rule is: what we read of it, by type, in a fifth of the time that all of it takes."""
+class _ValidTrace(msgspec.Struct, rename={"events": "traceEvents"}):
+    """A file in the usual form. Decoding only these fields takes a fifth of the time that all of them take."""
 
     events: list[Event]
-    schemaVersion: Any = VERSION  # noqa: N815
+    schemaVersion: Any = SCHEMA_VERSION  # noqa: N815
     distributedInfo: Any = None  # noqa: N815
     baseTimeNanoseconds: Any = None  # noqa: N815
     host_name: Any = ""
 
 
-_WHOLE, _OWN, _ALL = map(msgspec.json.Decoder, (_Whole, Own, dict[str, Any]))
+_TRACE, _FIELDS, _ALL = map(msgspec.json.Decoder, (_ValidTrace, EventFields, dict[str, Any]))
 
 
 @dataclass(frozen=True, kw_only=True)
-class File:
-    """What one file holds. head: what stands beside the events. notes: what had to be said while it was read."""
+class TraceFile:
+    """The content of one file. head: all fields besides the events. notes: sentences about what was wrong with it."""
 
     name: str
     head: dict[str, Any]
@@ -88,30 +96,30 @@ class File:
     notes: tuple[Words, ...] = ()
 
     @property
-    def told(self) -> dict[str, Any]:
-        """distributedInfo: backend, rank, world_size, pg_config; empty where there was no process group."""
+    def distributed_info(self) -> dict[str, Any]:
+        """Backend, rank, world_size and pg_config; empty where there was no process group."""
         info = self.head.get("distributedInfo")
         return info if isinstance(info, dict) else {}
 
     @property
     def rank(self) -> int | None:
-        """From the head, else from the file's name, else None."""
-        if (rank := number(self.told, "rank")) is not None:
+        """The rank from the head, or from the file's name, or None."""
+        if (rank := number(self.distributed_info, "rank")) is not None:
             return rank
         found = _RANK.search(self.name)
         return int(found[1]) if found else None
 
     @property
     def host(self) -> str:
-        """The machine's name; "" where the file does not tell."""
+        """The machine's name; "" where the file does not name it."""
         return str(self.head.get("host_name", ""))
 
     @property
     def groups(self) -> set[tuple[int, ...]]:
-        """The groups of this rank, by their ranks; those of one rank carry nothing."""
-        groups = self.told.get("pg_config")
-        told = (one.get("ranks") for one in groups if isinstance(one, dict)) if isinstance(groups, list) else ()
-        ranks = (tuple(map(int, re.findall(r"\d+", str(one)))) for one in told)  # a list, or of Kineto itself a text
+        """The groups of this rank as tuples of global ranks, without groups of one rank, which send nothing."""
+        groups = self.distributed_info.get("pg_config")
+        listed = [one.get("ranks") for one in groups if isinstance(one, dict)] if isinstance(groups, list) else []
+        ranks = (tuple(map(int, re.findall(r"\d+", str(one)))) for one in listed)  # Kineto writes a list as text
         return {one for one in ranks if len(one) > 1}
 
     @property
@@ -121,22 +129,25 @@ class File:
 
     @cached_property
     def first(self) -> float:
-        """Microseconds of its own `ts` at which its first event begins."""
+        """The smallest `ts` of its events, in microseconds."""
         return min(event.ts for event in self.events)
 
 
 def number(fields: dict[str, Any], name: str) -> int | None:
-    """A field that has to be a whole number of 0 and more; None where it is missing or is none."""
-    return whole(fields.get(name))
+    """The field as a whole number of at least 0; None where it is missing or something else."""
+    return whole_number(fields.get(name))
 
 
-def whole(found: Any) -> int | None:
-    """None for what is no whole number of 0 and more."""
-    return found if isinstance(found, int) and found >= 0 else None
+def whole_number(value: Any) -> int | None:
+    """The value if it is a whole number of at least 0, else None."""
+    return value if isinstance(value, int) and value >= 0 else None
 
 
-def load(path: str | Path) -> list[File]:
-    """Every trace in a file, an archive or a folder. ValueError, as a sentence, where there is none to read."""
+def load_files(path: str | Path) -> list[TraceFile]:
+    """Every trace in a file, an archive or a folder.
+
+    Raises ValueError, with a sentence for the user, where there is none that can be read.
+    """
     path = Path(path)
     if not path.exists():
         raise ValueError(f"{path}: there is no such file or folder; give a trace, or the folder of its ranks")
@@ -147,7 +158,7 @@ def load(path: str | Path) -> list[File]:
 
 
 def _paths(path: Path) -> list[Path]:
-    """Of a folder those that a handler wrote; where it wrote none, all that may be traces."""
+    """The path itself, or a folder's traces: those of torch's trace handler, else every possible file."""
     if not path.is_dir():
         return [path]
     for pattern in ("*.pt.trace.json*", "*.json*", "*.zip"):
@@ -156,9 +167,9 @@ def _paths(path: Path) -> list[Path]:
     raise ValueError(f"{path} holds no trace; expected files such as rank0.pt.trace.json or rank0.json.gz")
 
 
-def _read(path: Path) -> Iterator[File]:
+def _read(path: Path) -> Iterator[TraceFile]:
     data = path.read_bytes()
-    if data[:2] != b"PK":
+    if data[:2] != ZIP_MAGIC:
         yield _parsed(path.name, _unpacked(data))
         return
     try:
@@ -173,12 +184,12 @@ def _read(path: Path) -> Iterator[File]:
 
 
 def _unpacked(data: bytes) -> bytes:
-    """The text, as far as its packing goes."""
-    if data[:2] != b"\x1f\x8b":
+    """The content without gzip's compression. Of a file that was cut off, as much as can be decompressed."""
+    if data[:2] != GZIP_MAGIC:
         return data
     parts = []
-    while data:
-        member = zlib.decompressobj(31)  # 31: with gzip's head
+    while data:  # a gzip file may consist of several members
+        member = zlib.decompressobj(GZIP_FORMAT)
         try:
             parts.append(member.decompress(data))
         except zlib.error:
@@ -187,20 +198,20 @@ def _unpacked(data: bytes) -> bytes:
     return b"".join(parts)
 
 
-def _parsed(name: str, content: bytes) -> File:
+def _parsed(name: str, content: bytes) -> TraceFile:
     text = content if content.isascii() else content.decode("utf-8", errors="replace")
-    with suppress(msgspec.DecodeError):  # cut off, or of another kind: then each event is looked at by itself
-        head = msgspec.structs.asdict(_WHOLE.decode(text))
-        if head["schemaVersion"] == VERSION:
-            return File(name=name, events=head.pop("events"), head=head)
+    with suppress(msgspec.DecodeError):  # cut off, or in another form: then each event is checked on its own below
+        head = msgspec.structs.asdict(_TRACE.decode(text))
+        if head["schemaVersion"] == SCHEMA_VERSION:
+            return TraceFile(name=name, events=head.pop("events"), head=head)
     text = content.decode("utf-8", errors="replace")
     try:
-        data: Any = json.loads(text, strict=False)  # Kineto writes control characters as they are
+        data: Any = json.loads(text, strict=False)  # strict=False: Kineto does not escape control characters
         notes = ()
     except json.JSONDecodeError as problem:
         data = _rescued(name, text, problem)
-        notes = (SAYS["note.cut"].format(file=name, events=len(data["traceEvents"])),)
-    if isinstance(data, list):  # Chrome's other form: events alone
+        notes = (words["note.cut"].format(file=name, events=len(data["traceEvents"])),)
+    if isinstance(data, list):  # Chrome's other form: a list of events
         data = {"traceEvents": data}
     events = data.pop("traceEvents", None) if isinstance(data, dict) else None
     if not isinstance(events, list):
@@ -208,26 +219,26 @@ def _parsed(name: str, content: bytes) -> File:
             f"{name} is JSON without `traceEvents`; expected what torch.profiler's export_chrome_trace or "
             "tensorboard_trace_handler wrote"
         )
-    version = data.get("schemaVersion", VERSION)
-    if version != VERSION:
-        notes += (SAYS["note.version"].format(file=name, version=version, ours=VERSION),)
-    return File(name=name, head=data, events=[made for event in events if (made := _event(event))], notes=notes)
+    version = data.get("schemaVersion", SCHEMA_VERSION)
+    if version != SCHEMA_VERSION:
+        notes += (words["note.version"].format(file=name, version=version, ours=SCHEMA_VERSION),)
+    return TraceFile(name=name, head=data, events=[made for event in events if (made := _event(event))], notes=notes)
 
 
 def _event(event: Any) -> Event | None:
-    """None for what has no name and no time."""
+    """The event; None for something without a name and a time."""
     if not isinstance(event, dict) or not isinstance(event.get("name"), str):
         return None
     tid, ts, dur = event.get("tid"), event.get("ts"), event.get("dur", 0)
-    if not all(isinstance(one, int | float) and math.isfinite(one) for one in (ts, dur)) or dur < 0:
+    if not all(isinstance(time, int | float) and math.isfinite(time) for time in (ts, dur)) or dur < 0:
         return None
     thread, fields = tid if isinstance(tid, int | str) else "", json.dumps(event.get("args")).encode()
-    more = {"dur": event.get("dur", -1.0), "tid": thread, "raw": msgspec.Raw(fields)}
+    more = {"dur": event.get("dur", -1.0), "tid": thread, "raw_args": msgspec.Raw(fields)}
     return Event(event["name"], ts, event.get("ph"), event.get("cat"), **more)
 
 
 def _rescued(name: str, text: str, problem: json.JSONDecodeError) -> dict[str, Any]:
-    """Of a text that breaks off: the head, and each event that is whole."""
+    """The head and all complete events of a JSON text that was cut off."""
     start = text.find(_EVENTS)
     first = text.find("[", start) + 1 if start >= 0 else 0
     if not first:
@@ -239,10 +250,10 @@ def _rescued(name: str, text: str, problem: json.JSONDecodeError) -> dict[str, A
         head = json.loads(text[:start].rstrip().rstrip(",") + "}", strict=False)
     except json.JSONDecodeError:
         head = {}
-    decode, events, place = json.JSONDecoder(strict=False).raw_decode, [], first
-    while (place := text.find("{", place)) >= 0:
+    decode, events, position = json.JSONDecoder(strict=False).raw_decode, [], first
+    while (position := text.find("{", position)) >= 0:
         try:
-            event, place = decode(text, place)
+            event, position = decode(text, position)
         except json.JSONDecodeError:
             break
         events.append(event)

@@ -1,7 +1,7 @@
-"""Messages of all ranks, put together: which ones are the same collective, who came last, who waited for whom.
+"""Reads the messages of a trace, matches those of all ranks, and finds for each the last rank that was ready.
 
-On gloo a message begins where it was issued (`gloo:all_reduce`), on NCCL where its kernel begins. Either is when this
-rank was ready. Nobody moves bytes until the last rank is ready: what lies before that is waiting.
+On gloo a message begins where it was issued (`gloo:all_reduce`), on NCCL where its kernel begins. Either is the moment
+at which this rank was ready. No bytes move before the last rank is ready, so what lies before that moment is waiting.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ from typing import Any
 from helpers.commands.traces.files import Event, number
 
 _OPS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
-_OPS |= {"sendrecv": "sendrecv"}  # NCCL's kernel for both and for an all-to-all: the name alone does not tell which
+_OPS |= {"sendrecv": "sendrecv"}  # NCCL's kernel for send, recv and all-to-all; its name does not tell which
 _OPS |= {"alltoall": "all_to_all", "broadcast": "broadcast", "barrier": "barrier", "send": "send", "recv": "recv"}
 _OPS |= {"gather": "gather", "scatter": "scatter", "reduce": "reduce"}
-TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")  # nobody ends before all have come
-_SENDS = ("send", "recv")
-_AWAITED = ("send", *TOGETHER)
-_PLAYED_BY = {"reduce_scatter": ("all_reduce",)}  # what gloo has not, it does by another
+# In these no rank can end before all have arrived.
+ALL_ARRIVE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+_P2P = ("send", "recv")
+_AWAITED = ("send", *ALL_ARRIVE)  # the operations in which the others wait for a rank
+_GLOO_SUBSTITUTES = {"reduce_scatter": ("all_reduce",)}  # gloo has no reduce-scatter and runs an all-reduce for it
 # ncclDevKernel_AllReduce_…, ncclSymkDevKernel_…, of older NCCL ncclKernel_…, ncclAllReduceRingLLKernel_…; AMD: rccl….
-_TITLE = re.compile(r"(?:gloo|wire|mpi|ucc):(\w+)|(?:void )?[nr]ccl(?!:)(?:Symk)?(?:Dev)?(?:Kernel_)?(\w+)")
+_EVENT_NAME = re.compile(r"(?:gloo|wire|mpi|ucc):(\w+)|(?:void )?[nr]ccl(?!:)(?:Symk)?(?:Dev)?(?:Kernel_)?(\w+)")
 _BYTES = {"float8": 1, "half": 2, "bfloat16": 2, "short": 2, "int": 4, "float": 4, "long": 8, "double": 8}
 _BYTES |= {"float16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}
 _BYTES |= dict.fromkeys(("char", "byte", "bool", "uint8", "int8"), 1)
+_MICROSECOND = 1e-6
 
 
 @functools.cache  # a trace has a few hundred names and hundreds of thousands of events
@@ -43,16 +45,17 @@ def is_call(name: str) -> bool:
 @functools.cache
 def is_message(name: str) -> bool:
     """Whether an event of this name carries bytes between ranks."""
-    return _TITLE.match(name) is not None
+    return _EVENT_NAME.match(name) is not None
 
 
 @dataclass(slots=True, kw_only=True)
-class Message:
-    """One rank's part in one operation. ready, end: seconds. group: global ranks, or () where the trace does not tell.
+class TracedMessage:
+    """One rank's part in one collective, send or receive. Times are in seconds.
 
-    Of a send or a receive, group is (sender, receiver). within: the group's name. sequence: the number that all ranks
-    give it; sends have none. last: when the last rank was ready, late: who that was; None where the others' parts are
-    not known.
+    group: global ranks, or () where the trace does not tell; (sender, receiver) for a send or a receive.
+    group_name: empty where the trace does not tell. sequence: the number that all ranks give the operation; a send or a
+    receive has none. root: of a broadcast. shape: the input sizes as text. step: in which it was issued.
+    last_ready, late_rank: when the last rank was ready, and which one that was; None where no match was found.
     """
 
     rank: int
@@ -65,162 +68,172 @@ class Message:
     sequence: int | None = None
     root: int | None = None
     shape: str = ""
-    within: str = ""
+    group_name: str = ""
     step: int | None = None
-    last: float | None = None
-    late: int | None = None
+    last_ready: float | None = None
+    late_rank: int | None = None
 
 
-def message_of(event: Event, rank: int, origin: float) -> Message | None:
-    """None for an event that carries no bytes. origin: microseconds of the event's clock that become 0."""
+def message_of(event: Event, rank: int, origin: float) -> TracedMessage | None:
+    """The message of an event, or None if it carries no bytes. origin: the `ts`, in microseconds, that becomes 0."""
     name = event.name
     if not is_message(name):
         return None
     args = event.args
-    title = _TITLE.match(name)
-    op = _op_of(str(args.get("Collective name") or title[1] or title[2]))
-    sides = (number(args, "Src Rank"), number(args, "Dst Rank"))
-    if op in _SENDS and sides != (None, None):  # Kineto names the other side alone
-        group = tuple(rank if side is None else side for side in sides)
+    name_match = _EVENT_NAME.match(name)
+    op = _op_of(str(args.get("Collective name") or name_match[1] or name_match[2]))
+    ends = (number(args, "Src Rank"), number(args, "Dst Rank"))
+    if op in _P2P and ends != (None, None):  # Kineto names only the other side
+        group = tuple(rank if end is None else end for end in ends)
     else:
         group = _ranks(args)
-    ready = (event.ts - origin) * 1e-6
-    sequence = None if op in _SENDS else number(args, "Seq")
-    return Message(
-        rank=rank, name=name, op=op, group=group, ready=ready, end=ready + event.dur * 1e-6,
+    ready = (event.ts - origin) * _MICROSECOND
+    sequence = None if op in _P2P else number(args, "Seq")
+    return TracedMessage(
+        rank=rank, name=name, op=op, group=group, ready=ready, end=ready + event.dur * _MICROSECOND,
         num_bytes=_num_bytes(args), sequence=sequence, root=number(args, "Root Rank"),
-        shape=str(args.get("Input Dims", "")), within=str(args.get("Process Group Name", "")),
+        shape=str(args.get("Input Dims", "")), group_name=str(args.get("Process Group Name", "")),
     )  # fmt: skip
 
 
-def complete(messages: Iterable[Message], calls: Iterable[Event], groups: set[tuple[int, ...]], origin: float) -> None:
-    """What gloo's events do not tell. When its rank was ready: at the call, after which a thread of gloo took it up.
+def add_gloo_calls(
+    messages: Iterable[TracedMessage], calls: Iterable[Event], groups: set[tuple[int, ...]], origin: float
+) -> None:
+    """Adds to gloo's messages what only the operators that issued them tell.
 
-    The group, where this rank has only one. Of a send or a receive the other side, which stands in the call.
+    That is the moment at which the rank was ready (the call; a thread of gloo takes the message up later), and the peer
+    of a send or a receive. The group is added where the rank has only one. calls: operators for which is_call holds.
     """
-    only = next(iter(groups)) if len(groups) == 1 else ()
-    unknown = (-1,) if len(groups) > 1 else ()  # a group that no other rank has: whose message it was is not guessed
-    rows: dict[str, list[Message]] = defaultdict(list)
-    for one in sorted(messages, key=lambda message: message.ready):
-        if one.name.startswith("gloo:"):
-            one.group = one.group or only or unknown
-            rows[one.op + one.shape].append(one)
+    only_group = next(iter(groups)) if len(groups) == 1 else ()
+    # With several groups nobody can tell whose message it was, so it gets a group that matches no other rank's.
+    unknown = (-1,) if len(groups) > 1 else ()
+    by_kind: dict[str, list[TracedMessage]] = defaultdict(list)
+    for message in sorted(messages, key=lambda message: message.ready):
+        if message.name.startswith("gloo:"):
+            message.group = message.group or only_group or unknown
+            by_kind[message.op + message.shape].append(message)
     issued: dict[str, list[tuple[float, str, list]]] = defaultdict(list)
     for call in sorted(calls, key=attrgetter("ts")):
         args, op = call.args, _op_of(call.name.partition("::")[2])
-        names = [kind + shape for shape in _shapes(_list(args, "Input Dims")) for kind in (op, *_PLAYED_BY.get(op, ()))]
-        name = next((name for name in names if name in rows), "")
-        issued[name].append(((call.ts - origin) * 1e-6, op, _list(args, "Concrete Inputs")))
-    for name, row in rows.items():
-        at = [call[0] for call in issued[name]]
-        as_many = len(row) == len(at)  # else one of them is lost: then the last call before
-        for nth, one in enumerate(row):
-            place = nth if as_many else bisect_right(at, one.ready) - 1
-            if 0 <= place and at[place] < one.end:
-                _tell(one, *issued[name][place], only)
+        ops = (op, *_GLOO_SUBSTITUTES.get(op, ()))
+        kinds = [one + shape for shape in _possible_shapes(_list(args, "Input Dims")) for one in ops]
+        kind = next((kind for kind in kinds if kind in by_kind), "")
+        issued[kind].append(((call.ts - origin) * _MICROSECOND, op, _list(args, "Concrete Inputs")))
+    for kind, row in by_kind.items():
+        times = [call[0] for call in issued[kind]]
+        for index, message in enumerate(row):
+            # Equally many: the n-th message is of the n-th call. Else one is missing: take the last call before it.
+            call = index if len(row) == len(times) else bisect_right(times, message.ready) - 1
+            if 0 <= call and times[call] < message.end:
+                _add_call(message, *issued[kind][call], only_group)
 
 
-def _tell(one: Message, at: float, op: str, given: list, group: tuple[int, ...]) -> None:
-    one.op, one.ready = op, min(one.ready, at)
-    if op in _SENDS and group and len(given) > 2 and str(given[2]).isdecimal():
-        other = group[int(given[2]) % len(group)]  # by its place in the group
-        one.group = (one.rank, other) if op == "send" else (other, one.rank)
+def _add_call(message: TracedMessage, at: float, op: str, inputs: list, group: tuple[int, ...]) -> None:
+    message.op, message.ready = op, min(message.ready, at)
+    if op in _P2P and group and len(inputs) > 2 and str(inputs[2]).isdecimal():
+        peer = group[int(inputs[2]) % len(group)]  # the call names the peer by its rank in the group
+        message.group = (message.rank, peer) if op == "send" else (peer, message.rank)
 
 
 def _list(args: dict[str, Any], name: str) -> list:
-    found = args.get(name)
-    return found if isinstance(found, list) else []
+    value = args.get(name)
+    return value if isinstance(value, list) else []
 
 
-def _shapes(dims: list) -> Iterable[str]:
-    """What a call's event of gloo may give as its shapes: those of one of the arguments, or none."""
+def _possible_shapes(dims: list) -> Iterable[str]:
+    """The shapes that gloo's event may name for a call with these inputs: those of one of its arguments, or none."""
     return [shape for one in dims if one for shape in (str(one), str([one]))] + [""]
 
 
 def _op_of(name: str) -> str:
-    plain = re.sub("[^a-z]", "", name.lower())
-    return next((op for begins, op in _OPS.items() if plain.startswith(begins)), plain)
+    letters = re.sub("[^a-z]", "", name.lower())
+    return next((op for start, op in _OPS.items() if letters.startswith(start)), letters)
 
 
 def _ranks(args: dict[str, Any]) -> tuple[int, ...]:
-    """ "[0, 1]" as (0, 1); of many ranks Kineto writes the first ones and dots: the step between them goes on."""
-    found = [int(number) for number in re.findall(r"\d+", str(args.get("Process Group Ranks", "")))]
+    """ "[0, 1]" as (0, 1). Of many ranks Kineto writes only the first ones and dots; they are continued evenly."""
+    found = [int(text) for text in re.findall(r"\d+", str(args.get("Process Group Ranks", "")))]
     size = number(args, "Group size") or len(found)
     if 2 <= len(found) < size:
-        found = [found[0] + number * (found[1] - found[0]) for number in range(size)]
+        found = [found[0] + index * (found[1] - found[0]) for index in range(size)]
     return tuple(found)
 
 
 def _num_bytes(args: dict[str, Any]) -> int:
-    """What this rank hands in."""
+    """The bytes of this rank's input."""
     if (count := number(args, "In msg nelems")) is not None:
-        return count * _size(args.get("dtype"))
+        return count * _element_bytes(args.get("dtype"))
     dims, types = _list(args, "Input Dims"), _list(args, "Input type")
-    return sum(_count(shape) * _size(kind) for shape, kind in zip_longest(dims, types[: len(dims)], fillvalue="float"))
+    pairs = zip_longest(dims, types[: len(dims)], fillvalue="float")
+    return sum(_num_elements(shape) * _element_bytes(dtype) for shape, dtype in pairs)
 
 
-def _size(kind: Any) -> int:
-    """Bytes of a number: of "BFloat16" on NCCL's kernels, of "c10::BFloat16", "long int" on operators."""
-    plain = re.sub(r"^c10::|unsigned |signed |(?<=\w) int$|_e\dm\d\w*$", "", str(kind).lower())
+def _element_bytes(dtype: Any) -> int:
+    """Bytes per element, of "BFloat16" as NCCL's kernels write it, or "c10::BFloat16", "long int" as operators do."""
+    plain = re.sub(r"^c10::|unsigned |signed |(?<=\w) int$|_e\dm\d\w*$", "", str(dtype).lower())
     return _BYTES.get(plain, 4)
 
 
-def _count(shape: Any) -> int:
+def _num_elements(shape: Any) -> int:
     """Elements of a shape, or of a list of shapes."""
     if not isinstance(shape, list) or not shape:
         return 0
     if isinstance(shape[0], list):
-        return sum(map(_count, shape))
+        return sum(map(_num_elements, shape))
     return math.prod(size if isinstance(size, int) else 0 for size in shape)
 
 
-def meet(by_rank: Iterable[Sequence[Message]]) -> list[list[Message]]:
-    """The parts of each operation, one per rank, in the order in which they ended. Parts without their others stay out.
+# -- all ranks -------------------------------------------------------------------------------------------------------
+def match_messages(by_rank: Iterable[Sequence[TracedMessage]]) -> list[list[TracedMessage]]:
+    """The parts of each operation, one per rank, in the order in which they ended. Parts without a match are left out.
 
-    Two groups of the same ranks are two, where they have names. Where all ranks number an operation alike (`Seq`), the
-    number tells; else the n-th of one kind on a group is the n-th on all of its ranks, if they have as many; else the
-    n-th of a step, in steps in which they have as many.
+    Where all ranks number the operations of a group (`Seq`), equal numbers match. Otherwise the n-th operation of one
+    kind in a group matches the n-th on the other ranks, if they have equally many; otherwise the n-th within a step,
+    in steps in which they have equally many. Two groups of the same ranks are told apart by their names.
     """
-    kinds: dict[tuple, dict[int, list[Message]]] = defaultdict(lambda: defaultdict(list))
+    kinds: dict[tuple, dict[int, list[TracedMessage]]] = defaultdict(lambda: defaultdict(list))
     for messages in by_rank:
-        for one in sorted(messages, key=lambda message: message.ready):
-            is_pair = one.op in _SENDS and len(one.group) == 2
-            shape = "" if one.group else one.shape
-            kinds["pair" if is_pair else one.op, one.group, one.within, shape][one.rank].append(one)
-    found = [meeting for (_, group, *_), rows in kinds.items() for meeting in _matched(rows, group)]
-    return sorted(found, key=lambda meeting: min(one.end for one in meeting))
+        for message in sorted(messages, key=lambda message: message.ready):
+            is_pair = message.op in _P2P and len(message.group) == 2
+            shape = "" if message.group else message.shape
+            kind = ("pair" if is_pair else message.op, message.group, message.group_name, shape)
+            kinds[kind][message.rank].append(message)
+    found = [parts for (_, group, *_), rows in kinds.items() for parts in _matched(rows, group)]
+    return sorted(found, key=lambda parts: min(part.end for part in parts))
 
 
-def _matched(rows: dict[int, list[Message]], group: tuple[int, ...]) -> Iterable[list[Message]]:
+def _matched(rows: dict[int, list[TracedMessage]], group: tuple[int, ...]) -> Iterable[list[TracedMessage]]:
+    """The matches among the messages of one kind. rows: rank -> its messages."""
     rows = {rank: row for rank, row in rows.items() if row and (not group or rank in group)}
     if len(rows) < 2 or (group and len(rows) < len(group)):
         return
-    if all(one.sequence is not None for row in rows.values() for one in row):
-        numbered: dict[int, list[Message]] = defaultdict(list)
+    if all(message.sequence is not None for row in rows.values() for message in row):
+        by_number: dict[int, list[TracedMessage]] = defaultdict(list)
         for row in rows.values():
-            for one in row:
-                numbered[one.sequence].append(one)
-        yield from (meeting for meeting in numbered.values() if len(meeting) == len(rows))
+            for message in row:
+                by_number[message.sequence].append(message)
+        yield from (parts for parts in by_number.values() if len(parts) == len(rows))
         return
-    whole = list(rows.values())
-    steps = {one.step for row in whole for one in row if one.step is not None}
-    parts = [[[one for one in row if one.step == step] for row in whole] for step in steps]
-    for part in [whole] if len(set(map(len, whole))) == 1 else parts:
-        if len(set(map(len, part))) == 1:
-            yield from map(list, zip(*part, strict=True))
+    windows = [list(rows.values())]
+    if len(set(map(len, rows.values()))) > 1:
+        steps = {message.step for row in rows.values() for message in row if message.step is not None}
+        windows = [[[message for message in row if message.step == step] for row in rows.values()] for step in steps]
+    for window in windows:
+        if len(set(map(len, window))) == 1:
+            yield from map(list, zip(*window, strict=True))
 
 
-def split(meetings: Iterable[list[Message]]) -> None:
-    """Write into each part when the last rank was ready, and who that was. On one clock for all ranks.
+def find_last_ready(matched: Iterable[list[TracedMessage]]) -> None:
+    """Writes into each part when the last rank was ready, and which one that was. All times must be on one clock.
 
-    A receive waits for its sender. For a receiver nobody waits on gloo, which takes what is sent; on NCCL its
-    sender does. In a broadcast all wait for the root, where the trace names it.
+    A receive waits for its sender. A send waits for its receiver only on NCCL, since gloo takes what is sent at once.
+    In a broadcast all ranks wait for the root, where the trace names it.
     """
-    for meeting in meetings:
-        gives = [*_AWAITED, *["recv"] * meeting[0].name.startswith("nccl")]
-        awaited = [one for one in meeting if one.op in gives or one.rank == one.root]
-        if meeting[0].op in ("reduce", "gather") or not awaited:
+    for parts in matched:
+        awaited_ops = [*_AWAITED, "recv"] if parts[0].name.startswith("nccl") else _AWAITED
+        awaited = [part for part in parts if part.op in awaited_ops or part.rank == part.root]
+        if parts[0].op in ("reduce", "gather") or not awaited:
             continue
-        late = max(awaited, key=lambda one: one.ready)
-        for one in meeting:
-            one.last, one.late = late.ready, late.rank
+        last = max(awaited, key=lambda part: part.ready)
+        for part in parts:
+            part.last_ready, part.late_rank = last.ready, last.rank

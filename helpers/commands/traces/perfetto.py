@@ -1,8 +1,8 @@
-"""A Timeline in Chrome's trace format, which Perfetto and chrome://tracing open.
+"""Writes a Timeline in Chrome's trace format, which Perfetto and chrome://tracing open.
 
 The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU ("Trace Event Format").
-"X" is a complete event with a start `ts` and a duration `dur`, in microseconds; "M" names processes and threads; "C" is
-a counter, which is drawn as a curve.
+"X" is an event with a start `ts` and a duration `dur`, in microseconds; "M" names processes and threads; "C" is a
+counter, which is drawn as a curve. The commands `explain` and `train` offer it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from pathlib import Path
 
 from helpers.records import Span, Timeline
 
-_MICRO = 1e6
+_MICROSECONDS = 1e6  # per second
 
 
 def to_chrome_trace(timeline: Timeline, path: str | os.PathLike | None = None) -> str:
-    """JSON text that https://ui.perfetto.dev and chrome://tracing open: one process a rank, one thread a lane.
+    """The timeline as JSON text for https://ui.perfetto.dev or chrome://tracing: a process per rank, a thread per
+    lane.
 
-    The timeline starts at 0; what a rank holds becomes a curve. With `path` the text is also written there.
+    The timeline starts at 0, and the bytes that a rank holds become a curve. With `path` the text is also written to
+    that file.
     """
     shifted = timeline.shifted_to_zero()
     events = [*_names(shifted), *(_complete_event(span, shifted.lanes) for span in shifted.spans), *_curves(shifted)]
@@ -39,17 +41,17 @@ def _names(timeline: Timeline) -> Iterator[dict]:
 
 
 def _complete_event(span: Span, lanes: Sequence[str]) -> dict:
-    times = {"ts": span.start * _MICRO, "dur": span.duration * _MICRO}
-    place = {"pid": span.rank, "tid": lanes.index(span.lane)}
-    return {"ph": "X", "name": span.name, "cat": span.kind, **place, **times, "args": {"bytes": span.num_bytes}}
+    times = {"ts": span.start * _MICROSECONDS, "dur": span.duration * _MICROSECONDS}
+    process = {"pid": span.rank, "tid": lanes.index(span.lane)}
+    return {"ph": "X", "name": span.name, "cat": span.kind, **process, **times, "args": {"bytes": span.num_bytes}}
 
 
 def _curves(timeline: Timeline) -> Iterator[dict]:
-    """Bytes held by kind, at each change."""
-    changes = [(one.start, one.num_bytes, one) for one in timeline.held]
-    changes += [(one.end, -one.num_bytes, one) for one in timeline.held]
-    held: dict[int, dict[str, int]] = {}
-    for at, num_bytes, one in sorted(changes, key=lambda change: change[:2]):
-        now = held.setdefault(one.rank, {})
-        now[one.kind] = now.get(one.kind, 0) + num_bytes
-        yield {"ph": "C", "name": "bytes held", "pid": one.rank, "ts": at * _MICRO, "args": dict(now)}
+    """A counter event with a rank's bytes by kind for each time at which they change."""
+    changes = [(holding.start, holding.num_bytes, holding) for holding in timeline.held]
+    changes += [(holding.end, -holding.num_bytes, holding) for holding in timeline.held]
+    by_rank: dict[int, dict[str, int]] = {}
+    for at, num_bytes, holding in sorted(changes, key=lambda change: change[:2]):
+        kinds = by_rank.setdefault(holding.rank, {})
+        kinds[holding.kind] = kinds.get(holding.kind, 0) + num_bytes
+        yield {"ph": "C", "name": "bytes held", "pid": holding.rank, "ts": at * _MICROSECONDS, "args": dict(kinds)}

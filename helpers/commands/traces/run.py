@@ -1,4 +1,7 @@
-"""`read`: the traces of a run become one Timeline on one clock, with the steps and messages that lie behind it."""
+"""Reads the traces of all ranks of a run and puts them on one clock, with their steps and messages.
+
+`read` is what the command `explain`, chapter 10 and its explorer call. `run_of` does the same with made-up tracks.
+"""
 
 from __future__ import annotations
 
@@ -10,29 +13,32 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 
-from helpers.commands.traces.clocks import Clock, clocks
-from helpers.commands.traces.files import SAYS, File, load, number
-from helpers.commands.traces.lanes import Step, Track, track_of
-from helpers.commands.traces.messages import Message, meet, split
+from helpers.commands.traces.clocks import RankClock, estimate_clocks
+from helpers.commands.traces.files import TraceFile, load_files, number, words
+from helpers.commands.traces.lanes import RankTrack, Step, track_of
+from helpers.commands.traces.messages import TracedMessage, find_last_ready, match_messages
 from helpers.learner.words import Words
 from helpers.records import Span, Timeline
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class TraceRun:
     """The traces of one run, on the first rank's clock, which begins at 0 s.
 
-    timeline: spans of every rank in the lanes data, host, compute, communication and waiting, and what it held. steps:
-    rank -> its steps; one without a number where the trace names none. messages: of all ranks, each with the moment at
-    which its last rank was ready. operators: rank -> (name, shapes) -> [seconds, calls]. clocks: rank -> what was taken
-    off its times. notes: what the files lack, as sentences. world_size: of the run, which may be more than was read.
+    timeline: the spans of every rank in the lanes data, host, compute, communication and waiting, and its allocations.
+    steps: rank -> its steps; one with the number -1 where the trace names none.
+    messages: of all ranks, each with the moment at which the last rank was ready.
+    operators: rank -> (name, shapes) -> [seconds, calls].
+    clocks: rank -> the clock that its times were corrected for.
+    world_size: of the run, which may be more than the number of ranks that were read.
+    notes: sentences about what the files lack.
     """
 
     timeline: Timeline
     steps: Mapping[int, tuple[Step, ...]]
-    messages: tuple[Message, ...]
+    messages: tuple[TracedMessage, ...]
     operators: Mapping[int, Mapping[tuple[str, str], list[float]]]
-    clocks: Mapping[int, Clock]
+    clocks: Mapping[int, RankClock]
     world_size: int
     on_gpu: bool = False
     notes: tuple[Words, ...] = ()
@@ -43,140 +49,150 @@ class Run:
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
-    """Hundreds of thousands of events without a circle: looking for one takes half of the time."""
-    collected = gc.isenabled()
+def without_gc() -> Iterator[None]:
+    """Switches the garbage collector off: with hundreds of thousands of events it would take half of the time."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if collected:
+        if was_enabled:
             gc.enable()
 
 
-@uncollected()
-def read(path: str | Path) -> Run:
-    """The traces of torch.profiler in a file, a folder (one per rank) or an archive, whole or in part.
+@without_gc()
+def read(path: str | Path) -> TraceRun:
+    """Reads the traces of torch.profiler in a file, a folder (one file per rank) or an archive, complete or cut off.
 
-    What is missing is said in `notes`. ValueError, as a sentence, where nothing can be read.
+    `notes` of the result says what is missing. Raises ValueError, with a sentence for the user, where nothing can be
+    read.
     """
-    files = load(path)
+    files = load_files(path)
     notes = [note for file in files for note in file.notes]
-    chosen = _by_rank(files, notes)
-    bases = {rank: min(file.base for file in mine) for rank, mine in chosen.items()}
-    first = min(bases.values())
-    shifts = {rank: (base - first) / 1e3 for rank, base in bases.items()}  # microseconds
-    zero = min(file.first + shifts[rank] for rank, mine in chosen.items() for file in mine)
-    tracks = {rank: _track(mine, rank, zero - shifts[rank]) for rank, mine in chosen.items()}
+    by_rank = _by_rank(files, notes)
+    bases = {rank: min(file.base for file in of_rank) for rank, of_rank in by_rank.items()}
+    first_base = min(bases.values())
+    shifts = {rank: (base - first_base) / 1e3 for rank, base in bases.items()}  # microseconds
+    start = min(file.first + shifts[rank] for rank, of_rank in by_rank.items() for file in of_rank)
+    tracks = {rank: _joined_track(of_rank, rank, start - shifts[rank]) for rank, of_rank in by_rank.items()}
     if not any(track.spans or track.messages for track in tracks.values()):
         raise ValueError(f"{path}: this trace holds no operator and no kernel; did the profiler record CPU or CUDA?")
-    world = max([len(tracks), *(number(file.told, "world_size") or 0 for file in files)])
+    world = max([len(tracks), *(number(file.distributed_info, "world_size") or 0 for file in files)])
     return run_of(tracks, title=Path(path).name, world=world, notes=notes)
 
 
-def run_of(tracks: Mapping[int, Track], *, title: str, world: int, notes: Iterable[Words] = ()) -> Run:
-    """A Run of what the ranks did, each on its own clock."""
-    meetings = meet(track.messages for track in tracks.values())
-    told = clocks(list(tracks), meetings, hosts=[track.host for track in tracks.values()])
+def run_of(tracks: Mapping[int, RankTrack], *, title: str, world: int, notes: Iterable[Words] = ()) -> TraceRun:
+    """The run of these tracks, rank -> track, of which each is still on its own clock. It changes the tracks."""
+    matched = match_messages(track.messages for track in tracks.values())
+    clocks = estimate_clocks(list(tracks), matched, hosts=[track.host for track in tracks.values()])
     for rank, track in tracks.items():
-        _set(track, told[rank])
-    split(meetings)
-    return Run(
+        _correct_times(track, clocks[rank])
+    find_last_ready(matched)
+    return TraceRun(
         timeline=_timeline(tracks, title),
         steps={rank: _steps(track) for rank, track in tracks.items()},
-        messages=tuple(one for track in tracks.values() for one in track.messages),
+        messages=tuple(message for track in tracks.values() for message in track.messages),
         operators={rank: dict(track.operators) for rank, track in tracks.items()},
-        clocks=told, world_size=world, on_gpu=any(track.on_gpu for track in tracks.values()),
-        notes=(*notes, *_lacks(tracks, world, told)),
+        clocks=clocks, world_size=world, on_gpu=any(track.on_gpu for track in tracks.values()),
+        notes=(*notes, *_notes(tracks, world, clocks)),
     )  # fmt: skip
 
 
-def _by_rank(files: list[File], notes: list[Words]) -> dict[int, list[File]]:
-    """The files of each rank, in order. A file that does not tell its rank takes the lowest that is free.
+def _by_rank(files: list[TraceFile], notes: list[Words]) -> dict[int, list[TraceFile]]:
+    """The files of each rank, in order. A file that does not name its rank gets the lowest free one.
 
-    One rank writes several files with `repeat`: other steps each. Where steps come twice, the run was repeated, and the
-    latest file counts.
+    With torch.profiler's `repeat`, one rank writes several files with different steps, and all of them count. Where
+    files have steps in common, the job was run again, and only the latest file counts.
     """
-    found: dict[int, list[File]] = defaultdict(list)
+    found: dict[int, list[TraceFile]] = defaultdict(list)
     for file in files:
         if file.rank is not None:
             found[file.rank].append(file)
     for file in files:
         if file.rank is None:
-            found[next(number for number in range(len(files)) if number not in found)].append(file)
+            found[next(rank for rank in range(len(files)) if rank not in found)].append(file)
             if len(files) > 1:
-                notes.append(SAYS["note.no_rank"].format(file=file.name, rank=max(found)))
-    for rank, mine in found.items():
-        if len(mine) == 1:
+                notes.append(words["note.no_rank"].format(file=file.name, rank=max(found)))
+    for rank, of_rank in found.items():
+        if len(of_rank) == 1:
             continue
-        mine.sort(key=lambda file: file.base / 1e3 + file.first)
-        names = [{event.name for event in file.events if event.name.startswith("ProfilerStep#")} for file in mine]
-        if max(Counter(name for one in names for name in one or {""}).values()) > 1:
-            notes.append(SAYS["note.twice"].format(rank=rank, count=len(mine), file=mine[-1].name))
-            found[rank] = mine[-1:]
+        of_rank.sort(key=lambda file: file.base / 1e3 + file.first)
+        names = [{event.name for event in file.events if event.name.startswith("ProfilerStep#")} for file in of_rank]
+        # Files without steps count as one step "", which all of them have.
+        if max(Counter(name for of_file in names for name in of_file or {""}).values()) > 1:
+            notes.append(words["note.twice"].format(rank=rank, count=len(of_rank), file=of_rank[-1].name))
+            found[rank] = of_rank[-1:]
     return dict(sorted(found.items()))
 
 
-def _track(files: list[File], rank: int, origin: float) -> Track:
-    """Several windows of one rank as one track."""
+def _joined_track(files: list[TraceFile], rank: int, origin: float) -> RankTrack:
+    """All windows of one rank as one track. origin: microseconds that become 0, counted from the earliest base."""
     base = min(file.base for file in files)
-    tracks = [track_of(file, rank, origin - (file.base - base) / 1e3) for file in files]
-    whole = tracks[0]
-    for other in tracks[1:]:
-        for name in ("spans", "messages", "steps", "held"):
-            getattr(whole, name).extend(getattr(other, name))
+    track, *others = (track_of(file, rank, origin - (file.base - base) / 1e3) for file in files)
+    for other in others:
+        for name in ("spans", "messages", "steps", "allocations"):
+            getattr(track, name).extend(getattr(other, name))
         for key, (seconds, calls) in other.operators.items():
-            whole.operators[key][0] += seconds
-            whole.operators[key][1] += calls
-    return whole
+            track.operators[key][0] += seconds
+            track.operators[key][1] += calls
+    return track
 
 
-def _set(track: Track, clock: Clock) -> None:
-    """All times of a rank on the first rank's clock."""
+def _correct_times(track: RankTrack, clock: RankClock) -> None:
+    """Changes all times of a track to the first rank's clock."""
     if clock.offset == clock.drift == 0:
         return
-    true = clock.true
-    for one in track.spans:  # its own, fresh from the file
-        vars(one).update(start=true(one.start), end=true(one.end))
-    for one in track.messages:
-        one.ready, one.end = true(one.ready), true(one.end)
-    track.steps = [replace(step, start=true(step.start), end=true(step.end)) for step in track.steps]
-    track.held = [replace(one, start=true(one.start), end=true(one.end)) for one in track.held]
+    corrected = clock.to_first_clock
+    for span in track.spans:  # spans are frozen, but nobody else has these yet, and copying all of them is slow
+        vars(span).update(start=corrected(span.start), end=corrected(span.end))
+    for message in track.messages:
+        message.ready, message.end = corrected(message.ready), corrected(message.end)
+    track.steps = [replace(step, start=corrected(step.start), end=corrected(step.end)) for step in track.steps]
+    track.allocations = [
+        replace(one, start=corrected(one.start), end=corrected(one.end)) for one in track.allocations
+    ]  # fmt: skip
 
 
-def _steps(track: Track) -> tuple[Step, ...]:
-    """Those of the trace; one from its start to its end where it names none."""
+def _steps(track: RankTrack) -> tuple[Step, ...]:
+    """The steps that the trace names, or one step from its start to its end."""
     if track.steps:
         return tuple(track.steps)
-    ends = [(span.start, span.end) for span in track.spans] + [(one.ready, one.end) for one in track.messages]
-    return (Step(number=-1, start=min(start for start, _ in ends), end=max(end for _, end in ends)),) if ends else ()
+    times = [(span.start, span.end) for span in track.spans]
+    times += [(message.ready, message.end) for message in track.messages]
+    if not times:
+        return ()
+    return (Step(number=-1, start=min(start for start, _ in times), end=max(end for _, end in times)),)
 
 
-def _timeline(tracks: Mapping[int, Track], title: str) -> Timeline:
+def _timeline(tracks: Mapping[int, RankTrack], title: str) -> Timeline:
+    """One timeline of all ranks. Each message is divided at the moment at which the last rank was ready."""
     spans = [span for track in tracks.values() for span in track.spans]
     for track in tracks.values():
-        for one in track.messages:
-            moves = one.ready if one.last is None else min(max(one.ready, one.last), one.end)
-            if moves > one.ready:
-                waits = (track.rank, "waiting", f"{one.op} ← {one.late}", "waiting", one.ready, moves)
-                spans.append(Span.unchecked(*waits))
-            move = (track.rank, "communication", one.op, "communication", moves, one.end, one.num_bytes)
+        for message in track.messages:
+            ready, op = message.ready, message.op
+            moves = ready if message.last_ready is None else min(max(ready, message.last_ready), message.end)
+            if moves > ready:
+                name = f"{op} ← {message.late_rank}"
+                spans.append(Span.unchecked(track.rank, "waiting", name, "waiting", ready, moves))
+            move = (track.rank, "communication", op, "communication", moves, message.end, message.num_bytes)
             spans.append(Span.unchecked(*move))
-    held = [holding for track in tracks.values() for holding in track.held]
-    return Timeline(spans=sorted(spans, key=attrgetter("start")), source="recorded", title=title, held=held)
+    allocations = [allocation for track in tracks.values() for allocation in track.allocations]
+    return Timeline(spans=sorted(spans, key=attrgetter("start")), source="recorded", title=title, held=allocations)
 
 
-def _lacks(tracks: Mapping[int, Track], world: int, told: Mapping[int, Clock]) -> list[Words]:
+def _notes(tracks: Mapping[int, RankTrack], world: int, clocks: Mapping[int, RankClock]) -> list[Words]:
+    """Sentences about missing ranks, steps, clocks and messages."""
     notes = []
     if world > len(tracks):
-        notes.append(SAYS["note.ranks"].format(there=list(tracks), count=len(tracks), world=world))
-    without = [rank for rank, track in tracks.items() if not track.steps]
-    if without:
-        notes.append(SAYS["note.steps"].format(ranks=without))
-    alone = [rank for rank, clock in told.items() if not clock.meetings and rank != next(iter(told))]
-    if alone:
-        notes.append(SAYS["note.clocks"].format(ranks=alone))
-    lost = sum(one.last is None for track in tracks.values() for one in track.messages)
-    if lost and len(tracks) > 1:
-        notes.append(SAYS["note.unmatched"].format(count=lost))
+        notes.append(words["note.ranks"].format(there=list(tracks), count=len(tracks), world=world))
+    without_steps = [rank for rank, track in tracks.items() if not track.steps]
+    if without_steps:
+        notes.append(words["note.steps"].format(ranks=without_steps))
+    first = next(iter(clocks))
+    own_clock = [rank for rank, clock in clocks.items() if not clock.num_collectives and rank != first]
+    if own_clock:
+        notes.append(words["note.clocks"].format(ranks=own_clock))
+    unmatched = sum(message.last_ready is None for track in tracks.values() for message in track.messages)
+    if unmatched and len(tracks) > 1:
+        notes.append(words["note.unmatched"].format(count=unmatched))
     return notes

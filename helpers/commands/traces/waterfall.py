@@ -1,69 +1,81 @@
-"""Where a step's time went: each instant of a rank has one name, so that the names add up to the step.
+"""Divides each step of a rank into compute, communication, waiting, data loading and host time, and finds stragglers.
 
-What computes hides what communicates. Of the rest, loading data counts before a message, a message that moves before
-one that waits, and what is left is the host's: Python, launches, a GPU that nobody feeds.
+Each instant of a rank belongs to one part, so the parts add up to the step. Communication that runs while the rank
+computes counts as compute, because it is hidden. Of the rest, loading data comes before a message, a message that
+moves bytes before one that waits, and what remains is the host's: Python, kernel launches, a GPU without work.
+`Waterfall` and `find_straggler` are what `explain.py` and the explorer of chapter 10 read.
 """
 
 from __future__ import annotations
 
 import functools
+import statistics
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from helpers.commands.traces.run import Run
+from helpers.commands.traces.run import TraceRun
 from helpers.records import Span
 
 PARTS = ("compute", "communication", "waiting", "data", "host")
-_SENT = ("communication", "waiting")
-_FIRST = ("compute", "data", "communication", "waiting")  # who names an instant that several claim
+_MESSAGE_PARTS = ("communication", "waiting")
+_PRIORITY = ("compute", "data", "communication", "waiting")  # the first of these that runs owns an instant
+CAUSES = ("compute", "data", "communication", "host")  # of a straggler; communication: its link is slow
+MIN_EXCESS = 0.04  # of a step: a straggler in every step loses at least this share
+MIN_EXCESS_SELDOM = 0.15  # of a step: likewise a straggler in some steps, in those
+SLOW_SHARE = 0.5  # of the excess in a slow step: a step with more than this counts as slow
 
 
 @dataclass(slots=True)
 class Segment:
-    """A stretch of one rank's step under one name. step: its place in `Run.steps`. late: for whom it waits.
+    """A stretch of one rank's step that belongs to one part.
 
-    talks: whether a message is under way, in front or behind.
+    step: an index into `TraceRun.steps` of this rank. late_rank: the rank that it waits for.
+    has_message: whether a message is in flight, exposed or hidden.
     """
 
     start: float
     end: float
     part: str
     step: int
-    late: int | None = None
-    talks: bool = False
+    late_rank: int | None = None
+    has_message: bool = False
 
     @property
     def seconds(self) -> float:
         return self.end - self.start
 
 
-def segments(run: Run, rank: int, spans: Iterable[Span]) -> list[Segment]:
-    """This rank's steps, cut into segments in order. spans: its own."""
+def segments(run: TraceRun, rank: int, spans: Iterable[Span]) -> list[Segment]:
+    """This rank's steps, cut into segments in order of time. spans: those of this rank."""
     steps = run.steps[rank]
-    claims: list[tuple[float, int, str, int | None]] = []  # when, begins or ends, part, for whom
-    for one in spans:
-        if one.lane in ("compute", "data", "communication"):
-            claims += [(one.start, 1, one.lane, None), (one.end, -1, one.lane, None)]
-    for one in run.messages:
-        if one.rank == rank and one.last is not None and one.last > one.ready:
-            claims += [(one.ready, 1, "waiting", one.late), (min(one.last, one.end), -1, "waiting", one.late)]
-    for number, step in enumerate(steps):
-        claims += [(step.start, 0, "begins", number), (step.end, 0, "ends", number)]
-    return _swept(sorted(claims, key=lambda claim: claim[0]))
+    # (when, change of the number of running spans, part, for whom), and with change 0 where a step begins and ends
+    events: list[tuple[float, int, str, int | None]] = []
+    for span in spans:
+        if span.lane in ("compute", "data", "communication"):
+            events += [(span.start, 1, span.lane, None), (span.end, -1, span.lane, None)]
+    for message in run.messages:
+        last_ready = message.last_ready
+        if message.rank == rank and last_ready is not None and last_ready > message.ready:
+            end, late_rank = min(last_ready, message.end), message.late_rank
+            events += [(message.ready, 1, "waiting", late_rank), (end, -1, "waiting", late_rank)]
+    for index, step in enumerate(steps):
+        events += [(step.start, 0, "begins", index), (step.end, 0, "ends", index)]
+    return _sweep(sorted(events, key=lambda event: event[0]))
 
 
-def _swept(claims: list[tuple[float, int, str, int | None]]) -> list[Segment]:
+def _sweep(events: list[tuple[float, int, str, int | None]]) -> list[Segment]:
+    """Goes through the events in order of time and makes a segment whenever the part changes."""
     found: list[Segment] = []
-    running = dict.fromkeys(_FIRST, 0)
+    running = dict.fromkeys(_PRIORITY, 0)
     waits: dict[int | None, int] = defaultdict(int)
     at, step, last = 0.0, -1, None
-    for when, change, claimed, which in claims:
+    for when, change, part, which in events:
         if step >= 0 and when > at:
-            part = next(filter(running.get, _FIRST), "host")
-            late = next((rank for rank, count in waits.items() if count), None) if part == "waiting" else None
-            new = (part, step, late, bool(running["communication"] or running["waiting"]))
+            owner = next(filter(running.get, _PRIORITY), "host")
+            late_rank = next((rank for rank, count in waits.items() if count), None) if owner == "waiting" else None
+            new = (owner, step, late_rank, bool(running["communication"] or running["waiting"]))
             if last == new:
                 found[-1].end = when
             else:
@@ -71,91 +83,165 @@ def _swept(claims: list[tuple[float, int, str, int | None]]) -> list[Segment]:
             last = new
         at = when
         if not change:
-            step = which if claimed == "begins" else -1 if step == which else step  # the next one may have begun
+            step = which if part == "begins" else -1 if step == which else step  # the next step may have begun already
             continue
-        running[claimed] += change
-        if claimed == "waiting":
+        running[part] += change
+        if part == "waiting":
             waits[which] += change
     return found
 
 
 @dataclass(frozen=True, kw_only=True)
 class Waterfall:
-    """All ranks' segments. steps: the numbers of the steps that every rank has.
+    """The segments of all ranks. steps: the numbers of the steps that every rank has.
 
-    Raises ValueError, from `of`, where the ranks have no step in common.
+    indices: rank -> index into `TraceRun.steps` -> index into `steps`.
     """
 
     segments: dict[int, list[Segment]]
     steps: tuple[int, ...]
-    places: dict[int, dict[int, int]]  # rank -> place in Run.steps -> which of `steps`
+    indices: dict[int, dict[int, int]]
 
     @classmethod
-    def of(cls, run: Run) -> Waterfall:
-        own: dict[int, list[Span]] = {rank: [] for rank in run.ranks}
+    def of(cls, run: TraceRun) -> Waterfall:
+        """Raises ValueError where the ranks have no step in common."""
+        spans: dict[int, list[Span]] = {rank: [] for rank in run.ranks}
         for span in run.timeline.spans:
-            own[span.rank].append(span)
+            spans[span.rank].append(span)
         numbers = [{step.number for step in run.steps[rank]} for rank in run.ranks]
         common = sorted(set.intersection(*numbers))
         if not common:
             raise ValueError("the ranks' traces have no step in common; record the same steps on every rank")
-        places = {
+        indices = {
             rank: {
-                place: common.index(step.number) for place, step in enumerate(run.steps[rank]) if step.number in common
+                index: common.index(step.number) for index, step in enumerate(run.steps[rank]) if step.number in common
             }
             for rank in run.ranks
         }
-        return cls(segments={rank: segments(run, rank, own[rank]) for rank in own}, steps=tuple(common), places=places)
+        by_rank = {rank: segments(run, rank, spans[rank]) for rank in spans}
+        return cls(segments=by_rank, steps=tuple(common), indices=indices)
 
     @functools.cached_property
     def tables(self) -> dict[int, list[dict[str, float]]]:
         """Rank -> for each step: part -> seconds."""
         found = {rank: [dict.fromkeys(PARTS, 0.0) for _ in self.steps] for rank in self.segments}
         for rank, row in self.segments.items():
-            for one in row:
-                if (place := self.places[rank].get(one.step)) is not None:
-                    found[rank][place][one.part] += one.end - one.start
+            for segment in row:
+                if (index := self.indices[rank].get(segment.step)) is not None:
+                    found[rank][index][segment.part] += segment.seconds
         return found
 
     def hidden(self) -> float:
-        """Seconds per step and rank in which messages are under way and something else is done."""
-        behind = sum(
-            one.seconds for row in self.segments.values() for one in row if one.talks and one.part not in _SENT
-        )
-        return behind / len(self.segments) / len(self.steps)
+        """Seconds per step and rank in which a message is in flight behind compute or data loading."""
+        all_segments = (segment for row in self.segments.values() for segment in row)
+        hidden = sum(one.seconds for one in all_segments if one.has_message and one.part not in _MESSAGE_PARTS)
+        return hidden / len(self.segments) / len(self.steps)
 
     @functools.cached_property
     def waited_for(self) -> dict[int, list[float]]:
-        """Rank -> for each step: seconds that all others together waited for it and did nothing else."""
+        """Rank -> for each step: the seconds that all other ranks together only waited for it."""
         table = {rank: [0.0] * len(self.steps) for rank in self.segments}
         for rank, row in self.segments.items():
-            for one in row:
-                place = self.places[rank].get(one.step)
-                if place is not None and one.late in table and one.late != rank:
-                    table[one.late][place] += one.seconds
+            for segment in row:
+                index = self.indices[rank].get(segment.step)
+                if index is not None and segment.late_rank in table and segment.late_rank != rank:
+                    table[segment.late_rank][index] += segment.seconds
         return table
 
-    def path(self) -> dict[tuple[int, str], float]:
+    def critical_path(self) -> dict[tuple[int, str], float]:
         """The critical path through all steps: (rank, part) -> seconds per step.
 
-        From the last end backwards: who waits hands over to the rank that it waits for, at the moment when it came.
+        It is followed backwards from the last end. From a segment that waits, the path goes over to the rank for which
+        it waits, at the moment at which that rank arrived.
         """
-        starts = {rank: [one.start for one in row] for rank, row in self.segments.items() if row}
+        starts = {rank: [segment.start for segment in row] for rank, row in self.segments.items() if row}
         if not starts:
             return {}
         rank = max(starts, key=lambda one: self.segments[one][-1].end)
-        begins = min(row[0] for row in starts.values())
+        first = min(row[0] for row in starts.values())
         found: dict[tuple[int, str], float] = defaultdict(float)
-        at, handed = self.segments[rank][-1].end, {rank}
-        while at > begins:
-            place = bisect_left(starts[rank], at) - 1  # it began before: each turn goes further back
-            if place < 0:
+        at, visited = self.segments[rank][-1].end, {rank}
+        while at > first:
+            index = bisect_left(starts[rank], at) - 1  # the segment began before `at`, so each turn goes further back
+            if index < 0:
                 break
-            one = self.segments[rank][place]
-            if one.part == "waiting" and one.late in starts and one.late not in handed:
-                rank, at = one.late, min(at, one.end)
-                handed.add(rank)
+            segment = self.segments[rank][index]
+            if segment.part == "waiting" and segment.late_rank in starts and segment.late_rank not in visited:
+                rank, at = segment.late_rank, min(at, segment.end)
+                visited.add(rank)
                 continue
-            found[rank, one.part] += min(at, one.end) - one.start
-            at, handed = one.start, {rank}
+            found[rank, segment.part] += min(at, segment.end) - segment.start
+            at, visited = segment.start, {rank}
         return {key: seconds / len(self.steps) for key, seconds in found.items()}
+
+
+# -- stragglers ------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Straggler:
+    """The rank that the others wait for. cause: one of CAUSES.
+
+    seconds: that each other rank waits for it per slow step. share: of all waiting in the run. steps: the numbers of
+    the slow steps. is_seldom: whether only some steps are slow. period: the distance of two slow steps, where it is
+    always the same. excess: part -> seconds by which it is longer than the others', per slow step.
+    """
+
+    rank: int
+    cause: str
+    seconds: float
+    share: float
+    steps: tuple[int, ...]
+    is_seldom: bool
+    period: int | None
+    excess: Mapping[str, float]
+
+
+def find_straggler(waterfall: Waterfall) -> Straggler | None:
+    """The straggler; None where no rank stands out, or where there is only one rank.
+
+    Two things must come together: one part of the rank's step is longer than the others', and the others wait for the
+    rank longer than it waits itself. If this holds in the median of the steps, the rank is always late. Otherwise one
+    slow step in ten is enough.
+    """
+    tables, waited_for = waterfall.tables, waterfall.waited_for
+    num_others = len(tables) - 1
+    if not num_others:
+        return None
+    length = statistics.median(sum(step.values()) for row in tables.values() for step in row)
+    longer = {(rank, part): excess_of(tables, rank, part) for rank in tables for part in CAUSES}
+    net_waits = {
+        rank: [seconds / num_others - step["waiting"] for seconds, step in zip(waited_for[rank], row, strict=True)]
+        for rank, row in tables.items()
+    }
+    losses = {key: list(map(min, excess, net_waits[key[0]])) for key, excess in longer.items()}
+    medians = {key: min(statistics.median(longer[key]), statistics.median(net_waits[key[0]])) for key in losses}
+    rank, cause = key = max(medians, key=medians.get)
+    slow, is_seldom = range(len(losses[key])), False
+    if medians[key] < MIN_EXCESS * length:
+        rank, cause = key = max(losses, key=lambda one: _loss_in_slow_step(losses[one]))
+        loss = _loss_in_slow_step(losses[key])
+        if loss < MIN_EXCESS_SELDOM * length or len(losses[key]) < 3:
+            return None
+        slow, is_seldom = [index for index, seconds in enumerate(losses[key]) if seconds > SLOW_SHARE * loss], True
+    total = sum(map(sum, waited_for.values()))
+    distances = {after - before for before, after in zip(slow, slow[1:], strict=False)}  # of neighbours
+    return Straggler(
+        rank=rank, cause=cause, seconds=statistics.fmean(waited_for[rank][index] / num_others for index in slow),
+        share=sum(waited_for[rank][index] for index in slow) / total,
+        steps=tuple(waterfall.steps[index] for index in slow),
+        is_seldom=is_seldom, period=distances.pop() if is_seldom and len(distances) == 1 else None,
+        excess={part: statistics.median(longer[rank, part][index] for index in slow) for part in CAUSES},
+    )  # fmt: skip
+
+
+def _loss_in_slow_step(losses: Sequence[float]) -> float:
+    """The loss that a slow step shows if one step in ten is slow: of 20 steps the second highest, of 30 the third."""
+    return sorted(losses, reverse=True)[max(0, len(losses) // 10 - 1)]
+
+
+def excess_of(tables: Mapping[int, list[dict[str, float]]], rank: int, part: str) -> list[float]:
+    """By how many seconds this rank's part is longer than the median of the other ranks', for each step."""
+    others = [
+        statistics.median(step[part] for step in steps)
+        for steps in zip(*(row for one, row in tables.items() if one != rank), strict=True)
+    ]
+    return [step[part] - other for step, other in zip(tables[rank], others, strict=True)]

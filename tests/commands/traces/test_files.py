@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 
 from helpers.__main__ import main
-from helpers.commands.traces import explain, read, say
+from helpers.commands.traces import explain, read, report_lines
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def file_of(folder, rank):
     return next(folder.glob(f"worker{rank}.*"))
 
 
-def said(run):
+def notes_of(run):
     return "\n".join(map(str, run.notes))
 
 
@@ -47,7 +47,7 @@ def test_a_trace_that_was_cut_off_is_read_up_to_there(good, packed):
     path.unlink()
     (good / ("worker0.pt.trace.json" + ".gz" * packed)).write_bytes(whole[: len(whole) * 6 // 10])
     run = read(good)
-    assert "worker0.pt.trace.json" in said(run) and "was cut off" in said(run)
+    assert "worker0.pt.trace.json" in notes_of(run) and "was cut off" in notes_of(run)
     assert 2 <= len(run.steps[0]) < len(run.steps[1]) == 12
     assert explain(run).straggler.cause == "data"
 
@@ -69,8 +69,10 @@ def test_characters_that_are_no_json_cost_nothing(good, junk):
     for rank in (0, 1):
         path = file_of(good, rank)
         path.write_bytes(path.read_bytes().replace(b"aten::linear", b"aten::linear" + junk))
-    told = explain(read(good))
-    assert told.parts == seconds and "aten::linear" + junk.decode(errors="replace") in {x.name for x in told.operators}
+    explanation = explain(read(good))
+    assert explanation.parts == seconds and "aten::linear" + junk.decode(errors="replace") in {
+        x.name for x in explanation.operators
+    }
 
 
 def test_another_version_is_said_and_read(good):
@@ -82,7 +84,7 @@ def test_another_version_is_said_and_read(good):
         rewrite(file_of(good, rank), older)
         file_of(good, rank).rename(good / f"rank-{rank}.json")
     run = read(good)
-    assert "has schema version 7" in said(run) and run.ranks == (0, 1) and explain(run).straggler.rank == 1
+    assert "has schema version 7" in notes_of(run) and run.ranks == (0, 1) and explain(run).straggler.rank == 1
 
 
 def test_events_alone_are_a_trace_too(good):
@@ -94,10 +96,10 @@ def test_events_alone_are_a_trace_too(good):
 
 def test_of_one_rank_nobody_can_tell_who_waited(good):
     run = read(file_of(good, 1))
-    told = explain(run)
-    assert "rank 1 of 2" in said(run) and told.straggler is None and told.ranks == (1,)
-    assert told.parts["waiting"] == 0 and told.parts["communication"] > 0
-    assert not any("others wait" in line for line in say(told))
+    explanation = explain(run)
+    assert "rank 1 of 2" in notes_of(run) and explanation.straggler is None and explanation.ranks == (1,)
+    assert explanation.parts["waiting"] == 0 and explanation.parts["communication"] > 0
+    assert not any("others wait" in line for line in report_lines(explanation))
 
 
 def test_without_steps_the_whole_trace_is_one(good):
@@ -107,16 +109,16 @@ def test_without_steps_the_whole_trace_is_one(good):
     for rank in (0, 1):
         rewrite(file_of(good, rank), nameless)
     run = read(good)
-    told = explain(run)
-    assert "No ProfilerStep on rank 0 and 1" in said(run) and told.steps == (-1,)
-    assert told.parts["data"] == pytest.approx(12 * 0.015) and "no steps named" in say(told)[0]
+    explanation = explain(run)
+    assert "No ProfilerStep on rank 0 and 1" in notes_of(run) and explanation.steps == (-1,)
+    assert explanation.parts["data"] == pytest.approx(12 * 0.015) and "no steps named" in report_lines(explanation)[0]
 
 
 def test_ranks_without_a_name_are_numbered_and_this_is_said(good):
     for rank in (0, 1):
         rewrite(file_of(good, rank), lambda data: data.pop("distributedInfo"))
     run = read(good)
-    assert run.ranks == (0, 1) and "does not say its rank" in said(run)
+    assert run.ranks == (0, 1) and "does not say its rank" in notes_of(run)
 
 
 def test_of_two_runs_in_a_folder_the_latest_counts(good):
@@ -124,7 +126,7 @@ def test_of_two_runs_in_a_folder_the_latest_counts(good):
     shutil.copy(file_of(good, 0), old)
     rewrite(old, lambda data: [one.update(ts=one["ts"] - 6e7) for one in data["traceEvents"]])
     run = read(good)
-    assert "Rank 0 has 2 files with the same steps" in said(run) and len(run.steps[0]) == 12
+    assert "Rank 0 has 2 files with the same steps" in notes_of(run) and len(run.steps[0]) == 12
     assert run.timeline.duration < 10
 
 
@@ -155,7 +157,7 @@ def test_machines_that_met_in_no_collective_keep_their_clocks(made):
 
         rewrite(file_of(folder, rank), silent)
     run = read(folder)
-    assert "Rank 1 met nobody in a collective" in said(run) and run.clocks[1].offset == 0
+    assert "Rank 1 met nobody in a collective" in notes_of(run) and run.clocks[1].offset == 0
     assert explain(run).parts["waiting"] == 0 and len(explain(run).steps) == 4
 
 
@@ -185,7 +187,7 @@ def test_groups_that_gloo_does_not_name_are_not_guessed(good):
     for rank in (0, 1):
         rewrite(file_of(good, rank), grouped)
     run = read(good)
-    assert "the other ranks' part was not found" in said(run) and explain(run).parts["waiting"] == 0
+    assert "the other ranks' part was not found" in notes_of(run) and explain(run).parts["waiting"] == 0
 
 
 def test_ranks_without_a_step_in_common_are_refused(good):

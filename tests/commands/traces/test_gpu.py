@@ -38,8 +38,10 @@ def kernel(name, ts, end, stream=7, external=0, **args):
 
 
 def message(name, ts, end, op, elements, **more):
-    told = NCCL | {"Collective name": op, "In msg nelems": elements, "Out msg nelems": elements} | more
-    return event(f"ncclDevKernel_{name}(ncclDevKernelArgsStorage<4096ul>)", "kernel", ts, end - ts, 20, 0, **told)
+    explanation = NCCL | {"Collective name": op, "In msg nelems": elements, "Out msg nelems": elements} | more
+    return event(
+        f"ncclDevKernel_{name}(ncclDevKernelArgsStorage<4096ul>)", "kernel", ts, end - ts, 20, 0, **explanation
+    )
 
 
 def events(rank):
@@ -83,7 +85,7 @@ def run(tmp_path):
             "pg_size": 2,
             "ranks": "[0, 1]",
         }
-        told = {"backend": "nccl", "rank": rank, "world_size": 2, "pg_count": 1, "pg_config": [group]}
+        explanation = {"backend": "nccl", "rank": rank, "world_size": 2, "pg_count": 1, "pg_config": [group]}
         head = {
             "schemaVersion": 1,
             "deviceProperties": [DEVICE],
@@ -91,18 +93,18 @@ def run(tmp_path):
             "baseTimeNanoseconds": 10**18,
         }
         # Recorded on demand, Kineto writes who it was behind the events.
-        whole = head | {"traceEvents": events(rank), "distributedInfo": told, "traceName": "/tmp/trace.json"}
+        whole = head | {"traceEvents": events(rank), "distributedInfo": explanation, "traceName": "/tmp/trace.json"}
         (tmp_path / f"gpu{rank}.json").write_text(json.dumps(whole))
     return read(tmp_path)
 
 
 def test_a_gpus_step_is_told(run):
-    told = explain(run)
-    assert run.on_gpu and run.ranks == (0, 1) and run.notes == () and told.steps == (3,)
-    assert told.by_rank[0]["compute"] == pytest.approx((20 + 100 + 150) * 1e-6)  # the copy, and two kernels
-    assert told.by_rank[0]["waiting"] == pytest.approx(30e-6)  # of 50 the copy hides 20
-    assert told.by_rank[1]["waiting"] == pytest.approx(100e-6)  # a receiver that came first
-    names = {(one.name, one.calls) for one in told.operators if one.seconds}
+    explanation = explain(run)
+    assert run.on_gpu and run.ranks == (0, 1) and run.notes == () and explanation.steps == (3,)
+    assert explanation.by_rank[0]["compute"] == pytest.approx((20 + 100 + 150) * 1e-6)  # the copy, and two kernels
+    assert explanation.by_rank[0]["waiting"] == pytest.approx(30e-6)  # of 50 the copy hides 20
+    assert explanation.by_rank[1]["waiting"] == pytest.approx(100e-6)  # a receiver that came first
+    names = {(one.name, one.calls) for one in explanation.operators if one.seconds}
     assert names >= {("aten::addmm", 1.0), ("aten::mm", 1.0)}
     kinds = {span.name: span.kind for span in run.timeline.spans if span.lane == "compute"}
     assert kinds["aten::addmm"] == "forward" and kinds["AddmmBackward0"] == "backward"
@@ -112,14 +114,16 @@ def test_messages_have_what_nccls_kernels_say(run):
     mine = [one for one in run.messages if one.rank == 0]
     assert [one.op for one in mine] == ["all_gather", "all_gather", "reduce_scatter", "send"]
     assert [one.num_bytes for one in mine] == [2 * 10**6, 200, 2 * 10**6, 1024]
-    assert all(one.last is not None for one in run.messages)  # both groups number theirs 7, and are told apart
+    assert all(
+        one.last_ready is not None for one in run.messages
+    )  # both groups number theirs 7, and are explanation apart
 
 
 def test_a_send_meets_its_receive_and_waits_for_it(run):
     """Kineto names the other side alone, and each rank numbers its own sends and receives."""
     sent, received = (one for one in run.messages if one.op in ("send", "recv"))
     assert sent.group == received.group == (0, 1)
-    assert sent.late == received.late == 0 and received.last == sent.ready > received.ready
+    assert sent.late_rank == received.late_rank == 0 and received.last_ready == sent.ready > received.ready
 
 
 @pytest.mark.parametrize(
@@ -142,5 +146,5 @@ def test_kernels_of_every_nccl_are_messages(name, op):
     ("kind", "size"), [("c10::BFloat16", 2), ("long int", 8), ("Float8_e4m3fn", 1), ("unsigned char", 1), ("Float", 4)]
 )
 def test_bytes_follow_the_type(kind, size):
-    told = json.dumps(message("AllReduce", 0, 1, "allreduce", 10, dtype=kind))
-    assert message_of(msgspec.json.decode(told, type=Event), 0, 0.0).num_bytes == 10 * size
+    explanation = json.dumps(message("AllReduce", 0, 1, "allreduce", 10, dtype=kind))
+    assert message_of(msgspec.json.decode(explanation, type=Event), 0, 0.0).num_bytes == 10 * size

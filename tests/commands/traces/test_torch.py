@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.profiler import ProfilerActivity, profile
 
-from helpers.commands.traces import explain, read, say
+from helpers.commands.traces import explain, read, report_lines
 from helpers.observe.traces import trace_steps
 from helpers.parallel.ddp import DistributedDataParallel
 
@@ -48,9 +48,11 @@ def traced(ranks, engine, folder):
     assert run.ranks == (0, 1) and run.world_size == 2 and run.notes == ()
     assert [step.number for step in run.steps[1]] == [2, 3, 4]
     assert {"compute", "communication", "host", "data"} <= {span.lane for span in run.timeline.spans}
-    told = explain(run)
-    assert sum(told.parts.values()) == pytest.approx(told.seconds) and min(told.parts.values()) >= 0
-    assert told.parts["compute"] > 0 and told.parts["data"] > 0 and say(told)
+    explanation = explain(run)
+    assert (
+        sum(explanation.parts.values()) == pytest.approx(explanation.seconds) and min(explanation.parts.values()) >= 0
+    )
+    assert explanation.parts["compute"] > 0 and explanation.parts["data"] > 0 and report_lines(explanation)
     return run
 
 
@@ -61,7 +63,7 @@ def sent(run, op, rank=0):
 def test_torchs_ddp_is_read(ranks, tmp_path):
     run = traced(ranks, "torch", tmp_path)
     assert sent(run, "all_reduce") == [GRADIENTS] * 3
-    assert all(one.late in (0, 1) and one.ready <= one.last <= one.end for one in run.messages)
+    assert all(one.late_rank in (0, 1) and one.ready <= one.last_ready <= one.end for one in run.messages)
     kinds = {span.kind for span in run.timeline.spans if span.lane == "compute"}
     assert kinds == {"forward", "backward", "optimizer"}
 
@@ -70,7 +72,7 @@ def test_torchs_fsdp2_is_read(ranks, tmp_path):
     run = traced(ranks, "fsdp2", tmp_path)
     assert sent(run, "all_gather", 1) == [GRADIENTS // 2] * 3
     assert sent(run, "reduce_scatter", 1) == [GRADIENTS] * 3  # gloo does it by an all-reduce; the call tells what it is
-    assert all(one.last is not None for one in run.messages)
+    assert all(one.last_ready is not None for one in run.messages)
 
 
 def test_our_ddp_is_read_with_what_the_wire_saw(ranks, tmp_path):
@@ -87,8 +89,8 @@ def test_one_process_without_a_group_is_read(tmp_path):
         for _ in range(3):
             nn.Linear(8, 8)(torch.ones(2, 8)).sum().backward()
             profiler.step()
-    told = explain(read(tmp_path))
-    assert len(told.steps) == 2 and told.parts["communication"] == 0 and told.straggler is None
+    explanation = explain(read(tmp_path))
+    assert len(explanation.steps) == 2 and explanation.parts["communication"] == 0 and explanation.straggler is None
 
 
 def test_a_profile_without_steps_is_read(tmp_path):
@@ -104,13 +106,16 @@ def test_kernels_of_a_gpu_compute_and_nccls_communicate(tmp_path):
         (tmp_path / f"rank-{rank}.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": gpu_step(rank)}))
     run = read(tmp_path)
     assert run.on_gpu and run.ranks == (0, 1)
-    told = explain(run)
-    first, second = told.by_rank[0], told.by_rank[1]
+    explanation = explain(run)
+    first, second = explanation.by_rank[0], explanation.by_rank[1]
     assert first["compute"] == pytest.approx(500e-6) and second["compute"] == pytest.approx(700e-6)
     assert first["waiting"] == pytest.approx(200e-6) and second["waiting"] == 0
     assert first["communication"] == second["communication"] == pytest.approx(100e-6)
-    assert told.straggler.rank == 1 and told.straggler.cause == "compute"
-    assert {(one.name, one.calls) for one in told.operators if one.seconds} == {("aten::addmm", 1.0), ("aten::mm", 1.0)}
+    assert explanation.straggler.rank == 1 and explanation.straggler.cause == "compute"
+    assert {(one.name, one.calls) for one in explanation.operators if one.seconds} == {
+        ("aten::addmm", 1.0),
+        ("aten::mm", 1.0),
+    }
     (message,) = (one for one in run.messages if one.rank == 0)
     assert (message.op, message.num_bytes, message.group) == ("all_reduce", 2 * 10**6, (0, 1))
     kinds = {span.kind for span in run.timeline.spans if span.lane == "compute"}
