@@ -10,7 +10,7 @@ from functools import cache
 
 from helpers import widgets
 from helpers.interview.answers import FACTORS, KINDS, SPOKEN
-from helpers.learner.guesses import Declared
+from helpers.learner.guesses.questions import Declaration
 
 TEENS = "eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty"
 NUMBERS = f"zero one two three four five six seven eight nine ten {TEENS}".split()
@@ -84,7 +84,7 @@ def _parsed(source: str) -> ast.Module | None:
         return None
 
 
-def leaks(notebook, asked: Asked, known: Declared, shown_at: int | None) -> list[str]:
+def leaks(notebook, asked: Asked, known: Declaration, shown_at: int | None) -> list[str]:
     """Each place that gives the answer away: before the guess, in it, in the code up to its result, and unfolded in
     what explains it."""
     found = [
@@ -98,12 +98,12 @@ def leaks(notebook, asked: Asked, known: Declared, shown_at: int | None) -> list
     return found
 
 
-def _found(cell, asked: Asked, known: Declared) -> Iterator[str]:
+def _found(cell, asked: Asked, known: Declaration) -> Iterator[str]:
     for text in seen(cell):
         yield from given_away(text, asked.unit, known)
 
 
-def _coded(cell, asked: Asked, known: Declared) -> Iterator[str]:
+def _coded(cell, asked: Asked, known: Declaration) -> Iterator[str]:
     """Where code that is read between a guess and its result holds the answer: in words, or as a constant."""
     folded = cell.metadata.get("jupyter", {}).get("source_hidden")
     tree = None if cell.cell_type != "code" or folded else _parsed(cell.source)
@@ -149,7 +149,7 @@ def _is_answer(value: object, unit: str, answer: object, *, is_told: bool) -> bo
     return any(abs(value - one) <= NEAR * abs(one) for one in values)
 
 
-def _explained(notebook, asked: Asked, known: Declared, shown_at: int) -> Iterator[tuple[int, str]]:
+def _explained(notebook, asked: Asked, known: Declaration, shown_at: int) -> Iterator[tuple[int, str]]:
     """From the guess to its result, and the prose directly behind the result up to a heading."""
     after = shown_at + 1
     while after < len(notebook.cells) and notebook.cells[after].cell_type == "markdown":
@@ -192,7 +192,7 @@ def _explorer(call: str) -> tuple[str, ...]:
     return (made.TEXT, getattr(made, "text", ""), getattr(saved, "summary", ""), *labels)
 
 
-def given_away(text: str, unit: str, known: Declared) -> list[str]:
+def given_away(text: str, unit: str, known: Declaration) -> list[str]:
     """The pieces of a text that hold the answer: a number with its unit in any common form, a choice or order in its
     own words where these are three or more, a phrase of `spoils`."""
     flat = re.sub(r"[*_`$]", "", text)
@@ -202,7 +202,7 @@ def given_away(text: str, unit: str, known: Declared) -> list[str]:
     return said + (list(_numbers(flat, unit, known.answer)) if isinstance(known.answer, float) else [])
 
 
-def _phrases(known: Declared) -> list[str]:
+def _phrases(known: Declaration) -> list[str]:
     answer = known.answer
     own = [answer] if isinstance(answer, str) and len(answer.split()) > 2 else []
     own += [between.join(answer) for between in (", ", " → ", "; ")] if isinstance(answer, tuple) else []

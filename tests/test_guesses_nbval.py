@@ -10,7 +10,8 @@ import pytest
 from nbclient import NotebookClient
 
 from helpers.learner import progress
-from helpers.learner.guesses import make_question, note
+from helpers.learner.guesses.questions import make_question
+from helpers.learner.guesses.storage import store_guess
 from tests.saved_outputs import differences
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,7 +62,7 @@ def environment(home: Path) -> dict[str, str]:
 
 def answer(home: Path, key: str) -> None:
     path = home / ".rank-by-rank" / "progress.jsonl"
-    assert not note(make_question(key, key=key, **ASKED[key]), VALUES[key], path=path)
+    assert not store_guess(make_question(key, key=key, **ASKED[key]), VALUES[key], path=path)
 
 
 def compared(notebook) -> list:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import helpers
-from helpers.learner.guesses.calibration import KINDS
+from helpers.learner.guesses.questions import KINDS
 
 PACKAGE = Path(helpers.__file__).parent
 ROOT = PACKAGE.parent

@@ -158,7 +158,7 @@ def main(arguments: list[str] | None = None) -> int:
         from helpers.learner import words
 
         if options.language:
-            words.keep(options.language)
+            words.store_language(options.language)
         outcomes = lay(options.root, work, outputs=options.outputs, language=options.language or words.language())
     except ValueError as error:
         print(f"The copies were not laid. {error}", file=sys.stderr)

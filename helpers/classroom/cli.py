@@ -201,7 +201,7 @@ def own_progress_table(path: str | os.PathLike | None = None, root: Path = ROOT)
 
     path: the progress file, if it is not the one in the home folder.
     """
-    done = progress.done(path)
+    done = progress.read_standings(path)
     lines = [f"{'lab':<18} {'done':<8} {'attempts':>8}   tasks"]
     next_task = None
     for lab in labs.lab_names(root):

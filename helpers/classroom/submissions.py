@@ -175,7 +175,7 @@ def _attempts_in(path: Path) -> dict[str, int] | None:
     try:
         if path.is_symlink() or path.stat().st_size > MAX_PROGRESS_BYTES:
             return None
-        labs = progress.done(path)
+        labs = progress.read_standings(path)
     except (OSError, ValueError, OverflowError):
         return None
     return {key: standing.attempts for tasks in labs.values() for key, standing in tasks.items()}

@@ -61,7 +61,7 @@ def solution_offer(verdict: Verdict, progress_file: str | os.PathLike | None = N
     return verdict_words("offer", verdict.lang, failed=len(failed), also=also, file=file, code=code)
 
 
-def failed_attempts(key: str, progress_file: str | os.PathLike | None = None) -> list[progress.Entry]:
+def failed_attempts(key: str, progress_file: str | os.PathLike | None = None) -> list[progress.ProgressEntry]:
     """The failed attempts at a task that the progress file knows, in its lab or in its chapter."""
     try:
         entries = progress.read(progress_file).entries

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from helpers.learner.words import Words, book
+from helpers.learner.words.text import Book
 
 if TYPE_CHECKING:
     from helpers.grading.task import Task
@@ -47,9 +48,17 @@ class Lab:
         """The name of its notebooks, "03_ddp"."""
         return f"{self.number}_{self.topic}"
 
-    def hints(self, *names: str) -> dict[str, Words]:
-        """The hints for these mistakes, from the folder's hints.yaml. The more specific mistakes stand first."""
-        return book("hints", Path(__file__).parent / self.topic).of(*names)
+    def hints(self, *keys: str) -> dict[str, Words]:
+        """The hints for these mistakes, in the order of the folder's hints.yaml: the more specific ones stand first.
+
+        A text may hold several keys, as in `hints("own_root buffers_forgotten", *WRONG_ANSWERS)`.
+        """
+        return book("hints", Path(__file__).parent / self.topic).of(*" ".join(keys).split())
+
+    @property
+    def messages(self) -> Book:
+        """What its judges say besides hints, from the folder's messages.yaml: the names of values, and sentences."""
+        return book("messages", Path(__file__).parent / self.topic)
 
 
 def labs() -> list[str]:

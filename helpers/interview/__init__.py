@@ -1,32 +1,18 @@
-"""The interview: a bank of cards in English and Chinese, every number verified by a function, and the quiz over them.
+"""Asks interview questions: a bank of cards in two languages, a quiz over them, mock interviews, drills and rounds.
 
-`Quiz()` is one sitting; `python -m helpers quiz` is the same in a terminal. Cards come back when FSRS says so."""
+`Quiz()` is one quiz, which `python -m helpers quiz` plays in a terminal. FSRS, a schedule for flash cards, says when a
+card is asked again. `corner("03_ddp")` shows a chapter's cards in its notebook.
 
-from helpers.interview.bank_file import chapters, load_all, load_bank
-from helpers.interview.cards import Card, Cell, Check, Choices, Prediction, Source
-from helpers.interview.deck import in_order, select, topics
-from helpers.interview.render import corner
-from helpers.interview.reviews import Review, Reviews
-from helpers.interview.session import Answer, Question, Quiz, Summary
+bank_file, cards            what a card is, read from bank/*.yaml; the numbers in its answer are computed by functions
+answers, reviews, quiz      judging an answer, scheduling the next review, running a quiz
+drills, mock, sheet         programs to write against the clock, the mock interview, and the sheet after it
+round_items, round_attempt  debugging, review and design rounds
+card_html, anki, napkin, reference_tables           cards and tables as HTML, an Anki deck, and a page to print
+quiz_command, terminal, terminal_interviews         the command `quiz`, and what plays all of this in a terminal
+"""
 
-__all__ = [
-    "Answer",
-    "Card",
-    "Cell",
-    "Check",
-    "Choices",
-    "Prediction",
-    "Question",
-    "Quiz",
-    "Review",
-    "Reviews",
-    "Source",
-    "Summary",
-    "chapters",
-    "corner",
-    "in_order",
-    "load_all",
-    "load_bank",
-    "select",
-    "topics",
-]
+from helpers.interview.bank_file import load_all, load_bank
+from helpers.interview.card_html import corner
+from helpers.interview.quiz import Quiz
+
+__all__ = ["Quiz", "corner", "load_all", "load_bank"]

@@ -1,10 +1,8 @@
-"""The bank as Anki decks, one a topic: a note a card, and one more where a number is asked for.
+"""Exports the interview cards as Anki decks, one per topic: one note per card, and one more if it asks for a number.
 
-Each note has a guid of its own, so that a second import updates and never doubles. The options of a card that has some
-are folded below its question; the fields are those of the first deck ever written, since Anki would take others for
-another kind of note.
-
-genanki is imported only when a deck is written.
+Each note has a fixed guid, so importing a second time updates notes and never doubles them. The fields must stay those
+of the first deck ever written, because Anki would take others for another kind of note. The options of a card that has
+some are folded below its question. genanki is imported only when a deck is written.
 """
 
 from __future__ import annotations
@@ -26,12 +24,10 @@ from typing import Any
 
 from helpers.interview.answers import LETTERS
 from helpers.interview.bank_file import load_all
-from helpers.interview.cards import Card, Source
-from helpers.interview.links import place
-from helpers.interview.render import inline, paragraphs
-from helpers.interview.words import say, topic_name
-from helpers.learner import words
+from helpers.interview.card_html import inline, paragraphs, source_link
+from helpers.interview.cards import Card, Publication, topic_name, words
 from helpers.learner.words import LANGUAGES, Words
+from helpers.learner.words import language as chosen_language
 
 DECK, MODEL = 1_784_302_951, 1_784_302_952  # chosen once; another number would be another deck in Anki
 NAME = "Rank by Rank · interview"
@@ -67,41 +63,36 @@ code { font: 0.92em ui-monospace, Menlo, Consolas, monospace; background: rgba(1
 
 
 def export(path: str | os.PathLike, cards: Iterable[Card] | None = None, language: str = "both") -> int:
-    """Write the cards, all where None, as `path`, an .apkg file; returns the number of notes, in a deck a topic.
+    """Write the cards (all cards if None) to `path`, an .apkg file; returns the number of notes.
 
-    language: one of LANGUAGES, or "both". An earlier deck of ours is replaced, another file never. Raises ValueError
-    for a name, a language or no cards, OSError where the file cannot be written.
+    language: one of LANGUAGES, or "both". An earlier deck of this course is replaced, another file never. Raises
+    ValueError for a wrong name or language and for no cards, OSError where the file cannot be written.
     """
-    languages = tuple(LANGUAGES) if language == "both" else (words.language(language),)
+    languages = tuple(LANGUAGES) if language == "both" else (chosen_language(language),)
     path = checked_name(path, languages[0])
     cards = tuple(load_all() if cards is None else cards)
     if not cards:
-        raise ValueError(say("nothing_to_export", languages[0]))
+        raise ValueError(words("nothing_to_export", languages[0]))
     import genanki
 
-    decks = {"": genanki.Deck(DECK, NAME, say("deck_about", languages[0]))}
-    model = genanki.Model(
-        MODEL,
-        NAME,
-        fields=[{"name": name} for name in FIELDS],
-        templates=[{"name": "Card", "qfmt": FRONT, "afmt": BACK}],
-        css=STYLE,
-    )
+    decks = {"": genanki.Deck(DECK, NAME, words("deck_about", languages[0]))}
+    fields, templates = [{"name": name} for name in FIELDS], [{"name": "Card", "qfmt": FRONT, "afmt": BACK}]
+    model = genanki.Model(MODEL, NAME, fields=fields, templates=templates, css=STYLE)
     for card in cards:
         if card.topic not in decks:
             name = f"{NAME}::{topic_name(card.topic, languages[0])}"
-            decks[card.topic] = genanki.Deck(_deck_of(card.topic), name)
-        for form, fields in _notes(card, languages):
+            decks[card.topic] = genanki.Deck(_deck_number(card.topic), name)
+        for form, contents in _notes(card, languages):
             tags = [f"topic::{card.topic}", f"level::{card.level}", *([f"form::{form}"] if form else [])]
             tags += ["archive"] * card.archive
             guid = genanki.guid_for("rank-by-rank", card.id, *filter(None, [form]))
-            decks[card.topic].add_note(genanki.Note(model, fields, guid=guid, tags=tags))
+            decks[card.topic].add_note(genanki.Note(model, contents, guid=guid, tags=tags))
     _write(genanki.Package(list(decks.values())), path)
     return sum(len(deck.notes) for deck in decks.values())
 
 
-def _deck_of(topic: str) -> int:
-    """A number that is the same in every export, whatever topics came before."""
+def _deck_number(topic: str) -> int:
+    """The number of a topic's deck, the same in every export whatever other topics are in it."""
     return DECK + 1 + zlib.crc32(topic.encode())
 
 
@@ -112,7 +103,7 @@ def _notes(card: Card, languages: tuple[str, ...]) -> Iterator[tuple[str, list[s
 
 
 def number_fields(card: Card, languages: tuple[str, ...]) -> list[str]:
-    """The same fields, with the number asked for and its answer before the card's."""
+    """The fields of the note that asks for the number: the same, with this question and answer before the card's."""
     fields = note_fields(card, languages)
     how = f" = {html.escape(card.predict.how)}" if card.predict.how else ""
     fields[0] = _in_all([card.predict.ask], languages)
@@ -123,13 +114,13 @@ def number_fields(card: Card, languages: tuple[str, ...]) -> list[str]:
 
 def note_fields(card: Card, languages: tuple[str, ...]) -> list[str]:
     """The HTML of each field of FIELDS; an empty one is not shown."""
-    text, address = place(card.shown_by, "notebooks/", language=languages[0])
+    text, address = source_link(card.shown_by, "notebooks/", language=languages[0])
     name = html.escape(text)
-    if isinstance(card.shown_by, Source):
+    if isinstance(card.shown_by, Publication):
         name = f'<a href="{html.escape(address)}">{name}</a>'
     else:
         name += f" <code>{html.escape(address)}</code>"
-    shown = say("shown_by", languages[0], place=name)
+    shown = words("shown_by", languages[0], place=name)
     right = f"<p><b>{html.escape(_letter_of_right(card))})</b></p>" if card.choices else ""
     return [
         _in_all([card.question], languages) + _options(card, languages),
@@ -143,7 +134,7 @@ def note_fields(card: Card, languages: tuple[str, ...]) -> list[str]:
 
 
 def _shuffled(card: Card) -> list[Words]:
-    """The options in an order that is the card's own, the same in each export."""
+    """The options in a random order that depends on the card only, so each export has the same."""
     options = [card.choices.right, *card.choices.wrong]
     random.Random(card.id).shuffle(options)
     return options
@@ -154,13 +145,13 @@ def _letter_of_right(card: Card) -> str:
 
 
 def _options(card: Card, languages: tuple[str, ...]) -> str:
-    """Folded: whoever wants to answer freely does not see them."""
+    """The options, folded, so that a learner who wants to answer freely does not see them."""
     if not card.choices:
         return ""
     blocks = []
     for language in languages:
         lines = "".join(f"<li>{inline(option.in_(language))}</li>" for option in _shuffled(card))
-        title = html.escape(say("options", language))
+        title = html.escape(words("options", language))
         blocks.append(f'<details lang="{language}"><summary>{title}</summary><ol type="a">{lines}</ol></details>')
     return "".join(blocks)
 
@@ -169,11 +160,11 @@ def checked_name(path: str | os.PathLike, language: str) -> Path:
     """The path, if a deck may be written there; raises ValueError otherwise."""
     path = Path(path).expanduser()
     if path.suffix.lower() != ".apkg" or not path.stem:
-        raise ValueError(say("not_apkg", language, path=path))
+        raise ValueError(words("not_apkg", language, path=path))
     if not path.parent.is_dir():
-        raise ValueError(say("no_folder", language, path=path.parent))
-    if path.is_dir() or path.exists() and not _is_our_deck(path):
-        raise ValueError(say("not_ours", language, path=path))
+        raise ValueError(words("no_folder", language, path=path.parent))
+    if path.is_dir() or path.exists() and not _is_exported_deck(path):
+        raise ValueError(words("not_ours", language, path=path))
     return path
 
 
@@ -189,15 +180,15 @@ def _in_one(texts: tuple[Words, ...], language: str, label: str) -> str:
     if not label:
         body = "".join(paragraphs(text.in_(language)) for text in texts)
         return f'<div lang="{language}">{body}</div>'
-    name = f'<span class="label">{say(label, language)}{say("colon", language)}</span>'
-    body = say("between", language).join(inline(text.in_(language)) for text in texts)
+    name = f'<span class="label">{words(label, language)}{words("colon", language)}</span>'
+    body = words("between", language).join(inline(text.in_(language)) for text in texts)
     return f'<div lang="{language}">{name}{body}</div>'
 
 
 def _write(package: Any, path: Path) -> None:
-    """The deck beside its place, then moved there: a full disk leaves the earlier one as it was.
+    """Write the deck to a temporary file in the same folder and rename it, so a full disk leaves the earlier deck.
 
-    Not `Package.write_to_file`, which leaves its database in the folder for temporary files.
+    `Package.write_to_file` is not used because it leaves its database in the folder for temporary files.
     """
     with tempfile.TemporaryDirectory() as folder:
         database = Path(folder) / "collection.anki2"
@@ -218,7 +209,7 @@ def _write(package: Any, path: Path) -> None:
                 os.unlink(name)
 
 
-def _is_our_deck(path: Path) -> bool:
+def _is_exported_deck(path: Path) -> bool:
     """Whether the file is a deck that `export` wrote."""
     try:
         with zipfile.ZipFile(path) as file, tempfile.TemporaryDirectory() as folder:

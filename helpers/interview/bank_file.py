@@ -1,52 +1,33 @@
-"""Reading `bank/NN_topic.yaml` into cards. Everything wrong in a file is one sentence: file, line, field, fix.
+"""Reads the interview cards from `bank/*.yaml`, and provides the readers of YAML fields that this package shares.
 
-The format is written down in `bank/FORMAT.md`. YAML is imported when a bank is first read, so that importing this
-module costs nothing.
+Everything wrong in a file becomes one ValueError with file, line, field and how to fix it. `bank/FORMAT.md` describes
+the format. `read_entries` and `read_record` also read the glossary, the myths, the drills and the rounds. YAML is
+imported when a file is first read, because importing this module should cost nothing.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from helpers.interview.cards import LEVELS, Card, Cell, Check, Choices, Prediction, Source
+from helpers.interview.cards import LEVELS, Card, Check, Choices, NotebookCell, Prediction, Publication
 from helpers.learner.words import LANGUAGES, Words
 
 BANK = Path(__file__).parent / "bank"
-CARD_FIELDS = {"required": ("id", "level", "question", "answer", "shown_by")}
-CARD_FIELDS["known"] = (
-    *CARD_FIELDS["required"],
-    "longer",
-    "usual_mistake",
-    "follow_ups",
-    "verify",
-    "choices",
-    "predict",
-    "archive",
-)
-CHECK_FIELDS = {
-    "required": ("call", "value", "says"),
-    "known": ("call", "value", "says", "args", "kwargs", "attribute"),
-}
-PREDICTION_FIELDS = {"required": ("ask", "says"), "known": ("ask", "says", "tolerance", "how")}
-NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+CARD_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
-MARK = r"[\u3000-\u303f\uff00-\uff0f\uff1a-\uff20]"  # 。、「 ，：（ and the like
+CHINESE_MARK = r"[\u3000-\u303f\uff00-\uff0f\uff1a-\uff20]"  # 。、「 ，：（ and the like
 WIDE = r"[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]"
-JOIN = re.compile(
-    rf"({WIDE}(?:\*\*)?)\s*\n\s*(?=(?:\*\*)?{WIDE})|({MARK}(?:\*\*)?)\s*\n\s*|\s*\n\s*(?=(?:\*\*)?{MARK})"
+LINE_BREAK = re.compile(  # between two wide characters or beside a Chinese mark, a line break is no space
+    rf"({WIDE}(?:\*\*)?)\s*\n\s*(?=(?:\*\*)?{WIDE})|({CHINESE_MARK}(?:\*\*)?)\s*\n\s*|\s*\n\s*(?=(?:\*\*)?{CHINESE_MARK})"
 )
+Reader = Callable[[Any, str, str], Any]  # (value, where it stands, name of the field) -> the value as Python has it
 
 
-class Fields(dict):
-    """A YAML mapping that remembers its line and its file, to say where something is wrong."""
-
-    where: str = ""
-
-
+# -- the bank --------------------------------------------------------------------------------------------------------
 def chapters(folder: Path = BANK) -> list[str]:
     """Names of the chapters that have a bank, in order: ["00_start_here", ...]."""
     return sorted(path.stem for path in Path(folder).glob("*.yaml"))
@@ -61,12 +42,23 @@ def load_bank(chapter: str, folder: Path = BANK) -> tuple[Card, ...]:
     if not path.exists():
         raise ValueError(f"there is no bank for {chapter!r}; the chapters with one are {', '.join(chapters(folder))}")
     state = path.stat()
-    return _cards_of(path, (state.st_mtime_ns, state.st_size))
+    return _load_file(path, (state.st_mtime_ns, state.st_size))
+
+
+def load_all(folder: Path = BANK) -> tuple[Card, ...]:
+    """Every card of every chapter. Raises ValueError when two cards share an id."""
+    cards = [card for chapter in chapters(folder) for card in load_bank(chapter, folder)]
+    seen: dict[str, Card] = {}
+    for card in cards:
+        if card.id in seen:
+            raise ValueError(f"{card.where}: the id {card.id!r} is taken by {seen[card.id].where}; choose another")
+        seen[card.id] = card
+    return tuple(cards)
 
 
 @functools.lru_cache(maxsize=64)
-def _cards_of(path: Path, state: tuple[int, int]) -> tuple[Card, ...]:
-    """The cards of a file, read once for each state of it: a notebook asks for the bank in one cell after the other."""
+def _load_file(path: Path, state: tuple[int, int]) -> tuple[Card, ...]:
+    """The cards of a file. `state` is its time and size: a file that has not changed is not read again."""
     document, chapter = read_yaml(path), path.stem
     if not isinstance(document, Fields) or set(document) != {"chapter", "cards"}:
         raise ValueError(f"{path.name}: the file must hold exactly `chapter:` and `cards:` at its top")
@@ -78,38 +70,15 @@ def _cards_of(path: Path, state: tuple[int, int]) -> tuple[Card, ...]:
     return tuple(read_card(fields, path.name) for fields in document["cards"])
 
 
-def load_all(folder: Path = BANK) -> tuple[Card, ...]:
-    """Every card of every chapter; raises ValueError when two cards share an id."""
-    cards = [card for chapter in chapters(folder) for card in load_bank(chapter, folder)]
-    seen: dict[str, Card] = {}
-    for card in cards:
-        if card.id in seen:
-            raise ValueError(f"{card.where}: the id {card.id!r} is taken by {seen[card.id].where}; choose another")
-        seen[card.id] = card
-    return tuple(cards)
+# -- a file ----------------------------------------------------------------------------------------------------------
+class Fields(dict):
+    """A YAML mapping that remembers its line in the file, so that an error can name it."""
 
-
-def read_entries(
-    path: Path, under: str, read: Callable[[Any, str], Any], called: Callable[[Any], Iterable[str]]
-) -> tuple[Any, ...]:
-    """The entries of a file that holds one list under `under`: each is `read(fields, where)`, and no two that
-    `called` gives the same name. Raises ValueError with file and line."""
-    document = read_yaml(path)
-    if not isinstance(document, dict) or set(document) != {under} or not isinstance(document[under], list):
-        raise ValueError(f"{path.name}: the file must hold a list under `{under}:` and nothing else")
-    entries, taken = [], {}
-    for fields in document[under]:
-        where = f"{path.name} {getattr(fields, 'where', '')}".strip()
-        entries.append(read(fields, where))
-        for name in called(entries[-1]):
-            if name.casefold() in taken:
-                raise ValueError(f"{where}: {name!r} is taken by {taken[name.casefold()]}; choose another")
-            taken[name.casefold()] = where
-    return tuple(entries)
+    where: str = ""
 
 
 def read_yaml(path: Path) -> Any:
-    """The file as Python data, each mapping a `Fields`; raises ValueError where the YAML itself is broken."""
+    """The file as Python data, in which each mapping is a `Fields`. Raises ValueError where the YAML is broken."""
     import yaml
 
     try:
@@ -142,56 +111,100 @@ def _loader_class() -> type:
     return BankLoader
 
 
-def read_card(fields: Any, file: str) -> Card:
-    """One card from its YAML mapping; raises ValueError with file, line and field."""
-    where = f"{file} {getattr(fields, 'where', '')}".strip()
-    check_fields(fields, CARD_FIELDS, where, "card")
-    if not isinstance(fields["id"], str) or not NAME.fullmatch(fields["id"]):
-        raise ValueError(f"{where}: `id` is {fields['id']!r}; use lower case letters, digits and hyphens")
-    where = f"{where} ({fields['id']})"
-    if fields["level"] not in LEVELS:
-        raise ValueError(f"{where}: `level` is {fields['level']!r}; it must be one of {', '.join(LEVELS)}")
-    if fields.get("archive", True) is not True:
-        raise ValueError(f"{where}: `archive` is {fields['archive']!r}; write true, or leave it out")
-    optional = {name: read_text(fields[name], where, name) for name in ("longer", "usual_mistake") if name in fields}
-    verify = tuple(read_check(item, where) for item in read_list(fields, "verify", where))
-    return Card(
-        id=fields["id"],
-        chapter=Path(file).stem,
-        level=fields["level"],
-        question=read_text(fields["question"], where, "question"),
-        answer=read_text(fields["answer"], where, "answer"),
-        shown_by=read_shown_by(fields["shown_by"], where),
-        follow_ups=tuple(read_text(item, where, "follow_ups") for item in read_list(fields, "follow_ups", where)),
-        verify=verify,
-        choices=read_choices(fields["choices"], where) if "choices" in fields else None,
-        predict=read_prediction(fields["predict"], verify, where) if "predict" in fields else None,
-        archive="archive" in fields,
-        where=where,
-        **optional,
-    )
+def read_entries(
+    path: Path, key: str, read: Callable[[Any, str], Any], names_of: Callable[[Any], Iterable[str]]
+) -> tuple[Any, ...]:
+    """The entries of a file that holds one list under `key`, each read by `read(fields, where)`.
+
+    Raises ValueError with file and line where an entry is wrong, and where two entries share one of the names that
+    `names_of` returns.
+    """
+    document = read_yaml(path)
+    if not isinstance(document, dict) or set(document) != {key} or not isinstance(document[key], list):
+        raise ValueError(f"{path.name}: the file must hold a list under `{key}:` and nothing else")
+    entries, taken = [], {}
+    for fields in document[key]:
+        where = line_of(fields, path.name)
+        entries.append(read(fields, where))
+        for name in names_of(entries[-1]):
+            if name.casefold() in taken:
+                raise ValueError(f"{where}: {name!r} is taken by {taken[name.casefold()]}; choose another")
+            taken[name.casefold()] = where
+    return tuple(entries)
 
 
-def check_fields(fields: Any, names: dict[str, tuple[str, ...]], where: str, what: str) -> None:
-    """Raise ValueError when a mapping lacks a required field or has one that nobody reads."""
+def line_of(fields: Any, file: str) -> str:
+    """ "file.yaml line 7" for a mapping of this file."""
+    return f"{file} {getattr(fields, 'where', '')}".strip()
+
+
+# -- a mapping -------------------------------------------------------------------------------------------------------
+def read_record(
+    fields: Any,
+    readers: Mapping[str, Reader],
+    where: str,
+    what: str,
+    *,
+    optional: Collection[str] = (),
+    name: str = "",
+    label: str = "",
+) -> dict[str, Any]:
+    """The fields of one YAML mapping, each as its reader returns it, and `where` the mapping stands.
+
+    readers: the known fields, of which all but the `optional` ones are required. what: how an error calls the mapping.
+    name: the field by which errors call the mapping, "" for none; label: a word before it. Raises ValueError where a
+    field is missing, unknown or refused by its reader.
+    """
+    check_fields(fields, [key for key in readers if key not in optional], readers, where, what)
+    if name:
+        readers[name](fields[name], where, name)
+        where = f"{where} ({label}{fields[name]})"
+    read = {key: reader(fields[key], where, key) for key, reader in readers.items() if key in fields}
+    return read | {"where": where}
+
+
+def check_fields(fields: Any, required: Iterable[str], known: Iterable[str], where: str, what: str) -> None:
+    """Raise ValueError when a mapping lacks a required field or has one that is not known."""
     if not isinstance(fields, dict):
-        raise ValueError(f"{where}: a {what} must be a mapping with the fields {', '.join(names['required'])}")
-    for name in names["required"]:
+        raise ValueError(f"{where}: a {what} must be a mapping with the fields {', '.join(required)}")
+    for name in required:
         if name not in fields:
             raise ValueError(f"{where}: the field `{name}` of this {what} is missing; add it (see bank/FORMAT.md)")
-    unknown = sorted(str(name) for name in set(fields) - set(names["known"]))
-    if unknown:
-        raise ValueError(
-            f"{where}: `{unknown[0]}` is no field of a {what}; the known ones are {', '.join(names['known'])}"
-        )
+    if unknown := sorted(str(name) for name in set(fields) - set(known)):
+        raise ValueError(f"{where}: `{unknown[0]}` is no field of a {what}; the known ones are {', '.join(known)}")
 
 
-def read_list(fields: dict, name: str, where: str) -> list:
-    """An optional list field."""
-    items = fields.get(name, [])
-    if not isinstance(items, list):
+# -- a field: each reader gets (value, where, name of the field) -----------------------------------------------------
+def read_as_is(value: Any, where: str, name: str) -> Any:
+    """The value itself."""
+    return value
+
+
+def read_string(value: Any, where: str, name: str) -> str:
+    """A text that is the same in every language; a number becomes its digits."""
+    return str(value)
+
+
+def read_code(value: Any, where: str, name: str) -> str:
+    """Code or what it prints, without the line breaks around it."""
+    return str(value).strip("\n")
+
+
+def read_items(value: Any, where: str, name: str) -> list:
+    """A list."""
+    if not isinstance(value, list):
         raise ValueError(f"{where}: `{name}` must be a list; start each entry with a hyphen")
-    return items
+    return value
+
+
+def read_strings(value: Any, where: str, name: str) -> tuple[str, ...]:
+    """A list of texts that are the same in every language."""
+    return tuple(map(str, read_items(value, where, name)))
+
+
+def read_texts(value: Any, where: str, name: str) -> tuple[Words, ...]:
+    """A list of texts in both languages."""
+    return tuple(read_text(item, where, name) for item in read_items(value, where, name))
 
 
 def read_text(value: Any, where: str, name: str) -> Words:
@@ -209,51 +222,85 @@ def read_text(value: Any, where: str, name: str) -> Words:
     return Words(**value).map(unfold)
 
 
+def one_of(*known: str) -> Reader:
+    """A reader of one of these names."""
+
+    def read(value: Any, where: str, name: str) -> str:
+        if value not in known:
+            raise ValueError(f"{where}: `{name}` is {value!r}; it must be one of {', '.join(known)}")
+        return value
+
+    return read
+
+
 def unfold(text: str) -> str:
-    """Lines of a paragraph joined: with a space, or with nothing between Chinese characters, bold ones too, and beside
-    a full-width mark, which brings its own space."""
+    """Each paragraph as one line.
+
+    Lines are joined with a space, but with nothing between Chinese characters and beside a full-width mark, which
+    brings its own space.
+    """
     paragraphs = re.split(r"\n\s*\n", text.strip()) if "\n" in text else [text]
-    joined = [JOIN.sub(lambda found: found[1] or found[2] or "", paragraph) for paragraph in paragraphs]
+    joined = [LINE_BREAK.sub(lambda match: match[1] or match[2] or "", paragraph) for paragraph in paragraphs]
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in joined)
 
 
-def read_shown_by(value: Any, where: str) -> Cell | Source:
-    """The cell or the source that shows the answer."""
+def read_shown_by(value: Any, where: str, name: str = "shown_by") -> NotebookCell | Publication:
+    """The cell, "03_ddp#prove", or the publication, with `source` and `url`, that shows the answer."""
     if isinstance(value, dict) and set(value) == {"source", "url"}:
-        return Source(source=str(value["source"]), url=str(value["url"]))
+        return Publication(source=str(value["source"]), url=str(value["url"]))
     notebook, hash_sign, anchor = str(value).partition("#")
     if isinstance(value, dict) or not (notebook and hash_sign and anchor):
         raise ValueError(
             f"{where}: `shown_by` is {value!r}; write notebook#cell, such as 03_ddp#prove, "
             "or a mapping with `source:` and `url:`"
         )
-    return Cell(notebook=notebook, anchor=anchor)
+    return NotebookCell(notebook=notebook, anchor=anchor)
+
+
+# -- a card ----------------------------------------------------------------------------------------------------------
+def read_card(fields: Any, file: str) -> Card:
+    """One card from its YAML mapping. Raises ValueError with file, line and field."""
+    card = read_record(fields, CARD_READERS, line_of(fields, file), "card", optional=OPTIONAL_IN_CARD, name="id")
+    if "predict" in card:
+        card["predict"] = read_prediction(card["predict"], card.get("verify", ()), card["where"])
+    return Card(chapter=Path(file).stem, **card)
+
+
+def _read_card_id(value: Any, where: str, name: str) -> str:
+    if not isinstance(value, str) or not CARD_ID.fullmatch(value):
+        raise ValueError(f"{where}: `id` is {value!r}; use lower case letters, digits and hyphens")
+    return value
+
+
+def _read_archive(value: Any, where: str, name: str) -> bool:
+    if value is not True:
+        raise ValueError(f"{where}: `archive` is {value!r}; write true, or leave it out")
+    return value
+
+
+def _read_verify(value: Any, where: str, name: str) -> tuple[Check, ...]:
+    return tuple(read_check(item, where) for item in read_items(value, where, name))
 
 
 def read_check(fields: Any, where: str) -> Check:
-    """One entry of `verify`."""
-    check_fields(fields, CHECK_FIELDS, where, "check under `verify`")
-    if not str(fields["call"]).startswith("helpers."):
-        raise ValueError(f"{where}: `verify.call` is {fields['call']!r}; it must be a dotted name under helpers.")
-    if isinstance(fields["value"], bool) or not isinstance(fields["value"], int | float):
-        raise ValueError(f"{where}: `verify.value` is {fields['value']!r}; it must be the number that the call returns")
-    if not isinstance(fields.get("args", []), list) or not isinstance(fields.get("kwargs", {}), dict):
+    """One entry of `verify`: a number in the answer, and the call that computes it."""
+    check = read_record(fields, CHECK_READERS, where, "check under `verify`", optional=("args", "kwargs", "attribute"))
+    args, kwargs = check.get("args", []), check.get("kwargs", {})
+    if not str(check["call"]).startswith("helpers."):
+        raise ValueError(f"{where}: `verify.call` is {check['call']!r}; it must be a dotted name under helpers.")
+    if not _is_number(check["value"]):
+        raise ValueError(f"{where}: `verify.value` is {check['value']!r}; it must be the number that the call returns")
+    if not isinstance(args, list) or not isinstance(kwargs, dict):
         raise ValueError(f"{where}: `verify.args` must be a list and `verify.kwargs` a mapping")
-    return Check(
-        call=fields["call"],
-        value=fields["value"],
-        says=str(fields["says"]),
-        args=tuple(fields.get("args", [])),
-        kwargs=dict(fields.get("kwargs", {})),
-        attribute=fields.get("attribute"),
-    )
+    del check["where"]
+    return Check(**check | {"args": tuple(args), "kwargs": dict(kwargs)})
 
 
-def read_choices(fields: Any, where: str) -> Choices:
+def read_choices(fields: Any, where: str, name: str = "choices") -> Choices:
     """The card as multiple choice: one right answer and two to four wrong ones, no two alike."""
     if not isinstance(fields, dict) or set(fields) != {"right", "wrong"}:
         raise ValueError(f"{where}: `choices` must hold `right:` and `wrong:` and nothing else")
-    wrong = tuple(read_text(item, where, "choices.wrong") for item in read_list(fields, "wrong", where))
+    wrong = tuple(read_text(item, where, "choices.wrong") for item in read_items(fields["wrong"], where, "wrong"))
     if not 2 <= len(wrong) <= 4:
         raise ValueError(f"{where}: `choices.wrong` has {len(wrong)} entries; write two to four")
     right = read_text(fields["right"], where, "choices.right")
@@ -266,13 +313,28 @@ def read_choices(fields: Any, where: str) -> Choices:
 
 def read_prediction(fields: Any, verify: tuple[Check, ...], where: str) -> Prediction:
     """The card as "predict the number": a number that one of its checks holds, and how far a guess may be off."""
-    check_fields(fields, PREDICTION_FIELDS, where, "question under `predict`")
+    known = ("ask", "says", "tolerance", "how")
+    check_fields(fields, known[:2], known, where, "question under `predict`")
     says, tolerance = str(fields["says"]), fields.get("tolerance", 0.05)
     if says not in [check.says for check in verify]:
         raise ValueError(f"{where}: `predict.says` is {says!r}, which no check under `verify` says; add that check")
-    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 <= tolerance < 1:
+    if not _is_number(tolerance) or not 0 <= tolerance < 1:
         raise ValueError(
             f"{where}: `predict.tolerance` is {tolerance!r}; write a share from 0 to below 1, such as 0.05"
         )
     ask, how = read_text(fields["ask"], where, "predict.ask"), str(fields.get("how", ""))
     return Prediction(ask=ask, says=says, tolerance=float(tolerance), how=how)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)  # True is an int in Python
+
+
+CARD_READERS = {
+    "id": _read_card_id, "level": one_of(*LEVELS), "question": read_text, "answer": read_text,
+    "shown_by": read_shown_by, "longer": read_text, "usual_mistake": read_text, "follow_ups": read_texts,
+    "verify": _read_verify, "choices": read_choices, "predict": read_as_is, "archive": _read_archive,
+}  # fmt: skip
+OPTIONAL_IN_CARD = ("longer", "usual_mistake", "follow_ups", "verify", "choices", "predict", "archive")
+CHECK_READERS = {"call": read_as_is, "value": read_as_is, "says": read_string, "args": read_as_is, "kwargs": read_as_is}
+CHECK_READERS |= {"attribute": read_as_is}

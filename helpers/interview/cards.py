@@ -1,22 +1,56 @@
-"""Interview cards: what a card is. Plain frozen data; reading a bank file stands in `bank_file.py`."""
+"""Defines an interview card as frozen records, and computes the numbers in its answer to check what the answer says.
+
+`bank_file.py` reads cards from YAML. `words` are the sentences of the quiz, from helpers/learner/words/quiz.yaml.
+"""
 
 from __future__ import annotations
 
+import importlib
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
-from helpers.learner.words import Words
+from helpers.learner.words import LANGUAGES, Words, book
 
 LEVELS = ("junior", "senior", "staff")
+RATINGS = ("again", "hard", "good", "easy")  # in the order of fsrs.Rating, from 1
+UNITS = {  # of a printed number -> bytes, seconds, bytes per second, or a plain ratio
+    "": 1.0, "x": 1.0, "×": 1.0, "%": 0.01,
+    "B": 1.0, "byte": 1.0, "bytes": 1.0,
+    "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
+    "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
+    "GB/s": 1e9, "s": 1.0, "ms": 1e-3, "µs": 1e-6, "us": 1e-6, "min": 60.0, "h": 3600.0,
+}  # fmt: skip
+PRINTED_NUMBER = re.compile(r"(?P<number>-?[0-9][0-9,]*(?:\.(?P<decimals>[0-9]+))?)\s*(?P<unit>[^\s0-9]*)")
+words = book("quiz")  # words("rated", language, rating="good")
 
 
 def topic_of(chapter: str) -> str:
-    """A chapter's name without its number: "ddp" for "03_ddp"; other names as they are."""
+    """A chapter's name without its number: "ddp" for "03_ddp". Other names stay as they are."""
     return chapter.lstrip("0123456789_") or chapter
 
 
+def topic_name(topic: str, language: str) -> str:
+    """A topic in the reader's language: "tensor_parallel" or 张量并行. A topic without a translation stays as it is."""
+    return words(f"topics.{topic}", language) if f"topics.{topic}" in words else topic
+
+
+def format_span(span: timedelta, language: str) -> str:
+    """The time until a card comes back, rounded: "10 min", "3 days"."""
+    minutes = max(1, round(span.total_seconds() / 60))
+    days = round(span.total_seconds() / 86400)
+    if minutes < 60:
+        return words("minutes", language, count=minutes)
+    if minutes < 60 * 20:
+        return words("hours", language, count=round(minutes / 60))
+    return words("day" if days == 1 else "days", language, count=days)
+
+
+# -- what a card consists of -----------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class NotebookCell:
     """A cell of a chapter notebook that shows the answer: the notebook's name without suffix, and a tag or cell id."""
 
     notebook: str
@@ -27,8 +61,8 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """A publication or a page of documentation that shows the answer, for what no cell of ours can run."""
+class Publication:
+    """A publication or a page of documentation that shows the answer, where no cell of the course can run it."""
 
     source: str
     url: str
@@ -41,9 +75,9 @@ class Source:
 class Check:
     """A number in an answer, with the call that computes it.
 
-    `call` is a dotted name in the package; `value` is what it must return (bytes, seconds or a
-    ratio, as that function says); `says` is how the answer prints it, for example "64.2 MB"; `attribute`, when given,
-    is read from what was returned.
+    call: the dotted name of a function in this package. value: what it must return (bytes, seconds or a ratio, as that
+    function says). says: how the answer prints the number, for example "64.2 MB". attribute: which attribute of the
+    returned object is the number, None if the returned object is.
     """
 
     call: str
@@ -64,9 +98,12 @@ class Choices:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """The card as "predict the number". `ask`: the question with everything needed to compute it; `says`: the number
-    as printed, with its unit, the same as in one of the card's checks; `tolerance`: relative, 0.05 is 5 %;
-    `how`: the computation, "4 × 8 × 2", "" where an answer has it."""
+    """The card as "predict the number".
+
+    ask: the question with everything needed to compute it. says: the number as printed, with its unit, the same as in
+    one of the card's checks. tolerance: relative, so 0.05 is 5 %. how: the computation, "4 × 8 × 2", or "" where the
+    card's answer has it.
+    """
 
     ask: Words
     says: str
@@ -76,9 +113,10 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """One question with its answer: the 30-second form in `answer`, with `longer` after it up to 3 minutes.
+    """One question with its answer.
 
-    archive: kept to look up, of what interviewers no longer ask; where it is new it comes last.
+    answer: what one says in 30 seconds; `longer` continues it up to 3 minutes. archive: interviewers no longer ask
+    this, so new cards of this kind come last. where: file, line and id, for errors.
     """
 
     id: str
@@ -86,7 +124,7 @@ class Card:
     level: str
     question: Words
     answer: Words
-    shown_by: Cell | Source
+    shown_by: NotebookCell | Publication
     longer: Words | None = None
     usual_mistake: Words | None = None
     follow_ups: tuple[Words, ...] = ()
@@ -98,10 +136,84 @@ class Card:
 
     @property
     def topic(self) -> str:
-        """What it is filtered by: the name of its file without the number, such as "ddp" or "communication"."""
+        """The name of its file without the number, such as "ddp" or "communication", by which cards are selected."""
         return topic_of(self.chapter)
 
     def full_answer(self, language: str) -> str:
         """The answer and its longer form in one string; `language` is "en" or "zh"."""
         texts = [self.answer] + ([self.longer] if self.longer else [])
         return "\n\n".join(text.in_(language) for text in texts)
+
+
+# -- whether its numbers are right -----------------------------------------------------------------------------------
+def problems(card: Card) -> list[str]:
+    """Where the card's numbers disagree with its text or its functions, one sentence each; [] when all is right."""
+    sentences = [sentence for check in card.verify for sentence in check_problems(card, check)]
+    if card.predict and card.predict.how and not rounds_to(card.predict.says, evaluate(card.predict.how)):
+        sentences.append(f"{card.where}: `predict.how` is {card.predict.how!r}, which is not {card.predict.says!r}")
+    return sentences
+
+
+def check_problems(card: Card, check: Check) -> list[str]:
+    """Where one check disagrees: its call must return `value`, `says` must round it, and both answers must print it."""
+    sentences = []
+    value = compute(check)
+    if abs(value - check.value) > 1e-9 * max(abs(value), abs(check.value)):
+        sentences.append(f"{card.where}: {check.call} returns {value!r}, the card expects {check.value!r}")
+    if not rounds_to(check.says, value):
+        sentences.append(f"{card.where}: the text says {check.says!r}, {check.call} returns {value!r}")
+    for language in LANGUAGES:
+        if not has_number(check.says, card.full_answer(language)):
+            sentences.append(f"{card.where}: the answer in `{language}` does not contain {check.says!r}")
+    return sentences
+
+
+def compute(check: Check) -> Any:
+    """What the check's call returns. Raises ValueError when the dotted name does not lead to a function."""
+    function = function_named(check.call)
+    result = function(*map(build, check.args), **{key: build(value) for key, value in check.kwargs.items()})
+    return getattr(result, check.attribute) if check.attribute else result
+
+
+def function_named(dotted: str) -> Callable[..., Any]:
+    """The function of a dotted name such as "helpers.quantities.costs.seconds". Raises ValueError for none."""
+    module_name, _, name = dotted.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"`{dotted}` cannot be called: {error}; write the full dotted name of a function") from None
+
+
+def build(argument: Any) -> Any:
+    """An argument as the call wants it: `{make: helpers.specs.Link, latency: …}` becomes the object, the rest stays."""
+    if isinstance(argument, list):
+        return [build(item) for item in argument]
+    if not isinstance(argument, dict):
+        return argument
+    values = {key: build(value) for key, value in argument.items()}
+    if "make" not in values:
+        return values
+    module_name, _, name = values.pop("make").rpartition(".")
+    return getattr(importlib.import_module(module_name), name)(**values)
+
+
+def evaluate(how: str) -> float:
+    """The value of "2 × 3/4 × 1,000,000 × 4 B", in bytes, seconds or as a plain number. Raises ValueError otherwise."""
+    match = re.fullmatch(r"([0-9.,+\-×/() ]+?)\s*([A-Za-zµ%/]*)", how)
+    if not match or match[2] not in UNITS:
+        raise ValueError(f"`how` is {how!r}; write numbers, + - × / and brackets, and at the end a unit")
+    return eval(match[1].replace(",", "").replace("×", "*")) * UNITS[match[2]]
+
+
+def rounds_to(printed: str, value: float) -> bool:
+    """Whether a printed number such as "64.2 MB" is `value` rounded to the digits that it shows."""
+    match = PRINTED_NUMBER.fullmatch(printed.strip())
+    if not match or match["unit"] not in UNITS:
+        raise ValueError(f"`says` is {printed!r}; write a number and a unit out of {', '.join(filter(None, UNITS))}")
+    half_digit = 0.5 * 10.0 ** -len(match["decimals"] or "")
+    return abs(float(match["number"].replace(",", "")) - value / UNITS[match["unit"]]) <= half_digit * (1 + 1e-9)
+
+
+def has_number(printed: str, text: str) -> bool:
+    """Whether the printed number stands in the text on its own: "4 MB" does not stand in "64 MB"."""
+    return re.search(r"(?<![0-9.,])" + re.escape(printed.strip()) + r"(?![0-9A-Za-z]|[.,][0-9])", text) is not None

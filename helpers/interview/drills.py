@@ -1,7 +1,8 @@
-"""Whiteboard drills: "write it in 15 minutes". Most are tasks of a lab, some stand here alone; the check is handed in.
+"""Defines the whiteboard drills ("write it in 15 minutes") and runs one attempt at a drill against a stopwatch.
 
-A Drill is data from `drills.yaml`. An Attempt is one try at it: a clock, answers, what the check said. Nothing here
-imports torch: `check` is any function `(key, answer) -> verdict`, such as `helpers.grading.grade`.
+A `Drill` is data from `drills.yaml`; most drills are tasks of a lab. An `Attempt` has a clock, the answers and what the
+check said. Nothing here imports torch: the check is any function `(key, answer) -> verdict` that the caller passes,
+such as `helpers.grading.grade`.
 """
 
 from __future__ import annotations
@@ -10,29 +11,83 @@ import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from helpers.interview import bank_file
-from helpers.interview.cards import Cell, Source, topic_of
-from helpers.interview.links import cell_address, place
-from helpers.interview.stopwatch import Now, Stopwatch, clock_text
-from helpers.interview.words import say
-from helpers.learner import progress, words
+from helpers.interview.bank_file import read_as_is, read_entries, read_record, read_shown_by, read_text, read_texts
+from helpers.interview.card_html import cell_address, source_link
+from helpers.interview.cards import NotebookCell, Publication, topic_of, words
+from helpers.learner import progress
 from helpers.learner.words import Words
+from helpers.learner.words import language as chosen_language
 
 FILE = Path(__file__).with_name("drills.yaml")
-FIELDS = ("key", "minutes", "title", "prompt", "counts", "stub", "explained_by")
-OWN = ("topic", "answer")  # of a drill that is no task of a lab
-Judge = Callable[[str, Any], Any]
+WITHOUT_LAB = ("topic", "answer")  # the fields that only a drill which is no task of a lab has, and must have
+READERS = {
+    "key": read_as_is, "minutes": lambda value, where, name: int(value), "title": read_text, "prompt": read_text,
+    "counts": read_texts, "stub": read_as_is, "explained_by": read_shown_by, "topic": read_as_is, "answer": read_as_is,
+}  # fmt: skip
+Judge = Callable[[str, Any], Any]  # (key of the drill, answer) -> verdict
+Now = Callable[[], datetime]
 
 
+# -- the clock -------------------------------------------------------------------------------------------------------
+def utc_now() -> datetime:
+    """The time of this machine, with its time zone."""
+    return datetime.now(UTC)
+
+
+class Stopwatch:
+    """Measures the time since `begin()` against a limit in seconds. It never stops anybody.
+
+    now: returns the time as a datetime with a time zone; the machine's clock if None.
+    """
+
+    def __init__(self, limit: float, now: Now | None = None):
+        self.limit, self._now = limit, now or utc_now
+        self.began: datetime | None = None
+        self.ended: datetime | None = None
+
+    def begin(self) -> None:
+        """Start, once; a second call changes nothing."""
+        self.began = self.began or self._now()
+
+    def stop(self) -> None:
+        """Stop, once."""
+        if self.began is not None:
+            self.ended = self.ended or self._now()
+
+    @property
+    def is_running(self) -> bool:
+        return self.began is not None and self.ended is None
+
+    @property
+    def seconds(self) -> float:
+        """From the beginning to the stop, or to now; 0 before. Never negative, even if the machine's clock jumps."""
+        if self.began is None:
+            return 0.0
+        return max(0.0, ((self.ended or self._now()) - self.began).total_seconds())
+
+    @property
+    def is_over(self) -> bool:
+        return self.seconds > self.limit
+
+
+def clock_text(seconds: float) -> str:
+    """Seconds as on a clock: 75 as "1:15"."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes}:{rest:02}"
+
+
+# -- drills ----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Drill:
-    """One thing to write. key: of the task; minutes: to write it in; counts: what is checked. topic: as of a card.
+    """One program to write.
 
-    stub: Python text that runs as it is: imports, what is given, and the signature to fill. answer: a right one, of a
-    drill that is no task of a lab; "" where the lab has it.
+    key: of the task. minutes: how long it may take. counts: what is checked. stub: Python text that runs as it is, with
+    the imports, what is given, and the signature to fill. topic: as of a card. answer: a right one, if the drill is no
+    task of a lab; "" where the lab has it.
     """
 
     key: str
@@ -41,88 +96,83 @@ class Drill:
     prompt: Words
     counts: tuple[Words, ...]
     stub: str
-    explained_by: Cell | Source
+    explained_by: NotebookCell | Publication
     topic: str
     answer: str = ""
 
     @property
     def name(self) -> str:
-        """Of the function or class to write: the last one that the stub defines at its left edge."""
+        """The name of the function or class to write: the last one that the stub defines at its left edge."""
         lines = [line.split() for line in self.stub.splitlines() if line.startswith(("def ", "class "))]
         return lines[-1][1].partition("(")[0].rstrip(":")
 
-    def places(self, base: str = "", *, language: str | None = None) -> tuple[tuple[str, str], ...]:
-        """Text and address of what explains it, and of the lab's task, if it is one. base: as in links.link."""
-        explained = place(self.explained_by, base, language=language)
+    def links(self, base: str = "", *, language: str | None = None) -> tuple[tuple[str, str], ...]:
+        """Text and address of what explains it, and of the lab's task if it is one; `base` as in `card_link`."""
+        explained = source_link(self.explained_by, base, language=language)
         if self.answer:
             return (explained,)
         lab = f"labs/{self.explained_by.notebook}.ipynb"
-        task = say("drill.place", language, key=self.key)
+        task = words("drill.place", language, key=self.key)
         address = cell_address(lab, f"{self.key.partition('.')[2]}-task", base)
         return explained, (task, address)
 
 
 def drills() -> tuple[Drill, ...]:
-    """All of them, by chapter, then those that stand in no lab."""
-    return _read(FILE)
+    """All drills, by chapter, then those that belong to no lab."""
+    return _read_file(FILE)
 
 
 def drill(key: str) -> Drill:
-    """The drill of the task "03.average". Raises ValueError, with the keys there are, for another."""
-    found = {one.key: one for one in drills()}
-    if key not in found:
-        raise ValueError(f"there is no drill {key!r}; choose one of {', '.join(found)}")
-    return found[key]
+    """The drill of the task "03.average". Raises ValueError, with the known keys, for another one."""
+    by_key = {one.key: one for one in drills()}
+    if key not in by_key:
+        raise ValueError(f"there is no drill {key!r}; choose one of {', '.join(by_key)}")
+    return by_key[key]
 
 
 @functools.cache
-def _read(path: Path) -> tuple[Drill, ...]:
-    return bank_file.read_entries(path, "drills", _drill, lambda drill: [drill.key])
+def _read_file(path: Path) -> tuple[Drill, ...]:
+    return read_entries(path, "drills", _read_drill, lambda one: [one.key])
 
 
-def _drill(fields: Any, where: str) -> Drill:
-    bank_file.check_fields(fields, {"required": FIELDS, "known": FIELDS + OWN}, where, "drill")
-    where = f"{where} ({fields['key']})"
-    given = [name for name in OWN if fields.get(name)]
-    if given and len(given) < len(OWN):
+def _read_drill(fields: Any, where: str) -> Drill:
+    values = read_record(fields, READERS, where, "drill", optional=WITHOUT_LAB, name="key")
+    where = values.pop("where")
+    given = [name for name in WITHOUT_LAB if values.get(name)]
+    if given and len(given) < len(WITHOUT_LAB):
         raise ValueError(
             f"{where}: it has `{given[0]}` alone; a drill of no lab has `topic` and `answer`, others neither"
         )
-    explained_by = bank_file.read_shown_by(fields["explained_by"], where)
-    return Drill(
-        key=fields["key"],
-        minutes=int(fields["minutes"]),
-        title=bank_file.read_text(fields["title"], where, "title"),
-        prompt=bank_file.read_text(fields["prompt"], where, "prompt"),
-        counts=tuple(bank_file.read_text(one, where, "counts") for one in fields["counts"]),
-        stub=fields["stub"],
-        explained_by=explained_by,
-        topic=fields.get("topic") or topic_of(explained_by.notebook),
-        answer=fields.get("answer", ""),
-    )
+    topic = values.get("topic") or topic_of(values["explained_by"].notebook)
+    return Drill(**values | {"topic": topic, "answer": values.get("answer", "")})
 
 
+# -- an attempt ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What one answer came to. seconds: since the clock began, None without one; note: what kept it from the file."""
+class DrillOutcome:
+    """The result of checking one answer.
+
+    seconds: since the clock began, None without a clock. output: what the answer printed, with the verdict. text: the
+    time in words. note: why the attempt could not be noted in the progress file, or "".
+    """
 
     key: str
     passed: bool
     seconds: float | None
     in_time: bool | None
-    said: str
+    output: str
     text: str
     note: str = ""
 
     def __repr__(self) -> str:
-        return "\n".join(filter(None, (self.said, self.text, self.note)))
+        return "\n".join(filter(None, (self.output, self.text, self.note)))
 
 
 class Attempt:
-    """One try at a drill. `begin()`, then `submit(answer)` until it passes; over the limit is told, not cut off.
+    """One attempt at a drill: `begin()`, then `submit(answer)` until it passes. Nothing is cut off at the time limit.
 
-    check: `(key, answer) -> verdict`, where the verdict has `passed` and `text(language)`; an exception that carries a
-    `verdict` counts as that. path: of the progress file, if not the one in the home. now: as in Stopwatch.
+    check: `(key, answer) -> verdict`, where the verdict has `passed` and `text(language)`. An exception that carries a
+    `verdict` counts as that verdict. path: of the progress file, if not the one in the home. now: as in `Stopwatch`.
     """
 
     def __init__(
@@ -134,9 +184,9 @@ class Attempt:
         path: str | os.PathLike | None = None,
         now: Now | None = None,
     ):
-        self.drill, self._check, self.language, self._path = drill, check, words.language(language), path
+        self.drill, self._check, self.language, self._path = drill, check, chosen_language(language), path
         self.watch = Stopwatch(60.0 * drill.minutes, now)
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[DrillOutcome] = []
 
     def begin(self) -> Attempt:
         """Start the clock; a second call changes nothing."""
@@ -147,33 +197,28 @@ class Attempt:
     def passed(self) -> bool:
         return any(outcome.passed for outcome in self.outcomes)
 
-    def submit(self, answer: Any) -> Outcome:
-        """Check an answer and note it. The clock stands still once one has passed.
+    def submit(self, answer: Any) -> DrillOutcome:
+        """Check an answer and note it. The clock stops at the first answer that passes.
 
-        Raises ValueError where no check was handed in.
+        Raises ValueError if the attempt has no check.
         """
         if self._check is None:
             raise ValueError("nothing here can check an answer; hand in a check, such as helpers.grading.grade")
-        seconds = self.watch.seconds if self.watch.began else None  # the check's own seconds are not the learner's
+        seconds = self.watch.seconds if self.watch.began else None  # taken before the check, which takes time itself
         verdict = _verdict(self._check, self.drill.key, answer)
         passed = bool(getattr(verdict, "passed", verdict))
         in_time = None if seconds is None else seconds <= self.watch.limit
         if passed:
             self.watch.stop()
-        outcome = Outcome(
-            key=self.drill.key,
-            passed=passed,
-            seconds=seconds,
-            in_time=in_time,
-            said=_said(verdict, self.language),
-            text=self._text(passed, seconds),
-            note=self._note(verdict, passed, seconds, in_time),
-        )
+        outcome = DrillOutcome(
+            key=self.drill.key, passed=passed, seconds=seconds, in_time=in_time, output=_output(verdict, self.language),
+            text=self._time_text(passed, seconds), note=self._note(verdict, passed, seconds, in_time),
+        )  # fmt: skip
         self.outcomes.append(outcome)
         return outcome
 
     def _note(self, verdict: Any, passed: bool, seconds: float | None, in_time: bool | None) -> str:
-        """Keep the attempt as an attempt at the lab's task; "" where that went well, or where it never ran."""
+        """Note it in the progress file as an attempt at the lab's task; "" where that went well or it never ran."""
         if not getattr(verdict, "was_tried", True):
             return ""
         more = {name: getattr(verdict, name) for name in ("mistake", "seed") if hasattr(verdict, name)}
@@ -181,24 +226,15 @@ class Attempt:
             more |= {"drill": True, "seconds": round(seconds, 1), "in_time": in_time}
         return progress.record_quietly("check", self.drill.key, passed, path=self._path, **more) or ""
 
-    def _text(self, passed: bool, seconds: float | None) -> str:
-        """The time, in words; "" without a clock."""
+    def _time_text(self, passed: bool, seconds: float | None) -> str:
+        """The time in words; "" without a clock."""
         if seconds is None:
             return ""
         limit = self.watch.limit
         name = f"drill.{'passed' if passed else 'open'}_{'in_time' if seconds <= limit else 'late'}"
-        return say(
-            name,
-            self.language,
-            used=clock_text(seconds),
-            limit=clock_text(limit),
-            left=clock_text(limit - seconds),
-            over=_over(seconds, limit),
-        )
-
-
-def _over(seconds: float, limit: float) -> str:
-    return clock_text(max(0.0, seconds - limit))
+        over = clock_text(max(0.0, seconds - limit))
+        used, left = clock_text(seconds), clock_text(limit - seconds)
+        return words(name, self.language, used=used, limit=clock_text(limit), left=left, over=over)
 
 
 def _verdict(check: Judge, key: str, answer: Any) -> Any:
@@ -210,7 +246,7 @@ def _verdict(check: Judge, key: str, answer: Any) -> Any:
         return error.verdict
 
 
-def _said(verdict: Any, language: str) -> str:
-    """What the answer printed, then the verdict as text, in the language if it knows several."""
+def _output(verdict: Any, language: str) -> str:
+    """What the answer printed, then the verdict as text, in the language if the verdict knows several."""
     text, printed = getattr(verdict, "text", None), getattr(verdict, "printed", "")
     return printed + (text(language) if callable(text) else "" if isinstance(verdict, bool) else str(verdict))

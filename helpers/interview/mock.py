@@ -1,7 +1,8 @@
-"""A mock interview: five cards and one drill against the clock, then a sheet of what was strong and what was weak.
+"""Runs a mock interview: five cards and one drill against the clock, then a sheet of strong and weak topics.
 
-The candidate speaks an answer, looks at the card's own, and rates himself or herself; ratings go to the same progress
-file as the quiz's, so a weak card comes back sooner there. Time is told, never cut off, and all can be skipped.
+The candidate speaks an answer, compares it with the card's, and rates it. Ratings go to the same progress file as the
+quiz's, so a weak card comes back sooner there. Nothing is cut off at a time limit, and everything can be skipped.
+`terminal_interviews.py` and `helpers.widgets.MockView` show it.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from typing import Any
 from helpers.interview.answers import judge_rating
 from helpers.interview.bank_file import load_all
 from helpers.interview.cards import LEVELS, Card
-from helpers.interview.deck import select
-from helpers.interview.drills import Attempt, Drill, Judge, Outcome, drills
-from helpers.interview.reviews import Journal, Review, Reviews
-from helpers.interview.sheet import Item, Sheet, card_item, drill_item
-from helpers.interview.stopwatch import Now, Stopwatch, utc_now
-from helpers.learner import progress, words
+from helpers.interview.drills import Attempt, Drill, DrillOutcome, Judge, Now, Stopwatch, drills, utc_now
+from helpers.interview.quiz import select_cards
+from helpers.interview.reviews import Review, ReviewLog, Reviews
+from helpers.interview.sheet import Sheet, SheetItem, card_item, drill_item
+from helpers.learner import progress
+from helpers.learner.words import language as chosen_language
 
 NUM_CARDS = 5
 CARD_SECONDS = 180.0
@@ -32,8 +33,9 @@ class MockInterview:
     """`begin()`, then for each card `reveal()` and `rate("good")`, then `submit(function)`; `sheet` at any time.
 
     level, topics: of the cards; nothing given: mixed. seed: the same seed and progress file give the same interview.
-    check: `(key, answer) -> verdict` for the drill, such as helpers.grading.grade. path, now: as in Quiz. cards:
-    instead of the whole bank. Raises ValueError for a level, topic or language that is not there.
+    check: `(key, answer) -> verdict` for the drill, such as helpers.grading.grade. path, now: as in `Quiz`. cards:
+    instead of the whole bank. `stage` is "ready", "card", "drill" or "over". Raises ValueError for an unknown level,
+    topic or language.
     """
 
     def __init__(
@@ -48,15 +50,15 @@ class MockInterview:
         now: Now | None = None,
         cards: Iterable[Card] | None = None,
     ):
-        self.language, self._now = words.language(language), now or utc_now
+        self.language, self._now = chosen_language(language), now or utc_now
         self.seed = secrets.randbelow(10_000) if seed is None else seed
         chance = random.Random(self.seed)
-        self._journal = Journal(path, language, self._now)
-        reviews = self._journal.read()
-        deck = load_all() if cards is None else tuple(cards)
-        wanted = select(deck, topics=topics, levels=(level,) if level else (), language=language)
+        self._log = ReviewLog(path, language, self._now)
+        reviews = self._log.read()
+        bank = load_all() if cards is None else tuple(cards)
+        wanted = select_cards(bank, topics=topics, levels=(level,) if level else (), language=language)
         self.cards = choose_cards(wanted, reviews, self._now(), chance)
-        self.drill = choose_drill({card.topic for card in wanted}, _passed(path), chance)
+        self.drill = choose_drill({card.topic for card in wanted}, _drills_passed_in_time(path), chance)
         self.attempt = Attempt(self.drill, check, language=language, path=path, now=now)
         self._watches = [Stopwatch(CARD_SECONDS, now) for _ in self.cards]
         self._ratings: list[str] = []  # of the cards that were shown: a rating, or "skipped"
@@ -64,12 +66,12 @@ class MockInterview:
 
     @property
     def card(self) -> Card | None:
-        """The card at hand, or None before, at the drill and afterwards."""
+        """The present card, or None before the first card, at the drill and afterwards."""
         return self.cards[len(self._ratings)] if self.stage == "card" else None
 
     @property
     def watch(self) -> Stopwatch | None:
-        """The clock of the card or drill at hand."""
+        """The clock of the present card or drill."""
         if self.stage == "drill":
             return self.attempt.watch
         return self._watches[len(self._ratings)] if self.stage == "card" else None
@@ -77,7 +79,7 @@ class MockInterview:
     @property
     def note(self) -> str:
         """A sentence where the progress file is damaged or cannot be written; "" otherwise."""
-        return self._journal.note
+        return self._log.note
 
     def begin(self) -> MockInterview:
         """Show the first card and start its clock; a second call changes nothing."""
@@ -86,44 +88,44 @@ class MockInterview:
         return self
 
     def reveal(self) -> Card:
-        """The answer was spoken: the card's clock stops, its own answer may be looked at."""
-        card = self._at_card("reveal()")
+        """Stop the card's clock after the answer was spoken; returns the card, whose answer may be shown now."""
+        card = self._present_card("reveal()")
         self.watch.stop()
         return card
 
     def rate(self, rating: str) -> None:
-        """How well the spoken answer held: "again", "hard", "good" or "easy", or 1 to 4. Then comes what is next.
+        """Rate the spoken answer, "again", "hard", "good" or "easy", or 1 to 4, and go on to what is next.
 
-        Raises ValueError for another word, and where no card is at hand.
+        Raises ValueError for another word, and where no card is shown.
         """
-        card, word = self._at_card("rate()"), judge_rating(str(rating), self.language).rating
+        card, rating = self._present_card("rate()"), judge_rating(str(rating), self.language).rating
         self.watch.stop()
-        review = Review(card_id=card.id, when=self._now().astimezone(UTC), rating=word, form="folded")
-        self._journal.write(review, seconds=round(self.watch.seconds, 1), language=self.language, mock=True)
-        self._next(word)
+        review = Review(card_id=card.id, when=self._now().astimezone(UTC), rating=rating, form="folded")
+        self._log.write(review, seconds=round(self.watch.seconds, 1), language=self.language, mock=True)
+        self._next(rating)
 
     def skip(self) -> None:
-        """Leave out the card at hand, unrated, or give up the drill. At other times it does nothing."""
+        """Leave out the present card, unrated, or give up the drill. At other times it does nothing."""
         if self.stage == "card":
             self.watch.stop()
             self._next("skipped")
         elif self.stage == "drill":
             self.finish()
 
-    def submit(self, answer: Any) -> Outcome:
-        """The drill's answer, a function or class. After one that passes the interview is over.
+    def submit(self, answer: Any) -> DrillOutcome:
+        """Check the drill's answer, a function or class. After an answer that passes the interview is over.
 
-        Raises ValueError where the drill is not at hand, and where no check was handed in.
+        Raises ValueError where the drill is not shown, and where there is no check.
         """
         if self.stage != "drill":
-            raise ValueError(f"the drill is not at hand: {self._where()}")
+            raise ValueError(f"the drill is not at hand: {self._what_is_next()}")
         outcome = self.attempt.submit(answer)
         if outcome.passed:
             self.finish()
         return outcome
 
     def finish(self) -> Sheet:
-        """End it here, whatever is left."""
+        """End the interview here, whatever is left."""
         if self.watch is not None:
             self.watch.stop()
         self.stage = "over"
@@ -134,9 +136,11 @@ class MockInterview:
         """What was asked so far, with times, ratings and where to read on."""
         return Sheet(items=tuple(self._items()), language=self.language, seed=self.seed)
 
-    def _items(self) -> Iterable[Item]:
+    def _items(self) -> Iterable[SheetItem]:
         for number, (card, watch) in enumerate(zip(self.cards, self._watches, strict=True)):
-            state = self._ratings[number] if number < len(self._ratings) else _unrated(watch)
+            state = "not_reached" if watch.began is None else "skipped"
+            if number < len(self._ratings):
+                state = self._ratings[number]
             yield card_item(card, watch, state, self.language)
         yield drill_item(self.drill, self.attempt, self.language)
 
@@ -148,12 +152,12 @@ class MockInterview:
         self._ratings.append(state)
         self._show("card" if len(self._ratings) < len(self.cards) else "drill")
 
-    def _at_card(self, call: str) -> Card:
+    def _present_card(self, call: str) -> Card:
         if self.card is None:
-            raise ValueError(f"{call} is for a card, and none is at hand: {self._where()}")
+            raise ValueError(f"{call} is for a card, and none is at hand: {self._what_is_next()}")
         return self.card
 
-    def _where(self) -> str:
+    def _what_is_next(self) -> str:
         return {
             "ready": "call begin() first",
             "card": f"card {len(self._ratings) + 1} of {len(self.cards)} is; rate() or skip() it",
@@ -163,7 +167,7 @@ class MockInterview:
 
 
 def choose_cards(cards: Sequence[Card], reviews: Reviews, now: datetime, chance: random.Random) -> tuple[Card, ...]:
-    """Five of them, junior first: weak and due ones before new ones before known ones, topics and levels mixed."""
+    """Five cards, junior first. Weak and due ones come before new ones, these before known ones; topics are mixed."""
     left, chosen = chance.sample(list(cards), len(cards)), []
     urgency = {card.id: _urgency(card, reviews, now) for card in left}
     while left and len(chosen) < NUM_CARDS:
@@ -175,8 +179,7 @@ def choose_cards(cards: Sequence[Card], reviews: Reviews, now: datetime, chance:
 
 
 def _cost(card: Card, topics: Counter, levels: Counter, urgency: dict[str, int]) -> tuple:
-    """Archive only where nothing else is; two of a topic are enough where there are others; then what is urgent; then
-    what is not there yet."""
+    """What is compared, in this order: archive, two cards of its topic already, urgency, new topic, new level."""
     return card.archive, topics[card.topic] >= 2, urgency[card.id], topics[card.topic], levels[card.level]
 
 
@@ -189,19 +192,12 @@ def _urgency(card: Card, reviews: Reviews, now: datetime) -> int:
 
 
 def choose_drill(topics: set[str], passed: set[str], chance: random.Random) -> Drill:
-    """One of these topics if there is one, and one that was not passed in time before if there is one."""
-    among = [one for one in drills() if one.topic in topics] or list(drills())
-    return chance.choice([one for one in among if one.key not in passed] or among)
+    """A drill of one of these topics if there is one, and one that was not `passed` before if there is one."""
+    candidates = [one for one in drills() if one.topic in topics] or list(drills())
+    return chance.choice([one for one in candidates if one.key not in passed] or candidates)
 
 
-def _passed(path: str | os.PathLike | None) -> set[str]:
-    """Keys of the drills passed in time. A file that cannot be read counts as empty: the journal tells of it."""
-    try:
-        entries = progress.read(path).entries
-    except (OSError, RuntimeError):
-        return set()
+def _drills_passed_in_time(path: str | os.PathLike | None) -> set[str]:
+    """Keys of the drills passed in time. A file that cannot be read counts as empty: `note` reports it."""
+    entries = progress.read_if_possible(path).entries
     return {entry.key for entry in entries if entry.kind == "check" and entry.passed and entry.more.get("in_time")}
-
-
-def _unrated(watch: Stopwatch) -> str:
-    return "not_reached" if watch.began is None else "skipped"

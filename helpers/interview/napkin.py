@@ -1,9 +1,9 @@
-"""The napkin sheet: 20 formulas and 20 numbers of an interview on one page of A4, computed when it is made.
+"""Makes the napkin sheet: 20 formulas and 20 numbers for an interview on one page of A4, computed when it is made.
 
     python -m helpers napkin --lang zh -o napkin.html     then print it from a browser
     napkin()                                              in a notebook
 
-What stands on it is in napkin.yaml.
+The formulas, and the call that computes each number, are in napkin.yaml.
 """
 
 from __future__ import annotations
@@ -18,27 +18,28 @@ from pathlib import Path
 from typing import Any
 
 from helpers.interview.bank_file import check_fields, read_yaml
-from helpers.interview.cards import Check
-from helpers.interview.verify import compute
-from helpers.learner import words
-from helpers.learner.words import Words
+from helpers.interview.cards import Check, compute
+from helpers.learner.words import LANGUAGES, Words
+from helpers.learner.words import language as chosen_language
 from helpers.quantities.units import format_bytes, format_count, format_seconds
 from helpers.specs import GPU, GPUS, LINKS, PRESETS, Link, ModelSpec
 
 FILE = Path(__file__).with_name("napkin.yaml")
-FIELDS = {"required": ("name", "value"), "known": ("name", "value", "formula", "given")}
+FIELDS = ("name", "value", "formula", "given")  # of which the first two are required
 
 
 def gpu(name: str) -> GPU:
-    """As the yaml calls them: of helpers.specs, by name."""
+    """A GPU of helpers.specs by its name, for the calls in napkin.yaml."""
     return GPUS[name]
 
 
 def link(name: str) -> Link:
+    """A network link of helpers.specs by its name."""
     return LINKS[name]
 
 
 def model(name: str) -> ModelSpec:
+    """A model of helpers.specs by its name."""
     return PRESETS[name]
 
 
@@ -48,7 +49,7 @@ def _power(value: float) -> str:
     return f"{digits} × 10" + str(int(exponent)).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
-UNITS: dict[str, Callable[[float], Words]] = {
+FORMATS: dict[str, Callable[[float], Words]] = {
     "bytes": lambda value: Words.of(format_bytes(value)),
     "small": lambda value: Words.of(f"{value:g} B"),
     "rate": lambda value: Words.of(f"{format_bytes(value)}/s"),
@@ -65,8 +66,11 @@ UNITS: dict[str, Callable[[float], Words]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """One line of the sheet. formula, given: "" for a number; check: the call; unit: of UNITS."""
+class NapkinRow:
+    """One line of the sheet. check: the call that computes it. formula, given: its text, "" for a plain number.
+
+    unit: a key of FORMATS.
+    """
 
     name: Words
     check: Check
@@ -76,8 +80,8 @@ class Row:
 
     @functools.cached_property
     def value(self) -> Words:
-        """Computed, as it is printed."""
-        return UNITS[self.unit](compute(self.check))
+        """The computed number, as it is printed."""
+        return FORMATS[self.unit](compute(self.check))
 
 
 @functools.cache
@@ -85,66 +89,65 @@ def _document(path: Path = FILE) -> Mapping[str, Any]:
     return read_yaml(path)
 
 
-def rows(section: str) -> tuple[Row, ...]:
-    """Of "formulas" or "numbers"."""
+def rows(section: str) -> tuple[NapkinRow, ...]:
+    """The lines of a section, "formulas" or "numbers"."""
     return tuple(_row(fields, f"{FILE.name}, {section}") for fields in _document()[section])
 
 
-def _row(fields: Any, where: str) -> Row:
-    check_fields(fields, FIELDS, where, "line of the napkin sheet")
+def _row(fields: Any, where: str) -> NapkinRow:
+    check_fields(fields, FIELDS[:2], FIELDS, where, "line of the napkin sheet")
     call = dict(fields["value"])
     unit = call.pop("unit", "")
-    if unit not in UNITS:
-        raise ValueError(f"{where}: the unit is {unit!r}; take one of {', '.join(UNITS)}")
+    if unit not in FORMATS:
+        raise ValueError(f"{where}: the unit is {unit!r}; take one of {', '.join(FORMATS)}")
     check = Check(value=0.0, says="", **call)
     texts = {name: str(fields.get(name, "")) for name in ("formula", "given")}
-    return Row(name=Words(**fields["name"]), check=check, unit=unit, **texts)
+    return NapkinRow(name=Words(**fields["name"]), check=check, unit=unit, **texts)
 
 
-class Sheet:
-    """The page. `html` is a whole document; a notebook shows it in a frame of its own."""
+class NapkinSheet:
+    """The page. `html` is a complete document, which a notebook shows in a frame."""
 
     def __init__(self, language: str | None = None):
-        self.language = words.language(language)
+        self.language = chosen_language(language)
 
     @property
     def html(self) -> str:
-        say = {name: text[self.language] for name, text in _document()["says"].items()}
+        texts = {name: text[self.language] for name, text in _document()["says"].items()}
         return PAGE.format(
             language=self.language,
             style=STYLE,
             formulas="".join(map(self._line, rows("formulas"))),
             numbers="".join(map(self._line, rows("numbers"))),
-            **{f"say_{name}": escape(text) for name, text in say.items()},
+            **{f"say_{name}": escape(text) for name, text in texts.items()},
         )
 
-    def _line(self, row: Row) -> str:
+    def _line(self, row: NapkinRow) -> str:
         middle = f"<td class=f>{escape(row.formula)}<td class=g>{escape(row.given)}" if row.formula else ""
         name, value = (escape(text.in_(self.language)) for text in (row.name, row.value))
         return f"<tr><td>{name}{middle}<td class=v>{value}\n"
 
     def __repr__(self) -> str:
-        lines = [f"{row.name.in_(self.language)}: {row.value.in_(self.language)}" for row in self.rows]
-        return "\n".join(lines)
+        return "\n".join(f"{row.name.in_(self.language)}: {row.value.in_(self.language)}" for row in self.rows)
 
     @property
-    def rows(self) -> tuple[Row, ...]:
-        """All forty."""
+    def rows(self) -> tuple[NapkinRow, ...]:
+        """All forty lines."""
         return rows("formulas") + rows("numbers")
 
     def _repr_html_(self) -> str:
         return f'<iframe style="width:100%;height:60em;border:0" srcdoc="{escape(self.html)}"></iframe>'
 
 
-def napkin(language: str | None = None) -> Sheet:
-    """The sheet in a language, else in the one that was chosen."""
-    return Sheet(language)
+def napkin(language: str | None = None) -> NapkinSheet:
+    """The sheet in a language, or in the one that the learner chose."""
+    return NapkinSheet(language)
 
 
 def main(arguments: Sequence[str]) -> int:
     """`python -m helpers napkin`; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m helpers napkin", description="20 formulas and 20 numbers on A4")
-    parser.add_argument("--lang", choices=words.LANGUAGES, help="of the sheet")
+    parser.add_argument("--lang", choices=LANGUAGES, help="of the sheet")
     parser.add_argument("-o", "--output", type=Path, default=Path("napkin.html"), help="napkin.html, if not given")
     options = parser.parse_args(arguments)
     try:

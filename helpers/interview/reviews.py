@@ -1,8 +1,8 @@
-"""When a card comes back: FSRS over the progress file, which is replayed and never stored a second time.
+"""Schedules when each interview card is asked again, by replaying the reviews in the progress file through FSRS.
 
-The scheduler is the library `fsrs` (FSRS-6, its default parameters, no random spread of the dates), so that the same
-file always gives the same dates. One line of kind "quiz" is one review: key = the card's id; `rating`, `form`,
-`seconds` and `language` beside it.
+FSRS, a schedule for flash cards, is the library `fsrs` (FSRS-6 with its default parameters, without a random spread of
+the dates), so the same file always gives the same dates, and no date is stored. One line of kind "quiz" is one review:
+its key is the card's id, and `rating`, `form`, `seconds` and `language` stand beside it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from helpers.interview.words import RATINGS, say
+from helpers.interview.cards import RATINGS, words
 from helpers.learner import progress
-from helpers.learner.progress import Entry
+from helpers.learner.progress import ProgressEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +31,12 @@ class Review:
 
 
 class Reviews:
-    """What was answered so far, by card id. `entries`: lines of a progress file in its order; `now`: UTC.
+    """The reviews of each card so far. entries: lines of a progress file in its order. now: UTC.
 
-    A time in the future comes from a clock that was wrong: the line counts at the time of the line before it.
+    A time in the future comes from a clock that was wrong, so such a line counts at the time of the line before it.
     """
 
-    def __init__(self, entries: Iterable[Entry] = (), now: datetime | None = None):
+    def __init__(self, entries: Iterable[ProgressEntry] = (), now: datetime | None = None):
         self._by_card: dict[str, list[Review]] = {}
         self._memories: dict[str, Any] = {}
         for review in sorted(_reviews(entries, now or datetime.now(UTC)), key=lambda review: review.when):
@@ -46,7 +46,7 @@ class Reviews:
         return card_id in self._by_card
 
     def due(self, card_id: str) -> datetime | None:
-        """When the card is to be asked again, or None for a card that was never answered."""
+        """The time at which the card is to be asked again, or None if it was never answered."""
         return self._memory(card_id).due if card_id in self else None
 
     def last_form(self, card_id: str) -> str:
@@ -54,22 +54,22 @@ class Reviews:
         return self._by_card[card_id][-1].form if card_id in self else ""
 
     def ratings(self, card_id: str) -> tuple[str, ...]:
-        """How it was answered each time, oldest first."""
+        """The ratings of the card, oldest first."""
         return tuple(review.rating for review in self._by_card.get(card_id, ()))
 
     def add(self, review: Review) -> datetime:
-        """Count one more answer, the newest; returns when the card is due."""
+        """Add the newest review; returns the time at which the card is due."""
         memory = self._memory(review.card_id)
         self._by_card.setdefault(review.card_id, []).append(review)
         self._memories[review.card_id] = self._reviewed(memory, review)
         return self._memories[review.card_id].due
 
     def _memory(self, card_id: str) -> Any:
-        """The card's fsrs state. Replayed when first asked for: most cards of a bank are not."""
+        """The card's state in fsrs. It is computed when first needed, because most cards of a bank never are."""
         if card_id not in self._memories:
             from fsrs import Card
 
-            memory = Card(card_id=1)  # a number of its own would be the clock's, after a pause of a millisecond
+            memory = Card(card_id=1)  # without a number, fsrs would wait a millisecond to make one of the clock
             for review in self._by_card.get(card_id, ()):
                 memory = self._reviewed(memory, review)
             self._memories[card_id] = memory
@@ -87,7 +87,7 @@ class Reviews:
         return scheduler.review_card(memory, ratings[review.rating], review.when)[0]
 
 
-def _reviews(entries: Iterable[Entry], now: datetime) -> Iterator[Review]:
+def _reviews(entries: Iterable[ProgressEntry], now: datetime) -> Iterator[Review]:
     """The lines of kind "quiz" as reviews; a time in the future becomes the last believable one before it."""
     lines = [(entry, _utc(entry.time)) for entry in entries if entry.kind == "quiz"]
     believable = [when for _, when in lines if when and when <= now]
@@ -108,10 +108,10 @@ def _utc(text: str) -> datetime | None:
     return None
 
 
-class Journal:
-    """The progress file as a quiz uses it: whatever goes wrong becomes `note`, a sentence, and the quiz goes on.
+class ReviewLog:
+    """Reads and writes a quiz's reviews in the progress file. A failure becomes the text `note`, not an error.
 
-    What could not be written stays in memory and is written with the next answer that can be.
+    Reviews that could not be written stay in memory and are written before the next one.
     """
 
     def __init__(self, path: str | os.PathLike | None, language: str, now: Callable[[], datetime]):
@@ -127,22 +127,22 @@ class Journal:
     def read(self) -> Reviews:
         """All reviews of the file. Lines that cannot be read are copied aside, once."""
         try:
-            found = progress.read(self.path)
+            stored = progress.read(self.path)
         except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
-            self._tell("unreadable", error)
+            self._note_failure("unreadable", error)
             return Reviews(now=self.now())
-        if found.num_skipped:
+        if stored.num_skipped:
             self._set_aside()
-        return Reviews(found.entries, self.now())
+        return Reviews(stored.entries, self.now())
 
     def _set_aside(self) -> None:
         try:
             aside = progress.set_aside(self.path)
         except OSError as error:
-            self._tell("not_copied", error)
+            self._note_failure("not_copied", error)
         else:
             if aside:
-                self._notes["damaged"] = say("damaged", self.language, aside=aside)
+                self._notes["damaged"] = words("damaged", self.language, aside=aside)
 
     def write(self, review: Review, **more: Any) -> None:
         """Append one review, after those that could not be written before."""
@@ -155,16 +155,16 @@ class Journal:
                 self._pending.pop(0)
             self._notes.pop("not_written", None)
         except (OSError, RuntimeError) as error:
-            self._tell("not_written", error)
+            self._note_failure("not_written", error)
 
-    def _tell(self, key: str, error: Exception) -> None:
+    def _note_failure(self, key: str, error: Exception) -> None:
         reason = getattr(error, "strerror", None) or str(error)
         path = self.path or _default_path(self.language)
-        self._notes[key] = say(key, self.language, path=path, reason=reason)
+        self._notes[key] = words(key, self.language, path=path, reason=reason)
 
 
 def _default_path(language: str) -> str:
     try:
         return str(progress.default_path())
     except RuntimeError:
-        return say("home", language)
+        return words("home", language)

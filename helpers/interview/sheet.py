@@ -1,4 +1,8 @@
-"""The sheet after a mock interview: times, ratings, strong and weak topics, where to read on. Text, HTML, Markdown."""
+"""Defines the sheet after a mock interview: times, ratings, strong and weak topics, and where to read on.
+
+A sheet is plain text, Markdown, or HTML in a notebook. `RoundSheet` in `round_attempt.py` is another table in the same
+frame.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from helpers.interview.cards import Card, Cell
-from helpers.interview.drills import Attempt, Drill
-from helpers.interview.links import file_address, link
-from helpers.interview.render import QUIET, anchor, inline, paragraphs
-from helpers.interview.stopwatch import Stopwatch, clock_text
-from helpers.interview.words import say, topic_name
+from helpers.interview.card_html import QUIET, anchor, card_link, file_address, inline, paragraphs
+from helpers.interview.cards import Card, NotebookCell, topic_name, words
+from helpers.interview.drills import Attempt, Drill, Stopwatch, clock_text
 
 STRONG, WEAK = ("good", "easy", "passed"), ("again", "hard", "skipped", "not_passed", "no_answer")
 SUFFIXES = (".md", ".html", ".txt")
@@ -22,11 +23,13 @@ COLUMNS = ("number", "question", "time", "of", "rating", "read")
 CELL = "text-align:left;vertical-align:top;padding:.3em 1.2em .3em 0;border-bottom:1px solid rgba(128,128,128,.4)"
 
 
+# -- rows ------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
-class Item:
-    """One card or the drill. state: a name under "sheet" in quiz.yaml, a rating or "skipped". links: text, href.
+class SheetItem:
+    """One card or the drill.
 
-    seconds: taken, None if not reached.
+    kind: "card" or "drill". state: a rating, or another name under "sheet" in quiz.yaml such as "skipped". limit and
+    seconds: allowed and taken; seconds is None if it was not reached. links: pairs of text and address.
     """
 
     kind: str
@@ -52,78 +55,100 @@ class Item:
         return self.state in WEAK or (self.state in STRONG and self.is_over)
 
 
-def card_item(card: Card, watch: Stopwatch, state: str, language: str) -> Item:
-    """A card as it went. state: the rating, "skipped" or "not_reached"."""
+def card_item(card: Card, watch: Stopwatch, state: str, language: str) -> SheetItem:
+    """The row of a card. state: the rating, "skipped" or "not_reached"."""
     text = card.question.in_(language)
-    return Item(
+    return SheetItem(
         kind="card", key=card.id, title=text, topic=card.topic, level=card.level, state=state, limit=watch.limit,
-        seconds=watch.seconds if watch.began else None, links=_links(card, language),
+        seconds=watch.seconds if watch.began else None, links=_card_links(card, language),
     )  # fmt: skip
 
 
-def drill_item(drill: Drill, attempt: Attempt, language: str) -> Item:
-    """The drill as it went."""
+def drill_item(drill: Drill, attempt: Attempt, language: str) -> SheetItem:
+    """The row of the drill."""
     state = "passed" if attempt.passed else "not_passed" if attempt.outcomes else "no_answer"
-    return Item(
+    return SheetItem(
         kind="drill", key=drill.key, title=drill.title.in_(language), topic=drill.topic, level="",
         state=state if attempt.watch.began else "not_reached", limit=attempt.watch.limit,
-        seconds=attempt.watch.seconds if attempt.watch.began else None, links=drill.places(language=language),
+        seconds=attempt.watch.seconds if attempt.watch.began else None, links=drill.links(language=language),
     )  # fmt: skip
 
 
-def _links(card: Card, language: str) -> tuple[tuple[str, str], ...]:
-    """The cell or source that shows it, the chapter where that is no cell of it, the lab: those that are there."""
+def _card_links(card: Card, language: str) -> tuple[tuple[str, str], ...]:
+    """The cell or publication that shows the answer; the chapter, unless the cell is in it; and the lab, if any."""
     files = {"chapter": f"{card.chapter}.ipynb", "lab": f"labs/{card.chapter}.ipynb"}
-    if isinstance(card.shown_by, Cell) and card.shown_by.notebook == card.chapter:
+    if isinstance(card.shown_by, NotebookCell) and card.shown_by.notebook == card.chapter:
         del files["chapter"]
-    found = [
-        (say[f"sheet.{word}"].say(language, card.chapter), href)
-        for word, path in files.items()
+    more = [
+        (words[f"sheet.{name}"].say(language, card.chapter), href)
+        for name, path in files.items()
         if (href := file_address(path))
     ]
-    return (link(card, language=language), *found)
+    return (card_link(card, language=language), *more)
 
 
+# -- formats ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Markup:
-    """How a format writes a text, a quiet one, a link and the end of a line; marks: ✓ and ○ before a state."""
+    """How a format writes a text, a text in the background, a link and a line break.
+
+    has_marks: whether ✓ or ○ stands before a state.
+    """
 
     text: Callable[[str], str]
     quiet: Callable[[str], str]
     link: Callable[[str, str], str]
-    end: str
-    marks: bool = False
+    line_break: str
+    has_marks: bool = False
 
 
+def _table_cell(text: str) -> str:
+    """Text for a Markdown table: on one line, with its bars escaped."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _markdown_link(text: str, href: str) -> str:
+    return f"[{_table_cell(text)}]({href})"
+
+
+def _quiet_html(text: str) -> str:
+    return f'<span style="{QUIET}">{html.escape(text)}</span>'
+
+
+MARKDOWN = Markup(_table_cell, str, _markdown_link, "<br>")
+HTML = Markup(inline, _quiet_html, anchor, "<br/>", has_marks=True)
+
+
+# -- the sheet -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Sheet:
-    """What `MockInterview.sheet` is. `text`, `markdown()`, HTML in a notebook; `save("sheet.md")` keeps it."""
+    """What `MockInterview.sheet` is: `text`, `markdown()`, HTML in a notebook; `save("sheet.md")` writes a file."""
 
-    NARROW: ClassVar[tuple[int, ...]] = (2, 3, 4)  # columns whose cells are one line
-    ROOMY: ClassVar[tuple[int, ...]] = ()  # columns that others leave room for some words
-
-    items: tuple[Item, ...]
-    language: str
-    seed: int
+    ONE_LINE_COLUMNS: ClassVar[tuple[int, ...]] = (2, 3, 4)  # by index: their cells are not wrapped
+    WIDE_COLUMNS: ClassVar[tuple[int, ...]] = ()  # by index: at least 9 em wide
     closing: ClassVar[tuple[str, str]] = ("", "")  # a heading and a text, below the summary
 
-    def say(self, name: str) -> str:
-        """A word of the sheet in its language, braces left as they are."""
-        return say[f"sheet.{name}"].in_(self.language)
+    items: tuple[SheetItem, ...]
+    language: str
+    seed: int
+
+    def word(self, name: str) -> str:
+        """A word of the sheet in its language, with its braces not filled."""
+        return words[f"sheet.{name}"].in_(self.language)
 
     @property
     def columns(self) -> list[str]:
         """Headings of the table."""
-        return [self.say(f"column.{name}") for name in COLUMNS]
+        return [self.word(f"column.{name}") for name in COLUMNS]
 
     @property
     def strong(self) -> tuple[str, ...]:
-        """Topics in which all that was answered was good, and in time."""
+        """Topics in which every answer was good, and in time."""
         return tuple(topic for topic in self._topics("is_strong") if topic not in self.weak)
 
     @property
     def weak(self) -> tuple[str, ...]:
-        """Topics in which something was not, was skipped, or took longer than its limit."""
+        """Topics in which an answer was not good, was skipped, or took longer than its limit."""
         return self._topics("is_weak")
 
     def _topics(self, quality: str) -> tuple[str, ...]:
@@ -131,95 +156,98 @@ class Sheet:
 
     @property
     def heading(self) -> str:
-        return self.say("title") + self.say("seed").format(self.seed)
+        return self.word("title") + self.word("seed").format(self.seed)
 
     @property
     def summary(self) -> tuple[str, str]:
         """Two lines: strong topics and weak topics."""
         return tuple(
-            self.say(name)
-            + say("colon", self.language)
-            + (self.say("comma").join(topic_name(topic, self.language) for topic in topics) or self.say("none"))
+            self.word(name)
+            + words("colon", self.language)
+            + (self.word("comma").join(topic_name(topic, self.language) for topic in topics) or self.word("none"))
             for name, topics in (("strong", self.strong), ("weak", self.weak))
         )
 
     def steps(self) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
-        """What to do next, one step a weak topic: a sentence, and the links that stand in its place `{}`."""
+        """What to do next, one step per weak topic: a sentence, and the links that replace its `{}`."""
         steps: dict[str, tuple[tuple[str, str], ...]] = {}
         for item in self.items:
             if item.is_weak:
-                found = item.links[:1] if item.kind == "card" else item.links
-                steps[self._step(item)] = tuple(dict.fromkeys((*steps.get(self._step(item), ()), *found)))
-        return list(steps.items()) or [(self.say("go_on" if self.strong else "begin"), ())]
+                links = item.links[:1] if item.kind == "card" else item.links
+                sentence = self._step(item)
+                steps[sentence] = tuple(dict.fromkeys((*steps.get(sentence, ()), *links)))
+        return list(steps.items()) or [(self.word("go_on" if self.strong else "begin"), ())]
 
-    def _step(self, item: Item) -> str:
+    def _step(self, item: SheetItem) -> str:
         last = "write_again" if item.kind == "drill" else "ask_again"
-        return self.say("read_on") + self.say(last).format(item.key if item.kind == "drill" else item.topic)
+        return self.word("read_on") + self.word(last).format(item.key if item.kind == "drill" else item.topic)
 
-    def time(self, item: Item) -> str:
-        """Taken, with a word where it was more than the limit."""
+    def _filled_steps(self, to: Callable[[str], str], link: Callable[[str, str], str]) -> list[str]:
+        """The steps as `to` writes a sentence and `link` a link."""
+        comma = self.word("comma")
+        return [to(step).replace("{}", comma.join(link(*one) for one in links)) for step, links in self.steps()]
+
+    def time(self, item: SheetItem) -> str:
+        """The time that it took, with a word where that was more than the limit."""
         if item.seconds is None:
             return "–"
-        return clock_text(item.seconds) + (self.say("over") if item.is_over else "")
+        return clock_text(item.seconds) + (self.word("over") if item.is_over else "")
 
-    def tag(self, item: Item) -> str:
+    def tag(self, item: SheetItem) -> str:
         """Topic and level, or that it is the drill."""
-        level = say(item.level, self.language) if item.level else self.say("drill")
+        level = words(item.level, self.language) if item.level else self.word("drill")
         return f"{topic_name(item.topic, self.language)} · {level}"
 
-    def state(self, item: Item) -> str:
-        """Its rating or what became of it, in words."""
-        return say(f"sheet.{item.state}" if f"sheet.{item.state}" in say else item.state, self.language)
+    def state(self, item: SheetItem) -> str:
+        """Its rating or other state, in words."""
+        return words(f"sheet.{item.state}" if f"sheet.{item.state}" in words else item.state, self.language)
 
     @property
     def text(self) -> str:
-        """All of it as plain text."""
+        """The sheet as plain text."""
         lines = [self.heading, ""]
         for number, item in enumerate(self.items, start=1):
             lines += self._lines(number, item)
-        lines += ["", *self.summary, "", *(f"{part}\n" for part in self.closing if part), self.say("next")]
-        comma = self.say("comma")
-        steps = [_filled(sentence, comma.join(text for text, _ in links)) for sentence, links in self.steps()]
-        return "\n".join(lines + [f"- {step}" for step in steps])
+        lines += ["", *self.summary, "", *(f"{part}\n" for part in self.closing if part), self.word("next")]
+        return "\n".join(lines + [f"- {step}" for step in self._filled_steps(str, lambda text, href: text)])
 
-    def _lines(self, number: int, item: Item) -> list[str]:
+    def _lines(self, number: int, item: SheetItem) -> list[str]:
         """A row as plain text."""
-        told = f"{self.time(item)} / {clock_text(item.limit)} · {self.state(item)}"
-        links = [f"   {text}{say('colon', self.language)}{href}" for text, href in item.links]
-        return [f"{number}. {item.title}", f"   {self.tag(item)} · {told}", *links]
+        result = f"{self.time(item)} / {clock_text(item.limit)} · {self.state(item)}"
+        links = [f"   {text}{words('colon', self.language)}{href}" for text, href in item.links]
+        return [f"{number}. {item.title}", f"   {self.tag(item)} · {result}", *links]
 
-    def cells(self, number: int, item: Item, to: Markup) -> tuple[str, ...]:
-        """A row, a cell a column."""
+    def cells(self, number: int, item: SheetItem, to: Markup) -> tuple[str, ...]:
+        """A row of the table, one text per column."""
         mark = "✓ " if item.is_strong else "○ " if item.is_weak else ""
-        title = f"{to.text(item.title)}{to.end}{to.quiet(self.tag(item))}"
-        read = to.end.join(to.link(*one) for one in item.links)
-        return str(number), title, self.time(item), clock_text(item.limit), mark * to.marks + self.state(item), read
+        state = (mark if to.has_marks else "") + self.state(item)
+        title = f"{to.text(item.title)}{to.line_break}{to.quiet(self.tag(item))}"
+        links = to.line_break.join(to.link(*one) for one in item.links)
+        return str(number), title, self.time(item), clock_text(item.limit), state, links
 
     def __repr__(self) -> str:
         return self.text
 
     def markdown(self) -> str:
-        """For a file or a Markdown cell."""
+        """The sheet for a file or a Markdown cell."""
         columns = self.columns
         lines = [f"# {self.heading}", "", f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
         for number, item in enumerate(self.items, start=1):
             lines.append(f"| {' | '.join(self.cells(number, item, MARKDOWN))} |")
         lines += ["", *(f"**{line}**  " for line in self.summary), ""]
         heading, text = self.closing
-        lines += [f"## {heading}", "", text, ""] * bool(text) + [f"## {self.say('next')}", ""]
-        comma = self.say("comma")
-        steps = [
-            _filled(sentence, comma.join(_markdown_link(*one) for one in links)) for sentence, links in self.steps()
-        ]
-        return "\n".join(lines + [f"- {step}" for step in steps]) + "\n"
+        if text:
+            lines += [f"## {heading}", "", text, ""]
+        lines += [f"## {self.word('next')}", ""]
+        return "\n".join(lines + [f"- {step}" for step in self._filled_steps(str, _markdown_link)]) + "\n"
 
     def _repr_html_(self) -> str:
         return sheet_html(self)
 
     def save(self, path: str | os.PathLike) -> Path:
-        """Write it to a file: .md, .html or .txt. One that is there stays: the new one gets a number. Returns its path.
+        """Write the sheet to a .md, .html or .txt file, never over another file: the new one gets a number.
 
-        Raises ValueError for another ending, OSError where it cannot be written.
+        Returns the path of the file. Raises ValueError for another suffix, OSError where it cannot be written.
         """
         path = Path(path)
         if path.suffix not in SUFFIXES:
@@ -230,7 +258,7 @@ class Sheet:
 
 
 def write_new(path: Path, text: str) -> Path:
-    """Write a file that is not there yet: name.md, else name-2.md, name-3.md, … Returns its path."""
+    """Write a file that does not exist yet: name.md, else name-2.md, name-3.md, … Returns its path."""
     candidate, number = path, 2
     while True:
         try:
@@ -241,49 +269,26 @@ def write_new(path: Path, text: str) -> Path:
             candidate, number = path.with_name(f"{path.stem}-{number}{path.suffix}"), number + 1
 
 
-def _filled(sentence: str, read: str) -> str:
-    return sentence.replace("{}", read)
-
-
-def _markdown_link(text: str, href: str) -> str:
-    return f"[{_cell(text)}]({href})"
-
-
-def _cell(text: str) -> str:
-    """Text in a Markdown table: one line, its bars kept."""
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-MARKDOWN = Markup(_cell, str, _markdown_link, "<br>")
-HTML = Markup(inline, lambda text: f'<span style="{QUIET}">{html.escape(text)}</span>', anchor, "<br/>", marks=True)
-
-
 def sheet_html(sheet: Sheet) -> str:
-    """A row for each card and the drill, topics, next steps. Its colours are the page's: it reads in dark and light."""
+    """The sheet as HTML: the table, the summary, next steps. Its colours are the page's, so dark mode works too."""
     head = "".join(f'<th scope="col" style="{CELL}">{name}</th>' for name in sheet.columns)
     rows = "".join(_row(sheet, number, item) for number, item in enumerate(sheet.items, start=1))
-    said = "".join(f'<p style="margin:.3em 0"><b>{html.escape(line)}</b></p>' for line in sheet.summary)
+    summary = "".join(f'<p style="margin:.3em 0"><b>{html.escape(line)}</b></p>' for line in sheet.summary)
     heading, text = sheet.closing
-    said += f'<p style="margin:.8em 0 .2em"><b>{heading}</b></p>{paragraphs(text)}' if text else ""
-    comma = sheet.say("comma")
-    steps = "".join(
-        f"<li>{inline(sentence).replace('{}', comma.join(anchor(*one) for one in links))}</li>"
-        for sentence, links in sheet.steps()
-    )
+    summary += f'<p style="margin:.8em 0 .2em"><b>{heading}</b></p>{paragraphs(text)}' if text else ""
+    steps = "".join(f"<li>{step}</li>" for step in sheet._filled_steps(inline, anchor))
     return (
         f'<div lang="{sheet.language}" style="max-width:64em"><h3>{html.escape(sheet.heading)}</h3>'
         f'<table style="border-collapse:collapse;margin:.4em 0">'
-        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{said}"
-        f'<p style="margin:.8em 0 .2em"><b>{sheet.say("next")}</b></p><ul style="margin:.2em 0">{steps}</ul></div>'
+        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{summary}"
+        f'<p style="margin:.8em 0 .2em"><b>{sheet.word("next")}</b></p><ul style="margin:.2em 0">{steps}</ul></div>'
     )
 
 
-def _row(sheet: Sheet, number: int, item: Item) -> str:
-    extra = {column: ";white-space:nowrap" for column in sheet.NARROW} | {n: ";min-width:9em" for n in sheet.ROOMY}
-    styles = [CELL + extra.get(column, "") for column in range(len(sheet.columns))]
+def _row(sheet: Sheet, number: int, item: SheetItem) -> str:
+    extra = dict.fromkeys(sheet.ONE_LINE_COLUMNS, ";white-space:nowrap")
+    extra |= dict.fromkeys(sheet.WIDE_COLUMNS, ";min-width:9em")
     cells = sheet.cells(number, item, HTML)
     return (
-        "<tr>"
-        + "".join(f'<td style="{style}">{cell}</td>' for style, cell in zip(styles, cells, strict=True))
-        + "</tr>"
+        "<tr>" + "".join(f'<td style="{CELL}{extra.get(i, "")}">{cell}</td>' for i, cell in enumerate(cells)) + "</tr>"
     )

@@ -1,212 +1,293 @@
-"""`python -m helpers quiz`: its arguments, and what each of them starts."""
+"""Plays the quiz in a terminal: `Screen` writes and reads lines, `QuizPlayer` shows questions and takes answers.
+
+`python -m helpers quiz` starts it. Paragraphs fit the terminal's width, and there is colour only where a terminal shows
+it. `terminal_interviews.py` plays drills, mock interviews and rounds on the same `Screen`.
+"""
 
 from __future__ import annotations
 
-import argparse
 import os
+import re
+import shutil
 import sys
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
-from typing import Any, NoReturn
 
-from helpers.interview.bank_file import load_all
-from helpers.interview.cards import LEVELS
-from helpers.interview.deck import FORMS, topics
-from helpers.interview.reviews import Journal
-from helpers.interview.screen import Over, Screen
-from helpers.interview.session import Quiz
-from helpers.interview.words import say, topic_name
-from helpers.learner import words
-from helpers.learner.words import LANGUAGES
-from helpers.learner.words.wrapping import aligned
+from helpers.interview.answers import LETTERS
+from helpers.interview.card_html import card_link
+from helpers.interview.cards import Card, has_number, topic_name, words
+from helpers.interview.quiz import Answer, Quiz, QuizQuestion
+from helpers.learner.words.wrapping import wrap
 
-COUNT = 10  # questions of a sitting: about ten minutes
-INSTEAD = ("list", "mock", "drill", "anki")  # of a quiz; one at a time
+WIDEST = 88  # columns: longer lines are hard to read
+STYLES = {"bold": "1", "quiet": "2", "right": "32", "wrong": "31", "code": "36"}  # -> number of the ANSI escape
+MORE = ("m", "more", "更多")
+SKIP = ("s", "skip", "跳过")
 
 
-def main(arguments: Sequence[str], check: Callable[[str, Any], Any] | None = None) -> int:
-    """Run the quiz; returns the exit code. check: `(key, answer) -> verdict`, for drills and the mock interview."""
-    try:
-        code = _run(list(arguments), check)
-        sys.stdout.flush()
-        return code
-    except KeyboardInterrupt:
-        print()
-        return 130
-    except BrokenPipeError:  # `| head`: what nobody reads is thrown away, also what Python flushes at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+class Quit(Exception):
+    """The learner wants to stop: q, Ctrl-D, Ctrl-C, or the end of what was piped in."""
 
 
-def _run(arguments: list[str], check: Callable[[str, Any], Any] | None) -> int:
-    try:
-        language = _language(arguments)
-        options = _parser(language, arguments).parse_args(arguments)
-        screen = Screen(language)
-        _tell_language(screen, options.lang)
-        _start(options, screen, check)
-    except Over:
-        pass
-    except ValueError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        print(say("no_file", language, reason=error), file=sys.stderr)
-        return 1
-    return 0
+class Skipped(Exception):
+    """The learner wants another card."""
 
 
-def _start(options: argparse.Namespace, screen: Screen, check: Callable[[str, Any], Any] | None) -> None:
-    given = [f"--{name}" for name in INSTEAD if getattr(options, name) not in (None, False)]
-    if len(given) > 1:
-        raise ValueError(say("one_of", screen.language, given=given))
-    if options.anki is not None:
-        _export(options, screen)
-    elif options.list:
-        show_topics(screen)
-    elif options.drill is not None:
-        from helpers.interview import rehearsal
+# -- lines -----------------------------------------------------------------------------------------------------------
+class Screen:
+    """Standard input and output in one language. colour: None asks the terminal and the variable NO_COLOR."""
 
-        rehearsal.drill(options.drill, screen, check)
-    elif options.round is not None:
-        from helpers.interview.rounds.screen import play
+    def __init__(self, language: str, colour: bool | None = None):
+        self.language = language
+        self.colour = _wants_colour() if colour is None else colour
+        for stream in (sys.stdin, sys.stdout):  # a terminal that cannot show a character shows a question mark
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="replace")
 
-        play(options.round, screen)
-    elif options.mock:
-        from helpers.interview import rehearsal
+    @property
+    def columns(self) -> int:
+        """The present width of the terminal; at most 88."""
+        return max(24, min(shutil.get_terminal_size().columns, WIDEST))
 
-        rehearsal.mock(screen, check, level=_one_level(options, screen.language), topics=_names(options.topic))
+    def say(self, key: str, style: str = "", /, **values: object) -> None:
+        """Print the quiz's sentence of this key as a paragraph."""
+        self.text(words(key, self.language, **values), style=style)
+
+    def text(self, text: str, *, first: str = "", style: str = "") -> None:
+        """Print wrapped paragraphs; `first` stands before the first line, and the others are indented as much."""
+        for number, paragraph in enumerate(re.split(r"\n\s*\n", text.strip())):
+            if number:
+                self.line()
+            for line in wrap(self.marked(paragraph), self.columns, first=" " * len(first) if number else first):
+                self.line(line, style)
+
+    def line(self, line: str = "", style: str = "") -> None:
+        """Print one line as it is."""
+        print(self.styled(line, style) if line else "")
+
+    def block(self, text: str) -> None:
+        """Print lines that are laid out already, such as a program. A line that is too long continues indented."""
+        for line in text.splitlines():
+            indent = line[: len(line) - len(line.lstrip())]
+            for part in wrap(line, self.columns, first=indent, rest=indent + "  ", cut=False):
+                self.line(part)
+
+    def rule(self) -> None:
+        """Print a horizontal line."""
+        self.line("─" * min(self.columns, 60), "quiet")
+
+    def heading(self, *parts: str) -> None:
+        """Print a horizontal line, then these parts on one line."""
+        self.line()
+        self.rule()
+        self.line(" · ".join(parts), "quiet")
+        self.line()
+
+    def ask(self, prompt: str) -> str:
+        """What is typed after a prompt, stripped. Raises Quit for q and at the end of the input."""
+        *lines, last = wrap(prompt, self.columns - 1)
+        try:
+            for line in lines:
+                self.line(line, "bold")
+            typed = input(self.styled(last, "bold") + " ").strip()
+        except (EOFError, KeyboardInterrupt):
+            print()
+            raise Quit from None
+        if not sys.stdin.isatty():
+            print()  # nobody pressed Enter here
+        if typed.lower() in ("q", "quit", "exit", "退出"):
+            raise Quit
+        return typed
+
+    def marked(self, text: str) -> str:
+        """`code` and **bold** as the terminal can show them: coloured, or code in its marks and bold without."""
+        if not self.colour:
+            return re.sub(r"\*\*(.+?)\*\*", r"\1", text, flags=re.DOTALL)
+        return self.coded(re.sub(r"\*\*(.+?)\*\*", self.styled(r"\1", "bold"), text, flags=re.DOTALL))
+
+    def coded(self, text: str) -> str:
+        """`code` coloured and without its marks, where there is colour; asterisks stay what they are."""
+        return re.sub(r"`([^`]+)`", self.styled(r"\1", "code"), text) if self.colour else text
+
+    def styled(self, text: str, style: str) -> str:
+        """The text in a style of STYLES, where there is colour."""
+        if not self.colour or not style:
+            return text
+        on = f"\x1b[{STYLES[style]}m"
+        return on + text.replace("\x1b[0m", f"\x1b[0m{on}") + "\x1b[0m"
+
+
+def _wants_colour() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "", None)
+
+
+# -- the quiz --------------------------------------------------------------------------------------------------------
+def play_quiz(quiz: Quiz, screen: Screen) -> None:
+    """Ask until the learner stops or no card is left, then show the summary."""
+    QuizPlayer(quiz, screen).run()
+
+
+class QuizPlayer:
+    """Plays a quiz on a screen."""
+
+    def __init__(self, quiz: Quiz, screen: Screen):
+        self.quiz, self.screen = quiz, screen
+        self._shown_note = ""
+
+    def run(self) -> None:
+        """Play it to its end."""
+        self._show_note()
+        if self.quiz.question is None:
+            self.screen.say("nothing_due")
+            return
+        self.screen.say("welcome", count=self.quiz.remaining)
+        try:
+            while self.quiz.question is not None:
+                self._play_card(self.quiz.question)
+        except Quit:
+            pass
+        show_summary(self.quiz, self.screen)
+
+    def _play_card(self, question: QuizQuestion) -> None:
+        self._show(question)
+        try:
+            answer = self._rating(question) if question.form == "folded" else self._typed_answer(question)
+        except Skipped:
+            self.quiz.skip()
+            return
+        self._show_note()
+        if question.form != "folded":
+            self._show_result(answer)
+            has_shown_longer = show_answer(answer.card, self.screen, answer.form)
+            if self.quiz.question is not None:
+                key = "ask_next_told" if has_shown_longer else "ask_next"
+                self._ask(self._word(key), answer.card, has_shown_longer=has_shown_longer)
+
+    def _show(self, question: QuizQuestion) -> None:
+        card, screen, number = question.card, self.screen, self.quiz.asked + 1
+        position = words("place", screen.language, number=number, total=self.quiz.asked + self.quiz.remaining)
+        is_new = [self._word("is_new")] if question.is_new else []
+        screen.heading(position, topic_name(card.topic, screen.language), self._word(card.level), *is_new)
+        screen.text(question.text, style="bold")
+        if question.options:
+            screen.line()
+        for letter, option in zip(LETTERS, question.options, strict=False):  # there are more letters than options
+            screen.text(option, first=f"  {letter}) ")
+        screen.line()
+
+    def _rating(self, question: QuizQuestion) -> Answer:
+        """Show the answer when Enter is pressed, then take the learner's rating. What is typed before is ignored."""
+        self._ask(self._word("ask_unfold"), None, may_skip=True)
+        show_answer(question.card, self.screen)
+        while True:
+            typed = self._ask(self._word("ask_rating"), question.card, may_skip=True)
+            if answer := self._judged(typed):
+                self._show_result(answer)
+                return answer
+
+    def _typed_answer(self, question: QuizQuestion) -> Answer:
+        """The first typed answer, a letter or a number, that can be read."""
+        prompt = words("ask_letter", self.screen.language, last=LETTERS[len(question.options) - 1])
+        if question.form == "number":
+            has_unit = question.unit not in ("", "x", "×")
+            prompt = words("ask_number" if has_unit else "ask_count", self.screen.language, unit=question.unit)
+        while True:
+            typed = self._ask(prompt, None, may_skip=True)
+            if answer := self._judged(typed):
+                return answer
+
+    def _judged(self, typed: str) -> Answer | None:
+        """The judged answer, or None after printing why it cannot be read."""
+        try:
+            return self.quiz.answer(typed) if typed else None
+        except ValueError as error:
+            self.screen.text(str(error))
+            return None
+
+    def _ask(self, prompt: str, card: Card | None, *, may_skip: bool = False, has_shown_longer: bool = False) -> str:
+        """What is typed, after commands such as ? and m were served. Raises Skipped for s if `may_skip`.
+
+        card: whose longer answer m shows, None while the answer is hidden.
+        """
+        while True:
+            typed = self.screen.ask(prompt)
+            if typed in ("?", "？", "help", "帮助"):
+                self.screen.say("help")
+            elif typed.lower() in MORE and card:
+                show_more(card, self.screen, has_shown_longer=has_shown_longer)
+            elif typed.lower() in MORE:
+                self.screen.say("more_later")
+            elif may_skip and typed.lower() in SKIP:
+                raise Skipped
+            else:
+                return typed
+
+    def _show_result(self, answer: Answer) -> None:
+        self.screen.line()
+        self.screen.text(answer.sentence, style="right" if answer.passed else "wrong")
+
+    def _show_note(self) -> None:
+        """Print what is wrong with the progress file, each sentence once."""
+        if self.quiz.note != self._shown_note:
+            self._shown_note = self.quiz.note
+            if self._shown_note:
+                self.screen.text(self._shown_note, style="wrong")
+
+    def _word(self, key: str) -> str:
+        return words(key, self.screen.language)
+
+
+def show_answer(card: Card, screen: Screen, form: str = "folded") -> bool:
+    """Print the 30-second answer, the usual mistake, and where it is shown; returns whether the longer answer, too.
+
+    The form "number" asks another question than the card's, so the card's question is printed as well, and the longer
+    answer too if only that one has the number.
+    """
+    screen.line()
+    if form == "number":
+        screen.text(card.question.in_(screen.language), style="bold")
+        screen.line()
+    screen.text(card.answer.in_(screen.language))
+    shows_longer = form == "number" and bool(card.longer)
+    shows_longer = shows_longer and not has_number(card.predict.says, card.answer.in_(screen.language))
+    if shows_longer:
+        screen.line()
+        screen.text(card.longer.in_(screen.language))
+    if card.usual_mistake:
+        screen.line()
+        _show_labelled("usual_mistake", card.usual_mistake.in_(screen.language), screen)
+    screen.line()
+    text, address = card_link(card, "notebooks/", language=screen.language)
+    screen.text(words("shown_by", screen.language, place=text), style="quiet")
+    screen.line(f"  {address}", "quiet")
+    screen.line()
+    return shows_longer
+
+
+def show_more(card: Card, screen: Screen, *, has_shown_longer: bool = False) -> None:
+    """Print the longer answer, unless it was shown already, and what an interviewer asks next."""
+    screen.line()
+    if not has_shown_longer:
+        screen.text(card.longer.in_(screen.language) if card.longer else words("no_longer", screen.language))
+        screen.line()
+    if card.follow_ups:
+        between = words("between", screen.language)
+        _show_labelled("follow_ups", between.join(text.in_(screen.language) for text in card.follow_ups), screen)
+        screen.line()
+
+
+def show_summary(quiz: Quiz, screen: Screen) -> None:
+    """Print how many were asked, right, and due tomorrow, and the weakest topic."""
+    summary = quiz.summary()
+    screen.line()
+    screen.rule()
+    if summary.asked:
+        key = "summary_hard" if summary.hard else "summary"
+        screen.say(key, "bold", asked=summary.asked, right=summary.right, hard=summary.hard)
     else:
-        from helpers.interview.sitting import sit
-
-        sit(_quiz(options, screen.language), screen)
-
-
-def _quiz(options: argparse.Namespace, language: str) -> Quiz:
-    return Quiz(
-        topics=_names(options.topic),
-        levels=_names(options.level),
-        language=language,
-        form=options.form,
-        count=_count(options.count, language),
-        ahead=options.ahead,
-    )
+        screen.say("summary_nothing")
+    screen.say("summary_due_chosen" if quiz.is_chosen else "summary_due", count=summary.due_tomorrow)
+    if summary.weakest:
+        screen.say("summary_weakest", topic=topic_name(summary.weakest, screen.language))
 
 
-def show_topics(screen: Screen) -> None:
-    """A table: topics along the interview path, with how many cards there are, are new, are due."""
-    cards = load_all()
-    now = datetime.now(UTC)
-    journal = Journal(None, screen.language, lambda: now)
-    reviews = journal.read()
-    rows = [[say(key, screen.language) for key in ("topic", "cards", "new", "due")]]
-    for topic in (*topics(cards), ""):
-        mine = [card for card in cards if topic in ("", card.topic)]
-        due = [when for card in mine if (when := reviews.due(card.id)) is not None]
-        counts = (len(mine), len(mine) - len(due), sum(when <= now for when in due))
-        rows.append([topic_name(topic, screen.language) if topic else say("all", screen.language), *map(str, counts)])
-    for number, line in enumerate(aligned(rows)):
-        screen.line(line.rstrip(), "bold" if number in (0, len(rows) - 1) else "")
-    if journal.note:
-        screen.text(journal.note, style="wrong")
-
-
-def _export(options: argparse.Namespace, screen: Screen) -> None:
-    from helpers.interview.anki import export
-    from helpers.interview.deck import select
-
-    wanted = {"topics": _names(options.topic), "levels": _names(options.level), "form": options.form}
-    cards = select(load_all(), **wanted, language=screen.language)
-    num_notes = export(options.anki, cards, language=options.lang or "both")
-    screen.say("exported", count=num_notes, path=options.anki)
-
-
-def _names(given: list[str] | None) -> list[str]:
-    """`--topic ddp,zero --topic amp` as three names."""
-    return [name.strip() for text in given or [] for name in text.replace("，", ",").split(",") if name.strip()]
-
-
-def _one_level(options: argparse.Namespace, language: str) -> str | None:
-    levels = _names(options.level)
-    if len(levels) > 1:
-        raise ValueError(say("one_level", language, known=", ".join(LEVELS)))
-    return levels[0] if levels else None
-
-
-def _count(text: str, language: str) -> int | None:
-    """How many questions; "all" for no limit."""
-    if text == "all":
-        return None
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError(say("bad_count", language, given=text))
-    return int(text)
-
-
-def _language(arguments: list[str]) -> str:
-    """What --lang says, before anything else is read: also help and errors are in it."""
-    parts = [word.partition("=") for word in arguments]
-    given = [value for name, equals, value in parts if name == "--lang" and equals]
-    given += [after for before, after in zip(arguments, arguments[1:], strict=False) if before == "--lang"]
-    return words.language(given[-1] if given and given[-1] in LANGUAGES else None)
-
-
-def _tell_language(screen: Screen, given: str | None) -> None:
-    """What a learner in China would else have to find out: that there is Chinese, or why it shows as question marks."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    can_show = _can_show("中", encoding)
-    if screen.language == "zh" and not can_show:
-        screen.say("no_chinese", encoding=encoding)
-    elif not given and not words.was_chosen() and _locale().startswith("zh"):
-        screen.text(say["speaks_chinese"].in_("zh" if can_show else "en"))
-
-
-def _locale() -> str:
-    """Of the messages, as C's setlocale reads it."""
-    return next(filter(None, map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "").lower()
-
-
-def _can_show(text: str, encoding: str) -> bool:
-    try:
-        text.encode(encoding)
-    except (UnicodeError, LookupError):
-        return False
-    return True
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what it has to say in the learner's language."""
-
-    language: str | None = None
-    given: Sequence[str] = ()
-
-    def format_usage(self) -> str:
-        return super().format_usage().replace("usage: ", say("usage", self.language), 1)
-
-    def format_help(self) -> str:
-        return super().format_help().replace("usage: ", say("usage", self.language), 1)
-
-    def error(self, message: str) -> NoReturn:
-        sentence = say("bad_arguments", self.language, message=message, given=" ".join(self.given))
-        self.exit(2, f"{sentence}\n")
-
-
-def _parser(language: str, given: Sequence[str]) -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m helpers quiz", description=say("about", language), add_help=False)
-    parser.language, parser.given = language, given
-    which = parser.add_argument_group(say("which_cards", language))
-    which.add_argument("--topic", action="append", metavar="ddp,zero", help=say("help_topic", language))
-    which.add_argument("--level", action="append", metavar="senior", help=say("help_level", language))
-    which.add_argument("--form", choices=("mixed", *FORMS), default="mixed", help=say("help_form", language))
-    which.add_argument("--count", default=str(COUNT), metavar="N", help=say("help_count", language, count=COUNT))
-    which.add_argument("--ahead", action="store_true", help=say("help_ahead", language))
-    which.add_argument("--lang", choices=LANGUAGES, help=say("help_lang", language))
-    other = parser.add_argument_group(say("instead", language))
-    other.add_argument("--list", action="store_true", help=say("help_list", language))
-    other.add_argument("--mock", action="store_true", help=say("help_mock", language))
-    other.add_argument("--drill", nargs="?", const="", metavar="03.average", help=say("help_drill", language))
-    other.add_argument("--round", nargs="?", const="", metavar="debugging", help=say("help_round", language))
-    other.add_argument("--anki", metavar="FILE.apkg", help=say("help_anki", language))
-    other.add_argument("-h", "--help", action="help", help=say("help_help", language))
-    return parser
+def _show_labelled(key: str, text: str, screen: Screen) -> None:
+    screen.text(f"**{words(key, screen.language)}**{words('colon', screen.language)}{text}")

@@ -27,7 +27,7 @@ STALE = 20.0  # seconds after which a lock is taken for forgotten: an append tak
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class ProgressEntry:
     """One line: what was tried and whether it passed. time: UTC, ISO 8601. more: whatever else was noted."""
 
     time: str
@@ -41,7 +41,7 @@ class Entry:
 class Progress:
     """What a file holds, oldest first. num_skipped: lines that could not be read."""
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[ProgressEntry, ...] = ()
     num_skipped: int = 0
 
 
@@ -75,7 +75,7 @@ def record(
     path: str | os.PathLike | None = None,
     when: datetime | None = None,
     **more: Any,
-) -> Entry:
+) -> ProgressEntry:
     """Append one line. kind: one of KINDS. key: "03.average". when: now. more: plain data.
 
     Raises ValueError for another kind or a key that is no text, OSError where the file cannot be written or stays
@@ -84,7 +84,7 @@ def record(
     if kind not in KINDS or not isinstance(key, str) or not key:
         raise ValueError(f'record got kind {kind!r} and key {key!r}: give one of {KINDS} and a key as "03.average"')
     time = (when or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="seconds")
-    entry = Entry(time=time, kind=kind, key=key, passed=passed, more=more)
+    entry = ProgressEntry(time=time, kind=kind, key=key, passed=passed, more=more)
     line = json.dumps({"time": entry.time, "kind": kind, "key": key, "passed": passed, **more}, ensure_ascii=False)
     _append(Path(path or default_path()), line)
     return entry
@@ -112,14 +112,22 @@ def read(path: str | os.PathLike | None = None) -> Progress:
     return Progress(entries=tuple(entries), num_skipped=len(lines) - len(entries))
 
 
-def done(path: str | os.PathLike | None = None, *, kind: str = "check") -> dict[str, dict[str, Standing]]:
+def read_if_possible(path: str | os.PathLike | None = None) -> Progress:
+    """Like `read`, but nothing where the file cannot be read and where there is no home folder."""
+    try:
+        return read(path)
+    except (OSError, RuntimeError):  # RuntimeError: there is no home
+        return Progress()
+
+
+def read_standings(path: str | os.PathLike | None = None, *, kind: str = "check") -> dict[str, dict[str, Standing]]:
     """Lab ("03") to task ("03.average") to its Standing, in order of the keys."""
     return standings(entry for entry in read(path).entries if entry.kind == kind)
 
 
-def standings(entries: Iterable[Entry]) -> dict[str, dict[str, Standing]]:
+def standings(entries: Iterable[ProgressEntry]) -> dict[str, dict[str, Standing]]:
     """The same of entries of one kind."""
-    by_key: dict[str, list[Entry]] = {}
+    by_key: dict[str, list[ProgressEntry]] = {}
     for entry in entries:
         by_key.setdefault(entry.key, []).append(entry)
     labs: dict[str, dict[str, Standing]] = {}
@@ -128,7 +136,7 @@ def standings(entries: Iterable[Entry]) -> dict[str, dict[str, Standing]]:
     return labs
 
 
-def _standing(key: str, entries: Iterable[Entry]) -> Standing:
+def _standing(key: str, entries: Iterable[ProgressEntry]) -> Standing:
     entries = sorted(entries, key=lambda entry: entry.time)
     first = next((entry for entry in entries if entry.passed), None)
     seconds = first and (_instant(first.time) - _instant(entries[0].time)).total_seconds()
@@ -203,7 +211,7 @@ def _break_stale(lock: Path) -> None:
             probe.unlink(missing_ok=True)
 
 
-def _parsed(line: str) -> Entry | None:
+def _parsed(line: str) -> ProgressEntry | None:
     try:
         fields = json.loads(line)
         more = dict(fields)
@@ -213,7 +221,7 @@ def _parsed(line: str) -> Entry | None:
         return None
     if kind not in KINDS or not isinstance(key, str) or not isinstance(passed, bool):
         return None
-    return Entry(time=time, kind=kind, key=key, passed=passed, more=more)
+    return ProgressEntry(time=time, kind=kind, key=key, passed=passed, more=more)
 
 
 def _instant(text: str) -> datetime:

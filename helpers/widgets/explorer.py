@@ -1,55 +1,51 @@
-"""What every explorer shares: dials, a sentence, a picture, its numbers as a table, and a PNG for saved notebooks."""
+"""Provides the base classes of every explorer: Explorer, SteppedExplorer, RunButton and Picks.
+
+An Explorer has dials, a sentence, a picture, its numbers as a table, and a PNG for saved notebooks. SteppedExplorer
+adds buttons that walk through numbered steps, RunButton adds one that runs on real ranks what the explorer predicts,
+and Picks makes parts of the picture clickable. The explorers in the `*_explorer.py` files inherit from these.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from html import escape
 from typing import Any
 
+import anywidget
 import ipywidgets
 
 from helpers.draw import Label, Scene, to_svg
 from helpers.draw.page import STYLE
 from helpers.draw.palette import words
-from helpers.draw.picture import Bundle
-from helpers.draw.png import png_language
 from helpers.draw.scene import SHOWN, WIDE, WIDTH, text_width
-from helpers.learner.words import language, reading
-from helpers.widgets.bundle import bundle, png_of
+from helpers.learner.words import language, use_language
+from helpers.records import Timeline
 from helpers.widgets.dials import panel
+from helpers.widgets.view import STATIC, SavedWidget, button, row
 
 Rows = Sequence[Mapping[str, str]]
 
-# The fold is never sent again, so it stays open while dials move; the table below it is a widget of its own.
-_FOLD = (
-    f"<style>{STYLE}</style>"
-    + """<style>
-.rr-explorer {container-type: inline-size}
-.rr-fold:not(:has(details[open])) + .rr-table {display: none}
-.rr-fold summary {cursor: pointer; margin: 2px 14px; font-size: 13px; color: var(--jp-content-font-color1, #444)}
-.rr-table table {border-collapse: collapse; margin: 2px 14px 8px; font-size: 13px}
-.rr-table th, .rr-table td {padding: 2px 12px; text-align: right; color: var(--jp-content-font-color0, #111);
- border-bottom: 1px solid var(--jp-border-color2, #bbb); font-variant-numeric: tabular-nums}
-.rr-table th:first-child {text-align: left}
-</style><details><summary>{summary}</summary></details>"""
-)
+_STYLE = f"<style>{STYLE}{(STATIC / 'explorer.css').read_text()}</style>"
 _SENTENCE = "font-size:15px;line-height:1.4;min-height:2.8em;max-width:972px;margin:6px 14px;white-space:normal"
 _ALERT = f"{_SENTENCE};padding:0 14px;border-left:4px solid var(--jp-warn-color1,#c60);box-sizing:border-box"
 _FONT = 12  # pixels
-_PIECES = re.compile(rf"\s*(?:[{WIDE}-\uffef]|[^\s{WIDE}-\uffef]+)[，。；：、）]*")  # between them a line may end
+_NARROWEST_DIAL = 300  # pixels
+# Lines may be wrapped between two matches: words, or single wide (Chinese) characters with the punctuation after them.
+_UNBREAKABLE = re.compile(rf"\s*(?:[{WIDE}-\uffef]|[^\s{WIDE}-\uffef]+)[，。；：、）]*")
 
 
-class Explorer(ipywidgets.VBox):
-    """Dials on a Scene. A subclass makes its dials, then calls this constructor, and has `scene`, `sentence`, `TEXT`.
+class Explorer(SavedWidget, ipywidgets.VBox):
+    """Base of a widget whose dials change a picture. A subclass makes its dials, then calls this constructor.
 
-    `rows` is optional: the picture as a table, folded below it. Where one of them raises ValueError, its sentence is
-    shown and the last picture is pale, until a dial brings a good value. Works without a front end: set `.value` of a
-    dial, then read `.text`, `.sentence`, `.rows`, `.scene` or `.html.value`.
+    It defines `scene` (the picture), `sentence`, `TEXT` (see SavedWidget) and, if it likes, `rows`, the numbers of the
+    picture as a table that is folded below it. Where one of them raises ValueError, its message is shown and the last
+    picture turns pale, until a dial has a valid value again. It works without a front end: set `.value` of a dial,
+    then read `.text`, `.sentence`, `.rows`, `.scene` or `.html.value`.
     """
 
-    TEXT = ""  # what a saved notebook and a test see: short, and the same whatever the dials say
     scene: Scene
     sentence: str
     rows: Rows = ()
@@ -57,8 +53,9 @@ class Explorer(ipywidgets.VBox):
     def __init__(self, dials: Sequence[ipywidgets.Widget], *, controls: Sequence[ipywidgets.Widget] = ()) -> None:
         self.dials = tuple(dials)
         self.html, self.table = ipywidgets.HTML(), ipywidgets.HTML()
-        self._kept, self._picture = 0.0, ""
-        self._fold = ipywidgets.HTML(_FOLD.replace("{summary}", words("table")))
+        self._tallest, self._picture = 0.0, ""
+        # The fold is never sent again, so it stays open while dials move. The table below it is another widget.
+        self._fold = ipywidgets.HTML(f"{_STYLE}<details><summary>{words('table')}</summary></details>")
         self._fold.add_class("rr-fold")
         self.table.add_class("rr-table")
         for dial in self.dials:
@@ -67,61 +64,58 @@ class Explorer(ipywidgets.VBox):
         self.add_class("rr-explorer")
         self._draw()
 
+    def _stretch_dials(self) -> None:
+        """Let the dials fill the width: two stand beside each other even in a narrow window."""
+        for dial in self.dials:
+            dial.layout.width = "auto"
+        self.children[0].layout.grid_template_columns = f"repeat(auto-fit, minmax({_NARROWEST_DIAL}px, 1fr))"
+
     @property
     def text(self) -> str:
         """The sentence and the table as plain text."""
-        sentence, _, rows = self._now()
-        return "\n".join([sentence, *_plain(rows)])
+        sentence, _, rows = self._computed()
+        return "\n".join([sentence, *_plain_table(rows)])
 
     @property
     def saved(self) -> Scene:
         """What a saved notebook keeps: the picture with the sentence below it."""
-        sentence, scene, _ = self._now()
+        sentence, scene, _ = self._computed()
         return with_sentence(scene, sentence)
 
-    def _now(self) -> tuple[str, Scene | None, Rows]:
-        """The sentence, picture and table of the dials as they stand; of a bad setting the sentence alone."""
+    def _computed(self) -> tuple[str, Scene | None, Rows]:
+        """Sentence, picture and table for the dials' values; for an invalid setting the message alone."""
         try:
             return self.sentence, self.scene, self.rows
         except ValueError as error:
             return str(error), None, ()
 
     def _draw(self, change: object = None) -> None:
-        with reading(language()):  # looked up once, not for each of a thousand words
-            sentence, scene, rows = self._now()
+        with use_language(language()):  # looks the language up once instead of for each of a thousand texts
+            sentence, scene, rows = self._computed()
         self._picture = to_svg(scene) if scene else self._picture
-        self.html.value = (_shown if scene else _alert)(sentence, self._picture)
-        self.table.value = _table(rows)
+        self.html.value = (_picture_html if scene else _alert_html)(sentence, self._picture)
+        self.table.value = _table_html(rows)
         self._fold.layout.display = "" if rows else "none"
         if scene is not None:
             self._keep_height(scene)
 
     def _keep_height(self, scene: Scene) -> None:
-        """What stands below never moves up: the page keeps its place while a dial moves."""
-        if scene.height > self._kept:
-            self._kept = scene.height
-            scaled = f"{100 * scene.height / scene.width:.1f}cqw"  # where it is narrow, the picture shrinks
+        """Let the picture's area never shrink, so that the page below it does not jump while a dial moves."""
+        if scene.height > self._tallest:
+            self._tallest = scene.height
+            scaled = f"{100 * scene.height / scene.width:.1f}cqw"  # on a narrow page the picture shrinks
             self.html.layout.min_height = f"calc(64px + min({scene.height * SHOWN:.0f}px, {scaled}))"
 
-    def __repr__(self) -> str:
-        return self.TEXT
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> Bundle:
-        shown = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
-        with reading(png_language()):
-            saved = self.saved
-        return bundle(shown, self.TEXT, png_of(saved))
-
-
-def _shown(sentence: str, picture: str) -> str:
+def _picture_html(sentence: str, picture: str) -> str:
     return f'<p style="{_SENTENCE}" aria-live="polite">{escape(sentence)}</p>{picture}'
 
 
-def _alert(sentence: str, last: str) -> str:
+def _alert_html(sentence: str, last: str) -> str:
     return f'<p role="alert" style="{_ALERT}">{escape(sentence)}</p><div inert="" style="opacity:.25">{last}</div>'
 
 
-def _table(rows: Rows) -> str:
+def _table_html(rows: Rows) -> str:
     if not rows:
         return ""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in rows[0])
@@ -134,7 +128,7 @@ def _cells(values: list[str]) -> str:
     return f'<th scope="row">{escape(values[0])}</th>{others}'
 
 
-def _plain(rows: Rows) -> list[str]:
+def _plain_table(rows: Rows) -> list[str]:
     """The table in columns of equal width: one line for the names, one for each row."""
     if not rows:
         return []
@@ -152,13 +146,168 @@ def with_sentence(scene: Scene | None, sentence: str) -> Scene:
     return replace(base, height=base.height + 18 * len(lines) + 6, items=(*base.items, *labels), summary=summary)
 
 
-def _wrapped(sentence: str, room: float) -> list[str]:
-    """The sentence in lines of so many pixels."""
+def _wrapped(sentence: str, width: float) -> list[str]:
+    """The sentence in lines that are at most `width` pixels wide."""
     lines = [""]
-    for piece in _PIECES.findall(sentence):
+    for piece in _UNBREAKABLE.findall(sentence):
         longer = lines[-1] + piece
-        if text_width(longer.strip(), _FONT) <= room:
+        if text_width(longer.strip(), _FONT) <= width:
             lines[-1] = longer
         else:
             lines.append(piece.lstrip())
     return [line.strip() for line in lines]
+
+
+_INTERVAL = 1200  # milliseconds that Play shows each step: time to read its sentence
+
+
+class Stepper(ipywidgets.HBox):
+    """Buttons "previous" and "next", Play, and a slider `step` from 1 to the number of steps.
+
+    Nothing moves before the learner presses something. Without a front end, set `step.value`.
+    """
+
+    def __init__(self) -> None:
+        labels = {"description": words("step.step"), "tooltip": words("step.which")}
+        self.step = ipywidgets.IntSlider(value=1, min=1, max=1, **labels)
+        self.step.style.description_width, self.step.layout.width = "initial", "270px"
+        options = {"interval": _INTERVAL, "show_repeat": False, "tooltip": words("step.plays")}
+        self.play = ipywidgets.Play(value=1, min=1, max=1, **options)
+        ipywidgets.jslink((self.play, "value"), (self.step, "value"))
+        self.play.layout.width = "96px"
+        super().__init__(
+            [_step_button("previous", self._back), _step_button("next", self._forward), self.play, self.step]
+        )
+        self.layout.flex_flow, self.layout.align_items = "row wrap", "center"
+
+    def fit(self, num_steps: int) -> None:
+        """Set the last step of the slider; where it stood beyond, it moves there."""
+        for each in (self.play, self.step):
+            each.max = max(1, num_steps)
+
+    def _back(self) -> None:
+        self.step.value = max(self.step.min, self.step.value - 1)
+
+    def _forward(self) -> None:
+        self.step.value = min(self.step.max, self.step.value + 1)
+
+
+def _step_button(name: str, act: Callable[[], None]) -> ipywidgets.Button:
+    made = button(act, words(f"step.{name}"), tooltip=words(f"step.the_{name}"))
+    made.layout.width = "80px"
+    return made
+
+
+class SteppedExplorer(Explorer):
+    """An Explorer whose subclass also defines `num_steps`. It draws the step `step.value`, counted from 1."""
+
+    num_steps: int
+
+    def __init__(self, dials: Sequence[ipywidgets.Widget], *, controls: Sequence[ipywidgets.Widget] = ()) -> None:
+        self.stepper = Stepper()
+        self.step = self.stepper.step
+        self.step.observe(self._draw, names="value")
+        super().__init__(dials, controls=[row(*controls, self.stepper)])
+
+    def _draw(self, change: object = None) -> None:
+        with suppress(ValueError):  # an invalid setting has no steps; Explorer shows the message
+            self.stepper.fit(self.num_steps)
+        super()._draw(change)
+
+
+_FAILURE_STYLE = (
+    "margin:2px 14px;padding:6px 14px;border-left:4px solid var(--jp-warn-color1,#c60);white-space:pre-wrap"
+)
+
+
+class RunButton:
+    """Mixed into an Explorer, before Explorer: a button that runs on real ranks what the explorer predicts.
+
+    The subclass passes `_run_controls(run, tooltip)` to Explorer as controls, and its `_run_arguments` are what `run`
+    is called with. run: a function that returns the Timeline of the step that it ran, or None for an explorer without
+    the button. An exception in it becomes a message below the button. RUN_EXAMPLE: a function to name in an error.
+    """
+
+    RUN_EXAMPLE = ""
+
+    def _run_controls(self, run: Callable[..., Timeline] | None, tooltip: str) -> list[ipywidgets.Widget]:
+        self._run = run
+        self._timelines: dict[tuple, Timeline] = {}  # setting of the dials -> what `run` returned for it
+        self.button = button(self.run_now, words("run.run"), tooltip=tooltip)
+        self.button.layout = ipywidgets.Layout(margin="2px 14px")  # aligned with the sentence below it
+        self.notice, self.failure = ipywidgets.HTML(), ""
+        return [self.button, self.notice] if run else []
+
+    @property
+    def _run_arguments(self) -> tuple[tuple, dict]:
+        raise NotImplementedError
+
+    @property
+    def emulated(self) -> Timeline | None:
+        """What `run` returned for the dials' values; None where the button was not pressed for these values."""
+        return self._timelines.get(self._setting)
+
+    def run_now(self):
+        """Call `run` for the dials' values, as the button does. Returns the explorer, so that a cell can show it.
+
+        Raises ValueError when there is no `run`.
+        """
+        if self._run is None:
+            name = type(self).__name__
+            raise ValueError(f"this {name} has nothing to run; give it run=, such as {self.RUN_EXAMPLE}")
+        self._show_failure("")
+        self.button.disabled, self.button.description = True, words("run.running")
+        try:
+            args, kwargs = self._run_arguments
+            self._timelines[self._setting] = _checked_run(self._run(*args, **kwargs))
+        except Exception as error:  # of any kind: `run` may be any function
+            self._timelines.pop(self._setting, None)
+            self._show_failure(str(error) or type(error).__name__)
+        finally:
+            self.button.disabled, self.button.description = False, words("run.run")
+        super()._draw()
+        return self
+
+    @property
+    def text(self) -> str:
+        """The sentence and the table as plain text; below them what went wrong in the last run."""
+        return "\n".join(filter(None, [super().text, self.failure]))
+
+    def _show_failure(self, failure: str) -> None:
+        self.failure = failure
+        self.notice.value = f'<div role="alert" style="{_FAILURE_STYLE}">{escape(failure)}</div>' if failure else ""
+
+    def _draw(self, change: object = None) -> None:
+        self._show_failure("")  # the message was about the previous setting
+        super()._draw(change)
+
+    @property
+    def _setting(self) -> tuple:
+        return tuple(each.value for each in self.dials)
+
+
+def _checked_run(ran: object) -> Timeline:
+    if not isinstance(ran, Timeline) or not ran.spans:
+        what = "a Timeline without spans" if isinstance(ran, Timeline) else f"a {type(ran).__name__}"
+        raise ValueError(f"run returned {what}; it must return the Timeline of a step, with its spans")
+    return ran
+
+
+class Picks(anywidget.AnyWidget):
+    """An invisible control of an explorer, which makes each Rect of the picture that has a `pick` clickable.
+
+    Rects can be chosen with the mouse or the keyboard. on_pick: called with the `pick` of the Rect that was chosen.
+    """
+
+    _esm = STATIC / "picks.js"
+    _css = """.rr-explorer [data-pick] {pointer-events: all; cursor: pointer; outline: none}
+.rr-explorer [data-pick]:focus-visible {outline: 3px solid var(--jp-brand-color1, #0072b2); outline-offset: 1px}"""
+
+    def __init__(self, on_pick: Callable[[str], None]) -> None:
+        super().__init__()
+        self._on_pick = on_pick
+        self.on_msg(self._receive)
+
+    def _receive(self, widget: object, content: Any, buffers: object) -> None:
+        if isinstance(content, dict) and isinstance(content.get("pick"), str):
+            self._on_pick(content["pick"])

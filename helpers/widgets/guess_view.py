@@ -1,49 +1,29 @@
-"""A question before its result: a number, a range, a choice or an order. The first answer is kept."""
+"""Provides `guess`, a question that a learner answers before the result is shown, and reads what was answered.
+
+The answer is a number, a range, a choice or an order; only the first one counts. `guess` returns a GuessView, whose
+GuessControls hold the text fields and buttons. `read_guess` turns typed text into a value.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
 import ipywidgets
 
-from helpers.interview.render import inline
-from helpers.learner.guesses import Question, is_off, is_unattended, make_question
-from helpers.learner.guesses.room import room
-from helpers.widgets import sitting_parts as parts
-from helpers.widgets.bundle import bundle
-from helpers.widgets.guess_controls import Controls
-from helpers.widgets.guess_reading import SAYS, read_guess, say_value
+from helpers.interview.answers import FACTORS, KINDS, how_far_off, read_number
+from helpers.interview.card_html import inline
+from helpers.learner.guesses.calibration import compare, format_answer, geometric_middle
+from helpers.learner.guesses.questions import Question, make_question
+from helpers.learner.guesses.storage import is_off, is_unattended, kernel_guesses
+from helpers.learner.words import Words, book, language
+from helpers.widgets.view import SavedWidget, alert_html, button, display, on_enter, row, style_sheet
 
-STYLE = """<style>
-.rr-guess {max-width: 860px; padding: 2px 0 4px; color: var(--jp-content-font-color0, currentColor)}
-.rr-guess .widget-html-content {line-height: 1.5; font-size: 15px; white-space: normal}
-.rr-guess p {margin: 4px 14px; color: inherit}
-.rr-guess .rr-question {font-size: 17px; font-weight: 600}
-.rr-guess .rr-first {color: var(--jp-content-font-color1, currentColor)}
-.rr-guess .rr-said {padding: 4px 14px; border-left: 4px solid var(--jp-brand-color1, #0072b2)}
-.rr-guess [role=alert] {padding: 6px 14px; border-left: 4px solid var(--jp-warn-color1, #c60)}
-.rr-guess input[type=text] {font-size: 15px}
-.rr-guess .jupyter-button {font-size: 14px; height: auto; min-height: 32px; padding: 2px 14px; white-space: normal;
- line-height: 1.4; text-align: left}
-.rr-guess button:focus-visible, .rr-guess input:focus-visible {
- outline: 2px solid var(--jp-brand-color1, #0072b2); outline-offset: 1px}
-.rr-guess .widget-radio-box label {font-size: 15px; line-height: 1.5; height: auto; white-space: normal}
-.rr-guess .rr-row {display: flex; flex-wrap: wrap; gap: 4px 36px; margin: 6px 14px; font-variant-numeric: tabular-nums}
-.rr-guess .rr-row span {display: block; font-size: 13px; color: var(--jp-content-font-color1, currentColor)}
-.rr-guess .rr-row b {display: block; font-size: 19px; line-height: 1.3; font-weight: 600}
-.rr-guess img, .rr-guess svg {max-width: 100%; height: auto}
-.rr-guess pre {margin: 6px 14px; color: inherit; overflow-x: auto}
-</style>"""
-
-
-def style() -> ipywidgets.HTML:
-    """The rules above; shown first in a VBox with the class `rr-guess`."""
-    widget = ipywidgets.HTML(STYLE)
-    widget.layout.display = "none"
-    return widget
+words = book("guess")
+_KNOWN_UNITS = {unit for units in KINDS.values() for unit in units}
 
 
 def guess(
@@ -58,13 +38,14 @@ def guess(
     default: Any = None,
     path: str | os.PathLike | None = None,
 ) -> GuessView:
-    """Ask, once. `guess("bytes per rank", unit="B")` is enough. A declared answer stands in helpers/learner/guesses.
+    """Ask a question once. `guess("bytes per rank", unit="B")` is enough. helpers/learner/guesses has its true answer.
 
-    unit: of the number asked for. kind: "memory", "traffic", "time" or "count". key: "08.stage2", else made from the
-    text. choices: one of them is taken. order: these, put in order; they are shown shuffled. between: two numbers.
-    default: what is taken where nobody is there (RANKS_UNATTENDED=1), None for "no idea". path: of the progress file.
+    unit: the unit of the number. kind: "memory", "traffic", "time" or "count". key: such as "08.stage2"; by default
+    made from the text. choices: texts of which the learner chooses one. order: texts, shown shuffled, that they put in
+    order. between: ask for two numbers, a range. default: the answer in an unattended run (RANKS_UNATTENDED=1), None
+    for "no idea". path: the progress file.
 
-    Never raises for a learner. Where nobody is there, ValueError for a question that is written wrongly.
+    Never raises for a learner. In an unattended run it raises ValueError for a question that is not well formed.
     """
     question = make_question(text, unit=unit, kind=kind, key=key, choices=choices, order=order, between=between)
     if question.wrong and is_unattended():
@@ -72,89 +53,257 @@ def guess(
     return GuessView(question, default=default, path=path)
 
 
-class GuessView(ipywidgets.VBox):
-    """What `guess` returns. Without a front end: `.answer("7 B")`, `.no_idea()`, then `.value` and `.text`."""
+class GuessView(SavedWidget, ipywidgets.VBox):
+    """What `guess` returns. Without a front end: `.answer("7 B")`, `.no_idea()`, then `.value` and `.text`.
+
+    A saved notebook keeps the question alone. What the learner answered stays in their progress file.
+    """
 
     def __init__(self, question: Question, *, default: Any = None, path: str | os.PathLike | None = None) -> None:
         self.question, self._default = question, default
-        self.problem, self.second = "", ""
-        self._room = room(path)
-        self._room.asked[question.key] = question
-        self._room.listen(question.key, self)
-        self.asked, self.said = ipywidgets.HTML(), ipywidgets.HTML()
-        self.controls = Controls(question, on_answer=self.answer, on_none=self.no_idea)
-        super().__init__([style(), self.asked, self.controls, self.said])
+        self.problem, self.repeated = "", ""
+        self._guesses = kernel_guesses(path)
+        self._guesses.asked[question.key] = question
+        self._guesses.listen(question.key, self)
+        self.prompt, self.feedback = ipywidgets.HTML(), ipywidgets.HTML()
+        self.controls = GuessControls(question, on_answer=self.answer, on_none=self.no_idea)
+        super().__init__([style_sheet("guess"), self.prompt, self.controls, self.feedback])
         self.add_class("rr-guess")
         self.refresh()
 
     @property
     def value(self) -> Any:
         """The first answer: a number in the question's unit, two, a choice, a list; None without one."""
-        kept = self._room.answer(self.question.key)
-        if kept is None:
+        stored = self._guesses.answer(self.question.key)
+        if stored is None:
             return self._default if is_unattended() else None
-        return kept.value
+        return stored.value
 
     @property
     def is_open(self) -> bool:
-        """Whether it still waits for an answer."""
-        return not is_off() and not is_unattended() and self._room.answer(self.question.key) is None
+        """Whether the question still waits for an answer."""
+        return not is_off() and not is_unattended() and self._guesses.answer(self.question.key) is None
 
     def answer(self, given: Any) -> None:
-        """Keep an answer. What cannot be read gets a sentence; where one is kept, that one stays."""
+        """Store the answer, unless there is one already. What cannot be read gives a message."""
         try:
             value = read_guess(self.question, given)
         except (ValueError, TypeError) as error:
             self.problem = str(error)
             return self.refresh()
-        return self._take(value)
+        return self._store(value)
 
     def no_idea(self) -> None:
-        """An answer as good as another, and kept as one."""
-        self._take(None)
+        """Store "no idea", which is an answer like any other."""
+        self._store(None)
 
-    def _take(self, value: Any) -> None:
-        before = self._room.answer(self.question.key)
-        self.second = "" if before is None else SAYS("second", value=say_value(self.question, value))
-        _, problem, reason = self._room.take(self.question, value)
-        self.problem = " ".join(filter(None, [problem, SAYS("no_box", reason=reason) if reason else ""]))
+    def _store(self, value: Any) -> None:
+        before = self._guesses.answer(self.question.key)
+        self.repeated = "" if before is None else words("second", value=value_text(self.question, value))
+        _, problem, reason = self._guesses.take(self.question, value)
+        self.problem = " ".join(filter(None, [problem, words("no_box", reason=reason) if reason else ""]))
         self.refresh()
 
     def refresh(self) -> None:
-        """Show what is known now."""
+        """Show the question and what was answered so far."""
         text = inline(self.question.text.in_())
-        self.asked.value = f'<p class="rr-question">{text}</p>'
-        parts.display(self.controls, self.is_open)
-        tags = {"rr-said": self._sentence, "rr-second": self.second}
+        self.prompt.value = f'<p class="rr-question">{text}</p>'
+        display(self.controls, self.is_open)
+        classes = {"rr-said": self._sentence, "rr-second": self.repeated}
         shown = "".join(
-            f'<p class="{name}" aria-live="polite">{escape(said)}</p>' for name, said in tags.items() if said
+            f'<p class="{name}" aria-live="polite">{escape(text)}</p>' for name, text in classes.items() if text
         )
-        alerts = "".join(parts.alert_html(problem) for problem in (self.problem, self._wrong))
-        self.said.value = shown + alerts
+        alerts = alert_html(self.problem) + alert_html(self._wrong)
+        self.feedback.value = shown + alerts
 
     @property
     def text(self) -> str:
         """What is shown, as plain text."""
         options = [one.in_() for one in self.question.options]
-        lines = [self.question.text.in_(), *options, self._sentence, self.second, self.problem, self._wrong]
+        lines = [self.question.text.in_(), *options, self._sentence, self.repeated, self.problem, self._wrong]
         return "\n".join(line for line in lines if line)
 
     @property
     def _wrong(self) -> str:
-        return SAYS("ask_author", wrong=self.question.wrong) if self.question.wrong else ""
+        return words("ask_author", wrong=self.question.wrong) if self.question.wrong else ""
 
     @property
     def _sentence(self) -> str:
-        kept = self._room.answer(self.question.key)
-        if kept is not None:
-            said = say_value(self.question, kept.value) if kept.value is not None else ""
-            return SAYS("kept", value=said) if said else SAYS("kept_none")
-        return SAYS("is_off") if is_off() else ""
+        stored = self._guesses.answer(self.question.key)
+        if stored is not None:
+            has_value = stored.value is not None
+            return words("kept", value=value_text(self.question, stored.value)) if has_value else words("kept_none")
+        return words("is_off") if is_off() else ""
 
     def __repr__(self) -> str:
         return f"[guess] {self.question.key}: {self.question.text.en}"
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> dict[str, Any]:
-        """A saved notebook keeps the question: whether and what somebody answered stays on the learner's machine."""
-        shown = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
-        return bundle(shown, repr(self), {})
+
+class GuessControls(ipywidgets.VBox):
+    """One or two text fields, radio buttons, or buttons that are pressed in order; then "my guess" and "no idea".
+
+    All of it works by keyboard. on_answer: called with what was typed or chosen. on_none: called for "no idea".
+    """
+
+    def __init__(self, question: Question, *, on_answer: Callable[[Any], None], on_none: Callable[[], None]) -> None:
+        self._question = question
+        self.fields: list[ipywidgets.Text] = []
+        self.pressed: list[int] = []
+        self.send_button = button(lambda: on_answer(self.given), words("guess"), style="primary")
+        self.none_button = button(on_none, words("no_idea"))
+        self._on_answer = on_answer
+        make = {"number": self._number, "between": self._between, "choice": self._choice, "order": self._order}
+        super().__init__(make[question.form]())
+
+    @property
+    def given(self) -> Any:
+        """What is typed or chosen at the moment."""
+        if self._question.form == "choice":
+            return self.radio.value
+        if self._question.form == "order":
+            return [self._question.options[index].en for index in self.pressed]
+        texts = [field.value for field in self.fields]
+        return texts if self._question.form == "between" else texts[0]
+
+    def _number(self) -> list[ipywidgets.Widget]:
+        return [row(self._field("placeholder"), self._unit(), self.send_button, self.none_button)]
+
+    def _between(self) -> list[ipywidgets.Widget]:
+        low, high = self._field("lowest"), self._field("highest")
+        between = ipywidgets.HTML(words("between_and"))
+        return [row(low, between, high, self._unit(), self.send_button, self.none_button)]
+
+    def _choice(self) -> list[ipywidgets.Widget]:
+        pairs = [(one.in_(), one.en) for one in self._question.options]
+        self.radio = ipywidgets.RadioButtons(options=pairs, value=None, layout={"width": "auto", "margin": "2px 14px"})
+        return [self.radio, row(self.send_button, self.none_button)]
+
+    def _order(self) -> list[ipywidgets.Widget]:
+        self.items = [button(lambda index=index: self._press(index)) for index in range(len(self._question.options))]
+        self.again_button = button(self._start_again, words("start_again"))
+        how = ipywidgets.HTML(f'<p class="rr-first">{words("in_order")}</p>')
+        below = row(self.send_button, self.again_button, self.none_button)
+        self._name_items()
+        return [how, row(*self.items), below]
+
+    def _press(self, index: int) -> None:
+        if index not in self.pressed:
+            self.pressed.append(index)
+        self._name_items()
+        remaining = [item for item in self.items if not item.disabled]
+        (remaining[0] if remaining else self.send_button).focus()
+
+    def _start_again(self) -> None:
+        self.pressed.clear()
+        self._name_items()
+        self.items[0].focus()
+
+    def _name_items(self) -> None:
+        for index, item in enumerate(self.items):
+            text = self._question.options[index].in_()
+            item.disabled = index in self.pressed
+            item.description = f"{self.pressed.index(index) + 1} · {text}" if item.disabled else text
+
+    def _field(self, placeholder: str) -> ipywidgets.Text:
+        field = ipywidgets.Text(placeholder=words(placeholder), layout=ipywidgets.Layout(width="150px"))
+        on_enter(field, lambda: self._on_answer(self.given))
+        self.fields.append(field)
+        return field
+
+    def _unit(self) -> ipywidgets.HTML:
+        return ipywidgets.HTML(f'<span style="margin-right:14px">{self._question.unit}</span>')
+
+
+def read_guess(question: Question, given: Any) -> Any:
+    """The value of an answer: a number in the question's unit, two of them, one of the choices, or a list in order.
+
+    Raises ValueError, with a message in the learner's language, where the answer cannot be read.
+    """
+    reader = {"number": _number, "between": _range, "choice": _choice, "order": _order}[question.form]
+    return reader(question, given)
+
+
+def value_text(question: Question, value: Any, lang: str | None = None) -> str:
+    """An answer as it is displayed."""
+    if value is None:
+        return words("no_idea", lang)
+    if question.form == "choice":
+        return _option(question, value).in_(lang)
+    if question.form == "order":
+        return " → ".join(_option(question, one).in_(lang) for one in value)
+    return format_answer(value, question.unit)
+
+
+def _number(question: Question, given: Any) -> float:
+    """ "7", "7 bytes", "64 MB", "6.5e7", 7.0: in the unit of the question."""
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        given = repr(given)
+    text, unit = str(given).strip(), _base_unit(question.unit)
+    example = f"12.3 {question.unit}".strip()
+    value = read_number(_without_unit(text, question.unit), unit, language(), example)
+    return value / FACTORS[unit]
+
+
+def _range(question: Question, given: Any) -> list[float]:
+    parts = re.split(r"\s*(?:–|—|~| to | and |到|至|,\s+|;)\s*", given) if isinstance(given, str) else list(given)
+    low, high = (_number(question, part) for part in (*parts, "", "")[:2])  # "": no number, so _number raises
+    if low > high:
+        raise ValueError(words("wrong_way"))
+    return [low, high]
+
+
+def _choice(question: Question, given: Any) -> str:
+    known = {text: one.en for one in question.options for text in (one.en, one.zh)}
+    if given is None:
+        raise ValueError(words("choose_first"))
+    if given not in known:
+        raise ValueError(words("unknown_choice", given=given, known="; ".join(one.in_() for one in question.options)))
+    return known[given]
+
+
+def _order(question: Question, given: Any) -> list[str]:
+    """The options in the order given, as texts or by their displayed numbers: "3 1 2"."""
+    shown = question.options
+    if isinstance(given, str) and re.fullmatch(r"[\d\s,.;>→-]+", given):
+        given = [int(number) for number in re.findall(r"\d+", given)]
+    parts = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    texts = [shown[one - 1].en if isinstance(one, int) and 0 < one <= len(shown) else one for one in parts]
+    english = {text: one.en for one in shown for text in (one.en, one.zh)}
+    texts = [english.get(text) for text in texts]
+    if sorted(map(str, texts)) != sorted(one.en for one in shown):
+        raise ValueError(words("order_first", count=len(shown)))
+    return texts
+
+
+def _base_unit(unit: str) -> str:
+    """The known unit with which `unit` begins, such as "B" of "B per parameter"; "" where it is none, as in "P"."""
+    head = unit.split(" ", 1)[0].split("/")[0] if unit not in _KNOWN_UNITS else unit
+    return head if head in _KNOWN_UNITS else ""
+
+
+def _without_unit(text: str, unit: str) -> str:
+    """The number without a unit that only this question uses."""
+    tail = unit.removeprefix(_base_unit(unit))
+    for ending in filter(None, (unit if not _base_unit(unit) else "", tail)):
+        if text.lower().endswith(ending.lower().strip()):
+            return text[: len(text) - len(ending.strip())].strip()
+    return text
+
+
+def _option(question: Question, english: str) -> Words:
+    return next((one for one in question.options if one.en == english), Words.of(english))
+
+
+def error_sentence(form: str, value: Any, truth: Any) -> str:
+    """A sentence on how far an answer is from the truth; "" where there is nothing to compare."""
+    error = compare(form, value, truth)
+    if error is None:
+        return ""
+    if form == "choice":
+        return words("right" if error.is_right else "not_right")
+    if form == "order":
+        return words("right" if error.is_right else "other_order")
+    if form == "between":
+        where = "inside" if error.is_right else "outside_low" if value[1] < truth else "outside_high"
+        return words(where, off=how_far_off(geometric_middle(*value), truth, language()))
+    return words("right") if error.is_right else words("off", off=how_far_off(value, truth, language()))

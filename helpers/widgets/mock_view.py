@@ -1,4 +1,7 @@
-"""A mock interview in a notebook: five cards, one drill, a clock, and the sheet. All can be skipped."""
+"""Provides DrillView, a coding drill with a clock, and MockView, a mock interview of five cards and one drill.
+
+`helpers.grading.drill(key)` and `helpers.grading.mock_view()` create them with the lab's checks.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +12,109 @@ from typing import Any
 
 import ipywidgets
 
-from helpers.interview.cards import LEVELS, Card
-from helpers.interview.drills import Judge, Outcome
-from helpers.interview.links import link
+from helpers.interview.cards import LEVELS, Card, topic_name
+from helpers.interview.cards import words as quiz_words
+from helpers.interview.drills import Attempt, DrillOutcome, Judge, Now, drill
 from helpers.interview.mock import MockInterview
 from helpers.interview.sheet import Sheet
-from helpers.interview.stopwatch import Now
-from helpers.interview.words import RATINGS, say, topic_name
-from helpers.widgets import sitting_parts as parts
 from helpers.widgets.clock import Clock
 from helpers.widgets.dials import choice
-from helpers.widgets.sitting_view import SheetView
+from helpers.widgets.interview_view import (
+    InterviewView,
+    SheetView,
+    bilingual_options,
+    call_html,
+    draw_buttons,
+    drill_answer_html,
+    drill_html,
+    language_dial,
+    links_html,
+    name_in_notebook,
+    question_html,
+    set_dial_widths,
+    words,
+)
+from helpers.widgets.view import Page, alert_html, button, display, feedback_html, row
+
+
+class DrillView(InterviewView):
+    """A coding drill. `begin()` or its button starts the clock; `check(function)`, in the next cell, checks the answer.
+
+    key: "03.average". check: `(key, answer) -> verdict`, such as helpers.grading.grade; `helpers.grading.drill(key)` is
+    this with it. language, path, now: as in Attempt. Raises ValueError for a key that has no drill.
+    """
+
+    TEXT = "[widget] DrillView: a thing to write in 15 minutes, with a clock"
+
+    def __init__(
+        self,
+        key: str,
+        check: Judge | None = None,
+        *,
+        language: str | None = None,
+        path: str | os.PathLike | None = None,
+        now: Now | None = None,
+    ) -> None:
+        self.attempt = Attempt(drill(key), check, language=language, path=path, now=now)
+        self.clock = Clock(self.drill.minutes, language=language, now=now).show(self.attempt.watch)
+        self.begin_button = button(self.begin, words("begin", self.attempt.language), style="primary")
+        self.prompt = ipywidgets.HTML(drill_html(self.drill, language))
+        self.call, self.feedback, self.links = ipywidgets.HTML(), ipywidgets.HTML(), Page()
+        head = row(self.clock, self.begin_button)
+        super().__init__([head, self.prompt, self.call, self.feedback, self.links])
+        self._draw()
+
+    @property
+    def drill(self) -> Any:
+        """The Drill."""
+        return self.attempt.drill
+
+    def begin(self) -> DrillView:
+        """Start the clock; a second call changes nothing."""
+        self.attempt.begin()
+        self._draw()
+        return self
+
+    def check(self, answer: Any) -> DrillOutcome:
+        """Check an answer, a function or class, and note it; the links to chapter and lab show once it was tried."""
+        outcome = self.attempt.submit(answer)
+        self._draw()
+        return outcome
+
+    @property
+    def text(self) -> str:
+        """What is shown now, as plain text."""
+        outcomes = [repr(self.attempt.outcomes[-1])] if self.attempt.outcomes else []
+        language = self.attempt.language
+        return "\n".join([self.clock.text, self.drill.prompt.in_(language), self.drill.stub, *outcomes])
+
+    def _draw(self) -> None:
+        language, outcomes = self.attempt.language, self.attempt.outcomes
+        self.clock.refresh()
+        display(self.begin_button, self.attempt.watch.began is None)
+        name = name_in_notebook(self, f'drill("{self.drill.key}")')
+        self.call.value = call_html(f"{name}.check({self.drill.name})", language)
+        self.feedback.value = feedback_html(repr(outcomes[-1]), is_right=outcomes[-1].passed) if outcomes else ""
+        places = self.drill.links(language=language)
+        more = links_html("explained", places, language) + drill_answer_html(self.drill, language)
+        self.links.show(more if outcomes else "")
+
+    @property
+    def saved_html(self) -> str:
+        """The prompt."""
+        minutes = f"<p>{escape(self.drill.key)} · {self.drill.minutes}:00</p>"
+        return f"<div>{minutes}{drill_html(self.drill, self.attempt.language)}</div>"
 
 
 class MockView(SheetView):
-    """An interview. Without a front end: `.begin()`, `.reveal()`, `.rate("good")`, `.submit(function)`, `.skip()`,
+    """A mock interview. Without a front end: `.begin()`, `.reveal()`, `.rate("good")`, `.submit(function)`, `.skip()`,
     `.finish()`, `.sheet`.
 
     check: `(key, answer) -> verdict` for the drill; helpers.grading.mock_view() is this with the labs' checks. level,
     topics, language, seed, path, now, cards: as in MockInterview.
     """
 
-    FILE = "mock-interview.md"
+    DEFAULT_FILE = "mock-interview.md"
     TEXT = "[widget] MockView: five cards and one drill against the clock, then a sheet of what was strong and weak"
 
     def __init__(
@@ -48,81 +132,77 @@ class MockView(SheetView):
         self._options: dict[str, Any] = {"check": check, "topics": tuple(topics), "path": path, "now": now}
         self._options["cards"] = None if cards is None else tuple(cards)
         self._seed = seed
-        self.level = choice(parts.both(LEVELS), level or "", "level · 级别")
-        self.language = parts.languages(language)
+        self.level = choice(bilingual_options(LEVELS), level or "", "level · 级别")
+        self.language = language_dial(language)
         self._make_controls(Clock(3, language=language, now=now))
         super().__init__(self._arranged())
-        self.add_class("rr-sitting")
+        set_dial_widths((self.level, self.language))
         for dial in (self.level, self.language):
-            dial.layout.width, dial.style.description_width = "272px", "104px"
             dial.observe(self._prepare, names="value")
         self._prepare()
 
-    # -- what is there -------------------------------------------------------------------------------------------------
+    # -- parts ---------------------------------------------------------------------------------------------------------
     def _make_controls(self, clock: Clock) -> None:
-        self.clock, self.links, self.sheet_page = clock, parts.Page(), parts.Page()
+        self.clock, self.links, self.sheet_page = clock, Page(), Page()
         self.sheet_page.layout.margin = "0 0 0 14px"
-        self.asked, self.solution, self.how, self.said, self.note = (ipywidgets.HTML() for _ in range(5))
-        self._rating_label = ipywidgets.HTML()
-        self.begin_button = parts.button(self.begin, style="primary")
-        self.show_button = parts.button(self.reveal, style="primary")
-        self.rating_buttons = {name: parts.button(lambda name=name: self.rate(name)) for name in RATINGS}
-        self.skip_button, self.give_up_button = parts.button(self.skip), parts.button(self.skip)
-        self.finish_button = parts.button(self.finish)
-        self.save_button, self.again_button = parts.button(self.save), parts.button(self._again)
+        self.prompt, self.solution, self.call, self.feedback, self.note = (ipywidgets.HTML() for _ in range(5))
+        self.begin_button = button(self.begin, style="primary")
+        self.show_button = button(self.reveal, style="primary")
+        self.skip_button, self.give_up_button = button(self.skip), button(self.skip)
+        self.finish_button = button(self.finish)
+        self.save_button, self.again_button = button(self.save), button(self._again)
 
     def _arranged(self) -> list[ipywidgets.Widget]:
-        self._dials = parts.row(self.level, self.language)
-        self._rating_box = parts.row(self._rating_label, *self.rating_buttons.values())
+        self._dials = row(self.level, self.language)
         buttons = (self.begin_button, self.show_button, self.skip_button, self.give_up_button, self.finish_button)
-        below = parts.row(*buttons, self.save_button, self.again_button)
-        shown = [self.clock, self.asked, self.solution, self.links, self.how, self.said, self.sheet_page]
-        return [parts.style(), self._dials, *shown, self._rating_box, below, self.note]
+        below = row(*buttons, self.save_button, self.again_button)
+        shown = [self.clock, self.prompt, self.solution, self.links, self.call, self.feedback, self.sheet_page]
+        return [self._dials, *shown, self._make_rating_row(self.rate), below, self.note]
 
-    # -- what can be done ----------------------------------------------------------------------------------------------
+    # -- actions -------------------------------------------------------------------------------------------------------
     def begin(self) -> MockView:
-        """The first card; a second call changes nothing."""
+        """Show the first card and start its clock; a second call changes nothing."""
         if self.interview is not None:
             self.interview.begin()
             self._draw(self.show_button)
         return self
 
     def reveal(self) -> None:
-        """The answer was spoken: stop the card's clock and show the card's own."""
-        self._sitting.reveal()
+        """The learner has answered aloud: stop the clock and show the answer of the card."""
+        self._running.reveal()
         self._is_open = True
         self._draw(self.rating_buttons["good"])
 
     def rate(self, rating: str) -> None:
-        """How the spoken answer held; then the next card, or the drill."""
-        self._sitting.rate(rating)
+        """Rate the spoken answer, and continue with the next card or the drill."""
+        self._running.rate(rating)
         self._move_on()
 
     def skip(self) -> None:
-        """Leave out the card at hand, or give up the drill."""
-        self._sitting.skip()
+        """Skip the current card, or give up the drill."""
+        self._running.skip()
         self._move_on()
 
-    def submit(self, answer: Any) -> Outcome:
-        """The drill's answer, a function or class. After one that passes comes the sheet."""
-        outcome = self._sitting.submit(answer)
+    def submit(self, answer: Any) -> DrillOutcome:
+        """Check an answer to the drill, a function or class. Once an answer passes, the sheet is shown."""
+        outcome = self._running.submit(answer)
         self.problem, self._outcome = "", outcome
         self._draw()
         return outcome
 
     def finish(self) -> Sheet:
-        """End it here; the sheet has what was done so far."""
-        sheet = self._sitting.finish()
+        """End the interview; the sheet covers what was done so far."""
+        sheet = self._running.finish()
         self._draw(self.save_button)
         return sheet
 
     @property
     def sheet(self) -> Sheet:
-        """Times, ratings, strong and weak topics, links; at any time."""
-        return self._sitting.sheet
+        """Times, ratings, strong and weak topics, and links. It can be read at any time."""
+        return self._running.sheet
 
     @property
-    def _sitting(self) -> MockInterview:
+    def _running(self) -> MockInterview:
         if self.interview is None:
             raise ValueError(self.problem)
         return self.interview
@@ -135,9 +215,9 @@ class MockView(SheetView):
         self._is_open = False
         self._draw(self.show_button if self.interview.stage == "card" else None)
 
-    # -- what is shown -------------------------------------------------------------------------------------------------
+    # -- display -------------------------------------------------------------------------------------------------------
     def _prepare(self, change: object = None) -> None:
-        """An interview with the dials as they stand, not begun."""
+        """A new interview for the level and language of the dials, which has not begun."""
         self.interview: MockInterview | None = None
         self.problem, self._is_open, self._outcome = "", False, None
         chosen = {"level": self.level.value or None, "language": self.language.value, "seed": self._seed}
@@ -156,83 +236,79 @@ class MockView(SheetView):
     def text(self) -> str:
         """What is shown now, as plain text."""
         drill = [self.interview.drill.prompt.in_(self.language.value)] if self.stage == "drill" else []
-        card = [self._meta, self._question] if self.stage == "card" else drill
-        said = [repr(self._outcome)] if self._outcome else []
+        card = [self._heading, self._question] if self.stage == "card" else drill
+        outcome = [repr(self._outcome)] if self._outcome else []
         over = [self.sheet.text] if self.stage == "over" else []
-        ready = [self._say("mock.intro")] if self.stage == "ready" else []
-        return "\n".join([*ready, *card, *said, *over, *([self.problem] if self.problem else [])])
+        ready = [self._text("mock.intro")] if self.stage == "ready" else []
+        return "\n".join([*ready, *card, *outcome, *over, *([self.problem] if self.problem else [])])
 
     @property
     def _question(self) -> str:
         return self.interview.card.question.in_(self.language.value)
 
     @property
-    def _meta(self) -> str:
+    def _heading(self) -> str:
         cards, card = self.interview.cards, self.interview.card
         number = {"n": cards.index(card) + 1, "all": len(cards)}
-        named = {"level": say(card.level, self.language.value), "topic": topic_name(card.topic, self.language.value)}
-        return self._say("mock.card", **number, **named)
+        named = {
+            "level": quiz_words(card.level, self.language.value),
+            "topic": topic_name(card.topic, self.language.value),
+        }
+        return self._text("mock.card", **number, **named)
 
     def _draw(self, focus: ipywidgets.Widget | None = None) -> None:
         stage, language = self.stage, self.language.value
         self._draw_controls(stage)
         self._draw_clock(stage, language)
-        self.asked.value = self._asked_html(stage)
-        card = self.interview.card if self._is_open else None
-        self.solution.value = parts.answer_html(card, language) if card else ""
-        found = [link(card, language=language)] if card else []
-        self.links.show(parts.links_html("shown", found, language) if found else "")
-        self.how.value = self._how_html() if stage == "drill" else ""
+        self.prompt.value = self._prompt_html(stage)
+        self._draw_answer(self.interview.card if self._is_open else None)
+        self.call.value = self._call_html() if stage == "drill" else ""
         outcome = self._outcome
-        self.said.value = parts.said_html(repr(outcome), is_right=outcome.passed) if outcome else ""
+        self.feedback.value = feedback_html(repr(outcome), is_right=outcome.passed) if outcome else ""
         self.sheet_page.show(self.sheet._repr_html_() if stage == "over" else "")
-        self.note.value = parts.alert_html(self.problem or (self.interview.note if self.interview else ""))
+        self.note.value = alert_html(self.problem or (self.interview.note if self.interview else ""))
         if focus is not None:
             focus.focus()
 
-    def _asked_html(self, stage: str) -> str:
+    def _prompt_html(self, stage: str) -> str:
         language = self.language.value
         if stage == "ready":
-            return f'<p class="rr-question">{escape(self._say("mock.intro"))}</p>'
+            return f'<p class="rr-question">{escape(self._text("mock.intro"))}</p>'
         if stage == "card":
-            return parts.question_html(self._meta, self._question)
+            return question_html(self._heading, self._question)
         if stage == "drill":
             drill = self.interview.drill
-            meta = escape(self._say("mock.drill", topic=topic_name(drill.topic, language)))
-            return f'<p class="rr-meta">{meta}</p>{parts.drill_html(drill, language)}'
+            meta = escape(self._text("mock.drill", topic=topic_name(drill.topic, language)))
+            return f'<p class="rr-meta">{meta}</p>{drill_html(drill, language)}'
         return ""
 
-    def _how_html(self) -> str:
-        call = f"{parts.name_of(self)}.submit({self.interview.drill.name})"
-        return parts.how_html(call, self.language.value)
+    def _call_html(self) -> str:
+        call = f"{name_in_notebook(self)}.submit({self.interview.drill.name})"
+        return call_html(call, self.language.value)
 
     def _draw_clock(self, stage: str, language: str) -> None:
         self.clock.speak(language)
         if self.interview is not None and self.interview.watch is not None:
             self.clock.show(self.interview.watch)
-        parts.display(self.clock, stage in ("card", "drill"))
+        display(self.clock, stage in ("card", "drill"))
 
     def _draw_controls(self, stage: str) -> None:
         is_asking = stage == "card"
-        self._rating_label.value = f'<span style="font-size:14px;margin-right:8px">{self._say("rate")}</span>'
-        for name, each in self.rating_buttons.items():
-            each.description = say(name, self.language.value)
-        shown = {  # button: its words, and whether it is there
+        shown = {  # button: (key of its description, whether it is shown)
             self.begin_button: ("begin", stage == "ready"),
             self.show_button: ("show", is_asking and not self._is_open),
             self.skip_button: ("skip", is_asking),
-            self.give_up_button: ("mock.give_up", stage == "drill"),  # of its own: a second Enter must not reach it
+            # Not the skip button again: a second Enter on it must not give up the drill.
+            self.give_up_button: ("mock.give_up", stage == "drill"),
             self.finish_button: ("mock.finish", is_asking or stage == "drill"),
             self.save_button: ("mock.save", stage == "over"),
             self.again_button: ("mock.again", stage == "over"),
         }
-        for each, (word, is_shown) in shown.items():
-            each.description = self._say(word)
-            parts.display(each, is_shown)
-        parts.display(self._rating_box, is_asking and self._is_open)
-        parts.display(self._dials, stage in ("ready", "nothing"))
+        draw_buttons({each: (self._text(key), is_shown) for each, (key, is_shown) in shown.items()})
+        self._draw_rating_row(is_asking and self._is_open)
+        display(self._dials, stage in ("ready", "nothing"))
 
     @property
-    def kept(self) -> str:
-        """What an interview is, without its questions."""
-        return f"<p>{escape(self._say('mock.intro'))}</p>"
+    def saved_html(self) -> str:
+        """What a mock interview is, without its questions."""
+        return f"<p>{escape(self._text('mock.intro'))}</p>"

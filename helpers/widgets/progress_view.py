@@ -1,67 +1,82 @@
-"""What you have done: labs and tasks, passed, not yet, not tried; how often, when last, and what comes next."""
+"""Provides ProgressView, a table of passed tasks, and CourseMap, a map of all chapters with what comes next.
+
+Both read the learner's progress file and have a button that reads it again. `course_map()` is the last cell of every
+chapter; `helpers.grading.progress_view()` ends every lab.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from html import escape
-from typing import Any
+from pathlib import Path
 
 import ipywidgets
 
+from helpers.draw import Scene, to_svg
+from helpers.draw.course_map import MapRow, course_map_scene
+from helpers.interview.bank_file import chapters as banks
+from helpers.interview.bank_file import load_bank
+from helpers.interview.reviews import Reviews
 from helpers.learner import progress
+from helpers.learner.course import Chapter, chapters, week
 from helpers.learner.progress import Progress, Standing
 from helpers.learner.words import book
-from helpers.widgets.bundle import bundle
+from helpers.widgets.view import SavedWidget, button, style_sheet
 
-say = book("progress")
+words = book("progress")
+map_words = book("course")
 COLUMNS = ("task", "state", "attempts", "last")
-_STYLE = """<style>
-.rr-progress table {border-collapse: collapse; margin: 4px 14px 10px; font-size: 13px; min-width: 420px}
-.rr-progress caption {text-align: left; font-weight: 600; padding: 2px 0}
-.rr-progress th, .rr-progress td {padding: 3px 14px 3px 0; text-align: left; font-weight: normal; line-height: 1.4;
- border-bottom: 1px solid var(--jp-border-color2, #bbb); font-variant-numeric: tabular-nums}
-.rr-progress p, .rr-progress caption, .rr-progress th, .rr-progress td {color: var(--jp-content-font-color0, #111)}
-.rr-progress thead th {color: var(--jp-content-font-color1, #444)}
-.rr-progress p {font-size: 15px; line-height: 1.4; margin: 6px 14px}
-.rr-progress [aria-current] th, .rr-progress [aria-current] td {font-weight: 600}
-.rr-progress [role=alert] {padding: 10px 14px; border-left: 4px solid var(--jp-warn-color1, #c60)}
-</style>"""
 
 
-class ProgressView(ipywidgets.VBox):
-    """The learner's progress file as a table a lab, with a button that reads it again.
+class _ProgressWidget(SavedWidget, ipywidgets.VBox):
+    """HTML made from the learner's progress file, and a button that reads the file again.
 
-    tasks: lab ("03") to the keys of its tasks ("03.average"), easy to hard; None: those that the file knows.
-    path: of the progress file, if not the one in the home. Works without a front end: `.refresh()`, then `.text`.
-    `helpers.grading.progress_view()` is this with all tasks there are.
+    path: the progress file, if it is not the one in the home.
     """
 
-    TEXT = "[widget] ProgressView: the tasks you have passed, and the next one"  # the same whatever was done
+    STYLE_SHEET = ""  # a file in static/, without .css
+
+    def __init__(self, path: str | os.PathLike | None) -> None:
+        self._path = path
+        self.html = ipywidgets.HTML()
+        self.button = button(self.refresh, words("again"), tooltip=words("reads"))
+        self.button.layout.margin = "0 14px 8px"
+        super().__init__([style_sheet(self.STYLE_SHEET), self.html, self.button])
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the progress file again."""
+        raise NotImplementedError
+
+
+class ProgressView(_ProgressWidget):
+    """The learner's progress file, one table per lab.
+
+    tasks: from a lab ("03") to the keys of its tasks ("03.average"), easy to hard; by default those in the file.
+    Works without a front end: `.refresh()`, then `.text`. `helpers.grading.progress_view()` knows all tasks.
+    """
+
+    TEXT = "[widget] ProgressView: the tasks you have passed, and the next one"
+    STYLE_SHEET = "progress"
 
     def __init__(
         self, tasks: Mapping[str, Sequence[str]] | None = None, *, path: str | os.PathLike | None = None
     ) -> None:
-        self._tasks, self._path = tasks, path
-        self.html = ipywidgets.HTML()
-        self.button = ipywidgets.Button(description=say("again"), tooltip=say("reads"))
-        self.button.layout.margin = "0 14px 8px"
-        self.button.on_click(self.refresh)
-        super().__init__([self.html, self.button])
+        self._tasks = tasks
+        super().__init__(path)
         self.add_class("rr-progress")
-        self.refresh()
 
-    def refresh(self, button: object = None) -> None:
-        """Read the file again."""
-        found, self.problem = read_kindly(self._path)
+    def refresh(self) -> None:
+        """Read the progress file again."""
+        found, self.problem = read_progress(self._path)
         checks = sorted((entry for entry in found.entries if entry.kind == "check"), key=lambda entry: entry.time)
-        self._done = {key: one for lab in progress.standings(checks).values() for key, one in lab.items()}
+        self._standings = {key: one for lab in progress.standings(checks).values() for key, one in lab.items()}
         self._last = {entry.key: entry.time for entry in checks}
         self._latest = checks[-1].key if checks else ""
-        self.html.value = _STYLE + _html(
-            self._sentences, [self._rows(lab) for lab in self.tasks.items()], self.next_task
-        )
+        tables = [self._rows(lab) for lab in self.tasks.items()]
+        self.html.value = _html(self._sentences, tables, self.next_task)
 
     @property
     def tasks(self) -> Mapping[str, Sequence[str]]:
@@ -69,31 +84,31 @@ class ProgressView(ipywidgets.VBox):
         if self._tasks is not None:
             return self._tasks
         labs: dict[str, list[str]] = {}
-        for key in self._done:
+        for key in self._standings:
             labs.setdefault(key.partition(".")[0], []).append(key)
         return labs
 
     @property
     def next_task(self) -> str | None:
-        """The first task that is not passed, in the lab of the last attempt before all others; None when all are."""
+        """The first task that is not passed, beginning in the lab of the last attempt; None when all are passed."""
         current = self._latest.partition(".")[0]
         labs = sorted(self.tasks, key=lambda lab: lab != current)
-        return next((key for lab in labs for key in self.tasks[lab] if not self._passed(key)), None)
+        return next((key for lab in labs for key in self.tasks[lab] if not self._is_passed(key)), None)
 
     @property
     def sentence(self) -> str:
-        """How many are passed, and the next one."""
+        """How many tasks are passed, and which one comes next."""
         keys = [key for lab in self.tasks.values() for key in lab]
-        if not any(key in self._done for key in keys):
-            return say("begin", task=self.next_task) if keys else say("nothing")
-        passed = sum(map(self._passed, keys))
+        if not any(key in self._standings for key in keys):
+            return words("begin", task=self.next_task) if keys else words("nothing")
+        passed = sum(map(self._is_passed, keys))
         if self.next_task is None:
-            return say("all", count=passed) if passed > 1 else say("one")
-        return say("some", passed=passed, count=len(keys), task=self.next_task)
+            return words("all", count=passed) if passed > 1 else words("one")
+        return words("some", passed=passed, count=len(keys), task=self.next_task)
 
     @property
     def text(self) -> str:
-        """All that is shown, as plain text."""
+        """What is shown, as plain text."""
         lines = list(self._sentences)
         for caption, rows in map(self._rows, self.tasks.items()):
             lines += [caption, *("  ".join(cell for cell in row if cell) for row in rows)]
@@ -103,59 +118,165 @@ class ProgressView(ipywidgets.VBox):
     def _sentences(self) -> list[str]:
         return [self.sentence, *([self.problem] if self.problem else [])]
 
-    def _passed(self, key: str) -> bool:
-        return key in self._done and self._done[key].passed
+    def _is_passed(self, key: str) -> bool:
+        return key in self._standings and self._standings[key].passed
 
     def _rows(self, lab: tuple[str, Sequence[str]]) -> tuple[str, list[tuple[str, ...]]]:
         """The caption of a lab, and a row of cells for each of its tasks."""
         number, keys = lab
-        caption = say("lab", lab=number, passed=sum(map(self._passed, keys)), count=len(keys))
-        return caption, [(key, *_cells(self._done.get(key), self._last.get(key))) for key in keys]
+        caption = words("lab", lab=number, passed=sum(map(self._is_passed, keys)), count=len(keys))
+        return caption, [(key, *_cells(self._standings.get(key), self._last.get(key))) for key in keys]
 
-    def __repr__(self) -> str:
-        return self.TEXT
-
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> dict[str, Any]:
-        """A saved notebook keeps what is passed; how often and when stay on the learner's machine."""
-        shown = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
+    @property
+    def saved_html(self) -> str:
+        """Which tasks are passed; how often and when they were tried stays on the learner's machine."""
         tables = [(caption, [row[:2] for row in rows]) for caption, rows in map(self._rows, self.tasks.items())]
-        saved = f'<div class="rr-progress">{_html([self.sentence], tables, self.next_task)}</div>'
-        return bundle(shown, self.TEXT, {"text/html": saved})
+        return f'<div class="rr-progress">{_html([self.sentence], tables, self.next_task)}</div>'
 
 
-def read_kindly(path: str | os.PathLike | None) -> tuple[Progress, str]:
-    """What the progress file holds, and a sentence where it, or a part of it, cannot be read."""
+def read_progress(path: str | os.PathLike | None) -> tuple[Progress, str]:
+    """The progress file, and a message where it, or a part of it, cannot be read; "" otherwise."""
     try:
         found = progress.read(path)
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
-        return Progress(), say("unreadable", reason=getattr(error, "strerror", None) or str(error))
-    return found, say("skipped", count=found.num_skipped) if found.num_skipped else ""
+        return Progress(), words("unreadable", reason=getattr(error, "strerror", None) or str(error))
+    return found, words("skipped", count=found.num_skipped) if found.num_skipped else ""
 
 
 def _cells(standing: Standing | None, last: str | None) -> tuple[str, str, str]:
-    """State, attempts, last try in the time of this machine, to the minute."""
+    """State, number of attempts, and the last attempt in local time, to the minute."""
     if standing is None or last is None:
-        return say("not_tried"), "", ""
+        return words("not_tried"), "", ""
     when = datetime.fromisoformat(last).astimezone().strftime("%Y-%m-%d %H:%M")
     state = "passed_there" if standing.in_chapter else "passed" if standing.passed else "not_yet"
-    return say(state), str(standing.attempts), when
+    return words(state), str(standing.attempts), when
 
 
 def _html(sentences: Sequence[str], tables: Sequence[tuple[str, list[tuple[str, ...]]]], following: str | None) -> str:
     first, *problems = (escape(sentence) for sentence in sentences)
-    said = f'<p aria-live="polite">{first}</p>' + "".join(f'<p role="alert">{problem}</p>' for problem in problems)
-    return said + "".join(_table(caption, rows, following) for caption, rows in tables)
+    above = f'<p aria-live="polite">{first}</p>' + "".join(f'<p role="alert">{problem}</p>' for problem in problems)
+    return above + "".join(_table(caption, rows, following) for caption, rows in tables)
 
 
 def _table(caption: str, rows: Sequence[Sequence[str]], following: str | None) -> str:
     columns = COLUMNS[: len(rows[0])] if rows else ()
-    head = "".join(f'<th scope="col">{say(name)}</th>' for name in columns)
+    head = "".join(f'<th scope="col">{words(name)}</th>' for name in columns)
     body = "".join(_row(row, is_next=row[0] == following) for row in rows)
     return f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _row(row: Sequence[str], *, is_next: bool) -> str:
     cells = "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
-    key = escape(row[0]) + (say("next") if is_next else "")
+    key = escape(row[0]) + (words("next") if is_next else "")
     mark = ' aria-current="step"' if is_next else ""
     return f'<tr{mark}><th scope="row">{key}</th>{cells}</tr>'
+
+
+class CourseMap(_ProgressWidget):
+    """All chapters with stations and minutes, what the learner has guessed and passed, and how many cards are due.
+
+    path: the progress file, if it is not the one in the home. Works without a front end: `.refresh()`, then `.text`.
+    """
+
+    TEXT = "[widget] CourseMap: chapters, stations and minutes, what you have done, and what comes next"
+    STYLE_SHEET = "course_map"
+    PNG_OPTIONS = {"colours": 24}  # a small PNG, because every chapter saves one
+
+    def __init__(self, *, path: str | os.PathLike | None = None) -> None:
+        super().__init__(path)
+        self.add_class("rr-map")
+
+    def refresh(self) -> None:
+        """Read the notebooks and the progress file again."""
+        found, self.problem = read_progress(self._path)
+        self.rows = _map_rows(chapters(), found)
+        done = sorted((one.time, one.key) for one in found.entries if one.kind in ("guess", "check"))
+        self._latest = done[-1][1].partition(".")[0] if done else ""
+        html = f'<p aria-live="polite">{self._sentence_with_link()}</p>'
+        html += f'<p role="alert">{escape(self.problem)}</p>' * bool(self.problem)
+        page = Chapter(name="sources", title="")
+        html += f'<p>{escape(map_words("reference"))} <a href="{_address(page)}">{page.name}</a></p>' * bool(self.rows)
+        self.html.value = html + (to_svg(self.scene) if self.rows else "")
+
+    @property
+    def scene(self) -> Scene:
+        return course_map_scene(self.rows, week=week())
+
+    @property
+    def saved(self) -> Scene | None:
+        """The map without what the learner did; None where no notebook was found."""
+        rows = [MapRow(chapter=row.chapter) for row in self.rows]
+        return course_map_scene(rows, week=week()) if rows else None
+
+    @property
+    def next(self) -> tuple[MapRow, str] | None:
+        """The first chapter with something left to do, and the letter of the station, or "" for the lab.
+
+        The search begins with the chapter in which the learner last did something, then takes the order of the week.
+        """
+        order = {number: index for index, number in enumerate(week())} | {self._latest: -1}
+        for row in sorted(self.rows, key=lambda row: order.get(row.chapter.number, len(order))):
+            for one in row.chapter.stations:
+                if (one.guesses or one.exercises) and row.share(one) < 1:
+                    return row, one.letter
+            if set(row.chapter.tasks) - (row.done or set()):
+                return row, ""
+        return None
+
+    @property
+    def sentence(self) -> str:
+        """Which station or lab comes next."""
+        if not self.rows:
+            return map_words("nowhere")
+        if self.next is None:
+            return map_words("finished")
+        row, letter = self.next
+        if not letter:
+            return map_words("next_lab", chapter=row.name)
+        (minutes,) = (one.minutes for one in row.chapter.stations if one.letter == letter)
+        return map_words("next_station", chapter=row.name, letter=letter, minutes=minutes)
+
+    @property
+    def text(self) -> str:
+        """What is shown, as plain text."""
+        return "\n".join(filter(None, [self.sentence, self.problem, self.rows and self.scene.summary]))
+
+    def _sentence_with_link(self) -> str:
+        """The sentence, with the chapter's name as a link."""
+        sentence = escape(self.sentence)
+        if not self.rows or self.next is None:
+            return sentence
+        (row, letter), name = self.next, escape(self.next[0].name)
+        folder = "" if letter else "labs/"
+        return sentence.replace(name, f'<a href="{_address(row.chapter, folder)}">{name}</a>', 1)
+
+
+def course_map(*, path: str | os.PathLike | None = None) -> CourseMap:
+    """The map, as the last expression of a cell. path: the progress file, if it is not the one in the home."""
+    return CourseMap(path=path)
+
+
+def _address(chapter: Chapter, folder: str = "") -> str:
+    """The address of a chapter, or of its lab with folder "labs/", relative to the notebook, which may be a lab."""
+    name = f"{folder}{chapter.name}.ipynb"
+    return f"../{name}" if not Path(name).exists() and Path("..", name).exists() else name
+
+
+def _map_rows(found: Sequence[Chapter], progress: Progress) -> list[MapRow]:
+    done = frozenset(entry.key for entry in progress.entries if entry.kind == "guess" or entry.passed)
+    reviews, now = Reviews(progress.entries), datetime.now(UTC)
+    return [MapRow(chapter=one, done=done, cards=_due_cards(one, reviews, now)) for one in found]
+
+
+def _due_cards(chapter: Chapter, reviews: Reviews, now: datetime) -> str:
+    """How many cards of a chapter are due; where none was ever answered, how many there are.
+
+    Banks whose name has no chapter number belong to the chapter `interview`.
+    """
+    names = [name for name in banks() if name == chapter.name or not (chapter.number or name[:1].isdigit())]
+    due = [reviews.due(card.id) for name in names for card in load_bank(name)]
+    if not due:
+        return ""
+    if not any(due):
+        return map_words("new", count=len(due))
+    return str(sum(when is not None and when <= now for when in due))

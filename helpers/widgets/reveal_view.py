@@ -1,48 +1,51 @@
-"""What a guess was about: one row with guess, prediction and measurement, and below it what shows why."""
+"""Provides `reveal`, which shows a guess beside the prediction and the measurement, and below them the evidence.
+
+The result stays folded until the question was answered. The evidence may be Scenes, pictures, explorers, matplotlib
+figures or texts: `live_widget` makes each a widget, and
+`saved_picture` makes the picture that a saved notebook keeps.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ipywidgets
 
-from helpers.draw.picture import Bundle
+from helpers.draw import Chart, Picture, Scene, to_svg
+from helpers.draw.picture import Bundle, encoded_figure, png_metadata, saved_bundle
 from helpers.draw.png import png_language
-from helpers.learner.guesses import (
-    Declared,
-    Kept,
-    Question,
-    agrees,
-    declared,
-    is_off,
-    is_unattended,
-    make_question,
-    told,
-)
-from helpers.learner.guesses.room import room
+from helpers.draw.scene import WIDTH
+from helpers.interview.card_html import paragraphs
+from helpers.learner.guesses.calibration import format_answer, is_declared_answer
+from helpers.learner.guesses.questions import Declaration, Question, declaration, make_question
+from helpers.learner.guesses.storage import StoredGuess, is_off, is_unattended, kernel_guesses
 from helpers.learner.hooks import FOLDED, WIDGET_VIEW
-from helpers.learner.words import reading
-from helpers.widgets import sitting_parts as parts
-from helpers.widgets.bundle import bundle
-from helpers.widgets.guess_reading import SAYS, say_off, say_value
-from helpers.widgets.guess_view import style
-from helpers.widgets.shown import live, saved
+from helpers.learner.words import Words, use_language
+from helpers.widgets.explorer import Explorer, with_sentence
+from helpers.widgets.guess_view import error_sentence, value_text, words
+from helpers.widgets.view import SavedWidget, button, display, row, style_sheet
 
-MEASURED = 0.02  # of a number: a clock and an allocator are never exact
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+MEASUREMENT_TOLERANCE = 0.02  # relative, because clocks and allocators are never exact
 
 
 def reveal(
     key: str, *shown: Any, predicted: Any = None, measured: Any = None, path: str | os.PathLike | None = None
 ) -> RevealView:
-    """The row "your guess · predicted · measured", and below it `shown`; folded until the guess `key` is answered.
+    """Show "your guess · predicted · measured" and, below it, `shown`; folded until the guess `key` was answered.
 
-    shown: Scenes, pictures, explorers, matplotlib figures or texts. predicted, measured: in the question's unit;
-    predicted is the declared answer, within 1e-6 of a number. Leave it out and that answer is shown: a cell that can be
-    read between the guess and its result must not hold it. path: of the progress file. Where nobody is there
-    (RANKS_UNATTENDED=1), ValueError for a prediction that is another one; without a prediction also for a measurement
-    that is another one, by more than 2 % of a number.
+    shown: the evidence, which may be Scenes, pictures, explorers, matplotlib figures or texts. predicted, measured: in
+    the question's unit. By default `predicted` is the answer that helpers/learner/guesses declares; leave it out where
+    the learner can read the cell before they guess. path: the progress file.
+
+    In an unattended run (RANKS_UNATTENDED=1) it raises ValueError where `predicted` is not the declared answer (a
+    number must agree within 1e-6) or, without `predicted`, where `measured` differs from it by more than 2 %.
     """
     view = RevealView(key, *shown, predicted=predicted, measured=measured, path=path)
     if view.wrong and is_unattended():
@@ -50,7 +53,7 @@ def reveal(
     return view
 
 
-class RevealView(ipywidgets.VBox):
+class RevealView(SavedWidget, ipywidgets.VBox):
     """What `reveal` returns. Without a front end: `.look()`, then `.text`."""
 
     def __init__(
@@ -62,140 +65,191 @@ class RevealView(ipywidgets.VBox):
         path: str | os.PathLike | None = None,
     ) -> None:
         self.key, self._shown = key, shown
-        self._room = room(path)
-        self.declared: Declared | None = _declared(key)
+        self._guesses = kernel_guesses(path)
+        self.declared: Declaration | None = _declared(key)
         self._is_computed = predicted is not None
         self.predicted = predicted if self._is_computed else self.declared and self.declared.answer
         self.measured = measured
         self._has_looked = False
         self._make_parts()
-        self._room.listen(key, self)
+        self._guesses.listen(key, self)
         self.refresh()
 
     def _make_parts(self) -> None:
-        self.said, self.row = ipywidgets.HTML(), ipywidgets.HTML()
+        self.notice, self.result = ipywidgets.HTML(), ipywidgets.HTML()
         self.body = ipywidgets.VBox([])
-        self.open_button = parts.button(self.look)
-        self.open_button.description = SAYS("show")
-        self._folded = parts.row(self.open_button)
-        head = ipywidgets.VBox([style(), self.said, self._folded, self.row])
-        head.add_class("rr-guess")  # not the body: an explorer in it keeps its own looks
+        self.open_button = button(self.look, words("show"))
+        self._folded = row(self.open_button)
+        head = ipywidgets.VBox([style_sheet("guess"), self.notice, self._folded, self.result])
+        head.add_class("rr-guess")  # without the body, so that an explorer in it keeps its own style
         super().__init__([head, self.body])
 
-    # -- what is known -------------------------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------------------------
     @property
     def question(self) -> Question:
-        """As it was asked in this kernel; of a guess that was not run here, what the files know of it."""
-        kept = self._room.answer(self.key)
-        asked = self._room.asked.get(self.key)
-        return asked or make_question(self.key, unit=kept.unit if kept else "", key=self.key)
+        """The question as it was asked in this kernel, or, if it was not, what the progress file has of it."""
+        asked, unit = self._guesses.asked.get(self.key), self._stored.unit if self._stored else ""
+        return asked or make_question(self.key, unit=unit, key=self.key)
 
     @property
     def is_open(self) -> bool:
-        """Whether the result is shown: it was guessed, or opened, or nobody is asked."""
-        return self._has_looked or is_off() or is_unattended() or self._room.answer(self.key) is not None
+        """Whether the result is shown: it was guessed or opened, or guesses are off, or the run is unattended."""
+        return self._has_looked or is_off() or is_unattended() or self._stored is not None
 
     @property
     def changed(self) -> str:
-        """A sentence where the prediction is not what was declared, "" otherwise."""
-        if self.declared is None or self.predicted is None or agrees(self.predicted, self.declared.answer):
+        """A sentence where the prediction is not the declared answer; "" otherwise."""
+        if self.declared is None or self.predicted is None or is_declared_answer(self.predicted, self.declared.answer):
             return ""
-        values = {"predicted": self._told(self.predicted), "declared": self._told(self.declared.answer)}
-        return SAYS("changed", **values)
+        values = {"predicted": self._format(self.predicted), "declared": self._format(self.declared.answer)}
+        return words("changed", **values)
 
     @property
     def wrong(self) -> str:
-        """A sentence for authors where something is not as it was declared, "" otherwise."""
+        """A message for authors where prediction or measurement is not as declared; "" otherwise."""
         if self.changed:
             return f"{self.key}: predicted is {self.predicted!r}, and declared is {self.declared.answer!r}"
-        known = self.declared is not None and self.measured is not None and not self._is_computed
-        if known and not agrees(self.measured, self.declared.answer, within=MEASURED):
+        has_both = self.declared is not None and self.measured is not None and not self._is_computed
+        if has_both and not is_declared_answer(self.measured, self.declared.answer, within=MEASUREMENT_TOLERANCE):
             return f"{self.key}: measured is {self.measured!r}, and declared is {self.declared.answer!r}"
         return ""
 
-    # -- what can be done ----------------------------------------------------------------------------------------------
+    # -- actions ------------------------------------------------------------------------------------------------------
     def look(self) -> None:
         """Show the result without a guess."""
         self._has_looked = True
-        if self._room.answer(self.key) is None:
-            self._room.open(self.key)
+        if self._stored is None:
+            self._guesses.open(self.key)
         self.refresh()
 
     def refresh(self) -> None:
-        """Show what is known now; a result that is folded has not been sent to the browser."""
+        """Show or fold the result. A folded result has not been sent to the browser."""
         is_open = self.is_open
-        first, how = SAYS("first"), SAYS("folded")
-        self.said.value = "" if is_open else f'<p class="rr-first"><b>{first}</b> {how}</p>'
-        for each, is_shown in ((self._folded, not is_open), (self.row, is_open), (self.body, is_open)):
-            parts.display(each, is_shown)
+        self.notice.value = "" if is_open else f'<p class="rr-first"><b>{words("first")}</b> {words("folded")}</p>'
+        for each, is_shown in ((self._folded, not is_open), (self.result, is_open), (self.body, is_open)):
+            display(each, is_shown)
         if is_open:
-            self.row.value = self._row_html()
-            self.body.children = self.body.children or [live(one) for one in self._shown]
+            self.result.value = self._result_html()
+            self.body.children = self.body.children or [live_widget(each) for each in self._shown]
 
-    # -- what is shown -------------------------------------------------------------------------------------------------
+    # -- display -------------------------------------------------------------------------------------------------------
     @property
     def text(self) -> str:
         """What is shown now, as plain text."""
         if not self.is_open:
-            return f"{SAYS('first')} {SAYS('folded')}"
+            return f"{words('first')} {words('folded')}"
         cells = " · ".join(f"{name} {value}" for name, value in self._cells())
         return "\n".join([cells, *self._sentences])
 
     def _cells(self) -> list[tuple[str, str]]:
         """Name and value of each part of the row."""
-        cells = [] if is_off() and self._kept is None else [(SAYS("yours"), self._guessed)]
-        cells += [(SAYS("predicted"), self._told(self.predicted))] if self.predicted is not None else []
-        return cells + ([(SAYS("measured"), self._told(self.measured))] if self.measured is not None else [])
+        cells = [] if is_off() and self._stored is None else [(words("yours"), self._guessed)]
+        cells += [(words("predicted"), self._format(self.predicted))] if self.predicted is not None else []
+        return cells + ([(words("measured"), self._format(self.measured))] if self.measured is not None else [])
 
     @property
-    def _kept(self) -> Kept | None:
-        return self._room.answer(self.key)
+    def _stored(self) -> StoredGuess | None:
+        return self._guesses.answer(self.key)
 
     @property
     def _guessed(self) -> str:
-        return SAYS("not_guessed") if self._kept is None else say_value(self.question, self._kept.value)
+        return words("not_guessed") if self._stored is None else value_text(self.question, self._stored.value)
 
     @property
     def _sentences(self) -> list[str]:
-        """How far off, and what else there is to say."""
-        kept = self._kept
-        off = say_off(kept.form, kept.value, self.predicted) if kept else ""
-        late = SAYS("late") if kept and kept.is_late else ""
-        return [one for one in (off, late, self.changed) if one]
+        """How far off the guess is, whether it came after the result, and whether the prediction was changed."""
+        stored = self._stored
+        error = error_sentence(stored.form, stored.value, self.predicted) if stored else ""
+        late = words("late") if stored and stored.is_late else ""
+        return list(filter(None, (error, late, self.changed)))
 
-    def _told(self, value: Any, lang: str | None = None) -> str:
-        is_words = isinstance(value, str | list | tuple) and self.question.form in ("choice", "order")
-        return say_value(self.question, value, lang) if is_words else told(value, self.question.unit)
+    def _format(self, value: Any, lang: str | None = None) -> str:
+        is_text = isinstance(value, str | list | tuple) and self.question.form in ("choice", "order")
+        return value_text(self.question, value, lang) if is_text else format_answer(value, self.question.unit)
 
-    def _row_html(self) -> str:
+    def _result_html(self) -> str:
         cells = "".join(
             f"<div><span>{escape(name)}</span> <b>{escape(value)}</b></div>" for name, value in self._cells()
         )
-        said = "".join(f"<p>{escape(one)}</p>" for one in self._sentences)
-        return f'<div aria-live="polite"><div class="rr-row">{cells}</div>{said}</div>'
+        sentences = "".join(f"<p>{escape(sentence)}</p>" for sentence in self._sentences)
+        return f'<div aria-live="polite"><div class="rr-row">{cells}</div>{sentences}</div>'
 
     def __repr__(self) -> str:
         parts = [f"[reveal] {self.key}"]
-        parts += [f"predicted {self._told(self.predicted, 'en')}"] if self.predicted is not None else []
-        parts += [f"measured {self._told(self.measured, 'en')}"] if self.measured is not None else []
+        parts += [f"predicted {self._format(self.predicted, 'en')}"] if self.predicted is not None else []
+        parts += [f"measured {self._format(self.measured, 'en')}"] if self.measured is not None else []
         return " · ".join(parts)
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> Bundle:
-        """A saved notebook keeps the result and the picture, and never what somebody guessed."""
-        shown = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
-        with reading(png_language()):
-            kept = saved(self._shown, repr(self).partition(" · ")[2])
-        text = "\n".join([repr(self), *(one for one in self._shown if isinstance(one, str))])
-        return bundle(shown if self.is_open else self._folded_view(shown), text, kept)
+    def _saved_data(self) -> Bundle:
+        """The result and the picture, and never what the learner guessed."""
+        with use_language(png_language()):
+            return saved_picture(self._shown, repr(self).partition(" · ")[2])
 
-    def _folded_view(self, shown: Any) -> dict[str, Any]:
-        """The data that ipywidgets made, with what JupyterLab saves until it is guessed: helpers.learner.hooks."""
-        data = dict((shown[0] if isinstance(shown, tuple) else shown) or {})
-        return data | ({WIDGET_VIEW: {**data[WIDGET_VIEW], FOLDED: self.text}} if WIDGET_VIEW in data else {})
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> Any:
+        """Texts among the evidence are saved too, and JupyterLab saves a folded view as folded (see learner.hooks)."""
+        made = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
+        data = made[0] if isinstance(made, tuple) else made
+        data["text/plain"] = "\n".join([repr(self), *(each for each in self._shown if isinstance(each, str))])
+        if not self.is_open and WIDGET_VIEW in data:
+            data[WIDGET_VIEW] = {**data[WIDGET_VIEW], FOLDED: self.text}
+        return made
 
 
-def _declared(key: str) -> Declared | None:
+def _declared(key: str) -> Declaration | None:
     try:
-        return declared(key)
+        return declaration(key)
     except ValueError:  # the tests of the files say so
         return None
+
+
+def live_widget(shown: Any) -> ipywidgets.Widget:
+    """The evidence as a widget for a running notebook. What is of an unknown kind is shown as its text."""
+    if isinstance(shown, ipywidgets.Widget):
+        return shown
+    if isinstance(shown, Picture):
+        shown = shown.scene
+    if isinstance(shown, Chart):
+        shown = shown.axes.figure
+    made = ipywidgets.HTML(_html(shown))
+    made.add_class("rr-guess")
+    return made
+
+
+def saved_picture(shown: Sequence[Any], sentence: str) -> Bundle:
+    """Data and metadata of the first picture with the sentence below it; both empty where there is no picture."""
+    for each in (item.axes.figure if isinstance(item, Chart) else item for item in shown):
+        if isinstance(each, Picture | Scene):
+            return saved_bundle(with_sentence(each.scene if isinstance(each, Picture) else each, sentence))
+        if isinstance(each, Explorer):
+            return saved_bundle(each.saved)
+        if _is_figure(each):
+            return {"image/png": _png(each)}, png_metadata(WIDTH, f"{_title(each)}. {sentence}")
+    return {}, {}
+
+
+def _html(shown: Any) -> str:
+    if isinstance(shown, Scene):
+        return to_svg(shown)
+    if isinstance(shown, str | Words):
+        return f'<div style="margin:0 14px">{paragraphs(str(shown))}</div>'  # aligned with pictures
+    if _is_figure(shown):
+        look = f'class="rr-light" alt="{escape(_title(shown))}"'
+        return f'<img {look} src="data:image/png;base64,{_png(shown)}">'
+    return f"<pre>{escape(str(shown))}</pre>"
+
+
+def _is_figure(shown: Any) -> bool:
+    return type(shown).__module__ == "matplotlib.figure" and hasattr(shown, "savefig")
+
+
+def _title(figure: Figure) -> str:
+    return "; ".join(filter(None, [figure.get_suptitle(), *(axes.get_title() for axes in figure.axes)])) or "figure"
+
+
+def _png(figure: Figure) -> str:
+    """The figure as PNG. It is closed, or else Jupyter would show it again, outside the fold."""
+    from matplotlib import pyplot
+
+    encoded = encoded_figure(figure, bbox_inches="tight", dpi=110)
+    pyplot.close(figure)
+    return encoded

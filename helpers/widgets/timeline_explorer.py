@@ -1,15 +1,18 @@
-"""The timeline viewer: zoom into any Timeline, hover over its spans, move a play head. The course's one anywidget.
+"""Provides TimelineExplorer, an interactive viewer of Timelines: zoom, hover over spans, and move a play head.
 
-Python sends the spans as arrays (`timeline_arrays.py`), the palette, the units and the words. All interaction happens
-in the browser (`static/timeline_explorer.js`), so that it goes on while the kernel is busy.
+Python sends the spans as binary arrays (`encode`), the palette, the units and the words. All interaction happens in the
+browser (`static/timeline_explorer.js`), so that it goes on while the kernel is busy. 20,000 spans are a few arrays,
+not 20,000 objects: "d" = Float64, "I" = Uint32, "B" = Uint8, little-endian, as on every machine that a browser runs on.
 """
 
 from __future__ import annotations
 
+import heapq
 import json
 import math
+from array import array
 from collections.abc import Sequence
-from pathlib import Path
+from itertools import groupby
 from typing import Any
 
 import anywidget
@@ -17,27 +20,33 @@ import traitlets
 
 from helpers.draw import Scene, timeline_scene
 from helpers.draw.page import STYLE
-from helpers.draw.palette import DARK, GREY, LIGHT, MUTED_OPACITY, PAINTS, PANEL_OPACITY, RULE_OPACITY, kind_word, words
-from helpers.draw.picture import Bundle
-from helpers.draw.png import png_language
+from helpers.draw.palette import (
+    DARK,
+    GREY,
+    LIGHT,
+    MUTED_OPACITY,
+    PAINTS,
+    PANEL_OPACITY,
+    RULE_OPACITY,
+    kind_word,
+)
+from helpers.draw.palette import words as picture_words
 from helpers.draw.timelines import exposed_sentence, panel_titles, shared_title
-from helpers.learner.words import book, reading
+from helpers.learner.words import book
 from helpers.quantities.units import DECIMAL, SECONDS, format_bytes, format_count, format_seconds
-from helpers.records import KINDS, LANES, MEMORY_KINDS, Span, Timeline
-from helpers.widgets.bundle import bundle, png_of
+from helpers.records import KINDS, LANES, MEMORY_KINDS, Holding, Span, Timeline
 from helpers.widgets.explorer import with_sentence
-from helpers.widgets.timeline_arrays import encode
+from helpers.widgets.view import STATIC, SavedWidget
 
-STATIC = Path(__file__).parent / "static"
-say = book("timelines").section("viewer")
+words = book("timelines").section("viewer")
 
 
-class TimelineExplorer(anywidget.AnyWidget):
+class TimelineExplorer(SavedWidget, anywidget.AnyWidget):
     """Any Timelines, predicted, emulated or recorded, one above the other on one axis that starts at 0.
 
-    A timeline may also be the text that `Timeline.to_json` wrote. Bad input shows a sentence in the picture's place.
-    Without a front end: `.playhead` (seconds), `.selected_rank`, `.zoom` (start and end, seconds) can be set and read;
-    `.reading` says what the selected rank does and holds at the play head, `.text` all that in words.
+    A timeline may also be the text that `Timeline.to_json` wrote. Instead of bad input, a message is shown. Without a
+    front end, `.playhead` (seconds), `.selected_rank` and `.zoom` (start and end, seconds) can be set and read;
+    `.reading` says what the selected rank does and stores at the play head, and `.text` is all of it as text.
     """
 
     TEXT = "[widget] TimelineExplorer: zoom, hover over spans, move the play head and see what each rank does and holds"
@@ -54,7 +63,7 @@ class TimelineExplorer(anywidget.AnyWidget):
         self.timelines: tuple[Timeline, ...] = ()
         self._title = title
         try:
-            self.timelines = _checked(timelines)
+            self.timelines = _checked_timelines(timelines)
         except ValueError as error:
             super().__init__(error=str(error))
             return
@@ -65,7 +74,7 @@ class TimelineExplorer(anywidget.AnyWidget):
         )
 
     def _data(self, longest: float) -> dict[str, Any]:
-        """All that the front end needs, once. `paints`, `theme`, `units`: so that no colour or unit is typed twice."""
+        """All that the front end needs. Colours and units are sent, so that the JavaScript does not repeat them."""
         names: dict[str, int] = {}
         panels = [
             encode(timeline, names) | {"title": title, "source": timeline.source, "exposed": exposed_sentence(timeline)}
@@ -86,12 +95,12 @@ class TimelineExplorer(anywidget.AnyWidget):
             "panels": panels,
             "names": list(names),
             "kinds": list(KINDS),
-            "lanes": [words(f"lane.{lane}") for lane in LANES],
+            "lanes": [picture_words(f"lane.{lane}") for lane in LANES],
             "memory_kinds": list(MEMORY_KINDS),
             "paints": paints,
             "theme": theme,
             "units": {"seconds": SECONDS, "bytes": DECIMAL},
-            "words": {name: str(words) for name, words in say.items()} | {"table": words("table")},
+            "words": {name: str(text) for name, text in words.items()} | {"table": picture_words("table")},
             "rows": self.rows,
         }
 
@@ -101,7 +110,7 @@ class TimelineExplorer(anywidget.AnyWidget):
 
     @property
     def scene(self) -> Scene:
-        """The whole picture, not zoomed. ValueError, with the sentence that is shown, where there is none."""
+        """The whole picture, not zoomed. Raises ValueError, with the message that is shown, for bad input."""
         if self.error:
             raise ValueError(self.error)
         return timeline_scene(*self.timelines, title=self._title)
@@ -110,49 +119,47 @@ class TimelineExplorer(anywidget.AnyWidget):
     def sentence(self) -> str:
         """What is exposed in each timeline, or what is wrong with the input."""
         pairs = zip(self.timelines, self._panel_titles, strict=True)
-        said = (words("panel_of", title=title, says=exposed_sentence(timeline)) for timeline, title in pairs)
-        return self.error or " ".join(said)
+        parts = (picture_words("panel_of", title=title, says=exposed_sentence(timeline)) for timeline, title in pairs)
+        return self.error or " ".join(parts)
 
     @property
     def rows(self) -> list[dict[str, str]]:
-        """The table below the picture: one row a timeline and rank."""
+        """The table below the picture: one row per timeline and rank."""
         pairs = zip(self.timelines, self._panel_titles, strict=True)
         return [_row(timeline, title, rank) for timeline, title in pairs for rank in timeline.ranks]
 
     @property
     def reading(self) -> str:
-        """What the selected rank does and holds at the play head, in each timeline that has this rank."""
+        """What the selected rank does and stores at the play head, in each timeline that has this rank."""
         pairs = zip(self.timelines, self._panel_titles, strict=True)
         rank = self.selected_rank
-        said = [_said(timeline, title, rank, self.playhead) for timeline, title in pairs if rank in timeline.ranks]
-        return say("reading", time=format_seconds(self.playhead), rank=rank, said=said)
+        shown = [(timeline, title) for timeline, title in pairs if rank in timeline.ranks]
+        parts = [_at_playhead(timeline, title, rank, self.playhead) for timeline, title in shown]
+        return words("reading", time=format_seconds(self.playhead), rank=rank, said=parts)
 
     @property
     def text(self) -> str:
-        """The sentence, the reading and the table as plain text; of bad input the sentence alone."""
+        """Title, sentence, reading and table as plain text; for bad input the message alone."""
         if self.error:
             return self.error
         lines = [", ".join(f"{name} {value}" for name, value in row.items()) for row in self.rows]
         return "\n".join([self.title, self.sentence, self.reading, *lines])
 
-    def __repr__(self) -> str:
-        return self.TEXT
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> Bundle:
-        with reading(png_language()):
-            scene = with_sentence(None, self.error) if self.error else self.scene
-        return bundle(super()._repr_mimebundle_(**kwargs), self.TEXT, png_of(scene))
+    @property
+    def saved(self) -> Scene:
+        """The whole picture; for bad input the message."""
+        return with_sentence(None, self.error) if self.error else self.scene
 
 
-def _checked(given: Sequence[object]) -> tuple[Timeline, ...]:
-    """The timelines, those given as JSON text read. ValueError with a sentence for anything that cannot be shown."""
+def _checked_timelines(given: Sequence[object]) -> tuple[Timeline, ...]:
+    """The timelines, with those given as JSON text parsed. Raises ValueError for anything that cannot be shown."""
     if not given:
         raise ValueError("TimelineExplorer got no timeline; give one or more, such as TimelineExplorer(predicted)")
-    return tuple(_timeline(number, one) for number, one in enumerate(given))
+    return tuple(_checked_timeline(number, timeline) for number, timeline in enumerate(given))
 
 
-def _timeline(number: int, given: object) -> Timeline:
-    timeline = given if isinstance(given, Timeline) else _read(number, given)
+def _checked_timeline(number: int, given: object) -> Timeline:
+    timeline = given if isinstance(given, Timeline) else _parsed_timeline(number, given)
     if not timeline.spans:
         raise ValueError(f"timeline {number} has no span, so there is nothing to show; did the recorded block run?")
     if not all(math.isfinite(instant) for span in timeline.spans for instant in (span.start, span.end)):
@@ -160,7 +167,7 @@ def _timeline(number: int, given: object) -> Timeline:
     return timeline
 
 
-def _read(number: int, given: object) -> Timeline:
+def _parsed_timeline(number: int, given: object) -> Timeline:
     """A Timeline from the text that `Timeline.to_json` wrote, or from what `json.loads` made of it."""
     if not isinstance(given, str | dict):
         raise ValueError(
@@ -178,31 +185,131 @@ def _read(number: int, given: object) -> Timeline:
 def _row(timeline: Timeline, title: str, rank: int) -> dict[str, str]:
     messages = [span for span in timeline.for_rank(rank).spans if span.lane == "communication"]
     return {
-        say("timeline"): title,
+        words("timeline"): title,
         "rank": str(rank),
-        say("computes_for"): format_seconds(timeline.busy(rank)),
-        say("exposed"): format_seconds(timeline.exposed_communication(rank)),
-        say("nothing"): format_seconds(timeline.idle(rank)),
-        say("messages"): format_count(len(messages)),
-        say("payload"): format_bytes(sum(span.num_bytes for span in messages)),
+        words("computes_for"): format_seconds(timeline.busy(rank)),
+        words("exposed"): format_seconds(timeline.exposed_communication(rank)),
+        words("nothing"): format_seconds(timeline.idle(rank)),
+        words("messages"): format_count(len(messages)),
+        words("payload"): format_bytes(sum(span.num_bytes for span in messages)),
     }
 
 
-def _said(timeline: Timeline, title: str, rank: int, playhead: float) -> str:
-    """One sentence: computes, communicates, holds."""
+def _at_playhead(timeline: Timeline, title: str, rank: int, playhead: float) -> str:
+    """A sentence on what a rank computes, communicates and stores at this instant (seconds)."""
     if playhead > timeline.duration:
-        return words("panel_of", title=title, says=say("over"))
+        return picture_words("panel_of", title=title, says=words("over"))
     instant = min(timeline.start + playhead, timeline.end)
     spans = timeline.at(rank, instant)
     lanes = ([span for span in spans if span.lane == lane] for lane in ("compute", "communication"))
-    computes, sends = ([_named(span) for span in lane] for lane in lanes)
+    computes, sends = ([_span_text(span) for span in lane] for lane in lanes)
     holds = timeline.holds(rank, instant)
     kinds = [f"{kind_word(kind)} {format_bytes(size)}" for kind in PAINTS if (size := getattr(holds, kind, 0))]
     total = f"{format_bytes(holds.total)} = " if len(kinds) > 1 else ""
-    memory = say("holds", total=total, kinds=kinds or ["0 B"]) if timeline.held else ""
-    lanes = {"computes": computes or [say("idle")], "sends": sends or [say("silent")]}
-    return say("computes", title=title, **lanes, holds=memory)
+    memory = words("holds", total=total, kinds=kinds or ["0 B"]) if timeline.held else ""
+    lanes = {"computes": computes or [words("idle")], "sends": sends or [words("silent")]}
+    return words("computes", title=title, **lanes, holds=memory)
 
 
-def _named(span: Span) -> str:
-    return say("span", name=span.name, size=format_bytes(span.num_bytes)) if span.num_bytes else span.name
+def _span_text(span: Span) -> str:
+    return words("span", name=span.name, size=format_bytes(span.num_bytes)) if span.num_bytes else span.name
+
+
+VISIBLE_OVERLAP = 1e-3  # fraction of the timeline: a shorter overlap cannot be seen, so it opens no new row
+
+
+def encode(timeline: Timeline, names: dict[str, int]) -> dict[str, object]:
+    """A Timeline as binary arrays: its spans sorted into tracks, and the memory of each rank. Seconds from 0, bytes.
+
+    A track holds the spans of one rank and lane (compute or communication) that do not overlap. Within it starts and
+    ends ascend, so the browser finds what runs at an instant by bisection. names: from a span's name to its number,
+    shared by all timelines of a picture; new names are added to it.
+    """
+    tracks, spans = [], []
+    for rank, lane, row, num_rows, members in _tracks(timeline):
+        track = {"rank": rank, "lane": LANES.index(lane), "row": row, "rows": num_rows}
+        tracks.append(track | {"first": len(spans), "last": len(spans) + len(members)})
+        spans += members
+    zero = timeline.start
+    return {
+        "ranks": list(timeline.ranks),
+        "duration": timeline.duration,
+        "tracks": tracks,
+        "start": array("d", (span.start - zero for span in spans)).tobytes(),
+        "end": array("d", (span.end - zero for span in spans)).tobytes(),
+        "num_bytes": array("d", (span.num_bytes for span in spans)).tobytes(),
+        "name": array("I", (names.setdefault(span.name, len(names)) for span in spans)).tobytes(),
+        "kind": array("B", (KINDS.index(span.kind) for span in spans)).tobytes(),
+        "idle": [_idle_arrays(timeline, rank) for rank in timeline.ranks],
+        "held": [_memory_arrays(timeline, rank) for rank in timeline.ranks] if timeline.held else [],
+    }
+
+
+def _tracks(timeline: Timeline) -> list[tuple[int, str, int, int, list[Span]]]:
+    """The tracks from the top: (rank, lane, row, number of rows in this lane, spans in order)."""
+
+    def lane(span: Span) -> tuple[int, int]:
+        return span.rank, LANES.index(span.lane)
+
+    tracks, tolerance = [], VISIBLE_OVERLAP * timeline.duration
+    ordered = sorted(timeline.spans, key=lambda span: (*lane(span), span.start, span.end))
+    for (rank, index), members in groupby(ordered, lane):
+        rows = rows_without_overlap(list(members), tolerance)
+        tracks += [(rank, LANES[index], number, len(rows), row) for number, row in enumerate(rows)]
+    return tracks
+
+
+def rows_without_overlap(spans: Sequence[Span], tolerance: float = 0.0) -> list[list[Span]]:
+    """Distribute spans, which are sorted by start, over rows: each into the first row that is free by then.
+
+    tolerance: seconds by which two spans in one row may overlap.
+    """
+    rows: list[list[Span]] = []
+    free_rows: list[int] = []  # heap of row numbers
+    busy_rows: list[tuple[float, int]] = []  # heap of (end, row number)
+    for span in spans:
+        while busy_rows and busy_rows[0][0] <= min(span.start + tolerance, span.end):
+            heapq.heappush(free_rows, heapq.heappop(busy_rows)[1])
+        if not free_rows:
+            heapq.heappush(free_rows, len(rows))
+            rows.append([])
+        row = heapq.heappop(free_rows)
+        rows[row].append(span)
+        heapq.heappush(busy_rows, (span.end, row))
+    return rows
+
+
+def _idle_arrays(timeline: Timeline, rank: int) -> dict[str, object]:
+    """The intervals in which a rank computes nothing."""
+    zero, last = timeline.start, timeline.end
+    starts, ends, busy_until = array("d"), array("d"), zero
+    compute = [(span.start, span.end) for span in timeline.spans if span.rank == rank and span.lane == "compute"]
+    for start, end in [*sorted(compute), (last, last)]:
+        if start > busy_until:
+            starts.append(busy_until - zero)
+            ends.append(start - zero)
+        busy_until = max(busy_until, end)
+    return {"rank": rank, "start": starts.tobytes(), "end": ends.tobytes()}
+
+
+def _memory_arrays(timeline: Timeline, rank: int) -> dict[str, object]:
+    """The memory of a rank as a step function: `times`, and `sums`, the bytes of each of MEMORY_KINDS from then on."""
+    changes: dict[float, list[int]] = {0.0: [0] * len(MEMORY_KINDS)}
+    zero, last = timeline.start, timeline.end
+    for holding in timeline.held:
+        if holding.rank == rank:
+            _add_changes(changes, holding, zero, last)
+    totals, times, sums = [0] * len(MEMORY_KINDS), array("d"), array("d")
+    for time in sorted(changes):
+        totals = [total + change for total, change in zip(totals, changes[time], strict=True)]
+        times.append(time)
+        sums.extend(totals)
+    return {"rank": rank, "times": times.tobytes(), "sums": sums.tobytes()}
+
+
+def _add_changes(changes: dict[float, list[int]], holding: Holding, zero: float, last: float) -> None:
+    """Add the bytes at the start and subtract them at the end, except at the end of the timeline, as Timeline.holds."""
+    for instant, sign in ((max(holding.start, zero), 1), (max(holding.end, zero), -1)):
+        if sign > 0 or instant < last:
+            change = changes.setdefault(instant - zero, [0] * len(MEMORY_KINDS))
+            change[MEMORY_KINDS.index(holding.kind)] += sign * holding.num_bytes

@@ -58,7 +58,7 @@ def test_what_is_right_is_one_line_and_counts_for_the_lab(notes, capsys):
     exercise(KEY, right, progress_file=notes)
     said = capsys.readouterr().out
     assert said.startswith("03.average  passed · 1, 2, 3, 4, 5 ranks · ") and said.count("\n") == 1
-    assert progress.done(notes)["03"][KEY].passed
+    assert progress.read_standings(notes)["03"][KEY].passed
 
 
 def test_what_is_wrong_says_what_check_says_and_raises_nothing(notes, capsys):

@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from helpers.interview import Card, Cell, Check, Choices, Prediction
+from helpers.interview.cards import Card, Check, Choices, NotebookCell, Prediction
 from helpers.learner.words import Words
 
 START = datetime(2026, 3, 1, 20, 0, tzinfo=UTC)
@@ -34,7 +34,7 @@ def card(card_id: str, chapter: str = "03_ddp", level: str = "junior", *, choice
         longer=text(f"longer {card_id}"),
         usual_mistake=text(f"mistake {card_id}"),
         follow_ups=(text(f"next {card_id}"),),
-        shown_by=Cell(notebook=chapter, anchor="prove"),
+        shown_by=NotebookCell(notebook=chapter, anchor="prove"),
         choices=Choices(right=text(f"right {card_id}"), wrong=wrong) if choices else None,
         predict=number or None,
         verify=verify,

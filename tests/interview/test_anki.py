@@ -10,7 +10,7 @@ import pytest
 
 from helpers.interview import load_all
 from helpers.interview.anki import DECK, FIELDS, MODEL, export, note_fields, number_fields
-from helpers.interview.cards import Source
+from helpers.interview.cards import Publication
 from tests.interview.quiz_cards import CARDS, card
 
 
@@ -90,7 +90,7 @@ def test_topics_are_decks_below_ours_with_numbers_that_stay(tmp_path):
 
 
 def test_a_source_is_a_link():
-    sourced = next(one for one in load_all() if isinstance(one.shown_by, Source))
+    sourced = next(one for one in load_all() if isinstance(one.shown_by, Publication))
     assert f'<a href="{sourced.shown_by.url}"' in note_fields(sourced, ("en",))[FIELDS.index("ShownBy")]
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from helpers.interview import load_all
-from helpers.interview.answers import asked_unit, judge_choice, judge_number, judge_rating, read_number, why
-from helpers.interview.verify import stands_in
+from helpers.interview.answers import asked_unit, explanation, judge_choice, judge_number, judge_rating, read_number
+from helpers.interview.cards import has_number
 from helpers.learner.words import LANGUAGES
 from tests.interview.quiz_cards import CARDS, card
 
@@ -128,5 +128,5 @@ def test_a_number_comes_with_its_computation_or_with_what_the_longer_answer_says
     assert explained("what-is-a-rank", "64", "zh").endswith("算式：4 × 8 × 2 = 64。")
     for one in filter(lambda one: one.predict, load_all()):
         for language in LANGUAGES:
-            said = why(one, language)
-            assert one.predict.says in said or stands_in(one.predict.says, one.answer.in_(language)), one.where
+            said = explanation(one, language)
+            assert one.predict.says in said or has_number(one.predict.says, one.answer.in_(language)), one.where

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.interview import Cell, Source, chapters, load_all, load_bank
-from helpers.interview.cards import LEVELS
-from helpers.interview.verify import problems
+from helpers.interview import load_all, load_bank
+from helpers.interview.bank_file import chapters
+from helpers.interview.cards import LEVELS, NotebookCell, Publication, problems
 from tests.interview.shown_cells import missing
 from tests.test_prose import RULES
 
@@ -42,7 +42,7 @@ def test_the_archive_leaves_enough_to_ask():
 
 
 def test_at_most_a_quarter_of_the_cards_rests_on_a_source():
-    assert sum(isinstance(card.shown_by, Source) for card in CARDS) <= len(CARDS) / 4
+    assert sum(isinstance(card.shown_by, Publication) for card in CARDS) <= len(CARDS) / 4
 
 
 def test_numbers_are_what_their_functions_return():
@@ -106,14 +106,16 @@ def is_longest(choices, language):
 
 def test_the_cell_that_shows_it_exists():
     assert [
-        said for card in CARDS if isinstance(card.shown_by, Cell) and (said := missing(card.where, card.shown_by))
+        said
+        for card in CARDS
+        if isinstance(card.shown_by, NotebookCell) and (said := missing(card.where, card.shown_by))
     ] == []
 
 
 def test_a_card_that_points_nowhere_is_told_with_its_file_and_line():
-    sentence = missing("03_ddp.yaml line 7 (a-card)", Cell(notebook="03_ddp", anchor="nowhere"))
+    sentence = missing("03_ddp.yaml line 7 (a-card)", NotebookCell(notebook="03_ddp", anchor="nowhere"))
     assert sentence.startswith("03_ddp.yaml line 7 (a-card): `shown_by` names the cell 'nowhere', but 03_ddp.ipynb has")
-    assert "names the notebook 99_none.ipynb" in missing("a line", Cell(notebook="99_none", anchor="a"))
+    assert "names the notebook 99_none.ipynb" in missing("a line", NotebookCell(notebook="99_none", anchor="a"))
 
 
 def test_a_short_answer_can_be_said_in_half_a_minute():

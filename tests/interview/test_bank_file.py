@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
-from helpers.interview import Cell, Source, load_all, load_bank
+from helpers.interview import load_all, load_bank
 from helpers.interview.bank_file import unfold
+from helpers.interview.cards import NotebookCell, Publication
 
 CARD = """\
 chapter: 90_example
@@ -38,7 +39,7 @@ def test_a_card_is_read_with_its_lines_joined(tmp_path):
     (card,) = load_bank("90_example", bank(tmp_path, CARD))
     assert card.answer.en == "**64.2 MB** and more.\n\nA second paragraph."
     assert card.answer.zh == "**64.2 MB**，还有更多。"
-    assert card.shown_by == Cell(notebook="90_example", anchor="prove")
+    assert card.shown_by == NotebookCell(notebook="90_example", anchor="prove")
     assert (card.chapter, card.where) == ("90_example", "90_example.yaml line 3 (a-card)")
 
 
@@ -71,7 +72,7 @@ def test_an_exponent_is_a_number_and_a_source_is_a_source(tmp_path):
     text = CARD.replace("90_example#prove", "{source: A paper, url: 'https://example.org'}")
     text += "    verify:\n      - {call: helpers.quantities.costs.f, args: [1e-3], value: 2.5e8, says: 250 MB}\n"
     (card,) = load_bank("90_example", bank(tmp_path, text))
-    assert card.shown_by == Source(source="A paper", url="https://example.org")
+    assert card.shown_by == Publication(source="A paper", url="https://example.org")
     assert (card.verify[0].args, card.verify[0].value) == ((0.001,), 2.5e8)
 
 
@@ -183,7 +184,7 @@ def test_an_id_is_unique_in_the_whole_bank(tmp_path):
 def test_importing_the_bank_loads_neither_torch_nor_yaml_and_reading_it_no_torch():
     program = (
         "import sys, helpers.interview; print({'torch', 'yaml'} & set(sys.modules)); "
-        "from helpers.interview import load_all, myths; load_all(), myths.myths(); print('torch' in sys.modules)"
+        "from helpers.interview import load_all, reference_tables; load_all(), reference_tables.myths(); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == ["set()", "False"]

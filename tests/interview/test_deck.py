@@ -6,8 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from helpers.interview import in_order, select, topics
-from helpers.interview.deck import form_for, forms_of
+from helpers.interview.quiz import choose_form, forms_of, list_topics, order_cards, select_cards
 from helpers.interview.reviews import Review, Reviews
 from tests.interview.quiz_cards import CARDS, START, card
 
@@ -24,31 +23,31 @@ def reviewed(*answers):
 
 
 def test_topics_stand_along_the_interview_path():
-    assert topics(CARDS) == ("start_here", "ddp", "amp", "communication")
+    assert list_topics(CARDS) == ("start_here", "ddp", "amp", "communication")
     chapters = ["02_data_parallel", "06_pipeline", "08_zero", "01_collectives", "communication", "09_new"]
-    assert topics(card(str(i), chapter) for i, chapter in enumerate(chapters)) == (
+    assert list_topics(card(str(i), chapter) for i, chapter in enumerate(chapters)) == (
         "collectives", "zero", "pipeline", "data_parallel", "new", "communication",
     )  # fmt: skip
 
 
 def test_new_cards_come_from_junior_to_staff_along_the_path():
-    assert ids(in_order(CARDS, Reviews(), START)) == ["start", "easy", "amp-easy", "senior", "beyond"]
+    assert ids(order_cards(CARDS, Reviews(), START)) == ["start", "easy", "amp-easy", "senior", "beyond"]
 
 
 def test_the_archive_comes_last_of_what_is_new_and_like_others_once_it_is_due():
     cards = [replace(one, archive=one.id == "start") for one in CARDS]
-    assert ids(in_order(cards, Reviews(), START)) == ["easy", "amp-easy", "senior", "beyond", "start"]
-    assert ids(in_order(cards, reviewed(("start", "again", 1, "")), START))[0] == "start"
+    assert ids(order_cards(cards, Reviews(), START)) == ["easy", "amp-easy", "senior", "beyond", "start"]
+    assert ids(order_cards(cards, reviewed(("start", "again", 1, "")), START))[0] == "start"
 
 
 def test_due_cards_come_first_and_the_most_overdue_before_the_others():
     reviews = reviewed(("senior", "again", 1, ""), ("amp-easy", "again", 5, ""), ("easy", "easy", 0, ""))
-    assert ids(in_order(CARDS, reviews, START)) == ["amp-easy", "senior", "start", "beyond"]
-    assert ids(in_order(CARDS, reviews, START, ahead=True))[-1] == "easy"
+    assert ids(order_cards(CARDS, reviews, START)) == ["amp-easy", "senior", "start", "beyond"]
+    assert ids(order_cards(CARDS, reviews, START, ahead=True))[-1] == "easy"
 
 
 def test_a_card_that_is_gone_is_ignored():
-    assert ids(in_order(CARDS[:1], reviewed(("gone", "again", 3, "")), START)) == ["senior"]
+    assert ids(order_cards(CARDS[:1], reviewed(("gone", "again", 3, "")), START)) == ["senior"]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +63,7 @@ def test_a_card_that_is_gone_is_ignored():
     ],
 )
 def test_select(filters, expected):
-    assert ids(select(CARDS, **filters)) == expected
+    assert ids(select_cards(CARDS, **filters)) == expected
 
 
 @pytest.mark.parametrize(
@@ -80,14 +79,14 @@ def test_select(filters, expected):
 )
 def test_what_is_not_there_is_told_with_what_there_is(filters, sentence):
     with pytest.raises(ValueError, match=sentence):
-        select(CARDS, **filters)
+        select_cards(CARDS, **filters)
 
 
 def test_a_card_seen_before_comes_in_another_form():
     easy, chance = CARDS[2], random.Random(0)
     assert forms_of(easy) == ("choice", "number", "folded")
     for last, then in (("choice", "number"), ("number", "folded"), ("folded", "choice")):
-        assert form_for(easy, "mixed", reviewed(("easy", "good", 1, last)), chance) == then
-    assert form_for(easy, "folded", reviewed(("easy", "good", 1, "folded")), chance) == "folded"
-    assert {form_for(easy, "mixed", Reviews(), chance) for _ in range(60)} == {"choice", "number", "folded"}
-    assert form_for(CARDS[1], "mixed", reviewed(("amp-easy", "good", 1, "folded")), chance) == "folded"
+        assert choose_form(easy, "mixed", reviewed(("easy", "good", 1, last)), chance) == then
+    assert choose_form(easy, "folded", reviewed(("easy", "good", 1, "folded")), chance) == "folded"
+    assert {choose_form(easy, "mixed", Reviews(), chance) for _ in range(60)} == {"choice", "number", "folded"}
+    assert choose_form(CARDS[1], "mixed", reviewed(("amp-easy", "good", 1, "folded")), chance) == "folded"

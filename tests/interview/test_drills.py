@@ -7,9 +7,9 @@ import pytest
 
 from helpers.grading import NotYet, grade, labs, solution, task_of
 from helpers.interview import bank_file, load_all
-from helpers.interview.cards import Source
-from helpers.interview.drills import FILE, Attempt, Outcome, _drill, drill, drills
-from helpers.interview.links import cell_id
+from helpers.interview.card_html import cell_id
+from helpers.interview.cards import Publication
+from helpers.interview.drills import FILE, Attempt, DrillOutcome, _read_drill, drill, drills
 from helpers.learner import progress
 from helpers.learner.words import LANGUAGES
 
@@ -63,14 +63,14 @@ def test_it_fits_a_quarter_of_an_hour_and_a_screen(one):
 
 @pytest.mark.parametrize("one", DRILLS)
 def test_it_leads_to_the_cell_that_explains_it_and_to_the_labs_task(one):
-    (_, cell), *labs_task = one.places()
+    (_, cell), *labs_task = one.links()
     by = one.explained_by
-    assert cell == (by.url if isinstance(by, Source) else f"{by.notebook}.ipynb#cell-id={by.anchor}")
+    assert cell == (by.url if isinstance(by, Publication) else f"{by.notebook}.ipynb#cell-id={by.anchor}")
     assert one.topic in {card.topic for card in load_all()} and bool(one.answer) != bool(labs_task)
     for _, task in labs_task:
         assert task == f"labs/{one.explained_by.notebook}.ipynb#cell-id={one.key.partition('.')[2]}-task"
         assert cell_id(task.partition("#")[0], task.partition("=")[2])
-    assert all(text for text, _ in one.places(language="zh"))
+    assert all(text for text, _ in one.links(language="zh"))
 
 
 @pytest.mark.parametrize("one", DRILLS)
@@ -97,7 +97,7 @@ def test_the_answer_of_a_drill_without_a_lab_passes_and_is_read_in_a_minute(one)
 def test_a_drill_without_a_lab_needs_a_topic_and_an_answer(field, value):
     (entry,) = (one for one in bank_file.read_yaml(FILE)["drills"] if one["key"] == "wb.merge")
     with pytest.raises(ValueError, match=r"a drill of no lab has `topic` and `answer`"):
-        _drill(dict(entry) | {field: value}, "drills.yaml")
+        _read_drill(dict(entry) | {field: value}, "drills.yaml")
 
 
 def test_another_key_lists_the_drills():
@@ -170,7 +170,7 @@ def test_the_graders_verdict_is_said_in_the_language_and_its_mistake_is_kept(tmp
 
     one, _ = attempt(check, tmp_path / "p", language="zh")
     outcome = one.begin().submit(sum_of_gradients)
-    assert not outcome.passed and "还没通过" in outcome.said
+    assert not outcome.passed and "还没通过" in outcome.output
     more = progress.read(tmp_path / "p").entries[0].more
     assert more == {"mistake": "sum_for_mean", "seed": 7, "drill": True, "seconds": 0.0, "in_time": True}
 
@@ -184,5 +184,7 @@ def test_an_error_in_the_check_itself_is_not_swallowed():
 
 
 def test_an_outcome_reads_as_what_was_said():
-    outcome = Outcome(key="k", passed=True, seconds=1.0, in_time=True, said="k passed", text="Passed after 0:01.")
+    outcome = DrillOutcome(
+        key="k", passed=True, seconds=1.0, in_time=True, output="k passed", text="Passed after 0:01."
+    )
     assert repr(outcome) == "k passed\nPassed after 0:01."

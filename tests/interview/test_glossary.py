@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from helpers.interview.glossary import FILE, glossary
+from helpers.interview.reference_tables import FOLDER, glossary
 from tests.interview.changed_file import changed
 from tests.interview.shown_cells import NOTEBOOKS, missing
 from tests.notebooks.chapter import CHAPTERS as PATHS
@@ -85,7 +85,7 @@ def test_a_word_is_found_in_either_language_and_a_near_one_is_suggested():
     ],
 )
 def test_a_wrong_file_is_told_in_one_sentence(tmp_path, old, new, sentence):
-    file = changed(FILE, tmp_path, old, new)
+    file = changed(FOLDER / "glossary.yaml", tmp_path, old, new)
     with pytest.raises(ValueError, match=sentence):
         glossary(file=file)
 

@@ -5,17 +5,17 @@ import os
 
 import pytest
 
-from helpers.interview import Cell, Source, load_all
-from helpers.interview.links import cell_address, cell_id, file_address, link, place
-from helpers.interview.render import shown_html
+from helpers.interview import load_all
+from helpers.interview.card_html import card_link, cell_address, cell_id, file_address, shown_html, source_link
+from helpers.interview.cards import NotebookCell, Publication
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_every_card_leads_to_a_cell_that_is_there_or_to_its_source(language):
     for card in load_all():
-        text, href = link(card, language=language)
+        text, href = card_link(card, language=language)
         assert text
-        if isinstance(card.shown_by, Source):
+        if isinstance(card.shown_by, Publication):
             assert href == card.shown_by.url
         elif file_address(f"{card.shown_by.notebook}.ipynb"):
             name, _, fragment = href.partition("#")
@@ -23,9 +23,9 @@ def test_every_card_leads_to_a_cell_that_is_there_or_to_its_source(language):
 
 
 def test_the_words():
-    cell = Cell(notebook="03_ddp", anchor="prove")
-    assert place(cell) == (str(cell), "03_ddp.ipynb#cell-id=prove")
-    assert place(cell, "../", language="zh") == ("03_ddp 章，单元格“prove”", "../03_ddp.ipynb#cell-id=prove")
+    cell = NotebookCell(notebook="03_ddp", anchor="prove")
+    assert source_link(cell) == (str(cell), "03_ddp.ipynb#cell-id=prove")
+    assert source_link(cell, "../", language="zh") == ("03_ddp 章，单元格“prove”", "../03_ddp.ipynb#cell-id=prove")
 
 
 @pytest.fixture
@@ -77,6 +77,6 @@ def test_a_lab_lies_beside_the_chapters_in_the_repository_and_below_them_in_a_le
 
 
 def test_the_corner_links(folder):
-    card = next(card for card in load_all() if card.shown_by == Cell(notebook="03_ddp", anchor="prove"))
+    card = next(card for card in load_all() if card.shown_by == NotebookCell(notebook="03_ddp", anchor="prove"))
     shown = '<a href="03_ddp.ipynb#cell-id=prove">chapter 03_ddp, cell “prove”</a>'
     assert f"Shown by: {shown}" in shown_html(card)

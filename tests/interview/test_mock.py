@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from helpers.interview import Card, Cell, Quiz
-from helpers.interview.cards import LEVELS
+from helpers.interview import Quiz
+from helpers.interview.cards import LEVELS, Card, NotebookCell
 from helpers.interview.mock import CARD_SECONDS, MockInterview
 from helpers.learner import progress
 from helpers.learner.words import Words
@@ -28,7 +28,7 @@ class Clock:
 
 def card(name, chapter="03_ddp", level="junior"):
     text = Words(en=f"{name}?", zh=f"{name}？")
-    shown = Cell(notebook=chapter, anchor="bytes")
+    shown = NotebookCell(notebook=chapter, anchor="bytes")
     return Card(id=name, chapter=chapter, level=level, question=text, answer=text, shown_by=shown)
 
 

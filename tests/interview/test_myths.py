@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.interview import Cell
-from helpers.interview.myths import FILE, Finding, Refutation, myths
+from helpers.interview.cards import NotebookCell
+from helpers.interview.reference_tables import FOLDER, MythNumber, Refutation, myths
 from tests.interview.changed_file import changed
 from tests.interview.shown_cells import missing
 
@@ -23,23 +23,23 @@ def test_the_run_refutes_it(name, ranks):
 
 @pytest.mark.parametrize("name", MYTHS)
 def test_the_cell_that_shows_it_exists(name):
-    assert isinstance(MYTHS[name].shown_by, Cell)
+    assert isinstance(MYTHS[name].shown_by, NotebookCell)
     assert missing(MYTHS[name].where, MYTHS[name].shown_by) == ""
 
 
 def test_a_run_that_says_something_else_is_found():
     myth = MYTHS["all-reduce-averages"]
-    (wrong,) = Refutation(myth=myth, found={"other": 10.0}).problems
+    (wrong,) = Refutation(myth=myth, numbers={"other": 10.0}).problems
     assert "`after` is not what helpers.chapters.myths.all_reduce_averages returns; it returns other" in wrong
-    found = Refutation(myth=myth, found={"after": 2.5}).problems
+    found = Refutation(myth=myth, numbers={"after": 2.5}).problems
     assert "the run returns 2.5, the file expects 10" in found[0]
     assert "the truth says '10', the run returns 2.5" in found[1]
     assert "what the claim says; it refutes nothing" in found[2]
 
 
 def test_a_number_that_the_words_do_not_hold_is_found():
-    myth = replace(MYTHS["all-reduce-averages"], finds=(Finding(name="after", value=11, says="11"),))
-    found = Refutation(myth=myth, found={"after": 11.0}).problems
+    myth = replace(MYTHS["all-reduce-averages"], finds=(MythNumber(name="after", value=11, says="11"),))
+    found = Refutation(myth=myth, numbers={"after": 11.0}).problems
     assert [sentence.rsplit(":", 1)[1] for sentence in found] == [
         f" the truth in `{language}` does not contain '11'" for language in ("en", "zh")
     ]
@@ -50,7 +50,7 @@ def test_a_claim_can_compare_with_another_number(bubble, num_problems):
     myth = MYTHS["one-f-one-b-smaller-bubble"]
     found = {"gpipe_bubble": 0.2727272727272727, "one_f_one_b_bubble": bubble, "one_f_one_b_held": 4, "gpipe_held": 8}
     found |= {"gpipe_slow": 0.3846153846153846, "one_f_one_b_slow": 0.5102040816326531}
-    assert len(Refutation(myth=myth, found=found).problems) == num_problems
+    assert len(Refutation(myth=myth, numbers=found).problems) == num_problems
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_claim_can_compare_with_another_number(bubble, num_problems):
     ],
 )
 def test_a_wrong_file_is_told_in_one_sentence(tmp_path, old, new, sentence):
-    file = changed(FILE, tmp_path, old, new)
+    file = changed(FOLDER / "myths.yaml", tmp_path, old, new)
     with pytest.raises(ValueError, match=sentence):
         myths(file)
 

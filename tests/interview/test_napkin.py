@@ -8,8 +8,8 @@ import pytest
 
 from helpers.__main__ import main
 from helpers.interview import napkin as module
-from helpers.interview.napkin import FILE, UNITS, napkin, rows
-from helpers.interview.verify import function_named
+from helpers.interview.cards import function_named
+from helpers.interview.napkin import FILE, FORMATS, napkin, rows
 from helpers.learner.words import LANGUAGES
 
 
@@ -47,5 +47,5 @@ def test_the_command_writes_the_sheet(tmp_path, capsys):
 
 def test_an_unknown_unit_is_answered_with_those_there_are():
     fields = {"name": {"en": "x", "zh": "x"}, "value": {"call": "helpers.quantities.costs.rounds", "unit": "miles"}}
-    with pytest.raises(ValueError, match=f"the unit is 'miles'; take one of {', '.join(UNITS)}"):
+    with pytest.raises(ValueError, match=f"the unit is 'miles'; take one of {', '.join(FORMATS)}"):
         module._row(fields, "napkin.yaml")

@@ -10,8 +10,8 @@ import warnings
 import pytest
 import torch
 
-from helpers.interview import chapters
-from helpers.interview.old_posts import FILE, old_posts
+from helpers.interview.bank_file import chapters
+from helpers.interview.reference_tables import FOLDER, old_posts
 from tests.interview.changed_file import changed
 
 POSTS = {post.id: post for post in old_posts()}
@@ -99,7 +99,7 @@ def test_a_row_belongs_to_a_chapter_and_fits_its_column():
     ],
 )
 def test_a_wrong_file_is_told_in_one_sentence(tmp_path, old, new, sentence):
-    file = changed(FILE, tmp_path, old, new)
+    file = changed(FOLDER / "old_posts.yaml", tmp_path, old, new)
     with pytest.raises(ValueError, match=sentence):
         old_posts(file)
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from helpers.interview import drills, rehearsal, terminal
+from helpers.interview import drills, quiz_command, terminal_interviews
 from helpers.learner import progress
 
 
@@ -40,12 +40,12 @@ def test_a_drill_is_written_in_a_file_until_it_passes(here, one, monkeypatch, ca
     (here / "mine.py").write_text(f"def {one.name}():\n    return 42\n")
     (here / "wrong.py").write_text(f"def {one.name}():\n    return 41\n")
     typed(monkeypatch, "\nwrong.py\nnone.py\nmine.py\n")
-    assert terminal.main(["--drill", "03.average"], check) == 0
+    assert quiz_command.main(["--drill", "03.average"], check) == 0
     said = capsys.readouterr().out
     assert (here / "drill_03_average.py").read_text() == one.stub
     assert "03.average en False" in said and "none.py cannot be read" in said and "03.average en True" in said
     assert "Time used: 0:0" in said
-    attempts = progress.done()["03"]["03.average"]
+    attempts = progress.read_standings()["03"]["03.average"]
     assert (attempts.attempts, attempts.passed) == (2, True)
 
 
@@ -54,9 +54,9 @@ def test_a_stub_as_it_was_laid_starts_no_rank(here, one, monkeypatch, capsys):
         raise AssertionError("nothing was written yet")
 
     typed(monkeypatch, "\nq\n")
-    assert terminal.main(["--drill", "03.average"], refuse) == 0
+    assert quiz_command.main(["--drill", "03.average"], refuse) == 0
     assert "write your answer in drill_03_average.py first" in capsys.readouterr().out
-    assert progress.done() == {}
+    assert progress.read_standings() == {}
 
 
 def test_ctrl_c_in_a_check_leads_back_to_the_prompt(here, one, monkeypatch, capsys):
@@ -65,16 +65,16 @@ def test_ctrl_c_in_a_check_leads_back_to_the_prompt(here, one, monkeypatch, caps
 
     (here / "mine.py").write_text(f"def {one.name}():\n    return 42\n")
     typed(monkeypatch, "mine.py\nq\n")
-    assert terminal.main(["--drill", "03.average"], cut) == 0
+    assert quiz_command.main(["--drill", "03.average"], cut) == 0
     said = capsys.readouterr().out
     assert "The check was interrupted; nothing was noted." in said and "Time used: " in said
-    assert progress.done() == {}
+    assert progress.read_standings() == {}
 
 
 def test_an_answer_that_is_there_is_never_overwritten(here, one, monkeypatch, capsys):
     (here / "drill_03_average.py").write_text("mine = 1\n")
     typed(monkeypatch, "\ns\n")
-    assert terminal.main(["--drill", "03.average", "--lang", "zh"], check) == 0
+    assert quiz_command.main(["--drill", "03.average", "--lang", "zh"], check) == 0
     assert (here / "drill_03_average.py").read_text() == "mine = 1\n"
     assert "没有改动它" in capsys.readouterr().out
 
@@ -92,17 +92,17 @@ def test_an_answer_that_is_there_is_never_overwritten(here, one, monkeypatch, ca
 def test_a_file_that_does_not_run_is_a_sentence(here, source, sentence):
     (here / "a.py").write_text(source)
     with pytest.raises(ValueError, match="(?s)" + sentence):
-        rehearsal.load(here / "a.py", "answer")
+        terminal_interviews.load_answer(here / "a.py", "answer")
 
 
 def test_each_press_of_enter_runs_the_file_anew(here):
     for number in (1, 2):
         (here / "a.py").write_text(f"def answer():\n    return {number}\n")
-        assert rehearsal.load(here / "a.py", "answer")() == number
+        assert terminal_interviews.load_answer(here / "a.py", "answer")() == number
 
 
 def test_the_drills_are_listed(here, capsys):
-    assert terminal.main(["--drill"]) == 0
+    assert quiz_command.main(["--drill"]) == 0
     said = capsys.readouterr().out
     assert all(one.key in said for one in drills.drills()) and "--drill 01.all_reduce" in said
 
@@ -110,7 +110,7 @@ def test_the_drills_are_listed(here, capsys):
 def test_a_mock_interview_from_the_first_card_to_the_sheet(here, monkeypatch, capsys):
     cards = "\n\n3\n" + "\nwhat\n1\n" + "s\n" + "\n4\n" + "\n2\n"
     typed(monkeypatch, cards + "\ns\nsheet.md\n")
-    assert terminal.main(["--mock", "--topic", "ddp"], check) == 0
+    assert quiz_command.main(["--mock", "--topic", "ddp"], check) == 0
     said = capsys.readouterr().out
     assert "5 of 5 · ddp" in said and "Your time: 0:00 of 3:00." in said and "'what' is no rating" in said
     assert "Strong: " in said and "Weak: " in said and "Kept as sheet.md." in said
@@ -121,7 +121,7 @@ def test_a_mock_interview_from_the_first_card_to_the_sheet(here, monkeypatch, ca
 
 def test_a_mock_interview_that_ends_early_shows_its_sheet_too(here, monkeypatch, capsys):
     typed(monkeypatch, "\n\n3\nq\n")
-    assert terminal.main(["--mock", "--lang", "zh"], check) == 0
+    assert quiz_command.main(["--mock", "--lang", "zh"], check) == 0
     said = capsys.readouterr().out
     assert "模拟面试（种子" in said and "未做到" in said
 
@@ -134,8 +134,8 @@ def test_a_folder_that_cannot_be_written_shows_the_beginning_instead(here, one, 
             raise OSError(28, "No space left on device")
         return open(*arguments, **options)
 
-    monkeypatch.setattr(rehearsal, "open", no_space, raising=False)
+    monkeypatch.setattr(terminal_interviews, "open", no_space, raising=False)
     typed(monkeypatch, "mine.py\n")
-    assert terminal.main(["--drill", "03.average"], check) == 0
+    assert quiz_command.main(["--drill", "03.average"], check) == 0
     said = capsys.readouterr().out
     assert "cannot be laid here (No space left on device)" in said and f"def {one.name}" in said and "True" in said

@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from helpers.interview import chapters, corner, load_bank
-from helpers.interview.render import inline, paragraphs
+from helpers.interview import corner, load_bank
+from helpers.interview.bank_file import chapters
+from helpers.interview.card_html import inline, paragraphs
 
 
 def test_plain_text_names_the_questions():

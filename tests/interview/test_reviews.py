@@ -81,6 +81,6 @@ def test_times_are_utc_whatever_the_zone_of_the_line(tmp_path):
 
 
 def test_neither_torch_nor_fsrs_nor_genanki_comes_with_the_interview():
-    code = "import sys, helpers.interview.terminal; print({'torch', 'fsrs', 'genanki', 'yaml'} & set(sys.modules))"
+    code = "import sys, helpers.interview.quiz_command; print({'torch', 'fsrs', 'genanki', 'yaml'} & set(sys.modules))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert said.stdout.strip() == "set()"

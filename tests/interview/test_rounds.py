@@ -12,12 +12,10 @@ import torch
 import torch.distributed as dist
 
 from helpers.commands.broken_jobs import broken_jobs
-from helpers.interview import terminal
-from helpers.interview.rounds import Designing, Marking, choose, rounds, sitting
-from helpers.interview.rounds.items import FOLDER
-from helpers.interview.rounds.items import rounds as read
-from helpers.interview.rounds.plans import read_plan
-from helpers.interview.rounds.scene import value
+from helpers.interview import quiz_command
+from helpers.interview.round_attempt import DesignAttempt, MarkingAttempt, choose_round, new_attempt, read_plan
+from helpers.interview.round_items import FOLDER, number_value, rounds
+from helpers.interview.round_items import rounds as read
 from helpers.learner import progress
 from helpers.ranks import RankError, Ranks
 from helpers.widgets import RoundView
@@ -70,7 +68,7 @@ def test_every_patient_of_the_zoo_is_a_debugging_round():
     assert set(MARKED) - set(PROVEN) == {one.name.replace("_", "-") for one in broken_jobs()}
     one = MARKED["patient-06"]
     assert (
-        one.kind == "debugging" and one.lines[one.places[0].lines[0] - 1].strip() == "dist.all_reduce(parameter.grad)"
+        one.kind == "debugging" and one.lines[one.mistakes[0].lines[0] - 1].strip() == "dist.all_reduce(parameter.grad)"
     )
 
 
@@ -106,33 +104,35 @@ def test_a_round_leads_to_a_cell_that_is_there():
 @pytest.mark.parametrize("name", MARKED)
 def test_marks_are_judged(name, language):
     one, clock = MARKED[name], Clock()
-    everything = Marking(one, language=language, now=clock).begin()
-    for place in one.places:
+    everything = MarkingAttempt(one, language=language, now=clock).begin()
+    for place in one.mistakes:
         everything.mark(place.lines[-1], "because")
     clock.forward(minutes=3)
     for place in everything.hand_in():
-        everything.hold(place)
+        everything.confirm_reason(place)
     sheet = everything.finish()
-    assert sheet.points == sheet.most == 3 * len(one.places) and "3:00" in sheet.summary[1]
-    assert all(one.told(place.why).in_(language) in sheet.text for place in one.places)
-    assert one.told(one.model).in_(language) in sheet.markdown()
-    nothing = Marking(one, language=language).begin()
+    assert sheet.points == sheet.most == 3 * len(one.mistakes) and "3:00" in sheet.summary[1]
+    assert all(one.filled(place.why).in_(language) in sheet.text for place in one.mistakes)
+    assert one.filled(one.model).in_(language) in sheet.markdown()
+    nothing = MarkingAttempt(one, language=language).begin()
     assert nothing.hand_in() == () and nothing.finish().points == 0
-    right = {line for place in one.places for line in place.lines}
-    wrong = Marking(one, language=language).begin()
+    right = {line for place in one.mistakes for line in place.lines}
+    wrong = MarkingAttempt(one, language=language).begin()
     wrong.mark(next(n for n in range(1, len(one.lines) + 1) if n not in right | one.gaps))
-    assert wrong.hint() == one.places[0].hint.in_(language)
-    wrong.mark(one.places[0].lines[-1])
-    assert wrong.hand_in() == (0,) and f"{one.lines[one.places[0].lines[-1] - 1].strip()}`" in next(wrong.rows()).title
+    assert wrong.hint() == one.mistakes[0].hint.in_(language)
+    wrong.mark(one.mistakes[0].lines[-1])
+    assert (
+        wrong.hand_in() == (0,) and f"{one.lines[one.mistakes[0].lines[-1] - 1].strip()}`" in next(wrong.rows()).title
+    )
     assert wrong.finish().points == 0 and [row.points for row in wrong.rows()][-2:] == [-1, -1]
 
 
 @pytest.mark.parametrize("name", MARKED)
 def test_a_hint_is_of_a_place_that_is_not_found(name):
-    one = Marking(MARKED[name], language="en").begin()
-    one.mark(one.item.places[0].lines[0], "because")
-    hints = [one.hint() for _ in one.item.places]
-    assert hints == [place.hint.en for place in one.item.places[1:]] + [""]
+    one = MarkingAttempt(MARKED[name], language="en").begin()
+    one.mark(one.item.mistakes[0].lines[0], "because")
+    hints = [one.hint() for _ in one.item.mistakes]
+    assert hints == [place.hint.en for place in one.item.mistakes[1:]] + [""]
     assert sum(row.points for row in one.rows()) == 2 - len(hints[:-1])  # the last, of nothing, costs nothing
 
 
@@ -144,11 +144,11 @@ def as_text(plan):
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("name", DESIGNS)
 def test_answers_are_judged_by_the_predictors(name, language):
-    good, bad = (Designing(DESIGNS[name], language=language).begin() for _ in range(2))
+    good, bad = (DesignAttempt(DESIGNS[name], language=language).begin() for _ in range(2))
     for question in good.item.questions:
         if question.number:
-            true = value(question.number, question.numbers, question.scene)
-            given = question.numbers[question.number].said(true)
+            true = number_value(question.number, question.numbers, question.scene)
+            given = question.numbers[question.number].format(true)
             assert good.answer(given).points == 2 and bad.answer(given.replace(given[0], "9" + given[0], 1)).points == 0
         else:
             assert good.answer(as_text(question.scene.plan)).points == 3
@@ -178,9 +178,9 @@ def test_names_and_lines_that_are_not_there_are_sentences():
     with pytest.raises(
         ValueError, match="There is no round 'x': give debugging, review or design, or one of only-rank-0"
     ):
-        choose("x", "en")
-    assert choose("方案设计").kind == "design" and sitting(choose("ddp-post")).item.kind == "review"
-    one = Marking(choose("debugging", seed=1), language="en")
+        choose_round("x", "en")
+    assert choose_round("方案设计").kind == "design" and new_attempt(choose_round("ddp-post")).item.kind == "review"
+    one = MarkingAttempt(choose_round("debugging", seed=1), language="en")
     with pytest.raises(ValueError, match="not at hand"):
         one.mark(1)
     with pytest.raises(ValueError, match="There is no line '99'"):
@@ -194,7 +194,12 @@ def test_names_and_lines_that_are_not_there_are_sentences():
 @pytest.mark.parametrize(
     ("file", "old", "new", "sentence"),
     [
-        ("marked", "line: if rank == 0 and", "line: optimizer", r"marked.yaml line \d+ \(only.*stands in 3 lines"),
+        (
+            "marked",
+            "line: if rank == 0 and",
+            "line: optimizer",
+            r"marked_rounds.yaml line \d+ \(only.*stands in 3 lines",
+        ),
         ("marked", "round: review", "round: poetry", "`round` is 'poetry'; it must be one of debugging, review"),
         ("marked", "    runs: ranks\n", "", "the field `runs` of this round is missing"),
         ("design", "change: {seq:", "change: {colour:", "`change` has 'colour'; a follow-up changes network"),
@@ -204,8 +209,10 @@ def test_names_and_lines_that_are_not_there_are_sentences():
 )
 def test_a_wrong_file_is_told_in_one_sentence(tmp_path, file, old, new, sentence):
     for name in ("marked", "design"):
-        text = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
-        (tmp_path / f"{name}.yaml").write_text(text.replace(old, new, 1) if name == file else text, encoding="utf-8")
+        text = (FOLDER / f"{name}_rounds.yaml").read_text(encoding="utf-8")
+        (tmp_path / f"{name}_rounds.yaml").write_text(
+            text.replace(old, new, 1) if name == file else text, encoding="utf-8"
+        )
     with pytest.raises(ValueError, match=sentence):
         read(folder=tmp_path)
 
@@ -215,7 +222,7 @@ def in_terminal(monkeypatch, tmp_path, capsys, typed, *arguments):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
-    assert terminal.main(["--round", *arguments]) == 0
+    assert quiz_command.main(["--round", *arguments]) == 0
     return capsys.readouterr().out
 
 
@@ -264,7 +271,7 @@ def test_a_disk_that_cannot_be_written_costs_no_sheet(monkeypatch, tmp_path, cap
 
 def test_rounds_are_listed_and_an_unknown_one_is_a_sentence(monkeypatch, tmp_path, capsys):
     assert all(one.id in in_terminal(monkeypatch, tmp_path, capsys, "") for one in rounds())
-    assert terminal.main(["--round", "nonsense"]) == 2
+    assert quiz_command.main(["--round", "nonsense"]) == 2
     assert "There is no round 'nonsense'" in capsys.readouterr().err
 
 
@@ -275,14 +282,14 @@ def test_the_widget_marks_compares_and_shows_the_sheet(tmp_path, monkeypatch):
     assert view.text.startswith("Choose a round") and not view.reasons.children
     view.buttons["begin"].click()
     view.buttons["hint"].click()
-    assert "Hint: Compare" in view.said.value
+    assert "Hint: Compare" in view.feedback.value
     view.lines.children[7].value = True
     view.lines.children[3].value = view.lines.children[0].value = True
     view.lines.children[0].value = False
     view.reasons.children[1].value = "means add up"
-    assert [field.line for field in view.reasons.children] == [4, 8] and view.sitting.marks[8] == "means add up"
+    assert [field.line for field in view.reasons.children] == [4, 8] and view.attempt.marks[8] == "means add up"
     view.buttons["hint"].click()
-    assert "There is no further hint" in view.said.value  # both are found
+    assert "There is no further hint" in view.feedback.value  # both are found
     view.buttons["hand_in"].click()
     assert [len(box.children) for box in view.reasons.children] == [2, 2]
     assert "ours: Gradients add up" in view.reasons.children[0].children[0].value
@@ -292,7 +299,7 @@ def test_the_widget_marks_compares_and_shows_the_sheet(tmp_path, monkeypatch):
     view.buttons["save"].click()
     assert "Saved as round.md" in view.note.value and (tmp_path / "round.md").exists()
     view.buttons["again"].click()
-    assert view.sitting.stage == "ready" and not view.sitting.marks
+    assert view.attempt.stage == "ready" and not view.attempt.marks
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -300,12 +307,17 @@ def test_the_widget_asks_judges_and_refuses_in_each_language(language):
     view = RoundView("eight-gpus", language=language).begin()
     view.field.value = "many"
     view.buttons["answer"].click()
-    assert 'role="alert"' in view.note.value and len(view.sitting.answers) == 0
+    assert 'role="alert"' in view.note.value and len(view.attempt.answers) == 0
     view.answer("128.5 GB")
     view.answer("dp=8")
-    assert ("2 of 4 · " if language == "en" else "第 2 / 4 题 · ") in view.said.value  # the third is asked meanwhile
-    assert 'data-right="false"' in view.said.value and ("放不下" if language == "zh" else "not fit") in view.said.value
-    for part in (view.asked, view.said, view.note):
+    assert (
+        "2 of 4 · " if language == "en" else "第 2 / 4 题 · "
+    ) in view.feedback.value  # the third is asked meanwhile
+    assert (
+        'data-right="false"' in view.feedback.value
+        and ("放不下" if language == "zh" else "not fit") in view.feedback.value
+    )
+    for part in (view.prompt, view.feedback, view.note):
         ElementTree.fromstring(f"<div>{part.value}</div>")
     view.buttons["finish"].click()
     assert view.sheet.points == 2 and ("未作答" if language == "zh" else "no answer") in view.text

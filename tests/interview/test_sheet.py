@@ -5,14 +5,14 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from helpers.interview.sheet import Item, Sheet
+from helpers.interview.sheet import Sheet, SheetItem
 
 
 def item(key, state, seconds=60.0, topic="ddp", kind="card", title="How `many` | <b>?"):
     limit = 180.0 if kind == "card" else 900.0
     links = ((f"cell {key}", f"{topic}.ipynb#cell-id={key}"), ("lab", f"labs/{topic}.ipynb"))
     level = "junior" if kind == "card" else ""
-    return Item(
+    return SheetItem(
         kind=kind,
         key=key,
         title=title,

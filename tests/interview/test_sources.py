@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from helpers.interview.bank_file import load_all
-from helpers.interview.myths import myths
-from helpers.interview.old_posts import old_posts
-from helpers.interview.sources import FILE, sources, where
+from helpers.interview.reference_tables import FOLDER, evidence_link, myths, old_posts, sources
 from tests.interview.changed_file import changed
 from tests.interview.shown_cells import NOTEBOOKS
 
@@ -71,10 +69,13 @@ def test_every_cell_of_the_page_that_runs_something_is_named_by_an_item():
 
 
 def test_places_have_addresses():
-    assert where("03_ddp#prove") == ("03_ddp · prove", "03_ddp.ipynb#cell-id=prove")
-    assert where("post:sync-pipe") == ("post sync-pipe", "interview.ipynb#cell-id=old-posts")
-    assert where("card:ddp-in-one-minute")[1].startswith("03_ddp.ipynb#cell-id=")
-    assert where("test:tests/a.py") == ("tests/a.py", "") and where("https://a.b/c") == ("a.b/c", "https://a.b/c")
+    assert evidence_link("03_ddp#prove") == ("03_ddp · prove", "03_ddp.ipynb#cell-id=prove")
+    assert evidence_link("post:sync-pipe") == ("post sync-pipe", "interview.ipynb#cell-id=old-posts")
+    assert evidence_link("card:ddp-in-one-minute")[1].startswith("03_ddp.ipynb#cell-id=")
+    assert evidence_link("test:tests/a.py") == ("tests/a.py", "") and evidence_link("https://a.b/c") == (
+        "a.b/c",
+        "https://a.b/c",
+    )
 
 
 def test_a_table_has_a_row_with_an_anchor_for_each_item_of_a_document():
@@ -101,7 +102,7 @@ def test_a_table_has_a_row_with_an_anchor_for_each_item_of_a_document():
 )
 def test_a_wrong_file_is_told_in_one_sentence(tmp_path, old, new, sentence):
     with pytest.raises(ValueError, match=sentence):
-        sources(file=changed(FILE, tmp_path, old, new))
+        sources(file=changed(FOLDER / "sources.yaml", tmp_path, old, new))
 
 
 def test_an_unknown_document_gets_a_sentence():

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from helpers.interview import load_bank, terminal
+from helpers.interview import load_bank, quiz_command
 from helpers.learner.words.wrapping import width
 from tests.interview.quiz_cards import line, lines
 
@@ -37,7 +37,7 @@ def quiz(home, monkeypatch, capsys):
 
     def run(arguments, typed):
         monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
-        return terminal.main(arguments.split()), *capsys.readouterr()
+        return quiz_command.main(arguments.split()), *capsys.readouterr()
 
     return run
 
@@ -163,7 +163,7 @@ def test_a_damaged_progress_file_is_told_and_the_quiz_goes_on(quiz, home):
     ],
 )
 def test_what_is_not_there_is_a_sentence(home, capsys, arguments, code, sentence):
-    assert terminal.main(arguments) == code
+    assert quiz_command.main(arguments) == code
     assert sentence in capsys.readouterr().err
 
 
@@ -172,7 +172,7 @@ def test_what_is_not_there_is_a_sentence(home, capsys, arguments, code, sentence
 )
 def test_an_unknown_option_is_a_sentence(home, capsys, language, sentence):
     with pytest.raises(SystemExit) as stopped:
-        terminal.main(["--nope", "--lang", language])
+        quiz_command.main(["--nope", "--lang", language])
     assert stopped.value.code == 2 and sentence in capsys.readouterr().err
 
 
@@ -181,7 +181,7 @@ def test_an_unknown_option_is_a_sentence(home, capsys, language, sentence):
 )
 def test_help_is_in_the_language(home, capsys, language, words):
     with pytest.raises(SystemExit) as stopped:
-        terminal.main(["--help", "--lang", language])
+        quiz_command.main(["--help", "--lang", language])
     assert stopped.value.code == 0
     said = capsys.readouterr().out
     assert all(word in said for word in words)
@@ -189,7 +189,7 @@ def test_help_is_in_the_language(home, capsys, language, words):
 
 def test_the_deck_is_written(home, capsys, monkeypatch):
     monkeypatch.chdir(home)
-    assert terminal.main(["--anki", "ddp.apkg", "--topic", "ddp"]) == 0
+    assert quiz_command.main(["--anki", "ddp.apkg", "--topic", "ddp"]) == 0
     assert re.search(r"Notes written to ddp.apkg: \d+\.", capsys.readouterr().out)
     assert (home / "ddp.apkg").stat().st_size > 1000
 
@@ -280,5 +280,5 @@ def test_it_can_be_interrupted_before_it_asks(home, monkeypatch, capsys):
     def interrupted(*_):
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(terminal, "load_all", interrupted)
-    assert terminal.main(["--list"]) == 130
+    monkeypatch.setattr(quiz_command, "load_all", interrupted)
+    assert quiz_command.main(["--list"]) == 130

@@ -4,23 +4,32 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.interview import Card, Cell, Check
-from helpers.interview.cards import Prediction
-from helpers.interview.verify import build, compute, problems, rounds_to, stands_in, worked_out
+from helpers.interview.cards import (
+    Card,
+    Check,
+    NotebookCell,
+    Prediction,
+    build,
+    compute,
+    evaluate,
+    has_number,
+    problems,
+    rounds_to,
+)
 from helpers.learner.words import Words
 from helpers.specs import Link
 
 
 def card(check, en="It sends 64.2 MB.", zh="发送 64.2 MB。"):
     text = Words(en=en, zh=zh)
-    cell = Cell(notebook="90_example", anchor="prove")
+    cell = NotebookCell(notebook="90_example", anchor="prove")
     return Card(
         id="a-card", chapter="90_example", level="junior", question=text, answer=text, shown_by=cell, verify=(check,)
     )
 
 
 def check(value=64.2e6, says="64.2 MB", returned=64.2e6):
-    return Check(call="helpers.interview.verify.build", args=(returned,), value=value, says=says)
+    return Check(call="helpers.interview.cards.build", args=(returned,), value=value, says=says)
 
 
 def test_a_right_number_has_no_problem():
@@ -62,11 +71,11 @@ def test_a_printed_number_needs_a_number_and_a_known_unit(says):
 
 
 def test_a_number_stands_in_a_text_as_a_whole():
-    assert stands_in("4 MB", "it sends 4 MB.")
-    assert stands_in("4 MB", "发送4 MB，")
-    assert not stands_in("4 MB", "it sends 64 MB")
-    assert not stands_in("4 MB", "it sends 0.4 MB")
-    assert not stands_in("6", "in 6.5 buckets")
+    assert has_number("4 MB", "it sends 4 MB.")
+    assert has_number("4 MB", "发送4 MB，")
+    assert not has_number("4 MB", "it sends 64 MB")
+    assert not has_number("4 MB", "it sends 0.4 MB")
+    assert not has_number("6", "in 6.5 buckets")
 
 
 def test_an_argument_can_be_an_object():
@@ -77,7 +86,7 @@ def test_an_argument_can_be_an_object():
 
 def test_an_attribute_is_read_from_the_result():
     link = {"make": "helpers.specs.Link", "latency": 1e-3, "bandwidth": 1e8}
-    made = Check(call="helpers.interview.verify.build", args=(link,), attribute="latency", value=1e-3, says="1 ms")
+    made = Check(call="helpers.interview.cards.build", args=(link,), attribute="latency", value=1e-3, says="1 ms")
     assert compute(made) == 1e-3
 
 
@@ -91,13 +100,13 @@ def test_a_name_that_leads_nowhere_is_told():
     [("4 × 8 × 2", 64), ("2 × 3/4 × 10,698,240 × 4 B", 64_189_440), ("10 × 10 µs", 1e-4), ("(3 - 1) × 2.5 ms", 5e-3)],
 )
 def test_a_computation_is_worked_out(how, value):
-    assert worked_out(how) == pytest.approx(value)
+    assert evaluate(how) == pytest.approx(value)
 
 
 @pytest.mark.parametrize("how", ["", "four × 8", "4 ** 8", "4 × 8 parsecs", "__import__('os')"])
 def test_what_is_no_computation_is_told(how):
     with pytest.raises(ValueError, match="`how` is"):
-        worked_out(how)
+        evaluate(how)
 
 
 def test_a_computation_that_comes_to_another_number_is_a_problem():

@@ -9,8 +9,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from helpers.learner.guesses import Declared, all_declared, declared_in, key_of, make_question, told
-from helpers.learner.guesses import answers as files
+from helpers.learner.guesses import questions as files
+from helpers.learner.guesses.calibration import format_answer
+from helpers.learner.guesses.questions import Declaration, all_declarations, declarations_in, key_of, make_question
 from tests.guess_leaks import calls, given_away, leaks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,20 +29,20 @@ def read(path: Path):
 
 
 def test_the_files_are_written_well_and_named_as_their_chapter():
-    all_declared()
+    all_declarations()
     names = {path.stem for path in files.FOLDER.glob("*.yaml")}
     assert names <= {path.stem for path in NOTEBOOKS}
 
 
 def test_every_declared_question_has_its_chinese():
-    lacking = [key for key, one in all_declared().items() if not one.zh]
+    lacking = [key for key, one in all_declarations().items() if not one.zh]
     assert not lacking
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_what_is_declared_is_asked_once_and_revealed_after_it(path):
     assert not wrongly_asked(
-        read(path), {one.key for one in declared_in(path.stem.partition("_")[0])}, set(all_declared())
+        read(path), {one.key for one in declarations_in(path.stem.partition("_")[0])}, set(all_declarations())
     )
 
 
@@ -65,7 +66,7 @@ def wrongly_asked(notebook, declared: set[str], known: set[str]) -> list[str]:
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_nothing_before_a_guess_gives_its_answer_away(path):
-    found = spoiled(read(path), {one.key: one for one in declared_in(path.stem.partition("_")[0])})
+    found = spoiled(read(path), {one.key: one for one in declarations_in(path.stem.partition("_")[0])})
     if path.stem in CODE_TELLS_YET:
         assert found, f"{path.stem} tells nothing any more: take it out of CODE_TELLS_YET"
         found = {key: left for key, all_ in found.items() if (left := [one for one in all_ if one[:5] != "code "])}
@@ -74,7 +75,7 @@ def test_nothing_before_a_guess_gives_its_answer_away(path):
     assert not {key: places for key, places in found.items() if places}
 
 
-def spoiled(notebook, known: dict[str, Declared]) -> dict[str, list[str]]:
+def spoiled(notebook, known: dict[str, Declaration]) -> dict[str, list[str]]:
     found = calls(notebook)
     shown = {one.key: one.cell for one in reversed(found) if one.name == "reveal"}
     asked = [one for one in found if one.name == "guess" and one.key in known]
@@ -102,9 +103,9 @@ def parsed(cell):
 
 
 # -- the tests above can fail ------------------------------------------------------------------------------------------
-SEVEN = Declared(key="77.bytes", answer=7.0, zh="多少？", spoils=("four and one and two",))
-CHOICE = Declared(key="77.grow", answer="nothing: the loss falls", zh="？")
-ORDER = Declared(key="77.walk", answer=("gather", "compute", "free"), zh="？")
+SEVEN = Declaration(key="77.bytes", answer=7.0, zh="多少？", spoils=("four and one and two",))
+CHOICE = Declaration(key="77.grow", answer="nothing: the loss falls", zh="？")
+ORDER = Declaration(key="77.walk", answer=("gather", "compute", "free"), zh="？")
 ASK = 'guess("bytes per parameter", unit="B", kind="memory", key="77.bytes")'
 SHOW = 'reveal("77.bytes", predicted=7.0)'
 RESULT = 'reveal("77.bytes")'
@@ -158,7 +159,7 @@ def test_the_code_of_the_result_holds_no_answer(cell):
 def test_a_choice_or_another_unit_in_the_code_of_the_result_is_found():
     ask = ASK.replace("77.bytes", "77.grow")
     assert spoiled(chapter(ask, f'reveal("77.grow", measured="{CHOICE.answer}")'), {"77.grow": CHOICE})
-    ask, six = ASK.replace('unit="B"', 'unit="MB"'), Declared(key="77.bytes", answer=6.0, zh="？")
+    ask, six = ASK.replace('unit="B"', 'unit="MB"'), Declaration(key="77.bytes", answer=6.0, zh="？")
     assert spoiled(chapter(ask, 'x = (6e6, 1)\nreveal("77.bytes")'), {"77.bytes": six})
 
 
@@ -183,11 +184,11 @@ def test_other_numbers_are_no_leak(text):
 
 
 def test_units_that_scale_and_units_of_this_course():
-    one = Declared(key="77.x", answer=64.19, zh="？")
+    one = Declaration(key="77.x", answer=64.19, zh="？")
     assert given_away("it sends 64.2 MB", "MB", one) and given_away("64,189,440 bytes", "MB", one)
-    assert given_away("1.5 P of messages", "P", Declared(key="77.y", answer=1.5, zh="？"))
-    assert given_away("it is 1.5 times as much", "x", Declared(key="77.y", answer=1.5, zh="？"))
-    assert not given_away("112", "", Declared(key="77.z", answer=112.0, zh="？"))
+    assert given_away("1.5 P of messages", "P", Declaration(key="77.y", answer=1.5, zh="？"))
+    assert given_away("it is 1.5 times as much", "x", Declaration(key="77.y", answer=1.5, zh="？"))
+    assert not given_away("112", "", Declaration(key="77.z", answer=112.0, zh="？"))
 
 
 def test_choices_and_orders_in_their_own_words():
@@ -225,11 +226,11 @@ def test_a_guess_that_is_asked_wrongly_is_named(cells, says):
 def test_what_is_wrong_in_a_file_is_named(tmp_path, yaml, says):
     (tmp_path / "77_made_up.yaml").write_text(yaml, encoding="utf-8")
     with pytest.raises(ValueError, match=says):
-        all_declared(tmp_path)
+        all_declarations(tmp_path)
 
 
 def test_numbers_are_told_with_four_digits_and_their_unit():
-    assert [told(7.0, "B"), told(64.18944, "MB"), told(10_698_240), told(0.27272727), told([5, 8.0], "ms")] == [
+    assert [format_answer(7.0, "B"), format_answer(64.18944, "MB"), format_answer(10_698_240), format_answer(0.27272727), format_answer([5, 8.0], "ms")] == [
         "7 B", "64.19 MB", "10,698,240", "0.2727", "5 – 8 ms",
     ]  # fmt: skip
     assert key_of("A B?") == "a-b"

@@ -34,7 +34,7 @@ def test_what_is_recorded_is_read(path):
 
 def test_no_file_is_no_progress(path):
     assert progress.read(path) == progress.Progress()
-    assert progress.done(path) == {}
+    assert progress.read_standings(path) == {}
 
 
 def test_torn_and_foreign_lines_are_skipped_and_counted(path):
@@ -66,7 +66,7 @@ def test_programs_that_write_at_once_lose_nothing(path):
         assert writer.exitcode == 0
     found = progress.read(path)
     assert (len(found.entries), found.num_skipped) == (75, 0)
-    assert {lab: len(tasks) for lab, tasks in progress.done(path).items()} == {"01": 25, "02": 25, "03": 25}
+    assert {lab: len(tasks) for lab, tasks in progress.read_standings(path).items()} == {"01": 25, "02": 25, "03": 25}
 
 
 def test_a_stale_lock_is_broken(path):
@@ -111,11 +111,11 @@ def test_done_tells_attempts_and_the_time_to_the_first_pass(path):
         for key, second, passed in attempts:
             stamp = f"2026-01-01T00:{second // 60:02}:{second % 60:02}+00:00"
             file.write(json.dumps({"time": stamp, "kind": "check", "key": key, "passed": passed}) + "\n")
-    done = progress.done(path)
+    done = progress.read_standings(path)
     assert list(done) == ["01", "03"]
     assert done["03"]["03.average"] == progress.Standing(key="03.average", attempts=3, passed=True, seconds=90)
     assert done["01"]["01.shift"] == progress.Standing(key="01.shift", attempts=1, passed=False, seconds=None)
-    assert progress.done(path, kind="quiz") == {}
+    assert progress.read_standings(path, kind="quiz") == {}
 
 
 def test_the_default_is_in_the_home(tmp_path):

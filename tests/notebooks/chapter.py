@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from helpers.learner.course import read_cells
-from helpers.learner.course.stations import calls
+from helpers.learner.course import calls, read_cells
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ("sources", "take_it_to_work")  # pages to look things up in, which are no chapters

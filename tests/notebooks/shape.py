@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from helpers.learner.course import headings, read_cells
-from helpers.learner.course.stations import STATION
+from helpers.learner.course import STATION, headings, read_cells
 from tests.notebooks.chapter import (
     FENCE,
     asks,

@@ -6,7 +6,7 @@ import pytest
 
 from helpers.draw import Label, Scene
 from helpers.learner import progress
-from helpers.learner.guesses import answers, calibration
+from helpers.learner.guesses import calibration, questions
 from helpers.widgets import guess
 
 YAML = """
@@ -29,9 +29,9 @@ GIVEN = {"77.bytes": "6 bytes", "77.shrink": "yes", "77.walk": ["free", "gather"
 def chapter(tmp_path, monkeypatch):
     """The chapter and the home."""
     (tmp_path / "77_made_up.yaml").write_text(YAML, encoding="utf-8")
-    known = answers.all_declared(tmp_path)
-    for module in (answers, calibration):
-        monkeypatch.setattr(module, "all_declared", lambda: known)
+    known = questions.all_declarations(tmp_path)
+    for module in (questions, calibration):
+        monkeypatch.setattr(module, "all_declarations", lambda: known)
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("RANKS_HOME", "RANKS_UNATTENDED", "GUESS", "GUESS_BOX"):
         monkeypatch.delenv(name, raising=False)
@@ -43,5 +43,5 @@ def ask(key: str, **more):
     return guess(asked.pop("text"), key=key, **asked, **more)
 
 
-def noted() -> list[progress.Entry]:
+def noted() -> list[progress.ProgressEntry]:
     return [entry for entry in progress.read().entries if entry.kind == "guess"]

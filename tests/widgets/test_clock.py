@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from helpers.interview.stopwatch import Stopwatch, clock_text
+from helpers.interview.drills import Stopwatch, clock_text
 from helpers.widgets import Clock
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from helpers.learner.words import reading
+from helpers.learner.words import use_language
 from helpers.widgets import ZeroExplorer, guess, reveal
 from tests.widgets.guess_chapter import ASKED, GIVEN, SCENE, ask, noted
 from tests.widgets.guess_chapter import chapter as chapter
@@ -29,7 +29,7 @@ def test_the_first_answer_goes_to_the_progress_file_and_stays():
         "text": ASKED[entry.key]["text"]
     }
     assert asked.value == 6.0 and asked.controls.layout.display == "none"
-    assert "Your guess: 6 B." in asked.text and "Now you say 8 B. The first answer stays." in asked.said.value
+    assert "Your guess: 6 B." in asked.text and "Now you say 8 B. The first answer stays." in asked.feedback.value
 
 
 def test_a_reopened_notebook_shows_the_kept_answer_and_does_not_ask():
@@ -42,7 +42,7 @@ def test_what_cannot_be_read_gets_a_sentence_and_is_not_kept():
     for key, bad in (("77.bytes", "64,2"), ("77.shrink", None), ("77.walk", ["free"]), ("77.step", ("9", "x"))):
         asked = ask(key)
         asked.answer(bad)
-        assert asked.is_open and 'role="alert"' in asked.said.value and asked.problem in asked.text, key
+        assert asked.is_open and 'role="alert"' in asked.feedback.value and asked.problem in asked.text, key
     assert not noted()
 
 
@@ -64,10 +64,10 @@ def test_a_question_alone_works_and_has_a_key_of_its_own():
 @pytest.mark.parametrize("key", ASKED)
 def test_each_form_is_answered_and_its_result_opens_by_itself(key):
     asked, shown = ask(key), reveal(key, SCENE, "**Four** and three.")
-    assert "Your guess first." in shown.said.value and not shown.body.children and shown.row.value == ""
+    assert "Your guess first." in shown.notice.value and not shown.body.children and shown.result.value == ""
     asked.answer(GIVEN[key])
     assert shown.is_open and len(shown.body.children) == 2 and "<svg" in shown.body.children[0].value
-    assert "your guess" in shown.row.value and "<b>Four</b>" in shown.body.children[1].value
+    assert "your guess" in shown.result.value and "<b>Four</b>" in shown.body.children[1].value
     assert len(noted()) == 1
 
 
@@ -188,7 +188,7 @@ def test_explorers_figures_and_other_things_are_shown():
 
 
 def test_both_languages():
-    with reading("zh"):
+    with use_language("zh"):
         asked, shown = ask("77.shrink"), reveal("77.shrink")
         assert "会变小吗" in asked.text and asked.controls.radio.options == (("会", "yes"), ("不会", "no"))
         asked.answer("yes")

@@ -9,7 +9,7 @@ import pytest
 
 from helpers import widgets
 from helpers.draw import png
-from helpers.learner.words import reading
+from helpers.learner.words import use_language
 from helpers.records import Span, Timeline
 
 SPANS = (
@@ -47,7 +47,7 @@ def english(text: str) -> bool:
 
 @pytest.mark.parametrize("name", EXPLORERS)
 def test_an_explorer_says_nothing_in_another_language(name):
-    with reading("zh"):
+    with use_language("zh"):
         said = list(texts(explorer(name)))
     found = {part for part, text in said if english(text)}
     assert not found, [text for _, text in said if english(text)]
@@ -55,7 +55,7 @@ def test_an_explorer_says_nothing_in_another_language(name):
 
 @pytest.mark.parametrize("name", EXPLORERS)
 def test_sentence_table_and_picture_follow(name):
-    with reading("zh"):
+    with use_language("zh"):
         shown = explorer(name)
         summary, heads = shown.scene.summary, "".join(key for row in shown.rows for key in row)
         assert all(CHINESE.search(text) for text in (shown.sentence, summary, heads, shown.text))
@@ -67,7 +67,7 @@ def test_the_timeline_viewer_takes_every_text_from_python():
     code = re.sub(r"/\*.*?\*/|//[^\n]*", "", widgets.TimelineExplorer._esm, flags=re.DOTALL)
     own = [text for text in re.findall(r'"[^"\n]*"|`[^`]*`', code) if re.search("[A-Za-z]{2,} [a-z]{2,}", text)]
     assert all(text.startswith(('"change:', '"rr-')) for text in own), own  # events, classes
-    with reading("zh"):
+    with use_language("zh"):
         sent = explorer("TimelineExplorer").data["words"]
     used = set(re.findall(r"this\.words\.(\w+)", code)) | {"at_head", "does_compute", "does_send", "does_hold"}
     assert len(used) > 15 and all(CHINESE.search(sent[name]) for name in used - {"silent"})
@@ -75,16 +75,16 @@ def test_the_timeline_viewer_takes_every_text_from_python():
 
 def test_a_saved_picture_is_english_where_no_font_has_chinese(monkeypatch):
     seen = []
-    monkeypatch.setattr("helpers.widgets.explorer.png_of", lambda scene: seen.append(scene.title) or ({}, {}))
+    monkeypatch.setattr("helpers.widgets.view.saved_bundle", lambda scene: seen.append(scene.title) or ({}, {}))
     for font in ("font.ttf", None):
         monkeypatch.setattr(png, "chinese_font", lambda font=font: font)
-        with reading("zh"):
+        with use_language("zh"):
             widgets.ZeroExplorer()._repr_mimebundle_()
     assert seen == ["第 3 级 · 第 1 / 20 步 · 这一步之前", "stage 3 · step 1 of 20 · before the step"]
 
 
 def test_a_long_chinese_sentence_is_broken_into_lines():
-    with reading("zh"):
+    with use_language("zh"):
         shown = widgets.TensorSplitExplorer("head")
         lines = [item.text for item in shown.saved.items[len(shown.scene.items) :]]
         sentence = shown.sentence

@@ -6,13 +6,13 @@ import sys
 import pytest
 
 from helpers.draw import Rect, cube_scene
-from helpers.learner.words import reading
+from helpers.learner.words import use_language
 from helpers.predict.memory import memory
 from helpers.quantities.units import format_bytes
 from helpers.specs import PRESETS, Plan
 from helpers.specs.mesh import Mesh
 from helpers.widgets import MeshExplorer
-from helpers.widgets.picks import Picks
+from helpers.widgets.explorer import Picks
 from tests.draw.scenes import tooltips
 
 
@@ -49,13 +49,13 @@ def test_a_group_that_has_several_cards_to_itself_says_how_many():
 
 def test_more_copies_send_less_over_tp_and_as_much_over_dp():
     """A copy has fewer of the step's sequences, and its gradients are as many as before."""
-    few, many = MeshExplorer(dp=2).sent(0), MeshExplorer(dp=8).sent(0)
+    few, many = MeshExplorer(dp=2).sent_bytes(0), MeshExplorer(dp=8).sent_bytes(0)
     assert many["tp"] == few["tp"] / 4 and many["dp"] == pytest.approx(few["dp"] * (7 / 8) / (1 / 2))
 
 
 def test_each_rank_holds_what_the_formulas_say_of_its_stage():
     shown, plan = MeshExplorer(zero=1), Plan(dp=2, pp=2, tp=2, zero=1, num_microbatches=32)
-    held = [one.total for one in shown.held]
+    held = [one.total for one in shown.memories]
     assert held == [memory(PRESETS["llama3-8b"], plan, stage).total for stage in (0, 1) for _ in range(4)]
     assert [(row["ranks"], row["nodes"]) for row in shown.rows] == [("0–3", "0"), ("4–7", "1")]
     assert [row["holds"] for row in shown.rows] == [format_bytes(held[0]), format_bytes(held[4])]
@@ -66,7 +66,7 @@ def test_each_rank_holds_what_the_formulas_say_of_its_stage():
 def test_a_higher_stage_of_zero_holds_less(zero):
     shown = MeshExplorer(pp=1, dp=8, zero=zero)
     lower = MeshExplorer(pp=1, dp=8, zero=max(0, zero - 1))
-    assert zero == 0 or shown.held[0].total < lower.held[0].total
+    assert zero == 0 or shown.memories[0].total < lower.memories[0].total
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_the_end_of_the_rank_dial_is_the_last_rank_of_any_mesh():
 
 
 def test_it_speaks_chinese():
-    with reading("zh"):
+    with use_language("zh"):
         shown = MeshExplorer()
         assert "副本" in shown.sentence and "个节点" in shown.scene.title and "节点 0" in shown.scene.summary
         assert "从左到右" in cube_scene(Mesh(pp=2, tp=2)).summary

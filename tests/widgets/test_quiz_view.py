@@ -6,9 +6,10 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from helpers.interview import load_all
-from helpers.interview.deck import FORMS, topics
+from helpers.interview.quiz import FORMS, list_topics
 from helpers.learner import progress
 from helpers.widgets import QuizView
+from helpers.widgets.view import STATIC
 
 CARDS = load_all()
 
@@ -72,7 +73,7 @@ def test_a_number_is_typed_and_one_that_is_none_leaves_the_question(view, path):
     quiz = view(form="number")
     quiz.field.value = "many"
     quiz.check_button.click()
-    assert "cannot be read as a number" in quiz.text and 'role="alert"' in quiz.said.value
+    assert "cannot be read as a number" in quiz.text and 'role="alert"' in quiz.feedback.value
     assert quiz.given is None and not path.exists()
     quiz.field.value = right(quiz.question)
     quiz.field._handle_custom_msg({"event": "submit"}, [])  # what Enter in the browser sends
@@ -113,7 +114,7 @@ def test_every_card_shows_in_every_form(form, language, view):
             break
         quiz.answer(right(quiz.question))
         assert quiz.given.passed, quiz.text
-        for part in (quiz.asked, quiz.solution, quiz.said, quiz.progress):
+        for part in (quiz.prompt, quiz.solution, quiz.feedback, quiz.progress):
             parsed(part)
         quiz.next()
     assert quiz.question is None and is_shown(quiz.ahead_button) and not is_shown(quiz.skip_button)
@@ -133,7 +134,7 @@ def test_nothing_due_says_so_and_can_be_asked_ahead(view):
 
 def test_dials_choose_and_language_turns_every_word(view):
     quiz = view()
-    for topic in topics(CARDS):
+    for topic in list_topics(CARDS):
         quiz.topic.value = topic
         assert quiz.question.card.topic == topic
     quiz.topic.value, quiz.level.value = "", "staff"
@@ -150,7 +151,7 @@ def test_dials_that_match_nothing_get_a_sentence_and_come_back(view):
         pytest.skip("every card of these can be asked as a number")
     quiz = view(cards=plain, form="folded")
     quiz.form.value = "number"
-    assert quiz.question is None and "No card matches" in quiz.text and 'role="alert"' in quiz.said.value
+    assert quiz.question is None and "No card matches" in quiz.text and 'role="alert"' in quiz.feedback.value
     quiz.reveal()
     quiz.skip()
     quiz.form.value = "folded"
@@ -191,7 +192,6 @@ def test_a_saved_notebook_keeps_nothing_of_the_learner_or_the_time(view, path):
 
 
 def test_colours_come_from_the_page():
-    from helpers.widgets.sitting_parts import STYLE
-
-    rules = re.sub(r"var\(--jp-[\w-]+, (?:[^()]|\([^()]*\))*\)", "", STYLE)
+    style = (STATIC / "interview.css").read_text(encoding="utf-8").partition("/* The lines of a round")[0]
+    rules = re.sub(r"var\(--jp-[\w-]+, (?:[^()]|\([^()]*\))*\)", "", style)
     assert not re.search(r"#[0-9a-f]{3,6}\b|rgb\(", rules)

@@ -6,10 +6,10 @@ import sys
 import pytest
 
 from helpers.commands.traces import explain, read
-from helpers.commands.traces.example import LATE, RANKS, SLOW, STEPS, example
+from helpers.commands.traces.example import LATE_BATCH, RANKS, SLOW_RANK, STEPS, example
 from helpers.draw import Label, Line, Rect
 from helpers.draw.palette import PAINTS
-from helpers.learner.words import reading
+from helpers.learner.words import use_language
 from helpers.widgets import TraceExplorer
 from tests.commands.traces.conftest import make
 from tests.draw.scenes import tooltips
@@ -24,9 +24,9 @@ def bars(shown, kind, low=70):
 def test_without_an_argument_an_example_says_who_is_slow():
     shown = TraceExplorer()
     assert shown.run.ranks == tuple(range(RANKS)) and len(shown.step.options) == STEPS
-    assert shown.late[0] == SLOW and f"for rank {SLOW}, whose compute takes" in shown.sentence
-    shown.step.value = LATE[1]
-    assert shown.late[0] == LATE[0] and f"for rank {LATE[0]}, whose data takes" in shown.sentence
+    assert shown.straggler[0] == SLOW_RANK and f"for rank {SLOW_RANK}, whose compute takes" in shown.sentence
+    shown.step.value = LATE_BATCH[1]
+    assert shown.straggler[0] == LATE_BATCH[0] and f"for rank {LATE_BATCH[0]}, whose data takes" in shown.sentence
     assert explain(example()).straggler.cause == "compute" and example() == example()
     assert "made up" in shown.scene.title and shown.run.timeline.source == "predicted"
 
@@ -34,9 +34,10 @@ def test_without_an_argument_an_example_says_who_is_slow():
 def test_waiting_has_a_colour_and_a_word_of_its_own():
     shown = TraceExplorer()
     assert PAINTS["waiting"].fill not in {PAINTS[kind].fill for kind in ("communication", "other", "forward")}
-    assert bars(shown, "waiting") and {label.text for label in shown.scene.labels()} >= {"waiting", f"← {SLOW}"}
+    assert bars(shown, "waiting") and {label.text for label in shown.scene.labels()} >= {"waiting", f"← {SLOW_RANK}"}
     waits = [text for text in tooltips(shown.scene) if " · waiting · " in text]
-    assert waits and all(f"all_reduce ← {SLOW}" in text and not text.startswith(f"rank {SLOW}") for text in waits)
+    assert waits and all(f"all_reduce ← {SLOW_RANK}" in text for text in waits)
+    assert not any(text.startswith(f"rank {SLOW_RANK}") for text in waits)
 
 
 def test_each_rank_has_a_band_with_all_lanes():
@@ -50,9 +51,9 @@ def test_table_and_sentence_say_what_the_trace_holds(tmp_path):
     shown = TraceExplorer(make(tmp_path, extra=lambda rank, step, part: 0.02 * (rank == 1 and part == "data")), step=9)
     row = shown.rows[0]
     assert [row["ms of rank"], row["data"], row["compute"]] == ["0", "5.0", "61.8"] and len(shown.rows) == 4
-    assert shown.late == (1, pytest.approx(0.016, rel=0.01)), "of 20 ms, 4 are hidden behind what the others compute"
+    assert shown.straggler == (1, pytest.approx(0.016, rel=0.01)), "of 20 ms, 4 are hidden by the others' compute"
     assert "waits 16.0 ms for rank 1, whose data takes 20.0 ms longer" in shown.sentence
-    assert shown.rows[1]["waited for"] == shown.rows[0]["waiting"] == f"{1e3 * shown.late[1]:.1f}"
+    assert shown.rows[1]["waited for"] == shown.rows[0]["waiting"] == f"{1e3 * shown.straggler[1]:.1f}"
     assert shown.sentence.startswith("In step 9, 9") and "step 9" in shown.scene.title
 
 
@@ -106,16 +107,16 @@ def test_what_a_trace_lacks_is_said(tmp_path):
 
 
 def test_it_speaks_chinese():
-    with reading("zh"):
+    with use_language("zh"):
         shown = TraceExplorer()
-        assert f"rank {SLOW}" in shown.sentence and "等" in shown.sentence and "第 3 步" in shown.scene.title
+        assert f"rank {SLOW_RANK}" in shown.sentence and "等" in shown.sentence and "第 3 步" in shown.scene.title
         assert {"等待", "通信", "数据"} <= {label.text for label in shown.scene.labels()} and "等待" in shown.rows[0]
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_it_can_be_read_in_a_narrow_window(lang):
     """What stands at the bands; beside the list of files a window of 1100 pixels leaves 645 for an output."""
-    with reading(lang):
+    with use_language(lang):
         scene = TraceExplorer().scene
     assert min(label.size for label in scene.labels() if label.x < 76 and label.y > 60) * 645 / scene.width >= 12
     assert scene.height * 645 / scene.width <= 500

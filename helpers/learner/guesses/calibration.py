@@ -1,7 +1,8 @@
-"""How well somebody guesses: each first answer beside its declared truth, by kind and by chapter.
+"""Measures how far a guess is from the truth, and how well a learner guesses by kind of question and by chapter.
 
-The typical factor is the geometric median: the median of the logarithms, so that 2 times high and 2 times low are
-equally far. An answer that was given after the result had been opened counts nowhere.
+The typical factor of several guesses is their geometric median: the median of the logarithms, so that 2 times too high
+and 2 times too low are equally far. An answer that was given after the result had been opened does not count.
+`helpers.widgets` shows it, and the quiz asks cards on subjects that were guessed poorly first.
 """
 
 from __future__ import annotations
@@ -9,21 +10,98 @@ from __future__ import annotations
 import math
 import os
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from helpers.learner.guesses.answers import all_declared
-from helpers.learner.guesses.far import Off, compare
-from helpers.learner.guesses.notes import Kept, kept
-from helpers.learner.guesses.question import KINDS
+from helpers.learner.guesses.questions import KINDS, Declaration, DeclaredAnswer, all_declarations
+from helpers.learner.guesses.storage import StoredGuess, stored_guesses
 
-FAR = 2.0 * (1 - 1e-9)  # the factor from which on a guess is far off; a choice that is not right counts as this
+TOLERANCE = 1e-6  # relative: within this, a computed prediction equals the declared number
+NEAR = 0.01  # relative: a guess within this is right
+FAR = 2.0 * (1 - 1e-9)  # a guess that is off by this factor is far off; a wrong choice counts as off by it
 
 
+# -- one answer ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
-class Calibration:
-    """Guesses of one kind. times: the geometric median of guess over truth, None without numbers. num_right of
-    num_chosen: choices and orders. far: the typical factor, high or low alike."""
+class Deviation:
+    """How far an answer is from the truth.
+
+    is_right: the choice, the order, a number within 1 %, or a range that contains the truth. ratio: the number, or the
+    geometric middle of the range, divided by the truth; None for other answers.
+    """
+
+    is_right: bool
+    ratio: float | None = None
+
+
+def compare(form: str, value: object, truth: DeclaredAnswer | None) -> Deviation | None:
+    """How far an answer of this form is from the truth; None without a truth or without an answer."""
+    if value is None or truth is None:
+        return None
+    if form in ("choice", "order"):
+        return Deviation(is_right=_plain(value) == _plain(truth))
+    if form == "between":
+        low, high = value
+        return Deviation(is_right=low <= truth <= high, ratio=_ratio(geometric_middle(low, high), truth))
+    return Deviation(is_right=abs(value - truth) <= NEAR * abs(truth), ratio=_ratio(value, truth))
+
+
+def geometric_middle(low: float, high: float) -> float:
+    """The geometric middle of a range, or its arithmetic middle where an end is not positive."""
+    return math.sqrt(low * high) if low > 0 and high > 0 else (low + high) / 2
+
+
+def is_declared_answer(predicted: object, truth: DeclaredAnswer, within: float = TOLERANCE) -> bool:
+    """Whether a prediction is the declared answer: a number within this relative tolerance, anything else equal."""
+    if isinstance(truth, float):
+        try:
+            return math.isclose(float(predicted), truth, rel_tol=within, abs_tol=0.0)
+        except (TypeError, ValueError):
+            return False
+    return _plain(predicted) == _plain(truth)
+
+
+def format_answer(value: object, unit: str = "") -> str:
+    """An answer as text: a number "7 B" or "64.19 MB", a range "5 – 8 ms", an order "a, b, c", a text as it is."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Sequence):
+        if len(value) == 2 and all(isinstance(one, int | float) for one in value):
+            return f"{format_answer(value[0])} – {format_answer(value[1], unit)}"
+        return ", ".join(map(str, value))
+    return f"{_digits(float(value))} {unit}".rstrip()
+
+
+def _digits(value: float) -> str:
+    """A whole number with commas, another one with four significant digits."""
+    if not math.isfinite(value):
+        return str(value)
+    if abs(value) < 1e15 and math.isclose(value, round(value), rel_tol=1e-9):
+        return f"{round(value):,}"
+    if not 1e-4 <= abs(value) < 1e15:
+        return f"{value:.4g}"
+    decimals = max(0, 3 - math.floor(math.log10(abs(value))))
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _ratio(value: float, truth: float) -> float | None:
+    return value / truth if truth and value / truth > 0 else None
+
+
+def _plain(value: object) -> object:
+    return tuple(map(str, value)) if isinstance(value, list | tuple) else value
+
+
+# -- all answers -----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class GuessCalibration:
+    """How well a group of guesses was.
+
+    num_numbers: how many are numbers; times: the geometric median of guess over truth, None without numbers.
+    num_chosen: how many are choices and orders, of which num_right are right. far: the typical factor by which all of
+    them are off, high or low alike.
+    """
 
     num_numbers: int = 0
     times: float | None = None
@@ -33,80 +111,77 @@ class Calibration:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
-    """One guess with what came of it."""
+class JudgedGuess:
+    """One guess with its deviation from the truth."""
 
-    kept: Kept
-    off: Off
+    guess: StoredGuess
+    deviation: Deviation
 
     @property
     def chapter(self) -> str:
-        return self.kept.key.partition(".")[0]
+        """The chapter's number, "08"."""
+        return self.guess.key.partition(".")[0]
 
     @property
     def factor(self) -> float:
-        """How far, as a factor of 1 or more."""
-        if self.off.ratio is None:
-            return 1.0 if self.off.is_right else FAR
-        return max(self.off.ratio, 1 / self.off.ratio)
+        """How far it is off, as a factor of 1 or more."""
+        if self.deviation.ratio is None:
+            return 1.0 if self.deviation.is_right else FAR
+        return max(self.deviation.ratio, 1 / self.deviation.ratio)
 
 
-def judged(path: str | os.PathLike | None = None) -> tuple[Judged, ...]:
+def judged_guesses(path: str | os.PathLike | None = None) -> tuple[JudgedGuess, ...]:
     """The guesses whose truth is declared, in the order in which they were made; none where nothing can be read."""
     try:
-        answers, known = kept(path), all_declared()
+        guesses, known = stored_guesses(path), all_declarations()
     except (OSError, RuntimeError, ValueError):  # no file, no home, a declaration that is written wrongly
         return ()
-    return tuple(_judged(one, known[one.key].answer) for one in answers.values() if _is_comparable(one, known))
+    return tuple(
+        JudgedGuess(guess=guess, deviation=compare(guess.form, guess.value, known[guess.key].answer))
+        for guess in guesses.values()
+        if _is_comparable(guess, known)
+    )
 
 
-def by_kind(path: str | os.PathLike | None = None) -> dict[str, Calibration]:
-    """Kind -> how well its numbers and choices were guessed; kinds without a guess are left out."""
-    every = judged(path)
-    groups = {kind: [one for one in every if one.kept.kind == kind] for kind in KINDS}
+def by_kind(path: str | os.PathLike | None = None) -> dict[str, GuessCalibration]:
+    """How well each kind of question was guessed; kinds without a guess are left out."""
+    every = judged_guesses(path)
+    groups = {kind: [one for one in every if one.guess.kind == kind] for kind in KINDS}
     return {kind: _calibration(group) for kind, group in groups.items() if group}
 
 
-def far_chapters(path: str | os.PathLike | None = None) -> dict[str, float]:
-    """Chapter, "08" -> the typical factor of its guesses, where that is 2 or more."""
-    every = judged(path)
+def poorly_guessed_chapters(path: str | os.PathLike | None = None) -> dict[str, float]:
+    """Maps each chapter, "08", to the typical factor by which its guesses are off, where that is 2 or more."""
+    every = judged_guesses(path)
     groups = {one.chapter: [other for other in every if other.chapter == one.chapter] for one in every}
     return {chapter: far for chapter, group in groups.items() if (far := _calibration(group).far) >= FAR}
 
 
-def far_kinds(path: str | os.PathLike | None = None) -> dict[str, float]:
-    """Kind -> the typical factor of its guesses, where that is 2 or more."""
+def poorly_guessed_kinds(path: str | os.PathLike | None = None) -> dict[str, float]:
+    """Maps each kind to the typical factor by which its guesses are off, where that is 2 or more."""
     return {kind: one.far for kind, one in by_kind(path).items() if one.far >= FAR}
 
 
 def geometric_median(ratios: Iterable[float]) -> float:
-    """The median on a logarithmic scale. ValueError without ratios."""
+    """The median on a logarithmic scale. Raises ValueError without ratios."""
     logarithms = [math.log(ratio) for ratio in ratios]
     if not logarithms:
         raise ValueError("a median needs at least one ratio")
     return math.exp(statistics.median(logarithms))
 
 
-def _calibration(group: list[Judged]) -> Calibration:
-    ratios = [one.off.ratio for one in group if one.off.ratio is not None]
-    chosen = [one for one in group if one.kept.form in ("choice", "order")]
-    return Calibration(
-        num_numbers=len(ratios),
-        times=geometric_median(ratios) if ratios else None,
-        num_chosen=len(chosen),
-        num_right=sum(one.off.is_right for one in chosen),
-        far=geometric_median(one.factor for one in group),
-    )
+def _calibration(group: list[JudgedGuess]) -> GuessCalibration:
+    ratios = [one.deviation.ratio for one in group if one.deviation.ratio is not None]
+    chosen = [one for one in group if one.guess.form in ("choice", "order")]
+    return GuessCalibration(
+        num_numbers=len(ratios), times=geometric_median(ratios) if ratios else None, num_chosen=len(chosen),
+        num_right=sum(one.deviation.is_right for one in chosen), far=geometric_median(one.factor for one in group),
+    )  # fmt: skip
 
 
-def _is_comparable(one: Kept, known: dict) -> bool:
-    """A file of an older course may hold an answer in another form than is asked for today."""
-    if one.value is None or one.is_late or one.key not in known:
+def _is_comparable(guess: StoredGuess, known: dict[str, Declaration]) -> bool:
+    """Whether there is a truth of the same form. The file of an older course may have an answer in another form."""
+    if guess.value is None or guess.is_late or guess.key not in known:
         return False
-    truth = known[one.key].answer
-    kinds = {"choice": str, "order": tuple}
-    return isinstance(truth, kinds.get(one.form, float))
-
-
-def _judged(one: Kept, truth: object) -> Judged:
-    return Judged(kept=one, off=compare(one.form, one.value, truth))
+    types = {"choice": str, "order": tuple}
+    return isinstance(known[guess.key].answer, types.get(guess.form, float))

@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from helpers.learner.words import LANGUAGES, reading
+from helpers.learner.words import LANGUAGES, use_language
 from helpers.learner.words.wrapping import complain, width, wrap
 from helpers.predict.advice.advise import Advice, advise, default_batch
 from helpers.predict.advice.criticise import Criticism, criticise, read_plan
@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Run the command. Returns the exit code: 0, or 2 after a sentence about what cannot be planned."""
     options = parser().parse_args(argv)
-    with reading(options.lang):
+    with use_language(options.lang):
         try:
             result = _run(options)
             if options.page and isinstance(result, Advice):

@@ -12,9 +12,9 @@ import pytest
 
 from helpers.chapters.fault_tolerance import DAMAGED, flip_bit
 from helpers.compose.checkpoint import newest, step_folder
-from helpers.compose.checkpoint.checks import problem_of
+from helpers.compose.checkpoint.loading import problem_of
 from helpers.compose.checkpoint.manifest import MANIFEST
-from helpers.learner.words.text import reading
+from helpers.learner.words.text import use_language
 from tests.compose.checkpoint.small import TWO, said_by, saved_on, trainer_of
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -97,7 +97,7 @@ def test_one_that_is_being_written_is_no_checkpoint(run):
     shutil.copytree(step_folder(run, 30), writing)
     for folder in (writing, step_folder(run, 40)):
         assert "is being written, or its save was interrupted" in problem_of(folder)
-        with reading("zh"):
+        with use_language("zh"):
             assert "正在写入" in problem_of(folder)
 
 

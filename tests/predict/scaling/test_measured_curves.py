@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from helpers.learner.words import reading
+from helpers.learner.words import use_language
 from helpers.predict.scaling import SOURCES_SPEEDUPS, expected_maximum, explain_curve, read_measurements
 
 LAW = [n / (1 + 0.05 * (n - 1)) for n in (1, 2, 4, 8, 16)]
@@ -84,7 +84,7 @@ def test_a_wrong_row_among_many_is_named_by_the_fit():
 
 
 def test_it_speaks_chinese_too():
-    with reading("zh"):
+    with use_language("zh"):
         assert "效率" in repr(read_measurements("1,100\n2,190"))
         with pytest.raises(ValueError, match="第 2 行"):
             read_measurements("1,100\nx,190")

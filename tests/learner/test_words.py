@@ -16,11 +16,11 @@ import torch.distributed as dist
 
 from helpers.grading import grade
 from helpers.learner.words import LANGUAGES, Words, book, language, text
-from helpers.learner.words.book import FOLDER
+from helpers.learner.words.text import FOLDER
 from helpers.ranks import RankError
 from tools import lay_course
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted([*FOLDER.glob("*.yaml"), *(ROOT / "helpers" / "grading").glob("*/hints.yaml")])
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 SMALL = re.compile(r"\s|s\b|\bthe\b")
@@ -74,7 +74,7 @@ def test_words_in_python_have_every_language():
                 if texts.keys() == LANGUAGES.keys() and (lacks := lacking(Words(**texts))):
                     wrong[f"{path.name} line {node.lineno}"] = lacks
                 found += 1
-    assert found > 100 and not wrong
+    assert found > 40 and not wrong
 
 
 def test_languages_are_listed_once():
@@ -124,11 +124,11 @@ def home(tmp_path, monkeypatch):
 
 def test_the_caller_then_the_variable_then_the_progress_file_then_english(home, monkeypatch):
     assert language() == "en"
-    text.keep("zh")
+    text.store_language("zh")
     assert language() == "zh" and f"{Words(en='up', zh='上')}" == "上"
-    text.keep("en")
+    text.store_language("en")
     assert language() == "en"
-    text.keep("zh")
+    text.store_language("zh")
     monkeypatch.setenv("RANKS_LANGUAGE", "en")
     assert language() == "en" and language("zh") == "zh"
 
@@ -137,7 +137,7 @@ def test_an_unknown_language_gets_the_list(home, monkeypatch):
     with pytest.raises(ValueError, match=r'language is \'fr\': there are "en" \(English\) and "zh" \(简体中文\)'):
         language("fr")
     with pytest.raises(ValueError, match="language is 'fr'"):
-        text.keep("fr")
+        text.store_language("fr")
     monkeypatch.setenv("RANKS_LANGUAGE", "fr")
     with pytest.raises(ValueError, match="RANKS_LANGUAGE is 'fr': there are"):
         language()
@@ -188,7 +188,7 @@ def leave():
 )
 def test_an_error_on_ranks_is_in_the_language_chosen(ranks, home, task, kind, says):
     ranks[:2].run(meet)  # both have this file now
-    text.keep("zh")
+    text.store_language("zh")
     with pytest.raises(RankError) as caught:
         ranks[:2].run(task)
     shown = str(caught.value)
@@ -206,7 +206,7 @@ def stuck(model):
 @pytest.mark.parametrize("way", ["file", "variable", "argument"])
 def test_a_verdict_is_in_the_language_chosen(ranks, home, monkeypatch, way):
     if way == "file":
-        text.keep("zh")
+        text.store_language("zh")
     if way == "variable":
         monkeypatch.setenv("RANKS_LANGUAGE", "zh")
     verdict = grade("03.average", stuck, ranks=ranks, lang="zh" if way == "argument" else None)

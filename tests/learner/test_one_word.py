@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from helpers.interview.bank_file import read_yaml
-from helpers.interview.glossary import glossary
+from helpers.interview.reference_tables import glossary
 
-HELPERS = Path(__file__).resolve().parents[3] / "helpers"
+HELPERS = Path(__file__).resolve().parents[2] / "helpers"
 FILES = sorted(
     path
     for pattern in ("interview/**/*.yaml", "learner/words/*.yaml", "learner/guesses/*.yaml", "grading/**/hints.yaml")

@@ -1,13 +1,28 @@
-"""Stations are read from headings; keys from the calls below them; a damaged notebook is a chapter without stations."""
+"""Stations are read from headings, keys from calls, and no order takes a chapter before what it needs."""
 
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
-from helpers.learner.course import Station, chapter_title, chapters, headings, read_cells
-from helpers.learner.course.stations import keys
+from helpers.learner.course import (
+    Station,
+    chapter_title,
+    chapters,
+    check_order,
+    headings,
+    keys,
+    needs,
+    order_by_needs,
+    read_cells,
+    week,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+CHAPTERS = sorted(path.stem[:2] for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 
 
 def markdown(text: str) -> dict:
@@ -66,7 +81,7 @@ def test_the_chapters_that_there_are():
 
 
 def test_elsewhere_the_copies_beside_the_notebook_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("helpers.learner.course.places.ROOT", tmp_path / "nowhere")
+    monkeypatch.setattr("helpers.learner.course.ROOT", tmp_path / "nowhere")
     (tmp_path / "labs").mkdir()
     (tmp_path / "08_zero.ipynb").write_text(json.dumps({"cells": CELLS}))
     (tmp_path / "03_ddp.ipynb").write_text("half a notebo")
@@ -76,3 +91,35 @@ def test_elsewhere_the_copies_beside_the_notebook_are_read(tmp_path, monkeypatch
         three, eight = chapters()
         assert (three.title, three.stations) == ("03_ddp", ())
         assert (eight.minutes, eight.path_minutes, eight.tasks) == (16, 6, ("08.bytes",))
+
+
+def test_every_chapter_says_what_it_needs():
+    assert sorted(needs()) == CHAPTERS
+
+
+def test_the_numbers_are_an_order_and_so_is_the_week():
+    assert check_order(CHAPTERS, needs()) == []
+    assert check_order(week(), needs()) == []
+    assert check_order(("00", "01", "03", "05", "08", "07", "06", "04"), needs()) == [
+        "05 comes before 04, which it needs"
+    ]
+
+
+def test_what_is_needed_goes_before_and_else_the_wish_counts():
+    of = {"a": (), "b": ("d",), "c": (), "d": ("a",)}
+    assert order_by_needs("bca", of) == ("a", "d", "b", "c")
+    assert order_by_needs("cab", of) == ("c", "a", "d", "b")
+
+
+def test_a_circle_and_a_chapter_without_an_entry_are_named():
+    with pytest.raises(ValueError, match="a needs b needs a: a circle"):
+        order_by_needs("a", {"a": ("b",), "b": ("a",)})
+    with pytest.raises(ValueError, match="chapter b has no entry"):
+        order_by_needs("a", {"a": ("b",)})
+
+
+@pytest.mark.parametrize("name", ["README.md", "notebooks/00_start_here.ipynb"])
+def test_a_page_that_tells_the_week_tells_this_one(name):
+    said = re.findall(r"\bTake ((?:\d\d, )+\d\d)\b", (ROOT / name).read_text(encoding="utf-8"))
+    assert set(said) <= {", ".join(week())}
+    assert said or name != "README.md"

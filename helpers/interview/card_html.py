@@ -1,0 +1,187 @@
+"""Shows interview cards as HTML in a notebook, and knows the address of what each card links to.
+
+`corner` shows a chapter's cards folded. The small functions (`inline`, `paragraphs`, `table`, `anchor`) serve every
+other page of this package as well.
+
+JupyterLab opens a notebook at a cell for the fragment `#cell-id=ID`. A card may name a cell by its tag, so the
+notebook is read for the cell's id. Where there is no notebook to read, the address is that of the file alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import html
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from helpers.interview.bank_file import load_bank
+from helpers.interview.cards import Card, NotebookCell, Publication, words
+from helpers.learner.course import find_notebook
+from helpers.learner.words import Words
+
+BOX = "border-left:3px solid rgba(128,128,128,.45);padding:.15em 0 .15em .9em;margin:.35em 0 .6em .2em;max-width:52em"
+BADGE = "border:1px solid currentColor;border-radius:3px;padding:0 .35em;margin-right:.5em;font-size:80%;opacity:.75"
+QUIET = "opacity:.75;font-size:90%"
+
+
+# -- addresses -------------------------------------------------------------------------------------------------------
+def card_link(card: Card, base: str = "", *, language: str | None = None) -> tuple[str, str]:
+    """Text and address of the cell or publication that shows the card's answer.
+
+    base: the way from the page to the folder of the chapters: "" in a chapter, "../" in a lab.
+    """
+    return source_link(card.shown_by, base, language=language)
+
+
+def source_link(
+    shown_by: NotebookCell | Publication, base: str = "", *, language: str | None = None
+) -> tuple[str, str]:
+    """Text and address of a cell or a publication; `base` as in `card_link`."""
+    if isinstance(shown_by, Publication):
+        return shown_by.source, shown_by.url
+    text = words("cell", language, notebook=shown_by.notebook, cell=shown_by.anchor)
+    return text, cell_address(f"{shown_by.notebook}.ipynb", shown_by.anchor, base)
+
+
+def cell_address(path: str, anchor: str, base: str = "") -> str:
+    """`03_ddp.ipynb#cell-id=bytes`. path: of the notebook, from the folder of the chapters. anchor: an id or a tag."""
+    name = cell_id(path, anchor)
+    return f"{_relative(path, base)}#cell-id={name}" if name else _relative(path, base)
+
+
+def file_address(path: str, base: str = "") -> str | None:
+    """The address of a notebook of the course, such as `labs/03_ddp.ipynb`; None where there is no such file."""
+    return _relative(path, base) if find_notebook(path) else None
+
+
+def _relative(path: str, base: str) -> str:
+    """The path from the chapter that runs. In the repository, labs lie beside the chapters' folder, not below it."""
+    is_beside = not base and path.startswith("labs/") and not Path(path).exists() and Path("..", path).exists()
+    return f"../{path}" if is_beside else f"{base}{path}"
+
+
+def cell_id(path: str, anchor: str) -> str | None:
+    """The id of the cell with this id, else of the first one with this tag; None where it cannot be found."""
+    file = find_notebook(path)
+    if file is None:
+        return None
+    try:
+        ids = _ids(file, file.stat().st_mtime_ns)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None  # a notebook that is damaged, or no notebook: another test reports it
+    return ids.get(anchor)
+
+
+@functools.lru_cache(maxsize=64)
+def _ids(file: Path, modified: int) -> dict[str, str]:
+    """Maps the ids and tags of a notebook's cells to the cells' ids. `modified` makes a changed file be read again."""
+    cells = json.loads(file.read_text(encoding="utf-8"))["cells"]
+    ids: dict[str, str] = {}
+    for cell in cells:
+        for tag in cell["metadata"].get("tags", []):
+            ids.setdefault(tag, cell["id"])
+    return ids | {cell["id"]: cell["id"] for cell in cells}
+
+
+# -- cards -----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Corner:
+    """The cards at the end of a chapter, which the notebook shows folded. Its plain text never changes between runs."""
+
+    chapter: str
+    cards: tuple[Card, ...]
+    num_in_bank: int
+
+    def __repr__(self) -> str:
+        lines = [f"Interview corner {self.chapter}, questions: {len(self.cards)}"]
+        lines += [f"{i:2}. [{card.level}] {card.question.en}" for i, card in enumerate(self.cards, start=1)]
+        return "\n".join(lines + self._footer())
+
+    def _repr_html_(self) -> str:
+        footer = "".join(f'<p style="{QUIET}">{html.escape(line)}</p>' for line in self._footer())
+        return f"<div>{''.join(card_html(card) for card in self.cards)}{footer}</div>"
+
+    def _footer(self) -> list[str]:
+        num_more = self.num_in_bank - len(self.cards)
+        where = f"python -m helpers quiz --topic {self.cards[0].topic}, or the chapter interview"
+        return [f"More cards on this wait in the quiz: {num_more} ({where})"] if num_more else []
+
+
+def corner(chapter: str, count: int = 8) -> Corner:
+    """The first `count` cards of a chapter's bank, folded: question first, English answer, Chinese below.
+
+    `chapter` is the notebook's name without suffix, such as "03_ddp". Raises ValueError for a chapter without a bank.
+    """
+    if count < 1:
+        raise ValueError(f"corner shows at least 1 card; count is {count}")
+    cards = load_bank(chapter)
+    return Corner(chapter=chapter, cards=cards[:count], num_in_bank=len(cards))
+
+
+def card_html(card: Card) -> str:
+    """One card as a folded block. Its colours come from the page, so it can be read in dark and in light mode."""
+    return folded(
+        f'<span style="{BADGE}">{card.level}</span>'
+        f'{inline(card.question.en)}<br><span style="{QUIET}" lang="zh">{inline(card.question.zh)}</span>',
+        f"{language_html(card, 'en')}{language_html(card, 'zh')}{shown_html(card)}",
+    )
+
+
+def language_html(card: Card, language: str) -> str:
+    """Answer, longer form, usual mistake and follow-ups in one language."""
+    parts = paragraphs(card.full_answer(language))
+    if card.usual_mistake:
+        parts += labelled("usual_mistake", [card.usual_mistake], language)
+    if card.follow_ups:
+        parts += labelled("follow_ups", list(card.follow_ups), language)
+    return f'<div lang="{language}" style="{BOX}">{parts}</div>'
+
+
+def labelled(key: str, texts: list[Words], language: str) -> str:
+    """A bold label, the quiz's word for `key`, with its texts in one paragraph."""
+    label, colon = words(key, language), words("colon", language)
+    body = " ".join(inline(text.in_(language)) for text in texts)
+    return f'<p style="margin:.3em 0"><b>{label}</b>{colon}{body}</p>'
+
+
+def shown_html(card: Card) -> str:
+    """The link to the cell where the learner sees it run, or to the publication."""
+    return f'<p style="{QUIET};margin-left:.2em">Shown by: {anchor(*card_link(card))}</p>'
+
+
+# -- pieces of HTML --------------------------------------------------------------------------------------------------
+def anchor(text: str, href: str) -> str:
+    """A link."""
+    return f'<a href="{html.escape(href)}">{html.escape(text)}</a>'
+
+
+def folded(summary: str, body: str) -> str:
+    """HTML that is hidden until the reader clicks on its summary."""
+    return f'<details style="margin:.5em 0"><summary style="cursor:pointer">{summary}</summary>{body}</details>'
+
+
+def table(heads: Mapping[str, str], rows: Iterable[str], style: str) -> str:
+    """A table of rows that are HTML already. heads: the title of each column with its CSS. style: CSS of the table."""
+    head = "".join(f'<th style="{css}">{title}</th>' for title, css in heads.items())
+    return f'<table style="{style}"><tr>{head}</tr>{"".join(rows)}</table>'
+
+
+def both_languages(text: Words) -> str:
+    """The English text with the Chinese one below it."""
+    return f'{inline(text.en)}<br><span lang="zh">{inline(text.zh)}</span>'
+
+
+def paragraphs(text: str) -> str:
+    """Text as paragraphs, which blank lines separate."""
+    parts = re.split(r"\n\s*\n", text.strip())
+    return "".join(f'<p style="margin:.3em 0">{inline(part)}</p>' for part in parts)
+
+
+def inline(text: str) -> str:
+    """Escaped text in which `code` and **bold** are marked up."""
+    text = html.escape(text, quote=False)
+    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", text)
+    return re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", text, flags=re.DOTALL)

@@ -1,0 +1,204 @@
+"""Implements the command `python -m helpers quiz`: parses its arguments and starts the quiz or what they ask for."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any, NoReturn
+
+from helpers.interview.bank_file import load_all
+from helpers.interview.cards import LEVELS, topic_name, words
+from helpers.interview.quiz import FORMS, Quiz, list_topics
+from helpers.interview.reviews import ReviewLog
+from helpers.interview.terminal import Quit, Screen, play_quiz
+from helpers.learner.words import LANGUAGES, is_language_chosen
+from helpers.learner.words import language as chosen_language
+from helpers.learner.words.wrapping import aligned
+
+COUNT = 10  # questions of a quiz: about ten minutes
+INSTEAD_OF_QUIZ = ("list", "mock", "drill", "anki")  # options that start something else; one at a time
+
+
+def main(arguments: Sequence[str], check: Callable[[str, Any], Any] | None = None) -> int:
+    """Run the command; returns the exit code. check: `(key, answer) -> verdict`, for drills and the mock interview."""
+    try:
+        code = _run(list(arguments), check)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        print()
+        return 130
+    except BrokenPipeError:  # in `| head`, what Python flushes when it exits must not fail again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(arguments: list[str], check: Callable[[str, Any], Any] | None) -> int:
+    try:
+        language = _language(arguments)
+        options = _parser(language, arguments).parse_args(arguments)
+        screen = Screen(language)
+        _mention_chinese(screen, options.lang)
+        _start(options, screen, check)
+    except Quit:
+        pass
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        print(words("no_file", language, reason=error), file=sys.stderr)
+        return 1
+    return 0
+
+
+def _start(options: argparse.Namespace, screen: Screen, check: Callable[[str, Any], Any] | None) -> None:
+    given = [f"--{name}" for name in INSTEAD_OF_QUIZ if getattr(options, name) not in (None, False)]
+    if len(given) > 1:
+        raise ValueError(words("one_of", screen.language, given=given))
+    if options.anki is not None:
+        _export(options, screen)
+    elif options.list:
+        show_topics(screen)
+    elif options.drill is not None:
+        from helpers.interview import terminal_interviews
+
+        terminal_interviews.run_drill(options.drill, screen, check)
+    elif options.round is not None:
+        from helpers.interview.terminal_interviews import run_round
+
+        run_round(options.round, screen)
+    elif options.mock:
+        from helpers.interview import terminal_interviews
+
+        level, topics = _one_level(options, screen.language), _names(options.topic)
+        terminal_interviews.run_mock_interview(screen, check, level=level, topics=topics)
+    else:
+        play_quiz(_quiz(options, screen.language), screen)
+
+
+def _quiz(options: argparse.Namespace, language: str) -> Quiz:
+    topics, levels, count = _names(options.topic), _names(options.level), _count(options.count, language)
+    return Quiz(topics=topics, levels=levels, language=language, form=options.form, count=count, ahead=options.ahead)
+
+
+def show_topics(screen: Screen) -> None:
+    """Print a table of the topics with how many cards each has, how many are new and how many are due."""
+    cards = load_all()
+    now = datetime.now(UTC)
+    log = ReviewLog(None, screen.language, lambda: now)
+    reviews = log.read()
+    rows = [[words(key, screen.language) for key in ("topic", "cards", "new", "due")]]
+    for topic in (*list_topics(cards), ""):
+        in_topic = [card for card in cards if topic in ("", card.topic)]
+        due = [when for card in in_topic if (when := reviews.due(card.id)) is not None]
+        counts = (len(in_topic), len(in_topic) - len(due), sum(when <= now for when in due))
+        rows.append([topic_name(topic, screen.language) if topic else words("all", screen.language), *map(str, counts)])
+    for number, line in enumerate(aligned(rows)):
+        screen.line(line.rstrip(), "bold" if number in (0, len(rows) - 1) else "")
+    if log.note:
+        screen.text(log.note, style="wrong")
+
+
+def _export(options: argparse.Namespace, screen: Screen) -> None:
+    from helpers.interview.anki import export
+    from helpers.interview.quiz import select_cards
+
+    wanted = {"topics": _names(options.topic), "levels": _names(options.level), "form": options.form}
+    cards = select_cards(load_all(), **wanted, language=screen.language)
+    num_notes = export(options.anki, cards, language=options.lang or "both")
+    screen.say("exported", count=num_notes, path=options.anki)
+
+
+def _names(given: list[str] | None) -> list[str]:
+    """`--topic ddp,zero --topic amp` as three names."""
+    return [name.strip() for text in given or [] for name in text.replace("，", ",").split(",") if name.strip()]
+
+
+def _one_level(options: argparse.Namespace, language: str) -> str | None:
+    levels = _names(options.level)
+    if len(levels) > 1:
+        raise ValueError(words("one_level", language, known=", ".join(LEVELS)))
+    return levels[0] if levels else None
+
+
+def _count(text: str, language: str) -> int | None:
+    """How many questions; "all" for no limit."""
+    if text == "all":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(words("bad_count", language, given=text))
+    return int(text)
+
+
+def _language(arguments: list[str]) -> str:
+    """The language of --lang, read before all other arguments because help and errors are in it."""
+    parts = [word.partition("=") for word in arguments]
+    given = [value for name, equals, value in parts if name == "--lang" and equals]
+    given += [value for name, value in pairwise(arguments) if name == "--lang"]
+    return chosen_language(given[-1] if given and given[-1] in LANGUAGES else None)
+
+
+def _mention_chinese(screen: Screen, given: str | None) -> None:
+    """Tells a learner in China that there is Chinese, or why it would show as question marks."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    can_show = _can_show("中", encoding)
+    if screen.language == "zh" and not can_show:
+        screen.say("no_chinese", encoding=encoding)
+    elif not given and not is_language_chosen() and _locale().startswith("zh"):
+        screen.text(words["speaks_chinese"].in_("zh" if can_show else "en"))
+
+
+def _locale() -> str:
+    """The locale of messages, as C's setlocale reads it."""
+    return next(filter(None, map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "").lower()
+
+
+def _can_show(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except (UnicodeError, LookupError):
+        return False
+    return True
+
+
+class _Parser(argparse.ArgumentParser):
+    """Prints usage and errors in the learner's language."""
+
+    language: str | None = None
+    given: Sequence[str] = ()
+
+    def format_usage(self) -> str:
+        return super().format_usage().replace("usage: ", words("usage", self.language), 1)
+
+    def format_help(self) -> str:
+        return super().format_help().replace("usage: ", words("usage", self.language), 1)
+
+    def error(self, message: str) -> NoReturn:
+        sentence = words("bad_arguments", self.language, message=message, given=" ".join(self.given))
+        self.exit(2, f"{sentence}\n")
+
+
+def _parser(language: str, given: Sequence[str]) -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m helpers quiz", description=words("about", language), add_help=False)
+    parser.language, parser.given = language, given
+    which = parser.add_argument_group(words("which_cards", language))
+    which.add_argument("--topic", action="append", metavar="ddp,zero", help=words("help_topic", language))
+    which.add_argument("--level", action="append", metavar="senior", help=words("help_level", language))
+    which.add_argument("--form", choices=("mixed", *FORMS), default="mixed", help=words("help_form", language))
+    which.add_argument("--count", default=str(COUNT), metavar="N", help=words("help_count", language, count=COUNT))
+    which.add_argument("--ahead", action="store_true", help=words("help_ahead", language))
+    which.add_argument("--lang", choices=LANGUAGES, help=words("help_lang", language))
+    other = parser.add_argument_group(words("instead", language))
+    other.add_argument("--list", action="store_true", help=words("help_list", language))
+    other.add_argument("--mock", action="store_true", help=words("help_mock", language))
+    other.add_argument("--drill", nargs="?", const="", metavar="03.average", help=words("help_drill", language))
+    other.add_argument("--round", nargs="?", const="", metavar="debugging", help=words("help_round", language))
+    other.add_argument("--anki", metavar="FILE.apkg", help=words("help_anki", language))
+    other.add_argument("-h", "--help", action="help", help=words("help_help", language))
+    return parser

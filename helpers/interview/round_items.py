@@ -1,0 +1,356 @@
+"""Defines what an interview round asks: code or a log with mistakes to mark, or the design of a training plan.
+
+Debugging and review rounds stand in `marked_rounds.yaml`, and every job of `helpers.commands.broken_jobs` is a
+debugging round too. Design rounds stand in `design_rounds.yaml`. `round_attempt.py` plays a round.
+
+A text holds no number of its own. It names one as `{name}`, which the round's `numbers` give or compute with the
+course's predictors, so no text can disagree with them.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from helpers.commands.broken_jobs import BrokenJob, broken_jobs
+from helpers.interview.bank_file import (
+    one_of,
+    read_as_is,
+    read_entries,
+    read_items,
+    read_record,
+    read_shown_by,
+    read_text,
+)
+from helpers.interview.cards import UNITS, Check, NotebookCell, Publication, compute
+from helpers.learner.words import LANGUAGES, Words, book, use_language
+from helpers.predict.advice import Advice, advise
+from helpers.quantities.units import format_bytes, format_seconds
+from helpers.specs import CLUSTERS, GPUS, PRESETS, Cluster, ModelSpec, Plan
+from helpers.specs.hardware import INTRA
+
+words = book("round")
+ROUNDS = ("debugging", "review", "design")
+FOLDER = Path(__file__).parent
+UTILIZATION = 0.4  # share of a GPU's peak that the numbers of a round assume, so that they can be computed by hand
+CHANGES = ("network", "num_nodes", "gpu", "seq")
+
+
+# -- the scenario of a design round ----------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Scenario:
+    """A model on a cluster. global_batch: sequences per step."""
+
+    model: ModelSpec
+    cluster: Cluster
+    global_batch: int
+
+    @cached_property
+    def advice(self) -> Advice:
+        """What the course's adviser recommends for it."""
+        return advise(self.model, self.cluster, global_batch=self.global_batch)
+
+    @property
+    def plan(self) -> Plan:
+        return self.advice.plan
+
+    @property
+    def reached(self) -> float:
+        """Operations per second that one GPU reaches, as the estimates assume."""
+        return UTILIZATION * self.cluster.gpu.flops
+
+    def fill(self, name: str) -> Words | None:
+        """The value of a `{name}` in a text of this scenario, None for an unknown name.
+
+        gpus, nodes, seq, batch and card (the network card) describe the scenario; usable (memory), peak and share (of
+        the peak, which the numbers assume) its GPU; plan, held (memory) and step (time) the adviser's plan.
+        """
+        plain = {
+            "gpus": lambda: str(self.cluster.world_size), "nodes": lambda: str(self.cluster.num_nodes),
+            "seq": lambda: f"{self.model.seq:,}", "batch": lambda: f"{self.global_batch:,}",
+            "card": lambda: f"{8 * self.cluster.inter.bandwidth / 1e9:g} Gb/s",
+            "peak": lambda: f"{self.cluster.gpu.flops / 1e12:,.0f} TFLOP/s",
+            "share": lambda: f"{100 * UTILIZATION:g} %",
+            "usable": lambda: format_bytes(self.advice.request.usable),
+            "held": lambda: format_bytes(self.advice.chosen.memory.total),
+            "step": lambda: format_seconds(self.advice.chosen.seconds),
+        }  # fmt: skip
+        return self._plan_text if name == "plan" else Words.of(plain[name]()) if name in plain else None
+
+    @property
+    def _plan_text(self) -> Words:
+        texts = {}
+        for language in LANGUAGES:
+            with use_language(language):
+                chosen = self.advice.chosen
+                texts[language] = words("plan", language, name=chosen.title, plan=chosen.plan_text)
+        return Words(**texts)
+
+    def changed(self, change: Mapping[str, Any], where: str = "change") -> Scenario:
+        """The scenario of a follow-up question.
+
+        network: multiplies the bandwidth. num_nodes, gpu, seq: the new ones. Longer sequences keep the number of tokens
+        per step. Raises ValueError for another change.
+        """
+        unknown = [name for name in change if name not in CHANGES]
+        if unknown:
+            raise ValueError(f"{where}: `change` has {unknown[0]!r}; a follow-up changes {', '.join(CHANGES)}")
+        model, cluster, batch = self.model, self.cluster, self.global_batch
+        if "seq" in change:
+            batch = batch * model.seq // change["seq"]
+            model = replace(model, seq=change["seq"])
+        if "network" in change:
+            bandwidth = cluster.inter.bandwidth * change["network"]
+            cluster = replace(cluster, inter=replace(cluster.inter, bandwidth=bandwidth, name=""))
+        if "gpu" in change:
+            cluster = replace(cluster, gpu=GPUS[change["gpu"]], intra=INTRA[change["gpu"]])
+        return Scenario(model, replace(cluster, num_nodes=change.get("num_nodes", cluster.num_nodes)), batch)
+
+
+def read_scenario(fields: Any, where: str, name: str = "scene") -> Scenario:
+    """`{model: llama3-8b, cluster: 8 H100, global_batch: 512}`. Raises ValueError for an unknown model or cluster."""
+    if not isinstance(fields, dict) or set(fields) != {"model", "cluster", "global_batch"}:
+        raise ValueError(f"{where}: `scene` must hold model, cluster and global_batch and nothing else")
+    for key, known in (("model", PRESETS), ("cluster", CLUSTERS)):
+        if fields[key] not in known:
+            raise ValueError(f"{where}: `scene.{key}` is {fields[key]!r}; it must be one of {', '.join(known)}")
+    return Scenario(PRESETS[fields["model"]], CLUSTERS[fields["cluster"]], fields["global_batch"])
+
+
+# -- the numbers of a text -------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class RoundNumber:
+    """A number that is given as `value`, or computed by `call` like the `Check` of a card.
+
+    An argument "$model.num_params" is an attribute of the scenario, "$tokens" an earlier number. unit, decimals: how
+    the number is printed.
+    """
+
+    value: float | None = None
+    call: str = ""
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    attribute: str | None = None
+    unit: str = ""
+    decimals: int = 0
+
+    def format(self, value: float) -> str:
+        """A value with its unit: "64.2 MB"."""
+        return f"{value / UNITS[self.unit]:,.{self.decimals}f} {self.unit}".strip()
+
+
+def _read_number(fields: Any, where: str) -> RoundNumber:
+    known = set(RoundNumber.__dataclass_fields__)
+    if not isinstance(fields, dict) or not set(fields) <= known or ("value" in fields) == ("call" in fields):
+        raise ValueError(f"{where}: write `value` or `call`, and beside it {', '.join(sorted(known))}")
+    if fields.get("unit", "") not in UNITS:
+        raise ValueError(f"{where}: `unit` is {fields['unit']!r}; it must be one of {', '.join(UNITS)}")
+    return RoundNumber(**{**fields, "args": tuple(fields.get("args", ()))})
+
+
+def _read_numbers(fields: Any, where: str, name: str) -> dict[str, RoundNumber]:
+    return {key: _read_number(one, f"{where}, number {key}") for key, one in fields.items()}
+
+
+def number_value(name: str, numbers: Mapping[str, RoundNumber], scene: Scenario | None = None) -> float:
+    """One of the numbers. It is computed only now, because asking the adviser takes a second."""
+    number = numbers[name]
+    if number.value is not None:
+        return number.value
+
+    def resolved(argument: Any) -> Any:
+        if isinstance(argument, list):
+            return [resolved(one) for one in argument]
+        if not isinstance(argument, str) or not argument.startswith("$"):
+            return argument
+        path = argument[1:]
+        return number_value(path, numbers, scene) if path in numbers else attrgetter(path)(scene)
+
+    args, kwargs = map(resolved, number.args), {key: resolved(one) for key, one in number.kwargs.items()}
+    check = Check(call=number.call, value=0, says="", args=tuple(args), kwargs=kwargs, attribute=number.attribute)
+    return float(compute(check))
+
+
+def fill_numbers(text: Words, numbers: Mapping[str, RoundNumber], scene: Scenario | None = None) -> Words:
+    """A text with its `{names}` filled by the numbers and by the scenario. Other braces stay."""
+
+    def value_of(name: str) -> Words | None:
+        if name in numbers:
+            return Words.of(numbers[name].format(number_value(name, numbers, scene)))
+        return scene.fill(name) if scene else None
+
+    values = {name: value_of(name) for name in set(re.findall(r"\{(\w+)\}", text.en + text.zh))}
+    texts = {}
+    for lang in LANGUAGES:
+        known = {name: value.in_(lang) for name, value in values.items() if value}
+        texts[lang] = re.sub(r"\{(\w+)\}", lambda match, known=known: known.get(match[1], match[0]), text.in_(lang))
+    return Words(**texts)
+
+
+# -- rounds ----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class MarkedMistake:
+    """A mistake in the text of a round. lines: marking any of these, numbered from 1, counts as finding it."""
+
+    lines: tuple[int, ...]
+    hint: Words
+    why: Words
+
+
+@dataclass(frozen=True, kw_only=True)
+class DesignQuestion:
+    """One question of a design round.
+
+    number: which of `numbers` is asked for, "" where a plan is. tolerance: relative, of that number. within: a plan is
+    fast if its step takes at most so many times as long as the step of the adviser's plan.
+    """
+
+    text: Words
+    why: Words
+    scene: Scenario
+    number: str = ""
+    tolerance: float = 0.05
+    within: float = 1.1
+    numbers: dict[str, RoundNumber] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """What all rounds have. model: the model answer. shown_by: where the course shows it."""
+
+    id: str
+    kind: str
+    minutes: int
+    title: Words
+    prompt: Words
+    model: Words
+    shown_by: NotebookCell | Publication
+    numbers: dict[str, RoundNumber] = field(default_factory=dict)
+    scene: Scenario | None = None
+
+    def filled(self, text: Words) -> Words:
+        """One of the round's texts with its numbers. It may take a second, because the adviser computes some."""
+        return fill_numbers(text, self.numbers, self.scene)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Marked(Round):
+    """A round in which the lines with mistakes are marked.
+
+    text: the log or the code. proof: Python that shows the mistakes to be mistakes, for a test; what it prints must
+    stand in the text. runs: where the proof runs, in this "process" or on two "ranks". A broken job has no proof,
+    because its own tests show that it fails.
+    """
+
+    text: str
+    mistakes: tuple[MarkedMistake, ...]
+    runs: str
+    proof: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.text.splitlines()
+
+    @property
+    def gaps(self) -> frozenset[int]:
+        """Numbers of the empty lines and separators, in which nothing can be wrong."""
+        return frozenset(number for number, line in enumerate(self.lines, start=1) if line.strip() in ("", "----"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Design(Round):
+    """A round that asks for a plan, and for the numbers behind it."""
+
+    questions: tuple[DesignQuestion, ...]
+
+
+def rounds(kind: str = "", folder: Path = FOLDER) -> tuple[Round, ...]:
+    """All rounds, or those of a kind. Raises ValueError with file and line where one is written wrongly."""
+    marked, design = folder / "marked_rounds.yaml", folder / "design_rounds.yaml"
+    every = _read_file(marked, _read_marked) + _broken_job_rounds() + _read_file(design, _read_design)
+    return tuple(one for one in every if kind in ("", one.kind))
+
+
+@functools.cache
+def _read_file(path: Path, read: Callable[[Any, str], Round]) -> tuple[Round, ...]:
+    return read_entries(path, "rounds", read, lambda one: [one.id])
+
+
+def _read_marked(fields: Any, where: str) -> Marked:
+    values = read_record(fields, MARKED_READERS, where, "round", optional=("numbers",), name="id")
+    where, kind, text = values.pop("where"), values.pop("round"), values.pop("text").rstrip("\n")
+    mistakes = tuple(_read_mistake(one, text.splitlines(), where) for one in values.pop("places"))
+    if not mistakes:
+        raise ValueError(f"{where}: `places` is empty; name at least one line that is wrong")
+    return Marked(**values, kind=kind, text=text, mistakes=mistakes)
+
+
+def _read_mistake(fields: Any, lines: list[str], where: str) -> MarkedMistake:
+    values = read_record(fields, MISTAKE_READERS, where, "place", optional=("or",))
+    texts = (values["line"], *values.get("or", []))
+    numbers = tuple(_line_number(text, lines, where) for text in texts)
+    return MarkedMistake(lines=numbers, hint=values["hint"], why=values["why"])
+
+
+def _line_number(part: str, lines: list[str], where: str) -> int:
+    """The number of the line that contains this text. The YAML names lines by text, so edits above move no mark."""
+    numbers = [number for number, line in enumerate(lines, start=1) if part in line]
+    if len(numbers) != 1:
+        raise ValueError(
+            f"{where}: `line` is {part!r}, which stands in {len(numbers)} lines of `text`; it must be in 1"
+        )
+    return numbers[0]
+
+
+@functools.cache
+def _broken_job_rounds() -> tuple[Marked, ...]:
+    return tuple(_broken_job_round(job) for job in broken_jobs())
+
+
+def _broken_job_round(job: BrokenJob) -> Marked:
+    """A broken job as a debugging round: its script, then its log."""
+    lines = tuple(job.line_number(part) for part in (job.line, *job.other_lines))
+    return Marked(
+        id=job.name.replace("_", "-"), kind="debugging", minutes=15, title=job.title, prompt=job.symptom,
+        model=Words(en=" ", zh="").join([job.remedy, job.tool]), shown_by=read_shown_by(job.shown_by, job.name),
+        text=f"{job.script}----\n{job.log.rstrip()}", runs="ranks", proof="",
+        mistakes=(MarkedMistake(lines=lines, hint=job.hint, why=job.cause),),
+    )  # fmt: skip
+
+
+def _read_design(fields: Any, where: str) -> Design:
+    values = read_record(fields, DESIGN_READERS, where, "round", optional=("numbers",), name="id")
+    where, scene, numbers = values.pop("where"), values["scene"], values.get("numbers", {})
+    questions = tuple(_read_question(one, scene, numbers, where) for one in values.pop("questions"))
+    return Design(**values, kind="design", questions=questions)
+
+
+def _read_question(fields: Any, scene: Scenario, numbers: dict[str, RoundNumber], where: str) -> DesignQuestion:
+    values = read_record(fields, QUESTION_READERS, where, "question", optional=OPTIONAL_IN_QUESTION)
+    del values["where"]
+    numbers = numbers | values.get("numbers", {})
+    scene = scene.changed(values.pop("change", {}), where)
+    if values.get("number") not in (None, *numbers):
+        raise ValueError(f"{where}: `number` is {values['number']!r}; it must be one of {', '.join(numbers)}")
+    return DesignQuestion(**values | {"scene": scene, "numbers": numbers})
+
+
+IN_BOTH = {
+    "id": read_as_is, "minutes": lambda value, where, name: int(value), "title": read_text, "prompt": read_text,
+    "model": read_text, "shown_by": read_shown_by,
+}  # fmt: skip
+MARKED_READERS = IN_BOTH | {
+    "round": one_of(*ROUNDS[:2]), "text": read_as_is, "places": read_items, "runs": one_of("process", "ranks"),
+    "proof": read_as_is, "numbers": _read_numbers,
+}  # fmt: skip
+MISTAKE_READERS = {"line": read_as_is, "or": read_as_is, "hint": read_text, "why": read_text}
+DESIGN_READERS = IN_BOTH | {"scene": read_scenario, "numbers": _read_numbers, "questions": read_items}
+OPTIONAL_IN_QUESTION = ("change", "number", "tolerance", "within", "numbers")
+QUESTION_READERS = {"text": read_text, "why": read_text} | dict.fromkeys(OPTIONAL_IN_QUESTION, read_as_is)
+QUESTION_READERS["numbers"] = _read_numbers

@@ -1,0 +1,336 @@
+"""Plays drills, mock interviews and rounds in a terminal, on the `Screen` of `terminal.py`.
+
+A drill's program is written in a file, and Enter passes it to the lab's check. In a round, lines are marked by their
+numbers and answers are typed. `quiz_command.py` calls `run_drill`, `run_mock_interview` and `run_round`.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from helpers.interview.cards import topic_name, words
+from helpers.interview.drills import Attempt, Drill, DrillOutcome, Judge, Stopwatch, clock_text, drills
+from helpers.interview.mock import CARD_SECONDS, MockInterview
+from helpers.interview.round_attempt import (
+    DesignAnswer,
+    DesignAttempt,
+    MarkingAttempt,
+    best_results,
+    choose_round,
+    new_attempt,
+)
+from helpers.interview.round_items import rounds
+from helpers.interview.round_items import words as round_words
+from helpers.interview.sheet import Sheet
+from helpers.interview.terminal import SKIP, Quit, Screen, show_answer
+
+HINT = ("h", "hint", "提示")
+YES, NO = ("y", "yes", "是", "对"), ("n", "no", "否", "不是", "")
+
+
+# -- drills ----------------------------------------------------------------------------------------------------------
+def run_drill(key: str, screen: Screen, check: Judge | None = None) -> None:
+    """One drill against the clock, or the list of drills for an empty key. Raises ValueError for an unknown key."""
+    known = {one.key: one for one in drills()}
+    if not key:
+        show_drills(screen)
+    elif key not in known:
+        raise ValueError(words("no_drill", screen.language, given=key, known=", ".join(known)))
+    else:
+        attempt = Attempt(known[key], check, language=screen.language)
+        with suppress(Quit):
+            write_and_check(attempt.drill, attempt.begin, attempt.submit, screen)
+            if attempt.drill.answer:
+                screen.say("drill.answer", "bold")
+                screen.block(attempt.drill.answer)
+        screen.say("drill_over", time=clock_text(attempt.watch.seconds))
+
+
+def show_drills(screen: Screen) -> None:
+    """Print the keys, minutes and titles of all drills."""
+    for one in drills():
+        minutes = words("minutes", screen.language, count=one.minutes)
+        screen.text(f"{one.title.in_(screen.language)} · {minutes}", first=f"  {one.key:<24} ")
+    screen.line()
+    screen.say("drill_how", key=drills()[0].key)
+
+
+def write_and_check(
+    drill: Drill, begin: Callable[[], Any], submit: Callable[[Any], DrillOutcome], screen: Screen
+) -> None:
+    """Show the task, write its stub into a file, and check the file each time Enter is pressed, until it passes."""
+    _show_drill(drill, screen)
+    path = _write_stub(drill, screen)
+    begin()
+    while True:
+        typed = screen.ask(words("ask_check", screen.language, path=path))
+        if typed.lower() in SKIP:
+            return
+        path = Path(typed).expanduser() if typed else path
+        try:
+            answer = load_answer(path, drill.name, screen.language)
+        except ValueError as error:
+            screen.block(str(error))
+            continue
+        if _is_unchanged(path, drill):
+            screen.say("untouched", path=path)
+            continue
+        screen.say("checking", "quiet")
+        try:
+            outcome = submit(answer)
+        except KeyboardInterrupt:
+            screen.line()
+            screen.say("check_cut")
+            continue
+        screen.block(outcome.output)
+        for text in filter(None, (outcome.text, outcome.note)):
+            screen.text(text, style="right" if outcome.passed else "wrong")
+        if outcome.passed:
+            return
+
+
+def _is_unchanged(path: Path, drill: Drill) -> bool:
+    """Whether the file still is the stub, for which no ranks need be started."""
+    with suppress(OSError, UnicodeDecodeError):
+        return path.read_text(encoding="utf-8").strip() == drill.stub.strip()
+    return False
+
+
+def load_answer(path: Path, name: str, language: str | None = None) -> Any:
+    """The function or class of this name in a file, which is run anew each time. Raises ValueError where that fails."""
+    try:
+        source = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(words("no_answer_file", language, path=path, reason=error)) from None
+    # No module has the name "drill", so a function of this namespace is sent to the ranks by value.
+    namespace: dict[str, Any] = {"__name__": "drill", "__file__": str(path)}
+    try:
+        exec(compile(source, str(path.resolve()), "exec"), namespace)
+    except (Exception, SystemExit) as error:
+        last = "".join(traceback.format_exception_only(error)).strip()
+        line = _line_of(error, str(path.resolve()))
+        raise ValueError(words("answer_fails", language, path=path, line=line, reason=last)) from None
+    if name not in namespace:
+        raise ValueError(words("no_name", language, path=path, name=name))
+    return namespace[name]
+
+
+def _line_of(error: BaseException, file: str) -> int | str:
+    """The line of the learner's file in which the error was raised."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return lines[-1] if lines else getattr(error, "lineno", None) or "?"
+
+
+def _show_drill(drill: Drill, screen: Screen) -> None:
+    screen.line()
+    screen.rule()
+    minutes = words("minutes", screen.language, count=drill.minutes)
+    screen.line(" · ".join([drill.key, drill.title.in_(screen.language), minutes]), "bold")
+    screen.line()
+    screen.text(drill.prompt.in_(screen.language))
+    screen.line()
+    for requirement in drill.counts:
+        screen.text(requirement.in_(screen.language), first="  - ")
+    screen.line()
+
+
+def _write_stub(drill: Drill, screen: Screen) -> Path:
+    """Write the stub to a file in the working directory, unless that exists; returns its path."""
+    path = Path(f"drill_{drill.key.replace('.', '_')}.py")
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(drill.stub)
+        screen.say("stub_laid", path=path)
+    except FileExistsError:
+        screen.say("stub_there", path=path)
+    except OSError as error:
+        screen.say("stub_failed", path=path, reason=error.strerror or error)
+        screen.block(drill.stub)
+    screen.line()
+    return path
+
+
+# -- the mock interview ----------------------------------------------------------------------------------------------
+def run_mock_interview(
+    screen: Screen, check: Judge | None = None, *, level: str | None = None, topics: list[str] | None = None
+) -> None:
+    """Five cards and a drill, then the sheet, also when the learner stops early."""
+    interview = MockInterview(level=level, topics=topics or (), language=screen.language, check=check)
+    drill_title = interview.drill.title.in_(screen.language)
+    minutes = clock_text(CARD_SECONDS), clock_text(interview.attempt.watch.limit)
+    screen.say("mock_welcome", each=minutes[0], drill=drill_title, limit=minutes[1])
+    try:
+        screen.ask(words("ask_begin", screen.language))
+        interview.begin()
+        _ask_cards(interview, screen)
+        write_and_check(interview.drill, lambda: None, interview.submit, screen)  # the clock runs since the last card
+    except (Quit, KeyboardInterrupt):
+        pass
+    show_and_save_sheet(interview.finish(), interview.note, screen)
+
+
+def _ask_cards(interview: MockInterview, screen: Screen) -> None:
+    for number, card in enumerate(interview.cards, start=1):
+        position = words("place", screen.language, number=number, total=len(interview.cards))
+        screen.heading(position, topic_name(card.topic, screen.language), words(card.level, screen.language))
+        screen.text(card.question.in_(screen.language), style="bold")
+        screen.line()
+        if screen.ask(words("ask_unfold", screen.language)).lower() in SKIP:
+            interview.skip()
+            continue
+        watch = interview.watch
+        interview.reveal()
+        show_time(watch, screen)
+        show_answer(card, screen)
+        _ask_rating(interview, screen)
+
+
+def _ask_rating(interview: MockInterview, screen: Screen) -> None:
+    while True:
+        try:
+            return interview.rate(screen.ask(words("ask_mock_rating", screen.language)))
+        except ValueError as error:
+            screen.text(str(error))
+
+
+def show_time(watch: Stopwatch, screen: Screen) -> None:
+    """Print the time of a clock that was stopped, with its limit."""
+    key = "mock_over" if watch.is_over else "mock_time"
+    screen.say(key, "quiet", used=clock_text(watch.seconds), limit=clock_text(watch.limit))
+
+
+def show_and_save_sheet(sheet: Sheet, note: str, screen: Screen) -> None:
+    """End an interview or a round: print what could not be noted and the sheet, and save it if a name is typed."""
+    if note:
+        screen.text(note, style="wrong")
+    screen.line()
+    screen.rule()
+    for line in sheet.text.splitlines():
+        is_row = re.match(r"\s|\d+\. |- ", line)  # a row is indented when it continues, a paragraph is not
+        screen.block(screen.coded(line)) if is_row else screen.text(line)
+    screen.line()
+    while True:
+        try:
+            name = screen.ask(words("ask_save", screen.language))
+            if name:
+                screen.say("saved", path=sheet.save(name))
+            return
+        except Quit:
+            return
+        except (ValueError, OSError) as error:
+            screen.text(str(error))
+
+
+# -- rounds ----------------------------------------------------------------------------------------------------------
+def run_round(name: str, screen: Screen) -> None:
+    """One round of this id or kind, or the list of rounds for an empty name. Raises ValueError for an unknown name."""
+    if not name:
+        show_rounds(screen)
+        return
+    attempt = new_attempt(choose_round(name, screen.language), language=screen.language)
+    item = attempt.item
+    kind, title = round_words(item.kind, screen.language), item.title.in_(screen.language)
+    screen.text(round_words("welcome", screen.language, title=title, kind=kind, minutes=item.minutes))
+    screen.line()
+    try:
+        screen.ask(words("ask_begin", screen.language))
+        attempt.begin()
+        screen.rule()
+        screen.text(item.filled(item.prompt).in_(screen.language))
+        screen.line()
+        if isinstance(attempt, MarkingAttempt):
+            _play_marking(attempt, screen)
+        else:
+            _play_design(attempt, screen)
+    except (Quit, KeyboardInterrupt):
+        pass
+    sheet = attempt.finish()
+    show_and_save_sheet(sheet, attempt.note, screen)
+
+
+def show_rounds(screen: Screen) -> None:
+    """Print ids, kinds, minutes and titles of all rounds, and the best result of those that were played."""
+    results = best_results()
+    for one in rounds():
+        minutes = words("minutes", screen.language, count=one.minutes)
+        parts = [one.title.in_(screen.language), round_words(one.kind, screen.language), minutes]
+        if best := results.get(one.id):
+            values = {"points": best.points, "most": best.most, "time": clock_text(best.seconds), "times": best.times}
+            parts.append(round_words("best", screen.language, **values))
+        screen.text(" · ".join(parts), first=f"  {one.id:<24} ")
+    screen.line()
+    screen.text(round_words("how", screen.language, key=rounds()[0].id))
+
+
+def _play_marking(attempt: MarkingAttempt, screen: Screen) -> None:
+    """Take marks until an empty line is typed, then compare the reasons of the mistakes that were marked."""
+    for number, line in enumerate(attempt.item.lines, start=1):
+        screen.line(f"{screen.styled(f'{number:>3}', 'quiet')}  {line}".rstrip())
+    screen.line()
+    screen.text(round_words("how_to_mark", screen.language))
+    screen.line()
+    while typed := screen.ask(round_words("ask_mark", screen.language)):
+        try:
+            _take_mark(attempt, typed, screen)
+        except ValueError as error:
+            screen.text(str(error))
+    attempt.hand_in()
+    show_time(attempt.watch, screen)
+    for index in attempt.found:
+        _compare_reasons(attempt, index, screen)
+
+
+def _take_mark(attempt: MarkingAttempt, typed: str, screen: Screen) -> None:
+    """Mark a line ("7 why it is wrong"), take a mark back ("-7"), or show a hint ("h")."""
+    if typed.lower() in HINT:
+        hint = attempt.hint()
+        screen.text(
+            round_words("hint", screen.language, hint=hint) if hint else round_words("no_hint", screen.language)
+        )
+        return
+    minus, line, why = re.fullmatch(r"(-?)\s*(\d+|\S+)\W*(.*)", typed, re.DOTALL).groups()
+    if minus and line.isdecimal():
+        attempt.unmark(int(line))
+    else:
+        attempt.mark(line, why)
+    lines = sorted(attempt.marks)
+    screen.text(
+        round_words("marked", screen.language, lines=lines) if lines else round_words("none_marked", screen.language)
+    )
+
+
+def _compare_reasons(attempt: MarkingAttempt, index: int, screen: Screen) -> None:
+    """Show the right reason for one mistake, and ask the learner whether their reason agrees with it."""
+    mistake = attempt.item.mistakes[index]
+    screen.line()
+    screen.text(round_words("compare", screen.language, line=attempt.line_of(mistake)), style="right")
+    screen.text(attempt.item.filled(mistake.why).in_(screen.language))
+    while True:
+        typed = screen.ask(round_words("ask_held", screen.language)).lower()
+        if typed in (*YES, *NO):
+            return attempt.confirm_reason(index, typed in YES)
+        screen.text(round_words("bad_held", screen.language, given=typed))
+
+
+def _play_design(attempt: DesignAttempt, screen: Screen) -> None:
+    while (question := attempt.question) is not None:
+        if attempt.answers:
+            screen.line()
+        screen.text(attempt.prompt)
+        answer = _ask_design_answer(attempt, screen)
+        screen.text(answer.sentence, style="right" if answer.points else "wrong")
+        screen.text(attempt.text(question.why, question))
+
+
+def _ask_design_answer(attempt: DesignAttempt, screen: Screen) -> DesignAnswer:
+    """The first answer to the present question that can be read."""
+    while True:
+        try:
+            return attempt.answer(screen.ask(round_words("ask_answer", screen.language)))
+        except ValueError as error:
+            screen.text(str(error))

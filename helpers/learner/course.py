@@ -1,0 +1,242 @@
+"""Knows the chapters of the course: finds their notebooks, reads the stations in them, and orders chapters by their needs.
+
+chapters    every chapter, with stations, minutes, guesses and exercises, read from the notebooks
+read_cells  the stations among the cells of one notebook
+week        the chapters to take before an interview, in an order in which none comes before what it needs
+
+A heading `## ▶ A · Who holds what? (6 min)` begins a station, and the next heading of that size ends it. ▶ marks the
+short path through a chapter. What stands before the first heading belongs to the path as well; what stands after the
+last station, under headings without a letter, belongs to no station. Chinese copies write the minutes as （6 分钟）.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+NEEDS_FILE = Path(__file__).with_name("needs.yaml")
+STATION = re.compile(r"(?P<path>▶ )?(?P<letter>[A-Z]) · (?P<title>\S.*?)(?: \(|（)(?P<minutes>\d+) (?:min\)|分钟）)")
+_FENCED_CODE = re.compile(r"^(```|~~~).*?^\1", re.DOTALL | re.MULTILINE)
+_HEADING = re.compile(r"^## +(.+?) *$", re.MULTILINE)
+_TITLE = re.compile(r"# (?:(\d\d) · )?(\S.*)")
+_CHAPTER_NAME = re.compile(r"\d\d_\w+|interview")
+_TASK = re.compile(r'^check\("(\d\d\.\w+)"', re.MULTILINE)
+
+CellData = Mapping[str, Any]  # a cell as a notebook file has it
+
+
+# -- stations --------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Station:
+    """One station of a chapter.
+
+    minutes: what its heading states. on_path: whether it is marked ▶. guesses, exercises: their keys. first, last:
+    indices of its first and last cell.
+    """
+
+    letter: str
+    title: str
+    minutes: int
+    on_path: bool
+    guesses: tuple[str, ...]
+    exercises: tuple[str, ...]
+    first: int
+    last: int
+
+
+def source(cell: CellData) -> str:
+    """The text of a cell, which a file may store as a list of lines."""
+    return "".join(cell["source"])
+
+
+def headings(cells: Sequence[CellData]) -> list[tuple[int, str]]:
+    """Index of the cell and text of each heading `##`, outside blocks of code."""
+    return [
+        (index, text)
+        for index, cell in enumerate(cells)
+        if cell["cell_type"] == "markdown"
+        for text in _HEADING.findall(_FENCED_CODE.sub("", source(cell)))
+    ]
+
+
+def chapter_title(cells: Sequence[CellData]) -> str:
+    """ "ZeRO" of `# 08 · ZeRO`; "" where the notebook does not begin with such a line."""
+    lines = source(cells[0]).splitlines() if cells else []
+    match = _TITLE.fullmatch(lines[0].strip()) if lines else None
+    return match[2] if match else ""
+
+
+def read_cells(cells: Sequence[CellData]) -> tuple[Station, ...]:
+    """The stations, in order; none for a notebook that has no headings with a letter."""
+    bounds = [*headings(cells), (len(cells), "")]
+    return tuple(
+        _station(match, cells, first, last - 1)
+        for (first, text), (last, _) in pairwise(bounds)
+        if (match := STATION.fullmatch(text))
+    )
+
+
+def _station(match: re.Match, cells: Sequence[CellData], first: int, last: int) -> Station:
+    code = [source(cell) for cell in cells[first : last + 1] if cell["cell_type"] == "code"]
+    guesses, exercises = (
+        tuple(dict.fromkeys(key for text in code for key in keys(text, function))) for function in ("guess", "exercise")
+    )
+    return Station(
+        letter=match["letter"], title=match["title"], minutes=int(match["minutes"]), on_path=bool(match["path"]),
+        guesses=guesses, exercises=exercises, first=first, last=last,
+    )  # fmt: skip
+
+
+def calls(text: str, function: str) -> Iterator[ast.Call]:
+    """The calls of a function by its bare name in the code of a cell; none where the code is no Python."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == function:
+            yield node
+
+
+def keys(text: str, function: str) -> list[str]:
+    """The keys of `guess(…, key="08.stage2")` or `exercise("08.shard", …)` in the code of a cell."""
+    arguments = []
+    for call in calls(text, function):
+        named = [keyword.value for keyword in call.keywords if keyword.arg == "key"]
+        arguments += named if function == "guess" else call.args[:1]
+    return [node.value for node in arguments if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+
+
+# -- chapters --------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Chapter:
+    """One chapter. name: of its notebook, "08_zero". title: "ZeRO". tasks: the keys of its lab, easy to hard."""
+
+    name: str
+    title: str
+    stations: tuple[Station, ...] = ()
+    tasks: tuple[str, ...] = ()
+
+    @property
+    def number(self) -> str:
+        """ "08"; "" for the chapter `interview`."""
+        return self.name[:2] if self.name[:2].isdigit() else ""
+
+    @property
+    def minutes(self) -> int:
+        """Of all stations."""
+        return sum(one.minutes for one in self.stations)
+
+    @property
+    def path_minutes(self) -> int:
+        """Of the stations on the short path."""
+        return sum(one.minutes for one in self.stations if one.on_path)
+
+    @property
+    def guesses(self) -> tuple[str, ...]:
+        """The keys of all its guesses."""
+        return tuple(key for one in self.stations for key in one.guesses)
+
+
+def notebook_folders() -> list[Path]:
+    """Where chapters may be: in the course, or beside the notebook that runs (in `work/`, or a lab's folder below it)."""
+    here = Path.cwd()
+    return [ROOT / "notebooks", ROOT, here, here.parent]
+
+
+def find_notebook(path: str) -> Path | None:
+    """A notebook of the course by its path from the folder of the chapters: "03_ddp.ipynb", "labs/03_ddp.ipynb"."""
+    return next((folder / path for folder in notebook_folders() if (folder / path).is_file()), None)
+
+
+def chapters() -> tuple[Chapter, ...]:
+    """Every chapter of the first folder that has any, by number, with `interview` last."""
+    for folder in notebook_folders():
+        if folder.name in ("labs", "solutions"):
+            continue  # a lab's notebook has the name of its chapter
+        if names := sorted(path.stem for path in folder.glob("*.ipynb") if _CHAPTER_NAME.fullmatch(path.stem)):
+            return tuple(_chapter(folder, name) for name in names)
+    return ()
+
+
+def _chapter(folder: Path, name: str) -> Chapter:
+    lab, cells = find_notebook(f"labs/{name}.ipynb"), _cells(folder / f"{name}.ipynb")
+    texts = [source(cell) for cell in _cells(lab)] if lab else []
+    tasks = tuple(dict.fromkeys(key for text in texts for key in _TASK.findall(text)))
+    return Chapter(name=name, title=chapter_title(cells) or name, stations=read_cells(cells), tasks=tasks)
+
+
+def _cells(path: Path) -> list[dict]:
+    return _cells_of(path, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=64)
+def _cells_of(path: Path, modified: int) -> list[dict]:
+    """The cells of a notebook without outputs, none of a damaged one. `modified` makes a changed file be read again."""
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        return [{"cell_type": cell["cell_type"], "source": cell["source"]} for cell in cells]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+# -- what a chapter needs of others ----------------------------------------------------------------------------------
+@functools.cache
+def _needs_file() -> dict:
+    import yaml  # 20 ms, which an import of this module should not cost
+
+    return yaml.load(NEEDS_FILE.read_text(encoding="utf-8"), getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+
+
+def needs() -> dict[str, tuple[str, ...]]:
+    """Maps each chapter to the chapters that it needs: {"03": ("01",), …}."""
+    return {chapter: tuple(before) for chapter, before in _needs_file()["needs"].items()}
+
+
+def week() -> tuple[str, ...]:
+    """The chapters to take in a week before an interview, in an order in which none comes before what it needs."""
+    return order_by_needs(_needs_file()["week"], needs())
+
+
+def order_by_needs(wanted: Sequence[str], needs_of: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """The wanted chapters, each after everything that it needs, which is added where it is not wanted.
+
+    Otherwise the order of `wanted` is kept. Raises ValueError for a circle and for a chapter without an entry.
+    """
+    order: list[str] = []
+
+    def add(chapter: str, path: tuple[str, ...]) -> None:
+        if chapter in path:
+            raise ValueError(
+                f"{' needs '.join((*path, chapter))}: a circle; take one of these out of {NEEDS_FILE.name}"
+            )
+        if chapter not in needs_of:
+            raise ValueError(f"chapter {chapter} has no entry in {NEEDS_FILE.name}; write what it needs, or []")
+        for before in needs_of[chapter]:
+            add(before, (*path, chapter))
+        if chapter not in order:
+            order.append(chapter)
+
+    for chapter in wanted:
+        add(chapter, ())
+    return tuple(order)
+
+
+def check_order(order: Sequence[str], needs_of: Mapping[str, Sequence[str]]) -> list[str]:
+    """One sentence for each chapter that comes before a chapter that it needs; [] if the order is right."""
+    seen: set[str] = set()
+    problems = []
+    for chapter in order:
+        problems += [
+            f"{chapter} comes before {one}, which it needs" for one in needs_of.get(chapter, ()) if one not in seen
+        ]
+        seen.add(chapter)
+    return problems

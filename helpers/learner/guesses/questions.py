@@ -1,0 +1,203 @@
+"""Defines the question of a guess as plain data, and reads the declared answers of each chapter from YAML.
+
+The answers stand in one file per chapter beside this one and not in the notebook, where a learner would read them:
+
+    08.stage2:
+      answer: 7                     # a number in the question's unit; a choice; or a list, for an order
+      zh: 每个 rank 上每个参数占多少字节？
+      spoils: [four and one and two]  # optional: other texts that would give it away, besides the number with its unit
+
+Where there are choices or an order, `zh` is `{question: …, choices: […]}`: the choices as the call in the notebook has
+them, an order as `answer` has it. `helpers.widgets.guess` calls `make_question`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from helpers.learner.words import Words
+
+FOLDER = Path(__file__).parent
+DECLARATION_FIELDS = {"answer", "zh", "spoils"}
+FORMS = ("number", "between", "choice", "order")
+KINDS = ("memory", "traffic", "time", "count")
+TIME_UNITS = ("s", "ms", "µs", "us", "ns", "min", "h")
+LONGEST_KEY = 60  # characters of a key that is made from a question's text
+DeclaredAnswer = float | str | tuple[str, ...]
+
+
+# -- declared answers ------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """What a chapter declares about a question.
+
+    answer: a number, a choice, or the texts of an order. zh: the question in Chinese. zh_choices: its choices in
+    Chinese, in the order in which the notebook has them.
+    """
+
+    key: str
+    answer: DeclaredAnswer
+    zh: str = ""
+    zh_choices: tuple[str, ...] = ()
+    spoils: tuple[str, ...] = ()
+
+    @property
+    def chapter(self) -> str:
+        """The chapter's number, "08"."""
+        return self.key.partition(".")[0]
+
+
+def declaration(key: str) -> Declaration | None:
+    """What is declared for this key, None where nothing is. Raises ValueError for a file that is written wrongly."""
+    return all_declarations().get(key)
+
+
+def declarations_in(chapter: str) -> tuple[Declaration, ...]:
+    """The questions of a chapter, "08", in the order of its file, which is the order of the chapter."""
+    return tuple(one for one in all_declarations().values() if one.chapter == chapter)
+
+
+@cache
+def all_declarations(folder: Path = FOLDER) -> dict[str, Declaration]:
+    """Every declaration by its key. Raises ValueError, with file and key, for what is written wrongly."""
+    import yaml  # 20 ms, which an import of this module should not cost
+
+    declarations: dict[str, Declaration] = {}
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    for path in sorted(folder.glob("*.yaml")):
+        for key, entry in (yaml.load(path.read_text(encoding="utf-8"), loader) or {}).items():
+            one = _read_declaration(path, key, entry)
+            if one.key in declarations:
+                raise ValueError(f"{path.name}: {one.key} is declared twice")
+            declarations[one.key] = one
+    return declarations
+
+
+def _read_declaration(path: Path, key: object, entry: object) -> Declaration:
+    chapter, fields = path.stem.partition("_")[0], DECLARATION_FIELDS
+    if not isinstance(key, str) or not key.startswith(f"{chapter}."):
+        raise ValueError(f'{path.name}: the key {key!r} should be a text such as "{chapter}.name", like the file')
+    if not isinstance(entry, dict) or "answer" not in entry or set(entry) - fields:
+        raise ValueError(f"{path.name}: {key} needs `answer`, and may have {', '.join(sorted(fields))}; got {entry!r}")
+    zh, choices = _read_chinese(path, key, entry.get("zh", ""))
+    spoils = tuple(map(str, _as_list(entry.get("spoils", ()))))
+    answer = _read_answer(path, key, entry["answer"])
+    return Declaration(key=key, answer=answer, zh=zh, zh_choices=choices, spoils=spoils)
+
+
+def _read_answer(path: Path, key: str, answer: Any) -> DeclaredAnswer:
+    if isinstance(answer, list) and len(answer) > 1:
+        return tuple(map(str, answer))
+    if isinstance(answer, bool) or not isinstance(answer, int | float | str) or answer == "":
+        raise ValueError(
+            f"{path.name}: the answer of {key} is {answer!r}; write a number, a choice in quotes, or a list"
+        )
+    return answer if isinstance(answer, str) else float(answer)
+
+
+def _read_chinese(path: Path, key: str, zh: Any) -> tuple[str, tuple[str, ...]]:
+    """The question and its choices."""
+    if isinstance(zh, str):
+        return zh, ()
+    if not isinstance(zh, dict) or set(zh) - {"question", "choices"} or "question" not in zh:
+        raise ValueError(f"{path.name}: zh of {key} is {zh!r}; write a text, or {{question: …, choices: […]}}")
+    return str(zh["question"]), tuple(map(str, _as_list(zh.get("choices", ()))))
+
+
+def _as_list(value: Any) -> list:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+# -- questions -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """One question.
+
+    form: one of FORMS. kind: one of KINDS. options: the choices, or what is to be put in order, as shown. truth: the
+    declared answer, None where none is declared. wrong: how the author asked it wrongly, or "".
+    """
+
+    key: str
+    text: Words
+    form: str = "number"
+    kind: str = "count"
+    unit: str = ""
+    options: tuple[Words, ...] = ()
+    truth: DeclaredAnswer | None = None
+    wrong: str = ""
+
+
+def make_question(
+    text: str,
+    *,
+    unit: str = "",
+    kind: str = "",
+    key: str = "",
+    choices: Sequence[str] | None = None,
+    order: Sequence[str] | None = None,
+    between: bool = False,
+) -> Question:
+    """The question that a call of `guess` asks, with what its chapter declares.
+
+    Never raises for a question that is asked wrongly, because a learner reads it: `wrong` says what is wrong.
+    """
+    key = key or key_of(text)
+    known, file_error = _find_declaration(key)
+    form = "choice" if choices else "order" if order else "between" if between else "number"
+    options = tuple(map(str, choices or order or ()))
+    wrong = file_error or _problem(key, kind, form, options, known and known.answer)
+    chinese = known.zh_choices if known and len(known.zh_choices) == len(options) else options
+    shown = [Words(en=en, zh=zh) for en, zh in zip(options, chinese, strict=True)]
+    if form == "order":
+        random.Random(key).shuffle(shown)
+    return Question(
+        key=key, text=Words(en=text, zh=(known and known.zh) or text), form=form, unit=unit, options=tuple(shown),
+        kind=kind if kind in KINDS else _kind_of(unit), truth=None if known is None or wrong else known.answer,
+        wrong=wrong,
+    )  # fmt: skip
+
+
+def key_of(text: str) -> str:
+    """A key made from the words of a question. A long or not English one ends in six digits of its hash."""
+    slug = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    if len(slug) <= LONGEST_KEY and slug and text.isascii():
+        return slug
+    return f"{slug[:LONGEST_KEY].strip('-') or 'guess'}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+
+
+def _find_declaration(key: str) -> tuple[Declaration | None, str]:
+    """The declaration, if any, and what is wrong with the files, or ""."""
+    try:
+        return declaration(key), ""
+    except ValueError as error:
+        return None, str(error)
+
+
+def _kind_of(unit: str) -> str:
+    return "memory" if re.match(r"([kKMGT]i?)?B\b", unit) else "time" if unit in TIME_UNITS else "count"
+
+
+def _problem(key: str, kind: str, form: str, options: Sequence[str], answer: DeclaredAnswer | None) -> str:
+    """What the author of the question should correct, or ""."""
+    if kind and kind not in KINDS:
+        return f"{key}: the kind is {kind!r}; expected one of {', '.join(KINDS)}"
+    if form == "choice" and (len(options) < 2 or len(set(options)) < len(options)):
+        return f"{key}: the choices are {', '.join(options)}; give two or more, each once"
+    if form == "order" and len(set(options)) < 2:
+        return f"{key}: there is one thing to put in order; give two or more"
+    if answer is None:
+        return ""
+    is_order = form == "order" and sorted(options) == sorted(answer if isinstance(answer, tuple) else ())
+    fits = {"choice": answer in options, "order": is_order}
+    if not fits.get(form, isinstance(answer, float)):
+        return f"{key}: the declared answer {answer!r} is none that can be given here"
+    if form == "order" and tuple(options) != answer:
+        return f"{key}: the declared order is {', '.join(answer)}, and the call has another"
+    return ""
