@@ -27,19 +27,20 @@ A task has three parts, so that the same check serves the learner's notebook and
 
 A task for one process with simulated devices has `runs_on="devices"`: a world size counts devices, `make_inputs`
 returns one dict for all of them, in a list, and the `rank` of a Judgement is a device. One for a single process has
-`runs_on="process"` and `world_sizes=(1,)`.
+`runs_on="process"`.
 
 Hints and mistakes
 ==================
 Hints are a dict such as `{"sum_for_mean": Words(en="…", zh="…")}`, whose keys name mistakes. Our labs keep theirs in
-hints.yaml, and `LAB.hints("sum_for_mean", …)` takes those of a task. A mistake is recognised by the value that it
+hints.yaml, and `LAB.hints("sum_for_mean own_sum")` takes those of a task. A mistake is recognised by the value that it
 would give (`mistakes={key: value}`), by the log (`expect_ops(..., mistakes={key: count})`, `expect_payload`,
-`expect(ok, en, zh, mistakes=(key,))`), or by how the run failed: `recognise_failure(failure) -> [key, ...]`, for
+`expect(ok, sentence, mistakes=(key,))`), or by how the run failed: `recognise_failure(failure) -> [key, ...]`, for
 example `["both_receive_first"] if failure.kind == "hang" and failure.is_waiting_in("recv") else []`. Only a mistake
 that explains every failing case of every failing world gets its hint; of several, the one that stands first, so put
 specific ones first.
 
-A sentence about a value has both languages: `Words(en="the gradient of {}", zh="{} 的梯度").format(name)`. The
+The name of a value, or a sentence, has both languages: `Words(en="the gradient of {}", zh="{} 的梯度").format(name)`.
+Our labs keep theirs in messages.yaml, and after `words = LAB.messages` this is `words["gradient"].format(name)`. The
 sentence of `expect` is read behind "on rank 1 of 3 ", or behind "with 3 ranks " if it has no rank.
 
 Each hint has a mutant in tests/mutants/NN_topic.yaml: who makes this mistake and why, and which lines of the solution

@@ -156,6 +156,18 @@ def recognise_nothing(failure: RunFailure) -> Sequence[str]:
     return ()
 
 
+def recognise_errors(key_of_text: Mapping[str, str]) -> Callable[[RunFailure], Sequence[str]]:
+    """A `recognise_failure` that knows mistakes by the text of the exception which ended the run.
+
+    key_of_text: maps what stands in the error, in the words of torch or of the check, to the key of a hint.
+    """
+
+    def recognise(failure: RunFailure) -> Sequence[str]:
+        return [key for text, key in key_of_text.items() if failure.kind == "exception" and text in failure.text]
+
+    return recognise
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """One task of a lab or chapter; `helpers/grading/__init__.py` says how to write one.
@@ -164,9 +176,9 @@ class Task:
     make_inputs, run_submission, judge: the three parts of a task.
     hints: what to tell a learner about a mistake, by the mistake's key; one or two short sentences, no solution.
     recognise_failure: the keys of the hints that fit a RunFailure.
-    world_sizes: the world sizes that are tried, in this order.
+    world_sizes: the world sizes that are tried, in this order; if none are given 1 to 5, and 1 for a single process.
     runs_on: what a world size counts: "ranks"; "devices", simulated ones in a single process, where `make_inputs` gives
-    one dict for all of them; or "process", a single process without devices, with world_sizes=(1,).
+    one dict for all of them; or "process", a single process without devices.
     cpu_seconds: processor time that one rank may use in one world. seconds: wall time of a whole check, on an idle
     machine whose ranks are started.
     variations: the inputs it is tried with. Each case is one call of `run_submission`, on the same ranks.
@@ -181,13 +193,17 @@ class Task:
     judge: Callable[[JudgedWorld], Iterable[Judgement]]
     hints: Mapping[str, Words]
     recognise_failure: Callable[[RunFailure], Sequence[str]] = recognise_nothing
-    world_sizes: tuple[int, ...] = (1, 2, 3, 4, 5)
+    world_sizes: tuple[int, ...] = ()
     runs_on: str = "ranks"
     cpu_seconds: float = 4.0
     seconds: float = 10.0
     variations: Variations = Variations()
     must_not_change: tuple[str, ...] = ()
     returns_new_memory: bool = False
+
+    def __post_init__(self) -> None:
+        sizes = self.world_sizes or ((1,) if self.runs_on == "process" else (1, 2, 3, 4, 5))
+        object.__setattr__(self, "world_sizes", sizes)  # the usual way to set a field of a frozen dataclass
 
     @property
     def name(self) -> str:

@@ -19,7 +19,7 @@ from helpers.grading.kit.histories import (
     overflow_notes,
 )
 from helpers.grading.task import JudgedWorld, RunFailure
-from tests.grading.known_mistakes import assert_told_apart, each
+from tests.grading.known_mistakes import assert_told_apart, each, repeated
 
 SEEDS = range(4)
 
@@ -90,7 +90,7 @@ def world_of(inputs, outputs) -> JudgedWorld:
     return JudgedWorld(size=len(inputs), inputs=inputs, outputs=outputs, logs=[], marks=[])
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@repeated("seed", SEEDS)
 def test_every_wrong_scale_is_told_from_the_others(seed):
     (inputs,) = task_of("04.scale").inputs(seed, 1)
     for key, several in number_formats.WRONG_SCALES.items():
@@ -100,7 +100,7 @@ def test_every_wrong_scale_is_told_from_the_others(seed):
             assert names_found(number_formats.judge_scale(world_of([inputs], [answers])))[0] == key
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@repeated("seed", SEEDS)
 def test_the_largest_scale_fits_and_twice_as_much_does_not(seed):
     (inputs,) = task_of("04.scale").inputs(seed, 1)
     for tensors in inputs["cases"]:
@@ -109,7 +109,7 @@ def test_the_largest_scale_fits_and_twice_as_much_does_not(seed):
         assert not all((tensor * scale * 2).half().isfinite().all() for tensor in tensors)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@repeated("seed", SEEDS)
 def test_every_mistake_of_a_scaler_leaves_a_history_of_its_own(seed):
     (inputs,) = task_of("04.scaler").inputs(seed, 1)
     known = histories_of_mistakes(lambda one: scaler.play_scaler(one, inputs), scaler.scaler_mistakes())()
@@ -117,7 +117,7 @@ def test_every_mistake_of_a_scaler_leaves_a_history_of_its_own(seed):
     assert_told_apart(each(right, known), is_same_history)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@repeated("seed", SEEDS)
 def test_every_mistake_with_master_weights_leaves_a_history_of_its_own(seed):
     (inputs,) = task_of("04.master").inputs(seed, 1)
     mistakes = number_formats.master_mistakes(getattr(torch, inputs["dtype"]))
@@ -126,7 +126,7 @@ def test_every_mistake_with_master_weights_leaves_a_history_of_its_own(seed):
     assert_told_apart(each(right, known), is_same_history)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@repeated("seed", SEEDS)
 def test_every_wrong_order_leaves_a_history_of_its_own_or_is_refused(seed):
     (inputs,) = task_of("04.order").inputs(seed, 1)
     mistakes = training_step.order_mistakes()
@@ -135,7 +135,7 @@ def test_every_wrong_order_leaves_a_history_of_its_own_or_is_refused(seed):
     assert_told_apart([(key, history) for key, history in each(right, known) if history], is_same_history)
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 5])
+@repeated("size", [2, 3, 4, 5])
 def test_every_mistake_of_sharded_ranks_is_told_from_the_others(size):
     inputs = task_of("04.overflow").inputs(size, size)
     for key, several in histories_of_mistakes(lambda one: one.play(inputs), scaler.OVERFLOW_MISTAKES)().items():
@@ -150,7 +150,7 @@ def test_on_one_rank_whose_flag_it_is_makes_no_difference():
     assert all(is_same_history(right, known[key][0].play(inputs)[0]) for key in ("flag_not_reduced", "rank_0_decides"))
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 5])
+@repeated("size", [2, 3, 4, 5])
 def test_ranks_overflow_differently_often_so_that_asking_only_then_hangs(size):
     inputs = task_of("04.overflow").inputs(size, size)
     counts = {sum(any(not part.isfinite().all() for part in shard) for shard in one["steps"]) for one in inputs}
@@ -158,7 +158,7 @@ def test_ranks_overflow_differently_often_so_that_asking_only_then_hangs(size):
 
 
 # -- compared with torch ---------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("seed", SEEDS)
+@repeated("seed", SEEDS)
 def test_the_right_scaler_does_what_torchs_does(seed):
     """Same scales and same weights, step by step, through overflows."""
     task = task_of("04.scaler")
@@ -227,7 +227,7 @@ def test_the_scaler_refuses_what_is_out_of_order_and_the_task_knows_why(calls, s
         does[last]()
     assert says in str(error.value)
     failure = RunFailure(kind="exception", text=f"rank 0 raised RuntimeError: {error.value}")
-    assert training_step.recognise_failure(failure) == [key]
+    assert training_step.ORDER.recognise_failure(failure) == [key]
 
 
 # -- verdicts --------------------------------------------------------------------------------------------------------

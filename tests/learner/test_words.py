@@ -21,7 +21,7 @@ from helpers.ranks import RankError
 from tools import lay_course
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = sorted([*FOLDER.glob("*.yaml"), *(ROOT / "helpers" / "grading").glob("*/hints.yaml")])
+FILES = sorted([*FOLDER.glob("*.yaml"), *(ROOT / "helpers" / "grading").glob("*/[hm]*s.yaml")])
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 SMALL = re.compile(r"\s|s\b|\bthe\b")
 OF_ANOTHER_KIND = ["bad_arguments"]  # argparse says in English what is wrong; the others show what was typed

@@ -6,6 +6,7 @@ scaler.py           04.scaler    dynamic loss scaling on one rank
                     04.overflow  the same decision on all ranks, when one of them sees an overflow
 training_step.py    04.order     the order of unscaling, clipping, stepping and updating
 hints.yaml          what a learner is told about each known mistake
+messages.yaml       what its judges say besides: names of values, and sentences about what is wrong
 """
 
 from helpers.grading.registry import Lab

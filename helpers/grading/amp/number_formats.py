@@ -28,8 +28,9 @@ from helpers.grading.kit.histories import (
     named_copies,
     run_to_end,
 )
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
-from helpers.learner.words import Words
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, recognise_errors
+
+words = LAB.messages
 
 # -- 04.scale --------------------------------------------------------------------------------------------------------
 FP16 = torch.finfo(torch.float16)
@@ -158,14 +159,11 @@ def judge_scale(world: JudgedWorld) -> Iterator[Judgement]:
     for tensors, answer in zip(cases, answers, strict=True):
         right = largest_scale(largest_of(tensors))
         ok = isinstance(answer, float) and answer == right
-        text = SCALE_IS.format(f"{largest_of(tensors):.6g}", f"{scale_text(answer)}", f"{scale_text(right)}")
+        text = words["scale_for_gradients"].format(
+            f"{largest_of(tensors):.6g}", f"{scale_text(answer)}", f"{scale_text(right)}"
+        )
         yield Judgement(ok=ok, message=text, mistakes=() if ok else tuple(known))
     yield from expect_only(world, [])
-
-
-SCALE_IS = Words(
-    en="for gradients up to {} in size the scale is {}, expected {}", zh="梯度绝对值最大为 {} 时，scale 是 {}，应为 {}"
-)
 
 
 def is_explained_by(wrong: Scale, cases: Sequence[Sequence[Tensor]], answers: Sequence[Any]) -> bool:
@@ -323,7 +321,7 @@ def judge_master(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects, after each step, the weights, masters and dtypes that the right answer leaves, and no messages."""
     inputs, got = world.inputs[0], world.outputs[0]
     is_made = isinstance(got, list) and all(isinstance(step, dict) and "masters 0" in step for step in got)
-    yield expect(is_made, "make_optimizer is never called", "没有调用 make_optimizer", mistakes=["no_optimizer"])
+    yield expect(is_made, words["optimizer_never_made"], mistakes=["no_optimizer"])
     if is_made:
         mistakes = master_mistakes(getattr(torch, inputs["dtype"]))
         wrong = histories_of_mistakes(lambda answer: play_master(answer, inputs), mistakes)
@@ -339,20 +337,13 @@ REFUSED = {  # what torch's errors say, in several versions of torch
 }
 
 
-def recognise_master(failure: RunFailure) -> list[str]:
-    """Some mistakes are refused by torch, and known by the words of its error."""
-    if failure.kind != "exception":
-        return []
-    return list(dict.fromkeys(key for text, key in REFUSED.items() if text in failure.text))
-
-
 MASTER = Task(
     key="04.master",
     signature="MasterWeights(parameters, make_optimizer)",
     make_inputs=make_master,
     run_submission=run_master,
     judge=judge_master,
-    recognise_failure=recognise_master,
+    recognise_failure=recognise_errors(REFUSED),
     hints=LAB.hints(*master_mistakes(torch.float16), "no_optimizer", *REFUSED.values()),
     world_sizes=(1,),
     variations=Variations(dtypes=("bfloat16", "float16"), layouts=("contiguous", "transposed")),

@@ -30,7 +30,9 @@ from helpers.grading.kit.histories import (
     overflow_notes,
     run_to_end,
 )
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task, recognise_errors
+
+words = LAB.messages
 
 LEARNING_RATE = 0.1
 LARGE_POWER = 0.55  # the largest number of a dtype to this power is finite, and its square is not
@@ -208,18 +210,13 @@ def judge_scaler(world: JudgedWorld) -> Iterator[Judgement]:
     yield from expect_only(world, [])
 
 
-def recognise_scaler(failure: RunFailure) -> list[str]:
-    """An exception about None means that the answer used the gradient of the parameter that has none."""
-    return ["gradient_missing"] if failure.kind == "exception" and "NoneType" in failure.text else []
-
-
 SCALER = Task(
     key="04.scaler",
     signature="LossScaler(scale, growth_interval)",
     make_inputs=make_scaler,
     run_submission=run_scaler,
     judge=judge_scaler,
-    recognise_failure=recognise_scaler,
+    recognise_failure=recognise_errors({"NoneType": "gradient_missing"}),
     hints=LAB.hints(*scaler_mistakes(), "gradient_missing"),
     world_sizes=(1,),
     variations=Variations(dtypes=("float32", "float64"), layouts=("contiguous", "transposed"), min_cases=len(OPTIONS)),
@@ -355,20 +352,9 @@ def judge_overflow(world: JudgedWorld) -> Iterator[Judgement]:
     notes = overflow_notes([[rank for rank, shard in enumerate(shards) if has_overflow(shard)] for shards in steps])
     for rank, got in enumerate(world.outputs):
         sent, has_returned = world.logs[rank].payload_bytes(), got != NOTHING_RETURNED
-        yield expect(
-            has_returned,
-            "it returns None, expected a scale",
-            "返回了 None，应返回 scale",
-            rank=rank,
-            mistakes=["nothing_returned"],
-        )
-        yield expect(
-            sent <= FLAG_BYTES * len(right[rank]),
-            f"it sends {sent:,} bytes in {len(right[rank])} steps; a flag needs a few each",
-            f"{len(right[rank])} 步共传输 {sent:,} 字节；标志每步只需几个字节",
-            rank=rank,
-            mistakes=["gradients_sent"],
-        )
+        yield expect(has_returned, words["no_scale_returned"], rank=rank, mistakes=["nothing_returned"])
+        message = words["more_than_a_flag_sent"].format(sent, len(right[rank]))
+        yield expect(sent <= FLAG_BYTES * len(right[rank]), message, rank=rank, mistakes=["gradients_sent"])
         if has_returned:
             wrong = functools.partial(mistakes_on_rank, rank, explain)
             yield from judge_history(right[rank], got, wrong, notes=notes, rank=rank)
@@ -404,6 +390,6 @@ OVERFLOW = Task(
     run_submission=run_overflow,
     judge=judge_overflow,
     recognise_failure=recognise_overflow,
-    hints=LAB.hints(*OVERFLOW_MISTAKES, "asks_only_when_found", "gradients_sent", "nothing_returned"),
+    hints=LAB.hints(*OVERFLOW_MISTAKES, "asks_only_when_found gradients_sent nothing_returned"),
     variations=Variations(sizes=("alike", "unequal"), dtypes=("float32", "float64")),
 )

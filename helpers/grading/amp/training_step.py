@@ -19,7 +19,7 @@ from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import expect_only
 from helpers.grading.kit.histories import History, histories_of_mistakes, judge_history, overflow_notes, run_to_end
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, recognise_errors
 
 LEARNING_RATE = 0.05
 NUM_EXAMPLES = 4  # in each micro-batch
@@ -231,18 +231,13 @@ REFUSED = {  # the scaler's errors, and what each means
 }
 
 
-def recognise_failure(failure: RunFailure) -> list[str]:
-    """The mistake that the scaler's error stands for."""
-    return [key for text, key in REFUSED.items() if failure.kind == "exception" and text in failure.text]
-
-
 ORDER = Task(
     key="04.order",
     signature="train_step(model, optimizer, scaler, micro_batches, max_norm)",
     make_inputs=make_inputs,
     run_submission=run_submission,
     judge=judge,
-    recognise_failure=recognise_failure,
+    recognise_failure=recognise_errors(REFUSED),
     hints=LAB.hints(*order_mistakes(), *REFUSED.values()),
     world_sizes=(1,),
     variations=Variations(sizes=("uneven", "one_each")),

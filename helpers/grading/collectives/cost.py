@@ -17,9 +17,10 @@ from helpers.grading.cases import CaseGenerator
 from helpers.grading.collectives import LAB
 from helpers.grading.kit.comparisons import expect, expect_only
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
-from helpers.learner.words import Words
 from helpers.quantities import costs
 from helpers.specs import Link
+
+words = LAB.messages
 
 NUM_QUESTIONS = 24
 Number = float | int
@@ -111,12 +112,7 @@ def tree_rounds(case: CostQuestion) -> int:
     return 2 * (case.N - 1).bit_length()
 
 
-NAMES = [
-    Words(en="the number of bytes that a rank sends in a ring", zh="环形算法中一个 rank 发送的字节数"),
-    Words(en="the time of the ring in seconds", zh="环形算法的秒数"),
-    Words(en="the time of the tree in seconds", zh="树形算法的秒数"),
-    Words(en="the faster one", zh="更快的算法"),
-]
+NAMES = [words[name] for name in ("ring_bytes", "ring_seconds", "tree_seconds", "faster_one")]  # of the four values
 
 
 # -- judging ---------------------------------------------------------------------------------------------------------
@@ -124,11 +120,7 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
     questions = [CostQuestion(**case) for case in world.inputs[0]["cases"]]
     answers = world.outputs[0]
     misshapen = next((answer for answer in answers if not isinstance(answer, list) or len(answer) != 4), None)
-    yield expect(
-        misshapen is None and len(answers) == len(questions),
-        f"it returns {str(misshapen)[:60]}, expected 4 values: sent, ring, tree, faster",
-        f"返回了 {str(misshapen)[:60]}，应返回 4 个值：sent、ring、tree、faster",
-    )
+    yield expect(misshapen is None and len(answers) == len(questions), words["four_values"].format(str(misshapen)[:60]))
     if misshapen is not None:
         return
     for column, wrong in enumerate((WRONG_BYTES, WRONG_RING, WRONG_TREE)):
@@ -147,7 +139,7 @@ def judge_column(
     right = [question.right_answer()[column] for question in questions]
     bad = next((i for i, pair in enumerate(zip(right, got, strict=True)) if not is_close_number(*pair)), None)
     if bad is None:
-        return expect(True, NAMES[column].en, NAMES[column].zh)
+        return expect(True, NAMES[column])
 
     def gives_all(formula: Wrong) -> bool:
         return all(is_close_number(formula(question), value) for question, value in zip(questions, got, strict=True))
@@ -159,8 +151,7 @@ def judge_column(
 def _judgement(
     column: int, question: CostQuestion, got: Any, right: Any, ok: bool, mistakes: tuple[str, ...]
 ) -> Judgement:
-    sentence = Words(en="for {} {} is {}, expected {}", zh="{} 的{}是 {}，应为 {}")
-    message = sentence.format(question, NAMES[column], _text(got), _text(right))
+    message = words["answer_is"].format(question, NAMES[column], _text(got), _text(right))
     return Judgement(ok=ok, message=message, mistakes=mistakes)
 
 

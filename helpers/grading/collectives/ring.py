@@ -20,7 +20,8 @@ from helpers.grading.collectives import LAB
 from helpers.grading.kit.comparisons import expect, expect_ops, expect_payload, expect_tensor
 from helpers.grading.kit.messages import MESSAGE_HINTS, calls_of, each_call, expect_messages, recognise_among, sends_of
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
-from helpers.learner.words import Words
+
+words = LAB.messages
 
 RING_HINTS = (*MESSAGE_HINTS, "sends_to_itself", "sizes_differ", "whole_tensors", "not_a_ring", "chunk_off_by_one")
 VARIATIONS = Variations(dtypes=("float64", "float32", "int64"), min_cases=5)
@@ -58,19 +59,10 @@ def expect_ring(world: JudgedWorld) -> Iterator[Judgement]:
     for rank in range(world.size):
         right, peers = (rank + 1) % world.size, {event.peer for event in sends_of(world, rank)}
         others = ", ".join(map(str, sorted(peers - {right})))
-        yield expect(
-            not others,
-            f"it sends to rank {others}, expected rank {right} only",
-            f"发给了 rank {others}，应只发给 rank {right}",
-            rank=rank,
-            mistakes=["not_a_ring"],
-        )
+        yield expect(not others, words["sends_to_others"].format(others, right), rank=rank, mistakes=["not_a_ring"])
 
 
 # -- 01.reduce_scatter -----------------------------------------------------------------------------------------------
-CHUNK = Words(en="chunk {} of the sum", zh="和的第 {} 块")
-
-
 def run_reduce_scatter(submitted, inputs: dict[str, Any], context: RankContext) -> Any:
     return submitted(inputs["tensor"].clone())
 
@@ -90,7 +82,7 @@ def judge_chunk(world: JudgedWorld) -> Iterator[Judgement]:
             "chunk_off_by_one": [total[(rank + 1) % n], total[rank - 1], *untouched],
             "copies_instead_of_adding": [inputs[(rank + 1) % n][rank]],
         }
-        yield expect_tensor(CHUNK.format(rank), total[rank], output, rank=rank, mistakes=mistakes)
+        yield expect_tensor(words["chunk_of_sum"].format(rank), total[rank], output, rank=rank, mistakes=mistakes)
     yield from expect_ring(world)
     yield from expect_ops(world, "send", n - 1, mistakes={"one_step_short": n - 2})
     total_bytes = world.inputs[0]["tensor"].nbytes
@@ -99,7 +91,7 @@ def judge_chunk(world: JudgedWorld) -> Iterator[Judgement]:
     yield from expect_payload(world, num_bytes, "send", mistakes=mistakes)
 
 
-REDUCE_SCATTER_HINTS = LAB.hints(*RING_HINTS, "copies_instead_of_adding", "one_step_short")
+REDUCE_SCATTER_HINTS = LAB.hints(*RING_HINTS, "copies_instead_of_adding one_step_short")
 REDUCE_SCATTER = Task(
     key="01.reduce_scatter",
     signature="reduce_scatter(tensor)",
@@ -113,9 +105,6 @@ REDUCE_SCATTER = Task(
 
 
 # -- 01.all_reduce ---------------------------------------------------------------------------------------------------
-AFTER_ALL_REDUCE = Words(en="the memory of the tensor", zh="张量的内存")
-
-
 def run_all_reduce(submitted, inputs: dict[str, Any], context: RankContext) -> Tensor:
     tensor = inputs["tensor"].clone()
     memory = tensor.detach()  # the memory counts, so that a tensor bound to a new name does not pass
@@ -138,7 +127,7 @@ def judge_sum(world: JudgedWorld) -> Iterator[Judgement]:
             "adds_in_second_phase": [tensors[rank] for tensors in adding_twice],
             "not_in_place": given[rank] if world.logs[rank].count("recv") else [],
         }
-        judgements.append(expect_tensor(AFTER_ALL_REDUCE, sum(given), output, rank=rank, mistakes=mistakes))
+        judgements.append(expect_tensor(words["after_all_reduce"], sum(given), output, rank=rank, mistakes=mistakes))
     yield from judgements
     yield from expect_ring(world)
     mistakes = {"whole_tensors": n - 1} if sends_whole_tensors(world) else {}
@@ -159,20 +148,10 @@ def judge_bytes(world: JudgedWorld, tensor: Tensor) -> Iterator[Judgement]:
     least, most = 2 * (total_bytes - long_chunk), 2 * (total_bytes - short_chunk)
     known = ["whole_tensors"] if sends_whole_tensors(world) else []
     for rank, num_bytes in enumerate(sent):
-        yield expect(
-            least <= num_bytes <= most,
-            f"it sends {num_bytes:,} bytes, expected {least:,} to {most:,}: 2(N-1) chunks",
-            f"发送了 {num_bytes:,} 字节，应为 {least:,} 到 {most:,}：2(N-1) 块",
-            rank=rank,
-            mistakes=known,
-        )
+        message = words["bytes_sent_by_rank"].format(num_bytes, least, most)
+        yield expect(least <= num_bytes <= most, message, rank=rank, mistakes=known)
     right = 2 * (n - 1) * total_bytes
-    yield expect(
-        sum(sent) == right,
-        f"all ranks together send {sum(sent):,} bytes, expected {right:,}",
-        f"所有 rank 共发送 {sum(sent):,} 字节，应为 {right:,}",
-        mistakes=known,
-    )
+    yield expect(sum(sent) == right, words["bytes_sent_by_all"].format(sum(sent), right), mistakes=known)
 
 
 def wrong_values(inputs: Sequence[Sequence[Tensor]]) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
@@ -205,7 +184,7 @@ def ring(inputs: Sequence[Sequence[Tensor]], owned: int, sent_first: int, *, add
     return [torch.cat(of_rank) for of_rank in chunks]
 
 
-ALL_REDUCE_HINTS = LAB.hints(*RING_HINTS, "adds_in_second_phase", "no_all_gather", "one_step_short", "not_in_place")
+ALL_REDUCE_HINTS = LAB.hints(*RING_HINTS, "adds_in_second_phase no_all_gather one_step_short not_in_place")
 ALL_REDUCE = Task(
     key="01.all_reduce",
     signature="all_reduce(tensor)",

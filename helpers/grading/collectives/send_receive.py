@@ -33,10 +33,9 @@ from helpers.grading.kit.messages import (
     sends_of,
 )
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
-from helpers.learner.words import Words
 
-RESULT = Words(en="the result", zh="返回值")
-INPUT = Words(en="the input, afterwards,", zh="调用之后，传入的张量")
+words = LAB.messages
+
 LARGE = 50_000  # elements, 400 kB: more than the buffers between two processes hold, so a send waits for its receive
 VARIATIONS = Variations(dtypes=("float64", "float32", "int64"), min_cases=5)
 
@@ -69,7 +68,7 @@ def judge_shift(world: JudgedWorld) -> Iterator[Judgement]:
         given = [of_rank["tensor"] for of_rank in call.inputs]
         for rank, output in enumerate(call.outputs):
             mistakes = {"wrong_direction": given[(rank + 1) % n]}
-            yield expect_tensor(RESULT, given[rank - 1], output["result"], rank=rank, mistakes=mistakes)
+            yield expect_tensor(words["result"], given[rank - 1], output["result"], rank=rank, mistakes=mistakes)
             yield expect_unchanged(given[rank], output["tensor"], rank)
         yield from expect_messages(call)
         yield from expect_payload(call, given[0].nbytes if n > 1 else 0, "send")
@@ -77,11 +76,11 @@ def judge_shift(world: JudgedWorld) -> Iterator[Judgement]:
 
 def expect_unchanged(given: Tensor, after: Any, rank: int) -> Judgement:
     """Expects that an input, which the function may only read, is what it was before the call."""
-    judgement = expect_tensor(INPUT, given, after, rank=rank)
+    judgement = expect_tensor(words["input_afterwards"], given, after, rank=rank)
     return judgement if judgement.ok else replace(judgement, mistakes=("overwrites_send_buffer",))
 
 
-SHIFT_HINTS = LAB.hints(*MESSAGE_HINTS, "sends_to_itself", "overwrites_send_buffer", "wrong_direction")
+SHIFT_HINTS = LAB.hints(*MESSAGE_HINTS, "sends_to_itself overwrites_send_buffer wrong_direction")
 SHIFT = Task(
     key="01.shift",
     signature="shift(tensor)",
@@ -97,10 +96,6 @@ SHIFT = Task(
 
 
 # -- 01.all_to_all ---------------------------------------------------------------------------------------------------
-RESULT_FROM = Words(en="result[{}]", zh="result[{}] ")
-LENGTH = Words(en="the number of tensors in the result", zh="返回的张量个数")
-
-
 def make_all_to_all(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     shape = shape_of(rng, LARGE // 4)
     return [
@@ -120,7 +115,7 @@ def judge_all_to_all(world: JudgedWorld) -> Iterator[Judgement]:
         for rank, output in enumerate(call.outputs):
             result = output["result"]
             length = len(result) if isinstance(result, list) else type(result).__name__
-            yield expect_equal(LENGTH, call.size, length, rank=rank)
+            yield expect_equal(words["num_tensors"], call.size, length, rank=rank)
             if length == call.size:
                 yield from judge_received(given, result, rank)
             for tensor, after in zip(given[rank], output["tensors"], strict=True):
@@ -138,7 +133,7 @@ def judge_received(given: list, result: list, rank: int) -> Iterator[Judgement]:
             "wrong_slice": [given[sender][sender], given[sender][(2 * sender - rank) % n]],
             "wrong_place": given[(2 * rank - sender) % n][rank],
         }
-        what = RESULT_FROM.format(sender)
+        what = words["result_from"].format(sender)
         judgements.append(expect_tensor(what, given[sender][rank], result[sender], rank=rank, mistakes=mistakes))
     wrong_senders = [sender for sender, judgement in enumerate(judgements) if not judgement.ok]
     if wrong_senders == [rank]:
@@ -147,7 +142,7 @@ def judge_received(given: list, result: list, rank: int) -> Iterator[Judgement]:
 
 
 ALL_TO_ALL_HINTS = LAB.hints(
-    *MESSAGE_HINTS, "sends_to_itself", "overwrites_send_buffer", "own_part_missing", "wrong_slice", "wrong_place"
+    *MESSAGE_HINTS, "sends_to_itself overwrites_send_buffer own_part_missing wrong_slice wrong_place"
 )
 ALL_TO_ALL = Task(
     key="01.all_to_all",
@@ -164,9 +159,6 @@ ALL_TO_ALL = Task(
 
 
 # -- 01.broadcast ----------------------------------------------------------------------------------------------------
-AFTER_BROADCAST = Words(en="with root {} the memory of the tensor", zh="root 为 {} 时，张量的内存")
-
-
 def make_broadcast(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Every rank is the root in one case."""
     root, shape = rng.case.number % world_size, [rng.integer(1, 5) for _ in range(1 + rng.case.number % 3)]
@@ -202,7 +194,7 @@ def judge_values(world: JudgedWorld) -> Iterator[Judgement]:
             "rounds_rounded_down": given[rank] if is_last_round_missing else [],
             "not_in_place": given[rank] if is_not_in_place else [],
         }
-        yield expect_tensor(AFTER_BROADCAST.format(root), given[root], output, rank=rank, mistakes=mistakes)
+        yield expect_tensor(words["after_broadcast"].format(root), given[root], output, rank=rank, mistakes=mistakes)
 
 
 def judge_rounds(world: JudgedWorld) -> Iterator[Judgement]:
@@ -210,19 +202,11 @@ def judge_rounds(world: JudgedWorld) -> Iterator[Judgement]:
     n, root = world.size, world.inputs[0]["root"]
     receivers = [[event.peer for event in sends_of(world, rank)] for rank in range(n)]
     num_messages, rounds, fewest = sum(map(len, receivers)), rounds_of(receivers, root), (n - 1).bit_length()
-    yield expect(
-        num_messages == n - 1,
-        f"from root {root} there are {num_messages} messages, expected {n - 1}: each other rank hears it once",
-        f"root 为 {root} 时共有 {num_messages} 条消息，应为 {n - 1}：其余每个 rank 各收一次",
-    )
+    yield expect(num_messages == n - 1, words["messages_from_root"].format(root, num_messages, n - 1))
     is_chain = max(map(len, receivers)) == 1  # a tree that serves the nearest child first also needs more rounds
     mistake = "root_sends_to_all" if len(receivers[root]) == n - 1 else "chain" if is_chain else ""
-    yield expect(
-        rounds <= fewest,
-        f"from root {root} it takes {rounds} rounds, expected {fewest}",
-        f"root 为 {root} 时用了 {rounds} 轮，应为 {fewest} 轮",
-        mistakes=[mistake] if mistake else [],
-    )
+    mistakes = [mistake] if mistake else []
+    yield expect(rounds <= fewest, words["rounds_from_root"].format(root, rounds, fewest), mistakes=mistakes)
 
 
 def rounds_of(receivers: list[list[int]], root: int) -> int:
@@ -240,14 +224,8 @@ def rounds_of(receivers: list[list[int]], root: int) -> int:
 
 
 BROADCAST_HINTS = LAB.hints(
-    "calls_a_collective",
-    "not_waited",
-    "place_for_rank",
-    "root_ignored",
-    "rounds_rounded_down",
-    "root_sends_to_all",
-    "chain",
-    "not_in_place",
+    "calls_a_collective not_waited place_for_rank root_ignored rounds_rounded_down root_sends_to_all",
+    "chain not_in_place",
 )
 
 

@@ -30,8 +30,9 @@ from helpers.grading.composing.meshes import (
 from helpers.grading.kit.comparisons import expect, expect_equal, expect_number, expect_tensor, is_close
 from helpers.grading.kit.histories import is_same_history
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
-from helpers.learner.words import Words
 from helpers.specs.mesh import Mesh
+
+words = LAB.messages
 
 # -- 09.loss ---------------------------------------------------------------------------------------------------------
 NUM_FEATURES = 3
@@ -73,18 +74,19 @@ def judge_loss(world: JudgedWorld) -> Iterator[Judgement]:
     """
     mesh = mesh_in(world.inputs[0])
     for rank, got in enumerate(world.outputs):
-        en, zh = "it returns {}, expected two values: loss, shown", "返回的是 {}，应为两个值：loss, shown"
         other_type = got.get("returned_type")
-        yield expect(other_type is None, en.format(other_type), zh.format(other_type), rank=rank)
+        yield expect(other_type is None, words["no_two_values"].format(other_type), rank=rank)
         if other_type is not None:
             continue
         replicas = mesh.ranks_along("dp", rank)
         right, wrong = right_and_wrong_losses(world, replicas, mesh.coordinates(rank)["dp"])
         known = [key for key, several in wrong.items() if any(is_same_history([one], [got]) for one in several)]
         mistakes = dict.fromkeys(known, got["gradient"])
-        what = LOSS_GRADIENT.format(mesh_text(mesh))
+        what = words["loss_gradient"].format(mesh_text(mesh))
         yield expect_tensor(what, right["gradient"], got["gradient"], rank=rank, mistakes=mistakes)
-        judgement = expect_number(SHOWN.format(mesh_text(mesh)), right["shown"], got["shown"], rank=rank)
+        judgement = expect_number(
+            words["number_to_print"].format(mesh_text(mesh)), right["shown"], got["shown"], rank=rank
+        )
         yield judgement if judgement.ok else replace(judgement, mistakes=tuple(known))
 
 
@@ -116,8 +118,6 @@ def token_sums(inputs: dict[str, Any]) -> tuple[float, Tensor, int, int]:
     return float((products.square() * counted).sum()), gradient, int(counted.sum()), len(counted)
 
 
-LOSS_GRADIENT = Words(en="the gradient ({}), before it is averaged over dp,", zh="在 dp 上平均之前的梯度（{}）")
-SHOWN = Words(en="the number to print ({})", zh="要打印的数（{}）")
 LOSS = Task(
     key="09.loss",
     signature="token_mean(losses, counted, group)",
@@ -126,7 +126,7 @@ LOSS = Task(
     run_submission=run_loss,
     judge=judge_loss,
     must_not_change=("counted",),
-    hints=LAB.hints("mean_of_means", "copies_forgotten", "padding_counted", "own_mean_shown"),
+    hints=LAB.hints("mean_of_means copies_forgotten padding_counted own_mean_shown"),
 )
 
 # -- 09.sync ---------------------------------------------------------------------------------------------------------
@@ -224,10 +224,10 @@ def judge_sync(world: JudgedWorld) -> Iterator[Judgement]:
         known = [key for key, variants in wrong.items() if any(has_gradients(got, each[rank]) for each in variants)]
         for name, expected in right[rank].items():
             if expected is None:
-                yield expect_equal(FROZEN, None, got[name], rank=rank)
+                yield expect_equal(words["frozen_gradient"], None, got[name], rank=rank)
                 continue
             placement = ", ".join(f"{axis}: {kind}" for axis, kind in one["placements"][name].items())
-            what = SYNCED_GRADIENT.format(placement, mesh_text(mesh))
+            what = words["synced_gradient"].format(placement, mesh_text(mesh))
             explained, before = dict.fromkeys(known, got[name]), one["gradients"][name]
             yield expect_tensor(what, expected, got[name], rank=rank, mistakes=explained, before=before)
 
@@ -241,8 +241,6 @@ def recognise_sync(failure: RunFailure) -> list[str]:
     return ["frozen_has_no_gradient"] if is_none else []
 
 
-SYNCED_GRADIENT = Words(en="the gradient of the parameter with {} ({})", zh="{} 的参数的梯度（{}）")
-FROZEN = Words(en="the gradient of the frozen parameter", zh="冻结参数的梯度")
 SYNC = Task(
     key="09.sync",
     signature="sync_gradients(parameters, placements, groups)",
@@ -351,17 +349,16 @@ def judge_norm(world: JudgedWorld) -> Iterator[Judgement]:
         wrong = {} if are_equal_norms(right, got) else wrong_norms(world, mesh, rank, powers)
         known = [key for key, several in wrong.items() if any(are_equal_norms(one, got) for one in several)]
         for p, expected, value in zip(powers, right, got, strict=True):
-            what = NORM_OF_ALL.format("inf" if p == math.inf else int(p), mesh_text(mesh))
+            what = words["norm_of_all"].format("inf" if p == math.inf else int(p), mesh_text(mesh))
             yield expect_number(what, expected, value, rank=rank, mistakes=dict.fromkeys(known, value))
         is_small = world.logs[rank].payload_bytes() <= MAX_BYTES * len(powers)
-        yield expect(is_small, "it sends more than four numbers per norm", "每个范数发送的不止四个数", rank=rank)
+        yield expect(is_small, words["numbers_per_norm"], rank=rank)
 
 
 def are_equal_norms(expected: Sequence[float], got: Sequence[float]) -> bool:
     return all(math.isclose(*pair, rel_tol=1e-9) for pair in zip(expected, got, strict=True))
 
 
-NORM_OF_ALL = Words(en="the norm with p = {} ({})", zh="p = {} 的范数（{}）")
 NORM = Task(
     key="09.norm",
     signature="gradient_norm(gradients, placements, groups, p)",
@@ -370,5 +367,5 @@ NORM = Task(
     run_submission=run_norm,
     judge=judge_norm,
     must_not_change=("gradients", "placements", "groups"),
-    hints=LAB.hints("one_copy_only", "copies_counted_each", "stage_by_stage", "largest_summed", "norms_added"),
+    hints=LAB.hints("one_copy_only copies_counted_each stage_by_stage largest_summed norms_added"),
 )

@@ -20,10 +20,12 @@ from helpers.grading.composing import LAB
 from helpers.grading.composing.meshes import AXES, coordinates_of, mesh_text, sizes_of
 from helpers.grading.kit import answers
 from helpers.grading.kit.answers import shortened
-from helpers.grading.kit.comparisons import expect
+from helpers.grading.kit.comparisons import COMMA, expect
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 from helpers.specs.mesh import Mesh
+
+words = LAB.messages
 
 # -- 09.places -------------------------------------------------------------------------------------------------------
 Places = list[Any]  # the coordinates of a rank, then the groups of each axis
@@ -128,7 +130,6 @@ PLACES = Task(
     run_submission=run_places,
     judge=judge_places,
     hints=LAB.hints(*WRONG_PLACES),
-    world_sizes=(1,),
     runs_on="process",
 )
 
@@ -208,7 +209,6 @@ WRONG_ROWS: dict[str, list[Callable[..., Rows]]] = {
     ],
 }
 WRONG_REFUSALS = {"rest_let_through": [never_refused, tail_dropped, checked_apart]}
-ROWS = Words(en="the rows of the micro-batches", zh="各微批次的行")
 
 
 def judge_batch(world: JudgedWorld) -> Iterator[Judgement]:
@@ -216,7 +216,7 @@ def judge_batch(world: JudgedWorld) -> Iterator[Judgement]:
     pairs = list(zip(world.inputs[0]["cases"], world.outputs[0], strict=True))
     for is_refused, wrong in ((False, WRONG_ROWS), (True, WRONG_REFUSALS)):
         cases, got = zip(*(one for one in pairs if (right_rows(*one[0]) == REFUSED) == is_refused), strict=True)
-        yield from answers.judge_answers(BATCH, ROWS, cases, got, right_rows, wrong)
+        yield from answers.judge_answers(BATCH, words["rows_of_micro_batches"], cases, got, right_rows, wrong)
 
 
 BATCH = Task(
@@ -227,7 +227,6 @@ BATCH = Task(
     judge=judge_batch,
     must_not_change=("batch",),
     hints=LAB.hints(*WRONG_ROWS, *WRONG_REFUSALS),
-    world_sizes=(1,),
     runs_on="process",
 )
 
@@ -295,21 +294,16 @@ def judge_seeds(world: JudgedWorld) -> Iterator[Judgement]:
     """The answers are dicts of integers, depend on the seed, and differ between ranks as `AXES_OF_KIND` says."""
     invalid = [one for one in world.outputs[0] if not is_seeds(one)]
     shown = shortened(invalid[0]) if invalid else ""
-    en = f"it returns {shown}, expected a dict of four whole numbers: {', '.join(AXES_OF_KIND)}"
-    yield expect(not invalid, en, f"返回了 {shown}，应为四个整数的 dict：{'、'.join(AXES_OF_KIND)}")
+    yield expect(not invalid, words["no_seeds"].format(shown, COMMA.join(AXES_OF_KIND)))
     if invalid:
         return
     given = iter(world.outputs[0])
     by_mesh = [[next(given) for _ in range(mesh.world_size)] for mesh in MESHES]
     other_seed, other_hash = ([next(given) for _ in range(NUM_REPEATED)] for _ in range(2))
-    yield expect(other_hash == by_mesh[0], *SALTED)
+    yield expect(other_hash == by_mesh[0], words["hash_is_salted"])
     pairs = list(zip(by_mesh[0], other_seed, strict=True))
     constant = [kind for kind in AXES_OF_KIND if any(one[kind] == other[kind] for one, other in pairs)]
-    yield expect(
-        not constant,
-        f"{', '.join(constant)}: another seed gives the same number",
-        f"{'、'.join(constant)}：换了种子，得到的数却相同",
-    )
+    yield expect(not constant, words["seed_without_effect"].format(COMMA.join(constant)))
     yield from judge_sharing(
         {kind: [first_ranks(one[kind] for one in each) for each in by_mesh] for kind in AXES_OF_KIND}
     )
@@ -327,9 +321,9 @@ def judge_sharing(shared: Mapping[str, Sequence[list[int]]]) -> Iterator[Judgeme
         for mesh, got, expected in zip(MESHES, several, right[kind], strict=True):
             differing = [rank for rank in range(mesh.world_size) if got[rank] != expected[rank]]
             rank = differing[0] if differing else 0
-            text = SAME_SEED if got[rank] < expected[rank] else OTHER_SEED
+            text = words["same_seed"] if got[rank] < expected[rank] else words["other_seed"]
             text = text.format(kind, mesh_text(mesh), rank, min(got[rank], expected[rank]))
-            yield expect(got == expected, text.en, text.zh, mistakes=known)
+            yield expect(got == expected, text, mistakes=known)
 
 
 def is_seeds(answer: Any) -> bool:
@@ -349,18 +343,6 @@ def mistakes_in_sharing(kind: str, shared: Sequence[list[int]]) -> set[str]:
     return {"sums_collide"}
 
 
-SALTED = (
-    "in another process the numbers differ: hash() of a text has another salt there",
-    "在另一个进程里得到的数不同：那里文本的 hash() 用的是另一个盐值",
-)
-SAME_SEED = Words(
-    en="{0} ({1}): rank {2} gets the seed of rank {3}, and must draw other numbers",
-    zh="{0}（{1}）：rank {2} 的种子与 rank {3} 相同，但它们必须抽到不同的数",
-)
-OTHER_SEED = Words(
-    en="{0} ({1}): rank {2} does not get the seed of rank {3}, and must draw the same numbers",
-    zh="{0}（{1}）：rank {2} 的种子与 rank {3} 不同，但它们必须抽到相同的数",
-)
 SEEDS = Task(
     key="09.seeds",
     signature="seeds(seed, place, sizes)",
@@ -368,7 +350,6 @@ SEEDS = Task(
     run_submission=run_seeds,
     judge=judge_seeds,
     must_not_change=("place", "sizes"),
-    hints=LAB.hints("sums_collide", "tensor_ranks_alike", "copies_alike", "whole_drawn_apart"),
-    world_sizes=(1,),
+    hints=LAB.hints("sums_collide tensor_ranks_alike copies_alike whole_drawn_apart"),
     runs_on="process",
 )

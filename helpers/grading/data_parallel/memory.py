@@ -16,7 +16,8 @@ from helpers.grading.data_parallel import LAB
 from helpers.grading.data_parallel.scatter_gather import batch_sizes
 from helpers.grading.kit.comparisons import expect_equal
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
-from helpers.learner.words import Words
+
+words = LAB.messages
 
 KINDS = ("parameters", "gradients", "optimizer", "input", "outputs")
 FLOAT32_BYTES = 4
@@ -54,10 +55,10 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
     mistakes = tuple(key for key, wrong in wrong_answers.items() if wrong == answers)
     for case, right, got in zip(cases, right_answers, answers, strict=True):
         given = got if isinstance(got, list) else []
-        yield expect_equal(NUM_DEVICES, num_devices, len(given))
+        yield expect_equal(words["num_devices"], num_devices, len(given))
         for device, (expected, of_device) in enumerate(zip(right, given, strict=False)):
             for kind in KINDS:
-                what = BYTES.format(NAMES[kind], case["batch"])
+                what = words["bytes_of_kind"].format(words[kind], case["batch"])
                 judgement = expect_equal(what, expected[kind], of_device.get(kind), rank=device)
                 yield judgement if judgement.ok else replace(judgement, mistakes=mistakes)
 
@@ -123,15 +124,6 @@ MISTAKES: dict[str, Callable[[int, dict, BytesByDevice], BytesByDevice]] = {
     "input_cut_on_master": input_cut_on_master,
     "idle_replicas": idle_replicas,
 }
-NAMES = {
-    "parameters": Words(en="parameters", zh="参数"),
-    "gradients": Words(en="gradients", zh="梯度"),
-    "optimizer": Words(en="optimizer states", zh="优化器状态"),
-    "input": Words(en="input", zh="输入"),
-    "outputs": Words(en="outputs", zh="输出"),
-}
-NUM_DEVICES = Words(en="the number of dicts in the list", zh="列表中 dict 的个数")
-BYTES = Words(en="the number of bytes of {} (batch of {})", zh="{}的字节数（batch 大小 {}）")
 MEMORY = Task(
     key="02.memory",
     signature="memory(num_devices, num_parameters, batch, input_bytes, output_bytes)",

@@ -20,8 +20,9 @@ from helpers.grading.cases import CaseGenerator
 from helpers.grading.data_parallel import LAB
 from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, is_close
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
-from helpers.learner.words import Words
 from helpers.ranks.limits import load_per_core
+
+words = LAB.messages
 
 BARRIER_SECONDS = 0.5  # a replica waits so long for the others on an idle machine; threads start in under a millisecond
 HEAD_START_SECONDS = 0.005  # between the end of one replica and that of the one before it
@@ -138,23 +139,19 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
     inputs, runs = world.inputs[0], world.outputs[0]["runs"]
     num_devices = len(inputs["weights"])
     for mode in MODES:
-        yield expect(
-            all(call.get("met", False) for call in runs[mode]["calls"]),
-            "the replicas do not run at the same time",
-            "各副本没有同时运行",
-            mistakes=["one_after_another"],
-        )
+        is_right = all(call.get("met", False) for call in runs[mode]["calls"])
+        yield expect(is_right, words["replicas_take_turns"], mistakes=["one_after_another"])
     right = [x @ weight for x, weight in zip(inputs["inputs"], inputs["weights"], strict=True)]
     outputs = runs["as usual"]["outputs"]
     outputs = outputs if isinstance(outputs, list) else []
-    yield expect_equal(NUM_OUTPUTS, num_devices, len(outputs))
+    yield expect_equal(words["num_outputs"], num_devices, len(outputs))
     found = [device for output in outputs for device, one in enumerate(right) if is_close(one, output)]
     is_permuted = sorted(found) == list(range(num_devices))  # each right output is there once
     for device, (expected, output) in enumerate(zip(right, outputs, strict=False)):  # their number is judged above
         mistakes = {"order_of_completion": right if is_permuted else []}
-        yield expect_tensor(OUTPUT, expected, output, rank=device, mistakes=mistakes)
+        yield expect_tensor(words["output"], expected, output, rank=device, mistakes=mistakes)
     for device, is_attached in enumerate(runs["as usual"]["attached"]):
-        yield expect(is_attached, "backward cannot start from the output", "无法从输出开始反向", rank=device)
+        yield expect(is_attached, words["output_is_detached"], rank=device)
     yield from judge_modes(runs)
     failures = world.outputs[0]["failures"]
     mistakes = ["exception_swallowed"] if all(got["raised"] == "nothing" for got in failures) else []
@@ -167,30 +164,22 @@ def judge_modes(runs: dict[str, Any]) -> Iterator[Judgement]:
     for mode, (grad, dtype) in MODES.items():
         for device, call in enumerate(runs[mode]["calls"]):
             mistakes = {"grad_mode_lost": True}
-            yield expect_equal(GRAD_MODE.format(mode), grad, call.get("grad"), rank=device, mistakes=mistakes)
+            yield expect_equal(words["grad_mode"].format(mode), grad, call.get("grad"), rank=device, mistakes=mistakes)
             mistakes = {"autocast_lost": "off", "autocast_dtype_lost": "torch.bfloat16"} if dtype != "off" else {}
-            yield expect_equal(AUTOCAST_DTYPE.format(mode), dtype, call.get("dtype"), rank=device, mistakes=mistakes)
+            what = words["autocast_dtype"].format(mode)
+            yield expect_equal(what, dtype, call.get("dtype"), rank=device, mistakes=mistakes)
 
 
 def judge_failure(got: dict[str, Any], failing: int, num_devices: int, mistakes: list[str]) -> Iterator[Judgement]:
     """Expects that the replica's own exception comes out, and that it names this device and no other."""
-    en = f"its replica raised {StayedAway.__name__}, and out of parallel_apply came {got['raised']}"
-    zh = f"副本抛出了 {StayedAway.__name__}，而 parallel_apply 抛出的是 {got['raised']}"
-    yield expect(got["raised"] == StayedAway.__name__, en, zh, rank=failing, mistakes=mistakes)
+    message = words["other_exception"].format(StayedAway.__name__, got["raised"])
+    yield expect(got["raised"] == StayedAway.__name__, message, rank=failing, mistakes=mistakes)
     named = [device for device in range(num_devices) if f"device {device}" in got["text"]]
-    yield expect(
-        named == [failing] or got["raised"] != StayedAway.__name__,
-        f"an exception is raised that does not say 'device {failing}': {got['text']!r}",
-        f"抛出的异常没有说明是 'device {failing}'：{got['text']!r}",
-        rank=failing,
-        mistakes=["device_unnamed"] if not named else [],
-    )
+    known = ["device_unnamed"] if not named else []
+    is_right = named == [failing] or got["raised"] != StayedAway.__name__
+    yield expect(is_right, words["device_not_named"].format(failing, got["text"]), rank=failing, mistakes=known)
 
 
-NUM_OUTPUTS = Words(en="the number of outputs", zh="输出的个数")
-OUTPUT = Words(en="the output", zh="输出")
-GRAD_MODE = Words(en="torch.is_grad_enabled() in the thread ({})", zh="线程中的 torch.is_grad_enabled()（{}）")
-AUTOCAST_DTYPE = Words(en="the dtype of autocast in the thread ({})", zh="线程中 autocast 的 dtype（{}）")
 PARALLEL_APPLY = Task(
     key="02.parallel_apply",
     signature="parallel_apply(replicas, inputs)",
@@ -198,13 +187,8 @@ PARALLEL_APPLY = Task(
     run_submission=run_submission,
     judge=judge,
     hints=LAB.hints(
-        "one_after_another",
-        "exception_swallowed",
-        "order_of_completion",
-        "grad_mode_lost",
-        "autocast_dtype_lost",
-        "autocast_lost",
-        "device_unnamed",
+        "one_after_another exception_swallowed order_of_completion grad_mode_lost autocast_dtype_lost",
+        "autocast_lost device_unnamed",
     ),
     runs_on="devices",
     must_not_change=("replicas", "inputs"),

@@ -20,7 +20,8 @@ from helpers.grading.data_parallel.scatter_gather import batch_sizes
 from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, expect_tensors, is_close
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
-from helpers.learner.words import Words
+
+words = LAB.messages
 
 Named = Mapping[str, Tensor | None]
 StepResult = tuple[Named, Named]  # the gradients and the weights after a step
@@ -131,7 +132,7 @@ def run_replicas(replicas: list[Any], pieces: list[Tensor]) -> dict[str, Any]:
 def judge_replicate(world: JudgedWorld) -> Iterator[Judgement]:
     inputs = world.inputs[0]
     for values, got in zip(inputs["rounds"], world.outputs[0], strict=False):  # a changed model ends after one round
-        yield expect_equal(NUM_REPLICAS, len(values["pieces"]), got["number"])
+        yield expect_equal(words["num_replicas"], len(values["pieces"]), got["number"])
         if got["number"] != len(values["pieces"]):
             return
         yield from judge_round(inputs, values, got)
@@ -140,23 +141,18 @@ def judge_replicate(world: JudgedWorld) -> Iterator[Judgement]:
 def judge_round(inputs: dict[str, Any], values: dict[str, Any], got: dict[str, Any]) -> Iterator[Judgement]:
     is_unchanged = not got["changed"]
     first = got["changed"][0] if got["changed"] else ""
-    yield expect(
-        is_unchanged,
-        f"the model itself is changed: its {first} is another tensor now",
-        f"模型本身被改动了：{first} 换成了别的张量",
-        mistakes=["master_changed"],
-    )
+    yield expect(is_unchanged, words["model_changed"].format(first), mistakes=["master_changed"])
     alone = [one_process(inputs, values, piece) for piece in values["pieces"]]
     for device, (right, output) in enumerate(zip(alone, got["outputs"], strict=True)):
-        yield expect_tensor(REPLICA_OUTPUT, right["output"], output, rank=device)
+        yield expect_tensor(words["replica_output"], right["output"], output, rank=device)
     frozen = [name for name, gradient in alone[0]["gradients"].items() if gradient is None]
     trained = [name for name in values["weights"] if name not in frozen]
     total = {name: sum(one["gradients"][name] for one in alone) for name in trained}
     missing, of_device_0 = dict.fromkeys(total), alone[0]["gradients"]
     mistakes = {"gradients_stay": [missing, of_device_0] if len(alone) > 1 else [missing]} if is_unchanged else {}
-    yield from expect_tensors(MODEL_GRADIENT, total, got["gradients"], mistakes=mistakes)
+    yield from expect_tensors(words["model_gradient"], total, got["gradients"], mistakes=mistakes)
     for name in frozen:
-        yield expect_equal(MODEL_GRADIENT.format(name), None, got["gradients"][name])
+        yield expect_equal(words["model_gradient"].format(name), None, got["gradients"][name])
     yield from judge_memory(got)
     yield from judge_buffers(inputs, values, got, alone[0]["buffers"])
 
@@ -179,21 +175,11 @@ def judge_memory(got: dict[str, Any]) -> Iterator[Judgement]:
     taken, modules = set(got["master"]), [call["module"] for call in got["calls"][0]]
     for device, calls in enumerate(got["calls"][1:], start=1):
         addresses = {address for call in calls for address in call["addresses"]}
-        yield expect(
-            not addresses & taken,
-            "the replica computes with the memory of another one, so not all was copied to this device",
-            "副本用的是别的副本的内存：没有全部复制到这个设备",
-            rank=device,
-            mistakes=["weights_shared"] if addresses & set(got["master"]) else [],
-        )
+        mistakes = ["weights_shared"] if addresses & set(got["master"]) else []
+        yield expect(not addresses & taken, words["memory_shared"], rank=device, mistakes=mistakes)
         taken |= addresses
         modules += [call["module"] for call in calls]
-    yield expect(
-        len(set(modules)) == len(modules),
-        "replicas share a module, and they will run at the same time",
-        "多个副本共用同一个 module，而它们将同时运行",
-        mistakes=["module_shared"],
-    )
+    yield expect(len(set(modules)) == len(modules), words["module_shared"], mistakes=["module_shared"])
 
 
 def judge_buffers(
@@ -206,22 +192,16 @@ def judge_buffers(
     for piece in values["pieces"]:
         model(piece)
     mistakes = {"buffers_lost": before, "buffers_shared": model_tools.detached_copies(dict(model.named_buffers()))}
-    yield from expect_tensors(BUFFER, right, got["buffers"], mistakes=mistakes)
+    yield from expect_tensors(words["model_buffer"], right, got["buffers"], mistakes=mistakes)
 
 
-NUM_REPLICAS = Words(en="the number of replicas", zh="副本个数")
-REPLICA_OUTPUT = Words(en="the output of the replica", zh="副本的输出")
-MODEL_GRADIENT = Words(en="the gradient that reaches the model's {}", zh="传回模型 {} 的梯度")
-BUFFER = Words(en="the model's buffer {} after forward", zh="前向之后模型的 buffer {} ")
 REPLICATE = Task(
     key="02.replicate",
     signature="replicate(model, num_devices)",
     make_inputs=make_replicate,
     run_submission=run_replicate,
     judge=judge_replicate,
-    hints=LAB.hints(
-        "master_changed", "gradients_stay", "weights_shared", "buffers_shared", "buffers_lost", "module_shared"
-    ),
+    hints=LAB.hints("master_changed gradients_stay weights_shared buffers_shared buffers_lost module_shared"),
     runs_on="devices",
     variations=Variations(dtypes=("float64", "float32")),
     must_not_change=("model",),
@@ -289,17 +269,13 @@ def judge_one_step(
     case: dict[str, Any], pieces: Sequence[dict], right: StepResult, got: dict[str, Any]
 ) -> Iterator[Judgement]:
     size = len(case["x"])
-    yield from expect_tensors(STEP_GRADIENT.format("{}", size), right[0], got["gradients"])
-    yield from expect_tensors(STEP_WEIGHT.format("{}", size), right[1], got["weights"])
-    yield expect_tensor(LOSS.format(size), sum(piece["loss"] for piece in pieces) / size, got["loss"])
+    yield from expect_tensors(words["step_gradient"].format("{}", size), right[0], got["gradients"])
+    yield from expect_tensors(words["step_weight"].format("{}", size), right[1], got["weights"])
+    yield expect_tensor(words["loss_returned"].format(size), sum(piece["loss"] for piece in pieces) / size, got["loss"])
     rows = sorted(piece["rows"] for piece in pieces)
     mistakes = {"one_device": [size]} if rows != [size] else {}
-    yield expect_equal(ROWS.format(size), rows, got["rows"], mistakes=mistakes)
-    yield expect(
-        got["on_master"] <= 1,
-        f"{got['on_master']} pieces (batch of {size}) are computed with the model's own weights: only replica 0 may",
-        f"{got['on_master']} 份数据（batch 大小 {size}）用了模型自己的权重：只有副本 0 可以",
-    )
+    yield expect_equal(words["rows_computed"].format(size), rows, got["rows"], mistakes=mistakes)
+    yield expect(got["on_master"] <= 1, words["too_many_on_model"].format(got["on_master"], size))
 
 
 def is_step_mistake(key: str, results: Sequence[Mapping[str, Sequence[StepResult]]], outputs: Sequence[dict]) -> bool:
@@ -367,10 +343,6 @@ def updated(case: dict[str, Any], gradients: Named) -> Named:
     return {name: tensor - case["lr"] * gradients[name] for name, tensor in case["weights"].items()}
 
 
-STEP_GRADIENT = Words(en="the gradient of {} (batch of {})", zh="{} 的梯度（batch 大小 {}）")
-STEP_WEIGHT = Words(en="the parameter {} after the step (batch of {})", zh="更新后的参数 {}（batch 大小 {}）")
-LOSS = Words(en="the loss that is returned (batch of {})", zh="返回的 loss（batch 大小 {}）")
-ROWS = Words(en="the rows that the replicas compute on (batch of {})", zh="各副本计算的行数（batch 大小 {}）")
 STEP = Task(
     key="02.step",
     signature="train_step(model, optimizer, x, y, num_devices)",
@@ -378,14 +350,8 @@ STEP = Task(
     run_submission=run_step,
     judge=judge_step,
     hints=LAB.hints(
-        "not_cleared",
-        "cleared_after",
-        "gradients_never_back",
-        "divided_by_devices",
-        "divided_by_elements",
-        "mean_of_means",
-        "sum_for_mean",
-        "one_device",
+        "not_cleared cleared_after gradients_never_back divided_by_devices divided_by_elements",
+        "mean_of_means sum_for_mean one_device",
     ),
     runs_on="devices",
     variations=Variations(dtypes=("float64", "float32")),

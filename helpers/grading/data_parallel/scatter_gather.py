@@ -19,7 +19,8 @@ from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.data_parallel import LAB
 from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
-from helpers.learner.words import Words
+
+words = LAB.messages
 
 SplitRule = Callable[[Tensor, int], Sequence[Tensor]]  # a tensor and the number of devices -> its pieces
 
@@ -84,28 +85,23 @@ def judge_pieces(batch: Any, got: dict[str, Any], num_devices: int, mistakes: li
     size = num_rows(batch)
     if not isinstance(pieces, list):
         kind = str(pieces) if isinstance(pieces, str) else type(pieces).__name__
-        yield expect(False, f"scatter returns {kind}, expected a list", f"scatter 返回的是 {kind}，应为 list")
+        yield expect(False, words["no_list"].format(kind))
         return
-    en = f"a batch of {size} is cut into {len(pieces)} pieces, expected {len(right)}"
-    zh = f"{size} 个样本的 batch 被切成 {len(pieces)} 份，应为 {len(right)} 份"
-    yield expect(len(pieces) == len(right), en, zh, mistakes=mistakes)
+    message = words["num_pieces"].format(size, len(pieces), len(right))
+    yield expect(len(pieces) == len(right), message, mistakes=mistakes)
     for device, (expected, piece) in enumerate(zip(right, pieces, strict=False)):  # their number is judged above
         expected_leaves, leaves = leaves_of(expected), leaves_of(piece)
         for name, value in expected_leaves.items():
             compare = expect_tensor if isinstance(value, Tensor) else expect_equal
-            judgement = compare(PIECE.format(name, size), value, leaves.get(name), rank=device)
+            judgement = compare(words["piece"].format(name, size), value, leaves.get(name), rank=device)
             yield judgement if judgement.ok else replace(judgement, mistakes=tuple(mistakes))
     for device, structure in enumerate(got["structures"]):
-        yield expect_equal(STRUCTURE.format(size), structure_of(batch), structure, rank=device)
+        yield expect_equal(words["piece_structure"].format(size), structure_of(batch), structure, rank=device)
 
 
 def num_rows(batch: Any) -> int:
     """The number of examples, which all tensors of a batch have."""
     return next(len(leaf) for leaf in leaves_of(batch).values() if isinstance(leaf, Tensor))
-
-
-PIECE = Words(en="the piece of {} (batch of {})", zh="{} 的那一份（batch 大小 {}）")
-STRUCTURE = Words(en="what a piece is made of (batch of {})", zh="每一份的构成（batch 大小 {}）")
 
 
 def leaves_of(tree: Any, name: str = "batch") -> dict[str, Any]:
@@ -146,8 +142,6 @@ def is_split_by(rule: SplitRule, num_devices: int) -> Callable[[Any, Any], bool]
 
 
 # -- rules for splitting a tensor: the right one, and those of known mistakes ----------------------------------------
-
-
 def is_equal(a: Any, b: Any) -> bool:
     return a.equal(b) if isinstance(a, Tensor) and isinstance(b, Tensor) else type(a) is type(b) and a == b
 
@@ -247,28 +241,21 @@ def judge_gather(world: JudgedWorld) -> Iterator[Judgement]:
     outputs = [SLOPE * output for output in inputs["outputs"]]
     sizes, rows = [output.nbytes for output in outputs], [len(output) for output in outputs]
     other_devices = range(1, len(outputs))
-    yield expect_tensor(GATHERED, torch.cat(outputs), got["gathered"])
+    yield expect_tensor(words["gathered_output"], torch.cat(outputs), got["gathered"])
     forward, backward = [[i, 0, sizes[i]] for i in other_devices], [[0, i, sizes[i]] for i in other_devices]
-    yield expect(
-        got["forward"] == forward,
-        f"what crosses in forward is {routes(got['forward'])}, expected {routes(forward)}",
-        f"前向中跨设备的是 {routes(got['forward'])}，应为 {routes(forward)}",
-        mistakes=["never_crosses"] if not got["forward"] else [],
-    )
+    message = words["crosses_in_forward"].format(routes(got["forward"]), routes(forward))
+    yield expect(got["forward"] == forward, message, mistakes=["never_crosses"] if not got["forward"] else [])
     gradient = SLOPE * inputs["gradient"].expand(sum(rows), outputs[0].shape[1])
     judgements = []
     for device, (right, gradient_got) in enumerate(zip(gradient.split(rows), got["gradients"], strict=True)):
         mistakes = {"gather_detaches": [] if got["has_function"] else None, "gradient_divided": right / len(outputs)}
-        what = OUTPUT_GRADIENT.format(device)
+        what = words["output_gradient"].format(device)
         judgements.append(expect_tensor(what, right, gradient_got, rank=device, mistakes=mistakes))
     yield from judgements
     only_crossing_is_missing = got["forward"] and all(judgement.ok for judgement in judgements)
-    yield expect(
-        got["backward"] == backward,
-        f"what crosses in backward is {routes(got['backward'])}, expected {routes(backward)}",
-        f"反向中跨设备的是 {routes(got['backward'])}，应为 {routes(backward)}",
-        mistakes=["gradient_stays"] if not got["backward"] and only_crossing_is_missing else [],
-    )
+    known = ["gradient_stays"] if not got["backward"] and only_crossing_is_missing else []
+    message = words["crosses_in_backward"].format(routes(got["backward"]), routes(backward))
+    yield expect(got["backward"] == backward, message, mistakes=known)
 
 
 def routes(copies: Sequence[Sequence[int]]) -> str:
@@ -281,15 +268,13 @@ def recognise_gather(failure: RunFailure) -> list[str]:
     return ["whole_gradient"] if "returned an invalid gradient" in failure.text else []
 
 
-GATHERED = Words(en="the gathered output", zh="汇总的输出")
-OUTPUT_GRADIENT = Words(en="the gradient of output {}", zh="第 {} 份输出的梯度")
 GATHER = Task(
     key="02.gather",
     signature="gather(outputs, send)",
     make_inputs=make_gather,
     run_submission=run_gather,
     judge=judge_gather,
-    hints=LAB.hints("never_crosses", "gather_detaches", "gradient_stays", "gradient_divided", "whole_gradient"),
+    hints=LAB.hints("never_crosses gather_detaches gradient_stays gradient_divided whole_gradient"),
     recognise_failure=recognise_gather,
     runs_on="devices",
     variations=Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), min_cases=3),

@@ -8,6 +8,7 @@ communication.py   03.buckets     few messages instead of one per gradient
                    03.rehearsed   a step that runs on gloo, made ready for NCCL
 sampler.py         03.sampler     which examples a rank sees in each epoch
 hints.yaml         what a learner is told about each known mistake
+messages.yaml      what its judges say besides: names of values, and sentences about what is wrong
 """
 
 from helpers.grading.registry import Lab

@@ -21,8 +21,6 @@ from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.ddp import LAB
 from helpers.grading.ddp.gradients import (
     DTYPES_AND_LAYOUTS,
-    GRADIENT,
-    PARAMETER,
     STEP_GRADIENTS,
     NamedTensors,
     expect_frozen_without_gradient,
@@ -49,13 +47,11 @@ from helpers.ranks.nccl import NcclVerdict, replay
 from helpers.ranks.nccl.rank_rules import record_journal
 from helpers.records import CommEvent
 
-words = book("nccl")
+words = LAB.messages
+nccl_words = book("nccl")
+
 
 # -- 03.buckets ------------------------------------------------------------------------------------------------------
-BYTES_SENT = Words(en="the bytes of the all-reduces, in order", zh="各次 all-reduce 的字节数（按顺序）")
-NUMBERED = Words(en="gradients[{}]", zh="gradients[{}] ")
-
-
 def make_buckets(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws small tensors again and again, until every known mistake gives other buckets than the rest.
 
@@ -138,13 +134,8 @@ def judge_buckets(world: JudgedWorld) -> Iterator[Judgement]:
         mistakes = {"sum_for_mean": total, "divided_twice": scaled(total, world.size**-2)}
         if all(is_close(local[name], output["gradients"].get(name)) for name in local):
             mistakes["own_gradient"] = local  # named only where every gradient is as it was before the call
-        yield from expect_tensors(NUMBERED, mean, output["gradients"], rank=rank, mistakes=mistakes)
-        yield expect(
-            output["is_list_unchanged"],
-            "the list `gradients` holds other tensors afterwards, and the caller keeps it",
-            "列表 `gradients` 里换成了别的张量，而调用者之后还要用它",
-            rank=rank,
-        )
+        yield from expect_tensors(words["numbered_gradient"], mean, output["gradients"], rank=rank, mistakes=mistakes)
+        yield expect(output["is_list_unchanged"], words["list_holds_others"], rank=rank)
 
 
 def judge_bucket_sizes(world: JudgedWorld) -> Iterator[Judgement]:
@@ -155,7 +146,7 @@ def judge_bucket_sizes(world: JudgedWorld) -> Iterator[Judgement]:
     for rank, log in enumerate(world.logs):
         sent = [event.payload_bytes for event in log.events if event.op == "all_reduce"]
         mistakes = {key: sent for key, several in wrong.items() if sent in several}
-        yield expect_equal(BYTES_SENT, right, sent, rank=rank, mistakes=mistakes)
+        yield expect_equal(words["bytes_sent"], right, sent, rank=rank, mistakes=mistakes)
 
 
 BUCKETS = Task(
@@ -165,16 +156,8 @@ BUCKETS = Task(
     run_submission=run_buckets,
     judge=judge_buckets,
     hints=LAB.hints(
-        "last_bucket_dropped",
-        "elements_for_bytes",
-        "fixed_bytes",
-        "full_above_cap",
-        "closes_early",
-        "one_message_each",
-        "one_bucket",
-        "sum_for_mean",
-        "divided_twice",
-        "own_gradient",
+        "last_bucket_dropped elements_for_bytes fixed_bytes full_above_cap closes_early one_message_each",
+        "one_bucket sum_for_mean divided_twice own_gradient",
     ),
     variations=Variations(
         sizes=("uneven", "full"), dtypes=("float64", "float32", "bfloat16"), layouts=("contiguous", "transposed")
@@ -225,11 +208,7 @@ def run_overlap(submitted, inputs: dict[str, Any], context: RankContext) -> Iter
 def judge_overlap(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects messages during backward, the mean gradients after `finish`, and each gradient sent once per step."""
     kinds = [output["finish"] for output in world.outputs]
-    yield expect(
-        kinds == ["callable"] * world.size,
-        f"overlap_gradients returns {kinds[0]}, expected a function to call after backward",
-        f"overlap_gradients 返回了 {kinds[0]}，应返回一个在反向传播之后调用的函数",
-    )
+    yield expect(kinds == ["callable"] * world.size, words["no_function_returned"].format(kinds[0]))
     if kinds != ["callable"] * world.size:
         return
     yield from judge_event_order(world)
@@ -243,20 +222,11 @@ def judge_event_order(world: JudgedWorld) -> Iterator[Judgement]:
     for rank in range(world.size):
         for events, gradients, backward_end, finish_end in steps_of(world, rank):
             is_after_backward = bool(events) and all(event.start > backward_end for event in events)
-            yield expect(
-                any(event.start < gradients[-1] for event in events),
-                "no all-reduce is sent before the last gradient is there, so nothing overlaps",
-                "最后一个梯度算完才发出第一个 all-reduce，没有任何重叠",
-                rank=rank,
-                mistakes=["after_backward"] if is_after_backward else [],
-            )
-            yield expect(
-                all(event.end < finish_end for event in events),
-                "finish() returns before the all-reduces are complete",
-                "all-reduce 还没完成，finish() 就返回了",
-                rank=rank,
-                mistakes=["not_finished"],
-            )
+            mistakes = ["after_backward"] if is_after_backward else []
+            message = words["nothing_overlaps"]
+            yield expect(any(event.start < gradients[-1] for event in events), message, rank=rank, mistakes=mistakes)
+            message = words["finish_returns_early"]
+            yield expect(all(event.end < finish_end for event in events), message, rank=rank, mistakes=["not_finished"])
 
 
 def steps_of(world: JudgedWorld, rank: int) -> Iterator[tuple[list[CommEvent], list[float], float, float]]:
@@ -293,7 +263,7 @@ def judge_overlapped_gradients(world: JudgedWorld) -> Iterator[Judgement]:
             yield from judgements
             yield expect_frozen_without_gradient(world.inputs[rank], got, rank)
         summed = {"parameter_for_gradient": [scaled(weights, n), scaled(weights, n**2)]}  # after one step, after two
-        yield from expect_tensors(PARAMETER, weights, output["weights"], rank=rank, mistakes=summed)
+        yield from expect_tensors(words["parameter"], weights, output["weights"], rank=rank, mistakes=summed)
 
 
 def means_divided_early(local: Sequence[NamedTensors]) -> list[dict[str, Tensor]]:
@@ -330,14 +300,8 @@ OVERLAP = Task(
     judge=judge_overlap,
     recognise_failure=recognise_overlap,
     hints=LAB.hints(
-        "after_backward",
-        "waits_in_hook",
-        "parameter_for_gradient",
-        "not_finished",
-        "works_kept",
-        "sum_for_mean",
-        "divided_twice",
-        "hook_on_frozen",
+        "after_backward waits_in_hook parameter_for_gradient not_finished works_kept sum_for_mean",
+        "divided_twice hook_on_frozen",
     ),
     variations=DTYPES_AND_LAYOUTS,
 )
@@ -347,9 +311,6 @@ OVERLAP = Task(
 # The ranks run over gloo. During the learner's call NCCL's rules are in force: what NCCL refuses raises an error, and a
 # journal of all other calls comes back. `replay` plays the journals by NCCL's rules and says who would wait for ever.
 LARGE_ERROR = 9.0  # a squared error above this is large, as the lab's text says
-TOTAL = Words(en="the sum of the errors", zh="误差之和")
-FLAG = Words(en="whether any rank has a large error", zh="是否有 rank 的误差过大")
-VERDICT = Words(en="it {}: {}", zh="{}：{}")
 # The hint that gives the same advice as a cure of the replay, and the words of the error that each hint explains.
 HINT_FOR_CURE = {"messages": "circle", "first_use": "circle", "half_batched": "half_batched", "tags": "tags_kept"}
 REFUSALS = {"strided": "Tensors must be contiguous", "bitwise_flag": r"ReduceOp\.B", "any_source": "recvAnysource"}
@@ -391,11 +352,11 @@ def judge_rehearsed(world: JudgedWorld) -> Iterator[Judgement]:
     for rank, output in enumerate(world.outputs):
         returned = output["returned"] if isinstance(output["returned"], list) else []
         got_total, got_flag = returned if len(returned) == 2 else (None, None)
-        yield from expect_tensors(GRADIENT, right, output["gradients"], rank=rank, mistakes=wrong)
+        yield from expect_tensors(words["gradient"], right, output["gradients"], rank=rank, mistakes=wrong)
         total, large = as_scalar(got_total, totals.dtype), as_scalar(got_flag, torch.bool)
-        yield expect_tensor(TOTAL, totals.sum(), total, rank=rank, mistakes={"own_sum": totals[rank]})
+        yield expect_tensor(words["sum_of_errors"], totals.sum(), total, rank=rank, mistakes={"own_sum": totals[rank]})
         large = large.item() if isinstance(large, Tensor) else large
-        yield expect_equal(FLAG, flag, large, rank=rank, mistakes={"large_on_one": not flag})
+        yield expect_equal(words["large_error_flag"], flag, large, rank=rank, mistakes={"large_on_one": not flag})
 
 
 def step_in_one_process(world: JudgedWorld, *, is_exchanged: bool = False) -> tuple[dict[str, Tensor], Tensor, bool]:
@@ -424,9 +385,11 @@ def as_scalar(value: Any, dtype: torch.dtype) -> Any:
 
 def judgement_for(verdict: NcclVerdict) -> Judgement:
     """The verdict in its own words, followed by its cure where no hint of this task gives the same advice."""
-    hints = tuple(hint for cure, hint in HINT_FOR_CURE.items() if verdict.cure == words[f"cure.{cure}"])
+    hints = tuple(hint for cure, hint in HINT_FOR_CURE.items() if verdict.cure == nccl_words[f"cure.{cure}"])
     text = verdict.words if hints else Words.of("\n  ").join([verdict.words, verdict.cure])
-    return Judgement(ok=False, message=VERDICT.format(words[f"kind.{verdict.kind}"], text), mistakes=hints)
+    return Judgement(
+        ok=False, message=words["nccl_verdict"].format(nccl_words[f"kind.{verdict.kind}"], text), mistakes=hints
+    )
 
 
 def recognise_rehearsed(failure: RunFailure) -> list[str]:
@@ -442,7 +405,7 @@ REHEARSED = Task(
     run_submission=run_rehearsed,
     judge=judge_rehearsed,
     recognise_failure=recognise_rehearsed,
-    hints=LAB.hints(*REFUSALS, *HINT_FOR_CURE.values(), "edges_exchanged", "sum_for_mean", "own_sum", "large_on_one"),
+    hints=LAB.hints(*REFUSALS, *HINT_FOR_CURE.values(), "edges_exchanged sum_for_mean own_sum large_on_one"),
     world_sizes=(2, 3, 4),
     variations=Variations(dtypes=("float64", "float32")),
     must_not_change=("x", "y"),

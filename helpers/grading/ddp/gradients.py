@@ -18,14 +18,13 @@ from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.ddp import LAB
 from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensors, is_close
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task, recognise_errors
 from helpers.learner.words import Words
 
-GRADIENT = Words(en="the gradient of {}", zh="{} 的梯度")
+words = LAB.messages
+
 STEP_GRADIENTS = [Words(en=f"the gradient of {{}} in step {n}", zh=f"第 {n} 步中 {{}} 的梯度") for n in (1, 2)]
 STEP_PARAMETERS = [Words(en=f"the parameter {{}} after step {n}", zh=f"第 {n} 步后的参数 {{}} ") for n in (1, 2)]
-PARAMETER = Words(en="the parameter {}", zh="参数 {} ")
-BUFFER = Words(en="the buffer {}", zh="buffer {} ")
 DTYPES_AND_LAYOUTS = Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"))
 NamedTensors = Mapping[str, Tensor]
 Counts = list[list[int]]  # the number of examples in counts[rank][micro-batch]
@@ -77,12 +76,7 @@ def without_frozen(tensors: NamedTensors, inputs: Mapping[str, Any]) -> dict[str
 
 def expect_frozen_without_gradient(inputs: Mapping[str, Any], gradients: Mapping[str, Any], rank: int) -> Judgement:
     """Expects that the `.grad` of the frozen parameter is still None."""
-    return expect_equal(GRADIENT.format(inputs["frozen"]), None, gradients.get(inputs["frozen"]), rank=rank)
-
-
-def recognise_frozen(failure: RunFailure) -> list[str]:
-    """An exception about None means that the answer used the gradient of the frozen parameter, which has none."""
-    return ["gradient_missing"] if failure.kind == "exception" and "NoneType" in failure.text else []
+    return expect_equal(words["gradient"].format(inputs["frozen"]), None, gradients.get(inputs["frozen"]), rank=rank)
 
 
 # -- 03.start --------------------------------------------------------------------------------------------------------
@@ -135,26 +129,22 @@ def judge_start(world: JudgedWorld) -> Iterator[Judgement]:
     for rank, (inputs, output) in enumerate(zip(world.inputs, world.outputs, strict=True)):
         yield expect_same_objects(output["replaced"], rank)
         got, mistakes = output["tensors"], {"averaged_at_start": mean}
-        parameters = list(expect_tensors(PARAMETER, rank_0["parameters"], got, rank=rank, mistakes=mistakes))
+        parameters = list(expect_tensors(words["parameter"], rank_0["parameters"], got, rank=rank, mistakes=mistakes))
         yield from parameters
         unsaved = {UNSAVED: inputs["buffers"][UNSAVED]}
         wrong = {"unsaved_forgotten": rank_0["buffers"] | unsaved, "buffers_forgotten": inputs["buffers"]}
         # Both mistakes leave the same unsaved buffer, so one is named only where it explains the whole model.
-        judged = {key: [*parameters, *expect_tensors(BUFFER, buffers, got)] for key, buffers in wrong.items()}
+        judged = {key: [*parameters, *expect_tensors(words["buffer"], buffers, got)] for key, buffers in wrong.items()}
         mistakes = {key: wrong[key] for key, judgements in judged.items() if all(one.ok for one in judgements)}
-        yield from expect_tensors(BUFFER, rank_0["buffers"], got, rank=rank, mistakes=mistakes)
-        yield expect_equal(FROZEN, [FROZEN_PARAMETER], output["frozen"], rank=rank)
-
-
-FROZEN = Words(en="the list of frozen parameters", zh="冻结参数的列表")
-REPLACED = Words(
-    en="{} is another tensor now, expected the same one with new values", zh="{} 换成了另一个张量，应原地改写"
-)
+        yield from expect_tensors(words["buffer"], rank_0["buffers"], got, rank=rank, mistakes=mistakes)
+        yield expect_equal(words["frozen_parameters"], [FROZEN_PARAMETER], output["frozen"], rank=rank)
 
 
 def expect_same_objects(replaced: Sequence[str], rank: int) -> Judgement:
     """Expects that the model has its old tensors with new values; `replaced` names those that are other objects now."""
-    return Judgement(ok=not replaced, message=REPLACED.format(replaced[0] if replaced else ""), rank=rank)
+    return Judgement(
+        ok=not replaced, message=words["parameter_replaced"].format(replaced[0] if replaced else ""), rank=rank
+    )
 
 
 def recognise_start(failure: RunFailure) -> list[str]:
@@ -170,7 +160,7 @@ START = Task(
     run_submission=run_start,
     judge=judge_start,
     recognise_failure=recognise_start,
-    hints=LAB.hints("unsaved_forgotten", "buffers_forgotten", "averaged_at_start", "own_root"),
+    hints=LAB.hints("unsaved_forgotten buffers_forgotten averaged_at_start own_root"),
     variations=DTYPES_AND_LAYOUTS,
 )
 
@@ -215,9 +205,11 @@ def judge_average(world: JudgedWorld) -> Iterator[Judgement]:
         local = without_frozen(inputs["gradients"], inputs)
         if all(is_close(tensor, output["gradients"].get(name)) for name, tensor in local.items()):
             mistakes["own_gradient"] = local  # named only where every gradient is as it was before the call
-        yield from expect_tensors(GRADIENT, mean, output["gradients"], rank=rank, mistakes=mistakes)
+        yield from expect_tensors(words["gradient"], mean, output["gradients"], rank=rank, mistakes=mistakes)
         yield expect_frozen_without_gradient(inputs, output["gradients"], rank)
-        yield from expect_tensors(PARAMETER, inputs["weights"], output["weights"], rank=rank, mistakes=averaged_weights)
+        yield from expect_tensors(
+            words["parameter"], inputs["weights"], output["weights"], rank=rank, mistakes=averaged_weights
+        )
 
 
 AVERAGE = Task(
@@ -226,10 +218,8 @@ AVERAGE = Task(
     make_inputs=make_average,
     run_submission=run_average,
     judge=judge_average,
-    recognise_failure=recognise_frozen,
-    hints=LAB.hints(
-        "divided_twice", "sum_for_mean", "wrong_divisor", "own_gradient", "averages_weights", "gradient_missing"
-    ),
+    recognise_failure=recognise_errors({"NoneType": "gradient_missing"}),
+    hints=LAB.hints("divided_twice sum_for_mean wrong_divisor own_gradient averages_weights gradient_missing"),
     variations=DTYPES_AND_LAYOUTS,
 )
 
@@ -321,13 +311,9 @@ def judge_traffic(world: JudgedWorld) -> Iterator[Judgement]:
     for rank, log in enumerate(world.logs):
         sent = log.payload_bytes()
         is_per_micro_batch = per_micro_batch <= sent <= per_micro_batch + NUM_STEPS * COUNT_BYTES * MAX_MICRO_BATCHES
-        yield expect(
-            once <= sent <= once + NUM_STEPS * COUNT_BYTES,
-            f"it sends {sent:,} bytes in {NUM_STEPS} steps, expected {once:,} and a few for counts",
-            f"{NUM_STEPS} 步共传输 {sent:,} 字节，应为 {once:,} 字节再加少量计数",
-            rank=rank,
-            mistakes=["sends_every_micro_batch"] if is_per_micro_batch else [],
-        )
+        mistakes = ["sends_every_micro_batch"] if is_per_micro_batch else []
+        message = words["more_than_counts_sent"].format(sent, NUM_STEPS, once)
+        yield expect(once <= sent <= once + NUM_STEPS * COUNT_BYTES, message, rank=rank, mistakes=mistakes)
 
 
 def micro_gradients(inputs: Mapping[str, Any], weights: NamedTensors, step: int) -> list[dict[str, Tensor]]:
@@ -395,18 +381,10 @@ ACCUMULATE = Task(
     make_inputs=make_accumulate,
     run_submission=run_accumulate,
     judge=judge_accumulate,
-    recognise_failure=recognise_frozen,
+    recognise_failure=recognise_errors({"NoneType": "gradient_missing"}),
     hints=LAB.hints(
-        "reduction_after_step",
-        "last_micro_batch_only",
-        "not_cleared",
-        "mean_of_means",
-        "rank_mean",
-        "own_count",
-        "sum_for_mean",
-        "divided_by_ranks_too",
-        "sends_every_micro_batch",
-        "gradient_missing",
+        "reduction_after_step last_micro_batch_only not_cleared mean_of_means rank_mean own_count",
+        "sum_for_mean divided_by_ranks_too sends_every_micro_batch gradient_missing",
     ),
     variations=Variations(sizes=("uneven", "some_empty", "one_each"), dtypes=("float64", "float32")),
     must_not_change=("micro_batches",),

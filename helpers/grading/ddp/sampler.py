@@ -17,7 +17,8 @@ from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.ddp import LAB
 from helpers.grading.kit.comparisons import expect, expect_equal, expect_only
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
-from helpers.learner.words import Words
+
+words = LAB.messages
 
 NUM_EPOCHS = 3
 MANY = 24  # examples per rank: two shuffles of so many do not give the same order by chance
@@ -78,11 +79,6 @@ def judge_sampler(world: JudgedWorld) -> Iterator[Judgement]:
 
 
 # -- the same epoch once more ----------------------------------------------------------------------------------------
-FIRST = Words(en="the order before set_epoch", zh="调用 set_epoch 之前的顺序")
-TWICE = Words(en="the second pass through the same epoch", zh="同一个 epoch 的第二次遍历")
-AGAIN = Words(en="the order of epoch 1, when it is set again", zh="再次设为 epoch 1 时的顺序")
-
-
 def judge_repeats(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the same order whenever an epoch is repeated, and the order of epoch 0 before set_epoch is called."""
     # If samplers share their epoch, sampler 0 had in each turn the epoch of the last sampler, which is two further. So
@@ -92,8 +88,14 @@ def judge_repeats(world: JudgedWorld) -> Iterator[Judgement]:
     is_few = world.inputs[0]["num_examples"] < MANY
     for rank, output in enumerate(world.outputs):
         orders = output["orders"]
-        pairs = [(FIRST, of_seed["0"], first) for of_seed, first in zip(orders, output["first"], strict=True)]
-        pairs += [(TWICE, orders[0][str(NUM_EPOCHS - 1)], output["twice"]), (AGAIN, orders[0]["1"], output["again"])]
+        pairs = [
+            (words["order_before_set_epoch"], of_seed["0"], first)
+            for of_seed, first in zip(orders, output["first"], strict=True)
+        ]
+        pairs += [
+            (words["second_pass"], orders[0][str(NUM_EPOCHS - 1)], output["twice"]),
+            (words["order_of_epoch_1_again"], orders[0]["1"], output["again"]),
+        ]
         is_always_new = all(expected != got for _, expected, got in pairs)
         mistakes = ["epoch_of_another"] if is_shared or is_few else []
         mistakes += ["not_seeded"] if is_always_new or is_few else []
@@ -102,10 +104,6 @@ def judge_repeats(world: JudgedWorld) -> Iterator[Judgement]:
 
 
 # -- the shares of an epoch ------------------------------------------------------------------------------------------
-LENGTH = Words(en="the number of indices", zh="下标个数")
-LEN = Words(en="len(sampler)", zh="len(sampler) ")
-
-
 def judge_lengths(world: JudgedWorld, shares: dict[tuple[int, int], Shares]) -> Iterator[Judgement]:
     """Expects shares of the smallest length that is enough, and `len` to return it."""
     num_examples = world.inputs[0]["num_examples"]
@@ -113,9 +111,9 @@ def judge_lengths(world: JudgedWorld, shares: dict[tuple[int, int], Shares]) -> 
     short = {"unequal_shares" if len(set(map(len, first))) > 1 else "tail_dropped": num_examples // world.size}
     for rank, output in enumerate(world.outputs):
         real_lengths = [len(of_ranks[rank]) for of_ranks in shares.values()]
-        for what, lengths in ((LENGTH, real_lengths), (LEN, output["lengths"])):
+        for what, lengths in ((words["num_indices"], real_lengths), (words["len_of_sampler"], output["lengths"])):
             wrong = next((one for one in lengths if one != length), length)
-            yield expect_equal(what, length, wrong, rank=rank, mistakes=short if what is LENGTH else {})
+            yield expect_equal(what, length, wrong, rank=rank, mistakes=short if what is words["num_indices"] else {})
 
 
 def judge_coverage(
@@ -135,19 +133,10 @@ def judge_coverage(
         if all(len(share) == length for share in of_ranks) and not invalid and (missing or is_few):
             mistakes += ["ranks_shuffle_apart"] if is_repeatable and (is_few or has_two_orders(of_ranks)) else []
             mistakes += ["not_seeded"] if is_few or not is_repeatable else []
-        yield expect(
-            not missing,
-            f"{len(missing)} of {num_examples} examples are seen by no rank in epoch {epoch}",
-            f"epoch {epoch} 中 {num_examples} 个样本有 {len(missing)} 个没有被任何 rank 看到",
-            mistakes=mistakes,
-        )
+        message = words["examples_never_seen"].format(len(missing), num_examples, epoch)
+        yield expect(not missing, message, mistakes=mistakes)
         spread = max(counts.values(), default=0) - min(counts.values(), default=0)
-        yield expect(
-            not invalid and spread <= 1,
-            f"some index of epoch {epoch} does not exist, or comes {spread} times more often than another",
-            f"epoch {epoch} 中有不存在的下标，或某个下标比别的多出现 {spread} 次",
-            mistakes=mistakes,
-        )
+        yield expect(not invalid and spread <= 1, words["wrong_indices"].format(epoch, spread), mistakes=mistakes)
 
 
 def has_two_orders(shares: Shares) -> bool:
@@ -164,35 +153,22 @@ def judge_orders(world: JudgedWorld, shares: dict[tuple[int, int], Shares]) -> I
     # A share in ascending order may descend once, where the examples that fill the last share begin.
     is_ascending = {key: all(num_descents(share) <= 1 for share in of_ranks) for key, of_ranks in shares.items()}
     is_never_shuffled = all(is_ascending.values())
-    yield expect(
-        not is_ascending[0, 0],
-        f"with seed {seeds[0]}, every share of epoch 0 is in order",
-        f"seed 为 {seeds[0]} 时，epoch 0 中每个 rank 的下标都是顺序排列的",
-        mistakes=["not_shuffled"] if is_never_shuffled else [],
-    )
+    mistakes = ["not_shuffled"] if is_never_shuffled else []
+    yield expect(not is_ascending[0, 0], words["share_in_order"].format(seeds[0]), mistakes=mistakes)
     is_epoch_ignored = all(epochs.count(epochs[0]) == NUM_EPOCHS for epochs in by_seed)
     for seed, epochs in zip(seeds, by_seed, strict=True):
         is_one_order = epochs.count(epochs[0]) == NUM_EPOCHS
-        yield expect(
-            len(set(map(str, epochs))) == NUM_EPOCHS,
-            f"with seed {seed}, epochs 0, 1 and 2 give {'the same order' if is_one_order else 'two equal orders'}",
-            f"seed 为 {seed} 时，epoch 0、1、2 {'的顺序都一样' if is_one_order else '中有两个顺序相同'}",
-            mistakes=["not_shuffled"] if is_never_shuffled else ["epoch_ignored"] if is_epoch_ignored else [],
-        )
+        mistakes = ["not_shuffled"] if is_never_shuffled else ["epoch_ignored"] if is_epoch_ignored else []
+        message = words["one_order" if is_one_order else "two_equal_orders"].format(seed)
+        yield expect(len(set(map(str, epochs))) == NUM_EPOCHS, message, mistakes=mistakes)
     is_seed_ignored = all(epochs == by_seed[0] for epochs in by_seed)
-    yield expect(
-        all(a != b for a, b in pairwise(epochs[0] for epochs in by_seed)),
-        "in epoch 0 another seed gives the same order",
-        "在 epoch 0 中，换一个 seed，顺序却相同",
-        mistakes=["not_shuffled"] if is_never_shuffled else ["seed_ignored"] if is_seed_ignored else [],
-    )
+    mistakes = ["not_shuffled"] if is_never_shuffled else ["seed_ignored"] if is_seed_ignored else []
+    message = words["seed_without_effect"]
+    yield expect(all(a != b for a, b in pairwise(epochs[0] for epochs in by_seed)), message, mistakes=mistakes)
     same_sets = [rank for rank in range(world.size) if all(has_one_set(epochs, rank) for epochs in by_seed)]
-    yield expect(
-        world.size == 1 or is_never_shuffled or is_epoch_ignored or not same_sets,
-        f"rank {same_sets[0] if same_sets else 0} sees the same examples in every epoch",
-        f"rank {same_sets[0] if same_sets else 0} 在每个 epoch 看到的都是同一批样本",
-        mistakes=["shuffled_within"],
-    )
+    mistakes = ["shuffled_within"]
+    message = words["same_examples"].format(same_sets[0] if same_sets else 0)
+    yield expect(world.size == 1 or is_never_shuffled or is_epoch_ignored or not same_sets, message, mistakes=mistakes)
 
 
 def has_one_set(epochs: Sequence[Shares], rank: int) -> bool:
@@ -212,15 +188,8 @@ SAMPLER = Task(
     run_submission=run_sampler,
     judge=judge_sampler,
     hints=LAB.hints(
-        "not_shuffled",
-        "epoch_ignored",
-        "seed_ignored",
-        "shuffled_within",
-        "epoch_of_another",
-        "not_seeded",
-        "ranks_shuffle_apart",
-        "tail_dropped",
-        "unequal_shares",
+        "not_shuffled epoch_ignored seed_ignored shuffled_within epoch_of_another not_seeded",
+        "ranks_shuffle_apart tail_dropped unequal_shares",
     ),
     variations=Variations(sizes=("uneven", "even", "few")),
 )

@@ -20,6 +20,8 @@ from helpers.grading.kit import answers
 from helpers.grading.task import RankContext
 from helpers.learner.words import Words
 
+words = LAB.messages
+
 # -- 12.resume -------------------------------------------------------------------------------------------------------
 NUM_EPOCHS = 4  # whose orders are drawn; few enough to be shown, and later epochs repeat them
 TrainingState = dict[str, int]
@@ -191,10 +193,7 @@ WRONG_PARTS: dict[str, list[Callable[..., ReadPart]]] = {
 RESHARD = answers.question_task(
     "12.reshard",
     "own_part(pieces, total, rank, ranks, read)",
-    [
-        Words(en="the list of elements of this rank", zh="本 rank 的元素"),
-        Words(en="the number of elements read", zh="读取个数"),
-    ],
+    [words["elements_of_rank"], words["num_elements_read"]],
     read_part,
     WRONG_PARTS,
     make_inputs=make_reshard,

@@ -20,6 +20,8 @@ from helpers.grading.kit.comparisons import expect
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 
+words = LAB.messages
+
 # -- 12.save: a simulated disk ---------------------------------------------------------------------------------------
 MAX_OPERATIONS = 200  # an answer that needs more writes byte by byte, or in an endless loop
 
@@ -160,13 +162,6 @@ class Disk:
 # -- 12.save: the task -----------------------------------------------------------------------------------------------
 SaveCase = Mapping[str, Any]  # the files in the beginning, the name of the checkpoint, its new data
 ON_GOOD_DISK = Words.of("")
-ON_FULL_DISK = Words(en="on a disk that is full from operation {} on, ", zh="磁盘从第 {} 个操作起已满，")
-# What must be there after a crash, by whether tell() had been called; and how a message names the crash.
-EXPECTED = {
-    True: ("the new checkpoint", "新的检查点"),
-    False: ("the old checkpoint or the new one", "旧的或新的检查点"),
-}
-CRASHES = {"after_kill": ("a kill", "进程被杀死"), "after_power_cut": ("a power cut", "断电")}
 
 
 def make_save(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -215,56 +210,45 @@ def judge_save(world: JudgedWorld) -> Iterator[Judgement]:
         yield from judge_crashes(case, good)
         yield from judge_end(case, good)
         for operation, outcome in enumerate(on_full, start=1):
-            prefix = ON_FULL_DISK.format(operation)
-            yield from judge_crashes(case, outcome, prefix)
+            disk = words["on_full_disk"].format(operation)
+            yield from judge_crashes(case, outcome, disk)
             # A full disk must show: by OSError, unless the checkpoint was complete before.
             is_shown = outcome["raised"] or outcome["told"]
-            en, zh = f"{prefix.en}save returns without OSError", f"{prefix.zh}save 却没有抛出 OSError"
-            yield expect(is_shown, en, zh)
+            yield expect(is_shown, words["no_error"].format(disk))
 
 
-def judge_crashes(case: SaveCase, outcome: Mapping[str, Any], prefix: Words = ON_GOOD_DISK) -> Iterator[Judgement]:
+def judge_crashes(case: SaveCase, outcome: Mapping[str, Any], disk: Words = ON_GOOD_DISK) -> Iterator[Judgement]:
     """A crash after any operation leaves the old or the new checkpoint; after tell() it leaves the new one."""
     old, new = case["files"].get(case["name"]), case["data"]
     mistakes = [outcome["mistake"]] if outcome["mistake"] else []
     for number, crash in enumerate(outcome["crashes"], start=1):
         allowed = (new,) if crash["told"] else (new, old)
-        expected = EXPECTED[crash["told"]]
-        for kind, (en, zh) in CRASHES.items():
+        expected = words["new_checkpoint" if crash["told"] else "old_or_new_checkpoint"]
+        for kind in ("after_kill", "after_power_cut"):
             left = crash[kind] if kind == "after_power_cut" else [crash[kind]]
             wrong = next((text for text in left if text not in allowed), new)
-            yield expect(
-                wrong in allowed,
-                f"{prefix.en}{en} after operation {number}, {crash['operation']}, "
-                f"leaves {case['name']!r} {content_text(wrong)[0]}, expected {expected[0]}",
-                f"{prefix.zh}在第 {number} 个操作 {crash['operation']} 之后{zh}，"
-                f"留下的 {case['name']!r} {content_text(wrong)[1]}，应为{expected[1]}",
-                mistakes=mistakes,
-            )
+            where = {"disk": disk, "crash": words[kind], "number": number, "operation": crash["operation"]}
+            what = {"name": case["name"], "content": content_text(wrong), "expected": expected}
+            yield expect(wrong in allowed, words["left_by_crash"].format(**where, **what), mistakes=mistakes)
 
 
-def content_text(left: str | None) -> tuple[str, str]:
-    """How a message describes what is left of the file, in English and Chinese. None: no file."""
+def content_text(left: str | None) -> Words:
+    """How a message describes what is left of the file. None: no file."""
     if left is None:
-        return "missing", "不存在"
-    return (f"with the {len(left)} bytes {left!r}", f"有 {len(left)} 个字节 {left!r}") if left else ("empty", "是空的")
+        return words["is_missing"]
+    return words["has_bytes"].format(len(left), left) if left else words["is_empty"]
 
 
 def judge_end(case: SaveCase, outcome: Mapping[str, Any]) -> Iterator[Judgement]:
     """At the end the new checkpoint is there, the others were told, and nothing else has changed."""
     got, mistakes = outcome["files"].get(case["name"]), [outcome["mistake"]] if outcome["mistake"] else []
-    en, zh = content_text(got)
-    yield expect(
-        got == case["data"],
-        f"save leaves {case['name']!r} {en}, expected {case['data']!r}",
-        f"save 留下的 {case['name']!r} {zh}，应为 {case['data']!r}",
-        mistakes=mistakes,
-    )
-    yield expect(outcome["told"], "save never calls tell()", "save 从未调用 tell()")
+    message = words["left_by_save"].format(case["name"], content_text(got), case["data"])
+    yield expect(got == case["data"], message, mistakes=mistakes)
+    yield expect(outcome["told"], words["never_told"])
     new_files = sorted(set(outcome["files"]) - set(case["files"]) - {case["name"]})
-    yield expect(not new_files, f"save leaves {new_files} behind", f"save 留下了 {new_files}")
+    yield expect(not new_files, words["files_left"].format(new_files))
     is_intact = outcome["files"].get("other.pt") == case["files"]["other.pt"]
-    yield expect(is_intact, "'other.pt', another checkpoint, has changed", "另一个检查点 'other.pt' 变了")
+    yield expect(is_intact, words["other_checkpoint_changed"])
 
 
 SAVE = Task(
@@ -273,8 +257,7 @@ SAVE = Task(
     make_inputs=make_save,
     run_submission=run_save,
     judge=judge_save,
-    hints=LAB.hints("written_in_place", "old_removed_first", "renamed_too_early", "told_too_early"),
-    world_sizes=(1,),
+    hints=LAB.hints("written_in_place old_removed_first renamed_too_early told_too_early"),
     runs_on="process",
 )
 

@@ -14,14 +14,14 @@ from typing import Any
 
 from torch import Tensor
 
-from helpers.grading.kit.comparisons import expect, expect_equal
+from helpers.grading.kit.comparisons import COMMA, expect, expect_equal
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
-from helpers.learner.words import Words
+from helpers.learner.words import Words, book
 
+words = book("values")
 Answer = Callable[..., Any]  # a function that answers a question, which is a list of arguments
 WrongAnswers = Mapping[str, Sequence[Answer]]  # key of a hint -> wrong functions that contain this mistake
 FOR_CALL = Words(en="for {} {}", zh="{} 的{}")
-COMMA = Words(en=", ", zh="、")
 RAISED = Words(en="{} (called as {})", zh="{}（调用：{}）")
 TOLERANCE = 1e-9  # relative: by so much rounding may move a number
 
@@ -85,7 +85,7 @@ def question_task(
             columns.append((name, _value_at(place, right), wrong_values))
         yield from judge_several_answers(task, COMMA.join(what), columns, world, tolerance)
 
-    more = {"run_submission": run_questions, "world_sizes": (1,), "runs_on": "process"} | more
+    more = {"run_submission": run_questions, "runs_on": "process"} | more
     task = Task(key=key, signature=signature, judge=judge, **more)
     return task
 
@@ -134,11 +134,7 @@ def judge_several_answers(
     cases, answers, count = world.inputs[0]["cases"], world.outputs[0], len(columns)
     misshapen = [answer for answer in answers if not (isinstance(answer, list) and len(answer) == count)]
     shown = shortened(misshapen[0]) if misshapen else ""
-    yield expect(
-        not misshapen,
-        f"it returns {shown}, expected {count} values: {names.en}",
-        f"返回了 {shown}，应返回 {count} 个值：{names.zh}",
-    )
+    yield expect(not misshapen, words["values_returned"].format(shown, count, names))
     if misshapen:
         return
     for place, (what, right, wrong) in enumerate(columns):

@@ -25,6 +25,7 @@ from helpers.observe.equality import TOLERANCES
 from helpers.quantities.units import format_bytes
 
 words = book("values")
+COMMA = Words(en=", ", zh="、")
 Keys = Sequence[str]
 Named = Mapping[str, Tensor]
 NARROW_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # those that a result may have been rounded to
@@ -137,9 +138,9 @@ def expect_equal(
     return Judgement(ok=False, message=describe_difference(Words.of(what), expected, got), rank=rank, mistakes=known)
 
 
-def expect(ok: bool, en: str, zh: str, *, rank: int | None = None, mistakes: Keys = ()) -> Judgement:
-    """Expects anything else that is true or false. en, zh: the sentence about what is wrong if `ok` is false."""
-    return Judgement(ok=bool(ok), message=Words(en=en, zh=zh), rank=rank, mistakes=() if ok else tuple(mistakes))
+def expect(ok: bool, message: Words, *, rank: int | None = None, mistakes: Keys = ()) -> Judgement:
+    """Expects anything else that is true or false. message: the sentence about what is wrong if `ok` is false."""
+    return Judgement(ok=bool(ok), message=message, rank=rank, mistakes=() if ok else tuple(mistakes))
 
 
 # -- comparisons with the communication log --------------------------------------------------------------------------
@@ -152,19 +153,23 @@ def expect_ops(
     world: JudgedWorld, op: str, count: int, *, mistakes: Mapping[str, int] | None = None
 ) -> Iterator[Judgement]:
     """Expects every rank to issue `op` exactly `count` times. mistakes: maps a key to the count that it gives."""
-    what = Words(en="the number of {} calls", zh="{} 的调用次数").format(op)
     for rank, log in enumerate(world.logs):
-        yield expect_equal(what, count, log.count(op), rank=rank, mistakes=mistakes)
+        yield expect_equal(words["num_calls"].format(op), count, log.count(op), rank=rank, mistakes=mistakes)
 
 
-def expect_only(world: JudgedWorld, ops: Sequence[str], *, mistakes: Keys = ()) -> Iterator[Judgement]:
-    """Expects every rank to issue no other operation than these."""
+def expect_only(
+    world: JudgedWorld, ops: Sequence[str], *, mistakes: Keys = (), mistakes_of: Mapping[str, str] | None = None
+) -> Iterator[Judgement]:
+    """Expects every rank to issue no other operation than these.
+
+    mistakes: the keys for any other operation. mistakes_of: maps another operation to the key for this one.
+    """
+    needed = words["needs_only"].format(ops) if ops else words["needs_none"]
     for rank, log in enumerate(world.logs):
         others = [op for op in log.ops() if op not in ops]
-        needed = " and ".join(ops) + " only" if ops else "no communication"
-        en = f"it calls {', '.join(others)}, and this task needs {needed}"
-        zh = f"调用了 {'、'.join(others)}，而本题只需要 {'、'.join(ops) or '零通信'}"
-        yield expect(not others, en, zh, rank=rank, mistakes=mistakes)
+        known = [*mistakes, *(key for op, key in (mistakes_of or {}).items() if op in others)]
+        message = words["calls"].format(others=COMMA.join(others), needed=needed)
+        yield expect(not others, message, rank=rank, mistakes=known)
 
 
 def expect_payload(
@@ -182,9 +187,8 @@ def expect_payload(
     for rank, (log, num_bytes) in enumerate(zip(world.logs, per_rank, strict=True)):
         given = log.payload_bytes(op)
         known = tuple(key for key, wrong in (mistakes or {}).items() if given == wrong)
-        en = f"{op or 'the whole task'} moves {format_bytes(given)}, expected {format_bytes(num_bytes)}"
-        zh = f"{op or '总共'}传输了 {format_bytes(given)}，应为 {format_bytes(num_bytes)}"
-        yield expect(given == num_bytes, en, zh, rank=rank, mistakes=known)
+        message = words["moves"].format(op or words["task"], format_bytes(given), format_bytes(num_bytes))
+        yield expect(given == num_bytes, message, rank=rank, mistakes=known)
 
 
 # -- sentences about a wrong value -----------------------------------------------------------------------------------
@@ -297,15 +301,12 @@ def _through(dtype: torch.dtype, tensor: Tensor) -> Tensor:
 def describe_difference(what: Words, expected: Any, got: Any) -> Words:
     """A sentence about a wrong number, text, or list of them; for lists, about the first item that differs."""
     if not (isinstance(expected, list) and isinstance(got, list)):
-        sentence = Words(en="{} is {}, expected {}", zh="{}是 {}，应为 {}")
-        return sentence.format(what, shortened(got), shortened(expected))
+        return words["value"].format(what=what, at="", got=shortened(got), due=shortened(expected))
     pairs = zip(got, expected, strict=False)  # one of the lists may be longer
     index = next((i for i, (one, right) in enumerate(pairs) if one != right), None)
     if index is None:
-        sentence = Words(en="{}: there are {}, expected {}", zh="{}：共 {} 个，应为 {} 个")
-        return sentence.format(what, len(got), len(expected))
-    sentence = Words(en="{}: number {} is {}, expected {}", zh="{}：第 {} 个是 {}，应为 {}")
-    return sentence.format(what, index + 1, shortened(got[index]), shortened(expected[index]))
+        return words["length"].format(what, len(got), len(expected))
+    return words["item"].format(what, index + 1, shortened(got[index]), shortened(expected[index]))
 
 
 def shortened(value: Any, max_length: int = 80) -> str:

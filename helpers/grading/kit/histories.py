@@ -19,18 +19,11 @@ from torch import Tensor
 
 from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor
 from helpers.grading.task import Judgement
-from helpers.learner.words import Words
+from helpers.learner.words import Words, book
 
+words = book("values")
 History = Sequence[Mapping[str, Any]]
 WrongHistories = Callable[[], Mapping[str, Sequence[History]]]  # key of a hint -> the histories that the mistake gives
-VALUE_NAMES = {  # kind of a value -> its name in a sentence, with {0} for its number and {1} for the step
-    "scale": Words(en="the scale after step {1}", zh="第 {1} 步后的 scale "),
-    "weights": Words(en="weights[{0}] after step {1}", zh="第 {1} 步后的 weights[{0}] "),
-    "given": Words(en="what the optimizer works on in step {1}", zh="第 {1} 步中 optimizer 更新的对象"),
-    "masters": Words(en="the master of weights[{0}] after step {1}", zh="第 {1} 步后 weights[{0}] 的主权重"),
-    "dtype": Words(en="the dtype of weights[{0}] after step {1}", zh="第 {1} 步后 weights[{0}] 的类型"),
-    "parameter": Words(en="the parameter {0} after step {1}", zh="第 {1} 步后的参数 {0} "),
-}
 _names_mistakes: ContextVar[bool] = ContextVar("names_mistakes", default=True)
 
 
@@ -44,7 +37,7 @@ def judge_history(
     in all steps. notes: one per step, added to the name of each value of that step.
     """
     is_history = isinstance(got, list) and len(got) == len(right) and all(isinstance(step, Mapping) for step in got)
-    yield expect(is_history, "the steps did not all happen", "没有走完所有步骤", rank=rank)
+    yield expect(is_history, words["steps_missing"], rank=rank)
     if not is_history:
         return
     steps = list(zip(right, got, strict=True))
@@ -135,7 +128,7 @@ def run_to_end(run: Generator[None, None, Any]) -> Any:
 def value_name(name: str, step: int, notes: Sequence[Words] = ()) -> Words:
     """What a sentence calls the value "weights 0" of a step, followed by the note of that step."""
     kind, _, number = name.partition(" ")
-    text = VALUE_NAMES[kind].format(number, step)
+    text = words[f"after_step.{kind}"].format(number, step)
     note = notes[step - 1] if notes else Words.of("")
     return Words(en=text.en + note.en, zh=text.zh.rstrip() + note.zh if note.zh else text.zh)
 

@@ -11,8 +11,10 @@ from typing import Any
 
 from helpers.grading.kit.comparisons import expect, expect_only
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure
+from helpers.learner.words import book
 from helpers.records import CommEvent, CommLog
 
+words = book("values")
 RETURNED = "returned"  # the mark that a rank sets when a call returned
 MESSAGE_HINTS = ("calls_a_collective", "sends_first", "receives_first", "not_waited")  # they fit each such task
 RunSubmission = Callable[[Callable[..., Any], dict[str, Any], RankContext], Any]
@@ -54,13 +56,8 @@ def expect_messages(world: JudgedWorld) -> Iterator[Judgement]:
     for rank, (log, marks) in enumerate(zip(world.logs, world.marks, strict=True)):
         _, returned_at = marks[0]
         unfinished = sorted({event.op for event in log.events if event.end > returned_at})
-        yield expect(
-            not unfinished,
-            f"it returns before its {' and '.join(unfinished)} is complete",
-            f"{' 和 '.join(unfinished)} 还没完成就返回了",
-            rank=rank,
-            mistakes=["not_waited"],
-        )
+        message = words["unfinished"].format(words["and"].join(unfinished))
+        yield expect(not unfinished, message, rank=rank, mistakes=["not_waited"])
 
 
 def sends_of(world: JudgedWorld, rank: int) -> list[CommEvent]:

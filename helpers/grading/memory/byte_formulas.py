@@ -21,6 +21,8 @@ from helpers.grading.memory import LAB
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 
+words = LAB.messages
+
 
 # -- a formula, called with several sizes ----------------------------------------------------------------------------
 def run_formula(submitted, inputs: dict[str, Any], context: RankContext) -> list[Any]:
@@ -55,7 +57,7 @@ def is_near(value: Any, got: Any) -> bool:
 def formula_task(key: str, signature: str, make_inputs: Any, judge: Any, wrong: Mapping[str, Any]) -> Task:
     """A task in one process, whose hints are those of the wrong formulas."""
     parts = {"make_inputs": make_inputs, "run_submission": run_formula, "judge": judge, "hints": LAB.hints(*wrong)}
-    return Task(key=key, signature=signature, world_sizes=(1,), runs_on="process", **parts)
+    return Task(key=key, signature=signature, runs_on="process", **parts)
 
 
 # -- 05.count --------------------------------------------------------------------------------------------------------
@@ -77,7 +79,7 @@ def draw_gpt_sizes(rng: CaseGenerator, num_layers: int) -> dict[str, int]:
 def judge_count(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the number of parameters of each GPT."""
     cases = world.inputs[0]["cases"]
-    names = [PARAMETERS.format(*case.values()) for case in cases]
+    names = [words["num_parameters"].format(*case.values()) for case in cases]
     wrong = {key: [mistake(**case) for case in cases] for key, mistake in WRONG_COUNTS.items()}
     yield from judge_numbers(names, [num_params(**case) for case in cases], world.outputs[0], wrong)
 
@@ -113,10 +115,6 @@ WRONG_COUNTS: dict[str, Callable[..., int]] = {
     "head_counted_twice": count_without(lambda h: 0, lambda h, v, s: -v * h),
     "only_matrices": count_without(lambda h: 13 * h, lambda h, v, s: 2 * h),
 }
-PARAMETERS = Words(
-    en="the number of parameters ({} layers, hidden {}, vocabulary {}, {} positions)",
-    zh="参数个数（{} 层，hidden {}，词表 {}，{} 个位置）",
-)
 COUNT = formula_task("05.count", "num_params(num_layers, hidden, vocab, seq)", make_count, judge_count, WRONG_COUNTS)
 
 
@@ -159,12 +157,12 @@ def judge_states(world: JudgedWorld) -> Iterator[Judgement]:
     right = [model_states(**case) for case in cases]
     wrong = {key: [mistake(case) for case in cases] for key, mistake in WRONG_STATES.items()}
     for kind in KINDS:
-        names = [STATE.format(KIND_NAMES[kind], *case.values()) for case in cases]
+        names = [words["bytes_of_state"].format(words[kind], *case.values()) for case in cases]
         expected, given = ([states.get(kind) for states in several] for several in (right, got))
         mistakes = {key: [states[kind] for states in several] for key, several in wrong.items()}
         yield from judge_numbers(names, expected, given, mistakes)
     for output in got:
-        yield expect_equal(KEYS, sorted(KINDS), sorted(output))
+        yield expect_equal(words["keys_of_dict"], sorted(KINDS), sorted(output))
 
 
 def model_states(
@@ -212,16 +210,6 @@ WRONG_STATES: dict[str, Callable[[dict], dict]] = {
     "gigabytes": in_units_of(1e9),
     "gibibytes": in_units_of(2**30),
 }
-KEYS = Words(en="the keys of the dict", zh="字典的键")
-KIND_NAMES = {
-    "parameters": Words(en="parameters", zh="参数"),
-    "gradients": Words(en="gradients", zh="梯度"),
-    "optimizer": Words(en="optimizer states", zh="优化器状态"),
-}
-STATE = Words(
-    en="the number of bytes of {} ({:,} parameters, {!r}, ZeRO-{}, dp {})",
-    zh="{}的字节数（{:,} 个参数，{!r}，ZeRO-{}，dp {}）",
-)
 STATES = formula_task(
     "05.states", "model_states(num_params, precision, zero, dp)", make_states, judge_states, WRONG_STATES
 )
@@ -253,7 +241,7 @@ def draw_layer(rng: CaseGenerator, is_split: bool, sequence_parallel: bool, flas
 def judge_activations(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the bytes that each layer stores for backward."""
     cases = world.inputs[0]["cases"]
-    names = [BYTES.format(**case) for case in cases]
+    names = [words["bytes_of_activations"].format(**case) for case in cases]
     wrong = [wrong_activation_bytes(case) for case in cases]
     mistakes = {key: [numbers[key] for numbers in wrong] for key in WRONG_ACTIVATIONS}
     yield from judge_numbers(names, [activation_bytes(case) for case in cases], world.outputs[0], mistakes)
@@ -313,9 +301,5 @@ WRONG_ACTIVATIONS: dict[str, dict[str, Any]] = {
     "maps_not_split": {"is_map_split": False},
     "sequence_parallel_ignored": {"rest_split": "never"},
 }
-BYTES = Words(
-    en="the number of bytes (s {s}, b {b}, h {h}, a {a}, t {t}, sequence_parallel {sequence_parallel}, flash {flash})",
-    zh="字节数（s {s}，b {b}，h {h}，a {a}，t {t}，sequence_parallel {sequence_parallel}，flash {flash}）",
-)
 SIGNATURE = "layer_activations(s, b, h, a, t, sequence_parallel, flash)"
 ACTIVATIONS = formula_task("05.activations", SIGNATURE, make_activations, judge_activations, WRONG_ACTIVATIONS)

@@ -27,6 +27,8 @@ from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure
 from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
 
+words = LAB.messages
+
 # -- 05.checkpoint ---------------------------------------------------------------------------------------------------
 NUM_BLOCKS, NUM_ROWS, DROPOUT = 4, 96, 0.3
 EXTRA_BYTES = 8192  # that a block may store besides its input; the state of torch's generator needs 5 KB
@@ -152,22 +154,24 @@ def judge_checkpoint(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the values and gradients of plain code, two runs of each block, an unmoved generator, and fewer bytes."""
     inputs, got = world.inputs[0], world.outputs[0]
     if "returned" in got:
-        message = CHECKPOINT_RETURNED.format(got["returned"])
+        message = words["checkpoint_returns"].format(got["returned"])
         yield Judgement(ok=False, message=message, mistakes=("detached_output",))
         return
     right, ones = run_in_judge(without_checkpoint, inputs), run_in_judge(BackwardFromOnes.apply, inputs)
     yield from judge_calls(right, got)
-    yield expect_tensor(OUTPUT, right["output"], got["output"])
-    yield expect_tensor(INPUT_GRADIENT, right["x"], got["x"], mistakes={"incoming_gradient_ignored": ones["x"]})
+    yield expect_tensor(words["output_of_last_block"], right["output"], got["output"])
+    known = {"incoming_gradient_ignored": ones["x"]}
+    yield expect_tensor(words["input_gradient"], right["x"], got["x"], mistakes=known)
     mistakes = {
         "parameters_get_nothing": dict.fromkeys(right["gradients"]),
         "incoming_gradient_ignored": ones["gradients"],
     }
     trained = {name: value for name, value in right["gradients"].items() if value is not None}
-    yield from expect_tensors(PARAMETER_GRADIENT, trained, got["gradients"], mistakes=mistakes)
+    yield from expect_tensors(words["parameter_gradient"], trained, got["gradients"], mistakes=mistakes)
     for name in inputs["frozen"]:
-        yield expect_equal(PARAMETER_GRADIENT.format(name), None, got["gradients"].get(name))
-    yield expect_equal(AFTER, right["after"], got["after"], mistakes={"generator_moved": got["after"]})
+        yield expect_equal(words["parameter_gradient"].format(name), None, got["gradients"].get(name))
+    known = {"generator_moved": got["after"]}
+    yield expect_equal(words["random_after_backward"], right["after"], got["after"], mistakes=known)
     yield from judge_checkpoint_bytes(inputs, right, got)
 
 
@@ -175,34 +179,19 @@ def judge_calls(right: dict[str, Any], got: dict[str, Any]) -> Iterator[Judgemen
     """Expects each block to run twice from the same state of the generator, the one that it has in plain code."""
     for number, calls in enumerate(got["calls"]):
         mistakes = {"never_recomputes": 1, "recomputed_twice": 3}
-        yield expect_equal(CALLS.format(number), 2, len(calls), mistakes=mistakes)
-        yield expect(
-            calls[:1] == right["calls"][number],
-            f"the forward pass of block {number} does not begin where the generator of random numbers stood",
-            f"block {number} 的前向没有从随机数生成器当时的状态开始",
-            mistakes=["reseeded"],
-        )
-        yield expect(
-            len(set(calls)) == 1,
-            f"block {number} is computed again with other random numbers, so with another dropout mask",
-            f"block {number} 重算时用了不同的随机数，dropout 掩码也就不同",
-            mistakes=["other_mask"],
-        )
+        yield expect_equal(words["calls_of_block"].format(number), 2, len(calls), mistakes=mistakes)
+        known = ["reseeded"]
+        yield expect(calls[:1] == right["calls"][number], words["begins_elsewhere"].format(number), mistakes=known)
+        yield expect(len(set(calls)) == 1, words["other_random_numbers"].format(number), mistakes=["other_mask"])
 
 
 def judge_checkpoint_bytes(inputs: dict[str, Any], right: dict[str, Any], got: dict[str, Any]) -> Iterator[Judgement]:
     """Expects few bytes between forward and backward, and at the peak."""
     limits = {"stored": NUM_BLOCKS * (inputs["x"].nbytes + EXTRA_BYTES), "peak": MAX_PEAK_SHARE * right["peak"]}
-    moments = {"stored": ("after the forward pass", "前向之后"), "peak": ("at the peak", "峰值时")}
     is_graph_kept = got["stored"] > KEEPING_SHARE * right["stored"]
-    for name, (en, zh) in moments.items():
-        given, limit, usual = (format_bytes(int(one)) for one in (got[name], limits[name], right[name]))
-        yield expect(
-            got[name] <= limits[name],
-            f"{en} it holds {given}, expected at most {limit}; without recomputation it is {usual}",
-            f"{zh}占用 {given}，应不超过 {limit}；不重算时是 {usual}",
-            mistakes=["keeps_activations"] if is_graph_kept else [],
-        )
+    for name, limit in limits.items():
+        message = words[f"{name}_bytes"].format(*(format_bytes(int(one)) for one in (got[name], limit, right[name])))
+        yield expect(got[name] <= limit, message, mistakes=["keeps_activations"] if is_graph_kept else [])
 
 
 ERRORS = {
@@ -218,14 +207,6 @@ def recognise_checkpoint(failure: RunFailure) -> list[str]:
     return [key for key, text in ERRORS.items() if text in failure.text]
 
 
-CHECKPOINT_RETURNED = Words(
-    en="checkpoint returns {}, expected a tensor that follows gradients", zh="checkpoint 返回的是 {}，应为带梯度的张量"
-)
-CALLS = Words(en="the number of times that block {} is computed", zh="block {} 被计算的次数")
-OUTPUT = Words(en="the output of the last block", zh="最后一个 block 的输出")
-INPUT_GRADIENT = Words(en="the gradient of x", zh="x 的梯度")
-PARAMETER_GRADIENT = Words(en="the gradient of the parameter {}", zh="参数 {} 的梯度")
-AFTER = Words(en="what torch.rand gives after backward", zh="反向之后 torch.rand 的值")
 CHECKPOINT = Task(
     key="05.checkpoint",
     signature="checkpoint(function, x, positions)",
@@ -235,17 +216,9 @@ CHECKPOINT = Task(
     recognise_failure=recognise_checkpoint,
     hints=LAB.hints(
         *ERRORS,
-        "detached_output",
-        "never_recomputes",
-        "recomputed_twice",
-        "reseeded",
-        "other_mask",
-        "incoming_gradient_ignored",
-        "parameters_get_nothing",
-        "generator_moved",
-        "keeps_activations",
+        "detached_output never_recomputes recomputed_twice reseeded other_mask incoming_gradient_ignored",
+        "parameters_get_nothing generator_moved keeps_activations",
     ),
-    world_sizes=(1,),
     runs_on="process",
     variations=Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), min_cases=2),
     must_not_change=("x", "positions"),
@@ -307,7 +280,9 @@ def judge_chunked(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the loss and gradients of the usual cross entropy, and no tensor as large as all logits."""
     inputs, got = world.inputs[0], world.outputs[0]
     if "returned" in got:
-        yield Judgement(ok=False, message=CHUNKED_RETURNED.format(got["returned"]), mistakes=("detached_output",))
+        yield Judgement(
+            ok=False, message=words["chunked_loss_returns"].format(got["returned"]), mistakes=("detached_output",)
+        )
         return
     right = loss_and_gradients(inputs, slice(None), int((inputs["targets"] != PADDING).sum()))
     wrong = {} if all(is_close(right[name], got[name]) for name in VALUE_NAMES) else wrong_losses(inputs)
@@ -330,8 +305,8 @@ def is_near_large(right: Tensor, got: Any) -> bool:
 def judge_value(text: Words, right: Tensor, got: Any, mistakes: dict[str, Any]) -> Judgement:
     """Like expect_tensor, but NaN is explained by a chunk of padding, where this case has one."""
     if isinstance(got, Tensor) and got.is_floating_point() and got.isnan().any():
-        en, zh = f"{text.en} is NaN", f"{text.zh}是 NaN"
-        return expect(False, en, zh, mistakes=["chunk_of_padding"] if "chunk_of_padding" in mistakes else [])
+        known = ["chunk_of_padding"] if "chunk_of_padding" in mistakes else []
+        return expect(False, words["value_is_nan"].format(text), mistakes=known)
     return expect_tensor(text, right, got, mistakes=mistakes)
 
 
@@ -345,19 +320,10 @@ def judge_chunked_bytes(inputs: dict[str, Any], got: dict[str, Any]) -> Iterator
     if len(x) > inputs["chunk"]:  # otherwise one chunk is all tokens
         kept = ["logits_kept"] if got["largest"] <= max_tensor else []
         mistakes = ["logits_at_once"] if got["largest"] >= of_all else kept
-    yield expect(
-        got["peak"] <= MAX_CHUNKS * of_chunk + MAX_GRADIENT_COPIES * (weight.nbytes + x.nbytes),
-        f"it holds {peak} at its peak; the logits of a chunk are {chunk}, those of all tokens {total}",
-        f"峰值占用 {peak}；一块的 logits 是 {chunk}，全部 token 的是 {total}",
-        mistakes=mistakes,
-    )
+    is_right = got["peak"] <= MAX_CHUNKS * of_chunk + MAX_GRADIENT_COPIES * (weight.nbytes + x.nbytes)
+    yield expect(is_right, words["loss_peak"].format(peak, chunk, total), mistakes=mistakes)
     largest = format_bytes(got["largest"])
-    yield expect(
-        got["largest"] <= max_tensor,
-        f"it makes a tensor of {largest}; the logits of a chunk are {chunk}, those of all tokens {total}",
-        f"它产生了一个 {largest} 的张量；一块的 logits 是 {chunk}，全部 token 的是 {total}",
-        mistakes=mistakes,
-    )
+    yield expect(got["largest"] <= max_tensor, words["loss_tensor"].format(largest, chunk, total), mistakes=mistakes)
 
 
 @one_thread()
@@ -393,15 +359,7 @@ def loss_and_gradients(inputs: dict[str, Any], rows: slice, divisor: float = 1.0
     return {"loss": loss.detach(), "x": x.grad, "weight": weight.grad}
 
 
-VALUE_NAMES = {
-    "loss": Words(en="the loss", zh="损失"),
-    "x": INPUT_GRADIENT,
-    "weight": Words(en="the gradient of weight", zh="weight 的梯度"),
-}
-CHUNKED_RETURNED = Words(
-    en="chunked_cross_entropy returns {}, expected a tensor that follows gradients",
-    zh="chunked_cross_entropy 返回的是 {}，应为带梯度的张量",
-)
+VALUE_NAMES = {"loss": words["loss"], "x": words["input_gradient"], "weight": words["gradient_of_weight"]}
 CHUNKED = Task(
     key="05.chunked",
     signature="chunked_cross_entropy(x, weight, targets, chunk)",
@@ -409,19 +367,10 @@ CHUNKED = Task(
     run_submission=run_chunked,
     judge=judge_chunked,
     hints=LAB.hints(
-        "detached_output",
-        "last_chunk_dropped",
-        "mean_of_means",
-        "padding_counted",
-        "not_divided",
-        "chunk_of_padding",
-        "weight_gets_nothing",
-        "weight_gradient_of_one_chunk",
-        "incoming_gradient_forgotten",
-        "logits_at_once",
+        "detached_output last_chunk_dropped mean_of_means padding_counted not_divided chunk_of_padding",
+        "weight_gets_nothing weight_gradient_of_one_chunk incoming_gradient_forgotten logits_at_once",
         "logits_kept",
     ),
-    world_sizes=(1,),
     runs_on="process",
     variations=Variations(
         dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), values=("normal", "large"), min_cases=4

@@ -20,8 +20,9 @@ from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor,
 from helpers.grading.kit.model_tools import MemoryMeter, one_thread
 from helpers.grading.memory import LAB
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
-from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
+
+words = LAB.messages
 
 NUM_LAYERS = 10
 NamedTensors = dict[str, Tensor]
@@ -156,21 +157,24 @@ def judge_step(inputs: dict[str, Any], output: dict[str, Any]) -> Iterator[Judge
     right = weighted_sum(parts, [1 / sum(counts)] * len(parts))
     peak_of_one = peak_of_largest(inputs)
     yield from judge_counts(output, len(parts), is_peak_large=output["peak"] > MAX_PEAK * peak_of_one)
-    yield from expect_tensors(GRADIENT, right, output["gradients"], mistakes=wrong_gradients(inputs, parts, counts))
+    yield from expect_tensors(
+        words["gradient"], right, output["gradients"], mistakes=wrong_gradients(inputs, parts, counts)
+    )
     for name in inputs["frozen"]:
-        yield expect_equal(GRADIENT.format(name) + FROZEN, None, output["gradients"].get(name))
+        what = words["gradient"].format(name) + words["which_is_frozen"]
+        yield expect_equal(what, None, output["gradients"].get(name))
     for name, weight in inputs["weights"].items():
         updated = weight - LEARNING_RATE * right[name] if name in right else weight
-        yield expect_tensor(WEIGHT.format(name), updated, output["weights"].get(name))
+        yield expect_tensor(words["weight_after_step"].format(name), updated, output["weights"].get(name))
     yield judge_peak(inputs, output, peak_of_one)
-    yield expect_equal(RETURNED, "NoneType", output["returned"])
+    yield expect_equal(words["type_returned"], "NoneType", output["returned"])
 
 
 def judge_counts(output: dict[str, Any], num_micro_batches: int, is_peak_large: bool) -> Iterator[Judgement]:
     """Expects one optimizer step, and one forward pass per micro-batch."""
-    yield expect_equal(STEPS, 1, output["steps"], mistakes={"steps_every_micro_batch": num_micro_batches})
+    yield expect_equal(words["num_steps"], 1, output["steps"], mistakes={"steps_every_micro_batch": num_micro_batches})
     at_once = {"everything_at_once": 1} if is_peak_large else {}
-    yield expect_equal(FORWARDS, num_micro_batches, output["forwards"], mistakes=at_once)
+    yield expect_equal(words["num_forwards"], num_micro_batches, output["forwards"], mistakes=at_once)
 
 
 def judge_peak(inputs: dict[str, Any], output: dict[str, Any], peak_of_one: int) -> Judgement:
@@ -179,12 +183,8 @@ def judge_peak(inputs: dict[str, Any], output: dict[str, Any], peak_of_one: int)
     several = "keeps_every_graph" if peak > TWO_MICRO_BATCHES * peak_of_one else "graph_lives_on"
     mistake = several if output["forwards"] > 1 else "everything_at_once"
     peak_text, expected = format_bytes(peak), format_bytes(peak_of_one)
-    return expect(
-        peak <= MAX_PEAK * peak_of_one,
-        f"the step holds {peak_text} at its peak; the largest micro-batch alone needs {expected}",
-        f"这一步的峰值是 {peak_text}；最大的微批次单独只需要 {expected}",
-        mistakes=[mistake] if len(inputs["tokens"]) > 1 else [],
-    )
+    mistakes = [mistake] if len(inputs["tokens"]) > 1 else []
+    return expect(peak <= MAX_PEAK * peak_of_one, words["step_peak"].format(peak_text, expected), mistakes=mistakes)
 
 
 @one_thread()
@@ -242,12 +242,6 @@ def wrong_gradients(
     }
 
 
-GRADIENT = Words(en="the gradient of {}", zh="{} 的梯度")
-FROZEN = Words(en=", which is frozen,", zh="（已冻结）")
-WEIGHT = Words(en="the weight {} after the step", zh="更新后的权重 {}")
-STEPS = Words(en="the number of optimizer steps", zh="优化器更新的次数")
-FORWARDS = Words(en="the number of forward passes", zh="前向的次数")
-RETURNED = Words(en="the type of what it returns", zh="返回值的类型")
 ACCUMULATE = Task(
     key="05.accumulate",
     signature="train_step(model, optimizer, micro_batches)",
@@ -255,18 +249,9 @@ ACCUMULATE = Task(
     run_submission=run_accumulate,
     judge=judge_accumulate,
     hints=LAB.hints(
-        "everything_at_once",
-        "steps_every_micro_batch",
-        "last_micro_batch_only",
-        "not_cleared",
-        "mean_of_means",
-        "padding_counted",
-        "not_divided",
-        "divided_by_micro_batches_too",
-        "keeps_every_graph",
-        "graph_lives_on",
+        "everything_at_once steps_every_micro_batch last_micro_batch_only not_cleared mean_of_means",
+        "padding_counted not_divided divided_by_micro_batches_too keeps_every_graph graph_lives_on",
     ),
-    world_sizes=(1,),
     runs_on="process",
     variations=Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), min_cases=3),
     must_not_change=("micro_batches",),
@@ -307,26 +292,13 @@ def judge_evaluate(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the mean loss without dropout, a model in training mode again, and a peak without any graph."""
     inputs, got = world.inputs[0], world.outputs[0]
     (peak_with_graph, _), (peak_without, mean) = evaluate(inputs, has_graph=True), evaluate(inputs, has_graph=False)
-    yield expect(
-        not got["had_dropout"],
-        "the model drops values while it is evaluated",
-        "评估时模型仍在做 dropout",
-        mistakes=["dropout_on"],
-    )
-    yield expect_tensor(MEAN, mean, got["loss"])
-    yield expect(
-        got["is_training"],
-        "the model is not back in training mode: the next training step has no dropout",
-        "模型没有回到训练模式：接下来的训练步就没有 dropout 了",
-        mistakes=["left_in_eval"],
-    )
+    yield expect(not got["had_dropout"], words["drops_values"], mistakes=["dropout_on"])
+    yield expect_tensor(words["mean_loss"], mean, got["loss"])
+    yield expect(got["is_training"], words["not_back_in_training"], mistakes=["left_in_eval"])
     peak_text, expected = format_bytes(got["peak"]), format_bytes(peak_without)
-    yield expect(
-        got["peak"] <= MAX_PEAK_WITHOUT_GRAPH * peak_without,
-        f"it holds {peak_text} at its peak; one batch without a graph needs {expected}",
-        f"峰值是 {peak_text}；不记录计算图时，一个 batch 只需要 {expected}",
-        mistakes=["graphs_in_a_list" if got["peak"] > TWO_GRAPHS * peak_with_graph else "graph_recorded"],
-    )
+    mistakes = ["graphs_in_a_list" if got["peak"] > TWO_GRAPHS * peak_with_graph else "graph_recorded"]
+    message = words["evaluation_peak"].format(peak_text, expected)
+    yield expect(got["peak"] <= MAX_PEAK_WITHOUT_GRAPH * peak_without, message, mistakes=mistakes)
 
 
 @one_thread()
@@ -340,15 +312,13 @@ def evaluate(inputs: dict[str, Any], has_graph: bool) -> tuple[int, Tensor]:
     return peak, torch.stack(losses).mean()
 
 
-MEAN = Words(en="the mean loss", zh="平均 loss")
 EVALUATE = Task(
     key="05.evaluate",
     signature="evaluate(model, batches)",
     make_inputs=make_evaluate,
     run_submission=run_evaluate,
     judge=judge_evaluate,
-    hints=LAB.hints("graphs_in_a_list", "graph_recorded", "dropout_on", "left_in_eval"),
-    world_sizes=(1,),
+    hints=LAB.hints("graphs_in_a_list graph_recorded dropout_on left_in_eval"),
     runs_on="process",
     variations=Variations(dtypes=("float64", "float32"), min_cases=2),
 )

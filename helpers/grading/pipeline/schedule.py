@@ -24,14 +24,14 @@ from helpers.grading.task import JudgedWorld, Judgement, Task
 from helpers.learner.words import Words
 from helpers.schedules import Action, Message, awaited_by, sent_by
 
+words = LAB.messages
+
 Actions = list[str]
 ActionLists = Sequence[Actions]  # of all ranks
 Seconds = Sequence[float]
 
+
 # -- 06.gpipe and 06.one_f_one_b -------------------------------------------------------------------------------------
-ACTION_LIST = Words(en="the list of actions", zh="动作列表")
-
-
 def make_orders(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws cases (rank, p, m) for both tasks.
 
@@ -133,7 +133,7 @@ def judge_one_f_one_b(world: JudgedWorld) -> Iterator[Judgement]:
     comes out in them.
     """
     cases, got = world.inputs[0]["cases"], world.outputs[0]
-    judgements = list(judge_answers(ONE_F_ONE_B, ACTION_LIST, cases, got, one_f_one_b, WRONG_ONE_F_ONE_B))
+    judgements = list(judge_answers(ONE_F_ONE_B, words["action_list"], cases, got, one_f_one_b, WRONG_ONE_F_ONE_B))
     wrong = [case for case, judgement in zip(cases, judgements, strict=True) if not judgement.ok]
     if all(m < p - rank for rank, p, m in wrong):
         judgements = [one if one.ok else replace(one, mistakes=("fewer_than_stages",)) for one in judgements]
@@ -143,7 +143,7 @@ def judge_one_f_one_b(world: JudgedWorld) -> Iterator[Judgement]:
 GPIPE = question_task(
     "06.gpipe",
     "gpipe(rank, num_stages, num_microbatches)",
-    ACTION_LIST,
+    words["action_list"],
     gpipe,
     WRONG_GPIPE,
     make_inputs=make_orders,
@@ -156,19 +156,11 @@ ONE_F_ONE_B = Task(
     run_submission=run_questions,
     judge=judge_one_f_one_b,
     hints=LAB.hints(*WRONG_ONE_F_ONE_B),
-    world_sizes=(1,),
     runs_on="process",
 )
 
 
 # -- 06.bubble -------------------------------------------------------------------------------------------------------
-FRACTION = Words(en="the bubble", zh="气泡占比")
-IN_FLIGHT = Words(en="the micro-batches held", zh="持有的微批次数")
-BOTH_VALUES = Words(
-    en="the bubble and the list of micro-batches held", zh="气泡占比，以及每个 rank 持有的微批次数的列表"
-)
-
-
 def make_bubble(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws cases (schedule, forward, backward): the actions of each rank, and the seconds of each stage.
 
@@ -363,8 +355,8 @@ WRONG_IN_FLIGHT: dict[str, list[Answer]] = {
 
 def judge_bubble(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects two values in each case: the bubble, and the most micro-batches that each rank holds."""
-    columns = (FRACTION, bubble, WRONG_FRACTIONS), (IN_FLIGHT, in_flight, WRONG_IN_FLIGHT)
-    yield from judge_several_answers(BUBBLE, BOTH_VALUES, columns, world)
+    columns = (words["bubble"], bubble, WRONG_FRACTIONS), (words["micro_batches_held"], in_flight, WRONG_IN_FLIGHT)
+    yield from judge_several_answers(BUBBLE, words["bubble_and_held"], columns, world)
 
 
 BUBBLE = Task(
@@ -374,7 +366,6 @@ BUBBLE = Task(
     run_submission=run_questions,
     judge=judge_bubble,
     hints=LAB.hints(*WRONG_FRACTIONS, *WRONG_IN_FLIGHT),
-    world_sizes=(1,),
     runs_on="process",
     must_not_change=("schedule", "forward", "backward"),
 )

@@ -27,8 +27,9 @@ from helpers.grading.kit.messages import RETURNED, calls_of, each_call, is_to_it
 from helpers.grading.pipeline import LAB
 from helpers.grading.pipeline.schedule import action_lists, draw_schedule
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
-from helpers.learner.words import Words
 from helpers.schedules import Action
+
+words = LAB.messages
 
 # -- 06.cut ----------------------------------------------------------------------------------------------------------
 NUM_LAYERS = (9, 12)  # at least and at most, where no shortcut may be best
@@ -132,33 +133,16 @@ def judge_cut(world: JudgedWorld) -> Iterator[Judgement]:
     for (costs, num_stages), sizes in zip(cases, got, strict=True):
         call = f"cut({shortened(costs)}, {num_stages})"
         is_list = isinstance(sizes, list) and all(type(size) is int for size in sizes) and len(sizes) == num_stages
-        yield expect(
-            is_list,
-            f"{call} returns {shortened(sizes)}, expected {num_stages} whole numbers",
-            f"{call} 返回 {shortened(sizes)}，应为 {num_stages} 个整数",
-        )
+        yield expect(is_list, words["no_list_of_stages"].format(call, shortened(sizes), num_stages))
         if not is_list:
             return
-        yield expect(
-            min(sizes) > 0,
-            f"{call} returns {sizes}: a stage without a layer",
-            f"{call} 返回 {sizes}：有的 stage 一层也没有",
-            mistakes=["empty_stage"],
-        )
-        yield expect(
-            sum(sizes) == len(costs),
-            f"{call} returns {sizes}, together {sum(sizes)} layers of {len(costs)}",
-            f"{call} 返回 {sizes}，一共 {sum(sizes)} 层，而模型有 {len(costs)} 层",
-            mistakes=["layers_lost"] if sum(sizes) < len(costs) else [],
-        )
+        yield expect(min(sizes) > 0, words["stage_without_layer"].format(call, sizes), mistakes=["empty_stage"])
+        message = words["layers_together"].format(call, sizes, sum(sizes), len(costs))
+        yield expect(sum(sizes) == len(costs), message, mistakes=["layers_lost"] if sum(sizes) < len(costs) else [])
         if min(sizes) > 0 and sum(sizes) == len(costs):
             slowest, best = slowest_stage(costs, sizes), best_slowest_stage(costs, num_stages)
-            yield expect(
-                slowest == best,
-                f"{call} returns {sizes}, whose slowest stage takes {slowest}; {best} is possible",
-                f"{call} 返回 {sizes}，最慢的 stage 要 {slowest}；可以做到 {best}",
-                mistakes=[*shortcuts, "not_the_best"],
-            )
+            mistakes = [*shortcuts, "not_the_best"]
+            yield expect(slowest == best, words["slowest_stage"].format(call, sizes, slowest, best), mistakes=mistakes)
 
 
 def shortcuts_taken(cases: Sequence[Sequence[Any]], got: Sequence[Any]) -> list[str]:
@@ -174,8 +158,7 @@ CUT = Task(
     make_inputs=make_cut,
     run_submission=run_questions,
     judge=judge_cut,
-    hints=LAB.hints("equal_counts", "greedy", "empty_stage", "layers_lost", "not_the_best"),
-    world_sizes=(1,),
+    hints=LAB.hints("equal_counts greedy empty_stage layers_lost not_the_best"),
     runs_on="process",
     must_not_change=("costs",),
 )
@@ -328,9 +311,9 @@ def judge_stage(world: JudgedWorld) -> Iterator[Judgement]:
         for rank, output in enumerate(call.outputs):
             actions = call.inputs[rank]["actions"]
             mistakes = {key: output["done"] for key in order_mistakes(actions, output["done"])}
-            yield expect_equal(ORDER, actions, output["done"], rank=rank, mistakes=mistakes)
+            yield expect_equal(words["actions_of_stage"], actions, output["done"], rank=rank, mistakes=mistakes)
             right, wrong = pipeline.gradients(rank, 1 / pipeline.m), pipeline.wrong_gradients(rank)
-            yield from expect_tensors(GRADIENT, right, output["gradients"], rank=rank, mistakes=wrong)
+            yield from expect_tensors(words["gradient"], right, output["gradients"], rank=rank, mistakes=wrong)
         yield from judge_messages(call, pipeline.m)
 
 
@@ -350,13 +333,8 @@ def judge_loss(pipeline: PipelineInOneProcess, got: Any, rank: int) -> Judgement
     wrong = {"not_divided": [total], "loss_of_the_last": [last, last / pipeline.m]}
     mistakes = [key for key, values in wrong.items() if any(is_same_answer(value, got) for value in values)]
     texts = [f"{value:.6g}" if is_number(value) else repr(value)[:60] for value in (got, mean)]
-    return expect(
-        is_same_answer(mean, got),
-        f"the loss that it returns is {texts[0]}, expected {texts[1]}",
-        f"返回的损失是 {texts[0]}，应为 {texts[1]}",
-        rank=rank,
-        mistakes=["loss_missing"] if got is None else mistakes,
-    )
+    message = words["loss_returned"].format(texts[0], texts[1])
+    return expect(is_same_answer(mean, got), message, rank=rank, mistakes=["loss_missing"] if got is None else mistakes)
 
 
 def judge_messages(call: JudgedWorld, m: int) -> Iterator[Judgement]:
@@ -366,13 +344,7 @@ def judge_messages(call: JudgedWorld, m: int) -> Iterator[Judgement]:
     yield from expect_payload(call, [message_bytes * m * count for count in num_neighbours], "send")
     for rank, (log, marks) in enumerate(zip(call.logs, call.marks, strict=True)):
         is_late = any(event.end > time for event in log.events for name, time in marks if name == RETURNED)
-        yield expect(
-            not is_late,
-            "it returns before all its messages are complete",
-            "还有消息没完成就返回了",
-            rank=rank,
-            mistakes=["not_waited"],
-        )
+        yield expect(not is_late, words["returns_early"], rank=rank, mistakes=["not_waited"])
 
 
 def recognise_stage(failure: RunFailure) -> list[str]:
@@ -390,8 +362,6 @@ ERRORS = {
     "only_the_latest_kept": "backward through the graph a second time",
     "no_gradient_for_the_input": "got <class 'NoneType'>",
 }
-ORDER = Words(en="what the stage does", zh="这个 stage 实际执行的动作")
-GRADIENT = Words(en="the gradient of {}", zh="{} 的梯度")
 STAGE = Task(
     key="06.stage",
     signature="run_stage(stage, actions, inputs, targets, shape)",
@@ -400,20 +370,10 @@ STAGE = Task(
     judge=judge_stage,
     recognise_failure=recognise_stage,
     hints=LAB.hints(
-        "sends_block",
-        "ends_forgotten",
-        "nobody_sends",
+        "sends_block ends_forgotten nobody_sends",
         *ERRORS,
-        "order_ignored",
-        "number_ignored",
-        "loss_missing",
-        "loss_of_the_last",
-        "not_divided",
-        "divided_on_every_stage",
-        "divided_by_stages",
-        "cleared_every_micro_batch",
-        "ones_for_the_gradient",
-        "not_waited",
+        "order_ignored number_ignored loss_missing loss_of_the_last not_divided divided_on_every_stage",
+        "divided_by_stages cleared_every_micro_batch ones_for_the_gradient not_waited",
     ),
     must_not_change=("actions", "targets"),
 )

@@ -130,15 +130,14 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
     """One Judgement per job. All have the same message about all six, since a verdict shows one message."""
     got = world.outputs[0]
     if not (isinstance(got, list) and len(got) == 2 and type(got[0]) is int and isinstance(got[1], Mapping)):
-        text = words["odd"].format(shortened(got))
-        yield expect(False, text.en, text.zh)
+        yield expect(False, words["odd"].format(shortened(got)))
         return
     number, given = got
     diagnoses = [judge_diagnosis(job, given.get(job.name)) for job in jobs_of(number)]
-    message = Words(en="\n", zh="\n").join(message_lines(diagnoses, number, given))
+    message = Words.of("\n").join(message_lines(diagnoses, number, given))
     from_zero = is_counted_from_zero(diagnoses)
     for one in diagnoses:
-        yield expect(not one.wrong, message.en, message.zh, mistakes=mistakes_in(one, from_zero))
+        yield expect(not one.wrong, message, mistakes=mistakes_in(one, from_zero))
 
 
 def message_lines(diagnoses: list[JudgedDiagnosis], number: int, given: Mapping) -> Iterator[Words]:
@@ -188,7 +187,6 @@ PATIENTS = Task(
     make_inputs=make_inputs,
     run_submission=run_submission,
     judge=judge,
-    hints=LAB.hints("counted_from_zero", "waiting_blamed", "all_blamed", "one_blamed", "line_of_symptom"),
-    world_sizes=(1,),
+    hints=LAB.hints("counted_from_zero waiting_blamed all_blamed one_blamed line_of_symptom"),
     runs_on="process",
 )

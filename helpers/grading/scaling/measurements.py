@@ -17,6 +17,8 @@ from helpers.grading.kit import answers
 from helpers.grading.scaling import LAB
 from helpers.learner.words import Words
 
+words = LAB.messages
+
 Counts, Times = Sequence[int], Sequence[float]  # numbers of GPUs, and the seconds of a step on each
 
 # -- 11.efficiency ---------------------------------------------------------------------------------------------------
@@ -82,11 +84,7 @@ WRONG_STUDIES: dict[str, list[ScalingStudy]] = {
 EFFICIENCY = answers.question_task(
     "11.efficiency",
     "strong_scaling(gpus, seconds)",
-    [
-        Words(en="the list of speed-ups", zh="加速比列表"),
-        Words(en="the list of efficiencies", zh="效率列表"),
-        Words(en="the serial share", zh="串行占比"),
-    ],
+    [words["speed_ups"], words["efficiencies"], words["serial_share"]],
     scaling_study(),
     WRONG_STUDIES,
     make_inputs=make_efficiency,
@@ -163,11 +161,10 @@ WRONG_LAWS: dict[str, list[Callable[..., Law]]] = {
     "furthest_is_left_out": [law_without_furthest],
     "growing_term_forgotten": [lambda gpus, seconds: fitted_law(gpus, seconds, num_terms=2)],
 }
-OUTLIER = Words(en="the outlier's number of GPUs", zh="异常测量的 GPU 数")
 FIT = answers.question_task(
     "11.fit",
     "fit_law(gpus, seconds)",
-    [*(Words(en=name, zh=f" {name} ") for name in "abc"), OUTLIER],
+    [*(Words(en=name, zh=f" {name} ") for name in "abc"), words["outlier"]],
     fitted_law,
     WRONG_LAWS,
     tolerance=1e-6,

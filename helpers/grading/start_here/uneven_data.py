@@ -16,7 +16,8 @@ from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit.comparisons import expect_equal, expect_tensor, expect_tensors
 from helpers.grading.start_here import LAB
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
-from helpers.learner.words import Words
+
+words = LAB.messages
 
 
 def recognise_left_out(failure: RunFailure) -> Sequence[str]:
@@ -25,9 +26,6 @@ def recognise_left_out(failure: RunFailure) -> Sequence[str]:
 
 
 # -- 00.total --------------------------------------------------------------------------------------------------------
-COUNT = Words(en="the number of examples", zh="样本总数")
-
-
 def make_total(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """With two ranks or more, one of them has no examples. It is never rank 0, so that `if rank == 0` fails."""
     sizes = [rng.integer(2, 9) for _ in range(world_size)]
@@ -49,7 +47,7 @@ def judge_total(world: JudgedWorld) -> Iterator[Judgement]:
         got = int(got) if isinstance(got, float) and got.is_integer() else got
         mistakes = {"own_count": counts[rank], "counts_ranks": world.size}
         wrong = {key: value for key, value in mistakes.items() if value != sum(counts)}
-        yield expect_equal(COUNT, sum(counts), got, rank=rank, mistakes=wrong)
+        yield expect_equal(words["num_examples"], sum(counts), got, rank=rank, mistakes=wrong)
 
 
 TOTAL = Task(
@@ -59,14 +57,11 @@ TOTAL = Task(
     run_submission=run_total,
     judge=judge_total,
     recognise_failure=recognise_left_out,
-    hints=LAB.hints("left_out", "own_count", "counts_ranks"),
+    hints=LAB.hints("left_out own_count counts_ranks"),
 )
 
 
 # -- 00.mean ---------------------------------------------------------------------------------------------------------
-MEAN_LOSS = Words(en="the mean loss", zh="平均损失")
-
-
 def make_mean(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Each rank has a different number of losses, so that no two mistakes give the same number."""
     return [{"losses": rng.tensor(2 + 3 * rank + rng.integer(0, 2)).abs() + 1} for rank in range(world_size)]
@@ -89,7 +84,7 @@ def judge_mean(world: JudgedWorld) -> Iterator[Judgement]:
     for rank, output in enumerate(world.outputs):
         got = output["mean"]
         got = got.reshape(()).double() if isinstance(got, torch.Tensor) and got.numel() == 1 else got
-        yield expect_tensor(MEAN_LOSS, all_losses.mean(), got, rank=rank, mistakes=mistakes)
+        yield expect_tensor(words["mean_loss"], all_losses.mean(), got, rank=rank, mistakes=mistakes)
 
 
 MEAN = Task(
@@ -99,14 +94,13 @@ MEAN = Task(
     run_submission=run_mean,
     judge=judge_mean,
     recognise_failure=recognise_left_out,
-    hints=LAB.hints("left_out", "mean_of_means", "sum_for_mean", "divided_by_ranks"),
+    hints=LAB.hints("left_out mean_of_means sum_for_mean divided_by_ranks"),
     must_not_change=("losses",),
 )
 
 
 # -- 00.layers -------------------------------------------------------------------------------------------------------
 LAYER_NAMES = ("first", "second", "third")
-LAYER_SUM = Words(en="the sum of layer {}", zh="{} 层的和")
 
 
 def make_layers(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -133,7 +127,9 @@ def judge_layers(world: JudgedWorld) -> Iterator[Judgement]:
     ]
     sums = {name: sum(gradients[name] for gradients in by_rank) for name in LAYER_NAMES}
     for rank, output in enumerate(world.outputs):
-        yield from expect_tensors(LAYER_SUM, sums, output["sums"], rank=rank, mistakes={"own_layers": by_rank[rank]})
+        yield from expect_tensors(
+            words["layer_sum"], sums, output["sums"], rank=rank, mistakes={"own_layers": by_rank[rank]}
+        )
 
 
 LAYERS = Task(
@@ -143,5 +139,5 @@ LAYERS = Task(
     run_submission=run_layers,
     judge=judge_layers,
     recognise_failure=recognise_left_out,
-    hints=LAB.hints("left_out", "own_layers"),
+    hints=LAB.hints("left_out own_layers"),
 )

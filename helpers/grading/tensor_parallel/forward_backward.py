@@ -22,16 +22,14 @@ from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor,
 from helpers.grading.kit.model_tools import describe_if_detached
 from helpers.grading.run_on_ranks import is_unchanged, snapshot, storage_addresses
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure
-from helpers.learner.words import Words
+from helpers.grading.tensor_parallel import LAB
 from helpers.quantities.units import format_bytes
 from helpers.records import CommEvent
 
+words = LAB.messages
+
 FORWARD, BACKWARD = "forward", "backward"  # names of the passes, and of the marks that a rank sets at their ends
-PASSES = {
-    FORWARD: Words(en="the messages of forward", zh="前向的消息"),
-    BACKWARD: Words(en="the messages of backward", zh="反向的消息"),
-}
-RETURNS = Words(en="{} gives {}, expected a tensor that follows gradients", zh="{} 得到的是 {}，应为带梯度的张量")
+PASSES = (FORWARD, BACKWARD)
 TORCH_WARNING = "an autograd kernel was not registered"  # torch warns so when backward reaches a bare dist.all_reduce
 HIDDEN_COLLECTIVE = "torch warns: backward goes through a collective that autograd does not know"
 MistakesOf = Callable[[Sequence[CommEvent]], Sequence[str]]  # the messages of a pass to the hints that explain them
@@ -130,13 +128,13 @@ def expect_messages(
         expected = next((list(one) for one in allowed if list(one) == got), list(allowed[0]))
         expected = [] if run.size == 1 and not got else expected
         mistakes = dict.fromkeys(mistakes_of(events[name]), got)
-        yield expect_equal(PASSES[name], expected, got, rank=rank, mistakes=mistakes)
+        yield expect_equal(words[f"messages_of_{name}"], expected, got, rank=rank, mistakes=mistakes)
 
 
 def expect_differentiable(run: ForwardBackward, call: str) -> Iterator[Judgement]:
     """Backward can start from what the answer returns. call: how the message names it."""
-    text = RETURNS.format(call, run.returned_instead)
-    yield expect(not run.returned_instead, text.en, text.zh, mistakes=["no_gradient"])
+    text = words["no_gradient_from"].format(call, run.returned_instead)
+    yield expect(not run.returned_instead, text, mistakes=["no_gradient"])
 
 
 def recognise_hidden_collective(failure: RunFailure) -> list[str]:
@@ -146,12 +144,6 @@ def recognise_hidden_collective(failure: RunFailure) -> list[str]:
 # -- 07.column and 07.row: run the learner's layer -------------------------------------------------------------------
 LAYER_VARIATIONS = Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), min_cases=4)
 NUM_BATCHES = 2  # that one layer gets: forward of both, then backward of both
-PARAMETER = Words(en="layer.{}", zh="layer.{} ")
-GRADIENT = Words(en="the gradient of layer.{}", zh="layer.{} 的梯度")
-OUTPUT = Words(en="the output", zh="输出")
-STEPPED = Words(en="the output after an optimizer doubled weight and bias", zh="优化器把 weight 和 bias 加倍之后的输出")
-OUTSIDE = Words(en="the gradient of x in x.sum(), beside the layer,", zh="与该层无关的 x.sum() 中 x 的梯度")
-GRADIENT_OF_X = Words(en="the gradient of x", zh="x 的梯度")
 
 
 def draw_linear(rng: CaseGenerator, in_features: int, out_features: int) -> dict[str, Any]:
@@ -246,59 +238,39 @@ def judge_parameter(
     """The parameter has the values of this rank's shard, and no more memory than the shard needs."""
     got = run.outputs[rank]
     parameter, stored = got["parameters"].get(name), got["stored_bytes"].get(name, 0)
-    yield expect_tensor(PARAMETER.format(name), right, parameter, rank=rank, mistakes=mistakes)
+    yield expect_tensor(words["layer_parameter"].format(name), right, parameter, rank=rank, mistakes=mistakes)
     is_larger = isinstance(parameter, Tensor) and parameter.numel() > right.numel()
     is_view = stored > (parameter.nbytes if isinstance(parameter, Tensor) else 0)
     if stored == right.nbytes * run.size and is_larger:
         known = ["not_cut"]
     else:
         known = ["view_of_the_whole"] if is_view else []
-    yield expect(
-        stored <= right.nbytes,
-        f"layer.{name} keeps {format_bytes(stored)} in memory, expected {format_bytes(right.nbytes)}",
-        f"layer.{name} 占用 {format_bytes(stored)} 内存，应为 {format_bytes(right.nbytes)}",
-        rank=rank,
-        mistakes=known,
-    )
+    message = words["bytes_in_memory"].format(name, format_bytes(stored), format_bytes(right.nbytes))
+    yield expect(stored <= right.nbytes, message, rank=rank, mistakes=known)
 
 
 def judge_copy(run: ForwardBackward, rank: int) -> Iterator[Judgement]:
     """The shard is a copy, even with one rank, and the given layer stays as it was and can be freed."""
     got, inputs = run.outputs[rank], run.inputs[rank]
     has_bias, is_cut = inputs["bias"] is not None, not is_close(inputs["weight"], got["parameters"].get("weight"))
-    yield expect(
-        has_bias or "bias" not in got["parameters"],
-        "layer.bias is a parameter, expected None: the given layer has no bias",
-        "layer.bias 是参数，应为 None：传入的层没有 bias",
-        rank=rank,
-    )
-    yield expect(
-        not got["shares_memory"],
-        "a parameter lies in the memory of the given layer, expected a copy",
-        "有参数与传入的层共用内存，应为副本",
-        rank=rank,
-        mistakes=(["not_cut"] if not is_cut else []) + (["view_of_the_whole"] if is_cut or run.size == 1 else []),
-    )
-    yield expect(not got["linear_changed"], "it changes the given layer", "改动了传入的层", rank=rank)
-    yield expect(
-        not got["linear_alive"],
-        "it keeps the whole of the given layer alive, beside its own part",
-        "除了自己的部分，还保留着传入的整个层",
-        rank=rank,
-    )
+    yield expect(has_bias or "bias" not in got["parameters"], words["bias_is_a_parameter"], rank=rank)
+    mistakes = (["not_cut"] if not is_cut else []) + (["view_of_the_whole"] if is_cut or run.size == 1 else [])
+    yield expect(not got["shares_memory"], words["shares_memory"], rank=rank, mistakes=mistakes)
+    yield expect(not got["linear_changed"], words["layer_changed"], rank=rank)
+    yield expect(not got["linear_alive"], words["layer_kept_alive"], rank=rank)
 
 
 def judge_outside(run: ForwardBackward, rank: int) -> Iterator[Judgement]:
     """A second use of x, x.sum(), gets its own gradient: the layer must not have put a hook on x itself."""
     x = run.inputs[rank]["x"][0]
-    yield expect_tensor(OUTSIDE, torch.ones_like(x), run.outputs[rank]["outside"], rank=rank)
+    yield expect_tensor(words["gradient_beside_layer"], torch.ones_like(x), run.outputs[rank]["outside"], rank=rank)
 
 
 def judge_stepped(run: ForwardBackward, rank: int, y: Tensor) -> Iterator[Judgement]:
     """The layer computes with its current parameters. y: the right output of both batches before they were doubled."""
     got = run.outputs[rank]
     if is_close(y, got["y"]) and "weight" in got["parameters"]:
-        yield expect_tensor(STEPPED, 2 * y[0], got["stepped"], rank=rank)
+        yield expect_tensor(words["output_after_doubling"], 2 * y[0], got["stepped"], rank=rank)
 
 
 def shape_error_of(text: str) -> str:

@@ -28,12 +28,10 @@ from helpers.grading.kit.comparisons import (
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.grading.tensor_parallel import LAB
 from helpers.grading.tensor_parallel.forward_backward import by_case_number
-from helpers.learner.words import Words
+
+words = LAB.messages
 
 # -- 07.heads --------------------------------------------------------------------------------------------------------
-HEADS_SHARD = Words(
-    en="for {} query heads and {} key-value heads the part", zh="{} 个 query 头、{} 个 key-value 头时的部分"
-)
 ShardHeads = Callable[[Tensor, int, int, int, int], Tensor]  # weight, query heads, key-value heads, rank, ranks
 
 
@@ -157,7 +155,8 @@ def judge_heads(world: JudgedWorld) -> Iterator[Judgement]:
     for rank, got in enumerate(world.outputs):
         arguments = inputs["weight"], *heads, rank, world.size
         wrong = {key: shard(*arguments) for key, shard in WRONG_HEADS.items()}
-        yield expect_tensor(HEADS_SHARD.format(*heads), shard_heads(*arguments), got, rank=rank, mistakes=wrong)
+        what = words["part_for_heads"].format(*heads)
+        yield expect_tensor(what, shard_heads(*arguments), got, rank=rank, mistakes=wrong)
     yield from expect_only(world, [])
 
 
@@ -200,7 +199,7 @@ def judge_mlp(world: JudgedWorld) -> Iterator[Judgement]:
             "gelu_of_addends": gelu_of_sums,
             "not_cut_at_all": n * right,
         }
-        results.append(expect_tensor(RESULT, right, got, rank=rank, mistakes=wrong))
+        results.append(expect_tensor(words["result"], right, got, rank=rank, mistakes=wrong))
     yield from results
     if not is_silent(world):
         yield from expect_ops(world, "all_reduce", 1)
@@ -208,7 +207,6 @@ def judge_mlp(world: JudgedWorld) -> Iterator[Judgement]:
         yield from expect_payload(world, right.nbytes, mistakes=before_gelu)
 
 
-RESULT = Words(en="the result", zh="结果")
 MLP = Task(
     key="07.mlp",
     signature="mlp_on_a_rank(x, A, B)",
@@ -216,7 +214,7 @@ MLP = Task(
     variations=Variations(dtypes=("float64",)),
     run_submission=run_mlp,
     judge=judge_mlp,
-    hints=LAB.hints("sum_missing", "gelu_of_addends", "not_cut_at_all"),
+    hints=LAB.hints("sum_missing gelu_of_addends not_cut_at_all"),
     world_sizes=(1, 2, 3, 4),
 )
 
@@ -254,15 +252,14 @@ def judge_loss(world: JudgedWorld) -> Iterator[Judgement]:
             "max_not_added_back": right - largest,
         }
         if isinstance(got, Tensor) and not got.isfinite().all():
-            yield expect(False, "a loss is not finite", "有的损失不是有限数", rank=rank, mistakes=["out_of_range"])
+            yield expect(False, words["loss_not_finite"], rank=rank, mistakes=["out_of_range"])
             continue
-        yield expect_tensor(LOSSES, right, got, rank=rank, mistakes=wrong)
+        yield expect_tensor(words["losses"], right, got, rank=rank, mistakes=wrong)
     for rank, log in enumerate(world.logs):
         is_small = log.payload_bytes() <= 3 * right.numel() * right.element_size()
-        yield expect(is_small, "it sends more than three numbers per token", "每个 token 发送的不止三个数", rank=rank)
+        yield expect(is_small, words["numbers_per_token"], rank=rank)
 
 
-LOSSES = Words(en="the losses", zh="损失")
 TOKEN_LOSS = Task(
     key="07.token_loss",
     signature="loss_of_tokens(logits, right_logit)",
@@ -270,7 +267,7 @@ TOKEN_LOSS = Task(
     variations=Variations(dtypes=("float64",)),
     run_submission=run_loss,
     judge=judge_loss,
-    hints=LAB.hints("max_not_reduced", "sum_not_reduced", "target_not_reduced", "max_not_added_back", "out_of_range"),
+    hints=LAB.hints("max_not_reduced sum_not_reduced target_not_reduced max_not_added_back out_of_range"),
     world_sizes=(1, 2, 3, 4),
 )
 
@@ -302,11 +299,11 @@ def judge_norm(world: JudgedWorld) -> Iterator[Judgement]:
             "copies_counted_each": math.sqrt(sum(sharded) + world.size * replicated),
             "copies_left_out": math.sqrt(sum(sharded)),
         }
-        yield expect_number(NORM, right, got, rank=rank, mistakes=wrong)
+        yield expect_number(words["norm"], right, got, rank=rank, mistakes=wrong)
     if not is_silent(world):
         yield from expect_ops(world, "all_reduce", 1)
         for rank, log in enumerate(world.logs):
-            yield expect(log.payload_bytes() <= 8, "it sends more than one number", "发送的不止一个数", rank=rank)
+            yield expect(log.payload_bytes() <= 8, words["more_than_one_number"], rank=rank)
 
 
 def sum_of_squares(inputs: dict[str, Any], replicated: bool) -> float:
@@ -315,13 +312,12 @@ def sum_of_squares(inputs: dict[str, Any], replicated: bool) -> float:
     return sum(float(gradient.double().square().sum()) for gradient, copies in pairs if (copies > 1) == replicated)
 
 
-NORM = Words(en="the norm", zh="范数")
 NORM_OF_ALL = Task(
     key="07.norm",
     signature="norm_of_all(gradients, copies)",
     make_inputs=make_norm,
     run_submission=run_norm,
     judge=judge_norm,
-    hints=LAB.hints("norm_of_what_i_hold", "copies_counted_each", "copies_left_out"),
+    hints=LAB.hints("norm_of_what_i_hold copies_counted_each copies_left_out"),
     world_sizes=(1, 2, 3, 4),
 )

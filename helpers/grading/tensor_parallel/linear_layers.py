@@ -20,11 +20,8 @@ from helpers.grading.tensor_parallel import LAB
 from helpers.grading.tensor_parallel.forward_backward import (
     BACKWARD,
     FORWARD,
-    GRADIENT,
-    GRADIENT_OF_X,
     LAYER_VARIATIONS,
     NUM_BATCHES,
-    OUTPUT,
     ForwardBackward,
     LinearReference,
     all_reduce,
@@ -44,6 +41,8 @@ from helpers.grading.tensor_parallel.forward_backward import (
     shape_error_of,
 )
 from helpers.records import CommEvent
+
+words = LAB.messages
 
 
 # -- 07.column -------------------------------------------------------------------------------------------------------
@@ -70,20 +69,15 @@ def judge_column(world: JudgedWorld) -> Iterator[Judgement]:
     reference = LinearReference(inputs["x"], inputs["weight"], inputs["bias"], gradient)
     for rank in range(run.size):
         yield from judge_column_rank(run, rank, reference)
-    yield from expect_messages(
-        run,
-        FORWARD,
-        [],
-        mistakes_of=lambda events: ["gathers_the_output" if has_all_gather(events) else "forward_reduced"],
-    )
+
+    def mistakes_of_forward(events: Sequence[CommEvent]) -> list[str]:
+        return ["gathers_the_output" if has_all_gather(events) else "forward_reduced"]
+
     num_tensors = 2 if inputs["bias"] is None else 3  # x, the weight and the bias
     by_count = {0: ["backward_not_reduced"], NUM_BATCHES * num_tensors: ["gradients_reduced"]}
-    yield from expect_messages(
-        run,
-        BACKWARD,
-        [all_reduce(inputs["x"][0].nbytes)] * NUM_BATCHES,
-        mistakes_of=lambda events: by_count.get(len(events), []),
-    )
+    right = [all_reduce(inputs["x"][0].nbytes)] * NUM_BATCHES
+    yield from expect_messages(run, FORWARD, [], mistakes_of=mistakes_of_forward)
+    yield from expect_messages(run, BACKWARD, right, mistakes_of=lambda events: by_count.get(len(events), []))
 
 
 def judge_column_rank(run: ForwardBackward, rank: int, reference: LinearReference) -> Iterator[Judgement]:
@@ -97,18 +91,19 @@ def judge_column_rank(run: ForwardBackward, rank: int, reference: LinearReferenc
             yield from judge_parameter(run, rank, name, inputs[name].chunk(size)[rank], wrong)
     wrong = {"bias_forgotten": parts[rank] - bias, "forward_reduced": sum(parts)}
     wrong |= {"gathers_the_output": reference.y} if has_all_gather(run.events[rank][FORWARD]) else {}
-    yield expect_tensor(OUTPUT, parts[rank], got["y"], rank=rank, mistakes=wrong)
+    yield expect_tensor(words["output"], parts[rank], got["y"], rank=rank, mistakes=wrong)
     yield from judge_copy(run, rank)
     yield from judge_outside(run, rank)
     yield from judge_stepped(run, rank, parts[rank])
     of_x = reference.gradients["x"]
     local = inputs["gradient"] @ inputs["weight"].chunk(size)[rank]
     wrong = {"backward_not_reduced": local, "averaged": of_x / size}
-    yield expect_tensor(GRADIENT_OF_X, of_x, got["x_gradient"], rank=rank, mistakes=wrong)
+    yield expect_tensor(words["gradient_of_x"], of_x, got["x_gradient"], rank=rank, mistakes=wrong)
     for name in got["gradients"].keys() & reference.gradients.keys():
         shards = reference.gradients[name].chunk(size)
         wrong = {"gradients_reduced": [sum(shards), sum(shards) / size]}
-        yield expect_tensor(GRADIENT.format(name), shards[rank], got["gradients"][name], rank=rank, mistakes=wrong)
+        what = words["layer_gradient"].format(name)
+        yield expect_tensor(what, shards[rank], got["gradients"][name], rank=rank, mistakes=wrong)
 
 
 def wrong_column_shards(tensor: torch.Tensor, size: int) -> dict[str, Any]:
@@ -135,11 +130,9 @@ COLUMN = Task(
     judge=judge_column,
     recognise_failure=recognise_column,
     hints=LAB.hints(
-        *(
-            "unknown_to_autograd no_gradient cut_across bias_not_cut not_parameters same_part_everywhere "
-            "dealt_out gathers_the_output not_cut view_of_the_whole bias_forgotten forward_reduced "
-            "backward_not_reduced averaged gradients_reduced"
-        ).split()
+        "unknown_to_autograd no_gradient cut_across bias_not_cut not_parameters same_part_everywhere",
+        "dealt_out gathers_the_output not_cut view_of_the_whole bias_forgotten forward_reduced",
+        "backward_not_reduced averaged gradients_reduced",
     ),
 )
 
@@ -204,7 +197,8 @@ def judge_row_rank(run: ForwardBackward, rank: int, reference: LinearReference) 
     yield from judge_outside(run, rank)
     yield from judge_stepped(run, rank, reference.y)
     of_x = reference.gradients["x"].chunk(size, dim=-1)[rank]
-    yield expect_tensor(GRADIENT_OF_X, of_x, got["x_gradient"], rank=rank, mistakes={"backward_reduced": of_x * size})
+    mistakes = {"backward_reduced": of_x * size}
+    yield expect_tensor(words["gradient_of_x"], of_x, got["x_gradient"], rank=rank, mistakes=mistakes)
     yield from judge_row_gradients(run, rank, reference)
 
 
@@ -213,14 +207,15 @@ def judge_row_gradients(run: ForwardBackward, rank: int, reference: LinearRefere
     of_weight, of_bias = reference.gradients["weight"].chunk(size, dim=1)[rank], reference.gradients.get("bias")
     wrong = {"backward_reduced": of_weight * size}
     if "weight" in got:
-        yield expect_tensor(GRADIENT.format("weight"), of_weight, got["weight"], rank=rank, mistakes=wrong)
+        what = words["layer_gradient"].format("weight")
+        yield expect_tensor(what, of_weight, got["weight"], rank=rank, mistakes=wrong)
     if of_bias is not None and "bias" in got:
         wrong = {
             "bias_shared_out": of_bias / size,
             "bias_on_one_rank": [None, of_bias * 0] if rank else [],
             "gradients_reduced": of_bias * size,
         }
-        yield expect_tensor(GRADIENT.format("bias"), of_bias, got["bias"], rank=rank, mistakes=wrong)
+        yield expect_tensor(words["layer_gradient"].format("bias"), of_bias, got["bias"], rank=rank, mistakes=wrong)
 
 
 def judge_row_output(run: ForwardBackward, rank: int, reference: LinearReference) -> Judgement:
@@ -233,7 +228,7 @@ def judge_row_output(run: ForwardBackward, rank: int, reference: LinearReference
         "bias_forgotten": y - bias,
         "averaged": [y / size, (y - bias) / size + bias],
     }
-    return expect_tensor(OUTPUT, y, run.outputs[rank]["y"], rank=rank, mistakes=wrong)
+    return expect_tensor(words["output"], y, run.outputs[rank]["y"], rank=rank, mistakes=wrong)
 
 
 def recognise_row(failure: RunFailure) -> list[str]:
@@ -254,11 +249,9 @@ ROW = Task(
     judge=judge_row,
     recognise_failure=recognise_row,
     hints=LAB.hints(
-        *(
-            "unknown_to_autograd no_gradient cut_across input_cut_again bias_cut gathers_the_input "
-            "bias_on_every_rank bias_shared_out bias_on_one_rank not_parameters same_part_everywhere dealt_out "
-            "not_cut view_of_the_whole forward_not_reduced bias_forgotten averaged backward_reduced "
-            "gradients_reduced"
-        ).split()
+        "unknown_to_autograd no_gradient cut_across input_cut_again bias_cut gathers_the_input",
+        "bias_on_every_rank bias_shared_out bias_on_one_rank not_parameters same_part_everywhere",
+        "dealt_out not_cut view_of_the_whole forward_not_reduced bias_forgotten averaged",
+        "backward_reduced gradients_reduced",
     ),
 )

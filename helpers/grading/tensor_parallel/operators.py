@@ -6,7 +6,7 @@ live ranks, so the three terms share one gradient tensor, and compares outputs, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -29,12 +29,10 @@ from helpers.grading.tensor_parallel.forward_backward import (
     recognise_hidden_collective,
     run_backward,
 )
-from helpers.learner.words import Words
+from helpers.records import CommEvent
 
-OUTPUT = Words(en="the output", zh="输出")
-GRADIENT_OF_X = Words(en="the gradient of x in {}(x) + x", zh="{}(x) + x 中 x 的梯度")
-X_AFTER = Words(en="x, after the call,", zh="调用之后的 x ")
-GRADIENT_OF_R = Words(en="the gradient of r in {}(x) + r", zh="{}(x) + r 中 r 的梯度")
+words = LAB.messages
+
 F_NAME, G_NAME = "identity_all_reduce", "all_reduce_identity"
 
 
@@ -87,12 +85,13 @@ def judge_f(world: JudgedWorld) -> Iterator[Judgement]:
         does_g.append(is_close(run.size * x, got["y"]) and is_close(2 * gradient, got["x_gradient"]))
         if does_g[-1]:  # both values are those of the other operator
             wrong, wrong_back = ({"operators_swapped": value} for value in (run.size * x, 2 * gradient))
-        yield expect_tensor(OUTPUT, x, got["y"], rank=rank, mistakes=wrong)
-        of_x = GRADIENT_OF_X.format(F_NAME)
+        yield expect_tensor(words["output"], x, got["y"], rank=rank, mistakes=wrong)
+        of_x = words["gradient_through_x"].format(F_NAME)
         yield expect_tensor(of_x, total + gradient, got["x_gradient"], rank=rank, mistakes=wrong_back)
         changed = {"gradient_changed": [total, total / run.size]}  # the all-reduce overwrote the shared gradient
-        yield expect_tensor(GRADIENT_OF_R.format(F_NAME), gradient, got["r_gradient"], rank=rank, mistakes=changed)
-        yield expect_tensor(X_AFTER, x, got["x"], rank=rank)
+        what = words["gradient_through_r"].format(F_NAME)
+        yield expect_tensor(what, gradient, got["r_gradient"], rank=rank, mistakes=changed)
+        yield expect_tensor(words["x_after"], x, got["x"], rank=rank)
     keys = keys_by_passes(run, BACKWARD, all(does_g))
     yield from expect_messages(run, FORWARD, [], mistakes_of=lambda events: keys)
     yield from expect_messages(run, BACKWARD, [all_reduce(x.nbytes)], mistakes_of=lambda events: keys)
@@ -114,17 +113,16 @@ def judge_g(world: JudgedWorld) -> Iterator[Judgement]:
         if does_f[-1]:  # both values are those of the other operator
             wrong, wrong_back = ({"operators_swapped": value} for value in (x, total_back + gradient))
         yield judge_sum(run, rank, total, wrong)
-        of_x = GRADIENT_OF_X.format(G_NAME)
+        of_x = words["gradient_through_x"].format(G_NAME)
         yield expect_tensor(of_x, 2 * gradient, got["x_gradient"], rank=rank, mistakes=wrong_back)
-        yield expect_tensor(GRADIENT_OF_R.format(G_NAME), gradient, got["r_gradient"], rank=rank)
-        yield expect_tensor(X_AFTER, x, got["x"], rank=rank, mistakes={"x_changed": total})
+        yield expect_tensor(words["gradient_through_r"].format(G_NAME), gradient, got["r_gradient"], rank=rank)
+        yield expect_tensor(words["x_after"], x, got["x"], rank=rank, mistakes={"x_changed": total})
     keys = keys_by_passes(run, FORWARD, all(does_f))
-    yield from expect_messages(
-        run,
-        FORWARD,
-        [all_reduce(total.nbytes)],
-        mistakes_of=lambda events: ["gathers_the_parts"] if has_all_gather(events) else keys,
-    )
+
+    def mistakes_of_forward(events: Sequence[CommEvent]) -> list[str]:
+        return ["gathers_the_parts"] if has_all_gather(events) else keys
+
+    yield from expect_messages(run, FORWARD, [all_reduce(total.nbytes)], mistakes_of=mistakes_of_forward)
     yield from expect_messages(run, BACKWARD, [], mistakes_of=lambda events: keys)
 
 
@@ -147,7 +145,7 @@ def judge_sum(run: ForwardBackward, rank: int, total: torch.Tensor, wrong: dict[
     parts = [one["x"] for one in run.inputs]
     gathered = [torch.cat(parts, dim) for dim in range(parts[0].dim())] + [torch.stack(parts)]
     known = wrong | {"gathers_the_parts": gathered}
-    return expect_tensor(OUTPUT, total, run.outputs[rank]["y"], rank=rank, mistakes=known)
+    return expect_tensor(words["output"], total, run.outputs[rank]["y"], rank=rank, mistakes=known)
 
 
 VARIATIONS = Variations(
@@ -162,12 +160,7 @@ IDENTITY_ALL_REDUCE = Task(
     judge=judge_f,
     recognise_failure=recognise_hidden_collective,
     hints=LAB.hints(
-        "operators_swapped",
-        "unknown_to_autograd",
-        "no_gradient",
-        "forward_reduced",
-        "backward_not_reduced",
-        "averaged",
+        "operators_swapped unknown_to_autograd no_gradient forward_reduced backward_not_reduced averaged",
         "gradient_changed",
     ),
 )
@@ -180,13 +173,7 @@ ALL_REDUCE_IDENTITY = Task(
     judge=judge_g,
     recognise_failure=recognise_hidden_collective,
     hints=LAB.hints(
-        "operators_swapped",
-        "unknown_to_autograd",
-        "no_gradient",
-        "gathers_the_parts",
-        "forward_not_reduced",
-        "backward_reduced",
-        "averaged",
-        "x_changed",
+        "operators_swapped unknown_to_autograd no_gradient gathers_the_parts forward_not_reduced",
+        "backward_reduced averaged x_changed",
     ),
 )

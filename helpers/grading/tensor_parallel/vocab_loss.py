@@ -31,14 +31,13 @@ from helpers.grading.tensor_parallel.forward_backward import (
     recognise_hidden_collective,
     run_backward,
 )
-from helpers.learner.words import Words
 from helpers.records import CommEvent
+
+words = LAB.messages
 
 PADDING = -100  # the target of a token that does not count; torch's ignore_index
 # Logits so far from 0 that exp of them overflows, and exp of their negatives is 0 or nearly 0.
 FAR = {"float64": 1000.0, "float32": 100.0}
-LOSS = Words(en="the loss", zh="损失")
-GRADIENT_OF_LOGITS = Words(en="the gradient of logits", zh="logits 的梯度")
 
 
 def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -208,7 +207,7 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
         if isinstance(got["loss"], Tensor) and bool(got["loss"].isfinite().all()):
             right = reference.gradients[rank]
             wrong = {} if is_close(right, got["logits_gradient"]) else reference.wrong_gradients(rank)
-            yield expect_tensor(GRADIENT_OF_LOGITS, right, got["logits_gradient"], rank=rank, mistakes=wrong)
+            yield expect_tensor(words["gradient_of_logits"], right, got["logits_gradient"], rank=rank, mistakes=wrong)
     num_bytes = reference.loss.element_size() * len(reference.targets)  # one number per token
     maximum, one_sum, both_sums = all_reduce(num_bytes, "MAX"), all_reduce(num_bytes), all_reduce(2 * num_bytes)
     keys = {key for loss in losses for key in loss.mistakes}
@@ -220,10 +219,9 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
 
 def judge_loss(reference: CrossEntropyReference, got: Any, rank: int) -> Judgement:
     if isinstance(got, Tensor) and got.numel() == 1 and not got.isfinite():
-        en, zh = f"the loss is {got.item()}", f"损失是 {got.item()}"
-        return expect(False, en, zh, rank=rank, mistakes=["out_of_range"])
+        return expect(False, words["loss_is"].format(got.item()), rank=rank, mistakes=["out_of_range"])
     wrong = {} if is_close(reference.loss, got) else reference.wrong_losses(rank)
-    return expect_tensor(LOSS, reference.loss, got, rank=rank, mistakes=wrong)
+    return expect_tensor(words["loss"], reference.loss, got, rank=rank, mistakes=wrong)
 
 
 def mistakes_of_forward(events: Sequence[CommEvent], num_bytes: int) -> list[str]:
@@ -261,10 +259,8 @@ CROSS_ENTROPY = Task(
     judge=judge,
     recognise_failure=recognise_failure,
     hints=LAB.hints(
-        *(
-            "unknown_to_autograd no_gradient target_not_shifted gathers_the_logits max_not_reduced "
-            "sum_not_reduced target_not_reduced target_not_masked padding_counted not_divided loss_reduced "
-            "backward_reduced incoming_gradient_forgotten max_follows_gradient out_of_range"
-        ).split()
+        "unknown_to_autograd no_gradient target_not_shifted gathers_the_logits max_not_reduced",
+        "sum_not_reduced target_not_reduced target_not_masked padding_counted not_divided loss_reduced",
+        "backward_reduced incoming_gradient_forgotten max_follows_gradient out_of_range",
     ),
 )

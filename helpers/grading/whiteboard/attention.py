@@ -19,11 +19,12 @@ from helpers.grading.kit.model_tools import MemoryMeter, one_thread
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.grading.whiteboard import LAB
 from helpers.grading.whiteboard.values import judge_values
-from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
 
-OUTPUT = {"out": Words(en="the output", zh="输出")}
-OUTPUT_AND_LSE = OUTPUT | {"lse": Words(en="the log of the sum", zh="指数和的对数 lse")}
+words = LAB.messages
+
+OUTPUT = {"out": words["output"]}
+OUTPUT_AND_LSE = OUTPUT | {"lse": words["log_of_sum"]}
 LARGE = 1e3  # a factor with which exp of a score overflows in float64
 
 
@@ -60,12 +61,8 @@ def judge_softmax(world: JudgedWorld) -> Iterator[Judgement]:
     yield from judge_values(OUTPUT, right, got, mistakes)
     scores_bytes = len(q) * len(k) * q.itemsize
     peak, all_scores = format_bytes(got["peak"]), format_bytes(scores_bytes)
-    yield expect(
-        len(k) <= inputs["block"] or got["peak"] < scores_bytes,
-        f"it holds {peak} at its peak; all scores are {all_scores}, and one block of them is to be there at a time",
-        f"峰值占用 {peak}；全部分数是 {all_scores}，而同一时刻只应有一块分数",
-        mistakes=["scores_at_once"],
-    )
+    message = words["scores_peak"].format(peak, all_scores)
+    yield expect(len(k) <= inputs["block"] or got["peak"] < scores_bytes, message, mistakes=["scores_at_once"])
 
 
 RESCALING_MISTAKES = ("sum_not_rescaled", "output_not_rescaled", "not_rescaled", "not_divided")
@@ -115,17 +112,9 @@ SOFTMAX = Task(
     run_submission=run_softmax,
     judge=judge_softmax,
     hints=LAB.hints(
-        "overflows",
-        "mean_of_blocks",
-        "not_rescaled",
-        "sum_not_rescaled",
-        "output_not_rescaled",
-        "not_divided",
-        "last_block_dropped",
-        "not_scaled",
-        "scores_at_once",
+        "overflows mean_of_blocks not_rescaled sum_not_rescaled output_not_rescaled not_divided",
+        "last_block_dropped not_scaled scores_at_once",
     ),
-    world_sizes=(1,),
     runs_on="process",
     variations=Variations(layouts=("contiguous", "transposed"), values=("normal", "large"), min_cases=4),
     must_not_change=("q",),  # not k and v: the meter would count the copies that are made to compare them
@@ -192,16 +181,8 @@ MERGE = Task(
     run_submission=run_merge,
     judge=judge_merge,
     hints=LAB.hints(
-        "overflows",
-        "weights_without_exp",
-        "weights_exchanged",
-        "mean_of_both",
-        "added",
-        "not_divided",
-        "larger_lse",
-        "lse_added",
+        "overflows weights_without_exp weights_exchanged mean_of_both added not_divided larger_lse", "lse_added"
     ),
-    world_sizes=(1,),
     runs_on="process",
     variations=Variations(layouts=("contiguous", "transposed"), values=("normal", "large"), min_cases=3),
     must_not_change=("out_a", "lse_a", "out_b", "lse_b"),

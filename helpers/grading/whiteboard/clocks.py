@@ -19,7 +19,8 @@ from helpers.grading.kit.comparisons import expect
 from helpers.grading.kit.model_tools import one_thread
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.grading.whiteboard import LAB
-from helpers.learner.words import Words
+
+words = LAB.messages
 
 Line = tuple[float, float]  # offset in seconds, and drift in seconds per second
 EPOCH = 1.8e9  # seconds since 1970
@@ -52,7 +53,7 @@ def _is_scalar(value: Any) -> bool:
 def judge(world: JudgedWorld) -> Iterator[Judgement]:
     got = world.outputs[0]
     if "returned" in got:
-        yield Judgement(ok=False, message=RETURNED.format(got["returned"]))
+        yield Judgement(ok=False, message=words["one_clock_returns"].format(got["returned"]))
         return
     lines = lines_of(**world.inputs[0])
     right, line = lines.pop("right"), tuple(got["line"].tolist())
@@ -60,8 +61,7 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
     if not mistakes and world.case.number in (1, 3):
         mistakes = ["digits_lost"]  # squares of seconds since 1970 have more digits than float64
     shown, expected = (f"{offset * 1e3:.6g} ms, {drift * 1e6:.6g} µs/s" for offset, drift in (line, right))
-    en, zh = f"offset and drift are {shown}, expected {expected}", f"偏移和漂移是 {shown}，应为 {expected}"
-    yield expect(is_same_line(right, line), en, zh, mistakes=mistakes)
+    yield expect(is_same_line(right, line), words["offset_and_drift"].format(shown, expected), mistakes=mistakes)
 
 
 def is_same_line(one: Line, other: Line) -> bool:
@@ -99,10 +99,6 @@ def recognise_failure(failure: RunFailure) -> list[str]:
     return ["one_barrier"] if failure.type_name in ("ZeroDivisionError", "StatisticsError") else []
 
 
-RETURNED = Words(
-    en="one_clock returns {}, expected a pair of numbers: (offset, drift)",
-    zh="one_clock 返回的是 {}，应为一对数：(offset, drift)",
-)
 CLOCK = Task(
     key="wb.clock",
     signature="one_clock(mine, yours)",
@@ -111,17 +107,9 @@ CLOCK = Task(
     judge=judge,
     recognise_failure=recognise_failure,
     hints=LAB.hints(
-        "one_barrier",
-        "turned_round",
-        "slope_for_drift",
-        "offset_at_zero",
-        "offset_in_the_middle",
-        "drift_forgotten",
-        "first_and_last",
-        "first_is_exact",
-        "digits_lost",
+        "one_barrier turned_round slope_for_drift offset_at_zero offset_in_the_middle drift_forgotten",
+        "first_and_last first_is_exact digits_lost",
     ),
-    world_sizes=(1,),
     runs_on="process",
     variations=Variations(min_cases=4),
     must_not_change=("mine", "yours"),

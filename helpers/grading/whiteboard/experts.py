@@ -19,13 +19,10 @@ from helpers.grading.kit.model_tools import describe_if_detached, one_thread
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.grading.whiteboard import LAB
 from helpers.grading.whiteboard.values import judge_values
-from helpers.learner.words import Words
 
-VALUE_NAMES = {
-    "out": Words(en="the output", zh="输出"),
-    "x": Words(en="the gradient of x", zh="x 的梯度"),
-    "logits": Words(en="the gradient of logits", zh="logits 的梯度"),
-}
+words = LAB.messages
+
+VALUE_NAMES = {"out": words["output"], "x": words["gradient_of_x"], "logits": words["gradient_of_logits"]}
 
 
 def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -67,7 +64,7 @@ def counting_expert(weight: Tensor, counts: list[int]) -> Callable[[Tensor], Ten
 def judge(world: JudgedWorld) -> Iterator[Judgement]:
     inputs, got = world.inputs[0], world.outputs[0]
     if "returned" in got:
-        yield Judgement(ok=False, message=RETURNED.format(got["returned"]))
+        yield Judgement(ok=False, message=words["moe_returns"].format(got["returned"]))
         return
     right = with_router(inputs, chosen_softmax)
     mistakes = {key: with_router(inputs, router) for key, router in WRONG_ROUTERS.items()}
@@ -84,12 +81,8 @@ def judge_calls(inputs: dict[str, Any], calls: list[list[int]]) -> Iterator[Judg
         counts = [count for count in counts if count]  # a call without tokens does no harm
         total = sum(counts)
         mistakes = ["all_to_all_experts"] if total > tokens else ["called_often"] if total == tokens else []
-        yield expect(
-            counts == ([tokens] if tokens else []),
-            f"expert {number} is called with {counts} tokens, expected {tokens} in one call",
-            f"专家 {number} 被调用时拿到的 token 数是 {counts}，应为一次 {tokens} 个",
-            mistakes=mistakes,
-        )
+        message = words["expert_called_with"].format(number, counts, tokens)
+        yield expect(counts == ([tokens] if tokens else []), message, mistakes=mistakes)
 
 
 # -- the right router, and those of known mistakes -------------------------------------------------------------------
@@ -130,10 +123,6 @@ def with_router(inputs: dict[str, Any], router: Router) -> dict[str, Tensor | No
     return {"out": out.detach(), "x": x.grad, "logits": logits.grad}
 
 
-RETURNED = Words(
-    en="moe returns {}, expected a tensor of the shape of x that follows gradients",
-    zh="moe 返回的是 {}，应为形状与 x 相同、带梯度的张量",
-)
 EXPERTS = Task(
     key="wb.experts",
     signature="moe(x, logits, experts, k)",
@@ -141,15 +130,9 @@ EXPERTS = Task(
     run_submission=run_submission,
     judge=judge,
     hints=LAB.hints(
-        "softmax_over_all",
-        "weights_forgotten",
-        "overwritten",
-        "first_choice_alone",
-        "router_gets_nothing",
-        "all_to_all_experts",
-        "called_often",
+        "softmax_over_all weights_forgotten overwritten first_choice_alone router_gets_nothing",
+        "all_to_all_experts called_often",
     ),
-    world_sizes=(1,),
     runs_on="process",
     variations=Variations(layouts=("contiguous", "transposed"), min_cases=3),
     must_not_change=("x", "logits"),

@@ -17,9 +17,10 @@ from helpers.grading.kit.model_tools import describe_if_detached, one_thread
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.grading.whiteboard import LAB
 from helpers.grading.whiteboard.values import judge_values
-from helpers.learner.words import Words
 
-VALUE_NAMES = {"loss": Words(en="the loss", zh="损失"), "logp": Words(en="the gradient of logp", zh="logp 的梯度")}
+words = LAB.messages
+
+VALUE_NAMES = {"loss": words["loss"], "logp": words["gradient_of_logp"]}
 EPSILON = 1e-4  # added to the standard deviation of a group's rewards
 LOG_RATIO_STD = 0.4  # with clips of 0.1 to 0.3 about half of the tokens are clipped
 
@@ -56,7 +57,7 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
     if "returned" in got:
         is_shape = got["returned"].startswith("Tensor(") and "requires_grad" not in got["returned"]
         mistakes = () if is_shape else ("no_gradient",)
-        yield Judgement(ok=False, message=RETURNED.format(got["returned"]), mistakes=mistakes)
+        yield Judgement(ok=False, message=words["grpo_loss_returns"].format(got["returned"]), mistakes=mistakes)
         return
     yield from judge_values(VALUE_NAMES, loss_of(inputs), got, {key: loss_of(inputs, key) for key in MISTAKES})
 
@@ -107,10 +108,6 @@ MISTAKES = (
     "padding_counted",
     "mean_over_all_tokens",
 )
-RETURNED = Words(
-    en="grpo_loss returns {}, expected one number that follows gradients",
-    zh="grpo_loss 返回的是 {}，应为带梯度的单个数",
-)
 GRPO = Task(
     key="wb.grpo",
     signature="grpo_loss(logp, old_logp, rewards, mask, group, clip)",
@@ -118,7 +115,6 @@ GRPO = Task(
     run_submission=run_submission,
     judge=judge,
     hints=LAB.hints("no_gradient", *MISTAKES),
-    world_sizes=(1,),
     runs_on="process",
     variations=Variations(layouts=("contiguous", "transposed"), min_cases=3),
     must_not_change=("logp", "old_logp", "rewards", "mask"),

@@ -14,11 +14,9 @@ from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit.answers import Answer, judge_several_answers, run_questions
 from helpers.grading.task import JudgedWorld, Judgement, Task
 from helpers.grading.zero import LAB
-from helpers.learner.words import Words
 
-BYTES_HELD = Words(en="the bytes that a rank holds", zh="一个 rank 持有的字节数")
-BYTES_SENT = Words(en="the bytes that a rank sends", zh="一个 rank 发送的字节数")
-BOTH = Words(en="the bytes held and the bytes sent", zh="持有的字节数和发送的字节数")
+words = LAB.messages
+
 STAGES = range(4)
 STATE_BYTES = (2, 2, 12)  # per parameter: bf16 weight, bf16 gradient, fp32 master weight with Adam's two moments
 
@@ -101,8 +99,8 @@ WRONG_SENT: dict[str, list[Answer]] = {
 
 
 def judge(world: JudgedWorld) -> Iterator[Judgement]:
-    columns = (BYTES_HELD, bytes_held, WRONG_HELD), (BYTES_SENT, bytes_sent, WRONG_SENT)
-    yield from judge_several_answers(COST, BOTH, columns, world)
+    columns = (words["bytes_held"], bytes_held, WRONG_HELD), (words["bytes_sent"], bytes_sent, WRONG_SENT)
+    yield from judge_several_answers(COST, words["bytes_held_and_sent"], columns, world)
 
 
 COST = Task(
@@ -112,6 +110,5 @@ COST = Task(
     run_submission=run_questions,
     judge=judge,
     hints=LAB.hints(*WRONG_HELD, *WRONG_SENT),
-    world_sizes=(1,),
     runs_on="process",
 )

@@ -25,6 +25,8 @@ from helpers.grading.zero import LAB
 from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
 
+words = LAB.messages
+
 OPS = ("reduce_scatter", "all_gather")  # the collectives of ZeRO
 
 
@@ -103,26 +105,13 @@ def expect_small_storage(
     num_bytes: what `storage_bytes` said on the rank. mistakes: other hints that explain it as well.
     """
     needed = tensor.numel() * tensor.element_size() if isinstance(tensor, Tensor) else 0
-    return expect(
-        num_bytes <= needed,
-        f"{what.en} keeps {format_bytes(num_bytes)} in memory, and its own numbers are {format_bytes(needed)}",
-        f"{what.zh} 占着 {format_bytes(num_bytes)}，而它自己的数只有 {format_bytes(needed)}",
-        rank=rank,
-        mistakes=["view_of_the_whole", *mistakes],
-    )
+    message = words["memory_of_the_whole"].format(what, format_bytes(num_bytes), format_bytes(needed))
+    return expect(num_bytes <= needed, message, rank=rank, mistakes=["view_of_the_whole", *mistakes])
 
 
 def expect_zero_ops(world: JudgedWorld) -> Iterator[Judgement]:
     """Every rank issues reduce-scatters and all-gathers only: an all-reduce would send twice as much."""
-    for rank, log in enumerate(world.logs):
-        others = [op for op in log.ops() if op not in OPS]
-        yield expect(
-            not others,
-            f"it calls {', '.join(others)}, and this task needs {' and '.join(OPS)} only",
-            f"调用了 {'、'.join(others)}，而本题只需要 {'、'.join(OPS)}",
-            rank=rank,
-            mistakes=["all_reduced"] if "all_reduce" in others else [],
-        )
+    yield from expect_only(world, OPS, mistakes_of={"all_reduce": "all_reduced"})
 
 
 def is_padding_error(failure: RunFailure) -> bool:
@@ -217,13 +206,12 @@ def judge_shard(world: JudgedWorld) -> Iterator[Judgement]:
     known = [key for key, several in WRONG_SHARDS.items() if any(map(explains_all, several))]
     for (tensors, rank, num_ranks), answer in pairs:
         shard, expected = answer["shard"], right_shard(tensors, rank, num_ranks)
-        what = SHARD_OF.format(" + ".join(str(tuple(one.shape)) for one in tensors), rank, num_ranks)
+        what = words["shard_of"].format(" + ".join(str(tuple(one.shape)) for one in tensors), rank, num_ranks)
         yield expect_tensor(what, expected, shard, mistakes=dict.fromkeys(known, shard))
         if is_close(expected, shard):
             yield expect_small_storage(what, shard, answer["storage_bytes"])
 
 
-SHARD_OF = Words(en="the shard of shapes {} for rank {} of {}", zh="形状 {} 在 rank {}（共 {} 个）上的分片")
 SHARD = Task(
     key="08.shard",
     signature="shard(tensors, rank, world_size)",
@@ -234,7 +222,6 @@ SHARD = Task(
     run_submission=run_shard,
     judge=judge_shard,
     hints=LAB.hints(*WRONG_SHARDS, "view_of_the_whole"),
-    world_sizes=(1,),
     runs_on="process",
 )
 
@@ -354,12 +341,7 @@ def judge_state(
 ) -> Iterator[Judgement]:
     state = answer["state"]
     is_state = isinstance(state, Mapping)
-    yield expect(
-        is_state,
-        f"resume returns {type(state).__name__}, expected a dict with step, {', '.join(STATE_NAMES)}",
-        f"resume 返回了 {type(state).__name__}，应为含 step、{'、'.join(STATE_NAMES)} 的 dict",
-        rank=rank,
-    )
+    yield expect(is_state, words["no_state_returned"].format(type(state).__name__, STATE_NAMES), rank=rank)
     if not is_state:
         return
     arguments = checkpoint_files(checkpoint), checkpoint["num_elements"], rank, world_size
@@ -368,9 +350,9 @@ def judge_state(
     is_right = step == right["step"] and all(is_close(right[name], state.get(name)) for name in STATE_NAMES)
     wrong = {} if is_right else {key: [one(*arguments) for one in several] for key, several in WRONG_STATES.items()}
     known = {key: step for key, states in wrong.items() if step in [one["step"] for one in states]}
-    yield expect_equal(STEP.format(*sizes), right["step"], step, rank=rank, mistakes=known)
+    yield expect_equal(words["step_resumed"].format(*sizes), right["step"], step, rank=rank, mistakes=known)
     for name in STATE_NAMES:
-        got, what = state.get(name), LINE.format(name, *sizes)
+        got, what = state.get(name), words["state_resumed"].format(name, *sizes)
         mistakes: dict[str, Any] = {key: [one[name] for one in states] for key, states in wrong.items()}
         if name != "parameters" and got is None:
             mistakes = {"moments_lost": None}
@@ -380,8 +362,6 @@ def judge_state(
             yield expect_small_storage(what, got, answer["storage_bytes"][name], rank=rank, mistakes=also)
 
 
-STEP = Words(en="the step, from {} ranks to {},", zh="从 {} 个 rank 到 {} 个，step ")
-LINE = Words(en="{}, from {} ranks to {},", zh="从 {1} 个 rank 到 {2} 个，{0} ")
 RESUME = Task(
     key="08.resume",
     signature="resume(files, num_elements, rank, world_size)",

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from helpers.grading.cases import CaseGenerator, Variations, with_layout
 from helpers.grading.kit import model_tools
-from helpers.grading.kit.comparisons import expect, expect_ops, expect_payload, is_silent
+from helpers.grading.kit.comparisons import COMMA, expect, expect_ops, expect_payload, is_silent
 from helpers.grading.kit.histories import History, histories_of_mistakes, judge_history
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.grading.zero import LAB
@@ -33,6 +33,8 @@ from helpers.grading.zero.shards import (
     shard_of,
     shards_of,
 )
+
+words = LAB.messages
 
 NUM_STEPS = 3
 
@@ -204,19 +206,8 @@ def judge_stage1(world: JudgedWorld) -> Iterator[Judgement]:
 def judge_side_effects(output: Mapping[str, Any], rank: int) -> Iterator[Judgement]:
     """There is one optimizer, and the caller's list and its Parameters are what they were."""
     count = output["num_optimizers"]
-    yield expect(
-        count <= 1,
-        f"make_optimizer is called {count} times, expected once",
-        f"make_optimizer 调用了 {count} 次，应为一次",
-        rank=rank,
-        mistakes=["optimizer_made_anew"],
-    )
-    yield expect(
-        output["parameters_intact"],
-        "the list of parameters is another, or they are no leaves that want a gradient any more",
-        "parameters 列表被改动，或者其中的参数不再是需要梯度的叶子张量",
-        rank=rank,
-    )
+    yield expect(count <= 1, words["optimizers_made"].format(count), rank=rank, mistakes=["optimizer_made_anew"])
+    yield expect(output["parameters_intact"], words["parameters_replaced"], rank=rank)
 
 
 def judge_one_message_each(world: JudgedWorld, num_elements: int) -> Iterator[Judgement]:
@@ -243,13 +234,9 @@ def judge_state_size(num_state: int, num_elements: int, world_size: int, rank: i
     most = shard_length(num_elements, world_size)
     least = max(0, min(most, num_elements - rank * most))
     known = {num_elements: "whole_state", most * world_size: "whole_state", 0: "no_optimizer"}
-    return expect(
-        least <= num_state <= most,
-        f"the optimizer keeps a state for {num_state} numbers, expected {most} of {num_elements}",
-        f"optimizer 为 {num_state} 个数保存状态，应为 {num_elements} 个中的 {most} 个",
-        rank=rank,
-        mistakes=[known[num_state]] if num_state in known else [],
-    )
+    mistakes = [known[num_state]] if num_state in known else []
+    message = words["optimizer_state"].format(num_state, most, num_elements)
+    return expect(least <= num_state <= most, message, rank=rank, mistakes=mistakes)
 
 
 def recognise_failure(failure: RunFailure) -> list[str]:
@@ -266,9 +253,7 @@ STAGE_1 = Task(
     run_submission=run_stage1,
     judge=judge_stage1,
     recognise_failure=recognise_failure,
-    hints=LAB.hints(
-        *simulations_of_mistakes(2), "all_reduced", "whole_state", "no_optimizer", "not_padded", "no_grad_forgotten"
-    ),
+    hints=LAB.hints(*simulations_of_mistakes(2), "all_reduced whole_state no_optimizer not_padded no_grad_forgotten"),
 )
 
 
@@ -310,8 +295,8 @@ def judge_step(world: JudgedWorld) -> Iterator[Judgement]:
     has_all_reduce = any(log.count("all_reduce") for log in world.logs)
     for rank, log in enumerate(world.logs):
         others = [op for op in log.ops() if op not in ("reduce_scatter", "all_gather")]
-        en, zh = f"it calls {', '.join(others)}", f"调用了 {'、'.join(others)}"
-        yield expect(not others, en, zh, rank=rank, mistakes=["all_reduced"] if has_all_reduce else [])
+        message = words["calls_others"].format(COMMA.join(others))
+        yield expect(not others, message, rank=rank, mistakes=["all_reduced"] if has_all_reduce else [])
     yield from judge_one_message_each(world, world.inputs[0]["weights"][0].numel())
 
 
@@ -322,6 +307,6 @@ ZERO1_STEP = Task(
     variations=Variations(dtypes=("float64", "float32")),
     run_submission=run_step,
     judge=judge_step,
-    hints=LAB.hints("all_reduced", "gather_forgotten", "sum_for_mean", "own_gradient"),
+    hints=LAB.hints("all_reduced gather_forgotten sum_for_mean own_gradient"),
     world_sizes=(1, 2, 3, 4),
 )

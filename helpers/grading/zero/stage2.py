@@ -41,6 +41,8 @@ from helpers.grading.zero.shards import (
 from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
 
+words = LAB.messages
+
 # -- 08.stage2: run it on a rank -------------------------------------------------------------------------------------
 NUM_EXAMPLES = 2  # in a micro-batch
 SLACK_BYTES = 512  # for small tensors that an answer may keep
@@ -201,11 +203,7 @@ class StepGradients:
 
 def judge_stage2(world: JudgedWorld) -> Iterator[Judgement]:
     kinds = [output["finish"] for output in world.outputs]
-    yield expect(
-        kinds == ["callable"] * world.size,
-        f"scatter_gradients returns {kinds[0]}, expected a function to call after backward",
-        f"scatter_gradients 返回了 {kinds[0]}，应返回一个在反向传播之后调用的函数",
-    )
+    yield expect(kinds == ["callable"] * world.size, words["no_function_returned"].format(kinds[0]))
     if kinds != ["callable"] * world.size:
         return
     weights = list(world.inputs[0]["weights"].values())
@@ -226,19 +224,11 @@ def judge_order(world: JudgedWorld, num_parameters: int) -> Iterator[Judgement]:
         for end in [when for name, when in marks if name == BACKWARD_OVER]:
             last = max(when for name, when in marks if name == GRADIENT_READY and when < end)
             sent = [event for event in log.events if start < event.start < end]
-            yield expect(
-                any(event.start < last for event in sent),
-                "nothing is sent before the last gradient is there, so all of them are held at once",
-                "最后一个梯度算完才开始通信，所有梯度会同时占着显存",
-                rank=rank,
-                mistakes=["after_backward"] if log.events else ["own_gradient"],
-            )
-            yield expect(
-                not sent or len(sent) == num_parameters,
-                f"one backward issues {len(sent)} messages, expected one for each of {num_parameters} parameters",
-                f"一次反向发出了 {len(sent)} 条消息，应为每个参数一条，共 {num_parameters} 条",
-                rank=rank,
-            )
+            mistakes = ["after_backward"] if log.events else ["own_gradient"]
+            message = words["nothing_overlaps"]
+            yield expect(any(event.start < last for event in sent), message, rank=rank, mistakes=mistakes)
+            message = words["messages_of_a_backward"].format(len(sent), num_parameters)
+            yield expect(not sent or len(sent) == num_parameters, message, rank=rank)
             start = end
 
 
@@ -247,29 +237,15 @@ def judge_memory(world: JudgedWorld, weights: Sequence[Tensor]) -> Iterator[Judg
     shards = format_bytes(padded_gradient_bytes(weights, world.size) // world.size)
     for rank, output in enumerate(world.outputs):
         in_grad = max(output["grad_bytes"])
-        yield expect(
-            in_grad == 0,
-            f"after their hooks {format_bytes(in_grad)} of gradients are still in .grad",
-            f"hook 之后还有 {format_bytes(in_grad)} 的梯度留在 .grad 里",
-            rank=rank,
-            mistakes=["gradient_kept"],
-        )
+        mistakes = ["gradient_kept"]
+        yield expect(in_grad == 0, words["gradients_left"].format(format_bytes(in_grad)), rank=rank, mistakes=mistakes)
         left = max(num_bytes for step in output["steps"] for num_bytes in step["bytes_left"])
-        yield expect(
-            left <= bytes_allowed(weights, world.size) or in_grad > 0,
-            f"after a backward {format_bytes(left)} are held, and all shards together are {shards}",
-            f"一次反向之后还占着 {format_bytes(left)}，而所有分片一共只有 {shards}",
-            rank=rank,
-            mistakes=["whole_buffer_kept"],
-        )
+        mistakes = ["whole_buffer_kept"]
+        message = words["bytes_left"].format(format_bytes(left), shards)
+        yield expect(left <= bytes_allowed(weights, world.size) or in_grad > 0, message, rank=rank, mistakes=mistakes)
         intact = output["list_intact"]
-        yield expect(intact, "it changes the list of parameters", "改动了 parameters 列表", rank=rank)
-        yield expect(
-            output["shards_stable"],
-            "the shards that finish() returned change in the next step: the list of a step stays as it is",
-            "finish() 返回的分片在下一步被改动了：每一步返回的列表应保持不变",
-            rank=rank,
-        )
+        yield expect(intact, words["parameter_list_changed"], rank=rank)
+        yield expect(output["shards_stable"], words["shards_change"], rank=rank)
 
 
 def judge_values(world: JudgedWorld, num_parameters: int) -> Iterator[Judgement]:
@@ -282,13 +258,8 @@ def judge_values(world: JudgedWorld, num_parameters: int) -> Iterator[Judgement]
             is_complete = isinstance(got, list) and len(got) == num_parameters
             shown = len(got) if isinstance(got, list) else got
             has_more = number > 0 and isinstance(got, list) and len(got) > num_parameters
-            yield expect(
-                is_complete,
-                f"finish() returns {shown}, expected {num_parameters} shards",
-                f"finish() 返回了 {shown}，应为 {num_parameters} 个分片",
-                rank=rank,
-                mistakes=["nothing_returned"] if got == "None" else ["step_before_kept"] if has_more else [],
-            )
+            known = ["nothing_returned"] if got == "None" else ["step_before_kept"] if has_more else []
+            yield expect(is_complete, words["finish_returns"].format(shown, num_parameters), rank=rank, mistakes=known)
             if not is_complete:
                 break
             right = [step.shard(rank, i) for i in range(num_parameters)]
@@ -310,11 +281,9 @@ STAGE_2 = Task(
     judge=judge_stage2,
     recognise_failure=lambda failure: ["not_padded"] if is_padding_error(failure) else [],
     hints=LAB.hints(
-        *(
-            "after_backward gradient_kept whole_buffer_kept order_of_arrival nothing_returned all_reduced "
-            "sum_for_mean divided_twice own_gradient wrong_place last_micro_batch_only step_before_kept "
-            "not_padded"
-        ).split()
+        "after_backward gradient_kept whole_buffer_kept order_of_arrival nothing_returned all_reduced",
+        "sum_for_mean divided_twice own_gradient wrong_place last_micro_batch_only step_before_kept",
+        "not_padded",
     ),
 )
 
@@ -338,25 +307,23 @@ def judge_norm(world: JudgedWorld) -> Iterator[Judgement]:
     right = math.sqrt(sum(norm**2 for norm in norms))
     for rank, got in enumerate(world.outputs):
         wrong = {"norm_of_own": norms[rank], "norms_added": sum(norms), "root_forgotten": right**2}
-        yield expect_number(NORM, right, got, rank=rank, mistakes=wrong)
+        yield expect_number(words["norm"], right, got, rank=rank, mistakes=wrong)
     if not is_silent(world):
         yield from expect_ops(world, "all_reduce", 1)
         for rank, log in enumerate(world.logs):
-            yield expect_equal(ONE_NUMBER, True, log.payload_bytes() <= 8, rank=rank)
+            yield expect_equal(words["one_number_sent"], True, log.payload_bytes() <= 8, rank=rank)
 
 
 def norm_of(tensors: list[Tensor]) -> float:
     return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors))
 
 
-NORM = Words(en="the norm", zh="范数")
-ONE_NUMBER = Words(en="that one number is sent", zh="只发送一个数")
 GLOBAL_NORM = Task(
     key="08.global_norm",
     signature="global_norm(shards)",
     make_inputs=make_norm,
     run_submission=run_norm,
     judge=judge_norm,
-    hints=LAB.hints("norm_of_own", "norms_added", "root_forgotten"),
+    hints=LAB.hints("norm_of_own norms_added root_forgotten"),
     world_sizes=(1, 2, 3, 4),
 )

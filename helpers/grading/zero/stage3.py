@@ -30,8 +30,9 @@ from helpers.grading.zero.shards import (
     padded_bytes,
     shard_of,
 )
-from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
+
+words = LAB.messages
 
 # -- 08.stage3: run it on a rank -------------------------------------------------------------------------------------
 NUM_LAYERS = 4
@@ -155,14 +156,16 @@ class FullWeightReference:
 def judge_stage3(world: JudgedWorld) -> Iterator[Judgement]:
     for rank, output in enumerate(world.outputs):
         if "returned_instead" in output:
-            yield Judgement(ok=False, message=RETURNED.format(output["returned_instead"]), rank=rank)
+            yield Judgement(
+                ok=False, message=words["sharded_linear_returns"].format(output["returned_instead"]), rank=rank
+            )
             return
     reference = FullWeightReference(world)
     for rank, output in enumerate(world.outputs):
         yield from judge_values(reference, output, rank)
         yield judge_memory(world.inputs[rank], output["batches"], rank)
         intact = all(batch["inputs_intact"] for batch in output["batches"])
-        yield expect(intact, "it changes x or the shard", "改动了 x 或分片", rank=rank)
+        yield expect(intact, words["inputs_changed"], rank=rank)
     if not is_silent(world):
         yield from judge_messages(world)
 
@@ -174,9 +177,9 @@ def judge_values(reference: FullWeightReference, output: dict[str, Any], rank: i
     """
     pairs = list(zip(reference.runs[rank], output["batches"], strict=True))
     for (y, x_gradient, _), batch in pairs:
-        yield expect_tensor(OUTPUT, y, batch["y"], rank=rank)
+        yield expect_tensor(words["output_of_last_layer"], y, batch["y"], rank=rank)
         mistakes = {"input_gets_nothing": None}
-        yield expect_tensor(GRADIENT_OF_X, x_gradient, batch["x_gradient"], rank=rank, mistakes=mistakes)
+        yield expect_tensor(words["gradient_of_x"], x_gradient, batch["x_gradient"], rank=rank, mistakes=mistakes)
     got, wrong = output["gradients"], {}
     if got[-1] is None:
         wrong = {"shard_gets_nothing": [None] * len(got)}
@@ -184,7 +187,8 @@ def judge_values(reference: FullWeightReference, output: dict[str, Any], rank: i
         wrong = {key: got for key in reference.mistakes_in(rank, got)}
     for i, one in enumerate(got):
         mistakes = {key: values[i] for key, values in wrong.items()}
-        yield expect_tensor(GRADIENT_OF_SHARD.format(i), reference.shard(rank, i), one, rank=rank, mistakes=mistakes)
+        what = words["gradient_of_shard"].format(i)
+        yield expect_tensor(what, reference.shard(rank, i), one, rank=rank, mistakes=mistakes)
 
 
 def judge_memory(inputs: Mapping[str, Any], batches: list[dict[str, Any]], rank: int) -> Judgement:
@@ -194,9 +198,7 @@ def judge_memory(inputs: Mapping[str, Any], batches: list[dict[str, Any]], rank:
     full = inputs["shards"][0].element_size() * sum(map(math.prod, inputs["shapes"]))
     return expect(
         num_bytes <= bytes_allowed(inputs),
-        f"after the forward pass {format_bytes(num_bytes)} are held; activations are {format_bytes(activations)}, "
-        f"all whole weights {format_bytes(full)}",
-        f"前向之后占着 {format_bytes(num_bytes)}；激活 {format_bytes(activations)}，全部完整权重 {format_bytes(full)}",
+        words["bytes_after_forward"].format(format_bytes(num_bytes), format_bytes(activations), format_bytes(full)),
         rank=rank,
         mistakes=["weight_kept"],
     )
@@ -237,13 +239,6 @@ ERRORS = {
     "gradient_of_another_shape": "returned an invalid gradient",
     "gradients_miscounted": "returned an incorrect number of gradients",
 }
-RETURNED = Words(
-    en="sharded_linear returns {}, expected a tensor that follows gradients",
-    zh="sharded_linear 返回的是 {}，应为带梯度的张量",
-)
-OUTPUT = Words(en="the output of the last layer", zh="最后一层的输出")
-GRADIENT_OF_X = Words(en="the gradient of x", zh="x 的梯度")
-GRADIENT_OF_SHARD = Words(en="the gradient of the shard of layer {}", zh="第 {} 层分片的梯度")
 STAGE_3 = Task(
     key="08.stage3",
     signature="sharded_linear(x, shard, shape)",
@@ -256,10 +251,8 @@ STAGE_3 = Task(
     recognise_failure=recognise_failure,
     hints=LAB.hints(
         *ERRORS,
-        *(
-            "zeros_kept weight_kept all_reduced input_gets_nothing shard_gets_nothing gradient_overwritten "
-            "sum_for_mean divided_twice own_gradient wrong_place not_padded"
-        ).split(),
+        "zeros_kept weight_kept all_reduced input_gets_nothing shard_gets_nothing gradient_overwritten",
+        "sum_for_mean divided_twice own_gradient wrong_place not_padded",
     ),
 )
 
@@ -317,6 +310,6 @@ STAGE3_FORWARD = dataclasses.replace(
     run_submission=run_forward,
     judge=judge_forward,
     recognise_failure=recognise_forward,
-    hints=LAB.hints("zeros_kept", "weight_kept"),
+    hints=LAB.hints("zeros_kept weight_kept"),
     world_sizes=(1, 2, 3, 4),
 )
