@@ -61,11 +61,11 @@ def failing(ranks, graded):
 def passing(ranks):
     """passing(submission): the verdict on a right answer, on 1, 3 and 5 ranks; test_many_seeds has every world."""
 
-    def verdict(submission, *, seed: int = SEED) -> Verdict:
+    def verdict(submission, worlds=(1, 3, 5)) -> Verdict:
         task = task_of(submission.task)
         runner = LocalRunner(task, submission.names().get(task.name), ranks=ranks)
-        sizes = [size for size in task.world_sizes if size % 2]
-        tried = [grade_world(task, runner, size, seed) for size in sizes]
-        return Verdict.of(replace(task, world_sizes=tuple(sizes)), tried, seconds=0.0, seed=seed)
+        sizes = [size for size in task.world_sizes if size in worlds] or task.world_sizes
+        results = [grade_world(task, runner, size, SEED) for size in sizes]
+        return Verdict.of(replace(task, world_sizes=tuple(sizes)), results, seconds=0.0, seed=SEED)
 
     return verdict

@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from helpers.grading import task_of
 from helpers.grading.cases import Case
 from helpers.grading.task import JudgedWorld, TaskRun
+
+
+def repeated(name: str, values: Iterable[Any]) -> Callable[[Callable], Callable]:
+    """Like pytest.mark.parametrize, but all values are one item, which stops at the first that fails and names it."""
+    values = tuple(values)
+
+    def decorate(test: Callable) -> Callable:
+        signature = inspect.signature(test)
+
+        @functools.wraps(test)
+        def run_each(**fixtures: Any) -> None:
+            for value in values:
+                try:
+                    test(**fixtures, **{name: value})
+                except Exception as error:
+                    error.add_note(f"with {name} = {value!r}")
+                    raise
+
+        parameters = [one for one in signature.parameters.values() if one.name != name]
+        run_each.__signature__ = signature.replace(parameters=parameters)
+        return run_each
+
+    return decorate
 
 
 def each(right: Any, mistakes: Mapping[str, Any]) -> list[tuple[str, Any]]:

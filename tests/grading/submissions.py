@@ -94,6 +94,12 @@ def solutions(lab: str) -> Iterator[Submission]:
             yield Submission(lab=lab, name=f"solution of {task}", task=task, write=lambda text=text: text)
 
 
+def folded_answer(exercise: chapters.Exercise) -> Submission:
+    """The answer that is folded below an exercise of a chapter."""
+    name, write = f"folded {exercise.key}", lambda: exercise.text
+    return Submission(lab=exercise.chapter, name=name, task=exercise.key, write=write, alone=True)
+
+
 def answer_to(lab: str, task: str) -> str:
     """The lab's own, the one that is folded in the chapter, or a drill's."""
     drilled = {one.key: one.answer for one in drills() if one.answer}

@@ -12,6 +12,7 @@ from helpers.grading.collectives.send_receive import rounds_of
 from helpers.grading.kit.messages import RETURNED, calls_of
 from helpers.grading.task import JudgedWorld
 from helpers.records import CommEvent, CommLog
+from tests.grading.known_mistakes import repeated
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def parts(n: int, length: int = 7) -> list[list[torch.Tensor]]:
     return [list(torch.tensor_split(row, n)) for row in rows]
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@repeated("n", [1, 2, 3, 4])
 @pytest.mark.parametrize("owner", [-1, 0, 1])
 def test_a_ring_on_paper_ends_with_the_sum(n, owner):
     given = parts(n)
@@ -44,7 +45,7 @@ def test_a_ring_on_paper_ends_with_the_sum(n, owner):
         torch.testing.assert_close(tensor, total, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("n", [2, 3, 4])
+@repeated("n", [2, 3, 4])
 def test_a_ring_that_goes_wrong_is_wrong_on_every_rank(n):
     given = parts(n)
     total = sum(torch.cat(chunks) for chunks in given)
@@ -66,14 +67,14 @@ def test_a_number_may_be_rounded_and_be_a_tensor(got, is_right):
 
 
 @pytest.mark.parametrize("key", ["01.reduce_scatter", "01.all_reduce"])
-@pytest.mark.parametrize("n", [2, 3, 4, 5])
+@repeated("n", [2, 3, 4, 5])
 def test_lengths_are_even_uneven_and_as_short_as_may_be(key, n):
     task = task_of(key)
     lengths = [len(task.inputs(3, n, case)[0]["calls"][0]["tensor"]) for case in task.variations.cases(3)]
     assert lengths[1] == n and lengths[0] % n and lengths[3] % n == 0 and max(lengths) >= 500 * n
 
 
-@pytest.mark.parametrize("n", [1, 3, 5])
+@repeated("n", [1, 3, 5])
 def test_every_rank_is_the_root_once(n):
     task = task_of("01.broadcast")
     assert {task.inputs(3, n, case)[0]["root"] for case in task.variations.cases(3)} == set(range(n))

@@ -10,7 +10,7 @@ import torch
 from helpers.grading import grade, task_of
 from helpers.grading.composing import loss_and_gradients, meshes, placement
 from helpers.specs.mesh import Mesh
-from tests.grading.known_mistakes import world_of
+from tests.grading.known_mistakes import repeated, world_of
 
 SEEDS = range(3)
 SIZES = (1, 2, 3, 4, 5)
@@ -23,7 +23,7 @@ def worlds(key: str, size: int, seed: int = 0) -> list:
 
 # -- meshes ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("key", LIVE)
-@pytest.mark.parametrize("size", SIZES)
+@repeated("size", SIZES)
 def test_every_mesh_of_a_world_comes_and_all_ranks_make_the_same_groups_in_one_order(key, size):
     found = worlds(key, size)
     assert {meshes.mesh_in(world.inputs[0]) for world in found} == set(meshes.meshes_of(size))
@@ -59,7 +59,7 @@ def test_the_copies_share_the_rows_out_and_the_ranks_of_a_copy_have_the_same(siz
     assert placement.right_rows(rows[1:], 0, *sizes, 2) == placement.REFUSED
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@repeated("seed", SEEDS)
 def test_rows_come_that_dp_divides_or_the_micro_batches_or_both_or_none_but_never_their_product(seed):
     cases = world_of("09.batch", 1, seed).inputs[0]["cases"]
     rests = {(len(rows) % dp == 0, len(rows) % m == 0) for rows, _, dp, _, _, m in cases if len(rows) % (dp * m)}
@@ -78,7 +78,7 @@ def test_seeds_that_add_up_coordinates_or_count_by_hundreds_collide_somewhere():
 
 
 # -- live ranks ------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("size", SIZES)
+@repeated("size", SIZES)
 def test_the_mean_of_the_copies_gradients_is_that_of_all_tokens(size):
     for world in worlds("09.loss", size):
         mesh = meshes.mesh_in(world.inputs[0])
@@ -97,7 +97,7 @@ def test_some_copy_has_no_token_that_counts():
     assert any(0 in one for one in counts) and all(any(one) for one in counts)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@repeated("size", SIZES)
 def test_gradients_of_copies_are_alike_afterwards_and_sharded_ones_are_no_sums_over_tp(size):
     for world in worlds("09.sync", size):
         mesh = meshes.mesh_in(world.inputs[0])
@@ -116,7 +116,7 @@ def test_gradients_of_copies_are_alike_afterwards_and_sharded_ones_are_no_sums_o
             assert torch.allclose(after[group[0]]["matrix"], mean)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@repeated("size", SIZES)
 @pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
 def test_the_norm_is_that_of_the_entries_once_each(size, p):
     for world in worlds("09.norm", size):

@@ -8,7 +8,7 @@ import pytest
 
 from helpers.grading.fault_tolerance import membership, resuming, saving
 from helpers.grading.fault_tolerance.saving import Disk
-from tests.grading.known_mistakes import assert_told_apart, each, world_of
+from tests.grading.known_mistakes import assert_told_apart, each, repeated, world_of
 
 SEEDS = range(20)
 RIGHT_AND_WRONG = {
@@ -21,7 +21,7 @@ RIGHT_AND_WRONG = {
 
 
 @pytest.mark.parametrize("key", RIGHT_AND_WRONG)
-@pytest.mark.parametrize("seed", SEEDS)
+@repeated("seed", SEEDS)
 def test_each_mistake_gives_what_neither_the_right_way_nor_another_does(key, seed):
     right, wrong = RIGHT_AND_WRONG[key]
     cases = world_of(key, 1, seed).inputs[0]["cases"]
@@ -29,7 +29,7 @@ def test_each_mistake_gives_what_neither_the_right_way_nor_another_does(key, see
     assert_told_apart(each([right(*case) for case in cases], answers), operator.eq)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@repeated("seed", SEEDS)
 def test_the_drawn_cases_hold_what_the_texts_speak_of(seed):
     drawn = {key: world_of(key, 1, seed).inputs[0]["cases"] for key in RIGHT_AND_WRONG}
     assert saving.best_interval(1, 6000, 10, 600, 15) == 24, "Young's own example"
@@ -83,7 +83,7 @@ def test_an_old_checkpoint_that_is_moved_aside_is_missing_and_only_its_own_name_
     assert left_by(disk) == (None, ["old", None]) and disk.mistake == "old_removed_first"
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@repeated("seed", SEEDS)
 def test_whoever_is_silent_or_stands_still_exactly_as_long_as_a_limit_is_on_its_good_side(seed):
     said = {name: set() for name in membership.LIMITS}
     for case in world_of("12.verdict", 1, seed).inputs[0]["cases"]:

@@ -11,7 +11,7 @@ from helpers.grading.kit.messages import recognise_among
 from helpers.grading.pipeline import schedule, stage
 from helpers.grading.task import RunFailure
 from helpers.grading.zero import cost, shards
-from tests.grading.known_mistakes import assert_told_apart, each
+from tests.grading.known_mistakes import assert_told_apart, each, repeated
 
 
 def all_same(mine, theirs) -> bool:
@@ -30,7 +30,7 @@ FUNCTIONS = {  # what the task is asked, or one number of what it is asked
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.parametrize("seed", range(6))
+@repeated("seed", range(6))
 def test_every_wrong_function_shows_and_no_two_are_alike(name, seed):
     right, mistakes, are_alike = FUNCTIONS[name]
     cases = task_of(name.split()[0]).inputs(seed, 1)[0]["cases"]

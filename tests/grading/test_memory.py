@@ -16,6 +16,7 @@ from helpers.grading.task import RankContext
 from helpers.predict.memory import activations_per_layer, model_states
 from helpers.specs import ModelSpec, Plan
 from helpers.workloads.gpt import GPT, GPTConfig
+from tests.grading.known_mistakes import repeated
 from tests.grading.submissions import MUTANTS, name_of
 
 SEEDS = range(6)
@@ -68,7 +69,7 @@ def answers(key: str, case: dict) -> dict[str, object]:
     return {"right": byte_formulas.activation_bytes(case)} | byte_formulas.wrong_activation_bytes(case)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@repeated("seed", range(30))
 @pytest.mark.parametrize("key", ["05.count", "05.states", "05.activations"])
 def test_every_wrong_formula_shows_and_no_two_are_alike(key, seed):
     cases = [answers(key, case) for case in task_of(key).inputs(seed, 1)[0]["cases"]]
@@ -154,7 +155,7 @@ def run_mutant(name: str, key: str, seed: int) -> tuple[dict, dict]:
         return inputs, run_to_end(task.run_submission(mutant[task.name], inputs, RankContext(0, 1)))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@repeated("seed", SEEDS)
 def test_graphs_that_live_on_are_told_apart_by_their_bytes(seed):
     """One micro-batch at a time, two, all of them: no draw comes near the limits."""
     peaks = {}
@@ -167,7 +168,7 @@ def test_graphs_that_live_on_are_told_apart_by_their_bytes(seed):
     assert peaks["keeps_every_graph"] > 1.2 * training_loops.TWO_MICRO_BATCHES
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@repeated("seed", SEEDS)
 def test_chunks_that_autograd_keeps_are_far_over_the_limit(seed):
     for name, is_ok in (("weight_gets_nothing", True), ("logits_kept", False), ("logits_at_once", False)):
         inputs, output = run_mutant(name, "05.chunked", seed)
@@ -175,7 +176,7 @@ def test_chunks_that_autograd_keeps_are_far_over_the_limit(seed):
         assert peak.ok == is_ok and (is_ok or peak.mistakes == (name,))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@repeated("seed", SEEDS)
 def test_blocks_that_are_not_recomputed_hold_twice_the_limit(seed):
     inputs, saved = run_mutant("generator_moved", "05.checkpoint", seed)
     usual = saved_activations.run_in_judge(saved_activations.without_checkpoint, inputs)

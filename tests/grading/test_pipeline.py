@@ -18,6 +18,7 @@ from helpers.grading.task import JudgedWorld, TaskRun
 from helpers.parallel.pipeline.partition import balanced
 from helpers.predict.time.pipeline import simulate
 from helpers.schedules import validate
+from tests.grading.known_mistakes import repeated
 from tests.schedules.written import written
 
 SEEDS = range(6)
@@ -28,7 +29,7 @@ def cases_of(key: str, seed: int) -> list:
 
 
 # -- what is right ---------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("seed", SEEDS)
+@repeated("seed", SEEDS)
 def test_the_bubble_and_what_is_held_are_those_of_the_chapter(seed):
     """Rank 0 begins and ends every step, so its span is the whole step's."""
     for actions, forward, backward in cases_of("06.bubble", seed):
@@ -47,7 +48,7 @@ def test_equal_stages_have_the_bubble_of_the_formula(p, m):
         assert fraction == pytest.approx((p - 1) / (m + p - 1))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@repeated("seed", SEEDS)
 def test_the_fastest_cut_is_the_chapters_and_shortcuts_miss_it(seed):
     for number, (costs, num_stages) in enumerate(cases_of("06.cut", seed)):
         best = stage.best_slowest_stage(costs, num_stages)
@@ -85,7 +86,7 @@ def pipelines_of(size: int, seed: int = 0) -> list[stage.PipelineInOneProcess]:
     return [stage.PipelineInOneProcess(call) for call in calls_of(JudgedWorld.of(inputs, run))]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+@repeated("size", [1, 2, 3, 4, 5])
 def test_one_process_gives_the_gradient_of_the_mean_loss(size):
     for pipeline in pipelines_of(size):
         model = nn.Sequential(*pipeline.stages)
@@ -98,7 +99,7 @@ def test_one_process_gives_the_gradient_of_the_mean_loss(size):
             assert all(torch.allclose(right[name], got[name], rtol=1e-12, atol=1e-14) for name in right)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+@repeated("size", [1, 2, 3, 4, 5])
 def test_both_orders_are_asked_and_they_differ_where_they_can(size):
     calls = [one["calls"] for one in task_of("06.stage").inputs(0, size)]
     for rank, (first, second, *_) in enumerate(calls):

@@ -11,7 +11,7 @@ from helpers.grading import grade
 from helpers.grading.profiling import timelines
 from helpers.grading.profiling.clinic import causes, clinic, jobs_of, judge_diagnosis
 from helpers.records import Span, covered_seconds
-from tests.grading.known_mistakes import assert_told_apart, each, world_of
+from tests.grading.known_mistakes import assert_told_apart, each, repeated, world_of
 
 NUMBERS = range(40)
 SEEDS = range(20)
@@ -117,7 +117,7 @@ def test_what_is_no_diagnosis_gets_a_sentence(answer, says, ranks):
 
 # -- timelines -------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("key", WRONG)
-@pytest.mark.parametrize("seed", SEEDS)
+@repeated("seed", SEEDS)
 def test_each_mistake_gives_what_neither_the_right_way_nor_another_does(key, seed):
     right, wrong = WRONG[key]
     cases = cases_of(key, seed)
@@ -125,7 +125,7 @@ def test_each_mistake_gives_what_neither_the_right_way_nor_another_does(key, see
     assert_told_apart(each([right(*case) for case in cases], answers), operator.eq)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@repeated("seed", SEEDS)
 def test_ranks_are_missing_from_messages_and_a_root_is_gone_before_the_last_calls(seed):
     runs = [calls for (calls,) in cases_of("10.split", seed)]
     names = [[set(own) for own in calls] for calls in runs]
@@ -138,7 +138,7 @@ def test_ranks_are_missing_from_messages_and_a_root_is_gone_before_the_last_call
         assert whole == {(rank, name): w + m for rank, name, w, m in timelines.right_split(calls)}
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@repeated("seed", SEEDS)
 def test_exposed_is_what_both_cover_without_what_compute_covers(seed):
     for communication, compute in cases_of("10.exposed", seed):
         both, own = (_covered([*first, *compute]) for first in (communication, []))
@@ -150,7 +150,7 @@ def _covered(several):
     return covered_seconds(made)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@repeated("seed", SEEDS)
 def test_timelines_are_as_the_text_says_and_far_from_every_threshold(seed):
     found = []
     for (of_ranks,) in cases_of("10.straggler", seed):

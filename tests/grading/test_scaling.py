@@ -10,9 +10,9 @@ from helpers import schedules
 from helpers.grading import grade
 from helpers.grading.pipeline.schedule import action_lists, simulate
 from helpers.grading.scaling import measurements, planning
-from tests.grading.known_mistakes import assert_told_apart, each, world_of
+from tests.grading.known_mistakes import assert_told_apart, each, repeated, world_of
 
-SEEDS = pytest.mark.parametrize("seed", range(8))
+SEEDS = repeated("seed", range(8))
 RIGHT_AND_WRONG = {
     "11.efficiency": (measurements.scaling_study(), measurements.WRONG_STUDIES),
     "11.exposed": (planning.exposed_seconds(), planning.WRONG_EXPOSED),

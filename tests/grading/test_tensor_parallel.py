@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from helpers.grading import grade, task_of
 from helpers.grading.kit.comparisons import is_close
 from helpers.grading.tensor_parallel import forward_backward, forward_only, linear_layers, vocab_loss
-from tests.grading.known_mistakes import assert_told_apart, each
+from tests.grading.known_mistakes import assert_told_apart, each, repeated
 from tests.grading.submissions import MUTANTS
 
 SEEDS = range(6)
@@ -38,7 +38,7 @@ def attention(weight: torch.Tensor, x: torch.Tensor, num_heads: int, num_kv_head
     return F.scaled_dot_product_attention(q[None], k[None], v[None], enable_gqa=True)[0]
 
 
-@pytest.mark.parametrize("size", SIZES)
+@repeated("size", SIZES)
 def test_the_parts_of_all_ranks_compute_the_attention_of_the_whole(size):
     for call in calls_of("heads", size):
         one = call.inputs[0]
@@ -50,8 +50,8 @@ def test_the_parts_of_all_ranks_compute_the_attention_of_the_whole(size):
         assert is_close(attention(weight, x, num_heads, num_kv_heads), got)
 
 
-@pytest.mark.parametrize("size", SIZES[1:])
-@pytest.mark.parametrize("seed", SEEDS)
+@repeated("size", SIZES[1:])
+@repeated("seed", SEEDS)
 def test_every_wrong_cut_of_heads_shows_and_no_two_are_alike(size, seed):
     """Over all cases and ranks together: some mistakes are right where a rank's heads are few."""
     cuts = {"right": forward_only.shard_heads} | forward_only.WRONG_HEADS
@@ -67,7 +67,7 @@ def test_every_wrong_cut_of_heads_shows_and_no_two_are_alike(size, seed):
 
 
 # -- layers ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("size", SIZES)
+@repeated("size", SIZES)
 @pytest.mark.parametrize("name", ["column", "row"])
 def test_layers_are_asked_with_a_bias_and_without_in_several_shapes(name, size):
     calls = calls_of(name, size)
@@ -81,7 +81,7 @@ def test_layers_are_asked_with_a_bias_and_without_in_several_shapes(name, size):
     assert inputs[0]["weight"].shape[0] != inputs[0]["weight"].shape[1]
 
 
-@pytest.mark.parametrize("size", SIZES)
+@repeated("size", SIZES)
 def test_the_whole_layer_is_torchs_linear(size):
     for call in calls_of("row", size):
         x = torch.cat([one["x"] for one in call.inputs], dim=-1)
@@ -94,7 +94,7 @@ def test_the_whole_layer_is_torchs_linear(size):
 
 
 @pytest.mark.parametrize("width", linear_layers.WIDTHS_PER_RANK)
-@pytest.mark.parametrize("size", SIZES[1:])
+@repeated("size", SIZES[1:])
 def test_a_part_that_is_cut_again_is_no_part_width(width, size):
     parts = torch.zeros(width).chunk(size)
     assert not {len(part) for part in parts} & set(linear_layers.WIDTHS_PER_RANK)
@@ -108,8 +108,8 @@ def test_parameters_of_a_layer_inside_count_and_a_plain_tensor_does_not():
 
 
 # -- loss ------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("seed", SEEDS)
+@repeated("size", SIZES)
+@repeated("seed", SEEDS)
 def test_targets_lie_at_both_ends_of_each_part_or_on_one_rank_and_far_tokens_leave_the_range(size, seed):
     near, far, lonely, narrow = (
         vocab_loss.CrossEntropyReference(call) for call in calls_of("cross_entropy", size, seed)
@@ -126,8 +126,8 @@ def test_targets_lie_at_both_ends_of_each_part_or_on_one_rank_and_far_tokens_lea
     assert not sum(far.sums(rank, one_for_all) for rank in range(size)).log().isfinite().all()
 
 
-@pytest.mark.parametrize("size", SIZES[1:])
-@pytest.mark.parametrize("seed", SEEDS)
+@repeated("size", SIZES[1:])
+@repeated("seed", SEEDS)
 def test_every_wrong_loss_and_gradient_shows_and_no_two_mistakes_are_alike(size, seed):
     whole = vocab_loss.CrossEntropyReference(calls_of("cross_entropy", size, seed)[0])
     rank = seed % size

@@ -12,14 +12,14 @@ from helpers.grading.kit.comparisons import is_close
 from helpers.grading.zero import cost, shards, stage1, stage2, stage3
 from helpers.predict.memory.states import model_states
 from helpers.specs import Plan
-from tests.grading.known_mistakes import assert_told_apart, each, world_of
+from tests.grading.known_mistakes import assert_told_apart, each, repeated, world_of
 
 SEEDS = range(4)
 SIZES = (1, 2, 3, 4, 5)
 
 
 # -- shards ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("size", SIZES)
+@repeated("size", SIZES)
 @pytest.mark.parametrize("num_elements", [1, 3, 10, 12])
 def test_shards_are_equal_and_hold_the_line_then_zeros(num_elements, size):
     line = torch.arange(1.0, num_elements + 1)
@@ -30,8 +30,8 @@ def test_shards_are_equal_and_hold_the_line_then_zeros(num_elements, size):
     assert shards.padded_bytes([num_elements], size, 8) == 8 * joined.numel()
 
 
-@pytest.mark.parametrize("size", SIZES[1:])
-@pytest.mark.parametrize("seed", SEEDS)
+@repeated("size", SIZES[1:])
+@repeated("seed", SEEDS)
 @pytest.mark.parametrize("key", ["08.stage1", "08.stage2", "08.stage3", "08.resume"])
 def test_lines_that_the_ranks_divide_come_and_such_that_they_do_not_and_shorter_ones(key, seed, size):
     """Zeros that are forgotten show in some, zeros that are too many in others, a rank without a number in the rest."""
@@ -55,7 +55,7 @@ def lengths_of(key: str, inputs: dict) -> list[int]:
 
 
 # -- the stages ------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("size", SIZES)
+@repeated("size", SIZES)
 def test_stage_1_moves_as_torchs_optimizer_with_the_mean_gradient(size):
     world = world_of("08.stage1", size)
     first = world.inputs[0]
@@ -70,8 +70,8 @@ def test_stage_1_moves_as_torchs_optimizer_with_the_mean_gradient(size):
             assert all(is_close(one.detach(), story[step][f"parameter {i}"]) for i, one in enumerate(weights))
 
 
-@pytest.mark.parametrize("size", SIZES[1:])
-@pytest.mark.parametrize("seed", SEEDS)
+@repeated("size", SIZES[1:])
+@repeated("seed", SEEDS)
 def test_every_planted_optimizer_tells_another_story(size, seed):
     world = world_of("08.stage1", size, seed)
     planted = {key: several[0] for key, several in stage1.simulations_of_mistakes(size).items()}
@@ -87,7 +87,7 @@ def test_a_state_may_leave_out_the_zeros_and_nothing_else(held):
     assert findings == {5: [False, False, False, True], 6: [True] * 4}.get(held, [False] * 4)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@repeated("size", SIZES)
 def test_stage_2_adds_up_micro_batches_and_means_over_ranks(size):
     world = world_of("08.stage2", size)
     step = stage2.StepGradients(world, (1, 2))
@@ -98,7 +98,7 @@ def test_stage_2_adds_up_micro_batches_and_means_over_ranks(size):
         assert is_close(mean, joined[: shape.numel()])
 
 
-@pytest.mark.parametrize("size", SIZES)
+@repeated("size", SIZES)
 def test_stage_3_has_the_gradients_of_one_process(size):
     world = world_of("08.stage3", size)
     whole = stage3.FullWeightReference(world)
@@ -115,7 +115,7 @@ def test_stage_3_has_the_gradients_of_one_process(size):
 
 
 # -- resume ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("size", SIZES)
+@repeated("size", SIZES)
 def test_a_resumed_line_is_the_one_that_was_saved(size):
     for call in world_of("08.resume", size).inputs[0]["checkpoints"]:
         files = shards.checkpoint_files(call)
@@ -135,7 +135,7 @@ def test_names_are_in_another_order_than_ranks_somewhere():
     assert any(order != sorted(order) for order in orders)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@repeated("size", SIZES)
 def test_a_world_is_resumed_by_one_of_the_same_size_too_and_a_line_may_end_in_zeros(size):
     task = task_of("08.resume")
     calls = [call for case in task.variations.cases(0) for call in task.inputs(0, size, case)[0]["checkpoints"]]
@@ -144,7 +144,7 @@ def test_a_world_is_resumed_by_one_of_the_same_size_too_and_a_line_may_end_in_ze
 
 
 # -- costs -----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("seed", SEEDS)
+@repeated("seed", SEEDS)
 def test_the_bytes_held_are_the_chapters(seed):
     for num_parameters, size, stage, _ in task_of("08.cost").inputs(seed, 1)[0]["cases"]:
         predicted = model_states(num_parameters, Plan(dp=size, zero=stage)).total
