@@ -270,7 +270,7 @@ def test_a_stick_takes_its_progress_along_and_a_home_keeps_its_own(tmp_path, hom
 
 
 def test_the_name_of_the_variable_is_the_one_that_is_read():
-    assert progress.HOME == VARIABLE
+    assert progress.HOME_VARIABLE == VARIABLE
 
 
 def test_jupyterlab_opens_a_bad_place_as_little_as_it_is_laid(tmp_path, capsys):

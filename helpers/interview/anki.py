@@ -39,27 +39,7 @@ BACK = """{{FrontSide}}<hr id="answer">
 {{#Mistake}}<div class="mistake">{{Mistake}}</div>{{/Mistake}}
 {{#FollowUps}}<div class="next">{{FollowUps}}</div>{{/FollowUps}}
 <div class="shown">{{ShownBy}}</div>"""
-STYLE = """
-.card { font: 18px/1.5 system-ui, "Noto Sans", "Noto Sans CJK SC", "PingFang SC", "Microsoft YaHei", sans-serif;
-  max-width: 42em; margin: 0 auto; padding: 0.6em 0.9em; text-align: left; color: #1c2330; background: #fdfdfc; }
-.card p { margin: 0.5em 0 !important; }
-.question { font-size: 1.15em; font-weight: 600; }
-[lang=zh] { line-height: 1.7; }
-div + [lang=zh] { margin-top: 0.7em; }
-.question [lang=zh] { font-weight: 500; }
-hr { border: 0; border-top: 1px solid rgba(128, 128, 128, 0.45); margin: 1em 0; }
-.longer, .mistake, .next { border-left: 3px solid rgba(128, 128, 128, 0.4); padding-left: 0.8em; margin-top: 1em; }
-.mistake { border-color: #c4573a; }
-.next { border-color: #3a78c4; }
-.label { font-weight: 600; }
-details { font-size: 0.85em; font-weight: 400; margin-top: 0.8em; }
-.shown { margin-top: 1.2em; font-size: 0.8em; color: #5a6270; }
-code { font: 0.92em ui-monospace, Menlo, Consolas, monospace; background: rgba(128, 128, 128, 0.16);
-  padding: 0 0.25em; border-radius: 3px; overflow-wrap: anywhere; }
-.nightMode.card, .night_mode .card { color: #e4e6ea; background: #22262d; }
-.nightMode .shown, .night_mode .shown { color: #a2a9b5; }
-.nightMode a, .night_mode a { color: #8ab8f0; }
-"""
+STYLE = Path(__file__).with_name("anki.css")  # how Anki shows a note
 
 
 def export(path: str | os.PathLike, cards: Iterable[Card] | None = None, language: str = "both") -> int:
@@ -77,7 +57,7 @@ def export(path: str | os.PathLike, cards: Iterable[Card] | None = None, languag
 
     decks = {"": genanki.Deck(DECK, NAME, words("deck_about", languages[0]))}
     fields, templates = [{"name": name} for name in FIELDS], [{"name": "Card", "qfmt": FRONT, "afmt": BACK}]
-    model = genanki.Model(MODEL, NAME, fields=fields, templates=templates, css=STYLE)
+    model = genanki.Model(MODEL, NAME, fields=fields, templates=templates, css="\n" + STYLE.read_text(encoding="utf-8"))
     for card in cards:
         if card.topic not in decks:
             name = f"{NAME}::{topic_name(card.topic, languages[0])}"

@@ -140,25 +140,18 @@ def line_of(fields: Any, file: str) -> str:
 
 # -- a mapping -------------------------------------------------------------------------------------------------------
 def read_record(
-    fields: Any,
-    readers: Mapping[str, Reader],
-    where: str,
-    what: str,
-    *,
-    optional: Collection[str] = (),
-    name: str = "",
-    label: str = "",
+    fields: Any, readers: Mapping[str, Reader], where: str, what: str, *, optional: Collection[str] = (), name: str = ""
 ) -> dict[str, Any]:
     """The fields of one YAML mapping, each as its reader returns it, and `where` the mapping stands.
 
     readers: the known fields, of which all but the `optional` ones are required. what: how an error calls the mapping.
-    name: the field by which errors call the mapping, "" for none; label: a word before it. Raises ValueError where a
-    field is missing, unknown or refused by its reader.
+    name: the field by which errors call the mapping, "" for none. Raises ValueError where a field is missing, unknown
+    or refused by its reader.
     """
     check_fields(fields, [key for key in readers if key not in optional], readers, where, what)
     if name:
         readers[name](fields[name], where, name)
-        where = f"{where} ({label}{fields[name]})"
+        where = f"{where} ({fields[name]})"
     read = {key: reader(fields[key], where, key) for key, reader in readers.items() if key in fields}
     return read | {"where": where}
 

@@ -8,7 +8,6 @@ such as `helpers.grading.grade`.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ from helpers.interview.bank_file import read_as_is, read_entries, read_record, r
 from helpers.interview.card_html import cell_address, source_link
 from helpers.interview.cards import NotebookCell, Publication, topic_of, words
 from helpers.learner import progress
+from helpers.learner.progress import FilePath
 from helpers.learner.words import Words
 from helpers.learner.words import language as chosen_language
 
@@ -176,14 +176,9 @@ class Attempt:
     """
 
     def __init__(
-        self,
-        drill: Drill,
-        check: Judge | None = None,
-        *,
-        language: str | None = None,
-        path: str | os.PathLike | None = None,
+        self, drill: Drill, check: Judge | None = None, *, language: str | None = None, path: FilePath = None,
         now: Now | None = None,
-    ):
+    ):  # fmt: skip
         self.drill, self._check, self.language, self._path = drill, check, chosen_language(language), path
         self.watch = Stopwatch(60.0 * drill.minutes, now)
         self.outcomes: list[DrillOutcome] = []

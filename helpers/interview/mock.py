@@ -7,7 +7,6 @@ quiz's, so a weak card comes back sooner there. Nothing is cut off at a time lim
 
 from __future__ import annotations
 
-import os
 import random
 import secrets
 from collections import Counter
@@ -23,6 +22,7 @@ from helpers.interview.quiz import select_cards
 from helpers.interview.reviews import Review, ReviewLog, Reviews
 from helpers.interview.sheet import Sheet, SheetItem, card_item, drill_item
 from helpers.learner import progress
+from helpers.learner.progress import FilePath
 from helpers.learner.words import language as chosen_language
 
 NUM_CARDS = 5
@@ -46,7 +46,7 @@ class MockInterview:
         language: str | None = None,
         seed: int | None = None,
         check: Judge | None = None,
-        path: str | os.PathLike | None = None,
+        path: FilePath = None,
         now: Now | None = None,
         cards: Iterable[Card] | None = None,
     ):
@@ -197,7 +197,7 @@ def choose_drill(topics: set[str], passed: set[str], chance: random.Random) -> D
     return chance.choice([one for one in candidates if one.key not in passed] or candidates)
 
 
-def _drills_passed_in_time(path: str | os.PathLike | None) -> set[str]:
+def _drills_passed_in_time(path: FilePath) -> set[str]:
     """Keys of the drills passed in time. A file that cannot be read counts as empty: `note` reports it."""
     entries = progress.read_if_possible(path).entries
     return {entry.key for entry in entries if entry.kind == "check" and entry.passed and entry.more.get("in_time")}

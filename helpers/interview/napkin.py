@@ -25,6 +25,7 @@ from helpers.quantities.units import format_bytes, format_count, format_seconds
 from helpers.specs import GPU, GPUS, LINKS, PRESETS, Link, ModelSpec
 
 FILE = Path(__file__).with_name("napkin.yaml")
+STYLE = Path(__file__).with_name("napkin.css")
 FIELDS = ("name", "value", "formula", "given")  # of which the first two are required
 
 
@@ -116,7 +117,7 @@ class NapkinSheet:
         texts = {name: text[self.language] for name, text in _document()["says"].items()}
         return PAGE.format(
             language=self.language,
-            style=STYLE,
+            style="\n" + STYLE.read_text(encoding="utf-8"),
             formulas="".join(map(self._line, rows("formulas"))),
             numbers="".join(map(self._line, rows("numbers"))),
             **{f"say_{name}": escape(text) for name, text in texts.items()},
@@ -160,23 +161,6 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-STYLE = """
-@page { size: A4; margin: 0 }
-body { width: 186mm; margin: 0 auto; padding: 11mm 12mm; background: #fff; color: #111; line-height: 1.2;
-  font: 9.2pt "Helvetica Neue", Arial, "Noto Sans CJK SC", "PingFang SC", "Microsoft YaHei", sans-serif }
-h1 { font-size: 16pt; margin: 0 }
-h2 { font-size: 10.5pt; margin: 3.5mm 0 1mm; color: #0b5394 }
-p { margin: 1mm 0 0; font-size: 8pt; color: #444 }
-table { border-collapse: collapse; width: 100% }
-td { padding: 1.15mm 1.5mm; border-bottom: .2mm solid #ccc; white-space: nowrap }
-.f { font: 10pt "Cambria Math", Georgia, "Noto Serif CJK SC", serif }
-.g { color: #555; font-size: 8pt }
-.v { text-align: right; font-weight: 600 }
-.two { column-count: 2; column-gap: 8mm }
-.two table, .two tbody { display: block }
-.two tr { display: flex; break-inside: avoid }
-.two td { flex: 1 1 auto }
-"""
 PAGE = """<!doctype html>
 <html lang="{language}"><meta charset="utf-8"><title>{say_title}</title><style>{style}</style>
 <body><h1>{say_title}</h1><p>{say_subtitle}</p>

@@ -6,7 +6,6 @@ export select their cards with `select_cards` as well.
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +18,7 @@ from helpers.interview.cards import LEVELS, Card, format_span, topic_name, topic
 from helpers.interview.reviews import Review, ReviewLog, Reviews
 from helpers.learner.course import week
 from helpers.learner.guesses.calibration import poorly_guessed_chapters, poorly_guessed_kinds
+from helpers.learner.progress import FilePath
 from helpers.learner.words import language as chosen_language
 
 FORMS = ("choice", "number", "folded")
@@ -92,7 +92,7 @@ def order_cards(
     return (*(card for due, card in known if due <= now), *new, *(card for _, card in not_due if ahead))
 
 
-def poorly_guessed(path: str | os.PathLike | None = None) -> Callable[[Card], bool]:
+def poorly_guessed(path: FilePath = None) -> Callable[[Card], bool]:
     """A function that says whether the learner's guesses on a card's subject were off by a factor of two or more.
 
     The subject is the card's chapter, or the kind of calculator that computes its numbers. path: of the progress file.
@@ -188,7 +188,7 @@ class Quiz:
         levels: Iterable[str] = (),
         language: str | None = None,
         form: str = "mixed",
-        path: str | os.PathLike | None = None,
+        path: FilePath = None,
         now: Callable[[], datetime] | None = None,
         seed: int | None = None,
         count: int | None = None,

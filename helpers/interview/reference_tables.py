@@ -385,8 +385,9 @@ def evidence_link(shown: str) -> tuple[str, str]:
 
 
 def _read_item(fields: Any, where: str) -> Item:
-    values = read_record(fields, ITEM_READERS, where, "source's item", name="n", label="item ")
-    where = values.pop("where")
+    where = f"{where} (item {fields['n']})" if isinstance(fields, dict) and "n" in fields else where
+    values = read_record(fields, ITEM_READERS, where, "source's item")
+    del values["where"]
     if not any(_is_evidence(values["answer"], one) for one in values["shown"]):
         raise ValueError(f"{where}: `{values['answer']}` needs a {EVIDENCE[values['answer']] or 'place'} under `shown`")
     return Item(**values)

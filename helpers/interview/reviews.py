@@ -7,7 +7,6 @@ its key is the card's id, and `rating`, `form`, `seconds` and `language` stand b
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any
 
 from helpers.interview.cards import RATINGS, words
 from helpers.learner import progress
-from helpers.learner.progress import ProgressEntry
+from helpers.learner.progress import FilePath, ProgressEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +113,7 @@ class ReviewLog:
     Reviews that could not be written stay in memory and are written before the next one.
     """
 
-    def __init__(self, path: str | os.PathLike | None, language: str, now: Callable[[], datetime]):
+    def __init__(self, path: FilePath, language: str, now: Callable[[], datetime]):
         self.path, self.language, self.now = path, language, now
         self._notes: dict[str, str] = {}
         self._pending: list[tuple[Review, dict[str, Any]]] = []

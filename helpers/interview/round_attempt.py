@@ -10,7 +10,6 @@ more if it is as fast as the adviser's; a number gives 2.
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from helpers.interview.round_items import (
 )
 from helpers.interview.sheet import Markup, Sheet
 from helpers.learner import progress
+from helpers.learner.progress import FilePath
 from helpers.learner.words import LANGUAGES, Words
 from helpers.learner.words import language as chosen_language
 from helpers.predict.advice.criticise import read_plan as read_typed_plan
@@ -136,13 +136,13 @@ class BestResult:
     times: int
 
 
-def record_round(sheet: RoundSheet, *, path: str | os.PathLike | None = None) -> str:
+def record_round(sheet: RoundSheet, *, path: FilePath = None) -> str:
     """Note a round, as passed if it got all its points; returns "" or the sentence why it could not be noted."""
     score = {"points": sheet.points, "most": sheet.most, "seconds": round(sheet.watch.seconds, 1)}
     return progress.record_quietly("round", sheet.item.id, sheet.points == sheet.most, path=path, **score) or ""
 
 
-def best_results(path: str | os.PathLike | None = None) -> dict[str, BestResult]:
+def best_results(path: FilePath = None) -> dict[str, BestResult]:
     """Maps the id of a round to its best result: most points, then fewest seconds. Damaged lines are left out."""
     attempts: dict[str, list[tuple[int, float, int]]] = {}
     names = ("points", "most", "seconds")
@@ -162,9 +162,7 @@ class RoundAttempt:
     at `path`; note: a sentence where that failed. language, now: as in `MockInterview`.
     """
 
-    def __init__(
-        self, item: Round, *, language: str | None = None, now: Now | None = None, path: str | os.PathLike | None = None
-    ):
+    def __init__(self, item: Round, *, language: str | None = None, now: Now | None = None, path: FilePath = None):
         self.item, self.language, self._path, self.note = item, chosen_language(language), path, ""
         self.watch = Stopwatch(60.0 * item.minutes, now)
         self.stage = "ready"

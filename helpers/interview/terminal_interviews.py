@@ -17,7 +17,6 @@ from helpers.interview.cards import topic_name, words
 from helpers.interview.drills import Attempt, Drill, DrillOutcome, Judge, Stopwatch, clock_text, drills
 from helpers.interview.mock import CARD_SECONDS, MockInterview
 from helpers.interview.round_attempt import (
-    DesignAnswer,
     DesignAttempt,
     MarkingAttempt,
     best_results,
@@ -187,13 +186,14 @@ def _ask_cards(interview: MockInterview, screen: Screen) -> None:
         interview.reveal()
         show_time(watch, screen)
         show_answer(card, screen)
-        _ask_rating(interview, screen)
+        _ask_until_readable(interview.rate, words("ask_mock_rating", screen.language), screen)
 
 
-def _ask_rating(interview: MockInterview, screen: Screen) -> None:
+def _ask_until_readable(take: Callable[[str], Any], prompt: str, screen: Screen) -> Any:
+    """What `take` returns for the first typed line for which it does not raise ValueError; errors are printed."""
     while True:
         try:
-            return interview.rate(screen.ask(words("ask_mock_rating", screen.language)))
+            return take(screen.ask(prompt))
         except ValueError as error:
             screen.text(str(error))
 
@@ -289,19 +289,16 @@ def _take_mark(attempt: MarkingAttempt, typed: str, screen: Screen) -> None:
     """Mark a line ("7 why it is wrong"), take a mark back ("-7"), or show a hint ("h")."""
     if typed.lower() in HINT:
         hint = attempt.hint()
-        screen.text(
-            round_words("hint", screen.language, hint=hint) if hint else round_words("no_hint", screen.language)
-        )
-        return
+        return screen.text(round_words("hint" if hint else "no_hint", screen.language, hint=hint))
     minus, line, why = re.fullmatch(r"(-?)\s*(\d+|\S+)\W*(.*)", typed, re.DOTALL).groups()
     if minus and line.isdecimal():
         attempt.unmark(int(line))
     else:
         attempt.mark(line, why)
     lines = sorted(attempt.marks)
-    screen.text(
-        round_words("marked", screen.language, lines=lines) if lines else round_words("none_marked", screen.language)
-    )
+    if lines:
+        return screen.text(round_words("marked", screen.language, lines=lines))
+    return screen.text(round_words("none_marked", screen.language))
 
 
 def _compare_reasons(attempt: MarkingAttempt, index: int, screen: Screen) -> None:
@@ -322,15 +319,6 @@ def _play_design(attempt: DesignAttempt, screen: Screen) -> None:
         if attempt.answers:
             screen.line()
         screen.text(attempt.prompt)
-        answer = _ask_design_answer(attempt, screen)
+        answer = _ask_until_readable(attempt.answer, round_words("ask_answer", screen.language), screen)
         screen.text(answer.sentence, style="right" if answer.points else "wrong")
         screen.text(attempt.text(question.why, question))
-
-
-def _ask_design_answer(attempt: DesignAttempt, screen: Screen) -> DesignAnswer:
-    """The first answer to the present question that can be read."""
-    while True:
-        try:
-            return attempt.answer(screen.ask(round_words("ask_answer", screen.language)))
-        except ValueError as error:
-            screen.text(str(error))

@@ -1,4 +1,4 @@
-"""Knows the chapters of the course: finds their notebooks, reads the stations in them, and orders chapters by their needs.
+"""Finds the chapters of the course, reads the stations in their notebooks, and orders chapters by their needs.
 
 chapters    every chapter, with stations, minutes, guesses and exercises, read from the notebooks
 read_cells  the stations among the cells of one notebook
@@ -147,7 +147,7 @@ class Chapter:
 
 
 def notebook_folders() -> list[Path]:
-    """Where chapters may be: in the course, or beside the notebook that runs (in `work/`, or a lab's folder below it)."""
+    """Where chapters may be: in the course, or beside the running notebook (in `work/`, or a lab's folder below)."""
     here = Path.cwd()
     return [ROOT / "notebooks", ROOT, here, here.parent]
 

@@ -1,10 +1,10 @@
-"""What Jupyter asks of the course by itself, in every server and kernel of this environment.
+"""Provides the hooks that JupyterLab and IPython load in every server and kernel of this environment.
 
-Both come with the package, from etc/, so `jupyter lab` typed by hand has them as well.
+The files in etc/ name this module, so `jupyter lab` typed by hand loads it as well.
 
-The server: a saved notebook keeps a widget's picture or text, without the live view. JupyterLab prefers the view, and
-once the kernel that knew the widget is gone it shows "model not found" in its place.
-The kernel: `%%ranks` says what is missing until helpers.ranks is imported, which registers the real one.
+Server: a notebook is saved with a widget's picture or text, but without its live view. JupyterLab would prefer the
+view, and show "model not found" once the kernel of the widget is gone.
+Kernel: until helpers.ranks is imported and registers the real `%%ranks`, `%%ranks` says that the import is missing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-FOLDED = "folded"  # in a view: what is saved in place of a result that was not guessed yet
+FOLDED = "folded"  # in a view: the text to save instead of a result that was not guessed yet
 
 
 # -- the server ------------------------------------------------------------------------------------------------------
@@ -25,7 +25,7 @@ def _load_jupyter_server_extension(app: Any) -> None:
 
 
 def drop_views(model: dict[str, Any], **_: Any) -> None:
-    """Take the live view out of each output that has something else to show; in place, before it is written."""
+    """Remove the live view from each output that has something else to show. Changes `model` before it is written."""
     if model.get("type") != "notebook":
         return
     for cell in (model.get("content") or {}).get("cells", ()):
@@ -44,7 +44,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def too_early(line: str, cell: str) -> None:
-    """Stands in for %%ranks. IPython shows a UsageError as one line."""
+    """The `%%ranks` of a kernel without helpers.ranks: raises a UsageError, which IPython shows as one line."""
     from IPython.core.error import UsageError
 
     from helpers.learner.words import book

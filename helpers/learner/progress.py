@@ -1,8 +1,8 @@
-"""What the learner has done: one append-only file of JSON lines. No torch, nothing but the standard library and a lock.
+"""Reads and writes the learner's progress file: one JSON line per check, quiz answer, guess, round or chosen language.
 
-Two notebooks may write at once, on a network home too: a lock file of its own guards each append, since networks
-forget flock and O_APPEND. A lock that a dead program left behind is broken after a while. A line that is torn, or that
-something else wrote, is skipped and counted.
+Two notebooks may write at once, even in a home on a network file system, where flock and O_APPEND do not work. So a
+separate lock file guards each append, and a lock that a dead program left behind is removed after a while. A line that
+is incomplete, or that another program wrote, is skipped and counted. Needs no torch.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from typing import Any, BinaryIO
 from filelock import SoftFileLock, Timeout
 
 KINDS = ("check", "quiz", "language", "guess", "round")
-CHAPTER = "chapter"  # the `place` of an attempt that was made there
-PATIENCE = 2.0  # seconds to wait for another program that writes
-HOME = "RANKS_HOME"  # the variable that names another place than the home
-STALE = 20.0  # seconds after which a lock is taken for forgotten: an append takes milliseconds
+CHAPTER = "chapter"  # the value of `place` in an attempt that was made in a chapter and not in a lab
+LOCK_TIMEOUT = 2.0  # seconds to wait for another program that writes
+HOME_VARIABLE = "RANKS_HOME"  # names another folder than the home
+FilePath = str | os.PathLike | None  # of the progress file; None is the one in the home
+STALE_AFTER = 20.0  # seconds after which a lock is removed, because an append takes only milliseconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressEntry:
-    """One line: what was tried and whether it passed. time: UTC, ISO 8601. more: whatever else was noted."""
+    """One line: what was tried, and whether it passed. time: UTC in ISO 8601. more: all other fields."""
 
     time: str
     kind: str
@@ -39,7 +40,7 @@ class ProgressEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """What a file holds, oldest first. num_skipped: lines that could not be read."""
+    """The lines of a file, oldest first. num_skipped: how many lines could not be read."""
 
     entries: tuple[ProgressEntry, ...] = ()
     num_skipped: int = 0
@@ -47,9 +48,10 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """How far one task has come. passed: at least once. seconds: from the first attempt to the first pass, or None.
+    """The learner's results in one task.
 
-    in_chapter: whether that pass was in the chapter and not in the lab.
+    passed: at least once. seconds: from the first attempt to the first pass, or None. in_chapter: whether that pass was
+    in the chapter and not in the lab.
     """
 
     key: str
@@ -60,21 +62,15 @@ class Standing:
 
 
 def default_path() -> Path:
-    """`.rank-by-rank/progress.jsonl` in the learner's home, whatever folder the course lies in.
+    """`.rank-by-rank/progress.jsonl` in the learner's home, or in the folder that RANKS_HOME names.
 
-    `make course WORK=` on a stick names another home in RANKS_HOME.
+    `make course WORK=` sets RANKS_HOME, for a course on a USB stick.
     """
-    return Path(os.environ.get(HOME) or Path.home()) / ".rank-by-rank" / "progress.jsonl"
+    return Path(os.environ.get(HOME_VARIABLE) or Path.home()) / ".rank-by-rank" / "progress.jsonl"
 
 
 def record(
-    kind: str,
-    key: str,
-    passed: bool,
-    *,
-    path: str | os.PathLike | None = None,
-    when: datetime | None = None,
-    **more: Any,
+    kind: str, key: str, passed: bool, *, path: FilePath = None, when: datetime | None = None, **more: Any
 ) -> ProgressEntry:
     """Append one line. kind: one of KINDS. key: "03.average". when: now. more: plain data.
 
@@ -90,10 +86,8 @@ def record(
     return entry
 
 
-def record_quietly(
-    kind: str, key: str, passed: bool, *, path: str | os.PathLike | None = None, **more: Any
-) -> str | None:
-    """As `record`, but what prevents it comes back as a sentence: a check must not fail for a full disk."""
+def record_quietly(kind: str, key: str, passed: bool, *, path: FilePath = None, **more: Any) -> str | None:
+    """Like `record`, but returns a failure as a sentence, because a check must not fail when the disk is full."""
     try:
         record(kind, key, passed, path=path, **more)
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
@@ -101,8 +95,8 @@ def record_quietly(
     return None
 
 
-def read(path: str | os.PathLike | None = None) -> Progress:
-    """Everything in the file; nothing where there is none. Takes no lock: a torn last line is skipped."""
+def read(path: FilePath = None) -> Progress:
+    """Everything in the file, or nothing if there is no file. Takes no lock, so an incomplete last line is skipped."""
     try:
         text = Path(path or default_path()).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -112,7 +106,7 @@ def read(path: str | os.PathLike | None = None) -> Progress:
     return Progress(entries=tuple(entries), num_skipped=len(lines) - len(entries))
 
 
-def read_if_possible(path: str | os.PathLike | None = None) -> Progress:
+def read_if_possible(path: FilePath = None) -> Progress:
     """Like `read`, but nothing where the file cannot be read and where there is no home folder."""
     try:
         return read(path)
@@ -120,13 +114,13 @@ def read_if_possible(path: str | os.PathLike | None = None) -> Progress:
         return Progress()
 
 
-def read_standings(path: str | os.PathLike | None = None, *, kind: str = "check") -> dict[str, dict[str, Standing]]:
-    """Lab ("03") to task ("03.average") to its Standing, in order of the keys."""
+def read_standings(path: FilePath = None, *, kind: str = "check") -> dict[str, dict[str, Standing]]:
+    """Maps each lab ("03") to its tasks ("03.average") with their Standing, in order of the keys."""
     return standings(entry for entry in read(path).entries if entry.kind == kind)
 
 
 def standings(entries: Iterable[ProgressEntry]) -> dict[str, dict[str, Standing]]:
-    """The same of entries of one kind."""
+    """Maps each lab to its tasks with their Standing, for entries of one kind."""
     by_key: dict[str, list[ProgressEntry]] = {}
     for entry in entries:
         by_key.setdefault(entry.key, []).append(entry)
@@ -144,11 +138,11 @@ def _standing(key: str, entries: Iterable[ProgressEntry]) -> Standing:
     return Standing(key=key, attempts=len(entries), passed=first is not None, seconds=seconds, in_chapter=in_chapter)
 
 
-def set_aside(path: str | os.PathLike | None = None) -> Path | None:
-    """Copy the lines that cannot be read to a new file beside this one: `progress.jsonl.unreadable-1`, then -2.
+def set_aside(path: FilePath = None) -> Path | None:
+    """Copy the lines that cannot be read to a new file: `progress.jsonl.unreadable-1`, then -2.
 
-    The file itself stays as it is, and what an earlier copy holds is not copied again. Returns the new file, or None
-    where there was nothing to copy. Raises OSError where it cannot be read or written.
+    The progress file itself is not changed, and lines that an earlier copy has are not copied again. Returns the new
+    file, or None where there was nothing to copy. Raises OSError where it cannot be read or written.
     """
     path = Path(path or default_path())
     if not path.exists():
@@ -161,20 +155,20 @@ def set_aside(path: str | os.PathLike | None = None) -> Path | None:
         if not new:
             return None
         for number in itertools.count(1):
-            aside = path.with_name(f"{path.name}.unreadable-{number}")
-            with suppress(FileExistsError), open(aside, "xb") as file:
+            copy = path.with_name(f"{path.name}.unreadable-{number}")
+            with suppress(FileExistsError), open(copy, "xb") as file:
                 file.write(b"\n".join(new) + b"\n")
-                return aside
+                return copy
 
 
 def _append(path: Path, line: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path), open(path, "a+b", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
-        torn = size and not _ends_a_line(file)
-        text = (b"\n" if torn else b"") + line.encode() + b"\n"
+        is_incomplete = size and not _ends_a_line(file)  # the last line, by a program that died
+        text = (b"\n" if is_incomplete else b"") + line.encode() + b"\n"
         try:
-            while text:  # a disk that runs full takes a part of it first
+            while text:  # a disk that runs full writes a part of the text before it raises
                 text = text[file.write(text) :]
         except OSError:
             file.truncate(size)
@@ -183,14 +177,14 @@ def _append(path: Path, line: str) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Holding the lock of this file; raises OSError when another program holds it for long."""
+    """Hold the lock of this file inside the context. Raises OSError when another program holds it for too long."""
     lock = path.with_name(path.name + ".lock")
     _break_stale(lock)
     try:
-        with SoftFileLock(lock, timeout=PATIENCE):
+        with SoftFileLock(lock, timeout=LOCK_TIMEOUT):
             yield
     except Timeout:
-        raise OSError(f"another program has held {lock} for {PATIENCE:g} s") from None
+        raise OSError(f"another program has held {lock} for {LOCK_TIMEOUT:g} s") from None
 
 
 def _ends_a_line(file: BinaryIO) -> bool:
@@ -199,13 +193,13 @@ def _ends_a_line(file: BinaryIO) -> bool:
 
 
 def _break_stale(lock: Path) -> None:
-    """Remove a lock whose program is long gone. The age is told by the file system's own clock, not by ours."""
+    """Remove a lock whose program is gone. The file system's clock, which may differ from ours, tells its age."""
     with suppress(OSError):
         probe = lock.with_name(f"{lock.name}.{os.getpid()}")
         created = lock.stat().st_mtime
         try:
             probe.touch()
-            if probe.stat().st_mtime - created > STALE:
+            if probe.stat().st_mtime - created > STALE_AFTER:
                 lock.unlink()
         finally:
             probe.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
 def missing(where: str, cell) -> str:
-    """A sentence when the notebook or the cell is not there, "" when it is. cell: a helpers.interview.cards.NotebookCell."""
+    """A sentence when the notebook or the cell is not there, "" when it is. `cell` is a NotebookCell."""
     path = NOTEBOOKS / f"{cell.notebook}.ipynb"
     if not path.exists():
         return f"{where}: `shown_by` names the notebook {path.name}, which is not there"

@@ -184,7 +184,8 @@ def test_an_id_is_unique_in_the_whole_bank(tmp_path):
 def test_importing_the_bank_loads_neither_torch_nor_yaml_and_reading_it_no_torch():
     program = (
         "import sys, helpers.interview; print({'torch', 'yaml'} & set(sys.modules)); "
-        "from helpers.interview import load_all, reference_tables; load_all(), reference_tables.myths(); print('torch' in sys.modules)"
+        "from helpers.interview import load_all, reference_tables; load_all(), reference_tables.myths(); "
+        "print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == ["set()", "False"]

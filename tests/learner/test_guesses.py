@@ -230,7 +230,8 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path, yaml, says):
 
 
 def test_numbers_are_told_with_four_digits_and_their_unit():
-    assert [format_answer(7.0, "B"), format_answer(64.18944, "MB"), format_answer(10_698_240), format_answer(0.27272727), format_answer([5, 8.0], "ms")] == [
+    given = [(7.0, "B"), (64.18944, "MB"), (10_698_240,), (0.27272727,), ([5, 8.0], "ms")]
+    assert [format_answer(*one) for one in given] == [
         "7 B", "64.19 MB", "10,698,240", "0.2727", "5 – 8 ms",
     ]  # fmt: skip
     assert key_of("A B?") == "a-b"

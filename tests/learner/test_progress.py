@@ -73,7 +73,7 @@ def test_a_stale_lock_is_broken(path):
     path.parent.mkdir()
     lock = path.with_name(path.name + ".lock")
     lock.write_text("a program that died")
-    before = time.time() - progress.STALE - 5
+    before = time.time() - progress.STALE_AFTER - 5
     os.utime(lock, (before, before))
     progress.record("check", "03.average", True, path=path)
     assert len(progress.read(path).entries) == 1
@@ -119,7 +119,8 @@ def test_done_tells_attempts_and_the_time_to_the_first_pass(path):
 
 
 def test_the_default_is_in_the_home(tmp_path):
-    code = "from helpers.learner import progress; progress.record('check', '03.average', True); print(progress.default_path())"
+    code = "from helpers.learner import progress; progress.record('check', '03.average', True);"
+    code += "print(progress.default_path())"
     command = [sys.executable, "-c", code]
     said = subprocess.run(command, env=dict(os.environ, HOME=str(tmp_path)), capture_output=True, text=True, check=True)
     assert said.stdout.strip() == str(tmp_path / ".rank-by-rank" / "progress.jsonl")

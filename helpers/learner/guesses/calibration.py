@@ -8,13 +8,13 @@ and 2 times too low are equally far. An answer that was given after the result h
 from __future__ import annotations
 
 import math
-import os
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from helpers.learner.guesses.questions import KINDS, Declaration, DeclaredAnswer, all_declarations
 from helpers.learner.guesses.storage import StoredGuess, stored_guesses
+from helpers.learner.progress import FilePath
 
 TOLERANCE = 1e-6  # relative: within this, a computed prediction equals the declared number
 NEAR = 0.01  # relative: a guess within this is right
@@ -130,7 +130,7 @@ class JudgedGuess:
         return max(self.deviation.ratio, 1 / self.deviation.ratio)
 
 
-def judged_guesses(path: str | os.PathLike | None = None) -> tuple[JudgedGuess, ...]:
+def judged_guesses(path: FilePath = None) -> tuple[JudgedGuess, ...]:
     """The guesses whose truth is declared, in the order in which they were made; none where nothing can be read."""
     try:
         guesses, known = stored_guesses(path), all_declarations()
@@ -143,21 +143,21 @@ def judged_guesses(path: str | os.PathLike | None = None) -> tuple[JudgedGuess, 
     )
 
 
-def by_kind(path: str | os.PathLike | None = None) -> dict[str, GuessCalibration]:
+def by_kind(path: FilePath = None) -> dict[str, GuessCalibration]:
     """How well each kind of question was guessed; kinds without a guess are left out."""
     every = judged_guesses(path)
     groups = {kind: [one for one in every if one.guess.kind == kind] for kind in KINDS}
     return {kind: _calibration(group) for kind, group in groups.items() if group}
 
 
-def poorly_guessed_chapters(path: str | os.PathLike | None = None) -> dict[str, float]:
+def poorly_guessed_chapters(path: FilePath = None) -> dict[str, float]:
     """Maps each chapter, "08", to the typical factor by which its guesses are off, where that is 2 or more."""
     every = judged_guesses(path)
     groups = {one.chapter: [other for other in every if other.chapter == one.chapter] for one in every}
     return {chapter: far for chapter, group in groups.items() if (far := _calibration(group).far) >= FAR}
 
 
-def poorly_guessed_kinds(path: str | os.PathLike | None = None) -> dict[str, float]:
+def poorly_guessed_kinds(path: FilePath = None) -> dict[str, float]:
     """Maps each kind to the typical factor by which its guesses are off, where that is 2 or more."""
     return {kind: one.far for kind, one in by_kind(path).items() if one.far >= FAR}
 

@@ -1,4 +1,4 @@
-"""Stores the learner's guesses: first answers in the progress file, the state of this kernel, and the folder of a class.
+"""Stores the learner's guesses: first answers in the progress file, the state of this kernel, a folder of a class.
 
 `kernel_guesses()` is what `helpers.widgets.guess` and `reveal` use. If the variable GUESS_BOX names a folder, each
 guess is also written there as one small file that does not say whose it is, and a teacher's notebook shows the votes.
@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from helpers.learner import progress
 from helpers.learner.guesses.questions import Question
+from helpers.learner.progress import FilePath
 
 UNATTENDED_VARIABLE, GUESS_VARIABLE, BOX_VARIABLE = "RANKS_UNATTENDED", "GUESS", "GUESS_BOX"
 DAY = 86_400  # seconds
@@ -45,7 +46,7 @@ class StoredGuess:
 
 
 def is_unattended() -> bool:
-    """Whether RANKS_UNATTENDED is set: the default answer is taken, every result is open, an author's mistake raises."""
+    """Whether RANKS_UNATTENDED is set: defaults are taken, every result is open, an author's mistake raises."""
     return os.environ.get(UNATTENDED_VARIABLE, "") not in ("", "0")
 
 
@@ -54,7 +55,7 @@ def is_off() -> bool:
     return os.environ.get(GUESS_VARIABLE, "").lower() in ("off", "0", "no")
 
 
-def stored_guesses(path: str | os.PathLike | None = None) -> dict[str, StoredGuess]:
+def stored_guesses(path: FilePath = None) -> dict[str, StoredGuess]:
     """The first answer to each key, read anew each time because two notebooks may be open.
 
     Raises OSError where the file cannot be read, RuntimeError where there is no home.
@@ -66,7 +67,7 @@ def stored_guesses(path: str | os.PathLike | None = None) -> dict[str, StoredGue
     return guesses
 
 
-def first_guess(key: str, path: str | os.PathLike | None = None) -> StoredGuess | None:
+def first_guess(key: str, path: FilePath = None) -> StoredGuess | None:
     """The first answer to one question; None where there is none, and where the file cannot be read."""
     try:
         return stored_guesses(path).get(key)
@@ -74,7 +75,7 @@ def first_guess(key: str, path: str | os.PathLike | None = None) -> StoredGuess 
         return None
 
 
-def store_guess(question: Question, value: Any, *, is_late: bool = False, path: str | os.PathLike | None = None) -> str:
+def store_guess(question: Question, value: Any, *, is_late: bool = False, path: FilePath = None) -> str:
     """Append an answer; `value` None is "no idea". Returns "", or a sentence where it could not be written."""
     more = {"value": value, "form": question.form, "of": question.kind, "unit": question.unit}
     more |= {"text": question.text.en}
@@ -225,7 +226,7 @@ class KernelGuesses:
             listener.refresh()
 
 
-def kernel_guesses(path: str | os.PathLike | None = None) -> KernelGuesses:
+def kernel_guesses(path: FilePath = None) -> KernelGuesses:
     """The one `KernelGuesses` of this file in this kernel; without a path, of the progress file in the home."""
     try:
         return _kernel_guesses(Path(path or progress.default_path()))

@@ -206,7 +206,7 @@ def _stored_language(path: Path, state: tuple[int, int]) -> str | None:
 
 
 def store_language(chosen: str, path: str | os.PathLike | None = None) -> None:
-    """Store a language in the progress file. Raises ValueError for an unknown one, OSError where it cannot be written."""
+    """Store a language in the progress file. Raises ValueError for an unknown one, OSError if that fails."""
     from helpers.learner import progress
 
     progress.record("language", language(chosen), True, path=path)

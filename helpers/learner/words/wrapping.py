@@ -1,7 +1,7 @@
-"""Lines for a terminal, in which a Chinese character is two columns wide.
+"""Wraps and aligns text for a terminal, in which a Chinese character is two columns wide.
 
-Lines break at spaces and beside Chinese characters, but no line starts with a closing mark or ends with an opening one
-(the rules that typesetters of Chinese keep).
+Lines break at spaces and beside Chinese characters, but no line starts with a closing mark or ends with an opening one,
+as in Chinese typesetting.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ import sys
 import unicodedata
 from collections.abc import Sequence
 
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+ANSI_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 NO_START = frozenset("，。、；：？！）》」』】”’…％,.;:?!)]}%")
 NO_END = frozenset("（《「『【“‘([{")
 
 
 def width(text: str) -> int:
-    """Columns that a terminal gives to this text; colours take none."""
-    return sum(_columns(character) for character in COLOUR.sub("", text))
+    """How many columns this text takes in a terminal; codes for colours take none."""
+    return sum(_columns(character) for character in ANSI_COLOUR.sub("", text))
 
 
 def padded(text: str, columns: int, *, right: bool = False) -> str:
-    """Filled with spaces to so many columns."""
+    """The text filled with spaces to this many columns, on its left if `right`."""
     spaces = " " * max(0, columns - width(text))
     return spaces + text if right else text + spaces
 
 
 def aligned(rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
-    """A line for each row; the first `left` columns are words and begin alike, the others are numbers and end alike."""
-    wide = [max(map(width, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(padded(cell, wide[i], right=i >= left) for i, cell in enumerate(row)) for row in rows]
+    """One line per row of a table, with the first `left` columns aligned left and the others aligned right."""
+    widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(padded(cell, widths[i], right=i >= left) for i, cell in enumerate(row)) for row in rows]
 
 
 def wrap(text: str, columns: int, *, first: str = "", rest: str | None = None, cut: bool = True) -> list[str]:
-    """One paragraph in lines of at most `columns`. first, rest: what stands before the first line and the others.
+    """One paragraph in lines of at most `columns`. first, rest: prefixes of the first line and of the others.
 
-    A word that is longer than a line is cut, or with `cut=False` stands out.
+    A word that is longer than a line is cut, or with `cut=False` is left too long.
     """
     rest = " " * width(first) if rest is None else rest
     columns = max(columns, width(rest) + 10)
@@ -55,9 +55,9 @@ def wrap(text: str, columns: int, *, first: str = "", rest: str | None = None, c
 
 
 def complain(text: str) -> None:
-    """A sentence to stderr: in the terminal's lines, and as it is where no terminal reads it."""
-    whole = wrap(text, shutil.get_terminal_size().columns, cut=False) if sys.stderr.isatty() else [text]
-    print(*whole, sep="\n", file=sys.stderr)
+    """Print a sentence to stderr, wrapped if that is a terminal."""
+    lines = wrap(text, shutil.get_terminal_size().columns, cut=False) if sys.stderr.isatty() else [text]
+    print(*lines, sep="\n", file=sys.stderr)
 
 
 def _columns(character: str) -> int:
@@ -67,19 +67,19 @@ def _columns(character: str) -> int:
 
 
 def _pieces(text: str) -> list[str]:
-    """What is not parted: words with the space before them, single Chinese characters with the marks around them."""
-    found: list[str] = []
+    """The pieces that are never broken: words with the space before them, Chinese characters with their marks."""
+    pieces: list[str] = []
     for piece in re.findall(r"\s*(?:\x1b\[[0-9;]*m)*\S", " ".join(text.split())):
-        if found and not _may_part(found[-1], piece):
-            found[-1] += piece
+        if pieces and not _may_break(pieces[-1], piece):
+            pieces[-1] += piece
         else:
-            found.append(piece)
-    return found
+            pieces.append(piece)
+    return pieces
 
 
-def _may_part(left: str, right: str) -> bool:
+def _may_break(left: str, right: str) -> bool:
     """Whether a line may end between these two."""
-    before, after = COLOUR.sub("", left)[-1:], COLOUR.sub("", right)
+    before, after = ANSI_COLOUR.sub("", left)[-1:], ANSI_COLOUR.sub("", right)
     if after[:1].isspace():
         return after.strip() not in NO_START and before not in NO_END
     if after in NO_START or before in NO_END:
