@@ -27,7 +27,7 @@ from benchmarks.ranks import script
 from helpers.chapters.torch_trainer import TorchTrainer
 from helpers.compose import Plan, Trainer
 from helpers.compose.axes import Axes
-from helpers.compose.parts import mean_over_copies, schedule_of
+from helpers.compose.forward_backward import mean_over_replicas, schedule_of
 from helpers.parallel.pipeline import PipelineStage
 from helpers.parallel.tensor_parallel import shard_tensor_parallel, vocab_parallel_cross_entropy
 from helpers.parallel.zero import Zero1
@@ -84,13 +84,13 @@ def zero1_by_hand(plan: Plan, model: nn.Module, loss_of: Callable, axes: Axes, d
     optimizer = Zero1(model.named_parameters(), torch.optim.AdamW, dp, lr=LR, foreach=False)
 
     def step(x: Tensor, y: Tensor) -> Tensor:
-        own_x, own_y = (each.chunk(plan.dp)[axes.place["dp"]] for each in (x, y))
+        own_x, own_y = (each.chunk(plan.dp)[axes.coordinates["dp"]] for each in (x, y))
         optimizer.zero_grad()
         loss = loss_of(model(own_x), own_y) / (y.numel() / plan.dp)
         loss.backward()
         optimizer.clip_grad_norm_(torch.inf)
         optimizer.step()
-        return mean_over_copies(loss, dp, plan.dp)
+        return mean_over_replicas(loss, dp, plan.dp)
 
     return step
 
@@ -100,13 +100,13 @@ def pipeline_by_hand(plan: Plan, model: nn.Module, loss_of: Callable, axes: Axes
     optimizer, both = ADAMW(stage.parameters()), axes.group("dp", "pp")
 
     def step(x: Tensor, y: Tensor) -> Tensor:
-        own_x, own_y = (each.chunk(plan.dp)[axes.place["dp"]] for each in (x, y))
+        own_x, own_y = (each.chunk(plan.dp)[axes.coordinates["dp"]] for each in (x, y))
         optimizer.zero_grad()
         m = plan.num_microbatches
         loss = stage.step_on(own_x.chunk(m), own_y.chunk(m), total=y.numel() / plan.dp)
         stage.clip_grad_norm_(torch.inf)
         optimizer.step()
-        return mean_over_copies(torch.zeros(()) if loss is None else loss, both, plan.dp)
+        return mean_over_replicas(torch.zeros(()) if loss is None else loss, both, plan.dp)
 
     return step
 

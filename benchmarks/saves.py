@@ -69,7 +69,7 @@ def torchs(plan: Plan, place: Path, pairs: int) -> list[list[float]]:
     import torch.distributed.checkpoint as dcp
 
     trainer, rows, made = trainer_of(plan), [], []
-    state = {"model": trainer.held.state_dict(), "optimizer": trainer.optimizer.state_dict()}
+    state = {"model": trainer.local_model.state_dict(), "optimizer": trainer.optimizer.state_dict()}
     for _ in range(pairs + 1):
         at_once = seconds(lambda: dcp.save(state, checkpoint_id=place / "at_once"))
         stall = seconds(lambda: made.append(dcp.async_save(state, checkpoint_id=place / "later")))

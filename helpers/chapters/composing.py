@@ -258,7 +258,7 @@ class AveragedOverAxis(OneProcess):
         axes = Axes(SQUARE.mesh)
         tp, self.dp = axes.group("tp"), axes.group("dp")
         self.group = dist.group.WORLD if axis == "world" else axes.group(axis)
-        self.divisor, self.rows = divisor or dist.get_world_size(self.group), (axes.place["dp"], SQUARE.dp)
+        self.divisor, self.rows = divisor or dist.get_world_size(self.group), (axes.coordinates["dp"], SQUARE.dp)
         shard_tensor_parallel(model, tp)
         super().__init__(model, training)
         self.loss = partial(vocab_parallel_cross_entropy, group=tp)
@@ -287,7 +287,7 @@ def two_norms() -> tuple[float, float]:
     training = replace(TRAINING, max_norm=None).under(PlanRank, plan=CUBE)
     trainer = training.build().trainer
     trainer.step(*global_batch(0))
-    local = [parameter.grad for parameter in trainer.held.parameters() if parameter.grad is not None]
+    local = [parameter.grad for parameter in trainer.local_model.parameters() if parameter.grad is not None]
     return nn.utils.get_total_norm(local).item(), trainer.grad_norm.item()
 
 
@@ -368,7 +368,7 @@ def _record_step(num_sequences: int) -> Timeline:
     for rows in (2, num_sequences):  # the first one warms up
         tokens = torch.randint(0, BYTES_MODEL.vocab_size, (rows, BYTES_MODEL.context))
         dist.barrier()
-        with record_comms() as comms, record_timeline(trainer.held, source="emulated") as recorder:
+        with record_comms() as comms, record_timeline(trainer.local_model, source="emulated") as recorder:
             trainer.step(tokens, tokens)
     tp = tuple(trainer.mesh.ranks_along("tp", trainer.axes.rank))
     return without_waits(recorder.timeline, [one for one in comms.log.events if one.group_ranks == tp])

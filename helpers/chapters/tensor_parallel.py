@@ -25,7 +25,7 @@ from helpers.parallel.ddp import DistributedDataParallel
 from helpers.parallel.shared.clip import clip_grad_norm_, gradient_norm
 from helpers.parallel.tensor_parallel.conjugate import all_reduce_identity
 from helpers.parallel.tensor_parallel.sequence_shards import SequenceParallelNorm
-from helpers.parallel.tensor_parallel.tensor_plan import Split, even_split, fused_split
+from helpers.parallel.tensor_parallel.splits import Split, even_split, fused_split
 from helpers.predict.traffic.tensor_parallel import tensor_parallel_traffic
 from helpers.ranks import Ranks
 from helpers.records import CommEvent, CommLog

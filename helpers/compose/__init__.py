@@ -1,11 +1,11 @@
-"""Composing: any plan on live ranks, from the strategies, in the one right order.
+"""Composes the strategies: Trainer trains a model under any Plan, and its checkpoints can be loaded under another.
 
-trainer.py      Trainer: the order, and a step
-parts.py        how this rank computes: all layers over micro-batches, or its stages of a pipeline
-batch.py        the global batch: who gets which rows, and what its loss is divided by
-axes.py         this rank's group on each axis, and its random numbers
-refused.py      plans that do not exist yet, each with what it would send and the nearest one that works
-checkpoint/     save under one plan, go on under another
+trainer.py            Trainer: the order in which strategies are applied, and a training step
+forward_backward.py   this rank's share of the batch, and forward and backward over it
+axes.py               this rank's process group on each axis, and its random seed
+refused.py            plans that the Trainer cannot run, each with the nearest plan that works
+state.py              the tensors that this rank stores, and the full state again
+checkpoint/           save under one plan, load under another
 """
 
 from helpers.compose.trainer import Trainer

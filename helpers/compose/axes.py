@@ -1,4 +1,7 @@
-"""This rank's place on each axis of a mesh: its groups, and its random numbers."""
+"""Provides Axes: this rank's process group on each axis of a mesh (dp, tp, pp), and its random seed.
+
+The Trainer asks it for the group of every collective.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,14 @@ import torch.distributed as dist
 from helpers import devices
 from helpers.specs.mesh import Mesh
 
-SEED_OF_SHARDS = 2718  # Megatron's: where tensor ranks must draw differently, seed + 2718 + tp rank
-SEEDS_OF_A_STAGE = 1009  # a prime, so that stages and copies never meet
+SEED_OF_SHARDS = 2718  # Megatron's offset: where tensor ranks must draw different numbers, seed + 2718 + tp rank
+SEED_STRIDE = 1009  # a prime between the seeds of two stages or replicas, so that two of them never get one seed
 
 
 class Axes:
-    """The groups of this rank: `group("dp")`, or of several axes together, `group("dp", "pp")`.
+    """The process groups of this rank: `group("dp")`, or of several axes together, `group("dp", "pp")`.
 
-    Raises ValueError where the mesh is not for as many ranks as there are.
+    coordinates: this rank's index on each axis. Raises ValueError where the mesh has not as many ranks as there are.
     """
 
     def __init__(self, mesh: Mesh):
@@ -29,36 +32,42 @@ class Axes:
                 "start as many, or change an axis"
             )
         self.mesh, self.rank = mesh, dist.get_rank()
-        self.place = mesh.coordinates(self.rank)
+        self.coordinates = mesh.coordinates(self.rank)
 
     def group(self, *axes: str) -> dist.ProcessGroup:
+        """Return the group of the ranks that differ from this one only on these axes."""
         return _group_of(self.rank, tuple(map(tuple, self.mesh.groups(*axes))), dist.group.WORLD)
 
     def seed(self, seed: int) -> None:
-        """Random numbers: the same on all ranks of a tp group, others on each copy and each stage.
+        """Seed torch: all ranks of a tp group get one seed, and each replica and each stage gets another.
 
-        On what a tp group shares, dropout must drop the same places on all its ranks; where each has a part, it asks
-        `ShardRandom` for numbers of its own. Copies see other data and stages other layers: equal masks would be
-        noise that is not independent.
+        On tensors that a tp group replicates, dropout must drop the same elements on all its ranks; for shards, each
+        rank asks `ShardRandom` for its own numbers. Replicas see other data and stages have other layers: equal masks
+        there would be noise that is not independent.
         """
-        torch.manual_seed(seed + SEEDS_OF_A_STAGE * (self.place["dp"] + self.mesh.dp * self.place["pp"]))
+        torch.manual_seed(seed + SEED_STRIDE * (self.coordinates["dp"] + self.mesh.dp * self.coordinates["pp"]))
 
     def random_state(self) -> dict[str, str]:
-        """Where this rank's generators are, as text: with them a resumed run drops what it would have dropped."""
-        found = devices.random_states()
-        return {device.type: base64.b64encode(state.numpy().tobytes()).decode() for device, state in found.items()}
+        """Return the states of this rank's random generators as text, so that a resumed run draws the same masks."""
+        states = devices.random_states()
+        return {device.type: base64.b64encode(state.numpy().tobytes()).decode() for device, state in states.items()}
 
-    def set_random_state(self, told: dict[str, str]) -> None:
+    def set_random_state(self, saved: dict[str, str]) -> None:
+        """Restore what `random_state` returned; devices that this process has not are left out."""
         states = {
-            device: torch.frombuffer(bytearray(base64.b64decode(told[device.type])), dtype=torch.uint8)
+            device: torch.frombuffer(bytearray(base64.b64decode(saved[device.type])), dtype=torch.uint8)
             for device in devices.random_states()
-            if device.type in told
+            if device.type in saved
         }
         devices.set_random_states(states)
 
 
 @cache
 def _group_of(rank: int, groups: tuple[tuple[int, ...], ...], world: dist.ProcessGroup) -> dist.ProcessGroup:
-    """Every rank makes all groups of an axis, in one order, since their names are counted; once, since they connect."""
+    """Make all groups of an axis and return this rank's.
+
+    Every rank makes all of them in the same order, because torch numbers the groups; and only once, because each group
+    opens connections.
+    """
     made = [dist.new_group(list(ranks)) for ranks in groups]
     return next(group for group, ranks in zip(made, groups, strict=True) if rank in ranks)

@@ -1,4 +1,7 @@
-"""Plans that cannot be trained here, each with a sentence: what it would send, and the nearest plan that works."""
+"""Refuses plans that the Trainer cannot run, and says for each why, and which nearest plan works.
+
+The Trainer calls `check` before it changes the model.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from helpers.specs.checks import check_plain
 
 
 def check(model: nn.Module, plan: Plan) -> None:
-    """Raise ValueError for a plan that this course cannot compose, or not with this model."""
+    """Raise ValueError for a plan that this course cannot compose, or cannot compose with this model."""
     check_plain("Trainer", plan)
     for refuse in (_context, _zero_with_stages, _whole_blocks, _sequence_without_tensor, _chunks_without_order):
         refuse(model, plan)
@@ -29,9 +32,9 @@ def _zero_with_stages(model: nn.Module, plan: Plan) -> None:
     if plan.zero < 2 or plan.pp == 1:
         return
     m, dp = plan.num_microbatches, plan.dp
-    held = sum(parameter.nbytes for parameter in model.parameters()) // (plan.pp * plan.tp)
+    num_bytes = sum(parameter.nbytes for parameter in model.parameters()) // (plan.pp * plan.tp)
     passes = {2: m, 3: 3 * m}[plan.zero]  # reduce-scatter for each micro-batch; stage 3 also gathers twice
-    would, does = (format_bytes(number * held * (dp - 1) / dp) for number in (passes, 2))
+    would, does = (format_bytes(number * num_bytes * (dp - 1) / dp) for number in (passes, 2))
     what = {2: "reduce-scatter gradients", 3: "gather weights twice and reduce-scatter gradients"}[plan.zero]
     raise ValueError(
         f"zero={plan.zero} with pp={plan.pp} would {what} once for each of {m} micro-batches: {would} per rank and "

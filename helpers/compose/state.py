@@ -1,19 +1,28 @@
-"""Whole tensors again, under the names of the model before it was cut."""
+"""Lists the tensors that a rank of a Trainer stores, under the plain model's names, and gathers the full state_dict.
+
+TensorNames     the names, shapes and tensor-parallel splits of the model before it was sharded
+stored_pieces   the ranges of tensors on this rank, with the optimizer's key for each: what a checkpoint saves
+full_state      every tensor of the model, unsharded, on every rank
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from helpers.parallel.tensor_parallel.copies import gather_whole
-from helpers.parallel.tensor_parallel.tensor_plan import Cut
+from helpers.parallel.tensor_parallel.splits import Split, gather_full_tensor
+from helpers.parallel.zero.state import local_shards, torch_optimizer_of
 
 
-class Names:
-    """The names of the plain model, whole shapes, and how tp cut each: what outlives the cutting.
+class TensorNames:
+    """The names, full shapes and dtypes of the plain model's tensors, and how tensor parallelism splits each.
 
-    A tied tensor has several names; `first` is the one that stands for it.
+    A tied tensor has several names; `first` maps each of them to the one that stands for it. `of` maps the id of a
+    tensor on this rank to that name, once `record_splits` has run.
     """
 
     def __init__(self, model: nn.Module):
@@ -22,51 +31,115 @@ class Names:
         self.first = {name: seen.setdefault(id(tensor), name) for name, tensor in state.items()}
         self.shapes = {name: tensor.shape for name, tensor in state.items()}
         self.dtypes = {name: tensor.dtype for name, tensor in state.items()}
-        self.cuts: dict[str, Cut] = {}
+        self.splits: dict[str, Split] = {}
 
-    def cut(self, model: nn.Module) -> None:
-        """After tp: remember each tensor's cut, and which tensor has which name."""
+    def record_splits(self, model: nn.Module) -> None:
+        """Remember the split of each tensor and its name. Call it after the model was sharded, before it is wrapped."""
         state = model.state_dict(keep_vars=True)
         self.of = {id(tensor): self.first[name] for name, tensor in reversed(state.items())}
         for name in state:
             path, _, leaf = name.rpartition(".")
-            if cut := getattr(model.get_submodule(path), "cuts", {}).get(leaf):
-                self.cuts[self.first[name]] = cut
+            if split := getattr(model.get_submodule(path), "splits", {}).get(leaf):
+                self.splits[self.first[name]] = split
 
 
-def own_tensors(trainer) -> dict[str, Tensor]:
-    """What this rank holds, or its part of a tp group, under the plain model's first names; Zero3's is gathered."""
+def local_tensors(trainer) -> dict[str, Tensor]:
+    """Return this rank's tensors (tp shards stay shards) by the plain model's first names; Zero3 gathers its own."""
     if trainer.plan.zero == 3:
-        state, names = trainer.held.full_state(), trainer.names.first
+        state, names = trainer.local_model.full_state(), trainer.names.first
         return {name: tensor for name, tensor in state.items() if names[name] == name}
     return {name: tensor.detach() for name, tensor in named_tensors(trainer).items()}
 
 
 def named_tensors(trainer) -> dict[str, Tensor]:
-    """This rank's parameters and buffers by the plain model's first names; those of Zero3 are freed: do not touch."""
-    tensors, names = trainer.held.state_dict(keep_vars=True).values(), trainer.names.of
+    """Return this rank's parameters and buffers by the plain model's first names, without communication.
+
+    Under Zero3 these are freed weights, whose values must not be read.
+    """
+    tensors, names = trainer.local_model.state_dict(keep_vars=True).values(), trainer.names.of
     return {names[id(tensor)]: tensor for tensor in tensors if id(tensor) in names}
 
 
 @torch.no_grad()
 def full_state(trainer) -> dict[str, Tensor]:
-    """For each tensor: an all-gather over tp where it is cut, then a broadcast from the stage that holds it."""
-    own, names = own_tensors(trainer), trainer.names
+    """Return the plain model's state_dict on every rank.
+
+    Each tensor is all-gathered over tp where it is split, then broadcast over pp from the first stage that stores it.
+    """
+    local, names = local_tensors(trainer), trainer.names
     tp, pp = trainer.axes.group("tp"), trainer.axes.group("pp")
-    holders: list = [None] * trainer.plan.pp
-    dist.all_gather_object(holders, list(own), group=pp)
-    whole = {}
+    names_of_stage: list = [None] * trainer.plan.pp
+    dist.all_gather_object(names_of_stage, list(local), group=pp)
+    full = {}
     for name in (name for name, first in names.first.items() if name == first):
-        stage = next(place for place, held in enumerate(holders) if name in held)
-        if name in own and trainer.axes.place["pp"] == stage:
-            cut = names.cuts.get(name)
-            whole[name] = own[name].clone() if cut is None else gather_whole(own[name], cut, tp)
+        stage = next(stage for stage, stored in enumerate(names_of_stage) if name in stored)
+        if name in local and trainer.axes.coordinates["pp"] == stage:
+            split = names.splits.get(name)
+            full[name] = local[name].clone() if split is None else gather_full_tensor(local[name], split, tp)
         else:
-            whole[name] = torch.empty(names.shapes[name], dtype=names.dtypes[name], device=_device(own))
+            full[name] = torch.empty(names.shapes[name], dtype=names.dtypes[name], device=_device(local))
         if trainer.plan.pp > 1:
-            dist.broadcast(whole[name], group_src=stage, group=pp)
-    return {name: whole[first] for name, first in names.first.items()}
+            dist.broadcast(full[name], group_src=stage, group=pp)
+    return {name: full[first] for name, first in names.first.items()}
 
 
 def _device(tensors: dict[str, Tensor]) -> torch.device:
     return next((tensor.device for tensor in tensors.values()), torch.device("cpu"))
+
+
+@dataclass
+class StoredPiece:
+    """A range of a tensor that this rank stores: `flat` is a view of it, beginning at element `start`.
+
+    The range counts in the flattened tensor `name`, or in this rank's shard of it where tensor parallelism has a
+    `split`. optimizer_key: the tensor under which the optimizer stores its state; None for what it does not update.
+    sharded: ZeRO shards the tensor over dp.
+    """
+
+    name: str
+    flat: Tensor
+    start: int
+    split: Split | None
+    optimizer_key: Tensor | None
+    sharded: bool
+
+
+def stored_pieces(trainer) -> Iterator[StoredPiece]:
+    """List every piece of the model that this rank stores; tied tensors count once."""
+    names, seen = trainer.names, set()
+    for name, flat, start, key in _optimizer_pieces(trainer):
+        seen.add(name)
+        yield StoredPiece(name, flat, start, names.splits.get(name), key, trainer.plan.zero > 0)
+    for name, tensor in named_tensors(trainer).items():
+        if name not in seen:
+            yield StoredPiece(name, tensor.detach().view(-1), 0, names.splits.get(name), None, False)
+
+
+def _optimizer_pieces(trainer) -> Iterator[tuple[str, Tensor, int, Tensor]]:
+    """List (name, flat view, start, optimizer key) of what the optimizer updates."""
+    names, zero = trainer.names, trainer.plan.zero
+    if zero == 3:
+        for part in local_shards(trainer.local_model, trainer.optimizer).parts:
+            yield names.first[part.name], part.tensor.detach(), part.start, part.local
+    elif zero:
+        for piece in trainer.optimizer.pieces:
+            yield names.of[id(piece.entry.parameter)], piece.tensor.detach(), piece.where.start, piece.tensor
+    else:
+        for parameter in trainer.optimizer.param_groups[0]["params"]:
+            yield names.of[id(parameter)], parameter.detach().view(-1), 0, parameter
+
+
+def torch_optimizer(trainer) -> torch.optim.Optimizer:
+    """Return the torch optimizer itself, from inside ZeRO's or a wrapper."""
+    return torch_optimizer_of(trainer.optimizer)
+
+
+def is_first_owner(trainer, piece: StoredPiece) -> bool:
+    """Whether no rank before this one stores the same values, so that this rank is the one that saves them.
+
+    Replicas over dp store the same unless ZeRO shards it, tp ranks the same where the tensor is not split, and stages
+    the same where a weight is tied.
+    """
+    at = trainer.axes.coordinates
+    earlier_stage = any(at["pp"] > min(owners) for name, owners in trainer.tied.items() if name == piece.name)
+    return not (earlier_stage or (at["dp"] > 0 and not piece.sharded) or (at["tp"] > 0 and piece.split is None))

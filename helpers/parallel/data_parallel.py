@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers.devices import known_kinds
-from helpers.parallel.shared.devices import Devices
+from helpers.parallel.shared.virtual_devices import Devices
 
 
 class Send(torch.autograd.Function):

@@ -116,7 +116,7 @@ def masks(plan):
     torch.manual_seed(0)
     model = GPT(GPTConfig.tiny(dropout=0.5, context=8))
     trainer = Trainer(model, plan, loss=token_loss, optimizer=torch.optim.SGD, lr=0.1, seed=7)
-    module = next(m for m in trainer.held.modules() if isinstance(m, nn.Dropout | ShardDropout))
+    module = next(m for m in trainer.local_model.modules() if isinstance(m, nn.Dropout | ShardDropout))
     return module.train()(torch.ones(4, 8, 16))
 
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from helpers.compose.checkpoint import step_folder
-from helpers.compose.checkpoint.keeping import checkpoints
+from helpers.compose.checkpoint.saving import checkpoint_folders
 from helpers.elastic import Job, Kill
 from helpers.ranks.limits import SHARED, folder_prefix
 from helpers.specs import Plan
@@ -35,9 +35,9 @@ def run(folder: Path, kills, **changes):
     before, processes = left(), set()
     with Job(**SMALL | changes, kills=kills, folder=folder) as job:
         job.start()
-        while not job.agent.over.wait(0.02):
+        while not job.agent.has_ended.wait(0.02):
             crew = job.agent.crew
-            processes |= {member.pid for member in crew.states} if crew else set()
+            processes |= {state.pid for state in crew.states} if crew else set()
         account = job.wait()
     assert not [pid for pid in processes if psutil.pid_exists(pid)]
     assert left() <= before and not list(folder.glob("*.partial"))  # another test's folders may go meanwhile
@@ -45,8 +45,8 @@ def run(folder: Path, kills, **changes):
 
 
 def wait_until(job: Job, what) -> None:
-    with job.agent.news:
-        job.agent.news.wait_for(what)
+    with job.agent.changed:
+        job.agent.changed.wait_for(what)
 
 
 def drawn(number: int) -> Kill:
@@ -152,14 +152,14 @@ def test_a_job_can_be_closed_in_the_middle_and_another_goes_on_from_what_is_whol
         with pytest.raises(TimeoutError, match="the job goes on"):
             job.wait(0)
         wait_until(job, lambda: job.account.steps > 9)
-        pids = [member.pid for member in job.agent.crew.states]
-    assert job.agent.over.is_set() and not any(map(psutil.pid_exists, pids))
-    steps, newest = next(iter(checkpoints(tmp_path).items()))
+        pids = [state.pid for state in job.agent.crew.states]
+    assert job.agent.has_ended.is_set() and not any(map(psutil.pid_exists, pids))
+    steps, newest = next(iter(checkpoint_folders(tmp_path).items()))
     with open(newest / "rank_0.pt", "r+b") as file:
         file.truncate(100)
     account, job = run(tmp_path, [], steps=steps + 2)
     assert account.generations[0].first_step == steps - 3  # from the older one, and a new one takes the place
-    assert next(iter(checkpoints(tmp_path))) == steps
+    assert next(iter(checkpoint_folders(tmp_path))) == steps
     with Job(**SMALL | dict(steps=steps), folder=tmp_path) as done, pytest.raises(ValueError, match="give steps above"):
         done.start().wait()
     with pytest.raises(ValueError, match="make another Job"):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from helpers.parallel.data_parallel import DataParallel
-from helpers.parallel.shared.devices import Devices
+from helpers.parallel.shared.virtual_devices import Devices
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
 from tests.gpu.device import FIRST, KIND, NUM_GPUS
 

@@ -9,7 +9,7 @@ from torch import nn
 from helpers.grading import grade
 from helpers.grading.data_parallel.memory import device_bytes
 from helpers.parallel.data_parallel import gather, parallel_apply, replicate, scatter
-from helpers.parallel.shared.devices import VirtualDevices
+from helpers.parallel.shared.virtual_devices import VirtualDevices
 
 
 def dropping(batch, num_devices):

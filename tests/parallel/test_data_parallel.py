@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from helpers.parallel.data_parallel import DataParallel, gather, parallel_apply, replicate, scatter
-from helpers.parallel.shared.devices import Devices, VirtualDevices
+from helpers.parallel.shared.virtual_devices import Devices, VirtualDevices
 from helpers.predict.traffic.data_parallel import data_parallel_traffic, master_link_bytes
 from helpers.workloads import GPT, MLP, GPTConfig, SmallResNet, characters, synthetic, token_loss
 

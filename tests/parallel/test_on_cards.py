@@ -15,7 +15,7 @@ from helpers.compose import Plan, Trainer
 from helpers.parallel import amp, ddp, memory, pipeline, tensor_parallel, zero
 from helpers.parallel.data_parallel import DataParallel
 from helpers.parallel.shared.clip import clip_grad_norm_
-from helpers.parallel.shared.devices import Devices
+from helpers.parallel.shared.virtual_devices import Devices
 from helpers.schedules import ORDERS
 from helpers.workloads import GPT, GPTConfig, token_loss
 

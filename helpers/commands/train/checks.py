@@ -16,16 +16,15 @@ import torch
 
 from helpers.commands.train.options import TrainOptions, checkpoints_of
 from helpers.compose import refused
-from helpers.compose.checkpoint.checks import newest
-from helpers.compose.checkpoint.keeping import checkpoints
-from helpers.compose.checkpoint.loading import another_model
-from helpers.compose.checkpoint.manifest import read
-from helpers.compose.parts import schedule_of
-from helpers.compose.state import Names
+from helpers.compose.checkpoint.loading import model_difference, newest
+from helpers.compose.checkpoint.manifest import read_manifest
+from helpers.compose.checkpoint.saving import checkpoint_folders
+from helpers.compose.forward_backward import schedule_of
+from helpers.compose.state import TensorNames
 from helpers.learner.words import book
 from helpers.parallel.pipeline.partition import partition
 from helpers.parallel.tensor_parallel import GPT_PLAN
-from helpers.parallel.tensor_parallel.tensor_plan import resolve_plan
+from helpers.parallel.tensor_parallel.shard import resolve_plan
 from helpers.workloads import GPT, GPTConfig
 
 CONFIGS = {
@@ -45,7 +44,7 @@ def resume_from_undamaged(settings: TrainOptions, report: Callable[[str], None] 
         return settings
     found, words = newest(settings.folder), book("train")
     if report is not None:
-        newer = [path for steps, path in checkpoints(settings.folder).items() if steps > found.steps]
+        newer = [path for steps, path in checkpoint_folders(settings.folder).items() if steps > found.steps]
         for path, problem in zip(newer, found.damaged, strict=True):
             aside = tempfile.mkdtemp(prefix=f"{path.name}.damaged.", dir=settings.folder)
             os.replace(path, aside)
@@ -93,8 +92,8 @@ def _check_heads(given: str, tp: int, config: GPTConfig) -> None:
 
 def _steps_of(settings: TrainOptions, model: GPT) -> int:
     """The step at which the checkpoint was saved. Raises ValueError for another model, or if all steps are done."""
-    manifest = read(settings.resume)
-    if problem := another_model(Names(model), manifest, settings.resume):
+    manifest = read_manifest(settings.resume)
+    if problem := model_difference(TensorNames(model), manifest, settings.resume):
         raise ValueError(f"{problem} (--size)")
     done = manifest.extra["steps"]
     if settings.steps <= done and not settings.go_on:

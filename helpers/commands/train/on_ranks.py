@@ -20,8 +20,8 @@ import torch.distributed as dist
 from helpers.commands.train.checks import CONFIGS
 from helpers.commands.train.options import OPTIONS_FILE, TrainOptions
 from helpers.compose import Trainer
-from helpers.compose.checkpoint.held import inner
-from helpers.compose.parts import Stages
+from helpers.compose.forward_backward import PipelineModel
+from helpers.compose.state import torch_optimizer
 from helpers.elastic.chaos import Kill, arm, strike
 from helpers.observe.comms import record_comms
 from helpers.observe.memory import record_memory
@@ -65,7 +65,7 @@ class TrainingRun:
             self.trainer = Trainer(model, settings.plan, lr=settings.lr, **options)
         else:
             self.trainer = Trainer.load(settings.resume, model, settings.plan, lr=settings.lr, **options)
-        for group in inner(self.trainer).param_groups if settings.new_lr else ():
+        for group in torch_optimizer(self.trainer).param_groups if settings.new_lr else ():
             group["lr"] = settings.new_lr
         self.context = config.context
 
@@ -93,7 +93,11 @@ class TrainingRun:
         dist.barrier()
         zero = time.perf_counter()
         with ExitStack() as stack:
-            memory = stack.enter_context(record_memory(self.trainer.held, inner(self.trainer))) if with_memory else None
+            memory = (
+                stack.enter_context(record_memory(self.trainer.local_model, torch_optimizer(self.trainer)))
+                if with_memory
+                else None
+            )
             comms = stack.enter_context(record_comms()) if with_timeline else None
             recorder = stack.enter_context(_recorded(self.trainer)) if with_timeline else None
             report = self.step(stop_requested)
@@ -113,8 +117,8 @@ class TrainingRun:
 @contextmanager
 def _recorded(trainer: Trainer) -> Iterator[TimelineRecorder]:
     """Records the timeline of a step. Each action of a pipeline stage gets a span of its own, such as F0 or B0."""
-    part, is_pipeline = trainer.part, isinstance(trainer.part, Stages)
-    with record_timeline(trainer.held, inner(trainer), by_part=not is_pipeline) as recorder:
+    part, is_pipeline = trainer.runner, isinstance(trainer.runner, PipelineModel)
+    with record_timeline(trainer.local_model, torch_optimizer(trainer), by_part=not is_pipeline) as recorder:
         if is_pipeline:
             part.compute = partial(_marked, recorder, part.compute, len(part.chunks) > 1)
         yield recorder

@@ -1,25 +1,18 @@
-"""Checkpoints that forget the plan: saved by some ranks, resumed by any others.
+"""Saves and loads checkpoints that do not depend on the plan: some ranks save, and any number of others resume.
 
 folder/
-    manifest.json   the model's names and shapes; for each piece its file, its place in the whole, what it is, and its
-                    checksum; steps, loss scale, and where each rank's random numbers were
-    rank_0.pt …     a file per rank: the pieces that this rank is the first to hold, as flat tensors
+    manifest.json   names and shapes of the model; for each piece its file, its range in the full tensor and its
+                    checksum; number of steps, loss scale, and the state of each rank's random generators
+    rank_0.pt …     one file per rank: the pieces that this rank is the first to own, as flat tensors
 
-manifest.py       what a piece is, and the whole tensor from all of its pieces
-held.py           which pieces a trainer holds
-saving.py         save: beside the folder, renamed at its end
-asynchronous.py   AsyncSaver: the same while training goes on
-keeping.py        Keeper: which checkpoints of a run are kept
-checks.py         newest: the newest whole one, and what is damaged in the others
-loading.py        load: checks first, then each rank takes what it holds out of whole tensors
-What a step needs is in it. Between two steps no gradients are accumulated, and which samples come next is the caller's
-to know: give it as `also`, it comes back as `trainer.also`.
+manifest.py   the format of manifest.json, and full tensors from all pieces
+saving.py     save, AsyncSaver (in the background), and Keeper (which checkpoints of a run are kept)
+loading.py    newest (the newest undamaged checkpoint) and load
+A checkpoint has everything that a step needs. Between two steps no gradients are accumulated. Which samples come next
+is the caller's to know: pass it as `also`, and after a load it is `trainer.also`.
 """
 
-from helpers.compose.checkpoint.asynchronous import AsyncSaver
-from helpers.compose.checkpoint.checks import Found, newest
-from helpers.compose.checkpoint.keeping import Keeper, step_folder
-from helpers.compose.checkpoint.loading import load
-from helpers.compose.checkpoint.saving import save
+from helpers.compose.checkpoint.loading import NewestCheckpoint, load, newest
+from helpers.compose.checkpoint.saving import AsyncSaver, Keeper, save, step_folder
 
-__all__ = ["AsyncSaver", "Found", "Keeper", "load", "newest", "save", "step_folder"]
+__all__ = ["AsyncSaver", "NewestCheckpoint", "Keeper", "load", "newest", "save", "step_folder"]

@@ -1,82 +1,165 @@
-"""Load: whole tensors out of the pieces of any plan, one at a time, and of each what this rank holds."""
+"""Finds the newest undamaged checkpoint of a run, and loads a checkpoint into a Trainer under any plan.
+
+newest   the newest checkpoint whose files are all as they were written; used by a job that resumes
+load     checks the checkpoint first, then each rank takes its own ranges out of the full tensors, one at a time
+"""
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from helpers.compose.checkpoint.checks import damage, offered
-from helpers.compose.checkpoint.held import Held, held, inner
-from helpers.compose.checkpoint.manifest import SAYS, WEIGHT, Contents, Manifest, read
-from helpers.compose.checkpoint.saving import agree
-from helpers.compose.state import Names
+from helpers.compose.checkpoint.manifest import (
+    WEIGHT,
+    CheckpointTensors,
+    Manifest,
+    checksum,
+    read_manifest,
+    sha256_of,
+    words,
+)
+from helpers.compose.checkpoint.saving import checkpoint_folders, raise_on_every_rank
+from helpers.compose.state import StoredPiece, TensorNames, stored_pieces, torch_optimizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewestCheckpoint:
+    """The newest undamaged checkpoint of a run. damaged: one sentence for each newer checkpoint, which is damaged."""
+
+    folder: Path
+    steps: int
+    damaged: tuple[str, ...] = ()
+
+
+def newest(folder: str | os.PathLike) -> NewestCheckpoint | None:
+    """Return the newest undamaged checkpoint of a run (step_00020 …), or None where the folder has no checkpoint.
+
+    It reads all bytes of a checkpoint, so one process calls it and sends the others the result. Raises ValueError where
+    `folder` does not exist, and where every checkpoint is damaged: a job that then started again would overwrite them.
+    """
+    folder, problems = Path(folder), []
+    if not folder.is_dir():
+        raise ValueError(words("no_folder_there", folder=folder))
+    for steps, path in checkpoint_folders(folder).items():
+        if not (problem := problem_of(path)):
+            return NewestCheckpoint(folder=path, steps=steps, damaged=tuple(problems))
+        problems.append(problem)
+    if problems:
+        raise ValueError(words("no_whole", folder=folder, problems=problems))
+    return None
+
+
+def problem_of(folder: Path) -> str:
+    """Return a sentence about what is wrong with a checkpoint, or "" for a good one."""
+    try:
+        manifest = read_manifest(folder)
+    except ValueError as error:
+        return str(error)
+    return next(filter(None, (damage_of(folder, manifest, name) for name in sorted(manifest.files))), "")
+
+
+def damage_of(folder: Path, manifest: Manifest, name: str) -> str:
+    """Return a sentence where one file of a checkpoint is not as it was written, else ""."""
+    path, written = folder / name, manifest.files[name]
+    if not path.is_file():
+        return words("missing", path=path)
+    size = path.stat().st_size
+    if size != written.get("bytes", size):  # format 1 has no sizes
+        return words("cut", path=path, there=size, bytes=written["bytes"])
+    if sha256_of(path) == written["sha256"]:
+        return ""
+    tensors = _damaged_tensors(path, manifest)
+    where = words("in_tensors", tensors=tensors) if tensors else words("elsewhere")
+    return words("damaged", path=path, where=where)
+
+
+def _damaged_tensors(path: Path, manifest: Manifest) -> list[str]:
+    """Return the tensors whose own checksum is wrong; none where the file cannot be opened, and in format 1."""
+    try:
+        tensors = torch.load(path, weights_only=True)
+    except Exception:  # damaged bytes can raise anything in the parser
+        return []
+    pieces = (piece for piece in manifest.pieces if piece.file == path.name and piece.crc32 is not None)
+    return [f"{piece.key} of {piece.name}" for piece in pieces if checksum(tensors[piece.place]) != piece.crc32]
+
+
+def with_older_checkpoint(problem: str, folder: Path) -> str:
+    """Return the problem with a checkpoint, and after it the newest undamaged checkpoint in the same run, if any."""
+    with suppress(ValueError, OSError):
+        if older := newest(folder.parent):  # never `folder` itself, which is damaged
+            return words("offer", problem=problem, folder=older.folder)
+    return problem
 
 
 @torch.no_grad()
 def load(trainer, folder: str | os.PathLike) -> None:
-    """Go on from `save`, under whatever plan the trainer has; every rank calls it.
+    """Restore what `save` wrote, under whatever plan the trainer has; every rank calls it.
 
-    Random numbers go on where they were if the plan is the same; under another, a trainer with a seed draws new ones.
-    Raises ValueError on every rank, before anything is changed, for a folder without a whole checkpoint and for a
-    damaged file, with its name and that of the newest whole checkpoint beside it; and for a checkpoint of another
-    model, with the first tensor that differs.
+    Under the same plan the random generators continue where they were; under another plan, a trainer with a seed seeds
+    them anew. Raises ValueError on every rank, before anything is changed, for a folder without a complete checkpoint,
+    for a damaged file (with its name and the newest undamaged checkpoint), and for a checkpoint of another model (with
+    the first tensor that differs).
     """
     folder = Path(folder)
     manifest, problem = _checked(trainer, folder)
-    agree(problem)
-    contents, state = Contents(folder, manifest), inner(trainer).state
-    for piece in held(trainer):
+    raise_on_every_rank(problem)
+    contents, state = CheckpointTensors(folder, manifest), torch_optimizer(trainer).state
+    for piece in stored_pieces(trainer):
         values = {key: contents.value(piece.name, key) for key in contents.keys(piece.name)}
-        piece.flat.copy_(_own(trainer, piece, values.pop(WEIGHT)))
-        if piece.owner is not None and values:
-            state[piece.owner] = {key: _own_state(trainer, piece, value) for key, value in values.items()}
-    for group in inner(trainer).param_groups:
+        piece.flat.copy_(_local_range(trainer, piece, values.pop(WEIGHT)))
+        if piece.optimizer_key is not None and values:
+            state[piece.optimizer_key] = {key: _local_state(trainer, piece, value) for key, value in values.items()}
+    for group in torch_optimizer(trainer).param_groups:
         group.update(manifest.extra["options"])
     trainer.scaler.load_state_dict(manifest.extra["scaler"] or trainer.scaler.state_dict())
     trainer.steps, trainer.also = manifest.extra["steps"], manifest.extra.get("also", {})
     if manifest.random and manifest.plan == str(trainer.plan):
         trainer.axes.set_random_state(manifest.random[trainer.axes.rank])
-    elif trainer.seed is not None:  # not the masks of the first steps once more
+    elif trainer.seed is not None:  # steps shift the seed, so that the dropout masks of the first steps do not repeat
         trainer.axes.seed(trainer.seed + trainer.steps)
     if trainer.plan.zero in (1, 2):
         trainer.optimizer.gather_parameters()
 
 
 def _checked(trainer, folder: Path) -> tuple[Manifest | None, str]:
-    """What is wrong, or nothing. Each rank looks at its share of the files."""
+    """Return the manifest and the problem, or "". Each rank checks its share of the files."""
     manifest, problem = None, ""
     try:
-        manifest = read(folder)
-        if other := another_model(trainer.names, manifest, folder):
-            return manifest, other
+        manifest = read_manifest(folder)
+        if difference := model_difference(trainer.names, manifest, folder):
+            return manifest, difference
         share = sorted(manifest.files)[trainer.axes.rank :: trainer.plan.world_size]
-        problem = next(filter(None, (damage(folder, manifest, name) for name in share)), "")
+        problem = next(filter(None, (damage_of(folder, manifest, name) for name in share)), "")
     except (ValueError, OSError) as error:
         problem = str(error)
-    return manifest, offered(problem, folder) if problem else ""
+    return manifest, with_older_checkpoint(problem, folder) if problem else ""
 
 
-def _own(trainer, piece: Held, whole: Tensor) -> Tensor:
-    """What this rank holds of a whole tensor, flat."""
-    part = whole if piece.cut is None else piece.cut.take(whole, trainer.axes.place["tp"])
-    return part.reshape(-1)[piece.start : piece.start + piece.flat.numel()]
+def _local_range(trainer, piece: StoredPiece, full: Tensor) -> Tensor:
+    """Return the elements of a full tensor that belong to this rank's piece, flat."""
+    shard = full if piece.split is None else piece.split.take(full, trainer.axes.coordinates["tp"])
+    return shard.reshape(-1)[piece.start : piece.start + piece.flat.numel()]
 
 
-def _own_state(trainer, piece: Held, value: Tensor) -> Tensor:
+def _local_state(trainer, piece: StoredPiece, value: Tensor) -> Tensor:
+    """Return this rank's part of an optimizer state; a single number, such as a step counter, has no parts."""
     if value.dim() == 0:
         return value
-    return _own(trainer, piece, value).to(piece.owner.device).reshape(piece.owner.shape).clone()
+    key = piece.optimizer_key
+    return _local_range(trainer, piece, value).to(key.device).reshape(key.shape).clone()
 
 
-def another_model(names: Names, manifest: Manifest, folder: Path) -> str:
-    """A sentence where the checkpoint is not of the model with these names; else ""."""
+def model_difference(names: TensorNames, manifest: Manifest, folder: Path) -> str:
+    """Return a sentence where the checkpoint is of another model than the one with these names, else ""."""
     here, there = names.shapes, manifest.shapes
     for name in dict.fromkeys([*here, *there]):
-        mine = f"{tuple(here[name])} {names.dtypes[name]}" if name in here else SAYS("nothing")
-        saved = f"{tuple(there[name])} {manifest.dtypes[name]}" if name in there else SAYS("nothing")
-        if mine != saved:
-            return SAYS("another", folder=folder, name=name, saved=saved, mine=mine)
+        local = f"{tuple(here[name])} {names.dtypes[name]}" if name in here else words("nothing")
+        saved = f"{tuple(there[name])} {manifest.dtypes[name]}" if name in there else words("nothing")
+        if local != saved:
+            return words("another", folder=folder, name=name, saved=saved, mine=local)
     return ""

@@ -1,4 +1,8 @@
-"""What lies where in a checkpoint, and whole tensors out of it."""
+"""Defines the format of a checkpoint's manifest, and rebuilds full tensors from the pieces that the ranks saved.
+
+saving.py writes a Manifest, loading.py reads it and takes tensors from CheckpointTensors. Field names of Manifest,
+SavedPiece and Split are keys of the JSON file, so they cannot be renamed without a new format number.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +18,23 @@ import torch
 from torch import Tensor
 
 from helpers.learner.words import book
-from helpers.parallel.tensor_parallel.tensor_plan import Cut
+from helpers.parallel.tensor_parallel.splits import Split
 
-SAYS = book("checkpoint")
+words = book("checkpoint")
 FORMAT = 2
-READS = (1, FORMAT)  # 1 had no checksum of tensors and of the manifest, no sizes of files, and no random numbers
+READABLE_FORMATS = (1, FORMAT)  # 1 had no checksums of tensors and manifest, no file sizes, and no random states
 MANIFEST = "manifest.json"
-PARTIAL = ".partial"  # what the name of a folder ends in that is no checkpoint yet
-WEIGHT = "weight"  # the key of a weight or buffer; other keys are the optimizer's: exp_avg, step, …
+PARTIAL = ".partial"  # the ending of a folder that is not a complete checkpoint yet
+WEIGHT = "weight"  # the key of a weight or buffer; all other keys are the optimizer's: exp_avg, step, …
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Elements start … start + numel of a rank's flattened part of tensor `name`; part `tp` of `cut`, or the whole.
+class SavedPiece:
+    """A range of a tensor that one rank saved: `numel` elements from `start` of flattened tensor `name`.
 
-    key: WEIGHT, or of the optimizer's state. file, place: where it lies. single: one number, not a range.
-    crc32: of its bytes, by which damage gets a name; None in format 1.
+    Where tensor parallelism splits the tensor, `cut` is the Split and the range lies in shard number `tp`.
+    key: WEIGHT, or the key of an optimizer state. file, place: the rank's file, and the index in its list of tensors.
+    single: a single number, not a range. crc32: of the bytes, so that damage can be named; None in format 1.
     """
 
     name: str
@@ -46,95 +51,104 @@ class Piece:
 
 @dataclass(frozen=True)
 class Manifest:
-    """shapes, dtypes: of the plain model, by name. files: of each its sha256 and bytes. extra: steps, options, scaler,
-    and what the caller stored with it. random: of each rank, the state of its generators."""
+    """What a checkpoint contains.
+
+    shapes, dtypes: those of the plain model, by name. files: sha256 and size in bytes of each file. extra: number of
+    steps, optimizer options, loss scaler, and the caller's own data (`also`). random: generator states of each rank.
+    """
 
     shapes: dict[str, list[int]]
     dtypes: dict[str, str]
-    pieces: list[Piece]
+    pieces: list[SavedPiece]
     files: dict[str, dict]
     extra: dict
     plan: str
     random: list[dict[str, str]] = field(default_factory=list)
 
     def write(self, folder: Path) -> None:
-        told = asdict(self)
+        """Write manifest.json with a checksum of its own contents, down to the disk."""
+        contents = asdict(self)
         with (folder / MANIFEST).open("w", encoding="utf-8") as file:
-            json.dump({"format": FORMAT, "crc32": _sum(told)} | told, file, indent=1)
+            json.dump({"format": FORMAT, "crc32": _crc32_of(contents)} | contents, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
 
 
-def read(folder: Path) -> Manifest:
-    """ValueError for a folder without a whole checkpoint, or with one of another format."""
+def read_manifest(folder: Path) -> Manifest:
+    """Read a checkpoint's manifest. Raises ValueError where it is missing, damaged or of an unknown format."""
     path = folder / MANIFEST
-    if folder.name.endswith(PARTIAL) or (not folder.exists() and any(leftovers(folder))):
-        raise ValueError(SAYS("partial", folder=folder))
+    if folder.name.endswith(PARTIAL) or (not folder.exists() and any(partial_folders(folder))):
+        raise ValueError(words("partial", folder=folder))
     if not path.is_file():
-        raise ValueError(SAYS("none", folder=folder, manifest=MANIFEST))
+        raise ValueError(words("none", folder=folder, manifest=MANIFEST))
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        format, told = said.pop("format"), said.pop("crc32", None)
+        contents = json.loads(path.read_text(encoding="utf-8"))
+        format, crc32 = contents.pop("format"), contents.pop("crc32", None)
         if format == 1:
-            said["files"] = {name: {"sha256": digest} for name, digest in said["files"].items()}
-        elif format == FORMAT and told != _sum(said):
-            raise ValueError(SAYS("sum"))
-        if format in READS:
-            return Manifest(**said | {"pieces": [Piece(**piece) for piece in said["pieces"]]})
+            contents["files"] = {name: {"sha256": sha256} for name, sha256 in contents["files"].items()}
+        elif format == FORMAT and crc32 != _crc32_of(contents):
+            raise ValueError(words("sum"))
+        if format in READABLE_FORMATS:
+            return Manifest(**contents | {"pieces": [SavedPiece(**piece) for piece in contents["pieces"]]})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise ValueError(SAYS("unreadable", path=path, why=problem)) from None
-    raise ValueError(SAYS("format", path=path, format=format, ours=READS))
+        raise ValueError(words("unreadable", path=path, why=problem)) from None
+    raise ValueError(words("format", path=path, format=format, ours=READABLE_FORMATS))
 
 
-def leftovers(folder: Path) -> list[Path]:
-    """What saves under this name are writing, or left when they were interrupted."""
+def partial_folders(folder: Path) -> list[Path]:
+    """Return the folders of saves under this name that are still running or were interrupted."""
     return list(folder.parent.glob(f"{folder.name}.*{PARTIAL}"))
 
 
-def _sum(told: dict) -> int:
-    """Of what stands in a manifest, the same before it is written and after it is read."""
-    return zlib.crc32(json.dumps(told).encode())
+def _crc32_of(contents: dict) -> int:
+    """Return the CRC-32 of a manifest's contents, which is the same before writing and after reading."""
+    return zlib.crc32(json.dumps(contents).encode())
 
 
-def digest(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file as hexadecimal text."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def checksum(tensor: Tensor) -> int:
-    """CRC-32 of a flat tensor's bytes."""
+    """Return the CRC-32 of a flat tensor's bytes."""
     return zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy())
 
 
-class Contents:
-    """The tensors of a checkpoint, read as they are asked for."""
+class CheckpointTensors:
+    """The tensors of a checkpoint. Files are memory-mapped, so only what is asked for is read."""
 
     def __init__(self, folder: Path, manifest: Manifest):
         self.shapes = manifest.shapes
         self.files = {name: torch.load(folder / name, weights_only=True, mmap=True) for name in manifest.files}
-        self.pieces: dict[str, dict[str, list[Piece]]] = defaultdict(lambda: defaultdict(list))
+        self.pieces: dict[str, dict[str, list[SavedPiece]]] = defaultdict(lambda: defaultdict(list))
         for piece in manifest.pieces:
             self.pieces[piece.name][piece.key].append(piece)
 
     def keys(self, name: str) -> list[str]:
+        """Return what the checkpoint has for a tensor: WEIGHT, and the keys of its optimizer state."""
         return list(self.pieces[name])
 
     def value(self, name: str, key: str) -> Tensor:
-        """The whole tensor, in the plain model's shape; or the one number. ValueError where a part is missing."""
+        """Return the full tensor in the plain model's shape, or a single number as a scalar tensor.
+
+        Raises ValueError where elements are missing.
+        """
         pieces = self.pieces[name][key]
         if pieces[0].single:
-            return self._of(pieces[0]).reshape(()).clone()
-        cut = _cut(pieces[0].cut)
-        parts = [self._part(name, key, tp) for tp in range(len(cut.ranges) if cut else 1)]
-        return cut.join(parts) if cut else parts[0]
+            return self._saved(pieces[0]).reshape(()).clone()
+        split = _split_from(pieces[0].cut)
+        shards = [self._shard(name, key, tp) for tp in range(len(split.ranges) if split else 1)]
+        return split.join(shards) if split else shards[0]
 
-    def _part(self, name: str, key: str, tp: int) -> Tensor:
+    def _shard(self, name: str, key: str, tp: int) -> Tensor:
         pieces = [piece for piece in self.pieces[name][key] if piece.tp == tp]
-        shape = part_shape(torch.Size(self.shapes[name]), _cut(pieces[0].cut) if pieces else None)
+        shape = shard_shape(torch.Size(self.shapes[name]), _split_from(pieces[0].cut) if pieces else None)
         missing = torch.ones(shape.numel(), dtype=torch.bool)
-        flat = torch.empty(shape.numel(), dtype=self._of(self.pieces[name][key][0]).dtype)
+        flat = torch.empty(shape.numel(), dtype=self._saved(self.pieces[name][key][0]).dtype)
         for piece in pieces:
-            flat[piece.start : piece.start + piece.numel] = self._of(piece)
+            flat[piece.start : piece.start + piece.numel] = self._saved(piece)
             missing[piece.start : piece.start + piece.numel] = False
         if missing.any():
             raise ValueError(
@@ -142,19 +156,20 @@ class Contents:
             )
         return flat.view(shape)
 
-    def _of(self, piece: Piece) -> Tensor:
+    def _saved(self, piece: SavedPiece) -> Tensor:
         return self.files[piece.file][piece.place]
 
 
-def part_shape(whole: torch.Size, cut: Cut | None) -> torch.Size:
-    """The shape of a rank's part."""
-    if cut is None:
-        return whole
-    return torch.Size(cut.length if dim == cut.dim else size for dim, size in enumerate(whole))
+def shard_shape(full: torch.Size, split: Split | None) -> torch.Size:
+    """Return the shape of one rank's shard of a tensor; without a split it is the full shape."""
+    if split is None:
+        return full
+    return torch.Size(split.length if dim == split.dim else size for dim, size in enumerate(full))
 
 
-def _cut(said: dict | None) -> Cut | None:
-    if said is None:
+def _split_from(fields: dict | None) -> Split | None:
+    """Rebuild a Split from JSON, which turned its tuples into lists."""
+    if fields is None:
         return None
-    ranges = tuple(tuple(tuple(one) for one in ranges) for ranges in said["ranges"])
-    return Cut(said["dim"], said["whole"], said["length"], ranges, said["copies"])
+    ranges = tuple(tuple(map(tuple, rank_ranges)) for rank_ranges in fields["ranges"])
+    return Split(**fields | {"ranges": ranges})

@@ -1,142 +1,209 @@
-"""Save: a copy, of which every rank writes its part, and rank 0 the manifest; the folder appears whole or not at all.
+"""Saves checkpoints of a Trainer, at once or in the background, and removes old ones.
 
-    begin       rank 0 makes NAME.xxxx.partial, which is new: who still writes for a dead attempt cannot mix into it
-    Copy.take   what this rank will write, as it is now
-    Copy.write  its part, down to the disk; gives a vote: what was written, or why not
-    commit      rank 0 with all votes: the manifest, then the name
-A process that dies between any two of them leaves what was there before, and a folder that is no checkpoint.
+    save        copies, writes and commits, while training waits
+    AsyncSaver  training waits only for the copy; a thread writes and commits
+    Keeper      removes old checkpoints of a run
+
+A save has four steps. A process that dies between any two of them leaves the older checkpoints untouched, and a folder
+that does not count as a checkpoint.
+    make_partial_folder  rank 0 makes NAME.xxxx.partial, a new name, into which no interrupted save still writes
+    Snapshot.take        each rank copies what it will write
+    Snapshot.write       each rank writes its part to the disk and returns a vote: what it wrote, or why it could not
+    commit               rank 0 collects all votes, writes the manifest and renames the folder
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from helpers.compose.checkpoint.held import Held, held, inner, is_first
-from helpers.compose.checkpoint.keeping import Keeper
 from helpers.compose.checkpoint.manifest import (
     MANIFEST,
     PARTIAL,
-    SAYS,
     WEIGHT,
     Manifest,
-    Piece,
+    SavedPiece,
     checksum,
-    digest,
-    leftovers,
+    partial_folders,
+    sha256_of,
+    words,
 )
+from helpers.compose.state import StoredPiece, is_first_owner, stored_pieces, torch_optimizer
 
-Vote = dict[str, Any]  # of a rank: pieces, files and random, as in the manifest; or the problem
+LOOK_EVERY = 0.01  # seconds between two looks for the other ranks' votes
+Vote = dict[str, Any]  # one rank's pieces, files and random state, as in the manifest; or its problem
+_NAME = re.compile(rf"step_(\d+)(\.\w+{re.escape(PARTIAL)})?")
+
+
+def step_folder(folder: str | os.PathLike, steps: int) -> Path:
+    """Return the path of the checkpoint after `steps` steps, such as folder/step_00020."""
+    return Path(folder) / f"step_{steps:05d}"
+
+
+def checkpoint_folders(folder: Path, *, unfinished: bool = False) -> dict[int, Path]:
+    """Return the checkpoints of a run by their number of steps, the newest first, without looking into them.
+
+    unfinished: return instead the folders of saves that are still running or were interrupted.
+    """
+    matches = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
+    named = {path: int(match[1]) for match, path in matches if match and bool(match[2]) == unfinished}
+    return {steps: path for path, steps in sorted(named.items(), key=lambda item: -item[1])}
+
+
+@dataclass(frozen=True)
+class Keeper:
+    """Keeps the newest `keep` checkpoints of a run, and in addition each whose number of steps `every` divides.
+
+    Raises ValueError for a number below 1, because the last checkpoint must never be removed.
+    """
+
+    keep: int = 3
+    every: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.keep < 1 or (self.every is not None and self.every < 1):
+            raise ValueError(
+                f"Keeper(keep={self.keep}, every={self.every}): give 1 or more; every=None keeps no others"
+            )
+
+    def prune(self, folder: str | os.PathLike) -> list[Path]:
+        """Remove all other checkpoints, and older folders of interrupted saves; return what was removed.
+
+        Only one process calls it. A checkpoint is renamed before it is removed, so a half-removed one does not count.
+        """
+        saved = {steps: path for steps, path in checkpoint_folders(Path(folder)).items() if (path / MANIFEST).is_file()}
+        removed = [saved[steps] for steps in list(saved)[self.keep :] if not self.every or steps % self.every]
+        for path in removed:
+            gone = path.with_name(f"{path.name}.old{PARTIAL}")
+            with suppress(OSError):  # what cannot be removed stays, and the next prune tries again
+                os.replace(path, gone)
+                shutil.rmtree(gone)
+        for steps, path in checkpoint_folders(Path(folder), unfinished=True).items():
+            if steps < max(saved, default=0):
+                shutil.rmtree(path, ignore_errors=True)
+        return removed
 
 
 def save(trainer, folder: str | os.PathLike, *, also: dict | None = None, keeper: Keeper | None = None) -> None:
-    """Every rank calls it; the folder is one that all see. Between two steps.
+    """Write a checkpoint. Every rank calls it, between two steps, with a folder that all ranks see.
 
-    also: the caller's own, such as a sampler's position, in what JSON has; after a load it is `trainer.also`.
-    keeper: removes older checkpoints when this one is there.
-    Raises ValueError on every rank, and leaves what was there, where the folder holds a checkpoint already, where a
-    rank cannot write, and for an `also` that JSON has not.
+    also: the caller's own data, such as a sampler's position, of types that JSON knows; `load` restores it as
+    `trainer.also`. keeper: removes older checkpoints once this one is complete.
+    Raises ValueError on every rank, and leaves older checkpoints untouched, where the folder has a checkpoint already,
+    where a rank cannot write, and for an `also` that JSON cannot store.
     """
     folder = Path(folder)
-    head = head_of(trainer, also)
-    partial, copy = begin(folder), Copy()
-    copy.take(trainer)
+    head = manifest_head(trainer, also)
+    partial, snapshot = make_partial_folder(folder), Snapshot()
+    snapshot.take(trainer)
     votes: list = [None] * trainer.plan.world_size
-    dist.all_gather_object(votes, copy.write(partial))
-    agree(commit(head, votes, partial, folder, keeper) if trainer.axes.rank == 0 else "")
+    dist.all_gather_object(votes, snapshot.write(partial))
+    raise_on_every_rank(commit(head, votes, partial, folder, keeper) if trainer.axes.rank == 0 else "")
 
 
-def begin(folder: Path) -> Path:
-    """The folder to write to until it has its name."""
-    told: list = [_make(folder) if dist.get_rank() == 0 else None]
-    dist.broadcast_object_list(told, src=0)
-    problem, partial = told[0]
+def make_partial_folder(folder: Path) -> Path:
+    """Make the folder that is renamed to `folder` at the end, and return it on every rank.
+
+    Raises ValueError on every rank where `folder` is taken or cannot be made.
+    """
+    result: list = [_make(folder) if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(result, src=0)
+    problem, partial = result[0]
     if problem:
         raise ValueError(problem)
     return partial
 
 
 def _make(folder: Path) -> tuple[str, Path]:
+    """Return the problem ("" if there is none) and the new folder."""
     partial = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}{PARTIAL}")
     try:
         if (folder / MANIFEST).exists():
-            return SAYS("exists", folder=folder), partial
+            return words("exists", folder=folder), partial
         if folder.exists() and any(folder.iterdir()):
-            return SAYS("not_empty", folder=folder), partial
-        for old in leftovers(folder):  # of saves that were interrupted
+            return words("not_empty", folder=folder), partial
+        for old in partial_folders(folder):  # of saves that were interrupted
             shutil.rmtree(old, ignore_errors=True)
         partial.mkdir(parents=True)
     except OSError as error:
-        return SAYS("no_folder", folder=folder, why=why(error)), partial
+        return words("no_folder", folder=folder, why=reason_of(error)), partial
     return "", partial
 
 
-class Copy:
-    """What a rank will write, so that an update does not leak in. Taken again it uses the same memory: to get new pages
-    from the system takes many times as long as to copy."""
+class Snapshot:
+    """A rank's copy of what it will write, so that the next update does not change it.
+
+    Taking it again reuses the same memory, because new pages from the system cost many times as much as the copy.
+    """
 
     def __init__(self) -> None:
         self.tensors: list[Tensor] = []
 
     def take(self, trainer) -> None:
-        found = list(_contents(trainer))
-        if [one.shape for _, _, one in found] != [one.shape for one in self.tensors]:
-            self.tensors = [torch.empty_like(one, device="cpu") for _, _, one in found]
-        for mine, (_, _, tensor) in zip(self.tensors, found, strict=True):
-            mine.copy_(tensor.detach())
+        """Copy what this rank saves of a trainer."""
+        contents = list(_contents(trainer))
+        if [tensor.shape for _, _, tensor in contents] != [tensor.shape for tensor in self.tensors]:
+            self.tensors = [torch.empty_like(tensor, device="cpu") for _, _, tensor in contents]
+        for copy, (_, _, tensor) in zip(self.tensors, contents, strict=True):
+            copy.copy_(tensor.detach())
         self.rank, self.random = trainer.axes.rank, trainer.axes.random_state()
-        where = enumerate((piece, key, trainer.axes.place["tp"] if piece.cut else 0) for piece, key, _ in found)
-        self.pieces = [self._piece(place, *one) for place, one in where]
+        tp = trainer.axes.coordinates["tp"]
+        self.pieces = [self._record(index, piece, key, tp) for index, (piece, key, _) in enumerate(contents)]
 
-    def _piece(self, place: int, piece: Held, key: str, tp: int) -> Piece:
-        cut, tensor = None if piece.cut is None else asdict(piece.cut), self.tensors[place]
+    def _record(self, index: int, piece: StoredPiece, key: str, tp: int) -> SavedPiece:
+        """Describe tensor `index` of this rank's file for the manifest."""
+        split, tensor = None if piece.split is None else asdict(piece.split), self.tensors[index]
         size = dict(start=piece.start, numel=tensor.numel(), single=tensor.dim() == 0)
-        return Piece(piece.name, key, f"rank_{self.rank}.pt", place, tp, cut, **size)
+        return SavedPiece(piece.name, key, f"rank_{self.rank}.pt", index, tp if split else 0, split, **size)
 
     def write(self, partial: Path) -> Vote:
-        """Needs no other rank, so it may run in a thread."""
+        """Write this rank's file and return its vote. It needs no other rank, so it may run in a thread."""
         path = partial / f"rank_{self.rank}.pt"
         try:
             with path.open("wb") as file:
                 torch.save(self.tensors, file)
                 file.flush()
                 os.fsync(file.fileno())
-            told = {"sha256": digest(path), "bytes": path.stat().st_size}
-        except (OSError, RuntimeError) as error:  # torch's own writer may wrap the first in the second
-            return {"problem": SAYS("not_written", rank=self.rank, path=path, why=why(error))}
-        pieces = [asdict(replace(one, crc32=checksum(self.tensors[one.place]))) for one in self.pieces]
-        return {"pieces": pieces, "files": {path.name: told}, "random": self.random}
+            file_info = {"sha256": sha256_of(path), "bytes": path.stat().st_size}
+        except (OSError, RuntimeError) as error:  # torch's writer may wrap an OSError in a RuntimeError
+            return {"problem": words("not_written", rank=self.rank, path=path, why=reason_of(error))}
+        pieces = [asdict(replace(piece, crc32=checksum(self.tensors[piece.place]))) for piece in self.pieces]
+        return {"pieces": pieces, "files": {path.name: file_info}, "random": self.random}
 
 
-def _contents(trainer) -> Iterator[tuple[Held, str, Tensor]]:
-    """Each piece that this rank is the first to hold, with its weight and its optimizer's state."""
-    state = inner(trainer).state
-    for piece in held(trainer):
-        if not is_first(trainer, piece) or not piece.flat.numel():
+def _contents(trainer) -> Iterator[tuple[StoredPiece, str, Tensor]]:
+    """List the tensors that this rank saves: weight and optimizer state of each piece that it is the first to own."""
+    state = torch_optimizer(trainer).state
+    for piece in stored_pieces(trainer):
+        if not is_first_owner(trainer, piece) or not piece.flat.numel():
             continue
         yield piece, WEIGHT, piece.flat
-        for key, value in state.get(piece.owner, {}).items() if piece.owner is not None else ():
+        for key, value in state.get(piece.optimizer_key, {}).items() if piece.optimizer_key is not None else ():
             if isinstance(value, Tensor):
                 yield piece, key, value if value.dim() == 0 else value.reshape(-1)
 
 
-def head_of(trainer, also: dict | None) -> Manifest:
-    """The manifest as it is now, without what the ranks will tell of their parts."""
+def manifest_head(trainer, also: dict | None) -> Manifest:
+    """Return the manifest as it is now, without the pieces and files that the ranks will add with their votes."""
     try:
         also = json.loads(json.dumps(also or {}))
     except (TypeError, ValueError) as error:
-        raise ValueError(SAYS("not_json", also=also, why=error)) from None
-    (group,) = inner(trainer).param_groups
+        raise ValueError(words("not_json", also=also, why=error)) from None
+    (group,) = torch_optimizer(trainer).param_groups
     options = {key: value for key, value in group.items() if key != "params"}
     extra = {"steps": trainer.steps, "options": options, "scaler": trainer.scaler.state_dict(), "also": also}
     names = trainer.names
@@ -146,20 +213,23 @@ def head_of(trainer, also: dict | None) -> Manifest:
 
 
 def commit(head: Manifest, votes: list[Vote], partial: Path, folder: Path, keeper: Keeper | None) -> str:
-    """On rank 0: the manifest and the name, or why there is no checkpoint; then nothing of it is left."""
+    """Complete the checkpoint, on rank 0: write the manifest and rename the folder.
+
+    Returns "" or the problem; after a problem the partial folder is removed.
+    """
     problem = next((vote["problem"] for vote in votes if "problem" in vote), "")
     try:
         if not problem:
-            pieces = [Piece(**piece) for vote in votes for piece in vote["pieces"]]
-            files = {name: told for vote in votes for name, told in vote["files"].items()}
+            pieces = [SavedPiece(**piece) for vote in votes for piece in vote["pieces"]]
+            files = {name: file_info for vote in votes for name, file_info in vote["files"].items()}
             replace(head, pieces=pieces, files=files, random=[vote["random"] for vote in votes]).write(partial)
             for vote in partial.glob("*.vote"):
                 vote.unlink()
-            _to_disk(partial)
+            _sync_folder(partial)
             os.replace(partial, folder)
-            _to_disk(folder.parent)
+            _sync_folder(folder.parent)
     except OSError as error:
-        problem = SAYS("not_committed", folder=folder, why=why(error))
+        problem = words("not_committed", folder=folder, why=reason_of(error))
     if problem:
         shutil.rmtree(partial, ignore_errors=True)
     elif keeper is not None:
@@ -167,8 +237,8 @@ def commit(head: Manifest, votes: list[Vote], partial: Path, folder: Path, keepe
     return problem
 
 
-def _to_disk(folder: Path) -> None:
-    """The names in a folder, as os.fsync does it for what stands in a file."""
+def _sync_folder(folder: Path) -> None:
+    """Write the names in a folder to the disk; os.fsync of a file writes only its contents."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -176,20 +246,97 @@ def _to_disk(folder: Path) -> None:
         os.close(handle)
 
 
-def why(error: BaseException | None) -> str:
-    """What the system said."""
+def reason_of(error: BaseException | None) -> str:
+    """Return the operating system's message, found behind torch's own error."""
     first = str(error).partition("\n")[0]
     while error is not None and not isinstance(error, OSError):
         error = error.__context__
     return first if error is None else error.strerror or str(error)
 
 
-def agree(problem: str) -> None:
-    """Raise ValueError on every rank if one has a problem: a rank that went on alone would wait for the others.
+def raise_on_every_rank(problem: str) -> None:
+    """Raise ValueError on every rank if one has a problem; a rank that went on alone would wait for the others.
 
-    Rank 0's comes last: it may be no more than that another's part is not there.
+    Every rank raises the same text. Rank 0's comes last, because it may only say that another rank's part is missing.
     """
-    told: list = [None] * dist.get_world_size()
-    dist.all_gather_object(told, problem)
-    if first := next(filter(None, told[1:] + told[:1]), None):
+    problems: list = [None] * dist.get_world_size()
+    dist.all_gather_object(problems, problem)
+    if first := next(filter(None, problems[1:] + problems[:1]), None):
         raise ValueError(first)
+
+
+class AsyncSaver:
+    """Saves in the background: call `saver.save(folder)` between two steps on every rank, and `saver.wait()` at the end.
+
+    A save first waits for the one before. Both calls raise ValueError on every rank if that one failed: its folder does
+    not exist then, older checkpoints are untouched, and training can go on. keeper: as in `save`. limit: how many
+    seconds rank 0 waits for the slowest rank. The saver stores a copy of what the rank writes for as long as it lives.
+
+    The threads send no messages, because theirs would mix with those of the step. Each rank's vote is a file beside its
+    part, and rank 0's thread looks for these files.
+    """
+
+    def __init__(self, trainer, *, keeper: Keeper | None = None, limit: float = 600.0):
+        self.trainer, self.keeper, self.limit = trainer, keeper, limit
+        self.snapshot, self.thread = Snapshot(), None
+
+    def save(self, folder: str | os.PathLike, *, also: dict | None = None) -> None:
+        """Copy this rank's part and start to write it; returns as soon as the copy is there."""
+        self.wait()
+        folder, head = Path(folder), manifest_head(self.trainer, also)
+        self.partial = partial = make_partial_folder(folder)
+        self.snapshot.take(self.trainer)
+        self.problem, self.voted, self.no_more = "", Event(), Event()
+        self.thread = Thread(target=self._run, args=(head, partial, folder), name="save", daemon=True)
+        self.thread.start()
+
+    def wait(self) -> None:
+        """Wait until the last save is complete; return at once if there is none."""
+        if self.thread is None:
+            return
+        self.voted.wait()
+        try:
+            dist.barrier()  # it raises where a rank is dead, so no rank waits for that vote
+        finally:
+            self.abandon()
+        if self.problem and self.snapshot.rank == 0:  # no rank writes any more
+            shutil.rmtree(self.partial, ignore_errors=True)
+        raise_on_every_rank(self.problem)
+
+    def abandon(self) -> None:
+        """Stop waiting for other ranks' votes, after a rank died; if all votes are there, the save still completes."""
+        thread, self.thread = self.thread, None
+        if thread is not None:
+            self.no_more.set()
+            thread.join()
+
+    def _run(self, head: Manifest, partial: Path, folder: Path) -> None:
+        try:
+            vote = self.snapshot.write(partial)
+            self.problem = vote.get("problem", "")
+            half = (
+                partial / f"rank_{self.snapshot.rank}.half"
+            )  # rank 0 must not read half a vote
+            half.write_text(json.dumps(vote), encoding="utf-8")
+            os.replace(half, half.with_suffix(".vote"))
+            self.voted.set()
+            if self.snapshot.rank == 0 and (votes := self._votes(partial, folder)):
+                self.problem = commit(head, votes, partial, folder, self.keeper)
+        except Exception as error:  # an exception in a thread would otherwise be lost, and the save with it
+            self.problem = self.problem or words("thread", rank=self.snapshot.rank, folder=folder, why=reason_of(error))
+        finally:
+            self.voted.set()
+
+    def _votes(self, partial: Path, folder: Path) -> list[Vote]:
+        """Return all votes, or none if a rank is late. A late rank may still write, so nothing is removed then."""
+        paths = [partial / f"rank_{rank}.vote" for rank in range(self.trainer.plan.world_size)]
+        end = time.monotonic() + self.limit
+        while True:
+            is_last = self.no_more.is_set() or time.monotonic() > end  # decided before the look, so every vote counts
+            late = [rank for rank, path in enumerate(paths) if not path.exists()]
+            if not late:
+                return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+            if is_last:
+                self.problem = words("late", ranks=late, folder=folder, seconds=self.limit)
+                return []
+            self.no_more.wait(LOOK_EVERY)

@@ -7,8 +7,7 @@ autocast itself stands in shared/autocast.py, because recomputation opens its re
 """
 
 from helpers.parallel.amp.loss_scaler import OLD_SPELLINGS, GradScaler, StaticScaler
-from helpers.parallel.amp.master_weights import MasterWeights
-from helpers.parallel.amp.rounding import stochastic_round
+from helpers.parallel.amp.master_weights import MasterWeights, stochastic_round
 from helpers.parallel.shared.autocast import autocast
 
 __all__ = ["OLD_SPELLINGS", "GradScaler", "MasterWeights", "StaticScaler", "autocast", "stochastic_round"]

@@ -1,8 +1,12 @@
-"""Master weights: the model computes in 16 bits, the optimizer adds up in float32.
+"""Provides master weights: the model computes in 16 bits, and the optimizer updates float32 copies of the weights.
 
-An update of 0.0001 to a bfloat16 weight of 1 rounds away each time; a float32 master keeps it, and the weight follows
-once the updates have added up. Bytes a parameter with Adam: 2 (weight) + 2 (gradient) + 12 (master, two moments), as
-in the ZeRO paper (Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1). After Micikevicius et al. 2018, section 3.1.
+    MasterWeights      any torch optimizer on float32 masters of 16-bit parameters
+    stochastic_round   float32 to bfloat16, up or down at random: the alternative that needs no masters
+
+An update of 0.0001 to a bfloat16 weight of 1 is rounded away each time. A float32 master keeps it, and the 16-bit weight
+follows once the updates have added up. Bytes per parameter with Adam: 2 (weight) + 2 (gradient) + 12 (master and two
+moments), as in the ZeRO paper (Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1).
+After Micikevicius et al. 2018, "Mixed Precision Training", section 3.1.
 """
 
 from __future__ import annotations
@@ -113,3 +117,26 @@ class MasterWeights:
 def _trainable(group: dict) -> list[Tensor]:
     params = [group["params"]] if isinstance(group["params"], Tensor) else group["params"]
     return [parameter for parameter in params if parameter.requires_grad]
+
+
+def stochastic_round(
+    tensor: Tensor, dtype: torch.dtype = torch.bfloat16, generator: torch.Generator | None = None
+) -> Tensor:
+    """float32 to bfloat16, up or down at random, so that the mean of many roundings is the number itself.
+
+    A number a quarter of the way between its neighbours goes up in one case of four. Round-to-nearest would always go
+    down, and a thousand small updates of a weight would all be lost. inf and NaN stay what they are.
+    How: a bfloat16 is the upper half of a float32, so add 16 random bits to the lower half and cut it off.
+    Gupta et al. 2015, "Deep Learning with Limited Numerical Precision", arXiv:1502.02551, section 3.
+    Raises ValueError for another target or an input that is not float32.
+    """
+    if tensor.dtype != torch.float32 or dtype != torch.bfloat16:
+        raise ValueError(
+            f"stochastic_round({tensor.dtype} to {dtype}): only torch.float32 to torch.bfloat16 is done here, "
+            "because a bfloat16 is the upper half of a float32; call tensor.float() first"
+        )
+    tensor = tensor.detach().contiguous()
+    bits = tensor.view(torch.int32)
+    noise = torch.randint(1 << 16, bits.shape, dtype=torch.int32, device=bits.device, generator=generator)
+    rounded = ((bits + noise) & -(1 << 16)).view(torch.float32)
+    return torch.where(tensor.isfinite(), rounded, tensor).to(dtype)

@@ -8,12 +8,15 @@ sampler.py, tokens.py         which examples a rank sees; a mean over tokens tha
 sync_batch_norm.py            batch normalisation over the batch of all ranks
 """
 
-from helpers.parallel.ddp.comm_hooks import allreduce_hook, bf16_compress_hook, fp16_compress_hook
-from helpers.parallel.ddp.distributed_data_parallel import DistributedDataParallel
-from helpers.parallel.ddp.sampler import DistributedSampler
+from helpers.parallel.ddp.data import DistributedSampler, count_tokens, token_mean
+from helpers.parallel.ddp.distributed_data_parallel import (
+    DistributedDataParallel,
+    allreduce_hook,
+    bf16_compress_hook,
+    fp16_compress_hook,
+)
 from helpers.parallel.ddp.simple import BucketedDDP, FlatDDP, NaiveDDP
 from helpers.parallel.ddp.sync_batch_norm import SyncBatchNorm
-from helpers.parallel.ddp.tokens import count_tokens, token_mean
 
 __all__ = [
     "BucketedDDP",

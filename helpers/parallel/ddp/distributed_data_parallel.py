@@ -1,6 +1,13 @@
-"""Distributed data parallel with all its options; what it does without any of them is `BucketedDDP` (simple.py).
+"""Provides DistributedDataParallel, BucketedDDP (simple.py) with all of PyTorch's options, and its communication hooks.
 
-Legend: N = ranks.
+    DistributedDataParallel   no_sync, unused parameters, static graphs, buffers, hooks
+    Join                      lets ranks have different numbers of batches
+    allreduce_hook, …         what happens to one bucket on its way, with the signature of torch's hooks
+
+A communication hook gets (state, bucket), must average over the ranks itself, and returns a Future of the flat result.
+Here `state` is the process group, or None for all ranks. Our Bucket has the methods of torch's GradBucket, so either
+DDP takes either hook; torch insists on the annotation `dist.GradBucket`.
+Legend: N = ranks, n = bytes of a bucket in fp32.
 After Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", sections 3 and 4.
 """
 
@@ -11,13 +18,56 @@ from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.futures import Future
 
-from helpers.parallel.ddp.join import Join
 from helpers.parallel.ddp.simple import BucketedDDP
-from helpers.parallel.shared import agreement
-from helpers.parallel.shared.buckets import LATE, Bucket, Slot, when_backward_starts
+from helpers.parallel.shared import collectives
+from helpers.parallel.shared.buckets import UNTIL_BACKWARD_ENDS, Bucket, Slot, when_backward_starts
+from helpers.parallel.shared.collectives import broadcast_tensors
+
+
+class Join:
+    """`with Join(model): for batch in my_batches: ...`, where ranks may have different numbers of batches.
+
+    model: a DistributedDataParallel. Backward averages over the ranks that still have data, which equals one process
+    on what is left; divide_by_active=False divides by N throughout, as torch's Join does by default. At the end every
+    rank gets the parameters and buffers of one that stayed to the end, so all are equal again. Unlike torch's
+    Join it shadows nothing but DDP: no collective inside the model. Each training forward outside `no_sync` must be
+    followed by one backward; an accumulation that runs out of data halfway is dropped.
+    """
+
+    def __init__(self, model, *, divide_by_active: bool = True):
+        self.model, self.divide_by_active = model, divide_by_active
+        self.group, self.rank = model.group, dist.get_rank(model.group)
+        self.source: int | None = None  # the first rank that was active in the last round
+
+    def __enter__(self) -> Join:
+        self.model.joining = self
+        return self
+
+    def __exit__(self, kind, error, trace) -> None:
+        try:
+            while kind is None and self.announce(active=False):
+                self.model.shadow_step()
+            if kind is None and self.source is not None:
+                module = self.model.module
+                broadcast_tensors([*module.parameters(), *module.buffers()], self.group, self.source)
+        finally:
+            self.model.joining = None
+            self.model.divisor, self.model.source = self.model.world_size, 0
+
+    def announce(self, *, active: bool) -> bool:
+        """Tell all ranks whether this one has data; learn who has. Returns False once nobody has."""
+        flags = torch.zeros(self.model.world_size, dtype=torch.int32, device=self.model.slots[0].parameter.device)
+        flags[self.rank] = int(active)
+        dist.all_reduce(flags, group=self.group)
+        still = flags.nonzero().flatten().tolist()
+        if not still:
+            return False
+        self.source = self.model.source = still[0]
+        self.model.divisor = len(still) if self.divide_by_active else self.model.world_size
+        return True
 
 
 class DistributedDataParallel(BucketedDDP):
@@ -56,13 +106,13 @@ class DistributedDataParallel(BucketedDDP):
         self.joining, self.source = None, 0  # an active Join; the group rank whose buffers count
         self._sync, self._rebuilt, self._hook = True, False, None
         for slot in self.slots:
-            slot.expected = LATE if static_graph else 1
+            slot.expected = UNTIL_BACKWARD_ENDS if static_graph else 1
 
     def forward(self, *args, **kwargs):
         if self._sync and self.training and torch.is_grad_enabled():
             if self.joining is not None:
                 self.joining.announce(active=True)
-            agreement.broadcast_tensors(self.shared_buffers(), self.group, self.source)
+            collectives.broadcast_tensors(self.shared_buffers(), self.group, self.source)
         output = super().forward(*args, **kwargs)
         when_backward_starts(output, self._begin)  # the first gradient may come inside a reentrant checkpoint
         return output
@@ -81,12 +131,12 @@ class DistributedDataParallel(BucketedDDP):
         self._hook = lambda bucket: hook(state, bucket)
 
     def join(self, **options) -> Join:
-        """Context in which ranks may have different numbers of batches: see `helpers.parallel.ddp.join.Join`."""
+        """Context in which ranks may have different numbers of batches: see `helpers.parallel.ddp.distributed_data_parallel.Join`."""
         return Join(self, **options)
 
     def shadow_step(self) -> None:
         """Send what a training step sends, with zeros: the part of a rank that has no data left."""
-        agreement.broadcast_tensors(self.shared_buffers(), self.group, self.source)
+        collectives.broadcast_tensors(self.shared_buffers(), self.group, self.source)
         self._restart()
         for bucket in self.buckets:
             bucket.fill_with_zeros()
@@ -120,7 +170,7 @@ class DistributedDataParallel(BucketedDDP):
         """Backward is over: what is missing counts as zero or is an error; then wait for every bucket."""
         missing = [slot for slot in self.slots if not slot.ready]
         if not (self.find_unused or self.learning) and any(slot.expected for slot in missing):
-            raise RuntimeError(agreement.missing_message(missing, self.group.rank()))
+            raise RuntimeError(collectives.missing_message(missing, self.group.rank()))
         for slot in missing:
             slot.fill(self._scale)
         self._settle()
@@ -129,7 +179,7 @@ class DistributedDataParallel(BucketedDDP):
         """Send what has not been sent, wait for all of it, and let every gradient be a view into its bucket."""
         self._send_full_buckets()
         if self.find_unused or self.learning:
-            agreement.share_usage(self.slots, self.group)
+            collectives.share_usage(self.slots, self.group)
         for bucket, work in zip(self.buckets, self._works, strict=True):
             bucket.receive(work.wait())
         for slot in self.slots:
@@ -138,5 +188,31 @@ class DistributedDataParallel(BucketedDDP):
             slot.expected = slot.fired if self.learning else slot.expected
         self._running = self.learning = False
         if not self._rebuilt:
-            self._layout, self._rebuilt = agreement.agree_on_order(self._arrivals, self.slots, self.group), True
+            self._layout, self._rebuilt = collectives.agree_on_order(self._arrivals, self.slots, self.group), True
             self._build()
+
+
+def allreduce_hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Future[Tensor]:
+    """What happens without a hook: divide by N, all-reduce. Payload: n bytes."""
+    return _all_reduce_as(bucket.buffer().dtype, group, bucket)
+
+
+def fp16_compress_hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Future[Tensor]:
+    """Send the bucket in fp16. Payload: n/2 bytes, 11 bits of mantissa; above 65504 it overflows.
+
+    The division by N comes before the sum, so that the sum cannot overflow where the mean would fit.
+    """
+    return _all_reduce_as(torch.float16, group, bucket)
+
+
+def bf16_compress_hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Future[Tensor]:
+    """Send the bucket in bf16. Payload: n/2 bytes, 8 bits of mantissa, the range of fp32."""
+    return _all_reduce_as(torch.bfloat16, group, bucket)
+
+
+def _all_reduce_as(dtype: torch.dtype, group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Future[Tensor]:
+    group = group if group is not None else dist.group.WORLD
+    buffer = bucket.buffer()
+    message = buffer.to(dtype).div_(group.size())
+    work = dist.all_reduce(message, group=group, async_op=True)
+    return work.get_future().then(lambda future: buffer.copy_(future.value()[0]))

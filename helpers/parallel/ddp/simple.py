@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from helpers.parallel.shared import agreement
+from helpers.parallel.shared import collectives
 from helpers.parallel.shared.buckets import Bucket, Slot, build_buckets, trainable_slots, watch_gradients
 
 
@@ -26,7 +26,9 @@ class NaiveDDP(nn.Module):
     def __init__(self, module: nn.Module, group: dist.ProcessGroup | None = None):
         super().__init__()
         self.module, self.group = module, group if group is not None else dist.group.WORLD
-        agreement.broadcast_tensors([*module.parameters(), *module.buffers()], self.group)  # all start equal to rank 0
+        collectives.broadcast_tensors(
+            [*module.parameters(), *module.buffers()], self.group
+        )  # all start equal to rank 0
 
     def forward(self, *args, **kwargs):
         return self.module(*args, **kwargs)
@@ -65,8 +67,8 @@ class BucketedDDP(nn.Module):
         super().__init__()
         self.module, self.group = module, group if group is not None else dist.group.WORLD
         self.caps, self.slots = (bucket_cap_mb, first_bucket_mb), trainable_slots(module)
-        agreement.check_same_slots(self.slots, self.group)
-        agreement.broadcast_tensors([*module.parameters(), *module.buffers()], self.group)
+        collectives.check_same_parameters(self.slots, self.group)
+        collectives.broadcast_tensors([*module.parameters(), *module.buffers()], self.group)
         self._layout = self.slots[::-1]  # backward goes from the last layer to the first
         self._build()
         watch_gradients(self.slots, self, "_arrived")
@@ -109,7 +111,7 @@ class BucketedDDP(nn.Module):
         """Backward is over. The gradients are views of the buckets, so what the all-reduces write is what they hold."""
         missing = [slot for slot in self.slots if not slot.ready]
         if missing:
-            raise RuntimeError(agreement.missing_message(missing, self.group.rank()))
+            raise RuntimeError(collectives.missing_message(missing, self.group.rank()))
         for work in self._works:
             work.wait()
         self._running = False

@@ -6,10 +6,9 @@ Recomputation stands in shared/recompute.py, because pipelines use it too.
 """
 
 from helpers.parallel.memory.chunked_loss import chunked_token_loss
-from helpers.parallel.memory.offload import OffloadedOptimizer, offload_activations
-from helpers.parallel.memory.pinned import PinnedDevices
-from helpers.parallel.shared.budget import GPU, HOST, Budget, OutOfBudget
+from helpers.parallel.memory.offload import OffloadedOptimizer, PinnedDevices, offload_activations
 from helpers.parallel.shared.recompute import checkpoint, checkpoint_sequential, recompute_blocks
+from helpers.parallel.shared.virtual_devices import GPU, HOST, Budget, OutOfBudget
 
 __all__ = [
     "GPU",

@@ -8,7 +8,7 @@ split_backward.py   backward in two halves: gradients of inputs now, of weights 
 """
 
 from helpers.parallel.pipeline.core import PipelineCore
-from helpers.parallel.pipeline.partition import layers_of, measured_costs, partition
+from helpers.parallel.pipeline.partition import layers_of, partition
 from helpers.parallel.pipeline.stage import PipelineStage
 
-__all__ = ["PipelineCore", "PipelineStage", "layers_of", "measured_costs", "partition"]
+__all__ = ["PipelineCore", "PipelineStage", "layers_of", "partition"]

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from helpers.devices import computing_device
-from helpers.parallel.pipeline.stage_mail import StageMail
+from helpers.parallel.pipeline.mailbox import StageMailbox
 from helpers.schedules import Action, Schedule, validate
 from helpers.schedules.actions import FORWARD, WEIGHT
 
 
-class Live(NamedTuple):
+class StoredForward(NamedTuple):
     """What F leaves for B. output: its edge in the graph, since the tensor has been sent."""
 
     input: Tensor
@@ -37,10 +37,15 @@ class PipelineCore(nn.Module):
 
     def __init__(self, stages: Sequence[nn.Module], group: dist.ProcessGroup, schedule: Schedule, loss: Callable):
         super().__init__()
-        self.schedule, self.group, self.rank, self.loss = fitting(schedule, group), group, dist.get_rank(group), loss
+        self.schedule, self.group, self.rank, self.loss = (
+            checked_schedule(schedule, group),
+            group,
+            dist.get_rank(group),
+            loss,
+        )
         self.chunks = nn.ModuleDict({str(s): stages[s] for s in schedule.stages_of(self.rank)})
         device = next((p.device for p in self.parameters()), computing_device(group))  # a stage may be without any
-        self.mail = StageMail(schedule, group, device)
+        self.mail = StageMailbox(schedule, group, device)
         self.last = schedule.num_stages - 1
 
     def step(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
@@ -51,7 +56,7 @@ class PipelineCore(nn.Module):
     def play(self, inputs: Sequence[Tensor], targets: Sequence[Tensor], total: float) -> Tensor | None:
         """This rank's row, with a batch in micro-batches. total: what their losses are divided by."""
         self.inputs, self.targets, self.total = inputs, targets, total
-        self.live: dict[tuple[int, int], Live] = {}  # (stage, micro-batch) from its F to its B
+        self.live: dict[tuple[int, int], StoredForward] = {}  # (stage, micro-batch) from its F to its B
         self.losses: list[Tensor] = []
         self.mail.start()
         for action in self.schedule.actions[self.rank]:
@@ -77,7 +82,7 @@ class PipelineCore(nn.Module):
         if stage == self.last:
             y = self.loss(y, self.targets[j]) / self.total
             self.losses.append(y.detach())
-        self.live[stage, j] = Live(x, get_gradient_edge(y))
+        self.live[stage, j] = StoredForward(x, get_gradient_edge(y))
         return y.detach()
 
     def apply_stage(self, stage: int, x: Tensor) -> Tensor:
@@ -89,7 +94,7 @@ class PipelineCore(nn.Module):
         return live.input.grad if action.stage > 0 else None
 
 
-def fitting(schedule: Schedule, group: dist.ProcessGroup) -> Schedule:
+def checked_schedule(schedule: Schedule, group: dist.ProcessGroup) -> Schedule:
     """The schedule itself. Raises ValueError where it would hang, or is for another number of ranks."""
     if schedule.num_ranks != dist.get_world_size(group):
         raise ValueError(

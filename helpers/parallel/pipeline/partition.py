@@ -11,7 +11,6 @@ What old posts stumble over: `nn.Sequential(*model.children())` is not the model
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
@@ -19,12 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from helpers.devices import synchronize
 from helpers.schedules import balanced
 from helpers.workloads import GPT, MLP, SmallResNet
 
 
-class Piece(nn.Module):
+class FunctionLayer(nn.Module):
     """Modules, and a function of one tensor that uses them. The modules keep their weights where they were."""
 
     def __init__(self, function: Callable[[Tensor], Tensor], **modules: nn.Module):
@@ -53,22 +51,6 @@ def layers_of(model: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
     )
 
 
-@torch.no_grad()
-def measured_costs(layers: Sequence[nn.Module], sample: Tensor, *, repeats: int = 3) -> list[float]:
-    """Seconds of each layer's forward on `sample`, the best of some repeats; backward takes about twice that."""
-    costs = []
-    for layer in layers:
-        seconds = []
-        for _ in range(repeats):
-            start = time.perf_counter()
-            output = layer(sample)
-            synchronize(sample.device)
-            seconds.append(time.perf_counter() - start)
-        costs.append(min(seconds))
-        sample = output
-    return costs
-
-
 def partition(
     model: nn.Module | Sequence[nn.Module], num_stages: int, costs: Sequence[float] | None = None
 ) -> list[nn.Sequential]:
@@ -92,15 +74,19 @@ def _of_gpt(model: GPT) -> list[nn.Module]:
     def embed(tokens: Tensor) -> Tensor:  # (B, T) to (B, T, h)
         return dropout(words(tokens) + places(torch.arange(tokens.shape[1], device=tokens.device)))
 
-    first = Piece(embed, token_embedding=words, position_embedding=places, dropout=dropout)
-    return [first, *model.blocks, Piece(lambda x: head(norm(x)), final_norm=norm, head=head)]  # (B, T, h) to (B, T, V)
+    first = FunctionLayer(embed, token_embedding=words, position_embedding=places, dropout=dropout)
+    return [
+        first,
+        *model.blocks,
+        FunctionLayer(lambda x: head(norm(x)), final_norm=norm, head=head),
+    ]  # (B, T, h) to (B, T, V)
 
 
 def _of_mlp(model: MLP) -> list[nn.Module]:
     *inner, last = model.layers
-    return [*(Piece(lambda x, layer=layer: F.relu(layer(x)), layer=layer) for layer in inner), last]
+    return [*(FunctionLayer(lambda x, layer=layer: F.relu(layer(x)), layer=layer) for layer in inner), last]
 
 
 def _of_resnet(model: SmallResNet) -> list[nn.Module]:
-    stem = Piece(lambda x: F.relu(model.stem_norm(model.stem(x))), stem=model.stem, stem_norm=model.stem_norm)
-    return [stem, *model.blocks, Piece(lambda x: model.head(x.mean((2, 3))), head=model.head)]
+    stem = FunctionLayer(lambda x: F.relu(model.stem_norm(model.stem(x))), stem=model.stem, stem_norm=model.stem_norm)
+    return [stem, *model.blocks, FunctionLayer(lambda x: model.head(x.mean((2, 3))), head=model.head)]

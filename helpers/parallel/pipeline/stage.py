@@ -1,35 +1,46 @@
-"""Pipeline parallelism with everything that training asks for around its core (core.py).
+"""Provides PipelineStage: the pipeline core (core.py) with everything else that training asks for.
 
-    partition   the model as stages (helpers.parallel.pipeline.partition)
-    schedule    who does what, in which order (helpers.schedules): gpipe, one_f_one_b, interleaved, zb_h1, …
-    step        each rank plays its list (core.py), and besides
-        F  may keep the stage's input alone, and recompute the rest
-        I  puts the gradients of large weights off
-        W  computes those
-    afterwards  gradients of tied weights, the mean over copies, the norm
+    partition   splits the model into stages (partition.py)
+    schedule    says which action each rank runs, in which order (helpers.schedules): gpipe, one_f_one_b, zb_h1, …
+    step        each rank runs its row of the schedule (core.py), and in addition
+        F  may store the stage's input alone, and recompute the rest in backward
+        I  computes the gradients of inputs and defers those of large weights
+        W  computes the deferred gradients
+    afterwards  it sums the gradients of tied weights, averages over replicas, and computes the norm
 
-Legend: p = ranks, m = micro-batches, j = one of them, s = virtual stage. Forward and backward: one message of
-activations, and one of their gradients, for each micro-batch and each cut between ranks. After the step: gradients of
-tied weights between their owners; with data parallelism an all-reduce of this rank's gradients over its copies.
+Legend: p = ranks, m = micro-batches, j = one of them, s = virtual stage. Each micro-batch sends one message of
+activations and one of gradients over each boundary between ranks. After the step, the owners of a tied weight exchange
+its gradients; with data parallelism, an all-reduce averages this rank's gradients over its replicas.
+
+Splitting backward into I and W is what zero-bubble schedules need (Qi et al. 2023, section 2.1):
+
+    with deferred_weights() as deferred:
+        y = layer(x)                      # only F.linear and F.conv2d are replaced
+        y.backward(gradient)              # I: gradients of x; those of large weights are deferred
+    deferred.run()                        # W: the weights' gradients, added to .grad
+
+Between I and W each layer stores its input and the gradient of its output: this is the memory that zero bubble costs.
+Biases, norms and embeddings get their gradients in I, because those are cheap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from helpers.parallel.pipeline.core import PipelineCore, fitting
+from helpers.parallel.pipeline.core import PipelineCore, checked_schedule
 from helpers.parallel.pipeline.partition import partition
-from helpers.parallel.pipeline.split_backward import Later, deferred_weights
 from helpers.parallel.shared.clip import clip_grad_norm_
+from helpers.parallel.shared.collectives import all_reduce_in_buckets
 from helpers.parallel.shared.placement import Placement, place
 from helpers.parallel.shared.recompute import checkpoint
-from helpers.parallel.shared.summed import all_reduce_in_buckets
 from helpers.schedules import Action, Schedule
 from helpers.schedules.actions import INPUT, WEIGHT
 
@@ -62,14 +73,14 @@ class PipelineStage(PipelineCore):
         dp_group: dist.ProcessGroup | None = None,
     ):
         group = group if group is not None else dist.group.WORLD
-        stages = partition(model, fitting(schedule, group).num_stages, costs)
+        stages = partition(model, checked_schedule(schedule, group).num_stages, costs)
         super().__init__(stages, group, schedule, loss)
         self.dp_group, self.count, self.recompute = dp_group, count, recompute
         self.tied = _tied(stages, schedule)
         owners = {parameter: len(ranks) for parameter, ranks in self.tied}
         for parameter in self.parameters():
             place(parameter, Placement.sharded("pp", self.group, copies=owners.get(parameter, 1)))
-        self.put_off: dict[tuple[int, int], Later] = {}  # (stage, micro-batch): what is put off to W
+        self.put_off: dict[tuple[int, int], DeferredGradients] = {}  # (stage, micro-batch): what is put off to W
 
     def step(self, inputs: Tensor | None = None, targets: Tensor | None = None) -> Tensor | None:
         """One batch, cut into micro-batches along dim 0: gradients are added to `.grad`.
@@ -122,7 +133,7 @@ class PipelineStage(PipelineCore):
         """Where backward is split, gradients of large weights are put off to W."""
         if not self.schedule.splits_backward:
             return nullcontext()
-        return deferred_weights(self.put_off.setdefault((action.stage, action.microbatch), Later()))
+        return deferred_weights(self.put_off.setdefault((action.stage, action.microbatch), DeferredGradients()))
 
     def apply_stage(self, stage: int, x: Tensor) -> Tensor:
         chunk = self.chunks[str(stage)]
@@ -192,3 +203,110 @@ def _tied(stages: Sequence[nn.Module], schedule: Schedule) -> list[tuple[nn.Para
         for parameter in module.parameters():
             owners.setdefault(parameter, set()).add(schedule.rank_of[stage])
     return [(parameter, sorted(ranks)) for parameter, ranks in owners.items() if len(ranks) > 1]
+
+
+class DeferredGradients:
+    """Gradients of weights that are still to be computed: (weight, how) in the order in which backward met them."""
+
+    def __init__(self) -> None:
+        self.work: list[tuple[Tensor, Callable[[], Tensor]]] = []
+
+    def run(self) -> None:
+        """Compute them all and add them to `.grad`; what was kept for them is free afterwards."""
+        with torch.no_grad():
+            for weight, gradient_of in self.work:
+                gradient = gradient_of()
+                weight.grad = gradient if weight.grad is None else weight.grad.add_(gradient)
+        self.work.clear()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that wait with them: inputs and gradients of outputs; a tensor counts once."""
+        kept = {id(t.untyped_storage()): t.untyped_storage().nbytes() for _, how in self.work for t in how.__defaults__}
+        return sum(kept.values())
+
+
+@contextmanager
+def deferred_weights(later: DeferredGradients | None = None) -> Iterator[DeferredGradients]:
+    """In here F.linear and F.conv2d put the gradients of their weights off, also in a backward that runs in here."""
+    later = later or DeferredGradients()
+    with _Deferring(later):
+        yield later
+
+
+class _Deferring(TorchFunctionMode):
+    def __init__(self, later: DeferredGradients):
+        super().__init__()
+        self.later = later
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        taken_over = _TAKEN_OVER.get(function)
+        if taken_over is None or not torch.is_grad_enabled():
+            return function(*args, **(kwargs or {}))
+        return taken_over(self.later, *args, **(kwargs or {}))
+
+
+def _linear(later: DeferredGradients, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    product = _Linear.apply(later, x, weight)
+    return product if bias is None else product + bias
+
+
+def _conv2d(later: DeferredGradients, x: Tensor, weight: Tensor, bias: Tensor | None = None, *args, **kwargs) -> Tensor:
+    output = _Conv2d.apply(later, args, kwargs, x, weight)
+    return output if bias is None else output + bias[:, None, None]
+
+
+class _Linear(torch.autograd.Function):
+    """x (…, in) and weight (out, in) to (…, out)."""
+
+    @staticmethod
+    def forward(ctx, later: DeferredGradients, x: Tensor, weight: Tensor):
+        ctx.later, ctx.weight, ctx.dtype = later, weight, x.dtype  # the parameter itself: its .grad is set later
+        y = F.linear(x, weight)
+        ctx.save_for_backward(x.to(y.dtype))  # in 16 bits under autocast, as the product was computed
+        return y
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):
+        (x,) = ctx.saved_tensors
+
+        def weight_gradient(x=x, gradient=gradient) -> Tensor:
+            return (gradient.flatten(0, -2).T @ x.flatten(0, -2)).to(ctx.weight.dtype)  # (out, rows) times (rows, in)
+
+        if ctx.needs_input_grad[2]:
+            ctx.later.work.append((ctx.weight, weight_gradient))
+        if not ctx.needs_input_grad[1]:
+            return None, None, None
+        return None, (gradient @ ctx.weight.to(gradient.dtype)).to(ctx.dtype), None
+
+
+class _Conv2d(torch.autograd.Function):
+    """x (B, C_in, H, W) and weight (C_out, C_in, k, k) to (B, C_out, H', W')."""
+
+    @staticmethod
+    def forward(ctx, later: DeferredGradients, args: tuple, kwargs: dict, x: Tensor, weight: Tensor):
+        ctx.later, ctx.weight, ctx.dtype, ctx.options = later, weight, x.dtype, _options(*args, **kwargs)
+        y = F.conv2d(x, weight, None, *args, **kwargs)
+        ctx.save_for_backward(x.to(y.dtype))
+        return y
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):
+        (x,), shape, options = ctx.saved_tensors, ctx.weight.shape, ctx.options
+
+        def weight_gradient(x=x, gradient=gradient) -> Tensor:
+            return torch.nn.grad.conv2d_weight(x, shape, gradient, **options).to(ctx.weight.dtype)
+
+        if ctx.needs_input_grad[4]:
+            ctx.later.work.append((ctx.weight, weight_gradient))
+        if not ctx.needs_input_grad[3]:
+            return None, None, None, None, None
+        weight = ctx.weight.to(gradient.dtype)
+        return None, None, None, torch.nn.grad.conv2d_input(x.shape, weight, gradient, **options).to(ctx.dtype), None
+
+
+def _options(stride=1, padding=0, dilation=1, groups=1) -> dict:
+    return dict(stride=stride, padding=padding, dilation=dilation, groups=groups)
+
+
+_TAKEN_OVER = {F.linear: _linear, F.conv2d: _conv2d}

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from helpers.parallel.shared.bucket_rule import MIB, split_into_buckets
 
-LATE = math.inf  # an `expected` that is never reached: wait for the end of backward
+UNTIL_BACKWARD_ENDS = math.inf  # an `expected` that is never reached: wait for the end of backward
 
 
 class Slot:

@@ -10,11 +10,15 @@ copies.py            what several ranks hold, and the whole state again
 conjugate.py         what forward sends, backward sends the other way round
 """
 
-from helpers.parallel.tensor_parallel.copies import gather_full_state
-from helpers.parallel.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
+from helpers.parallel.tensor_parallel.layers import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    VocabParallelEmbedding,
+    vocab_parallel_cross_entropy,
+)
 from helpers.parallel.tensor_parallel.shard import GPT_PLAN, MLP_PLAN, shard_tensor_parallel
 from helpers.parallel.tensor_parallel.simple import TensorParallelMLP
-from helpers.parallel.tensor_parallel.vocabulary import VocabParallelEmbedding, vocab_parallel_cross_entropy
+from helpers.parallel.tensor_parallel.splits import gather_full_state
 
 __all__ = [
     "GPT_PLAN",

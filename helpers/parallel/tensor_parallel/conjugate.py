@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from helpers.parallel.shared.flat_collectives import all_gather_flat, reduce_scatter_flat
+from helpers.parallel.shared.collectives import all_gather_flat, reduce_scatter_flat
 
 Started = Callable[[], Tensor]  # call it to wait for what was started, and to have the result
 

@@ -29,8 +29,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from helpers.devices import fork_random
-from helpers.parallel.shared.agreement import check_same_slots
 from helpers.parallel.shared.buckets import Slot
+from helpers.parallel.shared.collectives import check_same_parameters
 from helpers.parallel.tensor_parallel.conjugate import identity_all_reduce, split_all_gather
 from helpers.workloads.gpt import materialized_attention
 
@@ -142,13 +142,13 @@ def attention_core(attention: nn.Module, random: ShardRandom) -> Callable | None
 
 
 @torch.no_grad()
-def check_same_start(model: nn.Module, group: dist.ProcessGroup | None) -> None:
+def check_same_models(model: nn.Module, group: dist.ProcessGroup | None) -> None:
     """Raise ValueError on every rank if the ranks' models differ or, where there is dropout, their random generators.
 
     Sends names and shapes, two sums a parameter, and what the generator will give next; nothing is drawn.
     """
     tensors = dict(model.named_parameters())
-    check_same_slots([Slot(index, *named) for index, named in enumerate(tensors.items())], group)
+    check_same_parameters([Slot(index, *named) for index, named in enumerate(tensors.items())], group)
     device = next(iter(tensors.values())).device
     prints = [_fingerprint(tensor) for tensor in tensors.values()]
     if any(_drops_out(module) for module in model.modules()):

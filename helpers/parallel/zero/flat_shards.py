@@ -21,11 +21,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from helpers.parallel.shared.flat_collectives import all_gather_flat, reduce_scatter_flat
+from helpers.parallel.shared.collectives import all_gather_flat, reduce_scatter_flat
 
 
 @dataclass(frozen=True)
-class Piece:
+class ShardPiece:
     """Elements start .. stop of flattened tensor `index`; they lie at `offset` in the shard of `rank`."""
 
     index: int
@@ -91,7 +91,7 @@ class FlatShards:
         rank = self.rank if rank is None else rank
         return flat[rank * self.shard_numel : (rank + 1) * self.shard_numel]
 
-    def pieces(self, rank: int | None = None) -> list[Piece]:
+    def pieces(self, rank: int | None = None) -> list[ShardPiece]:
         """What lies in the shard of `rank`, by default this one, in the order of the tensors; padding is in none."""
         rank = self.rank if rank is None else rank
         low, high = rank * self.shard_numel, (rank + 1) * self.shard_numel
@@ -99,7 +99,7 @@ class FlatShards:
         for index, (begin, numel) in enumerate(zip(self.starts, self.numels, strict=True)):
             start, stop = max(low, begin), min(high, begin + numel)
             if start < stop:
-                found.append(Piece(index, rank, start - begin, stop - begin, start - low))
+                found.append(ShardPiece(index, rank, start - begin, stop - begin, start - low))
         return found
 
     @torch.no_grad()

@@ -23,7 +23,7 @@ from torch.distributed.checkpoint import metadata as md
 from torch.distributed.checkpoint import planner as plans
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-from helpers.parallel.zero.shard_parts import MASTER, Owned, Part, owned
+from helpers.parallel.zero.state import MASTER, LocalShards, ShardRange, local_shards
 
 ABOUT = "about"
 PARTIAL = ".partial"
@@ -43,7 +43,7 @@ def save(
     buffers and frozen parameters are saved, too. extra: plain data, such as the number of the step and the scheduler.
     Raises ValueError if the folder already holds a checkpoint.
     """
-    mine, folder, group = owned(sharded, optimizer, model), Path(folder), sharded.group
+    mine, folder, group = local_shards(sharded, optimizer, model), Path(folder), sharded.group
     if (folder / ".metadata").exists():
         raise ValueError(f"{folder} holds a checkpoint already: give each its own folder, such as step_100")
     partial = folder.with_name(folder.name + PARTIAL)
@@ -66,21 +66,21 @@ def load(
     The number of ranks, buckets and units may be others than at the time of saving. Raises ValueError, before anything
     is changed, for a folder that holds no whole checkpoint, and for one of another model or of other parameter groups.
     """
-    mine, group = owned(sharded, optimizer, model), sharded.group
+    mine, group = local_shards(sharded, optimizer, model), sharded.group
     stored = check_files(Path(folder))
     about = _read_about(folder, stored, group)
     _check_fits(mine, about, folder)
     ranges = _ranges(mine, with_state=False)
     states = _room_for_states(mine, stored, ranges) if mine.optimizer is not None else {}
     dcp.load(ranges, storage_reader=dcp.FileSystemReader(folder), planner=LoadPlanner(), process_group=group)
-    take_over(mine, [options for options, _ in about["groups"]], states)
+    restore_optimizer(mine, [options for options, _ in about["groups"]], states)
     if hasattr(sharded, "gather_parameters"):
         sharded.gather_parameters()
     return about["extra"]
 
 
 @dataclass
-class Range:
+class TensorRange:
     """Elements start … of a flattened tensor with numel elements; here they are `tensor`, 1-D."""
 
     tensor: Tensor
@@ -106,7 +106,7 @@ class _SavePlanner(dcp.DefaultSavePlanner):
         self.plan = plans.SavePlan([self._item(name, part) for name, part in self.state_dict.items()])
         return self.plan
 
-    def _item(self, name: str, part: Range) -> plans.WriteItem:
+    def _item(self, name: str, part: TensorRange) -> plans.WriteItem:
         properties = md.TensorProperties.create_from_tensor(part.tensor)
         data = plans.TensorWriteData(chunk=part.chunk, properties=properties, size=part.size)
         index = md.MetadataIndex(name, part.chunk.offsets)
@@ -138,25 +138,25 @@ class LoadPlanner(dcp.DefaultLoadPlanner):
         return self.state_dict[index.fqn].tensor.detach()
 
 
-def _ranges(mine: Owned, *, with_state: bool = True) -> dict[str, Range]:
+def _ranges(mine: LocalShards, *, with_state: bool = True) -> dict[str, TensorRange]:
     """What this rank saves, by its name in the files; without state: what it reads its weights into."""
-    ranges = {f"model/{name}": Range(tensor.detach().view(-1)) for name, tensor in mine.whole.items()}
+    ranges = {f"model/{name}": TensorRange(tensor.detach().view(-1)) for name, tensor in mine.whole.items()}
     for part in mine.parts:
         if part.tensor.numel():
-            ranges[f"model/{part.name}"] = Range(part.tensor.detach(), part.start, part.shape.numel())
+            ranges[f"model/{part.name}"] = TensorRange(part.tensor.detach(), part.start, part.shape.numel())
             if with_state:
                 ranges |= _state_ranges(part, mine.state_of(part))
     return ranges
 
 
-def _state_ranges(part: Part, state: dict) -> dict[str, Range]:
+def _state_ranges(part: ShardRange, state: dict) -> dict[str, TensorRange]:
     """state/<parameter>/<key> is as long as the parameter; number/<parameter>/<key> is one number, a step counter."""
     ranges = {}
     for key, value in state.items():
         if isinstance(value, Tensor) and value.shape == part.tensor.shape:
-            ranges[f"state/{part.name}/{key}"] = Range(value.detach(), part.start, part.shape.numel())
+            ranges[f"state/{part.name}/{key}"] = TensorRange(value.detach(), part.start, part.shape.numel())
         elif isinstance(value, Tensor) and value.dim() == 0:
-            ranges[f"number/{part.name}/{key}"] = Range(value.detach().view(1))
+            ranges[f"number/{part.name}/{key}"] = TensorRange(value.detach().view(1))
         elif value is not None:
             raise ValueError(
                 f"the optimizer's state {key!r} of {part.name} is {value!r:.80}: a checkpoint takes tensors as long as "
@@ -165,7 +165,7 @@ def _state_ranges(part: Part, state: dict) -> dict[str, Range]:
     return ranges
 
 
-def _room_for_states(mine: Owned, stored: dict, ranges: dict[str, Range]) -> list[dict]:
+def _room_for_states(mine: LocalShards, stored: dict, ranges: dict[str, TensorRange]) -> list[dict]:
     """A state for each local tensor of the optimizer, filled once `ranges`, which it adds to, have been read."""
     keys: dict[str, list[tuple[str, str]]] = {}
     for name in stored:
@@ -180,17 +180,17 @@ def _room_for_states(mine: Owned, stored: dict, ranges: dict[str, Range]) -> lis
             name, size = f"{kind}/{part.name}/{key}", part.shape.numel()
             dtype = stored[name].properties.dtype
             if kind == "number":
-                ranges[name] = Range(torch.zeros(1, dtype=dtype))
+                ranges[name] = TensorRange(torch.zeros(1, dtype=dtype))
                 state[key] = ranges[name].tensor[0]
             else:
                 is_master = key == MASTER
                 room = part.local.detach() if is_master else torch.zeros_like(part.local, dtype=dtype).detach()
-                ranges[name] = Range(room, part.start, size)
+                ranges[name] = TensorRange(room, part.start, size)
                 state |= {} if is_master else {key: room}
     return states
 
 
-def take_over(mine: Owned, options: list[dict], states: dict[int, dict]) -> None:
+def restore_optimizer(mine: LocalShards, options: list[dict], states: dict[int, dict]) -> None:
     """Give the optimizer what was read; torch's load_state_dict puts it on the devices where it belongs."""
     if mine.optimizer is None:
         return
@@ -202,7 +202,7 @@ def take_over(mine: Owned, options: list[dict], states: dict[int, dict]) -> None
     mine.optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-def _about(mine: Owned, group: dist.ProcessGroup, extra: object) -> dict[str, Range]:
+def _about(mine: LocalShards, group: dist.ProcessGroup, extra: object) -> dict[str, TensorRange]:
     """What is no tensor; rank 0 writes it, as bytes."""
     if group.rank() != 0:
         return {}
@@ -211,11 +211,11 @@ def _about(mine: Owned, group: dist.ProcessGroup, extra: object) -> dict[str, Ra
     about = {"shapes": shapes, "whole": whole, "groups": mine.groups, "world_size": group.size(), "extra": extra}
     buffer = io.BytesIO()
     torch.save(about, buffer)
-    return {ABOUT: Range(torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8))}
+    return {ABOUT: TensorRange(torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8))}
 
 
 def _read_about(folder: str | os.PathLike, stored: dict, group: dist.ProcessGroup) -> dict:
-    room = {ABOUT: Range(torch.zeros(stored[ABOUT].size, dtype=torch.uint8))}
+    room = {ABOUT: TensorRange(torch.zeros(stored[ABOUT].size, dtype=torch.uint8))}
     dcp.load(room, storage_reader=dcp.FileSystemReader(folder), planner=LoadPlanner(), process_group=group)
     return unpacked(room[ABOUT].tensor)
 
@@ -248,7 +248,7 @@ def check_files(folder: Path) -> dict[str, md.TensorStorageMetadata]:
     return metadata.state_dict_metadata
 
 
-def _check_fits(mine: Owned, about: dict, folder: str | os.PathLike) -> None:
+def _check_fits(mine: LocalShards, about: dict, folder: str | os.PathLike) -> None:
     """Raise ValueError where the checkpoint is of another model or of other parameter groups."""
     here = {name: tuple(shape) for name, shape in mine.shapes.items()}
     here_whole = {name: tuple(tensor.shape) for name, tensor in mine.whole.items()}

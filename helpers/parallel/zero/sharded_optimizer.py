@@ -1,13 +1,19 @@
-"""An ordinary torch optimizer that steps on this rank's shards alone: what stages 1 and 2 of ZeRO have in common.
+"""Runs an ordinary torch optimizer on this rank's shards alone: the common base of ZeRO stages 1 and 2.
 
-Parameters become views of flat vectors (`flat_shards`). Each vector is cut into N shards. What lies in this rank's
-shard, piece by piece, is what the optimizer inside gets as its parameters. So its state exists once on all ranks
-together, and a group's options, a parameter without a gradient and a step counter each mean what they mean in one
-process. Legend: N = ranks; an entry is a whole parameter, a piece is the part of it in this rank's shard.
+Parameters become views of flat vectors (flat_shards.py), and each vector is split into N shards. The optimizer inside
+gets as its parameters the pieces that lie in this rank's shard. Its state therefore exists once on all ranks together,
+and the options of a parameter group, a parameter without a gradient and a step counter mean what they mean in one
+process. Legend: N = ranks.
+
+A shard ends inside tensors, so the optimizer must be elementwise: the new value of an element may depend on that
+element's gradient and state alone. SGD, Adam, AdamW, RMSprop and most others are. Adafactor (sums over rows and
+columns), Muon (orthogonalises full matrices), LARS and LAMB (norms of full tensors) and LBFGS (inner products over all
+parameters) are not. No list can know an optimizer of your own, so `check_elementwise` tries it on a small matrix.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,16 +22,83 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from helpers.parallel.shared.agreement import check_same_slots, share_usage
 from helpers.parallel.shared.bucket_rule import split_into_buckets
 from helpers.parallel.shared.clip import gradient_norm, scale_to
+from helpers.parallel.shared.collectives import check_same_parameters, share_usage
 from helpers.parallel.shared.placement import Placement, place, placements_of
-from helpers.parallel.zero.elementwise import check_elementwise
-from helpers.parallel.zero.flat_shards import FlatShards, Piece, flatten_parameters
+from helpers.parallel.zero.flat_shards import FlatShards, ShardPiece, flatten_parameters
+
+STEPS, ROWS, COLUMNS, CUTS = 3, 4, 6, (0, 5, 13, 24)  # cuts inside rows, as shards have them
+
+
+def check_elementwise(
+    optimizer_class: type[torch.optim.Optimizer],
+    groups: Sequence[dict],
+    options: dict,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> None:
+    """Raise ValueError, with the reason, if stepping on parts differs from stepping on whole tensors.
+
+    groups: the options of each parameter group, without "params"; options: those of the optimizer. Nothing of the
+    caller's is touched. Takes some milliseconds.
+    """
+    name = getattr(optimizer_class, "__name__", None) or repr(optimizer_class)
+    if _needs_closure(optimizer_class):
+        raise ValueError(_refusal(name, "its step() needs a closure, so it searches along all parameters at once"))
+    whole = _final(optimizer_class, groups, options, [(0, ROWS * COLUMNS)], dtype, device, flat=False)
+    try:
+        parts = _final(optimizer_class, groups, options, list(zip(CUTS[:-1], CUTS[1:], strict=True)), dtype, device)
+    except Exception as error:
+        raise ValueError(_refusal(name, f"it does not take a part of a tensor ({error})")) from error
+    if not torch.allclose(whole.double(), parts.double(), rtol=1e-3, atol=0):
+        raise ValueError(_refusal(name, "a step on the parts of a matrix gave other values than on the whole"))
+
+
+def _needs_closure(optimizer_class: object) -> bool:
+    step = getattr(optimizer_class, "step", None)
+    closure = inspect.signature(step).parameters.get("closure") if step is not None else None
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
+def _refusal(name: str, reason: str) -> str:
+    return (
+        f"{name} is not elementwise: {reason}. A shard is a range of the flat parameters and ends inside tensors, so "
+        "its rank cannot know what the step needs. Take an elementwise optimizer (SGD, Adam, AdamW, RMSprop, …)"
+    )
+
+
+def _final(optimizer_class, groups, options, ranges, dtype, device, *, flat: bool = True) -> Tensor:
+    """All values after some steps, one matrix a parameter group, each given as its parts `ranges`."""
+    values = [_numbers(ROWS * COLUMNS, index, dtype, device) for index in range(len(groups))]
+    params = [
+        [
+            (value[start:stop].clone() if flat else value.clone().view(ROWS, COLUMNS)).requires_grad_()
+            for start, stop in ranges
+        ]
+        for value in values
+    ]
+    optimizer = optimizer_class(
+        [{**group, "params": own} for group, own in zip(groups, params, strict=True)], **options
+    )
+    for step in range(STEPS):
+        for index, own in enumerate(params):
+            gradient = _numbers(ROWS * COLUMNS, 10 * step + index + 1, dtype, device)
+            for part, (start, stop) in zip(own, ranges, strict=True):
+                part.grad = gradient[start:stop].clone().view_as(part)
+        optimizer.step()
+    return torch.cat([part.reshape(-1) for own in params for part in own])
+
+
+def _numbers(count: int, seed: int, dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    """Irregular numbers between -1 and 1 that leave torch's random generator alone."""
+    places = torch.arange(1, count + 1, dtype=torch.float64) * (seed + 1)
+    return (torch.sin(places * 12.9898) * 43758.5453).frac().to(dtype=dtype, device=device)
 
 
 @dataclass
-class Entry:
+class TrainedParameter:
     """A trainable parameter. group: place of its parameter group. present: this rank has a gradient; used: any has."""
 
     index: int
@@ -37,19 +110,19 @@ class Entry:
 
 
 @dataclass
-class OwnPiece:
+class LocalPiece:
     """The part of a parameter in this rank's shard: `tensor` is a view of the weights, `gradient` of the gradients."""
 
-    entry: Entry
-    where: Piece
+    entry: TrainedParameter
+    where: ShardPiece
     tensor: Tensor
     gradient: Tensor | None = None
 
 
-class Vector:
+class FlatVector:
     """Parameters that share a flat vector, and the gradient of this rank's shard of it."""
 
-    def __init__(self, entries: Sequence[Entry], group: dist.ProcessGroup):
+    def __init__(self, entries: Sequence[TrainedParameter], group: dist.ProcessGroup):
         self.entries = list(entries)
         parameters = [entry.parameter for entry in entries]
         self.layout = FlatShards(parameters, group)
@@ -58,10 +131,10 @@ class Vector:
         self.shard = self.layout.shard_of(self.flat)  # (s,)
         self.own = [self._piece(entries[where.index], where) for where in self.layout.pieces()]
 
-    def _piece(self, entry: Entry, where: Piece) -> OwnPiece:
+    def _piece(self, entry: TrainedParameter, where: ShardPiece) -> LocalPiece:
         tensor = self.shard[where.offset : where.offset + where.numel].detach().requires_grad_()
         here = Placement.sharded("dp", self.layout.group)
-        return OwnPiece(entry, where, place(tensor, here, like=entry.parameter))
+        return LocalPiece(entry, where, place(tensor, here, like=entry.parameter))
 
     def use_gradient(self, gradient: Tensor) -> None:
         """gradient: (s,), where the gradient of this rank's shard will lie."""
@@ -89,11 +162,11 @@ class ShardedOptimizer:
     ):
         self.group = group if group is not None else dist.group.WORLD
         self.entries, group_options = read_groups(params)
-        check_same_slots(self.entries, self.group)
+        check_same_parameters(self.entries, self.group)
         first = self.entries[0].parameter
         check_elementwise(optimizer_class, group_options, options, dtype=first.dtype, device=first.device)
         self.vectors = [
-            Vector([self.entries[i] for i in positions], self.group)
+            FlatVector([self.entries[i] for i in positions], self.group)
             for positions in buckets_of(self.entries, bucket_bytes)
         ]
         pieces = [piece for vector in self.vectors for piece in vector.own]
@@ -178,14 +251,14 @@ class ShardedOptimizer:
             work.wait()
 
 
-def read_groups(params: Iterable) -> tuple[list[Entry], list[dict]]:
+def read_groups(params: Iterable) -> tuple[list[TrainedParameter], list[dict]]:
     """The trainable parameters, and the options of each parameter group without its "params".
 
     Raises ValueError for nothing trainable or a parameter given twice.
     """
     groups = list(params)
     groups = groups if groups and isinstance(groups[0], dict) else [{"params": groups}]
-    entries: list[Entry] = []
+    entries: list[TrainedParameter] = []
     seen: dict[int, str] = {}
     count = 0
     for number, group in enumerate(groups):
@@ -197,13 +270,13 @@ def read_groups(params: Iterable) -> tuple[list[Entry], list[dict]]:
                 raise ValueError(f"{name} is {seen[id(parameter)]} once more: give each parameter to one group, once")
             seen[id(parameter)] = name
             if parameter.requires_grad:
-                entries.append(Entry(len(entries), name, parameter, number))
+                entries.append(TrainedParameter(len(entries), name, parameter, number))
     if not entries:
         raise ValueError(f"got {count} parameters, none of them trainable: pass model.parameters()")
     return entries, [{key: value for key, value in group.items() if key != "params"} for group in groups]
 
 
-def buckets_of(entries: Sequence[Entry], bucket_bytes: float) -> list[list[int]]:
+def buckets_of(entries: Sequence[TrainedParameter], bucket_bytes: float) -> list[list[int]]:
     """Positions of entries, by bucket: what shares a vector, and so travels as one message.
 
     A bucket closes with the parameter that takes it to bucket_bytes; backward goes from the last layer to the first, so
@@ -217,7 +290,7 @@ def buckets_of(entries: Sequence[Entry], bucket_bytes: float) -> list[list[int]]
     return [[backwards[place] for place in group] for group in groups]
 
 
-def missing_gradients_message(entries: Sequence[Entry], rank: int, owner: str) -> str:
+def missing_gradients_message(entries: Sequence[TrainedParameter], rank: int, owner: str) -> str:
     """What to tell a learner whose backward left parameters without a gradient."""
     missing = [entry.name for entry in entries if not entry.present]
     more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""

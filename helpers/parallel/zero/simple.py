@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
-from helpers.parallel.shared.agreement import broadcast_tensors
+from helpers.parallel.shared.collectives import broadcast_tensors
 from helpers.parallel.zero.flat_shards import FlatShards
 
 

@@ -20,7 +20,12 @@ import torch.distributed as dist
 
 from helpers.parallel.shared.bucket_rule import GLOO_BUCKET
 from helpers.parallel.shared.buckets import watch_gradients
-from helpers.parallel.zero.sharded_optimizer import Entry, ShardedOptimizer, Vector, missing_gradients_message
+from helpers.parallel.zero.sharded_optimizer import (
+    FlatVector,
+    ShardedOptimizer,
+    TrainedParameter,
+    missing_gradients_message,
+)
 
 REDUCES = ("reduce_scatter", "all_reduce")
 
@@ -28,7 +33,7 @@ REDUCES = ("reduce_scatter", "all_reduce")
 class FlatGradients:
     """The whole gradients of one vector in one flat tensor: micro-batches add up in it, then it is reduced in place."""
 
-    def __init__(self, vector: Vector):
+    def __init__(self, vector: FlatVector):
         self.vector, self.flat = vector, vector.layout.new_flat()  # (N s,)
         vector.use_gradient(vector.layout.shard_of(self.flat))
         self.views = dict(zip(map(id, vector.entries), vector.layout.views(self.flat), strict=True))
@@ -41,7 +46,7 @@ class FlatGradients:
         self.sent, self.waiting = False, set(self.views)
 
     @torch.no_grad()
-    def take(self, entry: Entry) -> None:
+    def take(self, entry: TrainedParameter) -> None:
         """Keep a gradient in the flat tensor, so that memory holds it once. One that is missing counts as zero."""
         gradient, view = entry.parameter.grad, self.views[id(entry)]
         if gradient is None:
@@ -150,7 +155,7 @@ class Zero1(ShardedOptimizer):
         if not self.find_unused and not all(entry.present for entry in self.entries):
             raise RuntimeError(missing_gradients_message(self.entries, self.group.rank(), "Zero1"))
 
-    def _arrived(self, entry: Entry) -> None:
+    def _arrived(self, entry: TrainedParameter) -> None:
         """Backward has added to this gradient: keep it in the flat tensor, and send the buckets that are full."""
         bucket = self._bucket_of[id(entry)]
         if bucket.sent:
@@ -168,7 +173,7 @@ class Zero1(ShardedOptimizer):
             if not bucket.sent:
                 bucket.send(self.reduce)
 
-    def _late_message(self, entry: Entry, how: str) -> str:
+    def _late_message(self, entry: TrainedParameter, how: str) -> str:
         return (
             f"a gradient of {entry.name} {how} after Zero1 had reduced the gradients of its bucket, so it would be "
             "lost. Run every micro-batch of a step but the last, and a parameter's checkpoints with "

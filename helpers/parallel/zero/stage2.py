@@ -19,16 +19,21 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from helpers.parallel.shared.agreement import broadcast_tensors
 from helpers.parallel.shared.bucket_rule import GLOO_BUCKET
 from helpers.parallel.shared.buckets import watch_gradients, when_backward_starts
-from helpers.parallel.zero.sharded_optimizer import Entry, ShardedOptimizer, Vector, missing_gradients_message
+from helpers.parallel.shared.collectives import broadcast_tensors
+from helpers.parallel.zero.sharded_optimizer import (
+    FlatVector,
+    ShardedOptimizer,
+    TrainedParameter,
+    missing_gradients_message,
+)
 
 
 class GradientBucket:
     """The whole gradients of one vector, from the first that comes until their sum is under way to its owners."""
 
-    def __init__(self, vector: Vector):
+    def __init__(self, vector: FlatVector):
         self.vector, self.flat, self.work = vector, None, None
         self.sum = vector.layout.new_shard()  # (s,) the mean gradient of this rank's shard, of all micro-batches
         vector.use_gradient(self.sum)
@@ -40,7 +45,7 @@ class GradientBucket:
         self.waiting = {id(entry): place for place, entry in enumerate(self.vector.entries)}
 
     @torch.no_grad()
-    def take(self, entry: Entry) -> None:
+    def take(self, entry: TrainedParameter) -> None:
         """Copy a gradient, divided by N, and drop it. One that is missing counts as zero."""
         layout, gradient = self.vector.layout, entry.parameter.grad
         if self.flat is None:
@@ -140,7 +145,7 @@ class Zero2(ShardedOptimizer):
                 bucket.restart()
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
-    def _arrived(self, entry: Entry) -> None:
+    def _arrived(self, entry: TrainedParameter) -> None:
         """A gradient is there: copy it into its bucket, and reduce-scatter the buckets that are full."""
         if not self._sync:
             return

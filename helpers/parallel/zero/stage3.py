@@ -14,7 +14,7 @@ Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Paral
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -22,15 +22,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from helpers.devices import computing_device
-from helpers.parallel.shared import agreement
+from helpers.parallel.shared import collectives
 from helpers.parallel.shared.buckets import trainable_slots, when_backward_starts
 from helpers.parallel.shared.clip import clip_grad_norm_
-from helpers.parallel.shared.devices import Devices
-from helpers.parallel.zero import gathered
-from helpers.parallel.zero.full_state import full_state, load_full_state
+from helpers.parallel.shared.virtual_devices import Devices
+from helpers.parallel.zero import gathered_unit
+from helpers.parallel.zero.freed_weights import GatherQueue
+from helpers.parallel.zero.gathered_unit import UnitRule, group_by_unit
 from helpers.parallel.zero.sharded_construction import ShardedConstruction
-from helpers.parallel.zero.tickets import TicketOffice
-from helpers.parallel.zero.wrapping import Wrap, group_by_unit
+from helpers.parallel.zero.state import full_state
 
 
 class Zero3(nn.Module):
@@ -57,7 +57,7 @@ class Zero3(nn.Module):
         module: nn.Module,
         group: dist.ProcessGroup | None = None,
         *,
-        wrap: Wrap = None,
+        wrap: UnitRule = None,
         prefetch: int = 1,
         limit: int = 2,
         keep_parameters: bool = False,
@@ -71,18 +71,18 @@ class Zero3(nn.Module):
             raise ValueError(f"Zero3(prefetch={prefetch}, limit={limit}): expected prefetch >= 0 and limit >= 1")
         self.module, self.group = module, group if group is not None else dist.group.WORLD
         self.prefetch, self.limit, self.keep = prefetch, limit, keep_parameters
-        agreement.check_same_slots(trainable_slots(module), self.group)
-        agreement.broadcast_tensors(module.buffers(), self.group)
+        collectives.check_same_parameters(trainable_slots(module), self.group)
+        collectives.broadcast_tensors(module.buffers(), self.group)
         self.param_dtype, options = param_dtype, dict(param_dtype=param_dtype, reduce_dtype=reduce_dtype)
         values = self._values if construction is None else construction.values
         self.units, self._units_of = [], {}
         for home, uses in group_by_unit(module, wrap):
-            unit = gathered.GatheredUnit(uses, self.group, values, devices=offload or None, **options)
+            unit = gathered_unit.GatheredUnit(uses, self.group, values, devices=offload or None, **options)
             self.units.append(unit)
             self._parameters |= unit.named_pieces()  # not register_parameter: these names have dots
             self._units_of.setdefault(home, []).append(unit)
-        self._reduction: gathered.Reduction | None = None
-        self._forward_order, self._backward_order = gathered.Order(), gathered.Order()
+        self._reduction: gathered_unit.Reduction | None = None
+        self._forward_order, self._backward_order = gathered_unit.GatherOrder(), gathered_unit.GatherOrder()
         self._sync, self._running = True, False
         self._watch()
 
@@ -99,7 +99,7 @@ class Zero3(nn.Module):
     def _values(self, parameter: nn.Parameter) -> Tensor:
         if parameter.is_meta:
             raise ValueError("Zero3 got a model on the meta device, which has no values: use Zero3.build(lambda: ...)")
-        agreement.broadcast_tensors([parameter], self.group)
+        collectives.broadcast_tensors([parameter], self.group)
         return parameter
 
     def _watch(self) -> None:
@@ -108,7 +108,7 @@ class Zero3(nn.Module):
         for module in self._units_of:
             module.register_forward_pre_hook(lambda module, _: me()._before(module))
             module.register_forward_hook(lambda module, _, output: me()._after(module, output), always_call=True)
-        self._tickets = TicketOffice(lambda unit: me()._need(unit))
+        self._tickets = GatherQueue(lambda unit: me()._need(unit))
         for place, unit in enumerate(self.units):
             for index, weight in enumerate(unit.weights if unit.trainable else ()):
                 hook = lambda _, place=place, index=index: me()._arrived(me().units[place], index)  # noqa: E731
@@ -117,9 +117,12 @@ class Zero3(nn.Module):
     # ---- forward ----
 
     def forward(self, *args, **kwargs):
-        if not gathered.in_backward():
+        if not gathered_unit.in_backward():
             self._reset()
-        args, kwargs = gathered.cast_floating(args, self.param_dtype), gathered.cast_floating(kwargs, self.param_dtype)
+        args, kwargs = (
+            gathered_unit.cast_floating(args, self.param_dtype),
+            gathered_unit.cast_floating(kwargs, self.param_dtype),
+        )
         with self._tickets.open():
             output = self.module(*args, **kwargs)
         when_backward_starts(output, self._begin)
@@ -145,19 +148,19 @@ class Zero3(nn.Module):
 
         A forward that runs in backward is a recomputation, whose backward comes next and needs the weights.
         """
-        for unit in self._units_of[module] if not gathered.in_backward() else ():
+        for unit in self._units_of[module] if not gathered_unit.in_backward() else ():
             if not (self.keep and torch.is_grad_enabled()):
                 self._free(unit)
             when_backward_starts(output, lambda unit=unit: self._need(unit))
 
-    def _need(self, unit: gathered.GatheredUnit) -> None:
+    def _need(self, unit: gathered_unit.GatheredUnit) -> None:
         """Let a unit be whole, and start to gather the ones that come next."""
-        if gathered.in_backward():
+        if gathered_unit.in_backward():
             self._begin()
         if unit.shown:
             return
         self._free_spent()
-        order = self._backward_order if gathered.in_backward() else self._forward_order
+        order = self._backward_order if gathered_unit.in_backward() else self._forward_order
         coming = order.next_after(unit, self.prefetch)
         unit.gather()
         self._tickets.admit(unit)
@@ -165,17 +168,17 @@ class Zero3(nn.Module):
             if sum(u.whole is not None for u in self.units if u not in self._rest()) < self.limit:
                 other.fetch()
 
-    def _rest(self) -> list[gathered.GatheredUnit]:
+    def _rest(self) -> list[gathered_unit.GatheredUnit]:
         return self._units_of.get(self.module, [])
 
-    def _free(self, unit: gathered.GatheredUnit) -> None:
+    def _free(self, unit: gathered_unit.GatheredUnit) -> None:
         if unit.whole is not None:
             self._tickets.dismiss(unit)
             unit.free()
 
     def _free_spent(self) -> None:
         """Frozen units get no gradient that would say when backward is through with them: nobody holds a ticket."""
-        for unit in self.units if gathered.in_backward() else ():
+        for unit in self.units if gathered_unit.in_backward() else ():
             if not unit.trainable and unit.shown and not unit.tickets and unit not in self._rest():
                 self._free(unit)
 
@@ -198,14 +201,14 @@ class Zero3(nn.Module):
             self._backward_order.restart()
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
-    def _arrived(self, unit: gathered.GatheredUnit, index: int) -> None:
+    def _arrived(self, unit: gathered_unit.GatheredUnit, index: int) -> None:
         """The gradient of one weight is there. With the unit's last one its weights go, and its gradients leave."""
         self._begin()
         if unit.arrived(index):
             self._free(unit)
             self._reduce(unit)
 
-    def _reduce(self, unit: gathered.GatheredUnit) -> None:
+    def _reduce(self, unit: gathered_unit.GatheredUnit) -> None:
         unit.expect_gradients()
         if self._sync:
             self._settle()
@@ -222,7 +225,7 @@ class Zero3(nn.Module):
         for unit in reversed(self.units):
             self._free(unit)
         if self._sync:
-            gathered.check_all_came(self.units, self.group.rank())
+            gathered_unit.check_all_came(self.units, self.group.rank())
         for unit in reversed(self.units):
             unit.expect_gradients(new_step=self._sync)
             if unit.has_gradients:
@@ -247,7 +250,3 @@ class Zero3(nn.Module):
     def full_state(self) -> dict[str, Tensor]:
         """The plain model's state_dict: whole tensors, on every rank. One all_gather a unit."""
         return full_state(self.units, self.module)
-
-    def load_full_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over a plain model's state_dict: each rank its shards. Sends nothing. ValueError for a missing name."""
-        load_full_state(self.units, self.module, state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from helpers.parallel.amp.rounding import stochastic_round
+from helpers.parallel.amp.master_weights import stochastic_round
 
 
 def test_stochastic_rounding_is_right_on_average():

@@ -6,7 +6,7 @@ import pytest
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler as TorchSampler
 
-from helpers.parallel.ddp.sampler import DistributedSampler
+from helpers.parallel.ddp.data import DistributedSampler
 
 CASES = [
     (length, num_replicas, shuffle, drop_last)

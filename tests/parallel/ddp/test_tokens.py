@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from helpers.parallel.ddp.tokens import count_tokens, token_mean
+from helpers.parallel.ddp.data import count_tokens, token_mean
 
 
 def test_the_average_of_token_means_is_the_global_mean(ranks):

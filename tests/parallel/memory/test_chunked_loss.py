@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from helpers.observe.equality import assert_equal, state_of
 from helpers.parallel.memory.chunked_loss import chunked_token_loss
 from helpers.parallel.shared.autocast import autocast
-from helpers.parallel.shared.devices import VirtualDevices
+from helpers.parallel.shared.virtual_devices import VirtualDevices
 from helpers.workloads import GPT, GPTConfig, token_loss
 
 

@@ -13,8 +13,8 @@ from helpers.parallel.amp import GradScaler
 from helpers.parallel.amp.master_weights import MasterWeights
 from helpers.parallel.memory import GPU, HOST, Budget, OffloadedOptimizer, OutOfBudget, offload_activations
 from helpers.parallel.memory.chunked_loss import chunked_token_loss
-from helpers.parallel.shared.devices import VirtualDevices
 from helpers.parallel.shared.recompute import recompute_blocks
+from helpers.parallel.shared.virtual_devices import VirtualDevices
 from helpers.workloads import GPT, GPTConfig, token_loss
 
 PLENTY = 10**9

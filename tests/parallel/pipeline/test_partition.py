@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.parallel.pipeline.partition import Piece, balanced, layers_of, measured_costs, partition
+from helpers.parallel.pipeline.partition import FunctionLayer, balanced, layers_of, measured_costs, partition
 from helpers.workloads import GPT, MLP, GPTConfig, SmallResNet
 
 MODELS = {
@@ -69,6 +69,6 @@ def test_bad_cuts_get_a_sentence():
 
 def test_a_piece_holds_its_modules():
     layer = nn.Linear(2, 2)
-    piece = Piece(lambda x: layer(x).mean(0), layer=layer)
+    piece = FunctionLayer(lambda x: layer(x).mean(0), layer=layer)
     assert list(piece.parameters()) == list(layer.parameters())
     assert piece(torch.ones(3, 2)).shape == (2,)

@@ -13,7 +13,7 @@ from helpers.devices import computing_device
 from helpers.observe.comms import record_comms
 from helpers.observe.equality import assert_equal
 from helpers.parallel.pipeline import PipelineCore, PipelineStage
-from helpers.parallel.pipeline.partition import Piece, partition
+from helpers.parallel.pipeline.partition import FunctionLayer, partition
 from helpers.ranks import RankError
 from helpers.schedules import ORDERS, Schedule, gpipe, interleaved, one_f_one_b, zb_h1
 from helpers.workloads import GPT, MLP, GPTConfig, SmallResNet, token_loss
@@ -269,11 +269,11 @@ def test_a_rank_holds_as_many_micro_batches_as_the_schedule_says_and_none_afterw
 
 def ordered_messages(schedule):
     """As on NCCL: a group for each direction, receives posted in the sender's order."""
-    from helpers.parallel.pipeline.stage_mail import StageMail
+    from helpers.parallel.pipeline.mailbox import StageMailbox
 
     model = build("sequential")
     stage = PipelineStage(model, None, schedule, loss=nn.functional.cross_entropy)
-    stage.mail = StageMail(schedule, dist.group.WORLD, computing_device(), ordered=True)
+    stage.mail = StageMailbox(schedule, dist.group.WORLD, computing_device(), ordered=True)
     losses = [stage.step(x, y) for x, y in data("sequential")]
     return None if losses[0] is None else [float(loss) for loss in losses]
 
@@ -351,7 +351,7 @@ def pair(x):
 
 
 def test_an_output_that_is_no_tensor_gets_a_sentence(ranks):
-    layers = nn.ModuleList([Piece(pair), nn.Linear(8, 8)])
+    layers = nn.ModuleList([FunctionLayer(pair), nn.Linear(8, 8)])
     with pytest.raises(RankError, match="stage 0 returned a tuple, but a stage hands on one tensor"):
         ranks[:2].run(run_with, layers, [8])
 
@@ -365,7 +365,7 @@ def fails_on_the_third(x):
 
 def run_broken():
     fails_on_the_third.calls = 0
-    layers = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8), Piece(fails_on_the_third), nn.Linear(8, 8)])
+    layers = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8), FunctionLayer(fails_on_the_third), nn.Linear(8, 8)])
     stage = PipelineStage(layers, None, one_f_one_b(4, 4), loss=nn.functional.cross_entropy)
     stage.step(torch.randn(8, 8), torch.zeros(8, dtype=torch.long))
 

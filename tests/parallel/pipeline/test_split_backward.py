@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.parallel.pipeline.split_backward import deferred_weights
+from helpers.parallel.pipeline.stage import deferred_weights
 from helpers.parallel.shared.autocast import autocast
 from helpers.workloads import GPT, MLP, GPTConfig, SmallResNet
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.parallel.shared.budget import GPU, HOST, Budget, OutOfBudget
+from helpers.parallel.shared.virtual_devices import GPU, HOST, Budget, OutOfBudget
 
 
 def test_what_fits_runs_and_what_does_not_raises_with_every_number():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.parallel.shared.devices import Copy, Devices, VirtualDevices
+from helpers.parallel.shared.virtual_devices import DeviceCopy, Devices, VirtualDevices
 
 
 def test_a_copy_is_logged_and_lives_elsewhere():
@@ -17,7 +17,7 @@ def test_a_copy_is_logged_and_lives_elsewhere():
         y = devices.copy(x, 0, 2, "test")
         assert (devices.home(x), devices.home(y)) == (0, 2)
     assert torch.equal(x, y) and y.data_ptr() != x.data_ptr()
-    assert devices.copies == [Copy(0, 2, 40, "test")]
+    assert devices.copies == [DeviceCopy(0, 2, 40, "test")]
     assert [devices.sent(i) for i in range(3)] == [40, 0, 0]
     assert [devices.received(i) for i in range(3)] == [0, 0, 40]
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from helpers.parallel.shared.freed import FreedWeight, free_weight, freed_weight, show_weight
+from helpers.parallel.zero.freed_weights import FreedWeight, free_weight, freed_weight, show_weight
 
 NOTHING = torch.full((1,), torch.nan)
 

@@ -13,8 +13,8 @@ from torch.utils import checkpoint as torchs
 from helpers.observe.equality import assert_equal, state_of
 from helpers.parallel.ddp import DistributedDataParallel
 from helpers.parallel.shared.autocast import autocast
-from helpers.parallel.shared.devices import VirtualDevices
 from helpers.parallel.shared.recompute import checkpoint, checkpoint_sequential, recompute_blocks
+from helpers.parallel.shared.virtual_devices import VirtualDevices
 from helpers.workloads import GPT, GPTConfig, token_loss
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.observe.comms import record_comms
-from helpers.parallel.shared.summed import all_reduce_in_buckets
+from helpers.parallel.shared.collectives import all_reduce_in_buckets
 
 
 def sums_on_rank(bucket_cap):

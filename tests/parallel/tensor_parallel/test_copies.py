@@ -10,20 +10,26 @@ from torch import nn
 
 from helpers.observe.comms import record_comms
 from helpers.parallel.shared.placement import placements_of
-from helpers.parallel.tensor_parallel.copies import place_the_rest, shard_parameter, sum_over_copies, tie_again
-from helpers.parallel.tensor_parallel.tensor_plan import even_cut, heads_cut
+from helpers.parallel.tensor_parallel.splits import (
+    even_split,
+    heads_split,
+    place_unsharded_parameters,
+    restore_tied_parameters,
+    shard_parameter,
+    sum_gradient_over_replicas,
+)
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def test_gradients_of_copies_are_added_among_their_holders_only(ranks):
     def gradients():
-        cut = heads_cut(4, 4, 2)  # two heads of 2: ranks 0 and 1 hold the first, 2 and 3 the second
+        cut = heads_split(4, 4, 2)  # two heads of 2: ranks 0 and 1 hold the first, 2 and 3 the second
         found = []
         for whole in (nn.Parameter(torch.arange(8.0).view(4, 2)), nn.Parameter(torch.arange(4.0))):
             part = shard_parameter(whole, cut, None)
             with record_comms() as recorder:
-                same = sum_over_copies(part, cut, None)
+                same = sum_gradient_over_replicas(part, cut, None)
                 (same * 10 ** dist.get_rank()).sum().backward()
             assert torch.equal(same, part) and placements_of(part)["tp"].copies == 2
             assert [event.payload_bytes for event in recorder.log.events] == [whole.numel() * 4]
@@ -36,8 +42,10 @@ def test_gradients_of_copies_are_added_among_their_holders_only(ranks):
 def test_parts_of_ones_own_and_missing_biases_pass_through(ranks):
     def through():
         part = torch.ones(2, requires_grad=True)
-        cut = even_cut(4, 2)
-        return sum_over_copies(part, cut, None) is part, sum_over_copies(None, heads_cut(2, 2, 2), None)
+        cut = even_split(4, 2)
+        return sum_gradient_over_replicas(part, cut, None) is part, sum_gradient_over_replicas(
+            None, heads_split(2, 2, 2), None
+        )
 
     assert ranks[:2].run(through) == [(True, None)] * 2
 
@@ -45,7 +53,7 @@ def test_parts_of_ones_own_and_missing_biases_pass_through(ranks):
 class Half(nn.Module):
     def __init__(self, weight, cut):
         super().__init__()
-        self.weight, self.cuts = nn.Parameter(weight.detach()[:1].clone()), {"weight": cut}
+        self.weight, self.splits = nn.Parameter(weight.detach()[:1].clone()), {"weight": cut}
 
 
 def tied():
@@ -55,26 +63,26 @@ def tied():
 
 
 def test_what_was_tied_is_tied_again():
-    model, cut = tied(), even_cut(4, 4)
+    model, cut = tied(), even_split(4, 4)
     new = [Half(model[0].weight, cut), Half(model[0].weight, cut)]
-    tie_again(model, zip([model[0], model[1]], new, strict=True))
+    restore_tied_parameters(model, zip([model[0], model[1]], new, strict=True))
     assert new[0].weight is new[1].weight
 
 
 def test_owners_that_part_are_an_error():
-    model, cut = tied(), even_cut(4, 4)
+    model, cut = tied(), even_split(4, 4)
     with pytest.raises(ValueError, match="0.weight and 1.weight are one parameter"):
-        tie_again(model, [(model[0], Half(model[0].weight, cut))])
+        restore_tied_parameters(model, [(model[0], Half(model[0].weight, cut))])
     with pytest.raises(ValueError, match="give both the same word"):
-        halves = Half(model[0].weight, cut), Half(model[0].weight, even_cut(4, 2))
-        tie_again(model, zip([model[0], model[1]], halves, strict=True))
+        halves = Half(model[0].weight, cut), Half(model[0].weight, even_split(4, 2))
+        restore_tied_parameters(model, zip([model[0], model[1]], halves, strict=True))
 
 
 def test_what_is_no_part_is_whole_everywhere(ranks):
     def marked():
         layer = nn.Linear(4, 4)
-        layer.weight = shard_parameter(layer.weight, even_cut(4, 2), None)
-        place_the_rest(layer, None)
+        layer.weight = shard_parameter(layer.weight, even_split(4, 2), None)
+        place_unsharded_parameters(layer, None)
         return [placements_of(parameter)["tp"].copies for parameter in (layer.weight, layer.bias)]
 
     assert ranks[:2].run(marked) == [[1, 2]] * 2

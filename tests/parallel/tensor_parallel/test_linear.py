@@ -11,7 +11,7 @@ from torch import nn
 from helpers.devices import computing_device
 from helpers.observe.comms import record_comms
 from helpers.observe.equality import assert_equal
-from helpers.parallel.tensor_parallel.linear import SharedInput, column_linears
+from helpers.parallel.tensor_parallel.layers import SharedInput, column_linears
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

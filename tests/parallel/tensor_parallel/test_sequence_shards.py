@@ -17,7 +17,7 @@ from helpers.parallel.tensor_parallel.sequence_shards import (
     ShardDropout,
     ShardRandom,
     attention_core,
-    check_same_start,
+    check_same_models,
     sequence_shard,
 )
 from helpers.ranks import RankError
@@ -186,7 +186,7 @@ def start(seed_model=0, seed_random=0, p=0.0, change=None):
             change(model[0].weight)
     torch.manual_seed(seed_random)
     before = torch.get_rng_state()
-    check_same_start(model, None)
+    check_same_models(model, None)
     assert torch.equal(torch.get_rng_state(), before)  # nothing was drawn
 
 
@@ -207,7 +207,7 @@ def test_models_that_differ_are_found_on_every_rank(ranks):
 
 def test_models_of_other_shapes_are_found(ranks):
     with pytest.raises(RankError, match=r"where rank 0 has weight \(2, 3\).*, rank 1 has weight \(2, 2\)"):
-        ranks[:3].run(lambda: check_same_start(nn.Linear(3 - (dist.get_rank() == 1), 2), None))
+        ranks[:3].run(lambda: check_same_models(nn.Linear(3 - (dist.get_rank() == 1), 2), None))
 
 
 def test_generators_matter_only_where_something_is_dropped(ranks):
@@ -225,6 +225,6 @@ def test_a_nan_on_every_rank_is_no_difference(ranks):
         with torch.no_grad():
             model.weight.fill_(torch.nan)
             model.bias.zero_()
-        check_same_start(model, None)
+        check_same_models(model, None)
 
     ranks[:2].run(with_nan)

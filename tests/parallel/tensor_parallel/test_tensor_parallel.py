@@ -80,7 +80,7 @@ def whole_gradients(model):
         for rank, shard in enumerate(shards):
             copies = placements_of(parameter)["tp"].copies
             assert torch.equal(shard, shards[rank - rank % copies]), f"{name} parts on rank {rank}"
-        cut = getattr(module, "cuts", {}).get(leaf)
+        cut = getattr(module, "splits", {}).get(leaf)
         gradients[name] = shards[0].clone() if cut is None else cut.join(shards)
     return gradients
 

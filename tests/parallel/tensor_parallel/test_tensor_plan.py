@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.parallel.tensor_parallel.tensor_plan import even_cut, fused_cut, heads_cut, padded_cut, resolve_plan
+from helpers.parallel.tensor_parallel.shard import resolve_plan
+from helpers.parallel.tensor_parallel.splits import even_split, fused_split, heads_split, padded_split
 from helpers.workloads import GPT, MLP, GPTConfig
 
 TENSOR = torch.arange(24.0).view(12, 2)
@@ -13,16 +14,16 @@ TENSOR = torch.arange(24.0).view(12, 2)
 @pytest.mark.parametrize(
     "cut",
     [
-        even_cut(12, 1),
-        even_cut(12, 4),
-        even_cut(12, 3, unit=2),
-        fused_cut((6, 6), 3),
-        fused_cut((4, 4, 4), 2, unit=2),
-        fused_cut((8, 2, 2), 2),
-        heads_cut(12, 6, 4),
-        heads_cut(12, 2, 3),
-        padded_cut(12, 5),
-        padded_cut(12, 8),  # the last ranks hold nothing but zeros
+        even_split(12, 1),
+        even_split(12, 4),
+        even_split(12, 3, unit=2),
+        fused_split((6, 6), 3),
+        fused_split((4, 4, 4), 2, unit=2),
+        fused_split((8, 2, 2), 2),
+        heads_split(12, 6, 4),
+        heads_split(12, 2, 3),
+        padded_split(12, 5),
+        padded_split(12, 8),  # the last ranks hold nothing but zeros
     ],
 )
 def test_what_was_taken_joins_to_the_whole(cut):
@@ -33,40 +34,43 @@ def test_what_was_taken_joins_to_the_whole(cut):
 
 
 def test_a_cut_by_inputs_takes_columns():
-    cut = even_cut(2, 2, dim=1)
+    cut = even_split(2, 2, dim=1)
     assert torch.equal(cut.take(TENSOR, 1), TENSOR[:, 1:])
     assert torch.equal(cut.join([TENSOR[:, :1], TENSOR[:, 1:]]), TENSOR)
 
 
 def test_a_cut_for_another_size_gets_a_sentence():
     with pytest.raises(ValueError, match=r"cut is for 9 entries, but dimension 0 of \(12, 2\) has 12"):
-        fused_cut((3, 3, 3), 3).take(TENSOR, 0)
+        fused_split((3, 3, 3), 3).take(TENSOR, 0)
 
 
 def test_a_part_is_no_view_of_the_whole():
-    part = even_cut(12, 2).take(TENSOR, 0)
+    part = even_split(12, 2).take(TENSOR, 0)
     assert part.untyped_storage().nbytes() == TENSOR.nbytes // 2
 
 
 def test_ranges_of_the_kinds_of_cut():
-    assert fused_cut((4, 4), 2).ranges == (((0, 2), (4, 6)), ((2, 4), (6, 8)))
-    copied = heads_cut(8, 4, 4)
+    assert fused_split((4, 4), 2).ranges == (((0, 2), (4, 6)), ((2, 4), (6, 8)))
+    copied = heads_split(8, 4, 4)
     assert copied.ranges == (((0, 4),), ((0, 4),), ((4, 8),), ((4, 8),)) and copied.copies == 2
-    assert padded_cut(5, 3).ranges == (((0, 2),), ((2, 4),), ((4, 5),))
-    assert padded_cut(2, 3).ranges == (((0, 1),), ((1, 2),), ((2, 2),))
+    assert padded_split(5, 3).ranges == (((0, 2),), ((2, 4),), ((4, 5),))
+    assert padded_split(2, 3).ranges == (((0, 1),), ((1, 2),), ((2, 2),))
 
 
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
         (
-            lambda: even_cut(10, 4, what="up"),
+            lambda: even_split(10, 4, what="up"),
             "up has a size of 10, which 4 ranks .* nearest sizes that work are 8 or 12",
         ),
-        (lambda: even_cut(3, 4), "nearest sizes that work are 4; or take a number of ranks that divides 3"),
-        (lambda: heads_cut(12, 4, 2, what="query"), "query has 6 heads of 2, .* numbers of heads that work are 4 or 8"),
-        (lambda: heads_cut(6, 4, 2), "has 3 heads of 2, which 4 ranks cannot share"),
-        (lambda: fused_cut((6, 6), 4), "has a size of 6, which 4 ranks cannot share"),
+        (lambda: even_split(3, 4), "nearest sizes that work are 4; or take a number of ranks that divides 3"),
+        (
+            lambda: heads_split(12, 4, 2, what="query"),
+            "query has 6 heads of 2, .* numbers of heads that work are 4 or 8",
+        ),
+        (lambda: heads_split(6, 4, 2), "has 3 heads of 2, which 4 ranks cannot share"),
+        (lambda: fused_split((6, 6), 4), "has a size of 6, which 4 ranks cannot share"),
     ],
 )
 def test_sizes_that_do_not_divide_get_a_sentence_with_the_nearest(make, sentence):

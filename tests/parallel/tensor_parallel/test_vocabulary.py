@@ -11,7 +11,7 @@ from torch import nn
 
 from helpers.observe.comms import record_comms
 from helpers.observe.equality import assert_equal
-from helpers.parallel.tensor_parallel.vocabulary import VocabParallelEmbedding, vocab_parallel_cross_entropy
+from helpers.parallel.tensor_parallel.layers import VocabParallelEmbedding, vocab_parallel_cross_entropy
 from helpers.ranks import RankError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

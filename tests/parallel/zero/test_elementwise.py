@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from helpers.parallel.zero.elementwise import check_elementwise
+from helpers.parallel.zero.sharded_optimizer import check_elementwise
 
 YES = ["SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "Adagrad", "Adadelta", "ASGD"]
 

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from helpers.parallel.zero.wrapping import blocks_of, group_by_unit
+from helpers.parallel.zero.gathered_unit import blocks_of, group_by_unit
 from helpers.workloads import GPT, MLP, GPTConfig
 
 

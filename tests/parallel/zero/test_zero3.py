@@ -23,10 +23,10 @@ from helpers.observe.memory import record_memory, totals
 from helpers.observe.memory_positions import Position
 from helpers.observe.memory_storages import StorageTracker
 from helpers.parallel.memory import GPU, HOST, Budget, OutOfBudget
-from helpers.parallel.shared.freed import FreedWeight
 from helpers.parallel.shared.recompute import recompute_blocks
 from helpers.parallel.zero import Zero3
-from helpers.parallel.zero.gathered import GatheredUnit
+from helpers.parallel.zero.freed_weights import FreedWeight
+from helpers.parallel.zero.gathered_unit import GatheredUnit
 from helpers.predict.traffic.zero import zero_traffic
 from helpers.workloads import GPT, MLP, GPTConfig, token_loss
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.parallel.shared.devices import VirtualDevices
 from helpers.parallel.shared.recompute import checkpoint
+from helpers.parallel.shared.virtual_devices import VirtualDevices
 from helpers.predict.memory import (
     activations,
     activations_per_layer,

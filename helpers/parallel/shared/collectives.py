@@ -1,18 +1,51 @@
-"""What ranks must agree on before and after a backward: the model, the order of sending, what was used.
+"""Provides the small collectives that several strategies share: broadcasts, sums in few messages, and agreement checks.
 
-Legend: N = ranks, P = trainable parameters. Everything here is small and, but for the usage, happens once.
+    all_gather_flat, reduce_scatter_flat   the two collectives on one flat tensor, under the names that this torch has
+    in_one_message, all_reduce_in_buckets  one message for many tensors, through one flat copy
+    broadcast_tensors, check_same_slots    before training: every rank starts with the same model
+    agree_on_order, share_usage            after a backward: in which order gradients came, and which parameters were used
+
+Legend: N = ranks, P = trainable parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from helpers.parallel.shared.bucket_rule import GLOO_BUCKET, split_into_buckets
 from helpers.parallel.shared.buckets import Slot
-from helpers.parallel.shared.summed import in_one_message
+
+reduce_scatter_flat = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # (output, input)
+all_gather_flat = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # (output, input)
+
+
+@torch.no_grad()
+def all_reduce_in_buckets(
+    tensors: Sequence[Tensor], group: dist.ProcessGroup | None = None, *, bucket_cap: float = GLOO_BUCKET
+) -> None:
+    """Each tensor becomes its sum over the group, in place; of one dtype and device they travel together.
+
+    All ranks give tensors of the same sizes in the same order. Holds one bucket (bytes) beside them.
+    """
+    sizes, keys = [tensor.nbytes for tensor in tensors], [(tensor.dtype, tensor.device) for tensor in tensors]
+    for bucket in split_into_buckets(sizes, bucket_cap=bucket_cap, first_bucket_cap=bucket_cap, keys=keys):
+        in_one_message([tensors[position] for position in bucket], lambda flat: dist.all_reduce(flat, group=group))
+
+
+@torch.no_grad()
+def in_one_message(tensors: Sequence[Tensor], send: Callable[[Tensor], object]) -> None:
+    """`send(flat)` with the tensors' values one after the other; what it leaves there is copied back into them.
+
+    They have one dtype and device. send: a collective in place, which has ended when it returns.
+    """
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    send(flat)
+    for tensor, piece in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+        tensor.copy_(piece.view_as(tensor))
 
 
 @torch.no_grad()
@@ -25,7 +58,7 @@ def broadcast_tensors(tensors: Iterable[Tensor], group: dist.ProcessGroup, sourc
         in_one_message(same, lambda flat: dist.broadcast(flat, group_src=source, group=group))
 
 
-def check_same_slots(slots: Sequence[Slot], group: dist.ProcessGroup) -> None:
+def check_same_parameters(slots: Sequence[Slot], group: dist.ProcessGroup) -> None:
     """Raise ValueError on every rank if the ranks' parameters differ in name, shape or dtype."""
     mine = [f"{s.name} {tuple(s.parameter.shape)} {s.parameter.dtype}" for s in slots]
     theirs: list = [None] * dist.get_world_size(group)

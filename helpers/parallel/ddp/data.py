@@ -1,4 +1,11 @@
-"""Which examples this rank sees: the same indices, one by one, as torch.utils.data.DistributedSampler."""
+"""Decides which examples each rank trains on, and averages the loss over tokens that are spread unequally over ranks.
+
+    DistributedSampler          this rank's indices, equal to those of torch.utils.data.DistributedSampler
+    count_tokens, token_mean    the mean over all tokens of a step
+
+A mean of means is wrong as soon as the counts differ. DDP averages gradients over N ranks, so the loss that a rank
+differentiates must be N * (sum of its token losses) / (tokens of the whole step): then the average is the global mean.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +14,7 @@ from collections.abc import Iterator, Sized
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.utils.data import Sampler
 
 
@@ -59,3 +67,26 @@ class DistributedSampler(Sampler[int]):
             return list(range(len(self.dataset)))
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         return torch.randperm(len(self.dataset), generator=generator).tolist()
+
+
+def count_tokens(local_tokens: int, group: dist.ProcessGroup | None = None, device: str | torch.device = "cpu") -> int:
+    """Tokens of the step on all ranks. local_tokens: this rank's, summed over its micro-batches of the step.
+
+    Sends one 8-byte all-reduce; call it once a step, before the first micro-batch. Raises ValueError for a count
+    below 0 here, or for a step without any token.
+    """
+    if local_tokens < 0:
+        raise ValueError(f"count_tokens got {local_tokens} tokens: count the targets that are not ignored, 0 or more")
+    total = torch.tensor(local_tokens, dtype=torch.int64, device=device)
+    dist.all_reduce(total, group=group)
+    if total == 0:
+        raise ValueError("no rank has a token in this step, so there is nothing to average: skip the step on all ranks")
+    return int(total)
+
+
+def token_mean(loss_sum: Tensor, global_tokens: int, group: dist.ProcessGroup | None = None) -> Tensor:
+    """The loss to call `.backward()` on: N * loss_sum / global_tokens, loss_sum added up over this micro-batch.
+
+    Communicates nothing. The sum of this value over micro-batches, averaged over ranks, is the mean token loss.
+    """
+    return loss_sum * (dist.get_world_size(group) / global_tokens)

@@ -26,7 +26,7 @@ _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _HEADER = 10  # number of dimensions, dtype, and up to 8 sizes
 
 
-class StageMail:
+class StageMailbox:
     """What one rank sends and receives for its virtual stages. A message to itself stays where it is."""
 
     def __init__(

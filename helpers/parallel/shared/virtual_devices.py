@@ -1,15 +1,19 @@
-"""Devices in one process, with a log of every byte that crosses from one to another.
+"""Provides several devices in one process, with a log of every byte that is copied from one to another.
 
-    Devices          real ones: torch devices such as cuda:0 and cuda:1
-    VirtualDevices   pretended ones on the CPU, so that every laptop has eight
+    Devices          real devices: torch devices such as cuda:0 and cuda:1
+    VirtualDevices   simulated devices in CPU memory, so that every laptop has eight
+    Budget           one simulated GPU with a memory limit, and its host: what does not fit raises OutOfBudget
 
-Virtual devices behave as real ones do: a tensor lives on exactly one, an operation on tensors of two of them is an
-error, and the only way across is `copy`. Each keeps count of the bytes that it holds now and of the most it ever held.
+Virtual devices behave as real ones do: a tensor lives on exactly one of them, an operation on tensors of two of them is
+an error, and `copy` is the only way to move data. Each device counts the bytes that it stores now, and its peak.
+DataParallel (chapter 02) runs on them, and offload (chapter 05) copies between the two devices of a Budget.
 """
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,9 +26,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from helpers.devices import on_device
+from helpers.quantities.units import format_bytes
 
 
-class Copy(NamedTuple):
+class DeviceCopy(NamedTuple):
     """One tensor that crossed from device `source` to device `destination`; `what` says what it was for."""
 
     source: int
@@ -43,7 +48,7 @@ class Devices:
         if not devices:
             raise ValueError("Devices got an empty list: give at least one device, such as ['cuda:0', 'cuda:1']")
         self.devices = [torch.device(device) for device in devices]
-        self.copies: list[Copy] = []
+        self.copies: list[DeviceCopy] = []
 
     def __len__(self) -> int:
         return len(self.devices)
@@ -52,7 +57,7 @@ class Devices:
         """The tensor on another device, logged. Nothing happens when it is there already."""
         if source == destination:
             return tensor
-        self.copies.append(Copy(source, destination, tensor.numel() * tensor.element_size(), what))
+        self.copies.append(DeviceCopy(source, destination, tensor.numel() * tensor.element_size(), what))
         return self._move(tensor, destination)
 
     def wait(self, tensor: Tensor) -> None:
@@ -204,3 +209,61 @@ class _Homes(TorchDispatchMode):
 
 def _tensors(tree) -> Iterator[Tensor]:
     return (leaf for leaf in tree_iter(tree) if isinstance(leaf, Tensor) and not leaf.is_meta)  # those have no bytes
+
+
+GPU, HOST = 0, 1
+PATIENCE = 0.2  # seconds; gloo's thread lets go of a message's tensor a moment after wait(), later on a busy machine
+WHAT_HELPS = (
+    "smaller micro-batches with accumulation, chunked_token_loss, recompute_blocks, offload_activations, "
+    "OffloadedOptimizer"
+)
+
+
+class OutOfBudget(torch.OutOfMemoryError):
+    """The pretended device is full. Code that catches torch.OutOfMemoryError catches it, too."""
+
+
+class Budget(VirtualDevices):
+    """Device GPU (0) may hold `num_bytes`; device HOST (1) holds what you like.
+
+        with Budget(8_000_000, model.parameters()) as budget:
+            loss = model(x).sum()              # every new tensor counts, until nothing refers to it any more
+            loss.backward()                    # OutOfBudget, if activations and gradients together are too many
+
+    tensors: what the device holds already. Others that were made outside count from their first use on.
+    What an operation needs inside itself, and the memory of Python, do not count; on a GPU, the first also does.
+    After the error the count is right, the next line works, and nothing that existed has changed; a backward that was
+    cut short has left some gradients behind, as on a GPU: zero them.
+    Raises ValueError for a budget that is not above 0, or below what `tensors` hold; OutOfBudget inside the `with`.
+    """
+
+    def __init__(self, num_bytes: int, tensors: Iterable[Tensor] = ()):
+        if num_bytes < 1:
+            raise ValueError(f"Budget({num_bytes}): expected a number of bytes above 0; 8 MB is 8_000_000")
+        super().__init__(2)
+        self.num_bytes = num_bytes
+        tensors = list(tensors)
+        held = sum({id(storage): storage.nbytes() for storage in (t.untyped_storage() for t in tensors)}.values())
+        if held > num_bytes:
+            raise ValueError(
+                f"Budget({format_bytes(num_bytes)}) is below what the device holds already: {format_bytes(held)} in "
+                f"{len(tensors)} tensors. Give a larger budget, or a smaller model"
+            )
+        self.place(tensors, GPU)
+
+    def _admit(self, num_bytes: int, device: int) -> None:
+        if device != GPU or self._held[GPU] + num_bytes <= self.num_bytes:
+            return
+        gc.collect()  # what only a cycle of references keeps is free for the asking
+        self._forget_freed()
+        give_up = time.monotonic() + PATIENCE
+        while self._held[GPU] + num_bytes > self.num_bytes and time.monotonic() < give_up:
+            time.sleep(0.001)
+            self._forget_freed()
+        held = self._held[GPU]
+        if held + num_bytes > self.num_bytes:
+            raise OutOfBudget(
+                f"tried to allocate {format_bytes(num_bytes)}: the device holds {format_bytes(held)} of its "
+                f"{format_bytes(self.num_bytes)}, so {format_bytes(self.num_bytes - held)} are free. What helps, "
+                f"the cheapest first: {WHAT_HELPS}"
+            )

@@ -1,18 +1,19 @@
-"""Parameters of which a rank holds a shard: gathered whole when a module needs them, freed when it does not.
+"""Provides GatheredUnit: parameters of which each rank stores a shard, gathered for a module's forward, then freed.
 
-A GatheredUnit is the parameters that travel together, a layer's mostly. Legend: N = ranks, n = its elements, padded to
-N s (see flat_shards.py). It holds always a shard (s,); while it is whole also (N s,); in backward a whole gradient.
+A unit is the parameters that travel together, mostly those of one layer; `group_by_unit` finds the units of a model.
+Legend: N = ranks, n = elements of the unit, padded to N s (see flat_shards.py). A rank always stores its shard (s,).
+While the unit is gathered, the rank also stores the full vector (N s,), and during backward full gradients.
 
-Freed means that nothing refers to the whole vector any more. So the graph must not refer to it either: what autograd
-would save of a weight is replaced by a Ticket, and who unpacks a ticket gathers again. If we emptied a storage that is
-still referred to (`storage.resize_(0)`), whatever looks at it would crash or read garbage.
+Freed means that nothing refers to the full vector any more. Therefore the autograd graph must not refer to it either:
+it saves a Ticket instead (freed_weights.py), and unpacking a ticket gathers the unit again. Emptying a storage that is
+still referred to (`storage.resize_(0)`) would let whoever reads it crash or read garbage.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -20,12 +21,75 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from helpers.devices import computing_device
-from helpers.parallel.shared.budget import GPU, HOST
-from helpers.parallel.shared.devices import Devices
-from helpers.parallel.shared.freed import free_weight, freed_weight, show_weight
 from helpers.parallel.shared.placement import Placement, place
+from helpers.parallel.shared.virtual_devices import GPU, HOST, Devices
 from helpers.parallel.zero.flat_shards import FlatShards
-from helpers.parallel.zero.wrapping import Use
+from helpers.parallel.zero.freed_weights import free_weight, freed_weight, show_weight
+
+UnitRule = Callable[[nn.Module], bool] | Iterable[type[nn.Module]] | None
+_LISTS = (nn.ModuleList, nn.ModuleDict)  # never called themselves, so what they hold counts
+
+
+@dataclass
+class ParameterUse:
+    """A parameter, all its names, and where modules keep it: (module, its own name there). Tied ones have several."""
+
+    parameter: nn.Parameter
+    names: list[str] = field(default_factory=list)
+    places: list[tuple[nn.Module, str]] = field(default_factory=list)
+
+
+def blocks_of(module: nn.Module) -> Iterator[nn.Module]:
+    """The elements of the outermost ModuleLists, ModuleDicts and Sequentials: the layers of most models."""
+    for child in module.children():
+        if isinstance(child, _LISTS) or not isinstance(module, (*_LISTS, nn.Sequential)):
+            yield from blocks_of(child)
+        else:
+            yield child
+
+
+def unit_rule(model: nn.Module, wrap: UnitRule) -> Callable[[nn.Module], bool]:
+    """The rule that says of a module whether it is a unit."""
+    if wrap is None:
+        return set(blocks_of(model)).__contains__
+    if callable(wrap) and not isinstance(wrap, type):
+        return wrap
+    classes = (wrap,) if isinstance(wrap, type) else tuple(wrap)
+    return lambda module: isinstance(module, classes)
+
+
+def group_by_unit(model: nn.Module, wrap: UnitRule = None) -> list[tuple[nn.Module, list[ParameterUse]]]:
+    """Every parameter once, with the module at whose forward it is gathered, in the order of `named_parameters`.
+
+    That is the innermost unit around it, or the model itself where there is none or several units share it. Parameters
+    of another dtype, or frozen ones beside trainable ones, stand in an entry of their own.
+    """
+    is_unit = unit_rule(model, wrap)
+    uses: dict[nn.Parameter, ParameterUse] = {}
+    homes: dict[nn.Parameter, set[nn.Module]] = {}
+    for path, module, home in _walk(model, "", model, is_unit):
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                use = uses.setdefault(parameter, ParameterUse(parameter))
+                use.names.append(path + name)
+                use.places.append((module, name))
+                homes.setdefault(parameter, set()).add(home)
+    groups: dict[tuple, list[ParameterUse]] = {}
+    for parameter, use in uses.items():
+        home = homes[parameter].pop() if len(homes[parameter]) == 1 else model
+        groups.setdefault((home, parameter.dtype, parameter.device, parameter.requires_grad), []).append(use)
+    return [(home, same) for (home, *_), same in groups.items()]
+
+
+def _walk(
+    module: nn.Module, path: str, home: nn.Module, is_unit: Callable[[nn.Module], bool]
+) -> Iterator[tuple[str, nn.Module, nn.Module]]:
+    """Every module under every path that leads to it, with the innermost unit around it."""
+    home = module if is_unit(module) else home
+    yield path, module, home
+    for name, child in module._modules.items():
+        if child is not None:
+            yield from _walk(child, f"{path}{name}.", home, is_unit)
 
 
 class GatheredUnit:
@@ -40,7 +104,7 @@ class GatheredUnit:
 
     def __init__(
         self,
-        uses: Sequence[Use],
+        uses: Sequence[ParameterUse],
         group: dist.ProcessGroup,
         values: Callable[[nn.Parameter], Tensor],
         *,
@@ -90,7 +154,7 @@ class GatheredUnit:
         here = Placement.sharded("dp", self.layout.group)
         return [place(piece, here, like=use.parameter) for piece, use in zip(pieces, self.uses, strict=True)]
 
-    def _replace(self, use: Use) -> nn.Parameter:
+    def _replace(self, use: ParameterUse) -> nn.Parameter:
         weight = freed_weight(use.names[0], use.parameter.shape, self._nothing, self.trainable)
         for module, name in use.places:
             module._parameters[name] = weight
@@ -138,12 +202,6 @@ class GatheredUnit:
         work, self.work = self.work, None  # forgotten first: a wait that raised must not be waited for again
         if work is not None:
             work.wait()
-
-    @torch.no_grad()
-    def load(self, tensors: Sequence[Tensor]) -> None:
-        """Overwrite the shard with this rank's part of whole tensors."""
-        for index, whole in enumerate(tensors):
-            self._put(self.shard, index, whole)
 
     def full(self) -> list[Tensor]:
         """All parameters whole, in the shard's dtype, for a checkpoint. Payload: N s elements."""
@@ -220,7 +278,7 @@ class Reduction:
             piece.grad = part if piece.grad is None else piece.grad.add_(part)
 
 
-class Order:
+class GatherOrder:
     """In which order a pass needed its units the last time: what to fetch ahead in this one."""
 
     def __init__(self) -> None:

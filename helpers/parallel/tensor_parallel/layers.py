@@ -1,0 +1,325 @@
+"""Provides the tensor-parallel layers (column-, row- and vocabulary-parallel) and the loss over a vocabulary shard.
+
+Legend: N = ranks; B, T, h = batch, tokens, hidden; k, m = inputs and outputs of a layer; V = vocabulary.
+    column-parallel   y = x [A1 A2]: every rank has all of x and computes some outputs.
+                      Forward sends nothing; backward all-reduces dx, (B, T, k)
+    row-parallel      y = [x1 x2] [B1; B2]: each rank has some inputs, and the partial sums are added.
+                      Forward all-reduces y, (B, T, m); backward sends nothing
+
+Column-parallel layers that read one input form one autograd step, which overlaps communication with compute. Forward
+computes y = x W^T + b for the rank's own outputs. Each rank uses all of x, so in backward
+    dx = sum over ranks and layers of dy W       needs one all-reduce for all layers together
+    dW = dy^T x, db = sum of dy                  are computed while it is in flight
+With sequence parallelism (`dim`) each rank has a shard of x along that dimension. Forward all-gathers it. The gathered x
+is not stored, so backward all-gathers it again while dx is computed, and reduce-scatters dx while dW is computed.
+Storing only the shard is what makes all activations 1/N (Korthikanti et al. 2022, section 4.2.2).
+
+Vocabulary: rank r stores the rows r v to (r + 1) v, with v = ceil(V / N); rows beyond V are zeros. For n = B T tokens,
+gathering the logits would send n V elements, and this loss sends 3 n (Shoeybi et al. 2019, "Megatron-LM", section 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from helpers.parallel.tensor_parallel.conjugate import (
+    all_gather_split,
+    all_reduce_identity,
+    identity_all_reduce,
+    reduce_scatter_all_gather,
+    split_all_gather,
+    start_all_gather,
+    start_all_reduce,
+    start_reduce_scatter,
+)
+from helpers.parallel.tensor_parallel.splits import (
+    Split,
+    even_split,
+    padded_split,
+    shard_parameter,
+    sum_gradient_over_replicas,
+)
+
+
+class _Sharded(nn.Module):
+    """What cut layers share: this rank's part of a Linear, and how it was cut."""
+
+    def __init__(self, linear: nn.Linear, group, cuts: Mapping[str, Split], sequence_dim: int | None):
+        super().__init__()
+        self.group, self.splits, self.sequence_dim = group, cuts, sequence_dim
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        for name in ("weight", "bias"):
+            whole = getattr(linear, name)
+            is_cut = name in cuts and whole is not None
+            setattr(self, name, shard_parameter(whole, cuts[name], group) if is_cut else whole)
+        self.train(linear.training)
+
+    @classmethod
+    def from_linear(cls, linear: nn.Linear, group: dist.ProcessGroup | None = None, *args, **how) -> _Sharded:
+        """This rank's part of `linear`, which must be the same on every rank."""
+        return cls(linear, group, *args, **how)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, weight here: {tuple(self.weight.shape)}"
+
+
+class ColumnParallelLinear(_Sharded):
+    """x (..., k), the same on every rank, to this rank's outputs (..., m / N).
+
+    Forward: nothing; with `gather_output` all-gather to (..., m). Backward: all-reduce of dx, (..., k), while dW is
+    computed. With `sequence_dim` x is this rank's part along that dimension: forward all-gather, backward all-gather
+    and reduce-scatter. cut: None for equal parts; of one with copies, backward all-reduces the copies' gradients.
+    Outputs in a cut's padding are -inf. Raises ValueError where the ranks cannot share the outputs equally.
+    """
+
+    overlap = True  # False: wait for each message at once
+
+    def __init__(self, linear, group=None, gather_output: bool = False, sequence_dim=None, cut: Split | None = None):
+        cut = cut or even_split(linear.out_features, dist.get_world_size(group), what="ColumnParallelLinear")
+        super().__init__(linear, group, {"weight": cut, "bias": cut}, sequence_dim)
+        self.gather_output = gather_output
+        SharedInput([self])
+
+    def weight_and_bias(self) -> tuple[Tensor, Tensor | None]:
+        return tuple(
+            sum_gradient_over_replicas(part, self.splits["weight"], self.group) for part in (self.weight, self.bias)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, cut = self.shared(self, x), self.splits["weight"]  # (..., m / N)
+        padding = cut.length - cut.owned(dist.get_rank(self.group))
+        if padding:
+            y = F.pad(y[..., : cut.length - padding], (0, padding), value=-torch.inf)
+        if not self.gather_output:
+            return y
+        parts = all_gather_split(y, self.group, dim=-1).chunk(dist.get_world_size(self.group), -1)
+        return replace(cut, dim=y.dim() - 1).join(parts)  # (..., m)
+
+
+class RowParallelLinear(_Sharded):
+    """This rank's inputs (..., k / N) to the whole result (..., m), the same on every rank.
+
+    Forward: all-reduce of (..., m); then the bias, once. Backward: nothing. With `sequence_dim` forward reduce-scatter,
+    backward all-gather, and all-reduce of the bias's gradient. input_is_parallel=False takes a whole x, of which each
+    rank uses its part: backward all-gather of dx. Raises ValueError where the ranks cannot share the inputs equally.
+    """
+
+    def __init__(self, linear, group=None, input_is_parallel: bool = True, sequence_dim=None, cut: Split | None = None):
+        cut = cut or even_split(linear.in_features, dist.get_world_size(group), dim=1, what="RowParallelLinear")
+        super().__init__(linear, group, {"weight": cut}, sequence_dim)
+        self.input_is_parallel = input_is_parallel
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.input_is_parallel:
+            x = split_all_gather(x, self.group, dim=-1)  # (..., k / N)
+        partial_sums, bias = F.linear(x, self.weight), self.bias  # (..., m)
+        if self.sequence_dim is None:
+            y = all_reduce_identity(partial_sums, self.group)  # (..., m)
+        else:
+            y = reduce_scatter_all_gather(partial_sums, self.group, self.sequence_dim)  # (B, T / N, m)
+            bias = None if bias is None else identity_all_reduce(bias, self.group)  # it met only these tokens
+        return y if bias is None else y + bias
+
+
+class SharedInput:
+    """Layers that read one input, such as query, key and value: the first call does the work of all.
+
+    Called by each layer in its own forward. So three layers cost one message a pass, and a model calls them one by one
+    as before. layers: modules with weight_and_bias(), group, sequence_dim and overlap; they get this as `shared`.
+    """
+
+    def __init__(self, layers: Sequence):
+        self.layers, self.x, self.waiting = list(layers), None, {}
+        for layer in self.layers:
+            layer.shared = self
+
+    def __call__(self, layer, x: Tensor) -> Tensor:
+        if x is not self.x or layer not in self.waiting:
+            weights, biases = zip(*(each.weight_and_bias() for each in self.layers), strict=True)
+            outputs = column_linears(x, weights, biases, layer.group, layer.sequence_dim, layer.overlap)
+            self.x, self.waiting = x, dict(zip(self.layers, outputs, strict=True))
+        y = self.waiting.pop(layer)
+        if not self.waiting:
+            self.x = None  # nothing is kept beyond the last of them
+        return y
+
+
+def column_linears(
+    x: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor | None],
+    group: dist.ProcessGroup | None,
+    dim: int | None = None,
+    overlap: bool = True,
+) -> tuple[Tensor, ...]:
+    """x (..., k) through each weight (m / N, k) and bias (m / N) or None: a tuple of (..., m / N).
+
+    dim: the dimension along which every rank holds a part of x; None: every rank holds all of it.
+    overlap=False waits for each message at once, to show what the waiting costs.
+    """
+    if dist.get_world_size(group) == 1:
+        return tuple(F.linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True))
+    return _ColumnLinears.apply(x, group, dim, overlap, len(weights), *weights, *biases)
+
+
+class _ColumnLinears(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, group, dim: int | None, overlap: bool, count: int, *parameters):
+        weights, biases = parameters[:count], parameters[count:]
+        ctx.group, ctx.dim, ctx.overlap = group, dim, overlap
+        ctx.save_for_backward(x, *weights)  # x as it came: with sequence shards only the part
+        whole = x if dim is None else start_all_gather(x, group, dim)()  # (B, T, k)
+        return tuple(F.linear(whole, weight, bias) for weight, bias in zip(weights, biases, strict=True))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *gradients):
+        x, *weights = ctx.saved_tensors
+        x_needs, parameters_need = ctx.needs_input_grad[0], ctx.needs_input_grad[5:]
+        flat = [gradient.flatten(0, -2) for gradient in gradients]  # (B T, m / N)
+        whole = _start_whole(ctx, x) if any(parameters_need[: len(weights)]) else None
+        grad_x = _start_grad_x(ctx, flat, weights, gradients[0].shape[:-1]) if x_needs else None
+        rows = whole().flatten(0, -2) if whole else None  # (B T, k)
+        needs = zip(flat, parameters_need, strict=False)
+        grad_weights = [dy.t() @ rows.to(dy.dtype) if need else None for dy, need in needs]  # (m / N, k)
+        needs = zip(flat, parameters_need[len(weights) :], strict=True)
+        grad_biases = [dy.sum(0) if need else None for dy, need in needs]  # (m / N,)
+        return grad_x() if grad_x else None, None, None, None, None, *grad_weights, *grad_biases
+
+
+def _start_whole(ctx, x: Tensor):
+    """The whole input, again."""
+    if ctx.dim is None:
+        return lambda: x
+    return _maybe_wait(ctx, start_all_gather(x, ctx.group, ctx.dim))
+
+
+def _start_grad_x(ctx, flat: Sequence[Tensor], weights: Sequence[Tensor], shape: torch.Size):
+    """This rank's share of dx, on its way to be added to the others'."""
+    grad = flat[0] @ weights[0].to(flat[0].dtype)  # (B T, k)
+    for dy, weight in zip(flat[1:], weights[1:], strict=True):
+        grad.addmm_(dy, weight.to(dy.dtype))
+    grad = grad.view(*shape, -1)  # (B, T, k)
+    if ctx.dim is None:
+        return _maybe_wait(ctx, start_all_reduce(grad, ctx.group, own=True))
+    return _maybe_wait(ctx, start_reduce_scatter(grad, ctx.group, ctx.dim))
+
+
+def _maybe_wait(ctx, started):
+    if ctx.overlap:
+        return started
+    result = started()
+    return lambda: result
+
+
+class VocabParallelEmbedding(nn.Module):
+    """An embedding of which each rank holds v rows: token ids (B, T), the same on every rank, to (B, T, h).
+
+    Forward: all-reduce of (B, T, h), where each token's row comes from one rank and zeros from the others. Backward:
+    nothing. With `sequence_dim` (the tokens': 1) every rank keeps its part of the tokens: forward reduce-scatter,
+    backward all-gather. Raises ValueError for an id outside the vocabulary.
+    """
+
+    def __init__(self, embedding: nn.Embedding, group=None, sequence_dim: int | None = None):
+        super().__init__()
+        if embedding.padding_idx is not None or embedding.max_norm is not None or embedding.sparse:
+            raise ValueError(
+                "VocabParallelEmbedding cuts a plain nn.Embedding: leave out padding_idx, max_norm and sparse"
+            )
+        self.group, self.sequence_dim = group, sequence_dim
+        self.num_embeddings, self.embedding_dim = embedding.num_embeddings, embedding.embedding_dim
+        self.splits = {"weight": padded_split(embedding.num_embeddings, dist.get_world_size(group))}
+        self.weight = shard_parameter(embedding.weight, self.splits["weight"], group)  # (v, h)
+        self.train(embedding.training)
+
+    @classmethod
+    def from_embedding(cls, embedding: nn.Embedding, group=None, **how) -> VocabParallelEmbedding:
+        """This rank's rows of `embedding`, which must be the same on every rank."""
+        return cls(embedding, group, **how)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        _check_ids(tokens, self.num_embeddings, "VocabParallelEmbedding")
+        own = tokens - dist.get_rank(self.group) * self.weight.shape[0]  # (B, T)
+        elsewhere = (own < 0) | (own >= self.weight.shape[0])
+        rows = F.embedding(own.masked_fill(elsewhere, 0), self.weight)  # (B, T, h)
+        rows = rows.masked_fill(elsewhere.unsqueeze(-1), 0.0)
+        if self.sequence_dim is None:
+            return all_reduce_identity(rows, self.group)  # (B, T, h)
+        return reduce_scatter_all_gather(rows, self.group, self.sequence_dim)  # (B, T / N, h)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_embeddings}, {self.embedding_dim}, rows here: {self.weight.shape[0]}"
+
+
+def vocab_parallel_cross_entropy(
+    logits: Tensor, targets: Tensor, group: dist.ProcessGroup | None = None, reduction: str = "mean"
+) -> Tensor:
+    """Cross entropy in nats of logits (..., v), this rank's part of the vocabulary; targets (...) int64 on every rank.
+
+    The mean over targets that are not -100, or reduction="sum". Forward: all-reduce (max) of a number a token, then
+    all-reduce of two: the sum of exponentials and the target's logit. Backward: nothing. Every rank gets the loss of
+    the whole. Logits in 16 bits are counted in float32. Padding in the vocabulary must be -inf.
+    Raises ValueError where the shapes do not fit or a target lies outside the vocabulary.
+    """
+    if logits.shape[:-1] != targets.shape or reduction not in ("mean", "sum"):
+        raise ValueError(
+            f"vocab_parallel_cross_entropy got logits {tuple(logits.shape)}, targets {tuple(targets.shape)} and "
+            f"reduction={reduction!r}: targets must have the logits' shape without the last dimension, "
+            "and reduction is 'mean' or 'sum'"
+        )
+    size = logits.shape[-1] * dist.get_world_size(group)
+    _check_ids(targets[targets != -100], size, "vocab_parallel_cross_entropy")
+    total = _CrossEntropy.apply(logits.flatten(0, -2), targets.flatten(), group)
+    return total / (targets != -100).sum() if reduction == "mean" else total
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """Logits (n, v) and targets (n) to the sum of the losses: log(sum of exp(logit - max)) - (target's logit - max)."""
+
+    @staticmethod
+    def forward(ctx, logits: Tensor, targets: Tensor, group):
+        wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+        largest = wide.max(-1, keepdim=True).values  # (n, 1)
+        _sum_over_ranks(largest, group, dist.ReduceOp.MAX)
+        shifted = wide - largest  # (n, v)
+        own = targets - dist.get_rank(group) * logits.shape[-1]  # (n,)
+        here = (own >= 0) & (own < logits.shape[-1]) & (targets != -100)
+        own = own.masked_fill(~here, 0).unsqueeze(-1)  # (n, 1)
+        target_logit = shifted.gather(-1, own).squeeze(-1).masked_fill(~here, 0.0)
+        exponentials = shifted.exp_()
+        sums = torch.stack([exponentials.sum(-1), target_logit])  # (2, n)
+        _sum_over_ranks(sums, group, dist.ReduceOp.SUM)
+        counts = targets != -100
+        ctx.save_for_backward(exponentials, sums[0], own, here, counts)
+        ctx.dtype = logits.dtype
+        return (sums[0].log() - sums[1]).masked_fill(~counts, 0.0).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor):
+        exponentials, total, own, here, counts = ctx.saved_tensors
+        weight = grad * counts  # (n,): softmax - 1 at the target, 0 where nothing counts
+        gradient = exponentials * (weight / total).unsqueeze(-1)  # (n, v)
+        gradient.scatter_add_(-1, own, -(weight * here).unsqueeze(-1))
+        return gradient.to(ctx.dtype), None, None
+
+
+def _sum_over_ranks(tensor: Tensor, group, op) -> None:
+    if dist.get_world_size(group) > 1:
+        dist.all_reduce(tensor, op=op, group=group)
+
+
+def _check_ids(ids: Tensor, size: int, who: str) -> None:
+    """An id that no rank holds would count as zeros, in silence."""
+    if ids.numel() and not (0 <= ids.min() and ids.max() < size):
+        raise ValueError(
+            f"{who} got ids from {ids.min().item()} to {ids.max().item()}, but the vocabulary has {size} entries, "
+            "counted from 0"
+        )
