@@ -32,20 +32,16 @@ votes                 how a class guessed, out of the folder GUESS_BOX
 
 from helpers.widgets.clock import Clock
 from helpers.widgets.collective_explorer import CollectiveExplorer
-from helpers.widgets.data_parallel_explorer import DataParallelExplorer
-from helpers.widgets.drill_view import DrillView
+from helpers.widgets.data_parallel_explorer import DataParallelExplorer, OverlapExplorer
 from helpers.widgets.fault_explorer import FaultExplorer
-from helpers.widgets.guess_pictures import my_calibration, my_guesses
+from helpers.widgets.guess_results import my_calibration, my_guesses, votes
 from helpers.widgets.guess_view import guess
-from helpers.widgets.guess_votes import votes
-from helpers.widgets.map_view import CourseMap, course_map
 from helpers.widgets.memory_explorer import MemoryExplorer
 from helpers.widgets.mesh_explorer import MeshExplorer
-from helpers.widgets.mock_view import MockView
-from helpers.widgets.overlap_explorer import OverlapExplorer
+from helpers.widgets.mock_view import DrillView, MockView
 from helpers.widgets.pipeline_explorer import PipelineExplorer
 from helpers.widgets.precision_explorer import PrecisionExplorer
-from helpers.widgets.progress_view import ProgressView
+from helpers.widgets.progress_view import CourseMap, ProgressView, course_map
 from helpers.widgets.quiz_view import QuizView
 from helpers.widgets.reveal_view import reveal
 from helpers.widgets.round_view import RoundView

@@ -1,4 +1,7 @@
-"""The dials of chapter 01: a collective, its algorithm, ranks, size and link; step through it, see who holds what."""
+"""Provides CollectiveExplorer, which walks through the steps of any collective and says what each step costs.
+
+Dials choose collective, algorithm, ranks, buffer size and link. Chapter 01 and its lab use it.
+"""
 
 from __future__ import annotations
 
@@ -12,33 +15,33 @@ from helpers.quantities import costs
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import LINKS
 from helpers.widgets.dials import choice, dial
-from helpers.widgets.explorer import Rows, with_sentence
-from helpers.widgets.stepper import SteppedExplorer
+from helpers.widgets.explorer import Rows, SteppedExplorer, with_sentence
 
 SIZES = tuple(digit * 10**power for power in range(3, 10) for digit in (1, 2, 4)) + (10**10,)
-say = book("collective")
-ONE, ALL = "one", "all"
+words = book("collective")
+ONE, ALL = "one", "all"  # what the dial `view` shows: one step, or all of them
 
 
 class CollectiveExplorer(SteppedExplorer):
     """A collective step by step, with what it costs. Without a front end: `.ranks.value = 8`, `.step.value = 3`.
 
-    Dials: collective, algorithm (what `predict.messages` has a schedule for), ranks (2 to 8), size (bytes of the whole
-    buffer), link (a name of `specs.LINKS`), view (ONE or ALL). ValueError when a dial would start at an unknown value.
+    Dials: collective, algorithm (one that `predict.traffic.algorithms` has a schedule for), ranks (2 to 8), size
+    (bytes of the whole buffer), link (a name of `specs.LINKS`), view (ONE or ALL).
+    Raises ValueError for an unknown starting value.
     """
 
     TEXT = "[widget] CollectiveExplorer: a collective step by step, with dials for algorithm, ranks, size and link"
 
     def __init__(self, collective: str = "all_reduce", *, algorithm: str | None = None, ranks: int = 4) -> None:
         known = algorithms(collective)
-        self.collective = choice(_named(COLLECTIVES), collective, say("collective"))
-        self.algorithm = choice(_named(known), algorithm or known[0], say("algorithm"))
-        self.ranks = dial(range(2, 9), ranks, say("ranks"))
+        self.collective = choice(_named(COLLECTIVES), collective, words("collective"))
+        self.algorithm = choice(_named(known), algorithm or known[0], words("algorithm"))
+        self.ranks = dial(range(2, 9), ranks, words("ranks"))
         sizes = [(format_bytes(size), size) for size in SIZES]
-        self.size = dial(sizes, 40_000_000, say("size"), tooltip=say("buffer"))
-        self.link = dial(tuple(LINKS), "10 Gb/s", say("link"), tooltip=say("between"))
-        views = [(say(view), view) for view in (ONE, ALL)]
-        self.view = ipywidgets.ToggleButtons(options=views, tooltips=(say("with"), say("beside")))
+        self.size = dial(sizes, 40_000_000, words("size"), tooltip=words("buffer"))
+        self.link = dial(tuple(LINKS), "10 Gb/s", words("link"), tooltip=words("between"))
+        views = [(words(view), view) for view in (ONE, ALL)]
+        self.view = ipywidgets.ToggleButtons(options=views, tooltips=(words("with"), words("beside")))
         self.view.style.button_width = "84px"
         self.collective.observe(self._offer_algorithms, names="value")
         self.view.observe(self._draw, names="value")
@@ -47,7 +50,7 @@ class CollectiveExplorer(SteppedExplorer):
 
     @property
     def plan(self) -> CollectiveSchedule:
-        """The messages of the dials as they stand."""
+        """The messages for the dials' values."""
         return schedule(self.collective.value, self.ranks.value, self.algorithm.value)
 
     @property
@@ -56,41 +59,41 @@ class CollectiveExplorer(SteppedExplorer):
 
     @property
     def scene(self) -> Scene:
-        """One step with its messages, or all of them."""
+        """One step with its messages, or all steps."""
         if self.view.value == ALL:
             return self.overview
         plan, step = self.plan, self.step.value
         states = list(plan.replay())
-        title = say("title", name=self._name, step=step, num_steps=plan.num_steps)
+        title = words("title", name=self._name, step=step, num_steps=plan.num_steps)
         return collective_step_scene(states[step - 1], states[step], plan.step(step - 1), title=title, step=step)
 
     @property
     def overview(self) -> Scene:
-        """All steps, one grid each."""
+        """All steps, one grid per step."""
         plan = self.plan
-        return collective_scene(list(plan.replay()), say("overview", name=self._name, num_steps=plan.num_steps))
+        return collective_scene(list(plan.replay()), words("overview", name=self._name, num_steps=plan.num_steps))
 
     @property
     def saved(self) -> Scene:
-        """A saved notebook cannot be stepped through, so it keeps all steps."""
-        return with_sentence(self.overview, self._whole)
+        """All steps, because nobody can step through a saved notebook."""
+        return with_sentence(self.overview, self._sentence_of_all)
 
     @property
     def sentence(self) -> str:
-        """What happens in this step and what it took so far; of all steps, what they take together."""
-        return self._whole if self.view.value == ALL else self._so_far
+        """What happens in this step and what was sent so far; in the view of all steps, what they send together."""
+        return self._sentence_of_all if self.view.value == ALL else self._sentence_of_step
 
     @property
     def rows(self) -> Rows:
-        """What each rank has sent, received and completed, up to the step that is shown."""
+        """What each rank has sent, received and completed by the end of the displayed step."""
         plan, size, step = self.plan, self.size.value, self._shown_step
         complete = plan.complete_chunks(list(plan.replay())[step])
         return [
             {
                 "rank": str(rank),
-                say("column.sent"): format_bytes(plan.sent_bytes(rank, size, step)),
-                say("column.received"): format_bytes(plan.received_bytes(rank, size, step)),
-                say("column.complete"): say("of", part=complete[rank], whole=plan.num_chunks),
+                words("column.sent"): format_bytes(plan.sent_bytes(rank, size, step)),
+                words("column.received"): format_bytes(plan.received_bytes(rank, size, step)),
+                words("column.complete"): words("of", part=complete[rank], whole=plan.num_chunks),
             }
             for rank in range(plan.world_size)
         ]
@@ -102,35 +105,36 @@ class CollectiveExplorer(SteppedExplorer):
     @property
     def _name(self) -> str:
         collective = _word(self.collective.value).capitalize()
-        return say("name", collective=collective, ranks=self.ranks.value, algorithm=_word(self.algorithm.value))
+        return words("name", collective=collective, ranks=self.ranks.value, algorithm=_word(self.algorithm.value))
 
     @property
-    def _so_far(self) -> str:
+    def _sentence_of_step(self) -> str:
         plan, size, link, step = self.plan, self.size.value, LINKS[self.link.value], self.step.value
-        now, end = ([plan.sent_bytes(rank, size, k) for rank in range(plan.world_size)] for k in (step, None))
-        took, takes = (format_seconds(plan.seconds(size, link, k)) for k in (step, None))
-        whose = say("a_rank" if len(set(now)) == len(set(end)) == 1 else "busiest")
-        sent = {"most": _of(max(now), max(end)), "whose": whose, "all": _of(sum(now), sum(end))}
-        done = {"step": step, "num_steps": plan.num_steps, "deeds": deeds(plan, step, size)}
-        return say("so_far", **done, **sent, took=took, takes=takes)
+        # Until this step, and until the end (None): bytes sent by each rank, and seconds.
+        now, end = ([plan.sent_bytes(rank, size, until) for rank in range(plan.world_size)] for until in (step, None))
+        took, takes = (format_seconds(plan.seconds(size, link, until)) for until in (step, None))
+        whose = words("a_rank" if len(set(now)) == len(set(end)) == 1 else "busiest")
+        sent = {"most": _share(max(now), max(end)), "whose": whose, "all": _share(sum(now), sum(end))}
+        done = {"step": step, "num_steps": plan.num_steps, "deeds": messages_text(plan, step, size)}
+        return words("so_far", **done, **sent, took=took, takes=takes)
 
     @property
-    def _whole(self) -> str:
-        what = (self.collective.value, self.size.value, self.ranks.value)
-        link, by = LINKS[self.link.value], self.algorithm.value
-        several = len(self.algorithm.options) > 1
-        return say(
+    def _sentence_of_all(self) -> str:
+        call = (self.collective.value, self.size.value, self.ranks.value)
+        link, algorithm = LINKS[self.link.value], self.algorithm.value
+        has_choice = len(self.algorithm.options) > 1
+        return words(
             "whole",
-            size=format_bytes(what[1]),
-            sends=format_bytes(costs.sent_bytes(*what, by)),
-            all=format_bytes(costs.total_bytes(*what, by)),
-            seconds=format_seconds(costs.seconds(*what, link, by)),
-            waits=format_seconds(costs.rounds(what[0], what[2], by) * link.latency),
-            fastest=say("fastest", algorithm=_word(costs.fastest(*what, link))) if several else "",
+            size=format_bytes(self.size.value),
+            sends=format_bytes(costs.sent_bytes(*call, algorithm)),
+            all=format_bytes(costs.total_bytes(*call, algorithm)),
+            seconds=format_seconds(costs.seconds(*call, link, algorithm)),
+            waits=format_seconds(costs.rounds(self.collective.value, self.ranks.value, algorithm) * link.latency),
+            fastest=words("fastest", algorithm=_word(costs.fastest(*call, link))) if has_choice else "",
         )
 
     def _offer_algorithms(self, change: object) -> None:
-        """The algorithm stays where the new collective knows it."""
+        """Offer the algorithms of the new collective; keep the current one where it is among them."""
         known = algorithms(self.collective.value)
         keep = self.algorithm.value if self.algorithm.value in known else known[0]
         self.algorithm.options = _named(known)
@@ -145,31 +149,31 @@ def _named(names: tuple[str, ...]) -> list[tuple[str, str]]:
     return [(_word(name), name) for name in names]
 
 
-def _of(part: float, whole: float) -> str:
-    return say("of", part=format_bytes(part), whole=format_bytes(whole))
+def _share(part: float, whole: float) -> str:
+    return words("of", part=format_bytes(part), whole=format_bytes(whole))
 
 
-def deeds(plan: CollectiveSchedule, step: int, size: float) -> str:
-    """What the messages of a step do, in words; steps count from 1, size in bytes."""
+def messages_text(plan: CollectiveSchedule, step: int, size: float) -> str:
+    """A sentence on what the messages of a step do. Steps count from 1; size is in bytes."""
     first, *others = messages = plan.step(step - 1)
-    what, deed = _what(first, plan, size), "add" if first.adds else "copy"
+    what, action = _payload(first, plan, size), "add" if first.adds else "copy"
     if len(messages) > 2:
-        who = say("each") if len(messages) == plan.world_size else say("each_of", count=len(messages))
-        return say(f"many_{deed}", who=who, what=what, to=_to(messages, plan))
+        who = words("each") if len(messages) == plan.world_size else words("each_of", count=len(messages))
+        return words(f"many_{action}", who=who, what=what, to=_direction(messages, plan))
     ends = {"a": first.sender, "b": first.receiver}
-    for other in others:
-        return say(f"two_{deed}", what=what, **ends, c=other.sender, d=other.receiver)
-    return say(f"one_{deed}", what=what, **ends)
+    if others:
+        return words(f"two_{action}", what=what, **ends, c=others[0].sender, d=others[0].receiver)
+    return words(f"one_{action}", what=what, **ends)
 
 
-def _what(message: ChunkMessage, plan: CollectiveSchedule, size: float) -> str:
+def _payload(message: ChunkMessage, plan: CollectiveSchedule, size: float) -> str:
     count = message.last - message.first
     num_bytes = format_bytes(size * count / plan.num_chunks)
-    return say("what_whole" if count == plan.num_chunks else "what", count=count, size=num_bytes)
+    return words("what_whole" if count == plan.num_chunks else "what", count=count, size=num_bytes)
 
 
-def _to(messages: tuple[ChunkMessage, ...], plan: CollectiveSchedule) -> str:
+def _direction(messages: tuple[ChunkMessage, ...], plan: CollectiveSchedule) -> str:
     if plan.algorithm == "ring":
-        return say("right")
+        return words("right")
     distances = {abs(m.receiver - m.sender) for m in messages}
-    return say("away", distance=distances.pop()) if len(distances) == 1 else say("partner")
+    return words("away", distance=distances.pop()) if len(distances) == 1 else words("partner")

@@ -1,7 +1,12 @@
-"""The dials of the memory chapter: a model, a way to spread it, a GPU, and where the bytes of each rank go."""
+"""Provides MemoryExplorer: dials for a model, a plan and a GPU, and a picture of where the bytes of each rank go.
+
+The dials can start from EXAMPLES. Measured bytes can be shown below the predicted ones; `comparison_text` and
+`comparison_rows` then say by how much they differ. Chapter 05 uses it.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -13,19 +18,123 @@ from helpers.draw.scene import Scene
 from helpers.learner.words import book
 from helpers.predict.advice.fit import Fit, fit
 from helpers.predict.memory import memory, rank_kinds
-from helpers.quantities.units import format_bytes
+from helpers.quantities.units import format_bytes, format_ratio
 from helpers.records import MEMORY_KINDS, MemoryBreakdown
 from helpers.specs import GPUS, PRESETS, ModelSpec, Plan
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Explorer, Rows
-from helpers.widgets.memory_examples import EXAMPLES, FREE, NAMES
-from helpers.widgets.overlay import overlay_rows, overlay_words, rank_of
 
-say = book("memory")
+FREE = "free"  # stands for the model whose shape is in the number boxes
+MODEL_NAMES = {
+    "gpt2": "GPT-2",
+    "gpt2-medium": "GPT-2 medium",
+    "gpt2-large": "GPT-2 large",
+    "gpt2-xl": "GPT-2 XL",
+    "gpt3-175b": "GPT-3 175B",
+    "llama2-7b": "Llama-2 7B",
+    "llama2-13b": "Llama-2 13B",
+    "llama2-70b": "Llama-2 70B",
+    "mistral-7b": "Mistral 7B",
+    "llama3-8b": "Llama-3 8B",
+    "llama3-70b": "Llama-3 70B",
+    "llama3-405b": "Llama-3 405B",
+}
+# Name -> (model, GPU, plan), settings that people have really run or tried. The last one is table 4 of The Llama 3 Herd
+# of Models with 8,192 tokens, except that its schedule is interleaved while this one is plain 1F1B.
+EXAMPLES = {
+    "GPT-2 on one V100": ("gpt2", "V100", Plan(precision="fp32", micro_batch=8, attention="materialized")),
+    "Llama-3 8B, Adam, one H100": ("llama3-8b", "H100", Plan()),
+    "Llama-3 8B, ZeRO-3 on 8 H100": ("llama3-8b", "H100", Plan(dp=8, zero=3)),
+    "Llama-3 70B, plain DP on 64 H100": ("llama3-70b", "H100", Plan(dp=64)),
+    "Llama-3 70B, TP 8 and PP 4 on 64 H100": (
+        "llama3-70b", "H100", Plan(dp=2, tp=8, pp=4, num_microbatches=32, zero=1, sequence_parallel=True)
+    ),
+    "GPT-3 175B, TP 8 and PP 8 on A100": (
+        "gpt3-175b", "A100", Plan(tp=8, pp=8, num_microbatches=64, attention="materialized")
+    ),
+    "Llama-3 405B on 16,384 H100": (
+        "llama3-405b", "H100", Plan(dp=128, tp=8, pp=16, num_microbatches=16, zero=2, sequence_parallel=True)
+    ),
+}  # fmt: skip
+
+
+words = book("memory")
+Breakdowns = Mapping[str, MemoryBreakdown]
+_RANK = re.compile(r"\brank (\d+)\b")
+
+
+def rank_of(name: str) -> int | None:
+    """The rank in the name of a measured bar, such as 3 in "rank 3, at the peak"; None where it has none."""
+    match = _RANK.search(name)
+    return int(match[1]) if match else None
+
+
+def difference_text(predicted: MemoryBreakdown, measured: MemoryBreakdown) -> str:
+    """How two breakdowns differ, kind by kind: "parameters and gradients equal to the byte; …; in all …"."""
+    kinds = [kind for kind in MEMORY_KINDS if getattr(predicted, kind) or getattr(measured, kind)]
+    equal = [kind for kind in kinds if getattr(predicted, kind) == getattr(measured, kind)]
+    if equal == kinds:
+        return words("equal" if kinds else "no_bytes")
+    absent = [kind for kind in kinds if kind not in equal and not getattr(measured, kind)]
+    same = [words("same", kinds=list(map(kind_word, equal)))] if equal else []
+    different = [_difference(kind, predicted, measured) for kind in kinds if kind not in (*equal, *absent)]
+    missing = [_missing(absent, predicted)] if absent else []
+    in_all = words("in_all", ratio=_ratio(predicted.total, measured.total))
+    return words("list", parts=[*same, *different, *missing, in_all])
+
+
+def _missing(kinds: list[str], predicted: MemoryBreakdown) -> str:
+    size = format_bytes(sum(getattr(predicted, kind) for kind in kinds))
+    return words("absent", kinds=list(map(kind_word, kinds)), size=size)
+
+
+def _difference(kind: str, predicted: MemoryBreakdown, measured: MemoryBreakdown) -> str:
+    before, after = getattr(predicted, kind), getattr(measured, kind)
+    if not before:
+        return words("unpredicted", kind=kind_word(kind), size=format_bytes(after))
+    return words("differs", kind=kind_word(kind), ratio=_ratio(before, after))
+
+
+def _ratio(before: float, after: float) -> str:
+    """The ratio with two decimals; where that would be 1.00 although the sizes differ, their difference in bytes."""
+    if not before or format_ratio(after / before) != "1.00":
+        ratio = format_ratio(after / before) if before else "–"
+        return words("ratio", ratio=ratio, after=format_bytes(after), before=format_bytes(before))
+    if after == before:
+        return words("equal")
+    return words("more_than" if after > before else "less_than", size=format_bytes(abs(after - before)))
+
+
+def comparison_text(predicted: Breakdowns, measured: Breakdowns) -> str:
+    """One sentence per difference, which names all bars that differ in this way. Both arguments have the same keys."""
+    sentences: dict[str, list[str]] = {}
+    for name, breakdown in measured.items():
+        sentences.setdefault(difference_text(predicted[name], breakdown), []).append(_with_instant(name, breakdown))
+    return words("between").join(words("said", names=names, words=sentence) for sentence, names in sentences.items())
+
+
+def _with_instant(name: str, breakdown: MemoryBreakdown) -> str:
+    return f"{name} ({breakdown.instant})" if breakdown.instant and breakdown.instant not in name else name
+
+
+def comparison_rows(predicted: Breakdowns, measured: Breakdowns, kinds: list[str]) -> list[dict[str, str]]:
+    """The rows "measured / predicted" of the explorer's table, with one ratio per kind."""
+    columns = (*kinds, "total")
+    return [
+        {words("ranks"): words("over_predicted", name=name)}
+        | {kind_word(kind): _plain_ratio(getattr(predicted[name], kind), getattr(one, kind)) for kind in columns}
+        for name, one in measured.items()
+    ]
+
+
+def _plain_ratio(before: float, after: float) -> str:
+    return format_ratio(after / before if before else None)
+
+
 _POWERS = [2**n for n in range(15)]
-_BOXES = ("num_layers", "hidden", "num_heads", "vocab")  # what the number boxes say, in their order
-_SMALL = 0.02  # of a GPU's memory: bars below it would be slivers beside the line of its capacity
-_COLUMN, _LABEL, _BOX = 262, 100, 190  # pixels
+_BOXES = ("num_layers", "hidden", "num_heads", "vocab")  # fields of ModelSpec, in the order of the number boxes
+_SMALL = 0.02  # fraction of a GPU's memory: shorter bars would be slivers beside the line of its capacity
+_COLUMN, _LABEL, _BOX = 262, 100, 190  # widths in pixels
 _PLAN_DIALS = ("dp", "tp", "pp", "cp", "zero", "micro_batch", "num_microbatches", "sequence_parallel", "recompute")
 _PLAN_DIALS += ("attention", "precision", "optimizer")
 
@@ -35,11 +144,11 @@ class MemoryExplorer(Explorer):
 
     model: a key of PRESETS, "free" for the number boxes layers, hidden, heads and vocabulary, or the ModelSpec of a
     GPT. gpu: a key of GPUS. plan: where the dials start. measured: name -> MemoryBreakdown of that model and plan; its
-    bars stand below the predicted ones, and words say how far apart they are. `lay_over` adds what another plan
-    measured: the dials show it when they come there. A name such as "rank 3, at the peak" says whose prediction counts.
-    hints: False leaves the smallest change that would make it fit to the learner and to the button.
+    bars are drawn below the predicted ones, and a sentence says by how much they differ. `lay_over` adds measurements
+    of another plan, which are drawn while the dials have that plan. A bar named "rank 3, at the peak" is compared
+    with the prediction for rank 3. hints: False does not display the smallest change that would make the model fit.
     Dials: each field of Plan by its name (dp, tp, zero, …), `model`, `gpu`, `seq`, and `example`, which sets all of
-    them. The button `make_it_fit` takes the offered change.
+    them. The button `make_it_fit` applies that change.
     """
 
     TEXT = "[widget] MemoryExplorer: the memory of each rank, with dials for model, GPU, plan, batch and precision"
@@ -55,14 +164,14 @@ class MemoryExplorer(Explorer):
     ) -> None:
         self._hints = hints
         self._measured: dict[tuple[ModelSpec, Plan], dict[str, MemoryBreakdown]] = {}
-        self._is_setting = False
+        self._is_paused = False
         self._make_dials(FREE if isinstance(model, ModelSpec) else model, gpu)
         look = {"layout": _width(_BOX), "style": _label_width(76)}
         self.boxes = tuple(
-            ipywidgets.IntText(value=value, description=say(f"dial.{name}"), **look)
+            ipywidgets.IntText(value=value, description=words(f"dial.{name}"), **look)
             for name, value in {"layers": 24, "hidden": 2048, "heads": 16, "vocabulary": 50_257}.items()
         )
-        self.make_it_fit = ipywidgets.Button(description=say("dial.make_it_fit"), tooltip=say("dial.set"))
+        self.make_it_fit = ipywidgets.Button(description=words("dial.make_it_fit"), tooltip=words("dial.set"))
         self.make_it_fit.on_click(self._take_advice)
         plan_dials = tuple(getattr(self, name) for name in _PLAN_DIALS)
         super().__init__((self.example, self.model, self.gpu, self.seq, *plan_dials, *self.boxes))
@@ -73,37 +182,39 @@ class MemoryExplorer(Explorer):
             self.lay_over(self.plan, measured)
 
     def _make_dials(self, model: str, gpu: str) -> None:
-        self.example = choice([(say("dial.choose"), ""), *((name, name) for name in EXAMPLES)], "", say("dial.example"))
-        self.model = choice([(_named(key), key) for key in (*NAMES, FREE)], model, say("dial.model"))
+        self.example = choice(
+            [(words("dial.choose"), ""), *((name, name) for name in EXAMPLES)], "", words("dial.example")
+        )
+        self.model = choice([(_name_with_size(key), key) for key in (*MODEL_NAMES, FREE)], model, words("dial.model"))
         seq = PRESETS[model].seq if model in PRESETS else 1024
-        self.seq = dial([(f"{n:,}", n) for n in (128, 256, *_POWERS[9:], 32_768, 131_072)], seq, say("dial.sequence"))
+        self.seq = dial([(f"{n:,}", n) for n in (128, 256, *_POWERS[9:], 32_768, 131_072)], seq, words("dial.sequence"))
         gpus = [(f"{key}, {format_bytes(one.memory)}", key) for key, one in GPUS.items()]
-        self.gpu = choice(gpus, gpu, say("dial.GPU"), tooltip=say("headroom"))
-        self.dp = dial(_POWERS, 1, "DP", tooltip=say("dial.dp"))
-        self.tp = dial((1, 2, 3, 4, 6, 8, 16), 1, "TP", tooltip=say("dial.tp"))
-        self.pp = dial((1, 2, 3, 4, 6, 8, 12, 16, 32, 64), 1, "PP", tooltip=say("dial.pp"))
-        self.cp = dial((1, 2, 4, 8, 16), 1, "CP", tooltip=say("dial.cp"))
-        self.zero = dial((0, 1, 2, 3), 0, say("dial.zero"), tooltip=say("dial.shards"))
+        self.gpu = choice(gpus, gpu, words("dial.GPU"), tooltip=words("headroom"))
+        self.dp = dial(_POWERS, 1, "DP", tooltip=words("dial.dp"))
+        self.tp = dial((1, 2, 3, 4, 6, 8, 16), 1, "TP", tooltip=words("dial.tp"))
+        self.pp = dial((1, 2, 3, 4, 6, 8, 12, 16, 32, 64), 1, "PP", tooltip=words("dial.pp"))
+        self.cp = dial((1, 2, 4, 8, 16), 1, "CP", tooltip=words("dial.cp"))
+        self.zero = dial((0, 1, 2, 3), 0, words("dial.zero"), tooltip=words("dial.shards"))
         self.sequence_parallel = choice(
-            [(say(f"dial.{on}"), on) for on in (False, True)], False, say("dial.sequence_parallel")
+            [(words(f"dial.{on}"), on) for on in (False, True)], False, words("dial.sequence_parallel")
         )
         self.micro_batch = dial(
-            (1, 2, 3, 4, 6, 8, 16, 32, 64), 1, say("dial.micro_batch"), tooltip=say("dial.together")
+            (1, 2, 3, 4, 6, 8, 16, 32, 64), 1, words("dial.micro_batch"), tooltip=words("dial.together")
         )
-        self.num_microbatches = dial(_POWERS[:10], 1, say("dial.num_microbatches"), tooltip=say("dial.before"))
-        self.recompute = choice(Plan.KNOWN["recompute"], "none", say("dial.recompute"))
-        self.attention = choice(Plan.KNOWN["attention"], "flash", say("dial.attention"))
-        self.precision = choice(Plan.KNOWN["precision"], "mixed", say("dial.precision"))
-        self.optimizer = choice(Plan.KNOWN["optimizer"], "adamw", say("dial.optimizer"))
+        self.num_microbatches = dial(_POWERS[:10], 1, words("dial.num_microbatches"), tooltip=words("dial.before"))
+        self.recompute = choice(Plan.KNOWN["recompute"], "none", words("dial.recompute"))
+        self.attention = choice(Plan.KNOWN["attention"], "flash", words("dial.attention"))
+        self.precision = choice(Plan.KNOWN["precision"], "mixed", words("dial.precision"))
+        self.optimizer = choice(Plan.KNOWN["optimizer"], "adamw", words("dial.optimizer"))
 
     def _arranged(self) -> ipywidgets.VBox:
-        """Examples and model above, then three columns; 800 pixels hold it, a narrower page wraps."""
+        """Examples and model above, then three columns; they fit on 800 pixels and wrap on a narrower page."""
         for wide in (self.example, self.model):
             wide.layout.width, wide.style.description_width = f"{1.5 * _COLUMN:.0f}px", "62px"
         columns = (
-            _column(say("dial.spread"), (self.dp, self.tp, self.pp, self.cp, self.sequence_parallel)),
-            _column(say("dial.feed"), (self.seq, self.micro_batch, self.num_microbatches, self.gpu)),
-            _column(say("dial.save"), (self.zero, self.recompute, self.attention, self.precision, self.optimizer)),
+            _column(words("dial.spread"), (self.dp, self.tp, self.pp, self.cp, self.sequence_parallel)),
+            _column(words("dial.feed"), (self.seq, self.micro_batch, self.num_microbatches, self.gpu)),
+            _column(words("dial.save"), (self.zero, self.recompute, self.attention, self.precision, self.optimizer)),
         )
         self.make_it_fit.layout = ipywidgets.Layout(
             width=f"{_COLUMN - _LABEL - 14}px", margin=f"4px 2px 2px {_LABEL + 8}px"
@@ -113,7 +224,7 @@ class MemoryExplorer(Explorer):
 
     @property
     def spec(self) -> ModelSpec:
-        """The model of the dials. ValueError for a shape that cannot be."""
+        """The model of the dials. Raises ValueError for an impossible shape."""
         if self.model.value != FREE:
             return replace(PRESETS[self.model.value], seq=self.seq.value)
         shape = (box.value for box in self.boxes)
@@ -126,25 +237,25 @@ class MemoryExplorer(Explorer):
 
     @property
     def advice(self) -> Fit:
-        """Whether it fits, and the smallest change. ValueError where the plan does not fit the model."""
+        """Whether it fits, and the smallest change. Raises ValueError where the plan cannot split the model."""
         return fit(self.spec, self.plan, GPUS[self.gpu.value])
 
     @property
     def bars(self) -> dict[str, MemoryBreakdown]:
-        """Each kind of rank; what the offered change makes of the fullest one; then what was measured."""
+        """One bar per kind of rank, one for the fullest rank after the smallest change, then the measured ones."""
         bars = {kind.name: kind.breakdown for kind in rank_kinds(self.spec, self.plan)}
         if self._hints and self.advice.changes and self.advice.suggested_memory:
-            bars[say("after")] = self.advice.suggested_memory
-        return bars | {say("measured", name=name): one for name, one in self.measured.items()}
+            bars[words("after")] = self.advice.suggested_memory
+        return bars | {words("measured", name=name): one for name, one in self.measured.items()}
 
     @property
     def measured(self) -> dict[str, MemoryBreakdown]:
-        """What was measured with the dials as they stand; empty where nobody measured."""
+        """What was measured with the dials' values; empty where nothing was."""
         return self._measured.get((self.spec, self.plan), {})
 
     @property
     def predicted(self) -> dict[str, MemoryBreakdown]:
-        """The prediction that belongs to each of `measured`: that of its rank, else that of the fullest one."""
+        """The prediction for each measured bar: that of the rank in its name, else that of the fullest rank."""
         stages = {name: self._stage(rank_of(name)) for name in self.measured}
         return {name: memory(self.spec, self.plan, stage) for name, stage in stages.items()}
 
@@ -157,38 +268,38 @@ class MemoryExplorer(Explorer):
 
     @property
     def scene(self) -> Scene:
-        """The picture of the dials. What is next to nothing on this GPU gets an axis of its own, without the limit."""
+        """The bars. A model that is tiny compared with the GPU gets a larger scale, without the GPU's limit."""
         size, gpus = self.advice.usable, {"gpus": self.plan.world_size, "gpu": self.gpu.value}
-        title = say("title", name=_model(self.model.value), params=self.spec.num_params, **gpus)
+        title = words("title", name=_model_name(self.model.value), params=self.spec.num_params, **gpus)
         is_small = max(bar.total for bar in self.bars.values()) < _SMALL * size
-        return memory_scene(self.bars, capacity=None if is_small else size, capacity_name=say("usable"), title=title)
+        return memory_scene(self.bars, capacity=None if is_small else size, capacity_name=words("usable"), title=title)
 
     @property
     def sentence(self) -> str:
-        """Whether it fits, what takes most, the smallest change that makes it fit, and how far off measurements are."""
+        """Whether it fits, what takes most memory, the smallest change to make it fit, and how measurements differ."""
         advice = self.advice
-        words = (advice.text,) if self._hints else (advice.verdict, advice.largest_kind)
-        return say("between").join(filter(None, (*words, self._overlay_words)))
+        parts = (advice.text,) if self._hints else (advice.verdict, advice.largest_kind)
+        return words("between").join(filter(None, (*parts, self._measured_sentence)))
 
     @property
-    def _overlay_words(self) -> str:
+    def _measured_sentence(self) -> str:
         if self._measured and not self.measured:
-            return say("not_measured")
-        return overlay_words(self.predicted, self.measured)
+            return words("not_measured")
+        return comparison_text(self.predicted, self.measured)
 
     @property
     def rows(self) -> Rows:
-        """Bytes by kind, a row for each bar; a kind that nobody holds is left out."""
+        """One row per bar, with its bytes by kind; kinds that no rank has are left out."""
         bars = self.bars
         kinds = [kind for kind in MEMORY_KINDS if any(getattr(bar, kind) for bar in bars.values())]
         return [
-            {say("ranks"): name} | {kind_word(kind): format_bytes(getattr(bar, kind)) for kind in (*kinds, "total")}
+            {words("ranks"): name} | {kind_word(kind): format_bytes(getattr(bar, kind)) for kind in (*kinds, "total")}
             for name, bar in bars.items()
-        ] + overlay_rows(self.predicted, self.measured, kinds)
+        ] + comparison_rows(self.predicted, self.measured, kinds)
 
     def show(self, model: str | ModelSpec, gpu: str, plan: Plan) -> None:
-        """Set the dials to a model (a key of PRESETS, or the ModelSpec of a GPT), a GPU and a plan; draw once."""
-        values = {"gpu": gpu, **_fields(_shown(plan))}
+        """Set the dials to a model (a key of PRESETS, or the ModelSpec of a GPT), a GPU and a plan, and draw once."""
+        values = {"gpu": gpu, **_fields(_checked_plan(plan))}
         if not isinstance(model, ModelSpec):
             return self._set(
                 values | {"model": model, "seq": PRESETS[model].seq if model in PRESETS else self.seq.value}
@@ -200,20 +311,20 @@ class MemoryExplorer(Explorer):
         return self._set(values | {"model": FREE, "seq": model.seq}, boxes)
 
     def lay_over(self, plan: Plan, measured: Mapping[str, MemoryBreakdown]) -> MemoryExplorer:
-        """Keep what was measured with the dials' model under `plan`, and show it whenever the dials stand there."""
-        self._measured[self.spec, _shown(plan)] = dict(measured)
+        """Store what was measured with the dials' model under `plan`, to draw it while the dials have that plan."""
+        self._measured[self.spec, _checked_plan(plan)] = dict(measured)
         self._draw()
         return self
 
     def _set(self, values: Mapping[str, object], boxes: Iterable[tuple[ipywidgets.IntText, int]] = ()) -> None:
-        self._is_setting = True
+        self._is_paused = True
         try:
             for name, value in values.items():
-                _turn(getattr(self, name), value)
+                _set_dial(getattr(self, name), value)
             for box, number in boxes:
                 box.value = number
         finally:
-            self._is_setting = False
+            self._is_paused = False
         self._draw()
 
     def _take_advice(self, button: object = None) -> None:
@@ -221,21 +332,21 @@ class MemoryExplorer(Explorer):
             self._set(_fields(self.advice.suggested))
 
     def _draw(self, change: object = None) -> None:
-        if self._is_setting:
+        if self._is_paused:
             return
-        moved = getattr(change, "owner", None)
-        if moved is self.example and self.example.value:
+        changed = getattr(change, "owner", None)
+        if changed is self.example and self.example.value:
             return self.show(*EXAMPLES[self.example.value])
-        if moved is self.model and self.model.value != FREE:
+        if changed is self.model and self.model.value != FREE:
             return self._set({"example": "", "seq": PRESETS[self.model.value].seq})
-        if moved in self.dials and self.example.value:
+        if changed in self.dials and self.example.value:
             return self._set({"example": ""})
         for box in self.boxes:
             box.layout.display = "" if self.model.value == FREE else "none"
         super()._draw(change)
-        self.make_it_fit.disabled = not self._can_be_helped()
+        self.make_it_fit.disabled = not self._can_fit()
 
-    def _can_be_helped(self) -> bool:
+    def _can_fit(self) -> bool:
         try:
             return bool(self.advice.changes)
         except ValueError:
@@ -246,26 +357,27 @@ def _fields(plan: Plan) -> dict[str, object]:
     return {name: getattr(plan, name) for name in _PLAN_DIALS}
 
 
-def _shown(plan: Plan) -> Plan:
-    """The plan, if the dials can show it."""
+def _checked_plan(plan: Plan) -> Plan:
+    """The plan. Raises ValueError if the dials cannot show it."""
     if plan != Plan(**_fields(plan)):
         raise ValueError(f"the dials have no num_chunks, so they cannot show {plan}; take num_chunks=1")
     return plan
 
 
-def _turn(widget: ipywidgets.Widget, value: object) -> None:
+def _set_dial(widget: ipywidgets.Widget, value: object) -> None:
     """Set a dial; a number that it does not offer becomes one more of its options."""
     if value not in [known for _, known in widget.options]:
         widget.options = sorted([*widget.options, (str(value), value)], key=lambda option: option[1])
     widget.value = value
 
 
-def _named(key: str) -> str:
-    return _model(key) if key == FREE else say("dial.named", name=_model(key), params=PRESETS[key].num_params)
+def _name_with_size(key: str) -> str:
+    name = _model_name(key)
+    return name if key == FREE else words("dial.named", name=name, params=PRESETS[key].num_params)
 
 
-def _model(key: str) -> str:
-    return say("dial.own") if key == FREE else NAMES[key]
+def _model_name(key: str) -> str:
+    return words("dial.own") if key == FREE else MODEL_NAMES[key]
 
 
 def _width(pixels: float) -> ipywidgets.Layout:

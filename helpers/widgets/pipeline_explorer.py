@@ -1,6 +1,7 @@
-"""The dials of chapter 06: choose a schedule, turn stages and micro-batches, and see the bubble and the memory move.
+"""Provides PipelineExplorer: the timeline, the bubble and the activation memory of any pipeline schedule.
 
-With `run` a button plays the same schedule on real ranks, and what they did stands below what was predicted.
+Dials choose the schedule, ranks, micro-batches and times. With `run`, a button emulates the same schedule on real ranks
+and draws it below the prediction. Chapter 06 uses it.
 """
 
 from __future__ import annotations
@@ -16,29 +17,28 @@ from helpers.quantities.units import format_bytes, format_seconds
 from helpers.records import Timeline
 from helpers.schedules import ORDERS, Schedule, interleaved
 from helpers.widgets.dials import choice, dial
-from helpers.widgets.runs import Runs
-from helpers.widgets.stepper import SteppedExplorer
+from helpers.widgets.explorer import RunButton, SteppedExplorer
 
-say = book("timelines").section("pipeline")
+words = book("timelines").section("pipeline")
 RANKS, MICROBATCHES, CHUNKS = (2, 3, 4, 6, 8, 16), (1, 2, 3, 4, 6, 8, 12, 16, 24, 32), (2, 3, 4)
 MILLISECONDS = (1, 2, 5, 8, 10, 12, 15, 20, 30)
 SENDS = (0, 0.2, 0.5, 1, 2, 5, 10)
-INSTANTS = 48  # steps of the play head over a step
+INSTANTS = 48  # positions of the play head within a training step
 
 
-class PipelineExplorer(Runs, SteppedExplorer):
+class PipelineExplorer(RunButton, SteppedExplorer):
     """One step of a pipeline, predicted. Without a front end: `.schedule.value = "zb_h1"`, then `.sentence`.
 
-    Dials: schedule (a name of `helpers.schedules.ORDERS`), ranks, micro-batches, chunks a rank (for interleaved; the
-    layers of a rank are shared out, so a chunk takes 1 / chunks of the times), the milliseconds of forward and of the
-    two halves of backward, of a send, and one rank that takes twice as long. step: 1 shows the whole step and the most
-    that each rank holds; from 2 on a play head, and what is held there.
+    Dials: schedule (a name of `helpers.schedules.ORDERS`), ranks, micro-batches, chunks per rank (for interleaved;
+    they divide the layers of a rank, so a chunk takes 1 / chunks of the times), the milliseconds of forward and of the
+    two halves of backward, of a send, and one rank that takes twice as long. step: 1 shows the whole step and the peak
+    memory of each rank; from 2 on a play head, and the memory at that instant.
     activation_bytes: of one micro-batch on one rank. run: takes what `simulate` takes and returns the Timeline of a
     step that was run, such as `helpers.observe.emulate.emulate_pipeline_step`.
     """
 
     TEXT = "[widget] PipelineExplorer: one step, with dials for schedule, ranks, micro-batches, chunks and times"
-    RUN = "emulate_pipeline_step"
+    RUN_EXAMPLE = "emulate_pipeline_step"
 
     def __init__(
         self,
@@ -47,26 +47,26 @@ class PipelineExplorer(Runs, SteppedExplorer):
         activation_bytes: float = 1e9,
         run: Callable[..., Timeline] | None = None,
     ) -> None:
-        self._activation_bytes, self._last = activation_bytes, None
+        self._activation_bytes, self._cached = activation_bytes, None
         self.schedule = choice(
-            [(say(f"names.{name}"), name) for name in ORDERS], schedule, say("schedule"), tooltip=say("who")
+            [(words(f"names.{name}"), name) for name in ORDERS], schedule, words("schedule"), tooltip=words("who")
         )
-        self.ranks = dial(RANKS, 4, say("ranks"), tooltip=say("stages"))
-        self.microbatches = dial(MICROBATCHES, 8, say("microbatches"), tooltip=say("cut"))
-        self.chunks = dial(CHUNKS, 2, say("chunks"), tooltip=say("pieces"))
+        self.ranks = dial(RANKS, 4, words("ranks"), tooltip=words("stages"))
+        self.microbatches = dial(MICROBATCHES, 8, words("microbatches"), tooltip=words("cut"))
+        self.chunks = dial(CHUNKS, 2, words("chunks"), tooltip=words("pieces"))
         self.forward = _milliseconds("forward")
         self.backward_input = _milliseconds("input")
         self.backward_weight = _milliseconds("weight")
-        self.send = dial([(f"{n:g} ms", n) for n in SENDS], 0.5, say("send"), tooltip=say("until"))
-        slow = [(say(f"slows.{rank}"), rank) for rank in ("none", 0, 1, -1)]
-        self.slow = choice(slow, "none", say("slow"), tooltip=say("twice"))
+        self.send = dial([(f"{n:g} ms", n) for n in SENDS], 0.5, words("send"), tooltip=words("until"))
+        slow = [(words(f"slows.{rank}"), rank) for rank in ("none", 0, 1, -1)]
+        self.slow = choice(slow, "none", words("slow"), tooltip=words("twice"))
         dials = (self.schedule, self.ranks, self.microbatches, self.chunks, self.forward, self.backward_input)
         dials = (*dials, self.backward_weight, self.send, self.slow)
-        super().__init__(dials, controls=self._runs(run, say("play")))
+        super().__init__(dials, controls=self._run_controls(run, words("play")))
 
     @property
     def order(self) -> Schedule:
-        """The schedule of the dials as they stand. ValueError where interleaving does not divide the micro-batches."""
+        """The schedule of the dials. Raises ValueError where the ranks do not divide interleaved micro-batches."""
         ranks, m = self.ranks.value, self.microbatches.value
         if self.schedule.value == "interleaved":
             return interleaved(ranks * self.chunks.value, m, self.chunks.value)
@@ -74,7 +74,7 @@ class PipelineExplorer(Runs, SteppedExplorer):
 
     @property
     def times(self) -> dict[str, float | list[float]]:
-        """What `simulate` takes, in seconds: of each virtual stage."""
+        """The times that `simulate` takes, in seconds, for each virtual stage."""
         order = self.order
         factors = [1.0] * order.num_ranks
         if self.slow.value != "none":
@@ -88,10 +88,10 @@ class PipelineExplorer(Runs, SteppedExplorer):
 
     @property
     def timeline(self) -> Timeline:
-        """The predicted step of the dials as they stand."""
-        if self._last is None or self._last[0] != self._setting:  # asked for several times in each redrawing
-            self._last = self._setting, self._with_memory(simulate(self.order, **self.times))
-        return self._last[1]
+        """The predicted step for the dials' values."""
+        if self._cached is None or self._cached[0] != self._setting:  # it is needed several times per drawing
+            self._cached = self._setting, self._with_memory(simulate(self.order, **self.times))
+        return self._cached[1]
 
     @property
     def num_steps(self) -> int:
@@ -99,51 +99,51 @@ class PipelineExplorer(Runs, SteppedExplorer):
 
     @property
     def instant(self) -> float | None:
-        """Where the play head stands, in seconds; None while the whole step is shown."""
+        """The position of the play head in seconds; None while the whole step is shown."""
         return None if self.step.value == 1 else (self.step.value - 1.5) / INSTANTS * self.timeline.duration
 
     @property
     def scene(self) -> Scene:
-        """The picture of the dials as they stand."""
-        name = say(f"names.{self.schedule.value}")
-        title = say("title", name=name, ranks=self.ranks.value, count=self.microbatches.value)
-        shown = [replace(timeline, title=title) for timeline in self._shown]
+        """The predicted step, and below it the emulated one."""
+        name = words(f"names.{self.schedule.value}")
+        title = words("title", name=name, ranks=self.ranks.value, count=self.microbatches.value)
+        shown = [replace(timeline, title=title) for timeline in self._timelines_shown]
         return pipeline_scene(*shown, title=title, num_ranks=self.order.num_ranks, instant=self.instant)
 
     @property
     def sentence(self) -> str:
-        """Bubble, by both conventions, whole step and memory; beside it what the run showed."""
+        """The bubble by both conventions, the duration and memory of the step, and what the run on ranks showed."""
         timeline, order = self.timeline, self.order
         bubble = {"bubble": timeline.bubble_fraction, "ideal": timeline.bubble_over_ideal}
         peak = max(map(order.in_flight, timeline.ranks)) / order.num_chunks
-        holds = {"peak": say("count", count=peak), "size": format_bytes(peak * self._activation_bytes)}
-        ran = say("ran", bubble=self.emulated.bubble_fraction) if self.emulated else ""
-        few = say("few") if self.microbatches.value < self.ranks.value else ""
-        return say("sentence", **bubble, whole=format_seconds(timeline.duration), **holds, ran=ran, few=few)
+        memory = {"peak": words("count", count=peak), "size": format_bytes(peak * self._activation_bytes)}
+        ran = words("ran", bubble=self.emulated.bubble_fraction) if self.emulated else ""
+        few = words("few") if self.microbatches.value < self.ranks.value else ""
+        return words("sentence", **bubble, whole=format_seconds(timeline.duration), **memory, ran=ran, few=few)
 
     @property
     def rows(self) -> list[dict[str, str]]:
-        """What each rank does and holds in the step, predicted."""
+        """One row per rank, predicted: how long it works and waits, and its peak activation memory."""
         timeline, order = self.timeline, self.order
-        works = {rank: timeline.busy(rank) for rank in timeline.ranks}
-        held = {rank: order.in_flight(rank) / order.num_chunks for rank in timeline.ranks}
+        busy = {rank: timeline.busy(rank) for rank in timeline.ranks}
+        in_flight = {rank: order.in_flight(rank) / order.num_chunks for rank in timeline.ranks}
         return [
             {
                 "rank": str(rank),
-                say("works"): format_seconds(works[rank]),
-                say("waits"): format_seconds(timeline.duration - works[rank]),
-                say("holds"): say("count", count=held[rank]),
-                say("activations"): format_bytes(held[rank] * self._activation_bytes),
+                words("works"): format_seconds(busy[rank]),
+                words("waits"): format_seconds(timeline.duration - busy[rank]),
+                words("holds"): words("count", count=in_flight[rank]),
+                words("activations"): format_bytes(in_flight[rank] * self._activation_bytes),
             }
             for rank in timeline.ranks
         ]
 
     @property
-    def _arguments(self) -> tuple[tuple, dict]:
+    def _run_arguments(self) -> tuple[tuple, dict]:
         return (self.order,), self.times
 
     @property
-    def _shown(self) -> list[Timeline]:
+    def _timelines_shown(self) -> list[Timeline]:
         return [self.timeline, *([self._with_memory(self.emulated)] if self.emulated else [])]
 
     def _with_memory(self, timeline: Timeline) -> Timeline:
@@ -152,4 +152,4 @@ class PipelineExplorer(Runs, SteppedExplorer):
 
 
 def _milliseconds(name: str):
-    return dial([(f"{n} ms", n) for n in MILLISECONDS], 10, say(name), tooltip=say(f"of_{name}"))
+    return dial([(f"{n} ms", n) for n in MILLISECONDS], 10, words(name), tooltip=words(f"of_{name}"))

@@ -1,4 +1,7 @@
-"""The dials of "Which strategy?": a model, a cluster and a batch; every strategy's memory, and the one to take."""
+"""Provides StrategyExplorer: which strategy trains a model on a cluster, and why the others are worse.
+
+Dials choose the model, the cluster and the batch. The interview chapter uses it.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,12 @@ from helpers.specs import GPUS, LINKS, PRESETS, Cluster, ModelSpec
 from helpers.specs.hardware import INTRA
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Explorer, Rows
-from helpers.widgets.memory_examples import NAMES
+from helpers.widgets.memory_explorer import MODEL_NAMES
+from helpers.widgets.view import style_sheet
 
-say = book("advice")
+words = book("advice")
 
-NETWORKS = {  # cards of a node, and what one carries
+NETWORKS = {  # network cards per node, and the link of each
     "1 Gb/s": (1, "1 Gb/s"),
     "10 Gb/s": (1, "10 Gb/s"),
     "100 Gb/s": (1, "100 Gb/s"),
@@ -31,7 +35,7 @@ NETWORKS = {  # cards of a node, and what one carries
 
 
 def cluster_of(gpu: str, network: str, gpus_per_node: int, num_nodes: int) -> Cluster:
-    """GPUs by their key with the links they usually have, behind one of NETWORKS."""
+    """A cluster of a GPU (a key of GPUS) with its usual links inside a node and one of NETWORKS between nodes."""
     cards, link = NETWORKS[network]
     return Cluster(
         gpu=GPUS[gpu], gpus_per_node=gpus_per_node, num_nodes=num_nodes, intra=INTRA[gpu], inter=LINKS[link],
@@ -39,21 +43,15 @@ def cluster_of(gpu: str, network: str, gpus_per_node: int, num_nodes: int) -> Cl
     )  # fmt: skip
 
 
-_PAGE = """<style>
-.rr-strategy .rr-table :is(td, th) {text-align: left; vertical-align: top; line-height: 1.35; white-space: nowrap}
-.rr-strategy .rr-table td:is(:nth-child(3), :last-child) {white-space: normal}
-.rr-strategy p[aria-live] {min-height: 5.6em !important}
-.rr-page {margin: 2px 14px; font-size: 13px; text-decoration: underline}
-.rr-strategy .rr-page {color: var(--jp-content-link-color, #06c)}</style>
-<a class="rr-page" download="strategy.html" href="data:text/html;base64,{page}">{print}</a>"""
+_PAGE_LINK = """<a class="rr-page" download="strategy.html" href="data:text/html;base64,{page}">{print}</a>"""
 
 
 class StrategyExplorer(Explorer):
     """Which strategy trains this model on these GPUs, and why. Without a front end: `.nodes.value = 4`, then `.text`.
 
     model: a key of PRESETS; gpu: a key of GPUS, which also sets the links inside a node. Dials: model, gpu,
-    gpus_per_node, nodes, network (of a whole node), batch (sequences of a step, all GPUs). `.advice` has every number,
-    `.page(path)` writes the page to print, which the link below the table downloads.
+    gpus_per_node, nodes, network (of a whole node), batch (sequences of a step on all GPUs). `.advice` has every
+    number. `.page(path)` writes a page to print; the link below the table downloads the same page.
     """
 
     TEXT = "[widget] StrategyExplorer: which strategy trains a model on a cluster, and why the others are left out"
@@ -63,19 +61,19 @@ class StrategyExplorer(Explorer):
         network: str = "8 x 400 Gb/s",
     ) -> None:  # fmt: skip
         self.model = choice(
-            [(NAMES[key], key) for key in PRESETS], model, say("dial.model"), tooltip=say("dial.context")
+            [(MODEL_NAMES[key], key) for key in PRESETS], model, words("dial.model"), tooltip=words("dial.context")
         )
-        self.gpu = choice(tuple(GPUS), gpu, say("dial.GPU"), tooltip=say("dial.links"))
-        self.gpus_per_node = dial((1, 2, 4, 8), gpus_per_node, say("dial.gpus_per_node"))
-        self.nodes = dial([2**n for n in range(11)], nodes, say("dial.nodes"))
+        self.gpu = choice(tuple(GPUS), gpu, words("dial.GPU"), tooltip=words("dial.links"))
+        self.gpus_per_node = dial((1, 2, 4, 8), gpus_per_node, words("dial.gpus_per_node"))
+        self.nodes = dial([2**n for n in range(11)], nodes, words("dial.nodes"))
         self.network = dial(
-            [(name.replace("8 x 400 Gb/s", "3.2 Tb/s"), name) for name in NETWORKS], network, say("dial.network"),
-            tooltip=say("dial.cards"),
+            [(name.replace("8 x 400 Gb/s", "3.2 Tb/s"), name) for name in NETWORKS], network, words("dial.network"),
+            tooltip=words("dial.cards"),
         )  # fmt: skip
-        self.batch = dial([2**n for n in range(15)], 512, say("dial.batch"), tooltip=say("dial.sequences"))
+        self.batch = dial([2**n for n in range(15)], 512, words("dial.batch"), tooltip=words("dial.sequences"))
         self._print = ipywidgets.HTML()
         super().__init__((self.model, self.gpu, self.gpus_per_node, self.nodes, self.network, self.batch))
-        self.children = (*self.children, self._print)
+        self.children = (*self.children, self._print, style_sheet("strategy"))
         self.add_class("rr-strategy")
 
     @property
@@ -89,29 +87,29 @@ class StrategyExplorer(Explorer):
 
     @property
     def advice(self) -> Advice:
-        """What `advise` finds for the dials. ValueError where the batch cannot be divided."""
-        return _advised(self.spec, self.cluster, self.batch.value, language())
+        """The advice for the dials' values. Raises ValueError where the batch cannot be divided."""
+        return _cached_advice(self.spec, self.cluster, self.batch.value, language())
 
     @property
     def scene(self) -> Scene:
-        """Every strategy's fullest rank against what a GPU may hold."""
+        """The memory of each strategy's fullest rank, compared with the usable memory of a GPU."""
         advice = self.advice
-        title = say("title", model=NAMES[self.model.value], cluster=advice_page.cluster_name(self.cluster))
-        return strategies_scene(advice.candidates, limit=advice.request.usable, limit_name=say("usable"), title=title)
+        title = words("title", model=MODEL_NAMES[self.model.value], cluster=advice_page.cluster_name(self.cluster))
+        return strategies_scene(advice.candidates, limit=advice.request.usable, limit_name=words("usable"), title=title)
 
     @property
     def sentence(self) -> str:
-        """The choice, the rule, the reason, and what else should be known."""
-        return say("between").join((self.advice.sentence, *self.advice.remarks))
+        """The choice, the rule behind it, the reason, and further remarks."""
+        return words("between").join((self.advice.sentence, *self.advice.remarks))
 
     @property
     def rows(self) -> Rows:
-        """The fullest rank, its traffic by link, the estimated step and the reason, a row for each strategy."""
+        """One row per strategy: the fullest rank, its traffic by link, the estimated step and the reason."""
         columns = ("strategy", "a rank", "plan", "step", "why")
         return [{advice_page.column(name): row[name] for name in columns} for row in advice_page.rows(self.advice)]
 
     def page(self, path: str | Path) -> Path:
-        """Write the page to print; its path."""
+        """Write the page to print. Returns its path."""
         return self.advice.page(path)
 
     def _draw(self, change: object = None) -> None:
@@ -121,9 +119,9 @@ class StrategyExplorer(Explorer):
         except ValueError:
             self._print.value = ""
         else:
-            self._print.value = _PAGE.replace("{page}", page).replace("{print}", say("dial.print"))
+            self._print.value = _PAGE_LINK.format(page=page, print=words("dial.print"))
 
 
-@lru_cache(maxsize=32)  # one setting is asked for by the sentence, the picture, the table and the page
-def _advised(model: ModelSpec, cluster: Cluster, global_batch: int, lang: str) -> Advice:
+@lru_cache(maxsize=32)  # sentence, picture, table and page all need it; lang: its texts differ by language
+def _cached_advice(model: ModelSpec, cluster: Cluster, global_batch: int, lang: str) -> Advice:
     return advise(model, cluster, global_batch=global_batch)

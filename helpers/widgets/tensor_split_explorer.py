@@ -1,4 +1,7 @@
-"""The dials of chapter 07: cut a layer over ranks, and follow every number forward and backward."""
+"""Provides TensorSplitExplorer, which splits a small layer over ranks and shows every number forward and backward.
+
+It shows what tensor and sequence parallelism send, and how long that takes for a large layer. Chapter 07 uses it.
+"""
 
 from __future__ import annotations
 
@@ -15,31 +18,31 @@ from helpers.specs import GPUS, LINKS
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Explorer, Rows
 
-say = book("tensor_split")
-TOKENS, DEVICE = 8_192, "H100"
+words = book("tensor_split")
+TOKENS, DEVICE = 8_192, "H100"  # of the layer of real size
 HIDDEN = (1_024, 2_048, 4_096, 8_192, 12_288, 16_384)
 
 
 class TensorSplitExplorer(Explorer):
-    """A layer cut over ranks, with numbers. Without a front end: `.cut.value = "attention"`, then `.text`.
+    """A layer split over ranks, with numbers. Without a front end: `.cut.value = "attention"`, then `.text`.
 
     Dials: cut (a name of `predict.tensor_split.CUTS`), ranks, sequence (sequence parallelism), link (a name of
     `specs.LINKS`), hidden (of the layer of real size, 8,192 tokens). look: the pass that is shown.
-    ValueError when a dial would start at an unknown value.
+    Raises ValueError for an unknown starting value.
     """
 
     TEXT = "[widget] TensorSplitExplorer: a layer cut over ranks, number by number, with dials for cut, ranks and link"
 
     def __init__(self, cut: str = "mlp", *, ranks: int = 2, sequence_parallel: bool = False) -> None:
-        names = [(say(f"name.{name}"), name) for name in CUTS]
-        self.cut = choice(names, cut, say("cut"), tooltip=say("which"))
-        self.ranks = dial(RANKS, ranks, say("ranks"), tooltip=say("group"))
-        switch = [(say(f"switch.{on}"), on) for on in (False, True)]
-        self.sequence = dial(switch, sequence_parallel, say("sequence"), tooltip=say("tokens"))
-        self.link = dial(tuple(LINKS), "NVLink 4", say("link"), tooltip=say("between"))
+        names = [(words(f"name.{name}"), name) for name in CUTS]
+        self.cut = choice(names, cut, words("cut"), tooltip=words("which"))
+        self.ranks = dial(RANKS, ranks, words("ranks"), tooltip=words("group"))
+        switch = [(words(f"switch.{on}"), on) for on in (False, True)]
+        self.sequence = dial(switch, sequence_parallel, words("sequence"), tooltip=words("tokens"))
+        self.link = dial(tuple(LINKS), "NVLink 4", words("link"), tooltip=words("between"))
         hidden = [(f"{number:,}", number) for number in HIDDEN]
-        self.hidden = dial(hidden, 4_096, say("hidden"), tooltip=say("numbers"))
-        self.look = ipywidgets.ToggleButtons(options=self._passes, layout=ipywidgets.Layout(margin="4px 12px"))
+        self.hidden = dial(hidden, 4_096, words("hidden"), tooltip=words("numbers"))
+        self.look = ipywidgets.ToggleButtons(options=self._pass_options, layout=ipywidgets.Layout(margin="4px 12px"))
         self.look.style.button_width = "150px"
         self.cut.observe(self._offer_passes, names="value")
         self.look.observe(self._draw, names="value")
@@ -47,85 +50,85 @@ class TensorSplitExplorer(Explorer):
 
     @property
     def passes(self) -> dict[str, Pass]:
-        """All passes of the dials as they stand."""
+        """All passes for the dials' values."""
         return split(self.cut.value, self.ranks.value, self.sequence.value)
 
     @property
-    def shown(self) -> Pass:
+    def shown_pass(self) -> Pass:
         """The pass that is drawn."""
         return self.passes[self.look.value]
 
     @property
     def times(self) -> dict[str, dict[str, float]]:
-        """Seconds of the layer of real size: "products" and "communication", each by pass."""
+        """Seconds that a layer of real size takes for matrix products and for communication, by pass."""
         size = TOKENS, self.hidden.value
         products = flops(self.cut.value, self.ranks.value, *size) / GPUS[DEVICE].flops
         link = LINKS[self.link.value]
         return {
             "products": dict.fromkeys(self.passes, products),
-            "communication": {name: seconds(one, *size, link) for name, one in self.passes.items()},
+            "communication": {name: seconds(each, *size, link) for name, each in self.passes.items()},
         }
 
     @property
     def scene(self) -> Scene:
-        """The picture of the dials as they stand."""
+        """The matrices of the pass, and below them the times of the layer of real size."""
         times, link = self.times, self.link.value
-        kinds = {say(f"pass.{name}"): ("other", taken) for name, taken in times["products"].items()}
-        sent = {say(f"pass.{name}"): ("communication", taken) for name, taken in times["communication"].items()}
-        cut = say(f"name.{self.cut.value}")
-        look = {"ranks": self.ranks.value, "look": say(f"pass.{self.look.value}")}
-        title = say("title", cut=f"{cut[0].upper()}{cut[1:]}", **look)
-        bars = {say("products", device=DEVICE): kinds, link: sent}
-        bars_title = say("bars", tokens=TOKENS, hidden=self.hidden.value)
-        return tensor_split_scene(self.shown, title=title, bars=bars, bars_title=bars_title)
+        computed = {words(f"pass.{name}"): ("other", taken) for name, taken in times["products"].items()}
+        sent = {words(f"pass.{name}"): ("communication", taken) for name, taken in times["communication"].items()}
+        cut = words(f"name.{self.cut.value}")
+        pass_name = {"ranks": self.ranks.value, "look": words(f"pass.{self.look.value}")}
+        title = words("title", cut=f"{cut[0].upper()}{cut[1:]}", **pass_name)
+        bars = {words("products", device=DEVICE): computed, link: sent}
+        bars_title = words("bars", tokens=TOKENS, hidden=self.hidden.value)
+        return tensor_split_scene(self.shown_pass, title=title, bars=bars, bars_title=bars_title)
 
     @property
     def sentence(self) -> str:
-        """Why it is cut so, what this pass sends, and that the ranks have what one process has."""
-        sent = [self._said(one) for one in self.shown.operations] or [say("nothing")]
-        apart = say("apart" if self.shown.difference else "equal", difference=self.shown.difference)
-        return say("sentence", why=say(f"why.{self.cut.value}"), sent=sent, apart=apart)
+        """Why the layer is split so, what this pass sends, and how far the ranks differ from one process."""
+        sent = [self._operation_text(each) for each in self.shown_pass.operations] or [words("nothing")]
+        difference = words("apart" if self.shown_pass.difference else "equal", difference=self.shown_pass.difference)
+        return words("sentence", why=words(f"why.{self.cut.value}"), sent=sent, apart=difference)
 
     @property
     def rows(self) -> Rows:
-        """What is sent in each pass, here and in the layer of real size."""
-        found = [(name, one) for name, each in self.passes.items() for one in each.operations]
+        """One row per collective of each pass, with its bytes here and in the layer of real size."""
+        operations = [(name, operation) for name, each in self.passes.items() for operation in each.operations]
         return [
             {
-                say("column.pass"): say(f"pass.{name}"),
-                say("column.operation"): say("operation", op=_word(one), name=one.name),
-                say("column.here"): str(one.count),
-                say("column.bytes"): format_bytes(self._bytes(one)),
-                say("column.sends"): format_bytes(self._sent(one)),
-                say("column.time"): format_seconds(self._seconds(one)),
+                words("column.pass"): words(f"pass.{name}"),
+                words("column.operation"): words("operation", op=_operation_name(operation), name=operation.name),
+                words("column.here"): str(operation.count),
+                words("column.bytes"): format_bytes(self._bytes(operation)),
+                words("column.sends"): format_bytes(self._sent(operation)),
+                words("column.time"): format_seconds(self._seconds(operation)),
             }
-            for name, one in found
+            for name, operation in operations
         ]
 
     @property
-    def _passes(self) -> tuple[tuple[str, str], ...]:
-        return tuple((say(f"pass.{name}"), name) for name in self.passes)
+    def _pass_options(self) -> tuple[tuple[str, str], ...]:
+        return tuple((words(f"pass.{name}"), name) for name in self.passes)
 
     def _offer_passes(self, change: object) -> None:
-        """The pass stays where the new cut has it: an embedding has no gradient of its input."""
-        if self._passes != self.look.options:
+        """Offer the new layer's passes and keep the current one if possible. An embedding has no input gradient."""
+        if self._pass_options != self.look.options:
             keep = self.look.value if self.look.value in self.passes else FORWARD
-            self.look.options = self._passes
+            self.look.options = self._pass_options
             self.look.value = keep
 
-    def _bytes(self, one: Operation) -> int:
-        return one.num_bytes(TOKENS, self.hidden.value)
+    def _bytes(self, operation: Operation) -> int:
+        return operation.num_bytes(TOKENS, self.hidden.value)
 
-    def _sent(self, one: Operation) -> float:
-        return costs.sent_bytes(one.op, self._bytes(one), self.ranks.value)
+    def _sent(self, operation: Operation) -> float:
+        return costs.sent_bytes(operation.op, self._bytes(operation), self.ranks.value)
 
-    def _seconds(self, one: Operation) -> float:
-        return costs.seconds(one.op, self._bytes(one), self.ranks.value, LINKS[self.link.value])
+    def _seconds(self, operation: Operation) -> float:
+        return costs.seconds(operation.op, self._bytes(operation), self.ranks.value, LINKS[self.link.value])
 
-    def _said(self, one: Operation) -> str:
-        large = {"size": format_bytes(self._bytes(one)), "time": format_seconds(self._seconds(one))}
-        return say("said", op=_word(one), name=one.name, count=one.count, **large)
+    def _operation_text(self, operation: Operation) -> str:
+        large = {"size": format_bytes(self._bytes(operation)), "time": format_seconds(self._seconds(operation))}
+        return words("said", op=_operation_name(operation), name=operation.name, count=operation.count, **large)
 
 
-def _word(one: Operation) -> str:
-    return one.op.replace("_", "-")
+def _operation_name(operation: Operation) -> str:
+    return operation.op.replace("_", "-")

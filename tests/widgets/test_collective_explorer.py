@@ -10,7 +10,7 @@ from helpers.predict.traffic.algorithms import COLLECTIVES, algorithms
 from helpers.quantities import costs
 from helpers.specs import LINKS
 from helpers.widgets import CollectiveExplorer
-from helpers.widgets.collective_explorer import ALL, ONE, deeds
+from helpers.widgets.collective_explorer import ALL, ONE, messages_text
 
 KNOWN = [(collective, by) for collective in COLLECTIVES for by in algorithms(collective)]
 
@@ -85,7 +85,7 @@ def test_the_last_step_ends_where_the_formulas_say(explorer, collective, algorit
 def test_the_words_of_a_step(what, step, said):
     collective, algorithm, ranks = what
     plan = CollectiveExplorer(collective, algorithm=algorithm, ranks=ranks).plan
-    assert deeds(plan, step, 8).startswith(said)
+    assert messages_text(plan, step, 8).startswith(said)
 
 
 def test_a_collective_offers_its_own_algorithms_and_keeps_one_that_both_know(explorer):

@@ -1,4 +1,4 @@
-"""What every explorer gets: aligned dials, a sentence for bad input, a folded table, and a picture that is saved."""
+"""Explorers without a front end: settings, pictures, tables, steps, and what a saved notebook keeps."""
 
 import base64
 import io
@@ -9,7 +9,7 @@ from PIL import Image
 
 from helpers.draw import Label, Rect, Scene
 from helpers.widgets.dials import choice, dial
-from helpers.widgets.explorer import Explorer
+from helpers.widgets.explorer import Explorer, SteppedExplorer
 
 
 class Halves(Explorer):
@@ -134,3 +134,77 @@ def test_a_dial_starts_at_one_of_its_options():
 
 def test_a_dial_without_a_tooltip_shows_its_name(explorer):
     assert [each.tooltip for each in explorer.dials] == ["length", "a much longer name"]
+
+
+class Countdown(SteppedExplorer):
+    """As many steps as the dial says; a negative number is no number of steps."""
+
+    TEXT = "[widget] Countdown"
+
+    def __init__(self):
+        self.length = dial([-1, 0, 2, 5], 5, "length")
+        super().__init__((self.length,))
+
+    @property
+    def num_steps(self):
+        if self.length.value < 0:
+            raise ValueError("-1 steps cannot be counted down; take 0 or more")
+        return self.length.value
+
+    @property
+    def scene(self):
+        return Scene(width=100, height=100, title=f"{self.num_steps - self.step.value} left", summary="")
+
+    @property
+    def sentence(self):
+        return f"{self.num_steps - self.step.value} left"
+
+
+@pytest.fixture
+def countdown():
+    return Countdown()
+
+
+def test_each_step_draws(countdown):
+    seen = []
+    for step in range(1, countdown.num_steps + 1):
+        countdown.step.value = step
+        seen.append(countdown.sentence)
+        assert f"{countdown.sentence}</p>" in countdown.html.value
+    assert seen == ["4 left", "3 left", "2 left", "1 left", "0 left"]
+
+
+def test_the_buttons_stop_at_both_ends(countdown):
+    back, forward = countdown.stepper.children[:2]
+    assert (back.description, forward.description) == ("previous", "next")
+    back.click()
+    assert countdown.step.value == 1
+    for _ in range(7):
+        forward.click()
+    assert countdown.step.value == 5
+    back.click()
+    assert countdown.step.value == 4
+
+
+def test_fewer_steps_keep_the_step_inside(countdown):
+    countdown.step.value = 4
+    countdown.length.value = 2
+    assert countdown.step.value == countdown.step.max == countdown.stepper.play.max == 2
+    countdown.length.value = 5
+    assert (countdown.step.value, countdown.step.max) == (2, 5)
+    countdown.length.value = 0
+    assert (countdown.step.value, countdown.step.max) == (1, 1)
+
+
+def test_a_bad_setting_leaves_the_steps_alone(countdown):
+    countdown.step.value = 4
+    countdown.length.value = -1
+    assert "cannot be counted down" in countdown.html.value and countdown.step.value == 4
+    countdown.length.value = 5
+    assert "1 left" in countdown.html.value
+
+
+def test_nothing_plays_by_itself_and_a_step_can_be_read(countdown):
+    play = countdown.stepper.play
+    assert not play.playing and not play.repeat and play.interval >= 800
+    assert "Play moves the picture" in play.tooltip

@@ -1,4 +1,4 @@
-"""The memory explorer works without a front end: every dial moves the bars, and what cannot be gets a sentence."""
+"""The memory explorer: its dials, examples and measurements, and the comparison of bytes in words."""
 
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
@@ -10,7 +10,15 @@ from helpers.predict.memory import memory
 from helpers.records import MemoryBreakdown
 from helpers.specs import GPUS, PRESETS, ModelSpec, Plan
 from helpers.widgets import MemoryExplorer
-from helpers.widgets.memory_explorer import EXAMPLES, FREE, NAMES
+from helpers.widgets.memory_explorer import (
+    EXAMPLES,
+    FREE,
+    MODEL_NAMES,
+    comparison_rows,
+    comparison_text,
+    difference_text,
+    rank_of,
+)
 
 ROOMY = Plan(dp=8, tp=2, pp=2, micro_batch=4, num_microbatches=8)
 
@@ -58,7 +66,7 @@ def test_every_dial_moves_the_picture(dial, value):
 
 def test_labels_carry_the_true_parameter_counts():
     labels = dict((key, label) for label, key in MemoryExplorer().model.options)
-    assert set(labels) == {*PRESETS, FREE} == {*NAMES, FREE}
+    assert set(labels) == {*PRESETS, FREE} == {*MODEL_NAMES, FREE}
     assert labels["llama3-405b"] == "Llama-3 405B · 405,853,388,800 parameters"
 
 
@@ -227,3 +235,55 @@ def test_an_unknown_preset_gets_a_sentence():
     with pytest.raises(ValueError, match="'TPU'"):
         MemoryExplorer(gpu="TPU")
     assert set(dict((key, label) for label, key in MemoryExplorer().gpu.options)) == set(GPUS)
+
+
+PREDICTED = MemoryBreakdown(parameters=400, gradients=400, optimizer=800, activations=1000)
+
+
+@pytest.mark.parametrize(
+    ("measured", "words"),
+    [
+        (dict(parameters=400, gradients=400, optimizer=800, activations=1000), "equal to the byte"),
+        (
+            dict(parameters=400, gradients=400, optimizer=800, activations=500),
+            "parameters, gradients and optimizer equal to the byte; activations 0.50 of the prediction "
+            "(500 B of 1.00 kB); in all 0.81 of the prediction (2.10 kB of 2.60 kB)",
+        ),
+        (
+            dict(parameters=400, optimizer=800, activations=1001, buffers=5),
+            "parameters and optimizer equal to the byte; activations 1 B more than the prediction; buffers 5 B, none "
+            "predicted; no gradients there (400 B predicted); in all 0.85 of the prediction (2.21 kB of 2.60 kB)",
+        ),
+        (
+            dict(parameters=401, gradients=399, optimizer=800, activations=1000),
+            "optimizer and activations equal to the byte; parameters 1 B more than the prediction; gradients 1 B less "
+            "than the prediction; in all equal to the byte",
+        ),
+    ],
+)
+def test_each_kind_is_named_once(measured, words):
+    assert difference_text(PREDICTED, MemoryBreakdown(**measured)) == words
+
+
+def test_nothing_against_nothing():
+    assert difference_text(MemoryBreakdown(), MemoryBreakdown()) == "nothing predicted, nothing measured"
+
+
+def test_bars_that_part_alike_share_a_sentence():
+    measured = {f"rank {rank}": MemoryBreakdown(parameters=4 + (rank == 2)) for rank in range(3)}
+    predicted = dict.fromkeys(measured, MemoryBreakdown(parameters=4))
+    assert comparison_text(predicted, measured) == (
+        "Measured, rank 0 and rank 1: equal to the byte. Measured, rank 2: parameters 1.25 of the prediction "
+        "(5 B of 4 B); in all 1.25 of the prediction (5 B of 4 B)."
+    )
+
+
+def test_the_table_has_a_dash_where_nothing_was_predicted():
+    (row,) = comparison_rows(
+        {"a": PREDICTED}, {"a": MemoryBreakdown(parameters=200, buffers=7)}, ["parameters", "buffers"]
+    )
+    assert list(row.values()) == ["measured / predicted: a", "0.50", "–", "0.08"]
+
+
+def test_a_name_says_its_rank():
+    assert [rank_of(name) for name in ("rank 3, at the peak", "after the step", "ranks 0-3")] == [3, None, None]

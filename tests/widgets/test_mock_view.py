@@ -1,12 +1,17 @@
-"""The mock interview without a front end: through all of it, in both languages, and out of it early."""
+"""The drill and the mock interview without a front end: every button, every stage, and what is saved."""
 
 import xml.etree.ElementTree as ElementTree
+from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
 
+from helpers import grading
+from helpers.interview.drills import drills
 from helpers.learner import progress
-from helpers.widgets import MockView
+from helpers.widgets import DrillView, MockView
+
+check = import_module("helpers.grading.check")  # the module; the package's attribute is the function
 
 
 @pytest.fixture
@@ -44,8 +49,8 @@ def test_from_begin_to_sheet_with_buttons(view, tmp_path, monkeypatch):
         assert buttons(mock) == {"Skip", "Finish here", "again", "hard", "good", "easy"}
         mock.rating_buttons["good"].click()
     assert mock.stage == "drill" and buttons(mock) == {"Give up the drill", "Finish here"}
-    assert f".submit({mock.interview.drill.name})" in mock.how.value and mock.clock.limit == 900
-    assert not mock.submit(False).passed and 'data-right="false"' in mock.said.value
+    assert f".submit({mock.interview.drill.name})" in mock.call.value and mock.clock.limit == 900
+    assert not mock.submit(False).passed and 'data-right="false"' in mock.feedback.value
     assert mock.submit(True).passed and mock.stage == "over"
     assert buttons(mock) == {"Save the sheet", "One more interview"} and not is_shown(mock.clock)
     assert "<table" in mock.sheet_page.outputs[0]["data"]["text/html"] and mock.sheet.strong
@@ -67,7 +72,7 @@ def test_the_line_to_copy_names_it_as_the_notebook_does(view, monkeypatch, names
     monkeypatch.setattr("IPython.get_ipython", lambda: shell)
     for _ in range(5):
         mock.skip()
-    assert f"{called}.submit({mock.interview.drill.name})" in mock.how.value
+    assert f"{called}.submit({mock.interview.drill.name})" in mock.call.value
 
 
 def test_chinese_has_its_own_words_everywhere(view):
@@ -147,7 +152,7 @@ def test_a_sheet_that_cannot_be_saved_is_told(view, tmp_path, monkeypatch):
 def test_html_is_whole_at_each_stage(view, language):
     mock = view(language=language)
     for act in (mock.begin, mock.reveal, *[mock.skip] * 5, lambda: mock.submit(False), mock.finish):
-        for part in (mock.asked, mock.solution, mock.how, mock.said, mock.note):
+        for part in (mock.prompt, mock.solution, mock.call, mock.feedback, mock.note):
             ElementTree.fromstring(f"<div>{part.value}</div>")
         act()
 
@@ -160,3 +165,67 @@ def test_a_saved_notebook_keeps_nothing_of_how_it_went(view):
     for after in (mock._repr_mimebundle_(), view(seed=5)._repr_mimebundle_()):
         assert (after["text/plain"], after["text/html"]) == (before["text/plain"], before["text/html"])
     assert before["text/plain"].startswith("[widget] MockView")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "progress.jsonl"
+
+
+def test_begin_and_check(path):
+    view = DrillView("03.average", lambda key, answer: answer, path=path)
+    assert view.clock.began == 0 and view.begin_button.layout.display != "none" and "not begun" in view.text
+    view.begin_button.click()
+    assert view.clock.began > 0 and view.begin_button.layout.display == "none"
+    assert 'drill("03.average").check(average_gradients)' in ElementTree.fromstring(view.call.value).find("pre").text
+    assert not view.links.outputs  # they lead to the solution
+    assert not view.check(False).passed and 'data-right="false"' in view.feedback.value
+    assert "Explained by" in view.links.outputs[0]["data"]["text/html"]
+    assert view.check(True).passed and view.clock.ended > 0 and "Passed after 0:00" in view.text
+    assert [entry.passed for entry in progress.read(path).entries] == [False, True]
+
+
+def test_a_drill_without_a_lab_folds_its_own_answer_below_once_it_was_tried(path):
+    view = DrillView("wb.merge", lambda key, answer: answer, path=path)
+    assert not view.links.outputs
+    view.check(False)
+    assert "<details><summary>One answer" in view.links.outputs[0]["data"]["text/html"]
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("key", [one.key for one in drills()])
+def test_each_is_shown_whole(key, language):
+    view = DrillView(key, language=language)
+    page = ElementTree.fromstring(f"<div>{view.prompt.value}{view.call.value}</div>")
+    assert page.find(".//pre").text == view.drill.stub and page.findall(".//li")
+
+
+def test_a_saved_notebook_keeps_the_prompt_and_nothing_of_the_learner(path):
+    view = DrillView("03.average", lambda key, answer: answer, path=path)
+    before = view._repr_mimebundle_()
+    view.begin().check(True)
+    after = view._repr_mimebundle_()
+    assert after["text/plain"] == before["text/plain"] == repr(view) and after["text/html"] == before["text/html"]
+    assert "average_gradients" in before["text/html"] and view.TEXT.startswith("[widget] DrillView")
+
+
+def test_the_graders_drill_keeps_its_clock_until_it_is_passed(path, monkeypatch):
+    monkeypatch.setattr(check, "grade", lambda key, answer: answer)
+    monkeypatch.setattr(check, "_drills", {})
+    first = grading.drill("03.average", language="zh", path=path).begin()
+    assert grading.drill("03.average") is first
+    assert grading.drill("03.average", language="zh", path=path) is first
+    assert grading.drill("03.buckets") is not first
+    first.check(True)
+    assert grading.drill("03.average", path=path) is not first
+    with pytest.raises(ValueError, match="there is no drill '03.start'"):
+        grading.drill("03.start")
+
+
+def test_the_graders_mock_interview_judges_with_the_labs_checks(path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(check, "grade", lambda key, answer: asked.append(key) or True)
+    mock = grading.mock_view(path=path, seed=1).begin()
+    for _ in range(5):
+        mock.skip()
+    assert mock.submit(print).passed and asked == [mock.interview.drill.key]

@@ -15,7 +15,7 @@ LLAMA = PRESETS["llama3-70b"]
 
 def test_the_plan_is_that_of_the_dials_and_fits_and_what_it_costs_is_the_models_step_times_all_steps():
     shown = ScalingExplorer()
-    found, plan = shown.found, shown.found.plan
+    found, plan = shown.estimate, shown.estimate.plan
     assert (plan.tp, plan.pp, plan.zero, plan.recompute, plan.world_size) == (8, 4, 1, "none", 512)
     assert plan.dp * plan.micro_batch * plan.num_microbatches == 1024
     assert found.memory == fullest_stage(LLAMA, plan)[1] and found.memory.total <= USABLE_SHARE * 80e9
@@ -58,7 +58,7 @@ def test_the_button_sets_the_dials_to_a_plan_that_fits_or_says_until_a_dial_move
     shown = ScalingExplorer("llama3-8b", gpus=8, batch=64, tp=1, pp=8, zero=0)
     before = shown.html.value
     shown.planner.click()
-    plan = shown.found.plan
+    plan = shown.estimate.plan
     assert (plan.tp, plan.pp, plan.zero) == (shown.tp.value, shown.pp.value, shown.zero.value) != (1, 8, 0)
     assert "alert" not in shown.html.value != before
     shown = ScalingExplorer("llama3-405b", "T4", gpus=8, batch=64)

@@ -32,7 +32,7 @@ def test_every_pass_of_every_cut_is_equal_to_one_process(cut, sequence):
     shown = explorer(cut=cut, sequence=sequence, ranks=4)
     for _, look in shown.look.options:
         shown.look.value = look
-        assert "results are equal to one process" in shown.sentence and shown.shown.difference < 1e-14
+        assert "results are equal to one process" in shown.sentence and shown.shown_pass.difference < 1e-14
 
 
 def test_a_slow_link_takes_longer_than_the_products():

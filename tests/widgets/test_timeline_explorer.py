@@ -13,7 +13,7 @@ from helpers.predict.time.data_parallel import BackwardPass, simulate_ddp_step
 from helpers.records import KINDS, LANES, MEMORY_KINDS, Holding, Span, Timeline
 from helpers.specs import Link
 from helpers.widgets import TimelineExplorer
-from helpers.widgets.timeline_arrays import rows_without_overlap
+from helpers.widgets.timeline_explorer import rows_without_overlap
 
 MIB = 2**20
 STATIC = Path(module.__file__).parent / "static"

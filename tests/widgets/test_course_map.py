@@ -27,7 +27,7 @@ START = Chapter(name="00_start_here", title="Start here")
 
 @pytest.fixture
 def path(tmp_path, monkeypatch):
-    monkeypatch.setattr("helpers.widgets.map_view.chapters", lambda: (START, ZERO))
+    monkeypatch.setattr("helpers.widgets.progress_view.chapters", lambda: (START, ZERO))
     return tmp_path / "progress.jsonl"
 
 
@@ -93,7 +93,7 @@ def test_a_link_leads_to_the_next_chapter_from_a_chapter_and_from_a_lab(path, tm
 
 def test_the_chapter_that_was_touched_last_comes_first_and_its_lab_after_its_stations(path, tmp_path, monkeypatch):
     first = Chapter(name="01_first", title="First", stations=(station("A", 5, guesses=("01.a",)),), tasks=("01.t",))
-    monkeypatch.setattr("helpers.widgets.map_view.chapters", lambda: (first, ZERO))
+    monkeypatch.setattr("helpers.widgets.progress_view.chapters", lambda: (first, ZERO))
     (tmp_path / "labs").mkdir()
     (tmp_path / "labs" / "08_zero.ipynb").touch()
     monkeypatch.chdir(tmp_path)
@@ -109,7 +109,7 @@ def test_the_chapter_that_was_touched_last_comes_first_and_its_lab_after_its_sta
 def test_a_file_that_cannot_be_read_and_no_chapters_get_a_sentence(path, monkeypatch):
     path.mkdir()
     assert "cannot be read" in course_map(path=path).text
-    monkeypatch.setattr("helpers.widgets.map_view.chapters", lambda: ())
+    monkeypatch.setattr("helpers.widgets.progress_view.chapters", lambda: ())
     assert course_map(path=path).sentence.startswith("The map found no chapters")
     with pytest.raises(ValueError, match="no chapters"):
         course_map_scene([])
