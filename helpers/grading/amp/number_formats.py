@@ -159,10 +159,8 @@ def judge_scale(world: JudgedWorld) -> Iterator[Judgement]:
     for tensors, answer in zip(cases, answers, strict=True):
         right = largest_scale(largest_of(tensors))
         ok = isinstance(answer, float) and answer == right
-        text = words["scale_for_gradients"].format(
-            f"{largest_of(tensors):.6g}", f"{scale_text(answer)}", f"{scale_text(right)}"
-        )
-        yield Judgement(ok=ok, message=text, mistakes=() if ok else tuple(known))
+        shown = f"{largest_of(tensors):.6g}", scale_text(answer), scale_text(right)
+        yield expect(ok, words["scale_for_gradients"].format(*shown), mistakes=known)
     yield from expect_only(world, [])
 
 

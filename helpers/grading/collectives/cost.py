@@ -15,6 +15,7 @@ from torch import Tensor
 
 from helpers.grading.cases import CaseGenerator
 from helpers.grading.collectives import LAB
+from helpers.grading.kit.answers import is_number
 from helpers.grading.kit.comparisons import expect, expect_only
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.quantities import costs
@@ -156,19 +157,15 @@ def _judgement(
 
 
 def _text(value: Any) -> str:
-    if not _is_number(value):
+    if not is_number(value):
         return repr(value)[:60]
     return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.6g}"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def is_close_number(right: Number, got: Any) -> bool:
     """Equal up to rounding; a tensor of one number counts as that number."""
     value = got.item() if isinstance(got, Tensor) and got.numel() == 1 else got
-    return _is_number(value) and math.isclose(right, value, rel_tol=1e-6 if isinstance(got, Tensor) else 1e-9)
+    return is_number(value) and math.isclose(right, value, rel_tol=1e-6 if isinstance(got, Tensor) else 1e-9)
 
 
 COST = Task(

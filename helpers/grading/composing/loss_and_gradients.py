@@ -84,9 +84,8 @@ def judge_loss(world: JudgedWorld) -> Iterator[Judgement]:
         mistakes = dict.fromkeys(known, got["gradient"])
         what = words["loss_gradient"].format(mesh_text(mesh))
         yield expect_tensor(what, right["gradient"], got["gradient"], rank=rank, mistakes=mistakes)
-        judgement = expect_number(
-            words["number_to_print"].format(mesh_text(mesh)), right["shown"], got["shown"], rank=rank
-        )
+        what = words["number_to_print"].format(mesh_text(mesh))
+        judgement = expect_number(what, right["shown"], got["shown"], rank=rank)
         yield judgement if judgement.ok else replace(judgement, mistakes=tuple(known))
 
 

@@ -109,18 +109,13 @@ def judge_places(world: JudgedWorld) -> Iterator[Judgement]:
         got = half_of(given, half)
         known = [key for key, several in wrong.items() if got in [half_of(one, half) for one in several]]
         for column in range(len(COLUMNS))[half]:  # the numbers of this half's columns
-            explained = {key: [column_of(column, one) for one in WRONG_PLACES[key]] for key in known}
-            values, right = [one[column] for one in given], column_of(column, right_places)
+            explained = {key: [answers.value_at(column, one) for one in WRONG_PLACES[key]] for key in known}
+            values, right = [one[column] for one in given], answers.value_at(column, right_places)
             yield from answers.judge_answers(PLACES, COLUMNS[column], cases, values, right, explained)
 
 
 def half_of(given: Sequence[Places], half: slice) -> list[Places]:
     return [one[half] for one in given]
-
-
-def column_of(column: int, answer: Callable[..., Places]) -> Callable[..., Any]:
-    """A function that gives one column of what `answer` gives."""
-    return lambda *case: answer(*case)[column]
 
 
 PLACES = Task(

@@ -387,9 +387,8 @@ def judgement_for(verdict: NcclVerdict) -> Judgement:
     """The verdict in its own words, followed by its cure where no hint of this task gives the same advice."""
     hints = tuple(hint for cure, hint in HINT_FOR_CURE.items() if verdict.cure == nccl_words[f"cure.{cure}"])
     text = verdict.words if hints else Words.of("\n  ").join([verdict.words, verdict.cure])
-    return Judgement(
-        ok=False, message=words["nccl_verdict"].format(nccl_words[f"kind.{verdict.kind}"], text), mistakes=hints
-    )
+    message = words["nccl_verdict"].format(nccl_words[f"kind.{verdict.kind}"], text)
+    return Judgement(ok=False, message=message, mistakes=hints)
 
 
 def recognise_rehearsed(failure: RunFailure) -> list[str]:

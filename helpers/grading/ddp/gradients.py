@@ -142,9 +142,7 @@ def judge_start(world: JudgedWorld) -> Iterator[Judgement]:
 
 def expect_same_objects(replaced: Sequence[str], rank: int) -> Judgement:
     """Expects that the model has its old tensors with new values; `replaced` names those that are other objects now."""
-    return Judgement(
-        ok=not replaced, message=words["parameter_replaced"].format(replaced[0] if replaced else ""), rank=rank
-    )
+    return expect(not replaced, words["parameter_replaced"].format(replaced[0] if replaced else ""), rank=rank)
 
 
 def recognise_start(failure: RunFailure) -> list[str]:

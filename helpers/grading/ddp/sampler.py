@@ -88,10 +88,8 @@ def judge_repeats(world: JudgedWorld) -> Iterator[Judgement]:
     is_few = world.inputs[0]["num_examples"] < MANY
     for rank, output in enumerate(world.outputs):
         orders = output["orders"]
-        pairs = [
-            (words["order_before_set_epoch"], of_seed["0"], first)
-            for of_seed, first in zip(orders, output["first"], strict=True)
-        ]
+        what = words["order_before_set_epoch"]
+        pairs = [(what, of_seed["0"], first) for of_seed, first in zip(orders, output["first"], strict=True)]
         pairs += [
             (words["second_pass"], orders[0][str(NUM_EPOCHS - 1)], output["twice"]),
             (words["order_of_epoch_1_again"], orders[0]["1"], output["again"]),

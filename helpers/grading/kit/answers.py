@@ -81,8 +81,8 @@ def question_task(
             return
         columns = []
         for place, name in enumerate(what):
-            wrong_values = {key: [_value_at(place, one) for one in several] for key, several in wrong.items()}
-            columns.append((name, _value_at(place, right), wrong_values))
+            wrong_values = {key: [value_at(place, one) for one in several] for key, several in wrong.items()}
+            columns.append((name, value_at(place, right), wrong_values))
         yield from judge_several_answers(task, COMMA.join(what), columns, world, tolerance)
 
     more = {"run_submission": run_questions, "runs_on": "process"} | more
@@ -90,7 +90,7 @@ def question_task(
     return task
 
 
-def _value_at(place: int, answer: Answer) -> Answer:
+def value_at(place: int, answer: Answer) -> Answer:
     """The function that gives one value of an answer's tuple."""
     return lambda *case: answer(*case)[place]
 
