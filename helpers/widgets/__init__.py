@@ -1,33 +1,36 @@
-"""Dials on `predict` and `draw`: plain ipywidgets that work without a front end and leave a picture behind.
+"""Provides every widget of the course: explorers with dials, interview views, guesses, and maps of the progress.
+
+Each is an ipywidget that also works without a front end, and a saved notebook keeps a picture or text of it. `view.py`
+has what all of them share, `explorer.py` the base classes of the explorers, `interview_view.py` those of the views.
 
 Clock                 counts down against a limit in the browser, also while the kernel works
-CourseMap             what course_map returns: chapters, stations, what is passed and what is due
-CollectiveExplorer    any collective and algorithm, step by step: who holds what, bytes and seconds so far
+CourseMap             what course_map returns: chapters, stations, what is passed and which cards are due
+CollectiveExplorer    any collective and algorithm, step by step: which rank has which chunk, bytes and seconds so far
 DataParallelExplorer  one step of nn.DataParallel: devices, the master's link, parameters, Python's lock
-DrillView             a thing to write in 15 minutes, with a clock; helpers.grading.drill(key) brings the lab's check
+DrillView             a function to write in 15 minutes, with a clock; helpers.grading.drill(key) brings the lab's check
 FaultExplorer         a week of a job that fails: nodes, rate, save, repair, interval; how often it should save
 MemoryExplorer        the bytes of each rank by kind: model, plan, batch, GPU; does it fit, and what would help
 MeshExplorer          a plan on nodes of GPUs: the groups of any rank, bytes and link of each, memory of all
 MockView              a mock interview: five cards, one drill, then a sheet; helpers.grading.mock_view() has the checks
-OverlapExplorer       one DDP step: bucket, bandwidth, latency, ranks, compute; what is left exposed
+OverlapExplorer       one DDP step: dials for bucket, bandwidth, latency, ranks, compute; what is left exposed
 PipelineExplorer      one step of a pipeline: schedule, ranks, micro-batches, times; bubble, and memory of each rank
 PrecisionExplorer     a GPT's numbers, what fp16, bf16 and fp8 keep of them, and what a loss scale brings back
 ProgressView          what the learner has passed, and the next task; helpers.grading.progress_view() has them all
-QuizView              cards of the bank, what is due first: folded, multiple choice, a number to predict
+QuizView              interview cards, those that are due first: folded, multiple choice, a number to predict
 RoundView             debugging, code review or design: lines to mark, plans to write, a clock, a sheet with points
-ScalingExplorer       a step's waterfall, its speed-up on 1 to 16,384 GPUs, where more stop paying, days and GPU-hours
+ScalingExplorer       a step's waterfall, its speed-up on 1 to 16,384 GPUs, when more do not pay, days and GPU-hours
 StrategyExplorer      which strategy trains a model on a cluster: memory of each, traffic, an estimated step, the reason
-TensorSplitExplorer   a layer cut over ranks, number by number, and what is sent; sequence parallelism
-TimelineExplorer      any Timeline: zoom, hover, and a play head that shows what each rank does and holds
+TensorSplitExplorer   a layer split over ranks, number by number, and what is sent; sequence parallelism
+TimelineExplorer      any Timeline: zoom, hover, and a play head that shows what each rank does and stores
 TraceExplorer         the traces of a run, step by step: four ranks, their lanes, and who waits for whom
 ZeroExplorer          a training step at each stage of ZeRO: gather, compute, free; and the bytes of a real model
 
 course_map            chapters, stations, minutes; what is passed and guessed, which cards are due, what comes next
-guess                 asks before a result is shown: a number, a range, a choice, an order; the first answer is kept
-reveal                your guess · predicted · measured, and what shows why; folded until it is guessed
-my_guesses            the guesses of a chapter beside the truth, one picture
-my_calibration        how well I guess, by kind: memory, traffic, time, count
-votes                 how a class guessed, out of the folder GUESS_BOX
+guess                 asks before a result is shown: a number, a range, a choice, an order; only the first answer counts
+reveal                your guess · predicted · measured, and what shows why; folded until it was guessed
+my_guesses            the learner's guesses of a chapter compared with the true answers, in one picture
+my_calibration        how well the learner guesses, by kind: memory, traffic, time, count
+votes                 how a class guessed, read from the folder GUESS_BOX
 """
 
 from helpers.widgets.clock import Clock

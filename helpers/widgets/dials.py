@@ -1,4 +1,4 @@
-"""The dials of every explorer: a slider or a list, alike in all of them, and moved by the arrow keys."""
+"""Provides the dials of every explorer, sliders and lists that the arrow keys move, and the panel that aligns them."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import ipywidgets
 
 from helpers.draw.scene import text_width
 
-WIDTH = 360  # pixels of a dial: two stand beside each other in a notebook's 800
+WIDTH = 360  # pixels of a dial, so that two fit beside each other on a notebook's 800
 _FONT = 13  # pixels, JupyterLab's
-_MARGINS = 12  # pixels: ipywidgets' beside a dial, and a long readout's
+_MARGINS = 12  # pixels that ipywidgets adds beside a dial and its readout
 
 
 def dial(
     options: Sequence[object], value: object, description: str, *, tooltip: str = ""
 ) -> ipywidgets.SelectionSlider:
-    """A slider over named values. options: values, or pairs (what is read, value). value: the one it starts at.
+    """A slider over named values. options: values, or pairs (label, value). value: where it starts.
 
-    tooltip: what the dial means, in a few words; shown over it. ValueError when `value` is not among the options.
+    tooltip: what the dial means, in a few words. Raises ValueError when `value` is not among the options.
     """
     return _selection(ipywidgets.SelectionSlider, options, value, description, tooltip)
 
 
 def choice(options: Sequence[object], value: object, description: str, *, tooltip: str = "") -> ipywidgets.Dropdown:
-    """A list to choose from, for options without an order. Arguments and errors as those of `dial`."""
+    """A drop-down list, for options without an order. Arguments and errors are those of `dial`."""
     return _selection(ipywidgets.Dropdown, options, value, description, tooltip)
 
 
@@ -46,9 +46,9 @@ def _selection(
 
 
 def panel(dials: Sequence[ipywidgets.Widget]) -> ipywidgets.GridBox:
-    """The dials in a grid, as many beside each other as fit; where not one does, they shrink.
+    """The dials in a grid, as many beside each other as fit. On a page narrower than one dial they shrink.
 
-    All labels get the width of the longest, none is cut.
+    All labels get the width of the longest one, so that none is cut off.
     """
     width = 6 + max((text_width(each.description, _FONT) for each in dials), default=0.0)  # capitals are wider
     for each in dials:
