@@ -1,4 +1,7 @@
-"""`python -m helpers doctor | train | hang | quiz …`. Each command is imported only when it is asked for."""
+"""Runs the commands `python -m helpers doctor | train | hang | quiz …`.
+
+Each command is imported only when it is called, so that none waits for the imports of another.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-# These have options of their own.
+# Command -> the module whose `main` parses the command's own options and returns the exit code.
 COMMANDS = {
     "grade": "helpers.classroom.cli",
     "train": "helpers.commands.train.cli",
@@ -23,7 +26,7 @@ COMMANDS = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
+    """Runs one command and returns its exit code. arguments: those of the command line by default."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments[:1] == ["quiz"]:
         from helpers.interview import quiz_command
@@ -31,6 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         return quiz_command.main(arguments[1:], check=_grade)
     if arguments and arguments[0] in COMMANDS:
         return import_module(COMMANDS[arguments[0]]).main(arguments[1:])
+    # Only `doctor`, which has no options, comes this far; the other names are for `--help` and for error messages.
     parser = argparse.ArgumentParser(prog="python -m helpers", description="Rank by Rank on the command line.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("doctor", help="what this machine gives the course, and advice for each thing that is wrong")
@@ -51,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _grade(key: str, answer: Any) -> Any:
-    """The check of a lab, for drills: it needs torch, so it comes only when an answer is handed in."""
+    """Grades an answer to a drill. The grader needs torch, so it is imported only when an answer is handed in."""
     from helpers.grading import grade
 
     return grade(key, answer)
@@ -61,9 +65,9 @@ if __name__ == "__main__":
     try:
         code = main()
         sys.stdout.flush()
-    except BrokenPipeError:  # `| head` has read enough; Python would write the rest, and complain, as it ends
+    except BrokenPipeError:  # `| head` has read enough; without this, Python would complain when it flushes stdout at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 128 + signal.SIGPIPE
-    except KeyboardInterrupt:  # a second Ctrl-C, while a command ends after the first
+    except KeyboardInterrupt:  # a second Ctrl-C while a command still ends after the first
         code = 128 + signal.SIGINT
     sys.exit(code)

@@ -1,39 +1,41 @@
-"""Elastic training by hand: a job whose ranks may die.
+"""Elastic training: a job that goes on when ranks die, as torchrun's elastic agent makes it, in code that one can read.
 
     with Job(ranks=4) as job:
         job.start()
         job.kill(2)
         account = job.wait()
 
-heartbeat.py    a thread in each rank that says that it lives, and how far it has come
-verdicts.py     alive, slow, hung or dead: from what all heartbeats say
-rendezvous.py   where processes become ranks of a generation, and of the next one after a death
-regrouping.py   the plan for those who are left
-member.py       what a process does in one generation; imported before it is forked
-crew.py         the processes of one generation       agent.py    one generation after the other
-job.py          the face of it                        account.py  what became of it
-chaos.py        who dies when: seeded data            settings.py what a job can be asked for
-listening.py    a generation's heartbeats, read along for a picture
-forgotten.py    what is lost when it is not saved     healing/    go on without a restart, heal who returns
+Chapter 12 uses all of it, and `python -m helpers train --chaos` the kill plans.
+
+job.py              `Job`: starts training in the background, kills ranks, waits for the result
+settings.py         what a job can be asked for
+agent.py            runs one generation of processes after the other until the job is done
+crew.py             the processes of one generation, as the agent sees them
+worker.py           what each process does in one generation
+rendezvous.py       gives processes their ranks, and finds the plan for those that are left
+heartbeat.py        each rank's heartbeats, and who is alive, slow, hung or dead
+chaos.py            planned deaths as data, and how a rank carries one out
+account.py          the result: losses, generations, repeated steps
+resume_without.py   what goes wrong when a checkpoint lacks a part of the state
+lighthouse.py       who takes part in the next step, if a job goes on without a restart
+healing.py          replicas that do so, and heal the ones that come back
 """
 
 from importlib import import_module
 from typing import Any
 
-_HOMES = {
+_NAMES = {
     "account": ("Account", "Generation"),
     "chaos": ("Kill", "kill_plan"),
-    "heartbeat": ("Beat", "Heartbeat"),
+    "heartbeat": ("Beat", "Heartbeat", "RankStatus", "verdict"),
     "job": ("Job",),
-    "regrouping": ("regroup",),
-    "rendezvous": ("Rendezvous",),
-    "verdicts": ("Sign", "verdict"),
+    "rendezvous": ("Rendezvous", "regroup"),
 }
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Each name comes from its file when it is first asked for: whoever wants a kill plan waits for no Trainer."""
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{home}"), name)
+    """Imports a name when it is first used, because planning kills must not import the Trainer and torch."""
+    if name in _MODULE_OF:
+        return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
     raise AttributeError(f"helpers.elastic has no {name}")

@@ -1,4 +1,4 @@
-"""What became of a job: its generations, its losses, what was done twice, and what that cost."""
+"""Holds the result of an elastic job: its losses and generations, the steps done twice, and the time lost by deaths."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from torch import Tensor
 
 from helpers.learner.words import Words, book
 
-say = book("elastic")
+words = book("elastic")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """The ranks that trained together, between two meetings.
+    """The ranks that trained together between two rendezvous.
 
-    first_step, last_step: which it finished; last_step is first_step - 1 where it finished none. why: what ended it, in
-    words. how: the same as a key, one of "done", "died", "raised", "hung", "silent" and "unmet". lost: whom it cost.
+    first_step, last_step: the steps that it finished; last_step is first_step - 1 where it finished none.
+    why: what ended it, as a sentence. how: the same as a key: "done", "stopped", "died", "raised", "hung", "silent" or
+    "unmet". lost: the ranks that it cost.
     """
 
     number: int
@@ -31,10 +32,10 @@ class Generation:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Account:
-    """history: (generation, step, loss, seconds since the start) in the order in which steps were finished.
+    """The result of a job, also while it runs.
 
-    repairs: for each death, the seconds from the last step before it to the first step of the next generation.
-    unsaved: step to why its save failed. weights: of the whole model, float64; empty as long as the job runs.
+    history: (generation, step, loss, seconds since the start) in the order in which steps were finished.
+    unsaved: step -> why its checkpoint failed. weights: of the full model in float64; empty while the job runs.
     """
 
     history: tuple[tuple[int, int, float, float], ...]
@@ -44,7 +45,7 @@ class Account:
 
     @property
     def losses(self) -> dict[int, float]:
-        """Step to loss; of a step that was done again, the last time counts."""
+        """Step -> loss. Of a step that was done again, the last time counts."""
         return {step: loss for _, step, loss, _ in sorted(self.history, key=lambda row: row[:2])}
 
     @property
@@ -53,27 +54,28 @@ class Account:
 
     @property
     def done_again(self) -> int:
-        """Steps that were finished, lost with the memory of the dead, and finished once more."""
+        """The number of steps that were finished, lost when a rank died, and done once more."""
         return len(self.history) - self.steps
 
     @property
     def repairs(self) -> tuple[float, ...]:
+        """For each death, the seconds from the last step before it to the first step of the next generation."""
         last = {number: seconds for number, _, _, seconds in self.history}
         first = {number: seconds for number, _, _, seconds in reversed(self.history)}
         numbers = sorted(last)
-        return tuple(first[new] - last[old] for old, new in zip(numbers, numbers[1:], strict=False))
+        return tuple(first[new] - last[old] for old, new in zip(numbers, numbers[1:], strict=False))  # neighbours
 
     def difference(self, other: Account) -> float:
-        """How far the losses and the weights are from another account's at most, in units of their own size.
+        """The largest relative difference between the losses or the weights of two jobs.
 
-        A key's bias counts in units of 1: its gradient is zero in theory, and Adam magnifies what rounding leaves.
-        Raises ValueError where the two did not do the same steps, or one has not come to its end.
+        The bias of a key is compared in absolute terms: its gradient is zero in theory, so Adam magnifies only rounding
+        errors. Raises ValueError where the two did not do the same steps, or one of them still runs.
         """
         if self.losses.keys() != other.losses.keys() or not (self.weights and other.weights):
-            raise ValueError(say("difference", mine=self.steps, theirs=other.steps))
+            raise ValueError(words("difference", mine=self.steps, theirs=other.steps))
         losses = (abs(loss - other.losses[step]) / abs(loss) for step, loss in self.losses.items())
-        sizes = {name: 1.0 if name.endswith("key.bias") else one.norm() for name, one in self.weights.items()}
-        weights = ((one - other.weights[name]).norm() / sizes[name] for name, one in self.weights.items())
+        norms = {name: 1.0 if name.endswith("key.bias") else weight.norm() for name, weight in self.weights.items()}
+        weights = ((weight - other.weights[name]).norm() / norms[name] for name, weight in self.weights.items())
         return max(*losses, *map(float, weights))
 
     def __repr__(self) -> str:

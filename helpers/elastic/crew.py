@@ -1,4 +1,4 @@
-"""The processes of one generation, seen from the agent: starting them, hearing them, ending them all."""
+"""Starts, hears and ends the processes of one generation, for the agent and for jobs that go on without a restart."""
 
 from __future__ import annotations
 
@@ -14,85 +14,88 @@ from helpers.ranks import process
 from helpers.ranks.limits import loopback
 from helpers.ranks.watch import RankState, Watch
 
-MEMBER = "helpers.elastic.member"  # what a process has imported before it is forked
-SETTLE = 0.3  # seconds in which the cause of a failure can show after its first consequence
+WORKER_MODULE = "helpers.elastic.worker"  # the processes are forked from one that has imported this
+SETTLE_SECONDS = 0.3  # in which the cause of a failure can show after its first consequence
 
 
 @dataclass
-class Member(RankState):
-    """One process. rank: None for a spare, and until the rendezvous has given it a place. report: is told its steps."""
+class RankProcess(RankState):
+    """One process. rank: None until the rendezvous has given it one, and for a spare.
 
-    report: Callable[[str, tuple], None] | None = None
-    placed: bool = False
-    seconds: float = 0.0  # that it has used on a core, as of the last question
+    on_report: is called with the kind and the content of each report, such as a finished step.
+    """
+
+    on_report: Callable[[str, tuple], None] | None = None
+    has_joined: bool = False
+    cpu_seconds: float = 0.0  # as of the last call of is_working
 
     def take(self, message: tuple, now: float) -> None:
+        """Handles a message of the process."""
         match message:
-            case ("placed", rank):
-                self.rank, self.placed = rank, True
-            case ("step" | "unsaved" as what, row):
-                self.report(what, row)
+            case ("rank", rank):
+                self.rank, self.has_joined = rank, True
+            case ("step" | "unsaved" as kind, row):
+                self.on_report(kind, row)
             case ("ready", _):
-                pass  # its work follows
+                pass  # the process is forked, and its work follows
             case _:
                 super().take(message, now)
 
     @property
     def is_spare(self) -> bool:
-        return self.placed and self.rank is None
+        return self.has_joined and self.rank is None
 
-    def works(self) -> bool:
-        """Whether the system says that it has used a core since the last question, or wants one."""
+    def is_working(self) -> bool:
+        """Whether the process has used a core since the last call, or wants one, or waits for a disk."""
         with contextlib.suppress(psutil.Error):
-            known = psutil.Process(self.pid)
-            before, self.seconds = self.seconds, sum(known.cpu_times()[:2])
-            return self.seconds > before or known.status() in (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
+            info = psutil.Process(self.pid)
+            before, self.cpu_seconds = self.cpu_seconds, sum(info.cpu_times()[:2])  # user and system
+            return self.cpu_seconds > before or info.status() in (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
         return False
 
 
 class Crew(Watch):
-    """`count` processes that each do `work`, a packed call. report: is told each step."""
+    """`count` processes that each do `work`, a packed call. on_report: see RankProcess."""
 
-    def __init__(self, work: bytes, count: int, folder: str, report: Callable[[str, tuple], None]):
-        self.zygote, members = process.zygote(MEMBER), []
+    def __init__(self, work: bytes, count: int, folder: str, on_report: Callable[[str, tuple], None]):
+        self.zygote, processes = process.zygote(WORKER_MODULE), []
         for index in range(count):
-            pid, conn = self.zygote.fork(spec(index, folder))
-            members.append(Member(None, conn, pid, report=report))
+            pid, conn = self.zygote.fork(worker_spec(index, folder))
+            processes.append(RankProcess(None, conn, pid, on_report=on_report))
             conn.send(("call", work))
-        super().__init__(members)
+        super().__init__(processes)
 
     @property
-    def ranks(self) -> dict[int, Member]:
-        return {member.rank: member for member in self.states if member.rank is not None}
+    def ranks(self) -> dict[int, RankProcess]:
+        return {state.rank: state for state in self.states if state.rank is not None}
 
     @property
     def is_done(self) -> bool:
-        return all(member.done or member.is_spare for member in self.states)
+        return all(state.done or state.is_spare for state in self.states)
 
-    def lost(self) -> list[Member]:
-        """Who ended before its work was done, and is to blame for that. A spare's end is nobody's loss."""
-        end = self.clock + SETTLE
-        while failed := [member for member in self.failed if not member.is_spare and member.value is None]:
-            causes = [one for one in failed if not one.failure] or [
-                one for one in failed if not one.failure.is_consequence
-            ]
+    def lost(self) -> list[RankProcess]:
+        """The processes that ended before their work was done and are to blame for it. Spares do not count."""
+        end = self.clock + SETTLE_SECONDS
+        while failed := [state for state in self.failed if not state.is_spare and state.value is None]:
+            died = [state for state in failed if not state.failure]
+            causes = died or [state for state in failed if not state.failure.is_consequence]
             if causes or self.clock >= end:
                 return causes or failed[:1]
             self.receive(0.02)
         return []
 
     def end(self) -> None:
-        """All of them, whatever they do, and not before the last one is gone: it might still write."""
-        for member in self.states:
-            process.kill(member.pid)
-        for member in self.states:
+        """Kills all processes, and returns when the last one is gone, because until then it might still write."""
+        for state in self.states:
+            process.kill(state.pid)
+        for state in self.states:
             with contextlib.suppress(RuntimeError, OSError):
-                self.zygote.exit_status(member.pid)
-            member.conn.close()
+                self.zygote.exit_status(state.pid)
+            state.conn.close()
 
 
-def spec(index: int, folder: str) -> dict[str, Any]:
-    """For the engine's worker: a process that belongs to no world yet."""
+def worker_spec(index: int, folder: str) -> dict[str, Any]:
+    """What the engine needs to fork a process that belongs to no process group yet."""
     env = {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", loopback()), "OMP_NUM_THREADS": 1}
-    alone = dict(rank=index, world_size=1, generation=0, backend="none", device="cpu", local_device=0)
-    return alone | {"folder": folder, "env": env}
+    own_world = dict(rank=index, world_size=1, generation=0, backend="none", device="cpu", local_device=0)
+    return own_world | {"folder": folder, "env": env}

@@ -1,46 +1,60 @@
-"""A heartbeat: a thread that says ten times per second that its process lives, and how far it has come."""
+"""Sends a heartbeat from each rank and judges from all heartbeats which ranks are alive, slow, hung or dead.
+
+A rank sends with `Heartbeat`. The agent reads with `last_beat`, keeps one RankStatus per rank with a `Listener`, and
+calls `verdict`. `record_heartbeats` keeps the beats for the picture in chapter 12.
+"""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
+from helpers.elastic.rendezvous import connect
 from helpers.ranks import wire
 from helpers.ranks.worker import is_runnable
+
+if TYPE_CHECKING:
+    from helpers.elastic.job import Job
+
+MAX_GAP = 0.5  # seconds; a longer gap between two looks means a busy listener or a suspended laptop, not a silent rank
+MIN_CPU_SECONDS = 0.001  # between two beats, for a main thread that counts as busy
 
 
 @dataclass(frozen=True, kw_only=True)
 class Beat:
-    """What a process says of itself. number: of this beat, counted from 1. step: the one that it is in.
+    """What a process reports about itself. number: of this beat, from 1. step: the step that it is in.
 
-    calls: collectives that it has issued. busy: whether its main thread has used a core since the last beat, or wants
-    one. waits: whether that thread waits for other ranks in a collective.
+    calls: the collectives that it has issued. is_busy: whether its main thread has used a core since the last beat, or
+    wants one. is_waiting: whether that thread waits for other ranks in a collective.
     """
 
     number: int
     step: int
     calls: int
-    busy: bool
-    waits: bool = False
+    is_busy: bool
+    is_waiting: bool = False
 
 
 class Heartbeat:
-    """`with Heartbeat(store, rank) as heart:`, and `heart.step = 7` as the training goes on.
+    """Sends a beat ten times per second: `with Heartbeat(store, rank) as heartbeat:`, and in it `heartbeat.step = 7`.
 
-    A thread of its own beats, so that a rank which waits for others is not taken for dead. For the same reason a beat
-    alone proves little: it goes on when the main thread stands still for ever. So each one says how far that has come.
+    The beats come from a thread of their own, so that a rank which waits for others is not taken for dead. For the same
+    reason a beat alone proves little, because it goes on when the main thread hangs. So each beat also says how far the
+    main thread has come.
     """
 
     def __init__(self, store: dist.Store, rank: int, *, every: float = 0.1):
         self.store, self.rank, self.every = store, rank, every
         self.step, self.number = 0, 0
         self.main, self.stopped = threading.main_thread(), threading.Event()
-        self.clock, self.used = _clock_of(self.main), 0.0
-        self.thread = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
+        self.clock, self.cpu_seconds = _cpu_clock_of(self.main), 0.0
+        self.thread = threading.Thread(target=self._send_beats, daemon=True, name="heartbeat")
 
     def __enter__(self) -> Heartbeat:
         self.thread.start()
@@ -50,27 +64,112 @@ class Heartbeat:
         self.stopped.set()
         self.thread.join()
 
-    def _beat(self) -> None:
+    def _send_beats(self) -> None:
         while not self.stopped.is_set():
-            self.store.set(f"beat{self.rank}", json.dumps(asdict(self.look())))
+            self.store.set(f"beat{self.rank}", json.dumps(asdict(self.next_beat())))
             self.stopped.wait(self.every)
 
-    def look(self) -> Beat:
-        """What there is to say now."""
-        before, self.used = self.used, time.clock_gettime(self.clock)  # seconds on a core, of the main thread
-        busy = self.used - before > 0.001 or is_runnable(self.main.native_id)
-        waits, calls = any(op.waiting for op in wire.pending()), sum(wire.counters().values())
+    def next_beat(self) -> Beat:
+        """The beat for this moment."""
+        before, self.cpu_seconds = self.cpu_seconds, time.clock_gettime(self.clock)
+        is_busy = self.cpu_seconds - before > MIN_CPU_SECONDS or is_runnable(self.main.native_id)
+        is_waiting, calls = any(op.waiting for op in wire.pending()), sum(wire.counters().values())
         self.number += 1
-        return Beat(number=self.number, step=self.step, calls=calls, busy=busy, waits=waits)
+        return Beat(number=self.number, step=self.step, calls=calls, is_busy=is_busy, is_waiting=is_waiting)
 
 
-def heard(store: dist.Store, rank: int) -> Beat | None:
-    """The last beat of a rank; None before its first, since asking for a key that is not there would wait for it."""
+def last_beat(store: dist.Store, rank: int) -> Beat | None:
+    """The last beat of a rank; None before its first one. Without the check, reading the key would wait for it."""
     key = f"beat{rank}"
     return Beat(**json.loads(store.get(key))) if store.check([key]) else None
 
 
-def _clock_of(thread: threading.Thread) -> int:
-    """A clock of the seconds for which this thread was on a core; of the whole process where there is none (macOS)."""
+def _cpu_clock_of(thread: threading.Thread) -> int:
+    """A clock of this thread's CPU time, or of the whole process's where there is none (macOS)."""
     known = getattr(time, "pthread_getcpuclockid", None)
     return known(thread.ident) if known else time.CLOCK_PROCESS_CPUTIME_ID
+
+
+# -- who is alive ----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class RankStatus:
+    """What is known of one rank, in seconds of the listener's own clock, since clocks of two machines differ.
+
+    silent: since its last beat came in. stalled: without progress, that is without a new step or collective.
+    idle: without using or wanting a core. is_waiting: whether it waits for others in a collective.
+    """
+
+    silent: float = 0.0
+    stalled: float = 0.0
+    idle: float = 0.0
+    is_waiting: bool = False
+
+
+def verdict(statuses: Mapping[int, RankStatus], *, limit: float = 2.0, patience: float = 60.0) -> dict[int, str]:
+    """For each rank: "alive", "slow", "hung" or "dead".
+
+    dead    no beat came for `limit` seconds: its whole process is gone, or its machine
+    hung    it beats but makes no progress, uses no core and waits for nobody, while all others wait
+    slow    it makes no progress but computes; the others may be waiting for it
+    alive   it makes progress, or waits for a rank that makes none
+    After `patience` seconds a slow rank counts as hung, because an endless loop computes, too.
+    """
+    found = {}
+    for rank, status in statuses.items():
+        others = (other for one, other in statuses.items() if one != rank)
+        others_wait = all(other.is_waiting or other.idle >= limit for other in others)
+        if status.silent >= limit:
+            found[rank] = "dead"
+        elif status.stalled < limit or status.is_waiting:
+            found[rank] = "alive"
+        elif (status.idle >= limit and others_wait) or status.stalled >= patience:
+            found[rank] = "hung"
+        else:
+            found[rank] = "slow"
+    return found
+
+
+class Listener:
+    """Turns beats into a RankStatus per rank: call `listen` with each rank's last beat, then read `statuses`."""
+
+    def __init__(self) -> None:
+        self.beats: dict[int, Beat] = {}
+        self.statuses: dict[int, RankStatus] = {}
+        self.last_look: dict[int, float] = {}
+
+    def listen(self, rank: int, beat: Beat, now: float, *, is_working: bool = False) -> None:
+        """Takes in a rank's last beat, which may be the same as before. now: seconds of this process's clock.
+
+        is_working: whether the system says that the rank's process uses a core. Then it may be silent without being
+        dead.
+        """
+        gap = min(now - self.last_look.get(rank, now), MAX_GAP)
+        self.last_look[rank] = now
+        old, status = self.beats.get(rank, beat), self.statuses.get(rank, RankStatus())
+        is_new, has_progress = beat.number != old.number, (beat.step, beat.calls) != (old.step, old.calls)
+        self.statuses[rank] = RankStatus(
+            silent=0.0 if is_new or is_working else status.silent + gap,
+            stalled=0.0 if has_progress else status.stalled + gap,
+            idle=0.0 if beat.is_busy or is_working else status.idle + gap,
+            is_waiting=beat.is_waiting,
+        )
+        self.beats[rank] = beat
+
+
+def record_heartbeats(job: Job) -> dict[int, list[tuple[float, int, bool]]]:
+    """Rank -> its heartbeats in the first generation of a started job: (seconds, step, whether it waits).
+
+    Returns when the generation is over. Beats that came after the agent's verdict are left out.
+    """
+    store, start = dist.PrefixStore("generation 0", connect(job.agent.store.port)), 0.0
+    rows: dict[int, list[tuple[float, int, bool]]] = {}
+    numbers: dict[int, int] = {}
+    while not job.account.generations and not job.agent.has_ended.is_set():
+        for rank in range(job.settings.plan.world_size):
+            beat = last_beat(store, rank)
+            if beat is None or not beat.step or numbers.get(rank) == beat.number:
+                continue
+            start, numbers[rank] = start or time.monotonic(), beat.number
+            rows.setdefault(rank, []).append((time.monotonic() - start, beat.step, beat.is_waiting))
+        time.sleep(0.02)
+    return dict(sorted(rows.items()))

@@ -1,17 +1,25 @@
-"""A rendezvous: where processes that have never heard of each other become ranks of one world."""
+"""Gives processes that have never heard of each other their ranks, and finds the plan for those left after a death."""
 
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 
 import torch.distributed as dist
 
+from helpers.specs import Plan
+
+
+def connect(port: int) -> dist.TCPStore:
+    """A connection to the agent's store, on this machine."""
+    return dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+
 
 class Rendezvous:
-    """One generation's meeting, over a store that all processes reach. After a death the rest meet in the next one.
+    """The rendezvous of one generation, in a store that all processes reach. After a death there is a new one.
 
-    Each key carries the generation's number. A key of an earlier generation would be read as if it were of now: a
-    process would find the meeting complete, and wait at the address of one that is dead.
+    Each key carries the generation's number. Otherwise a process could read a key of an earlier generation, find the
+    rendezvous complete, and wait at the address of a rank that is dead.
     """
 
     def __init__(self, store: dist.Store, generation: int, *, limit: float = 30.0):
@@ -19,23 +27,37 @@ class Rendezvous:
         self.limit = datetime.timedelta(seconds=limit)
 
     def join(self, num_ranks: int) -> int | None:
-        """This process's rank: how many came before it. None: all places were taken, so it is a spare.
+        """This process's rank: how many came before it. None if all ranks were taken, so that it is a spare.
 
         Raises dist.DistStoreError where fewer than `num_ranks` come within the limit.
         """
-        place = self.store.add("arrived", 1) - 1  # the store adds, so that no two processes get the same number
-        if place >= num_ranks:
+        rank = self.store.add("arrived", 1) - 1  # the store adds atomically, so no two processes get the same number
+        if rank >= num_ranks:
             return None
-        if place == num_ranks - 1:
+        if rank == num_ranks - 1:
             self.store.set("complete", "yes")
         self.store.wait(["complete"], self.limit)
-        return place
+        return rank
 
     def make_group(self, rank: int, num_ranks: int, backend: str = "gloo") -> None:
-        """The process group of this generation: each rank leaves its address in the store and reads the others'."""
-        own = dist.PrefixStore("group", self.store)
-        dist.init_process_group(backend, store=own, rank=rank, world_size=num_ranks)
+        """Makes the process group of this generation. The ranks exchange their addresses through the store."""
+        group_store = dist.PrefixStore("group", self.store)
+        dist.init_process_group(backend, store=group_store, rank=rank, world_size=num_ranks)
 
     def wait_for_the_end(self) -> None:
-        """What a spare does: wait until this generation is over, and a place may be free in the next."""
+        """What a spare does: it waits until the agent ends this generation."""
         self.store.wait(["over"], datetime.timedelta(days=1))
+
+
+def regroup(plan: Plan, alive: int, batch: int) -> Plan | None:
+    """The nearest plan for `alive` processes: as many replicas as before, or fewer; None where not even one fits.
+
+    A replica (pp x tp ranks) cannot become smaller, since its split decides what fits into a rank's memory. The number
+    of replicas can: the global batch of `batch` sequences stays as it is, and each replica takes a larger share of it.
+    The losses therefore stay the same. The replicas must divide the batch, and processes beyond that become spares.
+    """
+    ranks_per_replica = plan.world_size // plan.dp
+    for dp in range(min(plan.dp, alive // ranks_per_replica), 0, -1):
+        if batch % (dp * plan.num_microbatches) == 0:
+            return replace(plan, dp=dp)
+    return None

@@ -1,22 +1,22 @@
-"""What a job is asked for, and what cannot be asked of one."""
+"""Holds and checks what an elastic job can be asked for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.elastic.regrouping import regroup
+from helpers.elastic.rendezvous import regroup
 from helpers.learner.words import book
 from helpers.ranks.limits import check_num_ranks
 from helpers.specs import Plan
 
-say = book("elastic")
+words = book("elastic")
 
 
-def check_kinds(owner: type, **given: object) -> None:
-    """ValueError for a value of another kind than `owner`, whose annotations are text, says: a bool is no number."""
-    for name, value in given.items():
-        kind = owner.__annotations__[name]
+def check_types(owner: type, **values: object) -> None:
+    """Raises ValueError for a value whose type is not the one in `owner`'s annotations. A bool is no number."""
+    for name, value in values.items():
+        kind = owner.__annotations__[name]  # a text, because of `from __future__ import annotations`
         fits = {
             "int": type(value) is int,
             "float": type(value) in (int, float),
@@ -24,12 +24,12 @@ def check_kinds(owner: type, **given: object) -> None:
             "Path | None": value is None or isinstance(value, (str, Path)),
         }
         if not fits[kind]:
-            raise ValueError(say("check.kind", name=name, value=repr(value), kind=kind))
+            raise ValueError(words("check.kind", name=name, value=repr(value), kind=kind))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """See Job. Raises ValueError, as a sentence, for what cannot be meant."""
+class ElasticSettings:
+    """The settings of a job, which `Job` explains. Raises ValueError, with a sentence for the user, for wrong ones."""
 
     ranks: int = 4
     spares: int = 0
@@ -45,9 +45,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_num_ranks(self.ranks)
-        check_kinds(Settings, **{name: value for name, value in vars(self).items() if name != "ranks"})
+        check_types(ElasticSettings, **{name: value for name, value in vars(self).items() if name != "ranks"})
         plan = self.plan or Plan(dp=self.ranks)
-        object.__setattr__(self, "plan", plan)
+        object.__setattr__(self, "plan", plan)  # the dataclass is frozen
         parts, copy, world = plan.dp * plan.num_microbatches, plan.world_size // plan.dp, plan.world_size
         wrong = {
             "plan": world != self.ranks,
@@ -59,5 +59,5 @@ class Settings:
             "copy": regroup(plan, self.min_ranks, self.batch) is None,
         }
         for name in (name for name, is_wrong in wrong.items() if is_wrong):
-            raise ValueError(say(f"check.{name}", **vars(self), parts=parts, copy=copy, world=world))
+            raise ValueError(words(f"check.{name}", **vars(self), parts=parts, copy=copy, world=world))
         object.__setattr__(self, "folder", self.folder and Path(self.folder).resolve())

@@ -19,13 +19,9 @@ from typing import Any
 from helpers.ranks.sites import Frame, learner_frame
 
 SIDES = ("input", "output")
-_FREE_SIDES = {  # the tensors of these may differ from rank to rank
-    "all_to_all": SIDES,
-    "all_to_all_single": SIDES,
-    "alltoall": SIDES,
-    "gather": ("output",),
-    "scatter": ("input",),
-}
+# Operation -> which of its tensors may differ from rank to rank.
+_FREE_SIDES = {"gather": ("output",), "scatter": ("input",)}
+_FREE_SIDES |= dict.fromkeys(("all_to_all", "all_to_all_single", "alltoall"), SIDES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +68,8 @@ class Divergence:
         if self.missing:
             return self.missing if len(self.missing) <= len(self.calls) else tuple(self.calls)
         ops = {rank: call.op for rank, call in self.calls.items()}
-        if len(set(ops.values())) > 1:
-            return minority(ops)
-        return minority({rank: call.signature for rank, call in self.calls.items()})
+        signatures = {rank: call.signature for rank, call in self.calls.items()}
+        return minority(ops if len(set(ops.values())) > 1 else signatures)
 
     @property
     def expected(self) -> Call:
@@ -124,9 +119,7 @@ def divergences(calls: Mapping[int, Sequence[Call]], groups: Mapping[str, Sequen
     return sorted(found, key=lambda divergence: not divergence.has_mismatch)
 
 
-def _first_divergence(
-    group: str, calls: Mapping[int, Sequence[Call]], ranks: Sequence[int]
-) -> Divergence | None:  # fmt: skip
+def _first_divergence(group: str, calls: Mapping[int, Sequence[Call]], ranks: Sequence[int]) -> Divergence | None:
     by_rank = {
         rank: {call.number: call for call in calls[rank] if call.group == group} for rank in ranks if rank in calls
     }

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from helpers.commands.jobs import probe
 from helpers.commands.jobs.flight_recorder import (
     Call,
-    Divergence,
     TorchAnalysis,
     analyze_with_torch,
     calls_of,
@@ -79,13 +78,12 @@ def watch_job(
         exit_codes = job.exit_codes()
         if outcome != "ended":
             monitor.request_details(exit_codes)
-        processes = sorted(monitor.ranks.items())
-        paths = {rank: monitor.folder / f"{process.report['pid']}.recorder" for rank, process in processes}
+        paths = {rank: monitor.folder / f"{p.report['pid']}.recorder" for rank, p in sorted(monitor.ranks.items())}
         dumps = {r: dump for r, path in paths.items() if path.exists() and (dump := load_dump(path)).get("entries")}
-        groups = {name: ranks for _, process in processes for name, ranks in process.report.get("groups", {}).items()}
+        groups = {name: ranks for p in monitor.ranks.values() for name, ranks in p.report.get("groups", {}).items()}
         calls = {rank: calls_of(dump) for rank, dump in dumps.items()}
-        known = {"ranks": dict(monitor.ranks), "children": dict(monitor.children), "calls": calls, "groups": groups}
-        state = JobState(**known, limit=limit)
+        processes = {"ranks": dict(monitor.ranks), "children": dict(monitor.children)}
+        state = JobState(**processes, calls=calls, groups=groups, limit=limit)
         code = next((code for code in exit_codes.values() if code), 0 if outcome == "ended" else None)
         torch = analyze_with_torch(dumps, groups) if dumps else None
         return HangReport(outcome=outcome, code=code, state=state, cause=find_cause(state), torch=torch)
@@ -119,10 +117,8 @@ def main(arguments: Sequence[str]) -> int:
     options.add_argument("--pid", type=int, help="look into a process that hangs already, with py-spy")
     given = options.parse_args(arguments)
     try:
-        if given.pid:
-            report = stacks_of_process(given.pid)
-        else:
-            report = watch_job(given.command, nproc=given.nproc, limit=given.limit)
+        limits = {"nproc": given.nproc, "limit": given.limit}
+        report = stacks_of_process(given.pid) if given.pid else watch_job(given.command, **limits)
     except ValueError as problem:
         complain(words("nothing", problem=problem))
         return REFUSED
@@ -192,8 +188,7 @@ def cause_sentences(cause: HangCause, state: JobState) -> list[Words]:
         fields |= {"call": _call(divergence.expected, state), "theirs": _call_with_sizes(divergence.expected)}
         calls = (divergence.first_calls.get(rank) for rank in cause.ranks)
         fields["own"] = _call_with_sizes(next(filter(None, calls), divergence.expected))
-        if kind in ("skipped", "finished") and set(cause.ranks) <= divergence.calls.keys():
-            kind = "alone"
+        kind = "alone" if kind in ("skipped", "finished") and set(cause.ranks) <= divergence.calls.keys() else kind
     if kind == "raised":
         fields["text"] = f"{process.failure.type_name}: {process.failure.message}"
         lines = [rank_words["raised"].format(**fields)]
@@ -203,19 +198,12 @@ def cause_sentences(cause: HangCause, state: JobState) -> list[Words]:
         lines = [rank_words[f"died.{name}"].format(**fields)]
     else:
         lines = [words[f"verdict.{kind}"].format(**fields)]
-    return lines + (_divergence_sentences(divergence, cause, state) if divergence is not None else [])
-
-
-def _divergence_sentences(divergence: Divergence, cause: HangCause, state: JobState) -> list[Words]:
-    """Where the others called what a rank lacks, and from where on the lines of the ranks differ."""
-    lines = []
-    if cause.kind != "differs":
+    if divergence is not None and kind != "differs":
         is_extra = cause.ranks == tuple(divergence.calls)
         call = next(iter(divergence.calls.values())) if is_extra else divergence.expected
         lines.append(words["issued"].format(call=_call(call, state), place=_line(call.line)))
-    if divergence.first_number < divergence.number:
-        suspects = divergence.suspects
-        line = next(divergence.first_calls[rank].line for rank in suspects)
+    if divergence is not None and divergence.first_number < divergence.number:
+        line, suspects = divergence.first_calls[divergence.suspects[0]].line, divergence.suspects
         fields = {"number": divergence.first_number, "ranks": rank_names(suspects), "count": len(suspects)}
         lines.append(words["since"].format(**fields, place=_line(line), other=_line(divergence.expected.line)))
     return lines
@@ -245,8 +233,7 @@ def position_sentences(state: JobState) -> list[Words]:
         text = rank_words["wait"] if op else rank_words["stand"] if process.is_asleep() else words["computes"]
         ranks_at.setdefault((text, op or "", _line(process.line)), []).append(rank)
     lines = [
-        text.format(ranks=rank_names(ranks), count=len(ranks), ops=[op], place=line)
-        for (text, op, line), ranks in ranks_at.items()
+        text.format(ranks=rank_names(r), count=len(r), ops=[op], place=at) for (text, op, at), r in ranks_at.items()
     ]
     finished = [rank for rank, process in state.ranks.items() if process.has_finished]
     if finished and state.unfinished:
@@ -260,14 +247,8 @@ def position_sentences(state: JobState) -> list[Words]:
 
 def _torch_lines(analysis: TorchAnalysis) -> list[str]:
     """What torch's analyzer says, and what gloo's dumps cannot tell it."""
-    if analysis.problem:
-        text = words("torch.cannot", problem=analysis.problem)
-    elif analysis.number is None:
-        text = words("torch.nothing")
-    else:
-        fields = {"number": analysis.number, "kind": analysis.kind, "ranks": rank_names(analysis.ranks)}
-        text = words("torch.says", **fields)
-    return [text, words("torch.gloo")]
+    key = "torch.cannot" if analysis.problem else "torch.nothing" if analysis.number is None else "torch.says"
+    return [words(key, **vars(analysis) | {"ranks": rank_names(analysis.ranks or (0,))}), words("torch.gloo")]
 
 
 def _has_gpu() -> bool:

@@ -74,13 +74,12 @@ def find_cause(state: JobState) -> HangCause:
     divergence = found[0] if found else None
     cause = _ended(state, divergence)
     if cause is None and divergence is not None and divergence.has_mismatch:
-        calls = (divergence.first_calls.get(rank) for rank in divergence.suspects)
-        line = next((call.line for call in calls if call is not None), None)
+        calls = divergence.first_calls
+        line = next((calls[rank].line for rank in divergence.suspects if rank in calls), None)
         return _cause(divergence, kind="differs", ranks=divergence.suspects, line=line)
     cause = cause or _waits_for_nobody(state, divergence) or _unanswered(state)
     if cause is None and divergence is not None:
-        line = state.ranks[divergence.suspects[0]].line
-        return _cause(divergence, kind="skipped", ranks=divergence.suspects, line=line)
+        return _at_fault("skipped", [state.ranks[rank] for rank in divergence.suspects], divergence)
     return cause or _circle(state)
 
 
@@ -92,47 +91,46 @@ def _cause(divergence: Divergence | None, **fields) -> HangCause:
 
 def _ended(state: JobState, divergence: Divergence | None) -> HangCause | None:
     """Blames a rank that ended, unless it ended because collectives differ or because another rank had ended."""
-    ended = [process for process in state.ranks.values() if process.has_ended]
-    ended.sort(key=lambda process: process.report.get("ended", process.gone))
+    ended = sorted((p for p in state.ranks.values() if p.has_ended), key=lambda p: p.report.get("ended", p.gone))
     raised = [process for process in ended if process.failure]
+    # A consequence is an error such as "Connection closed by peer", which another rank's end causes.
     raised_first = [process for process in raised if not process.failure.is_consequence]
     died = [process for process in ended if "ended" not in process.report]
     finished = [process for process in ended if process.has_finished]
     if not state.unfinished and len(finished) == len(ended):
         failed = [process for process in ended if process.exit_code]
-        return _ending("exited", failed, None) if failed else HangCause(kind="ended")
-    is_mismatch = divergence is not None and divergence.has_mismatch
-    if is_mismatch and all(process.failure.type_name == "RuntimeError" for process in raised_first):
+        return _at_fault("exited", failed, None) if failed else HangCause(kind="ended")
+    has_mismatch = divergence is not None and divergence.has_mismatch
+    if has_mismatch and all(process.failure.type_name == "RuntimeError" for process in raised_first):
         return None
     if raised_first or died:
-        return _ending("raised" if raised_first else "died", (raised_first or died)[:1], divergence)
+        return _at_fault("raised" if raised_first else "died", (raised_first or died)[:1], divergence)
     if finished and (raised or any(map(state.waits_in, state.unfinished))):
         suspects = [state.ranks[rank] for rank in divergence.suspects] if divergence else finished
-        return _ending("finished", suspects, divergence)
-    return _ending("raised", raised[:1], divergence) if raised else None
+        return _at_fault("finished", suspects, divergence)
+    return _at_fault("raised", raised[:1], divergence) if raised else None
 
 
-def _ending(kind: str, processes: Sequence[ProcessState], divergence: Divergence | None) -> HangCause:
-    ranks = tuple(process.rank for process in processes)
-    return _cause(divergence, kind=kind, ranks=ranks, line=processes[0].line)
+def _at_fault(kind: str, processes: Sequence[ProcessState], divergence: Divergence | None) -> HangCause:
+    """The cause that these processes, one per rank, are at fault."""
+    return _cause(divergence, kind=kind, ranks=tuple(process.rank for process in processes), line=processes[0].line)
 
 
 def _waits_for_nobody(state: JobState, divergence: Divergence | None) -> HangCause | None:
     """Blames a rank that waits for no other rank, because the others then wait for it."""
     waiting = {rank: op for rank in state.unfinished if (op := state.waits_in(rank))}
     others = [rank for rank in state.unfinished if rank not in waiting]
-    children = (child for rank in others for child in state.children.get(rank, ()))
-    hung = [child for child in children if child.line and not _is_idle_worker(child)]
+    hung = [c for rank in others for c in state.children.get(rank, ()) if c.line and not _is_idle_worker(c)]
     if not others or not waiting and not hung:
         return HangCause(kind="apart") if others else None
     process = (hung or [state.ranks[rank] for rank in others])[0]
     kind = "worker" if hung else "elsewhere" if process.is_asleep(state.limit) else "busy"
     ranks = tuple(others if waiting else sorted({child.rank for child in hung}))
-    fields = {"kind": kind, "ranks": ranks, "line": process.line}
+    operation = {}
     if divergence is None and waiting:
         rank, op = next(iter(waiting.items()))
-        fields |= {"op": op, "op_line": state.ranks[rank].line}
-    return _cause(divergence, **fields)
+        operation = {"op": op, "op_line": state.ranks[rank].line}
+    return _cause(divergence, kind=kind, ranks=ranks, line=process.line, **operation)
 
 
 def _is_idle_worker(process: ProcessState) -> bool:

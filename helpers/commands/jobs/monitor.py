@@ -65,9 +65,8 @@ class ProcessState:
 
     def is_asleep(self, seconds: float = 0.0) -> bool:
         """Whether it has been at its line for at least so long and hardly computed."""
-        return self.report["stack_age"] >= seconds and (
-            self.report["cpu_seconds"] <= MAX_CPU_SHARE * self.report["stack_age"]
-        )
+        age = self.report["stack_age"]
+        return age >= seconds and self.report["cpu_seconds"] <= MAX_CPU_SHARE * age
 
     def is_silent(self, limit: float) -> bool:
         """Whether its probe reports no more: native code holds the GIL, or the process was stopped."""
@@ -109,12 +108,10 @@ class JobMonitor:
             process = self.by_pid.setdefault(pid, ProcessState(report))
             process.report, process.updated = report, path.stat().st_mtime
             if not process.gone and (pid in exit_codes or not probe.is_alive(pid)):
-                process.gone, process.exit_code = time.time(), exit_codes.get(pid)
-                fault = self.folder / f"{pid}.fault"
+                process.gone, process.exit_code, fault = time.time(), exit_codes.get(pid), self.folder / f"{pid}.fault"
                 process.crash = crash_frames(fault.read_text(errors="replace")) if fault.exists() else []
         with_rank = {pid: process for pid, process in sorted(self.by_pid.items()) if process.rank is not None}
-        parents = [process for process in with_rank.values() if process.report["parent"] not in with_rank]
-        self.ranks = {process.rank: process for process in parents}
+        self.ranks = {p.rank: p for p in with_rank.values() if p.report["parent"] not in with_rank}
         self.children = {rank: [] for rank in self.ranks}
         for process in with_rank.values():
             if process.report["parent"] in with_rank and not process.has_ended:
@@ -128,9 +125,8 @@ class JobMonitor:
         live = self.unfinished()
         if not live or len(self.ranks) < max(process.report["world"] or 1 for process in live.values()):
             return False
-        ages = {rank: process.report["call_age"] for rank, process in live.items()}
-        overdue = {rank for rank, p in live.items() if ages[rank] >= limit * BUSY_FACTOR or p.is_silent(limit)}
-        asleep = {rank for rank, process in live.items() if ages[rank] >= limit and process.is_asleep(limit)}
+        overdue = {r for r, p in live.items() if p.report["call_age"] >= limit * BUSY_FACTOR or p.is_silent(limit)}
+        asleep = {r for r, p in live.items() if p.report["call_age"] >= limit and p.is_asleep(limit)}
         idle = {rank for rank in asleep if all(child.is_asleep(limit) for child in self.children[rank])}
         return bool(asleep) and idle | overdue == live.keys()
 

@@ -69,8 +69,8 @@ class Probe:
         self.folder, self.pid, self.main = folder, os.getpid(), threading.main_thread()
         self.watcher, self.lock, self.has_ended = int(os.environ.get(WATCHER, 0)), threading.Lock(), False
         self.stack_age = self.call_age = self.cpu_seconds = 0.0
-        self.last_stack, self.num_waits, self.calls, self.details = None, 0, {}, {}
-        self.last_clock, self.last_cpu = time.monotonic(), 0.0
+        self.last_stack, self.calls, self.details = None, {}, {}
+        self.num_waits, self.last_clock, self.last_cpu = 0, time.monotonic(), 0.0
 
     def serve(self):
         """The loop of the probe's thread. It ends the process when the process that reads the reports is gone."""
@@ -79,8 +79,8 @@ class Probe:
             time.sleep(INTERVAL)
             with contextlib.suppress(Exception):  # no fault of ours may reach the script; the interpreter may be ending
                 self.sample()
-                is_requested = os.path.exists(os.path.join(self.folder, DETAILS_REQUEST))
-                self.write(with_details=is_requested and not self.details)
+                request = os.path.join(self.folder, DETAILS_REQUEST)
+                self.write(with_details=not self.details and os.path.exists(request))
         os._exit(1)
 
     def sample(self):
@@ -120,8 +120,7 @@ class Probe:
 
     def collective_counts(self):
         """How many collectives each group has issued so far: cheap, unlike the flight recorder."""
-        counts = {name: group._get_sequence_number_for_group() for group, name in self.groups().items()}
-        return counts or self.calls
+        return {name: group._get_sequence_number_for_group() for group, name in self.groups().items()} or self.calls
 
     def rank_and_world(self):
         """Rank and world size from torch, or from the environment before torch knows them."""
@@ -179,8 +178,7 @@ class Probe:
         error, failure = getattr(sys, "last_value", None), None
         if os.getpid() == self.pid:
             if error is not None:
-                entries = traceback.extract_tb(error.__traceback__)
-                frames = [[entry.filename, entry.lineno or 1, entry.name] for entry in entries]
+                frames = [[f.filename, f.lineno or 1, f.name] for f in traceback.extract_tb(error.__traceback__)]
                 frames += [[error.filename, error.lineno or 1, "<module>"]] if isinstance(error, SyntaxError) else []
                 failure = {"type": type(error).__name__, "message": str(error)[:2000], "frames": frames}
             with contextlib.suppress(Exception):

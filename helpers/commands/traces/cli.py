@@ -35,9 +35,8 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("trace", type=Path, help="a file, a folder with one per rank, or a zip archive of them")
     options.add_argument("other", type=Path, nargs="?", help="another one, to compare it with")
     options.add_argument("--json", action="store_true", help="print numbers as JSON")
-    options.add_argument(
-        "--perfetto", type=Path, metavar="FILE", help="write all ranks' lanes for https://ui.perfetto.dev"
-    )
+    perfetto = "write all ranks' lanes for https://ui.perfetto.dev"
+    options.add_argument("--perfetto", type=Path, metavar="FILE", help=perfetto)
     return options
 
 
@@ -53,12 +52,11 @@ def main(arguments: list[str]) -> int:
     except (ValueError, OSError) as problem:
         complain(words("failed", problem=problem))
         return REFUSED
-    is_pair = len(explanations) > 1
     if given.json:
-        compared = {"compared": compare(*explanations)} if is_pair else {}
+        compared = {"compared": compare(*explanations)} if given.other else {}
         print(json.dumps({"explained": [one.as_dict() for one in explanations]} | compared, ensure_ascii=False))
         return 0
-    print(*(comparison_lines if is_pair else report_lines)(*explanations, columns=columns), sep="\n")
+    print(*(comparison_lines if given.other else report_lines)(*explanations, columns=columns), sep="\n")
     if given.perfetto:
         print("", words("perfetto", path=given.perfetto), sep="\n")
     return 0
@@ -67,13 +65,12 @@ def main(arguments: list[str]) -> int:
 # -- the explanation in words ----------------------------------------------------------------------------------------
 def report_lines(explanation: Explanation, columns: int = 80) -> list[str]:
     """Plain lines of at most `columns`, in the reader's language. Only rows of a table may be wider."""
-    has_others = len(explanation.ranks) > 1
     sections = [
         _title(explanation),
         [words("head.waterfall"), *_waterfall(explanation), words("exposed", **_exposed(explanation))],
-        _by_rank(explanation) if has_others else [],
+        _by_rank(explanation),
         [*_straggler(explanation)],
-        _critical_path(explanation) if has_others else [],
+        _critical_path(explanation),
         _gaps(explanation),
         _operators(explanation),
         [*_memory(explanation), *_clocks(explanation), *map(str, explanation.notes)],
@@ -110,11 +107,9 @@ def _table(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
 
 
 def _title(explanation: Explanation) -> list[str]:
-    fields = {"title": explanation.title, "ranks": len(explanation.ranks)}
-    fields["seconds"] = format_seconds(explanation.seconds)
-    if not explanation.has_steps:
-        return [words("title_whole", **fields)]
-    return [words("title", **fields, count=len(explanation.steps), steps=_step_numbers(explanation.steps))]
+    fields = {"title": explanation.title, "ranks": len(explanation.ranks), "count": len(explanation.steps)}
+    fields |= {"seconds": format_seconds(explanation.seconds), "steps": _step_numbers(explanation.steps)}
+    return [words("title" if explanation.has_steps else "title_whole", **fields)]
 
 
 def _step_numbers(steps: Sequence[int]) -> str:
@@ -148,7 +143,7 @@ def _by_rank(explanation: Explanation) -> list[str]:
         [str(rank), *(format_seconds(row[part]) for part in PARTS), format_seconds(explanation.waited_for[rank])]
         for rank, row in explanation.by_rank.items()
     ]
-    return [words("head.by_rank"), *_table([head, *rows])]
+    return [words("head.by_rank"), *_table([head, *rows])] if len(rows) > 1 else []
 
 
 def _straggler(explanation: Explanation) -> Iterable[str]:
@@ -164,12 +159,12 @@ def _straggler(explanation: Explanation) -> Iterable[str]:
         return
     fields = {"rank": straggler.rank, "seconds": format_seconds(straggler.seconds), "share": straggler.share}
     if straggler.is_seldom:
-        slow_steps = straggler.steps
-        yield words("straggler.seldom", **fields, steps=_step_numbers(slow_steps), count=len(slow_steps))
+        steps = {"steps": _step_numbers(straggler.steps), "count": len(straggler.steps)}
+        yield words("straggler.seldom", **fields, **steps)
     else:
         yield words("straggler.always", **fields)
-    excess = format_seconds(max(0.0, straggler.excess[straggler.cause]))
-    yield words(f"straggler.{straggler.cause}", excess=excess)
+    excess = max(0.0, straggler.excess[straggler.cause])
+    yield words(f"straggler.{straggler.cause}", excess=format_seconds(excess))
     if straggler.period:
         yield words("straggler.every", every=straggler.period)
 
@@ -180,7 +175,7 @@ def _critical_path(explanation: Explanation) -> list[str]:
         for rank, part, seconds in explanation.path[:MAX_ROWS]
         if seconds > 0.01 * explanation.seconds
     ]
-    return [f"{words('head.path')}: {', '.join(pieces)}"]
+    return [f"{words('head.path')}: {', '.join(pieces)}"] if len(explanation.ranks) > 1 else []
 
 
 def _gaps(explanation: Explanation) -> list[str]:

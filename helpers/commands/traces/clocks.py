@@ -21,6 +21,7 @@ NUM_BINS = 12  # medians through which the line is fitted
 MIN_SECONDS_FOR_DRIFT = 2.0  # length of trace: in 2 s a drift of 20 millionths is 0.04 ms
 MIN_STANDARD_ERRORS = 3.0  # by which a drift must differ from zero to be believed
 SAME_CLOCK_TOLERANCE = 1e-4  # seconds by which a collective may seem to end before it starts if two ranks share a clock
+Parts = list[TracedMessage]  # the parts of all ranks in one collective
 Pairs = list[tuple[TracedMessage, TracedMessage]]  # the parts of two ranks in the same collectives
 
 
@@ -45,7 +46,7 @@ class RankClock:
 
 
 def estimate_clocks(
-    ranks: Sequence[int], collectives: Iterable[list[TracedMessage]], *, hosts: Sequence[str]
+    ranks: Sequence[int], collectives: Iterable[Parts], *, hosts: Sequence[str]
 ) -> dict[int, RankClock]:
     """A clock for each rank. hosts: their machines; ranks of one machine share a clock if their messages agree with it.
 
@@ -77,17 +78,13 @@ def _relative_clock(rank: int, pairs: Pairs, same_host: bool) -> RankClock:
     # Only the quicker half of the collectives is used: in a slow one, some rank may have left late.
     durations = [min(one.end - one.ready, other.end - other.ready) for one, other in pairs]
     median = statistics.median(durations)
-    points = [
-        (other.end, other.end - one.end)
-        for (one, other), seconds in zip(pairs, durations, strict=True)
-        if seconds <= median
-    ]
+    points = [(b.end, b.end - a.end) for (a, b), seconds in zip(pairs, durations, strict=True) if seconds <= median]
     offset, drift = _fit_line(sorted(points), at)
     lowest, highest = _offset_bounds(pairs, drift, at)
     if lowest <= highest:
         offset = min(max(offset, lowest), highest)
-    line = {"offset": offset, "drift": drift, "at": at}
-    return RankClock(rank=rank, **line, spread=abs(highest - lowest) / 2, num_collectives=len(pairs))
+    spread = abs(highest - lowest) / 2
+    return RankClock(rank=rank, offset=offset, drift=drift, at=at, spread=spread, num_collectives=len(pairs))
 
 
 def _offset_bounds(pairs: Pairs, drift: float, at: float) -> tuple[float, float]:
@@ -114,7 +111,6 @@ def _fit_line(points: list[tuple[float, float]], at: float) -> tuple[float, floa
 
 def _added(reference: RankClock, relative: RankClock) -> RankClock:
     """The clock that is ahead of `reference` by `relative`, as a clock that is ahead of the first rank's."""
-    at_reference = relative.at - relative.offset - reference.at
-    offset = relative.offset + reference.offset + reference.drift * at_reference
+    offset = relative.offset + reference.offset + reference.drift * (relative.at - relative.offset - reference.at)
     spread = (reference.spread or 0.0) + relative.spread
     return replace(relative, offset=offset, drift=relative.drift + reference.drift, spread=spread)

@@ -38,8 +38,8 @@ def _train_step(tracks: dict[int, RankTrack], clocks: list[float], step: int, ge
 
     def add_spans(lane: str, name: str, kind: str, part: str) -> None:
         for rank, track in tracks.items():
-            is_slow, is_late = (rank, part) == (SLOW_RANK, "backward"), (rank, step, part) == (*LATE_BATCH, "data")
-            factor = SLOW_FACTOR if is_slow else LATE_FACTOR if is_late else 1.0
+            is_slow = (rank, part) == (SLOW_RANK, "backward")
+            factor = SLOW_FACTOR if is_slow else LATE_FACTOR if (rank, step, part) == (*LATE_BATCH, "data") else 1.0
             end = clocks[rank] + factor * SECONDS[part] * generator.uniform(1.0, 1.1)
             track.spans.append(Span(rank=rank, lane=lane, name=name, kind=kind, start=clocks[rank], end=end))
             clocks[rank] = end

@@ -10,6 +10,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from operator import itemgetter
 
 from helpers.commands.traces.run import TraceRun, without_gc
@@ -121,8 +122,7 @@ def compare(one: Explanation, other: Explanation) -> dict[str, tuple[float, floa
 
     The names are "step", the parts, and the operators that changed most.
     """
-    rows = {"step": (one.seconds, other.seconds)}
-    rows |= {part: (one.parts[part], other.parts[part]) for part in PARTS}
+    rows = {"step": (one.seconds, other.seconds)} | {part: (one.parts[part], other.parts[part]) for part in PARTS}
     seconds: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for column, explanation in enumerate((one, other)):
         for operator in explanation.operators:
@@ -133,8 +133,7 @@ def compare(one: Explanation, other: Explanation) -> dict[str, tuple[float, floa
 
 def _gaps(run: TraceRun, waterfall: Waterfall) -> tuple[Gap, ...]:
     """The longest stretches that belong to the host."""
-    segments = ((rank, segment) for rank, row in waterfall.segments.items() for segment in row)
-    gaps = ((segment.seconds, rank, segment) for rank, segment in segments if segment.part == "host")
+    gaps = ((s.seconds, rank, s) for rank, row in waterfall.segments.items() for s in row if s.part == "host")
     longest = heapq.nlargest(MAX_GAPS, gaps, key=itemgetter(0))
     host_spans = [span for span in run.timeline.spans if span.lane == "host" and span.name]
     return tuple(
@@ -158,20 +157,16 @@ def _operators(run: TraceRun) -> tuple[Operator, ...]:
             sums[key][0] += seconds
             sums[key][1] += calls
     num_steps = sum(map(len, run.steps.values())) or 1  # of all ranks together
-    operators = (
+    longest = sorted(sums.items(), key=lambda item: -item[1][0])[:MAX_OPERATORS]
+    return tuple(
         Operator(name=name, shapes=shapes, seconds=seconds / num_steps, calls=calls / num_steps)
-        for (name, shapes), (seconds, calls) in sums.items()
+        for (name, shapes), (seconds, calls) in longest
     )
-    return tuple(sorted(operators, key=lambda operator: -operator.seconds)[:MAX_OPERATORS])
 
 
 def _peaks(run: TraceRun) -> dict[int, int]:
     """Rank -> its largest sum of live allocations, in bytes."""
-    peaks: dict[int, int] = {}
-    changes = [(holding.start, holding.num_bytes, holding.rank) for holding in run.timeline.held]
-    changes += [(holding.end, -holding.num_bytes, holding.rank) for holding in run.timeline.held]
-    live: dict[int, int] = defaultdict(int)
-    for _, num_bytes, rank in sorted(changes):
-        live[rank] += num_bytes
-        peaks[rank] = max(peaks.get(rank, 0), live[rank])
-    return peaks
+    changes: dict[int, list[tuple[float, int]]] = defaultdict(list)
+    for holding in run.timeline.held:
+        changes[holding.rank] += [(holding.start, holding.num_bytes), (holding.end, -holding.num_bytes)]
+    return {rank: max(accumulate(num_bytes for _, num_bytes in sorted(row))) for rank, row in changes.items()}

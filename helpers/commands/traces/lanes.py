@@ -26,12 +26,8 @@ THREAD_CATEGORIES = ("cpu_op", "user_annotation", "python_function", "cuda_runti
 GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 STEP = re.compile(r"ProfilerStep#(\d+)")
 _DATA = re.compile(r"data ?load|enumerate\(|\b(?:data|load|loading|loader|fetch|(?:next|get) batch)\b", re.IGNORECASE)
-_BOOKKEEPING = (  # operators that do not compute themselves
-    "autograd::engine::",
-    "torch::autograd::AccumulateGrad",
-    "RegisterPostBackward",
-    "FSDP::",
-)
+# Operators that do not compute themselves.
+_BOOKKEEPING = ("autograd::engine::", "torch::autograd::AccumulateGrad", "RegisterPostBackward", "FSDP::")
 _MICROSECOND = 1e-6
 Launches = dict[Any, tuple[str, str, tuple[str, str]]]  # external id -> kind, root and (name, shapes) of the operator
 
@@ -108,8 +104,8 @@ def track_of(file: TraceFile, rank: int, origin: float) -> RankTrack:
 
 def _messages(
     carriers: list[Event], timed: list[Event], file: TraceFile, rank: int, origin: float
-) -> list[TracedMessage]:  # fmt: skip
-    """The messages of this rank. carriers: the events that may be one."""
+) -> list[TracedMessage]:
+    """The messages of this rank. carriers: the events that may move bytes, kernels on a GPU and all events on a CPU."""
     messages = [message_of(event, rank, origin) for event in carriers if is_message(event.name)]
     if any(message.name.startswith("wire:") for message in messages):  # the wire sends through gloo and records more
         return [message for message in messages if not message.name.startswith("gloo:")]
@@ -151,8 +147,9 @@ def _opened(name: str, category: str, outer: _Context) -> _Context:
             kind = kind if kind == "optimizer" else "backward" if is_backward else "forward"
         if lane != "data":
             lane = "host" if outer.on_gpu or _is_bookkeeping(name) else "compute"
-    context = _Context(lane, name, kind, root, outer.on_gpu, category == "cpu_op")
-    return outer.inner.setdefault((name, category), context)
+    return outer.inner.setdefault(
+        (name, category), _Context(lane, name, kind, root, outer.on_gpu, category == "cpu_op")
+    )
 
 
 @functools.cache
@@ -209,7 +206,7 @@ def _operator_sums(event: Event, context: _Context, track: RankTrack, launches: 
     key = (event.name, _shapes(bytes(fields.shapes)))
     sums = track.operators[key]
     if not track.on_gpu:
-        sums[1] += 1
+        sums[1] += 1  # on a GPU, its kernels are counted
     elif whole_number(fields.external) is not None:
         launches[fields.external] = (context.kind, context.root, key)
     return sums

@@ -115,8 +115,8 @@ def add_gloo_calls(
     issued: dict[str, list[tuple[float, str, list]]] = defaultdict(list)
     for call in sorted(calls, key=attrgetter("ts")):
         args, op = call.args, _op_of(call.name.partition("::")[2])
-        ops = (op, *_GLOO_SUBSTITUTES.get(op, ()))
-        kinds = [one + shape for shape in _possible_shapes(_list(args, "Input Dims")) for one in ops]
+        ops, shapes = (op, *_GLOO_SUBSTITUTES.get(op, ())), _possible_shapes(_list(args, "Input Dims"))
+        kinds = [one + shape for shape in shapes for one in ops]
         kind = next((kind for kind in kinds if kind in by_kind), "")
         issued[kind].append(((call.ts - origin) * _MICROSECOND, op, _list(args, "Concrete Inputs")))
     for kind, row in by_kind.items():
@@ -164,8 +164,8 @@ def _num_bytes(args: dict[str, Any]) -> int:
     if (count := number(args, "In msg nelems")) is not None:
         return count * _element_bytes(args.get("dtype"))
     dims, types = _list(args, "Input Dims"), _list(args, "Input type")
-    pairs = zip_longest(dims, types[: len(dims)], fillvalue="float")
-    return sum(_num_elements(shape) * _element_bytes(dtype) for shape, dtype in pairs)
+    typed = zip_longest(dims, types[: len(dims)], fillvalue="float")
+    return sum(_num_elements(shape) * _element_bytes(dtype) for shape, dtype in typed)
 
 
 def _element_bytes(dtype: Any) -> int:
@@ -195,9 +195,8 @@ def match_messages(by_rank: Iterable[Sequence[TracedMessage]]) -> list[list[Trac
     for messages in by_rank:
         for message in sorted(messages, key=lambda message: message.ready):
             is_pair = message.op in _P2P and len(message.group) == 2
-            shape = "" if message.group else message.shape
-            kind = ("pair" if is_pair else message.op, message.group, message.group_name, shape)
-            kinds[kind][message.rank].append(message)
+            op, shape = "pair" if is_pair else message.op, "" if message.group else message.shape
+            kinds[op, message.group, message.group_name, shape][message.rank].append(message)
     found = [parts for (_, group, *_), rows in kinds.items() for parts in _matched(rows, group)]
     return sorted(found, key=lambda parts: min(part.end for part in parts))
 

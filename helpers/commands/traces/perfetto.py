@@ -48,8 +48,8 @@ def _complete_event(span: Span, lanes: Sequence[str]) -> dict:
 
 def _curves(timeline: Timeline) -> Iterator[dict]:
     """A counter event with a rank's bytes by kind for each time at which they change."""
-    changes = [(holding.start, holding.num_bytes, holding) for holding in timeline.held]
-    changes += [(holding.end, -holding.num_bytes, holding) for holding in timeline.held]
+    starts = [(holding.start, holding.num_bytes, holding) for holding in timeline.held]
+    changes = starts + [(holding.end, -holding.num_bytes, holding) for holding in timeline.held]
     by_rank: dict[int, dict[str, int]] = {}
     for at, num_bytes, holding in sorted(changes, key=lambda change: change[:2]):
         kinds = by_rank.setdefault(holding.rank, {})

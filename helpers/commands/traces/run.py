@@ -148,20 +148,15 @@ def _correct_times(track: RankTrack, clock: RankClock) -> None:
     for message in track.messages:
         message.ready, message.end = corrected(message.ready), corrected(message.end)
     track.steps = [replace(step, start=corrected(step.start), end=corrected(step.end)) for step in track.steps]
-    track.allocations = [
-        replace(one, start=corrected(one.start), end=corrected(one.end)) for one in track.allocations
-    ]  # fmt: skip
+    track.allocations = [replace(a, start=corrected(a.start), end=corrected(a.end)) for a in track.allocations]
 
 
 def _steps(track: RankTrack) -> tuple[Step, ...]:
     """The steps that the trace names, or one step from its start to its end."""
     if track.steps:
         return tuple(track.steps)
-    times = [(span.start, span.end) for span in track.spans]
-    times += [(message.ready, message.end) for message in track.messages]
-    if not times:
-        return ()
-    return (Step(number=-1, start=min(start for start, _ in times), end=max(end for _, end in times)),)
+    times = [(s.start, s.end) for s in track.spans] + [(message.ready, message.end) for message in track.messages]
+    return (Step(number=-1, start=min(times)[0], end=max(end for _, end in times)),) if times else ()
 
 
 def _timeline(tracks: Mapping[int, RankTrack], title: str) -> Timeline:
@@ -169,13 +164,13 @@ def _timeline(tracks: Mapping[int, RankTrack], title: str) -> Timeline:
     spans = [span for track in tracks.values() for span in track.spans]
     for track in tracks.values():
         for message in track.messages:
-            ready, op = message.ready, message.op
-            moves = ready if message.last_ready is None else min(max(ready, message.last_ready), message.end)
+            ready, op, end = message.ready, message.op, message.end
+            moves = ready if message.last_ready is None else min(max(ready, message.last_ready), end)
             if moves > ready:
                 name = f"{op} ← {message.late_rank}"
                 spans.append(Span.unchecked(track.rank, "waiting", name, "waiting", ready, moves))
-            move = (track.rank, "communication", op, "communication", moves, message.end, message.num_bytes)
-            spans.append(Span.unchecked(*move))
+            move = ("communication", op, "communication", moves, end, message.num_bytes)
+            spans.append(Span.unchecked(track.rank, *move))
     allocations = [allocation for track in tracks.values() for allocation in track.allocations]
     return Timeline(spans=sorted(spans, key=attrgetter("start")), source="recorded", title=title, held=allocations)
 
@@ -188,8 +183,7 @@ def _notes(tracks: Mapping[int, RankTrack], world: int, clocks: Mapping[int, Ran
     without_steps = [rank for rank, track in tracks.items() if not track.steps]
     if without_steps:
         notes.append(words["note.steps"].format(ranks=without_steps))
-    first = next(iter(clocks))
-    own_clock = [rank for rank, clock in clocks.items() if not clock.num_collectives and rank != first]
+    own_clock = [rank for rank, clock in list(clocks.items())[1:] if not clock.num_collectives]
     if own_clock:
         notes.append(words["note.clocks"].format(ranks=own_clock))
     unmatched = sum(message.last_ready is None for track in tracks.values() for message in track.messages)

@@ -56,9 +56,8 @@ def segments(run: TraceRun, rank: int, spans: Iterable[Span]) -> list[Segment]:
         if span.lane in ("compute", "data", "communication"):
             events += [(span.start, 1, span.lane, None), (span.end, -1, span.lane, None)]
     for message in run.messages:
-        last_ready = message.last_ready
-        if message.rank == rank and last_ready is not None and last_ready > message.ready:
-            end, late_rank = min(last_ready, message.end), message.late_rank
+        if message.rank == rank and message.last_ready is not None and message.last_ready > message.ready:
+            end, late_rank = min(message.last_ready, message.end), message.late_rank
             events += [(message.ready, 1, "waiting", late_rank), (end, -1, "waiting", late_rank)]
     for index, step in enumerate(steps):
         events += [(step.start, 0, "begins", index), (step.end, 0, "ends", index)]
@@ -113,13 +112,11 @@ class Waterfall:
         if not common:
             raise ValueError("the ranks' traces have no step in common; record the same steps on every rank")
         indices = {
-            rank: {
-                index: common.index(step.number) for index, step in enumerate(run.steps[rank]) if step.number in common
-            }
+            rank: {i: common.index(step.number) for i, step in enumerate(run.steps[rank]) if step.number in common}
             for rank in run.ranks
         }
-        by_rank = {rank: segments(run, rank, spans[rank]) for rank in spans}
-        return cls(segments=by_rank, steps=tuple(common), indices=indices)
+        found = {rank: segments(run, rank, spans[rank]) for rank in spans}
+        return cls(segments=found, steps=tuple(common), indices=indices)
 
     @functools.cached_property
     def tables(self) -> dict[int, list[dict[str, float]]]:
@@ -133,8 +130,8 @@ class Waterfall:
 
     def hidden(self) -> float:
         """Seconds per step and rank in which a message is in flight behind compute or data loading."""
-        all_segments = (segment for row in self.segments.values() for segment in row)
-        hidden = sum(one.seconds for one in all_segments if one.has_message and one.part not in _MESSAGE_PARTS)
+        behind = (s for row in self.segments.values() for s in row if s.has_message and s.part not in _MESSAGE_PARTS)
+        hidden = sum(segment.seconds for segment in behind)
         return hidden / len(self.segments) / len(self.steps)
 
     @functools.cached_property

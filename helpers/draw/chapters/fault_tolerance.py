@@ -14,7 +14,7 @@ from typing import Any
 from helpers.draw.axis import round_step
 from helpers.draw.curves import Axis, curves_scene
 from helpers.draw.palette import kind_style
-from helpers.draw.scene import MARGIN, WIDTH, Label, Line, Rect, Scene, dot, heading, text_width
+from helpers.draw.scene import MARGIN, WIDTH, Label, Line, Rect, Scene, dot, heading, polyline, text_width
 from helpers.learner.words import book
 
 words = book("pictures")
@@ -73,7 +73,7 @@ def _axis(name: str, least: float, most: float) -> Axis:
 
 
 def loss_differences_scene(
-    runs: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, stopped: int, title: str, width: float = WIDTH
+    runs: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, stopped: int, title: str
 ) -> Scene:
     """A small plot per name: by how much its losses differ from those of the undisturbed run, with a dot per step.
 
@@ -81,9 +81,9 @@ def loss_differences_scene(
     stop, which is a dashed line. Each plot has a scale of its own with zero in the middle, and says from which step on
     the losses differ, and by how much at most.
     """
-    head, top = heading(title, [(words("partings.off"), {"fill": "sign"})], width)
-    pitch, num_steps = (width - 28) / len(runs), len(next(iter(runs.values()))[0])
-    items, sentences = [*head], []
+    items, top = heading(title, [(words("partings.off"), {"fill": "sign"})])
+    pitch, num_steps = (WIDTH - 28) / len(runs), len(next(iter(runs.values()))[0])
+    sentences = []
     for number, (name, (undisturbed, other)) in enumerate(runs.items()):
         left, right = MARGIN + number * pitch, MARGIN + number * pitch + pitch - 12
         differences = [loss - expected for expected, loss in zip(undisturbed, other, strict=True)]
@@ -97,10 +97,10 @@ def loss_differences_scene(
         most = words("partings.most", most=f"{max(map(abs, differences)):.2g}")
         items.append(Label(**middle, y=below, text=most, colour="muted"))
         sentences.append(f"{name}: {verdict}.")
-    middle = {"x": width / 2, "anchor": "middle", "colour": "muted"}
+    middle = {"x": WIDTH / 2, "anchor": "middle", "colour": "muted"}
     items.append(Label(**middle, y=top + _PLOT_HEIGHT + 72, text=words("partings.axis", stopped=stopped)))
     height = top + _PLOT_HEIGHT + 84
-    return Scene(width=width, height=height, title=title, summary=" ".join(sentences), items=items)
+    return Scene(height=height, title=title, summary=" ".join(sentences), items=items)
 
 
 def _differences_plot(
@@ -116,15 +116,12 @@ def _differences_plot(
         (x + pitch * (index + 0.5), y + _PLOT_HEIGHT / 2 * (1 - 0.85 * difference / most))
         for index, difference in enumerate(differences)
     ]
-    for (x1, y1), (x2, y2) in pairwise(points):
-        yield Line(x1=x1, y1=y1, x2=x2, y2=y2, colour="sign", width=2)
+    yield from polyline(points, colour="sign", width=2)
     yield from (dot(point_x, point_y, 6, fill="ink") for point_x, point_y in points)
 
 
 # -- heartbeats ------------------------------------------------------------------------------------------------------
-def heartbeats_scene(
-    beats: Heartbeats, verdicts: Mapping[int, str], *, now: float, title: str, width: float = WIDTH
-) -> Scene:
+def heartbeats_scene(beats: Heartbeats, verdicts: Mapping[int, str], *, now: float, title: str) -> Scene:
     """A row per rank with a mark per heartbeat; a mark is textured where the heartbeat reports no new step.
 
     `verdicts` is what the watcher says about each rank at `now`, the right end of the axis. Raises ValueError without a
@@ -135,10 +132,9 @@ def heartbeats_scene(
             f"heartbeats_scene got {len(beats)} ranks and now = {now}; give at least one rank, and now above 0"
         )
     styles = {"beats.new": _FIRST_TIME, "beats.waits": _WAITS, "beats.stands": _HANGS}
-    head, top = heading(title, [(words(name), style) for name, style in styles.items()], width)
-    right = width - _RIGHT - 12 - max(text_width(verdict, 13, bold=True) for verdict in verdicts.values())
+    items, top = heading(title, [(words(name), style) for name, style in styles.items()])
+    right = WIDTH - _RIGHT - 12 - max(text_width(verdict, 13, bold=True) for verdict in verdicts.values())
     left, bottom = 78.0, top + 14 + len(beats) * _BEATS_PITCH
-    items: list[Rect | Label | Line] = [*head]
     for row, (rank, of_rank) in enumerate(beats.items()):
         y = top + 14 + (row + 0.5) * _BEATS_PITCH
         items += [Label(x=MARGIN, y=y, text=f"rank {rank}"), Line(x1=left, y1=y, x2=right, y2=y)]
@@ -154,13 +150,11 @@ def heartbeats_scene(
     now_text = words("beats.now", seconds=f"{now:g}")
     items.append(Label(x=right, y=bottom + 14, text=now_text, anchor="middle", colour="muted"))
     summary = " ".join(words("beats.row", rank=rank, verdict=verdicts[rank]) for rank in beats)
-    return Scene(width=width, height=bottom + 30, title=title, summary=summary, items=items)
+    return Scene(height=bottom + 30, title=title, summary=summary, items=items)
 
 
 # -- generations -----------------------------------------------------------------------------------------------------
-def generations_scene(
-    rows: Sequence[tuple[str, int, int, str]], *, steps: int, every: int, title: str, width: float = WIDTH
-) -> Scene:
+def generations_scene(rows: Sequence[tuple[str, int, int, str]], *, steps: int, every: int, title: str) -> Scene:
     """A bar per generation over the steps that it did; steps that an earlier generation had done are striped.
 
     `rows` lists (name with its ranks, first step, last step, why it ended). `every` is the number of steps between two
@@ -169,10 +163,9 @@ def generations_scene(
     if not rows:
         raise ValueError("generations_scene got no generation; give at least one")
     legend = [(words("generations.new"), _FIRST_TIME), (words("generations.again"), _AGAIN)]
-    head, top = heading(title, legend, width)
+    items, top = heading(title, legend)
     left = 26 + max(text_width(name, 12) for name, *_ in rows)
-    step, bottom = (width - left - _RIGHT) / steps, top + 14 + len(rows) * _PITCH
-    items: list[Rect | Label | Line] = [*head]
+    step, bottom = (WIDTH - left - _RIGHT) / steps, top + 14 + len(rows) * _PITCH
     for number in range(0, steps + 1, every):
         x = left + number * step
         items.append(Line(x1=x, y1=top + 6, x2=x, y2=bottom + 4, colour="muted", dashed=0 < number < steps))
@@ -182,14 +175,14 @@ def generations_scene(
         y = top + 14 + row * _PITCH
         items.append(Label(x=MARGIN, y=y + _BAR / 2, text=name))
         items += _generation(first, last, reached, left, y, step)
-        items += _ending(ending, left + (first - 1) * step, left + last * step, y, width)
+        items += _ending(ending, left + (first - 1) * step, left + last * step, y)
         reached = max(reached, last)
-    axis = {"x": (left + width - _RIGHT) / 2, "y": bottom + 32, "anchor": "middle", "colour": "muted"}
+    axis = {"x": (left + WIDTH - _RIGHT) / 2, "y": bottom + 32, "anchor": "middle", "colour": "muted"}
     items.append(Label(**axis, text=words("generations.axis", every=every)))
     summary = " ".join(
         words("generations.row", name=name, first=first, last=last, why=ending) for name, first, last, ending in rows
     )
-    return Scene(width=width, height=bottom + 46, title=title, summary=summary, items=items)
+    return Scene(height=bottom + 46, title=title, summary=summary, items=items)
 
 
 def _generation(first: int, last: int, reached: int, left: float, y: float, step: float) -> Iterator[Rect]:
@@ -200,35 +193,35 @@ def _generation(first: int, last: int, reached: int, left: float, y: float, step
             yield Rect(x=left + (start - 1) * step, y=y, width=(end - start + 1) * step - 1, height=_BAR, **style)
 
 
-def _ending(text: str, bar_left: float, bar_right: float, y: float, width: float) -> Iterator[Rect | Label]:
+def _ending(text: str, bar_left: float, bar_right: float, y: float) -> Iterator[Rect | Label]:
     """Why a generation ended, right of its bar or, where there is no room, left of it."""
     pixels = text_width(text, 12, bold=True)
-    x = bar_right + 8 if bar_right + 8 + pixels <= width else bar_left - 8 - pixels
+    x = bar_right + 8 if bar_right + 8 + pixels <= WIDTH else bar_left - 8 - pixels
     yield Rect(x=x - 3, y=y + 4, width=pixels + 6, height=_BAR - 8, fill="surface")
     yield Label(x=x, y=y + _BAR / 2, text=text, bold=True)
 
 
 # -- healing ---------------------------------------------------------------------------------------------------------
-def healing_scene(rounds: Sequence[Any], *, title: str, width: float = WIDTH) -> Scene:
+def healing_scene(rounds: Sequence[Any], *, title: str) -> Scene:
     """Replicas of a model over the rounds of a run: who took part, what was done in vain, and who was healed by whom.
 
-    A row per replica and a column per round; `rounds` are those of `helpers/elastic/healing`. An arrow leads from the
+    A row per replica and a column per round; `rounds` are QuorumRounds of `helpers.elastic`. An arrow leads from the
     replica that heals to the one that is healed. Below stand the step and the number of its samples.
     Raises ValueError without a round.
     """
     if not rounds:
         raise ValueError("healing_scene got no round; give the rounds of a run")
     legend = [(healing_words(name), kind_style(kind)) for name, kind in _HEALING_KINDS.items()]
-    items, top = heading(title, legend, width)
+    items, top = heading(title, legend)
     replicas = sorted({replica for each_round in rounds for replica in each_round.members})
     tops = {replica: top + 10 + row * _HEALING_PITCH for row, replica in enumerate(replicas)}
-    pitch = (width - _HEALING_LEFT - _HEALING_RIGHT) / len(rounds)
+    pitch = (WIDTH - _HEALING_LEFT - _HEALING_RIGHT) / len(rounds)
     steps_y = top + 22 + len(replicas) * _HEALING_PITCH
     samples_y = steps_y + 18
     for replica, y in tops.items():
         middle = y + _HEALING_BAR / 2
         items.append(Label(x=MARGIN, y=middle, text=healing_words("copy", copy=replica)))
-        items.append(Line(x1=_HEALING_LEFT, y1=middle, x2=width - _HEALING_RIGHT, y2=middle, dashed=True))
+        items.append(Line(x1=_HEALING_LEFT, y1=middle, x2=WIDTH - _HEALING_RIGHT, y2=middle, dashed=True))
     for column, each_round in enumerate(rounds):
         items += _round(each_round, tops, _HEALING_LEFT + column * pitch, pitch)
         samples = f"{each_round.samples}" if each_round.done else "–"
@@ -237,7 +230,7 @@ def healing_scene(rounds: Sequence[Any], *, title: str, width: float = WIDTH) ->
     for y, name in ((steps_y, "step"), (samples_y, "samples")):
         items.append(Label(x=MARGIN, y=y, text=healing_words(name), colour="muted"))
     summary = " ".join(_replica_sentence(rounds, replica) for replica in replicas)
-    return Scene(width=width, height=samples_y + 16, title=title, summary=summary, items=tuple(items))
+    return Scene(height=samples_y + 16, title=title, summary=summary, items=items)
 
 
 def _round(each_round: Any, tops: dict[int, float], x: float, pitch: float) -> Iterator[Rect | Line]:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from helpers.elastic.healing import Settings, go_on, quorum
-from helpers.elastic.healing.run import ALIKE, trained_alone
+from helpers.elastic.healing import TOLERANCES, ReplicaSettings, train_replicas, trained_alone
+from helpers.elastic.lighthouse import next_round
 from helpers.observe.equality import assert_equal
 
 pytest.importorskip("torchft", reason="torchft is not installed: see the top of this file")
@@ -78,13 +78,13 @@ def test_its_copies_and_ours_come_to_the_weights_of_one_process(tmp_path):
         for copy in copies:
             copy.process.kill()
         house.shutdown()
-    rounds = [quorum(dict.fromkeys(one["members"], one["step"]), None) for one in done]
+    rounds = [next_round(dict.fromkeys(one["members"], one["step"]), None) for one in done]
     rounds = [replace(one, done=one.members) for one in rounds]
     members = [len(one.members) for one in rounds]
     back = members.index(2, DIES + 1)
     assert members == [2] * DIES + [1] * (back - DIES) + [2] * (len(members) - back)
-    _, weights = trained_alone(rounds, Settings(copies=2, steps=len(rounds)))
-    assert assert_equal(weights, found, rtol=1e-10, atol=ALIKE).startswith("equal: 37 tensors x 2 ranks")
-    ours = go_on(copies=2, steps=len(rounds), kill={1: DIES}, back={1: back})
-    assert ours.equal() and [len(one.members) for one in ours.rounds if one.done] == members
+    _, weights = trained_alone(rounds, ReplicaSettings(copies=2, steps=len(rounds)))
+    assert assert_equal(weights, found, rtol=1e-10, atol=TOLERANCES).startswith("equal: 37 tensors x 2 ranks")
+    ours = train_replicas(copies=2, steps=len(rounds), kill={1: DIES}, back={1: back})
+    assert ours.check_equal() and [len(one.members) for one in ours.rounds if one.done] == members
     assert ours.losses == pytest.approx([one["report"]["loss"] for one in done], rel=1e-10)

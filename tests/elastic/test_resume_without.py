@@ -6,41 +6,44 @@ import pytest
 import torch
 from torch.optim import AdamW
 
-from helpers.elastic import forgotten
-from helpers.elastic.forgotten import FORGETTABLE, GENERATORS, STEPS, STOP, Training, run_forgetting
+from helpers.elastic import resume_without as module
+from helpers.elastic.resume_without import GENERATORS, PARTS, STEPS, STOP, StatefulTraining, resume_without
 
-ALONE = [what for what in FORGETTABLE if not what.startswith("rng")]
+ALONE = [what for what in PARTS if not what.startswith("rng")]
 
 
-def parts(what: str, **how) -> int:
+def first_difference(what: str, **how) -> int:
     """After how many steps the curves part; all of them, if they never do."""
-    undisturbed, other = run_forgetting(what, **how)
+    undisturbed, other = resume_without(what, **how)
     assert len(undisturbed) == len(other) == STEPS
     return next((step for step, (a, b) in enumerate(zip(undisturbed, other, strict=True)) if a != b), STEPS)
 
 
 @pytest.mark.parametrize("what", ALONE)
 def test_the_curve_parts_only_when_it_is_forgotten(what):
-    assert parts(what, forget=False) == STEPS
-    assert parts(what) in (STOP, STOP + 1)  # the first loss after the stop is of weights that nobody has changed yet
+    assert first_difference(what, forget=False) == STEPS
+    assert first_difference(what) in (
+        STOP,
+        STOP + 1,
+    )  # the first loss after the stop is of weights that nobody has changed yet
 
 
 @pytest.mark.parametrize("only", [(name,) for name in GENERATORS])
 def test_each_generator_of_a_rank_counts(ranks, only):
-    assert parts("rng", ranks=ranks, only=only) == STOP
+    assert first_difference("rng", ranks=ranks, only=only) == STOP
 
 
 def test_the_generators_of_all_ranks_go_on_and_rank_0s_are_not_enough(ranks):
-    assert parts("rng", forget=False, ranks=ranks) == STEPS
-    assert parts("rng_of_rank_0", ranks=ranks) == STOP
+    assert first_difference("rng", forget=False, ranks=ranks) == STEPS
+    assert first_difference("rng_of_rank_0", ranks=ranks) == STOP
 
 
 def test_a_forgotten_loss_scale_skips_steps_once_more():
-    training = Training(fp16=True)
+    training = StatefulTraining(fp16=True)
     training.run(STOP)
     skipped, state = training.scaler.skipped, training.state()
-    resumed = Training(fp16=True)
-    resumed.load(forgotten.without("loss_scale", state))
+    resumed = StatefulTraining(fp16=True)
+    resumed.load(module.state_without("loss_scale", state))
     resumed.run(STEPS)
     assert skipped >= 3 and resumed.scaler.skipped >= skipped - 1, "its gradients have become a little smaller"
 
@@ -61,13 +64,13 @@ def test_a_forgotten_step_makes_adams_next_update_larger_at_first_and_smaller_la
 
 
 def test_an_epoch_shows_every_sample_once_and_the_next_one_in_another_order():
-    training = Training(fp16=False)
-    seen = [training.take()[0] for _ in range(2 * forgotten.SAMPLES // forgotten.ROWS)]
+    training = StatefulTraining(fp16=False)
+    seen = [training.next_samples()[0] for _ in range(2 * module.SAMPLES // module.ROWS)]
     first, second = torch.cat(seen).chunk(2)
-    assert len(first) == forgotten.SAMPLES and not torch.equal(first, second)
+    assert len(first) == module.SAMPLES and not torch.equal(first, second)
     assert sorted(first.tolist()) == sorted(second.tolist())
 
 
 def test_what_is_not_known_is_said():
-    with pytest.raises(ValueError, match="run_forgetting\\('clock'\\): expected one of sampler, "):
-        run_forgetting("clock")
+    with pytest.raises(ValueError, match="resume_without\\('clock'\\): expected one of sampler, "):
+        resume_without("clock")

@@ -13,12 +13,13 @@ import torch
 import torch.distributed as dist
 from torchft import Manager, ProcessGroupGloo
 
-from helpers.elastic.healing import Copy, Settings, quorum
+from helpers.elastic.healing import Replica, ReplicaSettings
+from helpers.elastic.lighthouse import next_round
 
 LIMIT = timedelta(seconds=5)
 
 
-class Theirs(Copy):
+class Theirs(Replica):
     def manage(self, lighthouse: str) -> None:
         self.near = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)  # or all hangs
         self.manager = Manager(
@@ -38,18 +39,18 @@ class Theirs(Copy):
             init_sync=False,
         )
 
-    def go_on(self) -> None:
+    def train(self) -> None:
         for _ in sys.stdin:
             self.manager.start_quorum()
             members = range(self.manager.num_participants())  # of two, the first one lives
-            told = quorum(dict.fromkeys(members, self.manager.current_step()), None)
+            told = next_round(dict.fromkeys(members, self.manager.current_step()), None)
             try:
                 report = self.step(told)
             except RuntimeError:
                 report = None
             print(json.dumps({"step": told.step, "members": list(members), "report": report}), flush=True)
 
-    def add_up(self, message: torch.Tensor) -> None:
+    def all_reduce(self, message: torch.Tensor) -> None:
         self.manager.allreduce(message, reduce_op=dist.ReduceOp.SUM).wait()
         if not self.manager.should_commit():
             raise RuntimeError("not all have the sum")
@@ -64,9 +65,9 @@ def die(moment: str, step: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-copy = Theirs(int(number), life, None, Settings(copies=2), die)
+copy = Theirs(int(number), life, None, ReplicaSettings(copies=2), die)
 copy.manage(lighthouse)
 print("ready", flush=True)
-copy.go_on()
+copy.train()
 torch.save(copy.model.state_dict(), file)
 os._exit(0)  # its threads serve for ever

@@ -1,4 +1,4 @@
-"""The meeting and the heartbeat on a store in memory, with threads in the place of processes."""
+"""The rendezvous and the heartbeat on a store in memory, with threads in the place of processes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 import torch.distributed as dist
 
 from helpers.elastic import Heartbeat, Rendezvous, regroup
-from helpers.elastic.heartbeat import heard
+from helpers.elastic.heartbeat import last_beat
 from helpers.specs import Plan
 
 
 def join(store, generation, num_ranks, num_processes, limit=30.0):
     with ThreadPoolExecutor(num_processes) as pool:
-        meetings = [Rendezvous(store, generation, limit=limit) for _ in range(num_processes)]
-        return list(pool.map(lambda meeting: meeting.join(num_ranks), meetings))
+        rendezvous = [Rendezvous(store, generation, limit=limit) for _ in range(num_processes)]
+        return list(pool.map(lambda one: one.join(num_ranks), rendezvous))
 
 
 def test_each_process_gets_a_rank_of_its_own_and_the_rest_are_spares():
@@ -30,30 +30,32 @@ def test_a_generation_sees_nothing_of_the_one_before():
     assert sorted(join(store, 1, num_ranks=2, num_processes=2)) == [0, 1]
 
 
-def test_a_meeting_to_which_too_few_come_ends_by_itself():
+def test_a_rendezvous_to_which_too_few_come_ends_by_itself():
     with pytest.raises(dist.DistStoreError):
         Rendezvous(dist.HashStore(), 0, limit=0.05).join(2)
 
 
-def beat_until(heart, store, done):
+def beat_until(heartbeat, store, done):
     """The last beat, once one is as asked."""
-    while not ((beat := heard(store, heart.rank)) and done(beat)):
+    while not ((beat := last_beat(store, heartbeat.rank)) and done(beat)):
         pass
     return beat
 
 
-def test_a_heart_beats_while_its_main_thread_stands_still_and_says_so():
+def test_a_heartbeat_goes_on_while_its_main_thread_hangs_and_says_so():
     store, free = dist.HashStore(), threading.Event()
-    heart = Heartbeat(store, 3, every=0.01)
-    assert heard(store, 3) is None
-    with heart:
-        heart.step = 7
-        busy = beat_until(heart, store, lambda beat: beat.number > 3 and beat.busy)  # this very loop computes
-        assert busy.step == 7 and not busy.waits
-        listener = threading.Thread(target=lambda: (beat_until(heart, store, lambda beat: not beat.busy), free.set()))
+    heartbeat = Heartbeat(store, 3, every=0.01)
+    assert last_beat(store, 3) is None
+    with heartbeat:
+        heartbeat.step = 7
+        busy = beat_until(heartbeat, store, lambda beat: beat.number > 3 and beat.is_busy)  # this very loop computes
+        assert busy.step == 7 and not busy.is_waiting
+        listener = threading.Thread(
+            target=lambda: (beat_until(heartbeat, store, lambda beat: not beat.is_busy), free.set())
+        )
         listener.start()
         assert free.wait(60)  # the main thread stands still here, and still beats come
-    assert heart.number == heard(store, 3).number and not heart.thread.is_alive()
+    assert heartbeat.number == last_beat(store, 3).number and not heartbeat.thread.is_alive()
 
 
 @pytest.mark.parametrize(

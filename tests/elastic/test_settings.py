@@ -5,8 +5,8 @@ import math
 import pytest
 
 from helpers.elastic import Job, Kill, kill_plan
-from helpers.elastic.forgotten import run_forgetting
-from helpers.elastic.healing import go_on
+from helpers.elastic.healing import train_replicas
+from helpers.elastic.resume_without import resume_without
 from helpers.observe.restarts import run_job
 
 
@@ -58,19 +58,19 @@ def test_a_plan_of_deaths_refuses_other_kinds(said):
 )  # fmt: skip
 def test_copies_refuse_other_kinds(said, sentence):
     with pytest.raises(ValueError, match=sentence):
-        go_on(**said)
+        train_replicas(**said)
 
 
 @pytest.mark.parametrize("only", ["torch", ("x",), 5])
 def test_only_generators_can_be_forgotten(only):
     with pytest.raises(ValueError, match="expected a tuple of names among python, numpy, torch"):
-        run_forgetting("rng", only=only)
+        resume_without("rng", only=only)
 
 
 @pytest.mark.parametrize("ranks", ["a", 0, True])
 def test_what_is_no_ranks_is_not_run_on(ranks):
     with pytest.raises(ValueError, match="expected your Ranks"):
-        run_forgetting("rng", ranks=ranks)
+        resume_without("rng", ranks=ranks)
 
 
 @pytest.mark.parametrize("said", [{"ranks": 0}, {"save_every": 1.5}, {"limit": 0}, {"dies": (0, "a")}])

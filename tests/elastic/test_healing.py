@@ -8,19 +8,20 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from helpers.elastic.healing import Settings, go_on, run
+from helpers.elastic import healing
+from helpers.elastic.healing import ReplicaSettings, train_replicas
 
 
 @pytest.fixture
 def pids(monkeypatch):
     """Of all processes that a run starts."""
-    found, fork = set(), run.Member
+    found, fork = set(), healing.RankProcess
 
     def noted(rank, conn, pid):
         found.add(pid)
         return fork(rank, conn, pid)
 
-    monkeypatch.setattr(run, "Member", noted)
+    monkeypatch.setattr(healing, "RankProcess", noted)
     return found
 
 
@@ -29,8 +30,8 @@ def by_step(found) -> dict[int, tuple[int, ...]]:
 
 
 def test_three_go_on_and_the_fourth_is_healed_from_live_weights(pids):
-    found = go_on(copies=4, steps=6, kill={2: 2}, back={2: 4})
-    assert found.equal().startswith("equal: 38 tensors x 4 ranks")
+    found = train_replicas(copies=4, steps=6, kill={2: 2}, back={2: 4})
+    assert found.check_equal().startswith("equal: 38 tensors x 4 ranks")
     all_four, three = (0, 1, 2, 3), (0, 1, 3)
     assert by_step(found) == {0: all_four, 1: all_four, 2: three, 3: three, 4: all_four, 5: all_four}
     assert [one.samples for one in found.rounds if one.done] == [16, 16, 12, 12, 16, 16]
@@ -40,37 +41,37 @@ def test_three_go_on_and_the_fourth_is_healed_from_live_weights(pids):
 
 
 def test_shared_rows_leave_the_curve_as_it_was():
-    undisturbed = go_on(copies=3, steps=4)
-    disturbed = go_on(copies=3, steps=4, kill={0: 1}, back={0: 3}, share="all")
+    undisturbed = train_replicas(copies=3, steps=4)
+    disturbed = train_replicas(copies=3, steps=4, kill={0: 1}, back={0: 3}, share="all")
     assert disturbed.losses == pytest.approx(undisturbed.losses, rel=1e-12)
-    assert disturbed.equal() and {one.source for one in disturbed.rounds if one.behind} == {1}
+    assert disturbed.check_equal() and {one.source for one in disturbed.rounds if one.behind} == {1}
 
 
 @pytest.mark.parametrize("moment", ["meet", "after"])
 def test_it_may_die_before_all_meet_and_after_its_share_is_sent(moment):
-    found = go_on(copies=3, steps=3, kill={1: 1}, moment=moment)
-    assert found.equal().startswith("equal: 38 tensors x 2 ranks")
+    found = train_replicas(copies=3, steps=3, kill={1: 1}, moment=moment)
+    assert found.check_equal().startswith("equal: 38 tensors x 2 ranks")
     assert by_step(found)[2] == (0, 2)
 
 
 def test_one_that_never_connects_is_given_up():
-    found = go_on(copies=3, steps=2, kill={1: 0}, moment="meet", limit=2.0)
-    assert found.equal() and by_step(found) == {0: (0, 2), 1: (0, 2)}
+    found = train_replicas(copies=3, steps=2, kill={1: 0}, moment="meet", limit=2.0)
+    assert found.check_equal() and by_step(found) == {0: (0, 2), 1: (0, 2)}
 
 
 def test_the_verdict_sees_a_step_of_other_samples_and_copies_that_differ():
-    found = go_on(copies=2, steps=2)
+    found = train_replicas(copies=2, steps=2)
     first, second = found.rounds
     with pytest.raises(AssertionError, match="losses differs"):
-        replace(found, rounds=(replace(first, members=(0,)), second)).equal()
+        replace(found, rounds=(replace(first, members=(0,)), second)).check_equal()
     with pytest.raises(AssertionError, match="after step 1 the copies' weights differ"):
-        replace(found, rounds=(replace(first, digests=("a", "b")), second)).equal()
+        replace(found, rounds=(replace(first, digests=("a", "b")), second)).check_equal()
 
 
 def test_what_a_copy_raises_is_raised_here_and_all_processes_end(pids, monkeypatch):
-    monkeypatch.setattr(run, "attend", broken)
+    monkeypatch.setattr(healing, "run_replica", broken)
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
-        go_on(copies=2, steps=2)
+        train_replicas(copies=2, steps=2)
     assert len(pids) == 2 and not any(map(psutil.pid_exists, pids))
 
 
@@ -85,4 +86,4 @@ def test_copies_die_and_return_at_random(seed):
         kill = {copy: dice.randrange(8) for copy in dice.sample(range(4), dice.randint(1, 3))}
         back = {copy: dice.randint(step + 1, 9) for copy, step in kill.items() if step < 8 and dice.random() < 0.7}
         said = dict(steps=10, kill=kill, back=back, moment=dice.choice(("meet", "sum", "after")), limit=3.0)
-        assert go_on(**said, share=dice.choice(("fewer", "all"))).equal(), Settings(**said)
+        assert train_replicas(**said, share=dice.choice(("fewer", "all"))).check_equal(), ReplicaSettings(**said)

@@ -1,0 +1,295 @@
+"""Trains replicas of a model that go on without a restart when one dies, and heal it when it returns.
+
+`train_replicas` starts, kills and restarts the processes, as chapter 12 shows it; each of them runs a `Replica`.
+`ReplicaRun.check_equal` proves that nothing was lost. `lighthouse.py` decides who takes part in which step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.optim import AdamW
+
+from helpers.elastic.crew import Crew, RankProcess, worker_spec
+from helpers.elastic.lighthouse import Lighthouse, QuorumRound, words
+from helpers.observe.equality import assert_equal
+from helpers.ranks.limits import folder_prefix
+from helpers.ranks.transport import pack_call, unpack
+from helpers.workloads import GPT, GPTConfig, characters, token_loss, train_alone
+
+ROWS, TOKENS = 16, 16  # of a global batch
+TEXT = characters(4_000)
+SHARES, MOMENTS = ("fewer", "all"), ("meet", "sum", "after")
+TOLERANCES = {"*key.bias": 1e-9}  # a gradient that is zero in theory holds only rounding errors
+POLL_SECONDS = 0.002  # between two looks into the store
+OnMoment = Callable[[str, int], None]  # called with one of MOMENTS and the step
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaSettings:
+    """The settings of a run. Raises ValueError, with a sentence for the user, for those that make no run.
+
+    kill: replica -> the step in which it dies. back: replica -> how many steps are done when it is started anew.
+    share: "fewer", where the rows of a dead replica are left out, or "all", where the survivors share them.
+    moment of a death: before the replicas "meet" (connect), before the "sum" of gradients, or "after" it.
+    limit: seconds after which a member is given up that neither connects, nor sends, nor closes its connection.
+    """
+
+    copies: int = 4
+    steps: int = 12
+    kill: dict[int, int] = field(default_factory=dict)
+    back: dict[int, int] = field(default_factory=dict)
+    share: str = "fewer"
+    moment: str = "sum"
+    limit: float = 10.0
+
+    def __post_init__(self) -> None:
+        integers = [self.copies, self.steps]
+        for pairs in (self.kill, self.back):
+            if not isinstance(pairs, dict) or not isinstance(self.limit, (int, float)):
+                raise ValueError(words("kinds", kill=repr(self.kill), back=repr(self.back), limit=repr(self.limit)))
+            integers += [*pairs, *pairs.values()]
+        if wrong := [value for value in integers if type(value) is not int]:
+            raise ValueError(words("whole", given=repr(wrong[0])))
+        is_known = self.share in SHARES and self.moment in MOMENTS
+        if not (is_known and 1 <= self.copies <= ROWS and self.steps > 0 and self.limit > 0):
+            raise ValueError(words("settings", rows=ROWS, shares=list(SHARES), moments=list(MOMENTS), **vars(self)))
+        for replica, step in self.kill.items():
+            if replica not in range(self.copies) or step not in range(self.steps):
+                raise ValueError(words("kill", copy=replica, step=step, last=self.copies - 1, end=self.steps - 1))
+            if all(self.kill.get(r, self.steps) <= step < self.back.get(r, self.steps) for r in range(self.copies)):
+                raise ValueError(words("nobody", step=step))
+        for replica, step in self.back.items():
+            if not self.kill.get(replica, self.steps) < step < self.steps:
+                raise ValueError(words("back", copy=replica, step=step, kill=str(self.kill)))
+
+
+def new_model(seed: int) -> tuple[GPT, AdamW]:
+    """An untrained model in float64 and its optimizer."""
+    torch.manual_seed(seed)
+    model = GPT(GPTConfig.tiny(context=TOKENS)).double()
+    return model, AdamW(model.parameters(), lr=3e-3, eps=1e-6)
+
+
+def batch_of(rows: Tensor, step: int) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of these rows of a step's global batch."""
+    inputs, targets = TEXT.batch(step, ROWS, TOKENS)
+    return inputs[rows], targets[rows]
+
+
+def rows_of(replica: int, quorum: QuorumRound, settings: ReplicaSettings) -> Tensor:
+    """Which rows of the global batch this replica computes in a round."""
+    if settings.share == "all":
+        return torch.arange(ROWS).tensor_split(len(quorum.members))[quorum.members.index(replica)]
+    return torch.arange(ROWS).tensor_split(settings.copies)[replica]
+
+
+# -- in each process -------------------------------------------------------------------------------------------------
+class Replica:
+    """One replica of the model. It asks for a round, connects, is healed or heals, and steps, until all is done.
+
+    name: of the process, "2.0" for the first process of replica 2, "2.1" for the next. store: the lighthouse's.
+    on_moment: is called with (moment, step) at each of MOMENTS, and may kill the process.
+    """
+
+    def __init__(self, number: int, name: str, store: dist.Store, settings: ReplicaSettings, on_moment: OnMoment):
+        self.number, self.process_name, self.store = number, name, store
+        self.settings, self.on_moment = settings, on_moment
+        # A replica that comes back begins with other weights, which proves that healing replaces all of them.
+        self.model, self.optimizer = new_model(seed=int(name.partition(".")[2]))
+        self.steps, self.group, self.group_number = 0, None, -1
+
+    def train(self) -> dict[str, Tensor]:
+        """Trains until all steps are done and returns the weights."""
+        report, error = None, ""
+        while True:
+            quorum = self.request_round(report, error)
+            try:
+                self.connect(quorum)
+                self.heal(quorum)
+                if quorum.step == self.settings.steps:
+                    return self.model.state_dict()
+                report, error = self.step(quorum), ""
+            except RuntimeError as lost:  # gloo's: "Connection closed by peer"
+                report, error = None, str(lost)
+                self.group, self.group_number = None, -1  # closes our connections, so that no neighbour waits for us
+
+    def request_round(self, report: dict | None, error: str) -> QuorumRound:
+        """Asks the lighthouse and waits for its answer. report: what `step` returned; None if it raised `error`."""
+        request = {"steps": self.steps, "report": report, "error": error}
+        self.store.set(f"{self.process_name}/request", json.dumps(request))
+        answer = json.loads(self.store.get(f"{self.process_name}/round"))
+        self.store.delete_key(f"{self.process_name}/round")
+        return QuorumRound(
+            **{name: tuple(value) if isinstance(value, list) else value for name, value in answer.items()}
+        )
+
+    def connect(self, quorum: QuorumRound) -> None:
+        """Connects to the members of the quorum, unless the connections are there. Each group has keys of its own."""
+        self.on_moment("meet", quorum.step)
+        if self.group_number != quorum.group:
+            store = dist.PrefixStore(f"group{quorum.group}", self.store)
+            rank, size = quorum.members.index(self.number), len(quorum.members)
+            self.group = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=self.settings.limit))
+            self.group_number = quorum.group
+
+    def heal(self, quorum: QuorumRound) -> None:
+        """Broadcasts weights, optimizer state and step from the source to the members that are behind.
+
+        The step is set last, so that a replica whose healing was cut off is still behind.
+        """
+        if not quorum.behind:
+            return
+        root, file = quorum.members.index(quorum.source), io.BytesIO()
+        torch.save([self.model.state_dict(), self.optimizer.state_dict()], file)
+        local_state = torch.frombuffer(file.getbuffer(), dtype=torch.uint8)
+        size = torch.tensor([len(local_state)])
+        self.group.broadcast(size, root).wait()
+        state = local_state if self.number == quorum.source else torch.empty(int(size), dtype=torch.uint8)
+        self.group.broadcast(state, root).wait()
+        if self.number in quorum.behind:
+            model, optimizer = torch.load(io.BytesIO(state.numpy().tobytes()))
+            self.model.load_state_dict(model)
+            self.optimizer.load_state_dict(optimizer)
+            self.steps = quorum.step
+
+    def all_reduce(self, message: Tensor) -> None:
+        """Adds up over all members, in place. Raises RuntimeError where one of them is gone."""
+        self.group.allreduce(message).wait()
+
+    def step(self, quorum: QuorumRound) -> dict:
+        """One step of all members with the mean gradient over all their samples. Returns the report on it."""
+        num_samples = sum(len(rows_of(replica, quorum, self.settings)) for replica in quorum.members)
+        rows = rows_of(self.number, quorum, self.settings)
+        inputs, targets = batch_of(rows, quorum.step)
+        loss = token_loss(self.model(inputs), targets) * len(rows) / num_samples
+        self.optimizer.zero_grad()
+        loss.backward()
+        parameters = list(self.model.parameters())
+        message = torch.cat([parameters_to_vector(one.grad for one in parameters), loss.detach()[None]])  # (P + 1,)
+        self.on_moment("sum", quorum.step)
+        self.all_reduce(message)
+        self.on_moment("after", quorum.step)
+        vector_to_parameters(message[:-1], [one.grad for one in parameters])
+        self.optimizer.step()
+        self.steps += 1
+        weights = parameters_to_vector(parameters).detach().numpy().tobytes()
+        return {"loss": message[-1].item(), "samples": num_samples, "digest": hashlib.sha256(weights).hexdigest()}
+
+
+def run_replica(port: int, number: int, process_name: str, settings: ReplicaSettings) -> dict[str, Tensor]:
+    """Runs in a process: is a replica until the end, or until the settings kill it. port: of the lighthouse's store."""
+
+    def on_moment(moment: str, step: int) -> None:
+        if moment == settings.moment and process_name.endswith(".0") and settings.kill.get(number) == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    return Replica(number, process_name, store, settings, on_moment).train()
+
+
+# -- in the notebook -------------------------------------------------------------------------------------------------
+@dataclass
+class ReplicaRun:
+    """The result. rounds: each quorum and what came of it. weights: of each replica that is there at the end."""
+
+    settings: ReplicaSettings
+    rounds: tuple[QuorumRound, ...]
+    weights: dict[int, dict[str, Tensor]]
+
+    @property
+    def losses(self) -> list[float]:
+        """The loss of each step that was done, over all its samples."""
+        return [one.loss for one in self.rounds if one.done]
+
+    def check_equal(self) -> str:
+        """Compares the run with one process that trained on exactly the same samples, and returns a sentence.
+
+        All losses and the final weights must be equal, and the replicas' weights after each step. Raises
+        AssertionError, which says where they are not.
+        """
+        for one in self.rounds:
+            assert len(set(one.digests)) <= 1, f"after step {one.step + 1} the copies' weights differ: {one}"
+        losses, weights = trained_alone(self.rounds, self.settings)
+        found = [{"losses": torch.tensor(self.losses, dtype=torch.float64)} | own for own in self.weights.values()]
+        return assert_equal({"losses": losses} | weights, found, rtol=1e-10, atol=TOLERANCES)
+
+
+def trained_alone(rounds: Sequence[QuorumRound], settings: ReplicaSettings) -> tuple[Tensor, dict[str, Tensor]]:
+    """Losses and weights of one process that trains on the samples of each step that was done."""
+    model, optimizer = new_model(seed=0)
+    batches = (
+        batch_of(torch.cat([rows_of(replica, quorum, settings) for replica in quorum.members]), quorum.step)
+        for quorum in rounds
+        if quorum.done
+    )
+    losses = torch.tensor([*train_alone(model, optimizer, batches)], dtype=torch.float64)
+    return losses, model.state_dict()
+
+
+def train_replicas(**options) -> ReplicaRun:
+    """Trains replicas of which some die and come back: `train_replicas(copies=4, steps=12, kill={2: 4}, back={2: 8})`.
+
+    Here replica 2 is killed (SIGKILL) in its fifth step, and the others go on with that step at once. When 8 steps are
+    done, it is started anew and healed. options: see ReplicaSettings, which raises ValueError for wrong ones.
+    """
+    settings, lighthouse = ReplicaSettings(**options), Lighthouse()
+    with tempfile.TemporaryDirectory(prefix=folder_prefix()) as folder:
+        crew = ReplicaCrew(settings, lighthouse, folder)
+        try:
+            for replica in range(settings.copies):
+                crew.start(replica)
+            while crew.live_processes():
+                crew.poll_once()
+        finally:
+            crew.end()
+    rounds = tuple(one for one in lighthouse.rounds if one.step < settings.steps)
+    return ReplicaRun(settings, rounds, {one.rank: unpack(one.value) for one in crew.states if one.value is not None})
+
+
+class ReplicaCrew(Crew):
+    """One process per replica. Each is a world of its own for the engine, so a death ends no other process."""
+
+    def __init__(self, settings: ReplicaSettings, lighthouse: Lighthouse, folder: str):
+        super().__init__(b"", 0, folder, print)  # no process yet, so neither work nor reports
+        self.settings, self.lighthouse, self.folder = settings, lighthouse, folder
+        self.process_names: dict[int, str] = {}
+
+    def start(self, replica: int) -> None:
+        """Starts the first process of a replica, or the next one after a death."""
+        name = self.process_names[replica] = f"{replica}.{sum(state.rank == replica for state in self.states)}"
+        pid, conn = self.zygote.fork(worker_spec(replica, self.folder))
+        arguments = (self.lighthouse.store.port, replica, name, self.settings)
+        conn.send(("call", pack_call(run_replica, arguments, {}, num_ranks=1)))
+        self.states.append(RankProcess(replica, conn, pid))
+
+    def live_processes(self) -> dict[int, str]:
+        """Replica -> process name, of those that have not ended. Raises RuntimeError where one raised an exception."""
+        if raised := next((state.failure for state in self.states if state.failure), None):
+            raise RuntimeError(raised.traceback)
+        return {state.rank: self.process_names[state.rank] for state in self.unfinished}
+
+    def poll_once(self) -> None:
+        """Starts the replicas that come back now, and answers when all live replicas have asked."""
+        self.receive(POLL_SECONDS)
+        for replica, name in self.live_processes().items():
+            self.lighthouse.read_request(replica, name)
+        requests = self.lighthouse.requests
+        steps = max((request["steps"] for request in requests.values()), default=0)
+        for replica in self.settings.back.keys() - self.live_processes().keys():
+            if self.settings.back[replica] == steps:
+                self.start(replica)
+        if (live := self.live_processes()) and live.keys() == requests.keys():
+            self.lighthouse.answer(live)

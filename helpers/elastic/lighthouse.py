@@ -1,0 +1,101 @@
+"""Decides which replicas take part in the next step of a job that goes on without a restart.
+
+Replicas ask the lighthouse before each step. When all live replicas have asked, it answers them all.
+
+    replica ──request: I have done 7 steps──> lighthouse ──round: replicas 0, 1, 3; step 8; 3 is behind──> all of them
+
+Nobody votes on a step. A replica that has received the full sum of gradients steps; one that has not is behind by one
+step when it asks next, and is healed like a newcomer. This follows torchft's lighthouse and manager
+(github.com/meta-pytorch/torchft). The replicas themselves are in `healing.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+
+import torch.distributed as dist
+
+from helpers.learner.words import book
+
+words = book("healing")
+MAX_FAILED_ROUNDS = 5  # rounds in a row without a step, after which something other than a death must be the cause
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuorumRound:
+    """The quorum of one step, and what came of it.
+
+    number: of this round. group: the round in which the connections of its members were made. step: how many steps were
+    done before it. members: the replicas that take part, in order. behind: those of them that `source` heals first.
+    done: the members that received the sum and stepped. loss: over all `samples` of this step.
+    digests: a hash of each member's weights after it.
+    """
+
+    number: int
+    group: int
+    step: int
+    members: tuple[int, ...]
+    behind: tuple[int, ...]
+    source: int
+    done: tuple[int, ...] = ()
+    loss: float | None = None
+    samples: int = 0
+    digests: tuple[str, ...] = ()
+
+
+def next_round(steps: Mapping[int, int], last: QuorumRound | None) -> QuorumRound:
+    """The round after `last`. steps: replica -> how many steps it has done.
+
+    The members connect anew unless they are the same as before and all of them have stepped.
+    """
+    number, step, members = last.number + 1 if last else 0, max(steps.values()), tuple(sorted(steps))
+    behind = tuple(replica for replica in members if steps[replica] < step)
+    source = next(replica for replica in members if replica not in behind)
+    group = last.group if last and members == last.members == last.done else number
+    return QuorumRound(number=number, group=group, step=step, members=members, behind=behind, source=source)
+
+
+class Lighthouse:
+    """Owns the store through which replicas ask. requests: replica -> its unanswered request.
+
+    A replica that is started again asks under a new process name, so that it never reads an answer to the old process.
+    """
+
+    def __init__(self) -> None:
+        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.rounds: list[QuorumRound] = []
+        self.requests: dict[int, dict] = {}
+
+    def read_request(self, replica: int, process_name: str) -> None:
+        """Takes in a replica's request if there is one: its number of steps and its report on the last round."""
+        if replica not in self.requests and self.store.check([f"{process_name}/request"]):
+            self.requests[replica] = json.loads(self.store.get(f"{process_name}/request"))
+            self.store.delete_key(f"{process_name}/request")
+
+    def answer(self, process_names: Mapping[int, str]) -> None:
+        """Sends the next round to all of these replicas, each of which has asked.
+
+        Raises RuntimeError where no step was done for MAX_FAILED_ROUNDS rounds.
+        """
+        if self.rounds:
+            self.rounds[-1] = _with_reports(self.rounds[-1], self.requests)
+        recent = self.rounds[-MAX_FAILED_ROUNDS:]
+        if len(recent) == MAX_FAILED_ROUNDS and not any(one.done for one in recent):
+            raise RuntimeError(words("stuck", rounds=MAX_FAILED_ROUNDS, said=self.requests))
+        steps = {replica: self.requests[replica]["steps"] for replica in process_names}
+        self.rounds.append(next_round(steps, self.rounds[-1] if self.rounds else None))
+        for process_name in process_names.values():
+            self.store.set(f"{process_name}/round", json.dumps(asdict(self.rounds[-1])))
+        self.requests = {}
+
+
+def _with_reports(last: QuorumRound, requests: Mapping[int, dict]) -> QuorumRound:
+    """The last round with what its members reported. A member that has died since reports nothing."""
+    reports = {replica: requests[replica]["report"] for replica in last.members if replica in requests}
+    reports = {replica: report for replica, report in reports.items() if report}
+    if not reports:
+        return last
+    first, digests = next(iter(reports.values())), tuple(report["digest"] for report in reports.values())
+    return replace(last, done=tuple(reports), loss=first["loss"], samples=first["samples"], digests=digests)
