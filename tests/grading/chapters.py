@@ -58,7 +58,8 @@ def exercises_in(path: Path) -> Iterator[Exercise]:
 def _statements(source: str) -> list[tuple[str, ast.stmt]]:
     """Each with its source; none of a cell with a magic."""
     try:
-        return [(ast.get_source_segment(source, node), node) for node in ast.parse(source).body]
+        lines = source.splitlines()
+        return [("\n".join(lines[node.lineno - 1 : node.end_lineno]), node) for node in ast.parse(source).body]
     except SyntaxError:
         return []
 
