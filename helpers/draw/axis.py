@@ -1,15 +1,15 @@
-"""Provides axes of seconds and of bytes whose ticks are round numbers in one unit.
+"""Provides grid lines with labels, and axes of seconds and of bytes whose ticks are round numbers in one unit.
 
-The scenes of timelines, pipelines, memory and message bars put these grid lines and labels behind their bars.
+Every scene with an axis puts these lines and labels behind its bars or curves.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from helpers.draw.scene import Label, Line
+from helpers.draw.scene import WIDTH, Label, Line, centred_label, text_width
 from helpers.quantities.units import format_bytes
 
 _TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
@@ -36,27 +36,46 @@ def _texts_in_one_unit(seconds: list[float]) -> list[str]:
     return [f"{value / size:.6g}" + (f" {unit}" if value == seconds[-1] else "") for value in seconds]
 
 
+def column_lines(
+    marks: Iterable[tuple[float, str]], top: float, bottom: float, *, text_gap: float = 10, size: float = 11
+) -> Iterator[Label | Line]:
+    """A vertical grid line at each (x, text) of `marks`, with the text, if any, `text_gap` pixels below the line."""
+    for x, text in marks:
+        yield Line(x1=x, y1=top, x2=x, y2=bottom)
+        if text:
+            yield Label(x=x, y=bottom + text_gap, text=text, size=size, anchor="middle", colour="muted")
+
+
+def row_lines(
+    marks: Iterable[tuple[float, str]], left: float, right: float, *, text_gap: float = 6
+) -> Iterator[Label | Line]:
+    """A horizontal grid line at each (y, text) of `marks`, with the text `text_gap` pixels left of the line."""
+    for y, text in marks:
+        yield Line(x1=left, y1=y, x2=right, y2=y)
+        yield Label(x=left - text_gap, y=y, text=text, size=12, anchor="end", colour="muted")
+
+
 def time_axis(
-    left: float, width: float, top: float, bottom: float, end: float, with_labels: bool
-) -> list[Label | Line]:
+    left: float, width: float, top: float, bottom: float, end: float, with_labels: bool = True
+) -> Iterator[Label | Line]:
     """Vertical grid lines from `top` to `bottom` with labels below; `end` is in seconds and lies at left + width."""
-    marks = ticks(end)
-    items: list[Label | Line] = []
-    for seconds, text in zip(marks, _texts_in_one_unit(marks), strict=True):
-        x = left + (seconds / end * width if end else 0)
-        items.append(Line(x1=x, y1=top, x2=x, y2=bottom + 4))
-        if with_labels:
-            items.append(Label(x=x, y=bottom + 14, text=text, size=11, anchor="middle", colour="muted"))
-    return items
+    seconds = ticks(end)
+    texts = _texts_in_one_unit(seconds) if with_labels else [""] * len(seconds)
+    marks = ((left + value / end * width, text) for value, text in zip(seconds, texts, strict=True))
+    return column_lines(marks, top, bottom + 4)
 
 
 def bytes_axis(largest: float, left: float, scale: float, top: float, bottom: float) -> Iterator[Label | Line]:
     """Vertical grid lines from 0 to `largest` bytes, at `scale` pixels per byte, with labels below them."""
-    step = round_step(largest, 5)
-    for number in range(int(largest / step) + 1):
-        x = left + number * step * scale
-        yield Line(x1=x, y1=top, x2=x, y2=bottom)
-        yield Label(x=x, y=bottom + 10, text=bytes_tick(number * step), size=11, anchor="middle", colour="muted")
+    marks = ((left + num_bytes * scale, bytes_tick(num_bytes)) for num_bytes in ticks(largest, 5))
+    return column_lines(marks, top, bottom)
+
+
+def limit_line(text: str, x: float, top: float, bottom: float) -> Iterator[Label | Line]:
+    """A dashed vertical line at a device's limit, with its text above, moved to where the picture has room for it."""
+    half = text_width(text, 12, bold=True) / 2
+    yield Line(x1=x, y1=top - 2, x2=x, y2=bottom, colour="ink", width=2, dashed=True, tooltip=text)
+    yield centred_label(min(max(x, half + 4), WIDTH - half - 4), top - 10, text, bold=True)
 
 
 def bytes_tick(num_bytes: float) -> str:

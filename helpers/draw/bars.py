@@ -7,13 +7,26 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from helpers.draw.axis import bytes_axis
-from helpers.draw.palette import kind_style
-from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, centred_label, heading, text_width
+from helpers.draw.palette import PAINTS, kind_style
+from helpers.draw.scene import (
+    WIDTH,
+    Label,
+    Legend,
+    Line,
+    Rect,
+    Scene,
+    SceneItem,
+    centred_label,
+    dot,
+    heading,
+    text_width,
+)
 from helpers.quantities.units import format_bytes
+from helpers.records import MemoryBreakdown
 from helpers.records.comparison import Comparison, Row, compare
 
 _BYTES_BAR = 18.0  # pixels from one bar of a quantity to the next
@@ -25,17 +38,11 @@ _SIDE_STYLES = {
     "predicted": {"fill": "buffers", "texture": "stripes"},
     "measured": {"fill": "parameters"},
 }
-_PART_BAR, _PART_PITCH = 28.0, 38.0  # pixels: the height of a row of parts, and from one row to the next
 
 
 # -- bytes -----------------------------------------------------------------------------------------------------------
 def bytes_scene(
-    predicted: object,
-    measured: object = None,
-    *,
-    guess: object = None,
-    title: str = "Bytes, predicted and measured",
-    width: float = WIDTH,
+    predicted: object, measured: object = None, *, guess: object = None, title: str = "Bytes, predicted and measured"
 ) -> Scene:
     """Horizontal bars for each quantity in bytes, on one axis that begins at 0.
 
@@ -46,15 +53,16 @@ def bytes_scene(
     if not rows:
         raise ValueError("bytes_scene found no quantity in bytes; end the keys of a dict in 'bytes', or give records")
     left = min(260.0, 28 + max(text_width(row.name, 12) for row in rows))
-    scale = (width - left - _BYTES_RIGHT) / _largest(rows)
+    scale = (WIDTH - left - _BYTES_RIGHT) / _largest(rows)
     sides = [side for side in _SIDES if any(getattr(row, side) is not None for row in rows)]
-    head, top = heading(title, [(_SIDE_NAMES[side], _SIDE_STYLES[side]) for side in sides], width)
-    items, y = [], top + 8
-    for row in rows:
-        items += _bytes_bars(row, sides, left, y, scale)
-        y += len(sides) * _BYTES_BAR + 14
-    items = [*bytes_axis(_largest(rows), left, scale, top, y - 8), *items]
-    return Scene(width=width, height=y + 18, title=title, summary=_bytes_summary(rows), items=(*head, *items))
+    items, top = heading(title, [(_SIDE_NAMES[side], _SIDE_STYLES[side]) for side in sides])
+    pitch = len(sides) * _BYTES_BAR + 14
+    bottom = top + 8 + len(rows) * pitch
+    items += bytes_axis(_largest(rows), left, scale, top, bottom - 8)
+    for number, row in enumerate(rows):
+        items += _bytes_bars(row, sides, left, top + 8 + number * pitch, scale)
+    summary = " ".join(f"{row.name}: {', '.join(_side_texts(row))}." for row in rows)
+    return Scene(height=bottom + 18, title=title, summary=summary, items=items)
 
 
 def _rows(predicted: object, measured: object, guess: object) -> tuple[Row, ...]:
@@ -63,9 +71,7 @@ def _rows(predicted: object, measured: object, guess: object) -> tuple[Row, ...]
     if measured is not None:
         return compare(predicted, measured, guess=guess).rows
     rows = compare(predicted, predicted, guess=guess).rows
-    return tuple(
-        Row(name=row.name, unit=row.unit, predicted=row.predicted, measured=None, guess=row.guess) for row in rows
-    )
+    return tuple(replace(row, measured=None) for row in rows)
 
 
 def _largest(rows: list[Row]) -> float:
@@ -86,10 +92,6 @@ def _bytes_bars(row: Row, sides: list[str], left: float, y: float, scale: float)
         yield Label(x=left + value * scale + 8, y=top + height / 2, text=format_bytes(value), size=11)
 
 
-def _bytes_summary(rows: list[Row]) -> str:
-    return " ".join(f"{row.name}: {', '.join(_side_texts(row))}." for row in rows)
-
-
 def _side_texts(row: Row) -> Iterator[str]:
     for side in _SIDES:
         if getattr(row, side) is not None:
@@ -99,11 +101,126 @@ def _side_texts(row: Row) -> Iterator[str]:
 # -- parts -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A part of a row: `text` stands on it where it fits, `kind` is its colour, `size` its length in any unit."""
+    """A part of a row: `text` stands on it where it fits, `kind` is its colour, `size` its length in any unit.
+
+    `short` stands on it where `text` does not fit. `tooltip` is shown on hover; without one, `text` is.
+    """
 
     text: str
     kind: str
     size: float
+    short: str = ""
+    tooltip: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BarRow:
+    """A row of parts, with its name on the left and the text `end` on the right.
+
+    A dashed line stands at `limit`, and a dot at `counted`; both are in the unit of the parts. Where one of several
+    rows is the chosen one, `is_chosen` tells whether it is this row: only its texts are bold.
+    """
+
+    name: str
+    parts: Sequence[Part]
+    end: str
+    limit: float | None = None
+    counted: float | None = None
+    is_chosen: bool | None = None
+
+    @property
+    def length(self) -> float:
+        """Up to where the row reaches, in the unit of the parts."""
+        return max(sum(part.size for part in self.parts), self.limit or 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BarStyle:
+    """How rows of parts look; all sizes are in pixels.
+
+    `height` is that of a bar, and `pitch` the distance from one row to the next. `font` is the size of names and of
+    end texts, which begin `end_gap` behind the bar, and `part_font` that of the texts on parts, beside which
+    `text_margin` must stay free. A part is `gap` narrower than its size, but no narrower than `thinnest`; one whose
+    size is below `hidden_below` is left out.
+    """
+
+    height: float
+    pitch: float
+    font: float = 12.0
+    part_font: float = 11.0
+    end_gap: float = 8.0
+    text_margin: float = 8.0
+    gap: float = 1.0
+    thinnest: float = 0.5
+    hidden_below: float = 0.5
+    radius: float = 0.0
+
+    def box(self, part: Part, x: float, y: float, width: float) -> Iterator[Rect]:
+        """The box of a part, with its texture where that can be seen."""
+        if width >= self.hidden_below:
+            style = {"fill": part.kind, "texture": PAINTS[part.kind].texture if width > 4 else ""}
+            style |= {"radius": self.radius, "tooltip": part.tooltip or part.text}
+            yield Rect(x=x, y=y, width=max(self.thinnest, width - self.gap), height=self.height, **style)
+
+    def parts(self, parts: Iterable[Part], x: float, y: float, scale: float) -> Iterator[Rect | Label]:
+        """The parts from `x` on, with `scale` pixels per unit of their sizes, each with the longer text that fits."""
+        for part in parts:
+            width = part.size * scale
+            yield from self.box(part, x, y, width)
+            available = width - self.text_margin
+            fitting = [text for text in (part.text, part.short) if text_width(text, self.part_font) < available]
+            if any(fitting):
+                middle = x + width / 2, y + self.height / 2
+                yield centred_label(*middle, fitting[0], self.part_font, on=part.kind)
+            x += width
+
+    def rows(self, rows: Iterable[BarRow], left: float, top: float, scale: float) -> Iterator[SceneItem]:
+        """The rows from `top` on, each with its name left of the bars' left edge `left`."""
+        for number, row in enumerate(rows):
+            y = top + number * self.pitch
+            middle, is_chosen = y + self.height / 2, row.is_chosen is True
+            yield Label(x=left - 12, y=middle, text=row.name, size=self.font, anchor="end", bold=is_chosen)
+            yield from self.parts(row.parts, left, y, scale)
+            if row.limit is not None:
+                x = left + row.limit * scale
+                yield Line(x1=x, y1=y - 4, x2=x, y2=y + self.height + 4, colour="ink", width=2, dashed=True)
+            if row.counted is not None:
+                yield dot(left + row.counted * scale, middle, 12, fill="ink")
+            end = left + max(row.length, row.counted or 0) * scale + self.end_gap
+            yield Label(x=end, y=middle, text=row.end, size=self.font, bold=row.is_chosen is not False)
+
+
+def memory_parts(memory: MemoryBreakdown, kinds: Iterable[str], tooltip: Callable[[str, int], str]) -> list[Part]:
+    """A part for the bytes of each kind of memory; `tooltip` gets the kind and its bytes."""
+    sizes = {kind: getattr(memory, kind) for kind in kinds}
+    return [Part(text="", kind=kind, size=size, tooltip=tooltip(kind, size)) for kind, size in sizes.items()]
+
+
+def rows_scene(
+    rows: Sequence[BarRow],
+    style: BarStyle,
+    *,
+    title: str,
+    legend: Legend,
+    summary: str,
+    right: float = 0,
+    above: float = 8,
+) -> Scene:
+    """Rows of parts on one scale, as a Scene.
+
+    `right` is the number of pixels right of the longest bar, by default as many as the widest end text needs, and
+    `above` the number of pixels between the heading and the rows. At least one row must have a length above 0.
+    """
+    items, top = heading(title, legend)
+    left = 28 + max(text_width(row.name, style.font) for row in rows)
+    right = right or 24 + max(text_width(row.end, style.font, bold=True) for row in rows)
+    scale = (WIDTH - left - right) / max(row.length for row in rows)
+    items += style.rows(rows, left, top + above, scale)
+    height = top + above + len(rows) * style.pitch
+    return Scene(height=height, title=title, summary=summary, items=items)
+
+
+_PARTS = BarStyle(height=28.0, pitch=38.0, end_gap=10.0, text_margin=6.0, thinnest=0.0)
 
 
 def parts_scene(
@@ -120,33 +237,9 @@ def parts_scene(
     as a dashed line. Raises ValueError where no part has a size above 0.
     """
     limits = limits or {}
-    lengths = {name: sum(part.size for part in parts) for name, parts in rows.items()}
-    longest = max([*lengths.values(), *limits.values()], default=0)
-    if not longest > 0:
+    bars = [BarRow(name=name, parts=parts, end=ends[name], limit=limits.get(name)) for name, parts in rows.items()]
+    if not any(bar.length > 0 for bar in bars):
         raise ValueError(f"parts_scene got {dict(rows)!r}: give at least one row with a part of a size above 0")
-    head, top = heading(title, [(word, kind_style(kind)) for kind, word in (legend or {}).items()], WIDTH)
-    left = 28 + max(text_width(name, 12) for name in rows)
-    scale = (WIDTH - left - 24 - max(text_width(ends[name], 12, bold=True) for name in rows)) / longest
-    items: list[Rect | Label | Line] = [*head]
-    for number, (name, parts) in enumerate(rows.items()):
-        y, end = top + 8 + number * _PART_PITCH, left + max(lengths[name], limits.get(name, 0)) * scale
-        items.append(Label(x=left - 12, y=y + _PART_BAR / 2, text=name, anchor="end"))
-        items += _parts(parts, left, y, scale)
-        if name in limits:
-            x = left + limits[name] * scale
-            items.append(Line(x1=x, y1=y - 4, x2=x, y2=y + _PART_BAR + 4, colour="ink", width=2, dashed=True))
-        items.append(Label(x=end + 10, y=y + _PART_BAR / 2, text=ends[name], bold=True))
+    entries = [(word, kind_style(kind)) for kind, word in (legend or {}).items()]
     summary = " ".join(f"{name}: {ends[name]}." for name in rows)
-    height = top + 8 + len(rows) * _PART_PITCH
-    return Scene(width=WIDTH, height=height, title=title, summary=summary, items=tuple(items))
-
-
-def _parts(parts: Sequence[Part], x: float, y: float, scale: float) -> Iterator[Rect | Label]:
-    for part in parts:
-        width = part.size * scale
-        if width >= 1:
-            style = {**kind_style(part.kind), "tooltip": part.text}
-            yield Rect(x=x, y=y, width=width - 1, height=_PART_BAR, **style)
-        if part.text and text_width(part.text, 11) < width - 6:
-            yield centred_label(x + width / 2, y + _PART_BAR / 2, part.text, 11, on=part.kind)
-        x += width
+    return rows_scene(bars, _PARTS, title=title, legend=entries, summary=summary)

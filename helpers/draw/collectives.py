@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import product
 
 from helpers.draw.picture import Chart, chart, chart_axes
-from helpers.draw.scene import MARGIN, WIDTH, Label, Line, Rect, Scene, heading, text_width
+from helpers.draw.scene import MARGIN, WIDTH, Label, Line, Rect, Scene, centred_label, heading, text_width
 from helpers.learner.words import book
 from helpers.predict.traffic.algorithms import ChunkMessage
 from helpers.quantities import costs
@@ -43,51 +44,73 @@ ALGORITHM_STYLES = {  # matplotlib's colour and line style of each algorithm
 }
 
 
-# -- all steps -------------------------------------------------------------------------------------------------------
+# -- cells -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
-class _Grids:
-    """Where the grids lie: each has num_ranks rows and num_chunks columns of cells of `cell` pixels.
+class _Grid:
+    """Where the cells of a state lie: a row per rank and a column per chunk, from the corner at `left` and `top`.
 
-    `columns` is how many grids stand side by side.
+    `width` and `height` are the pixels from one cell to the next.
     """
 
-    num_ranks: int
     num_chunks: int
-    columns: int
-    cell: float
+    left: float
     top: float
+    width: float
+    height: float
 
     @property
-    def width(self) -> float:
-        return self.num_chunks * self.cell + _GRID_GAP
+    def right(self) -> float:
+        return self.left + self.num_chunks * self.width
 
-    @property
-    def height(self) -> float:
-        return self.num_ranks * self.cell + _STEP_TITLE + _GRID_GAP
+    def row(self, rank: int) -> float:
+        """The middle of a rank's row."""
+        return self.top + rank * self.height + (self.height - _SLIT) / 2
 
-    def corner(self, number: int) -> tuple[float, float]:
-        """The top left corner of the cells of grid `number`."""
-        row, column = divmod(number, self.columns)
-        return _LEFT + column * self.width, self.top + row * self.height + _STEP_TITLE
+    def box(self, rank: int, first: int, last: int, **style: object) -> Rect:
+        """A box around the chunks `first` to `last - 1` of a rank."""
+        x, y = self.left + first * self.width, self.top + rank * self.height
+        width, height = (last - first) * self.width - _SLIT, self.height - _SLIT
+        return Rect(x=x, y=y, width=width, height=height, radius=3, **style)
+
+    def cells(self, rank: int, state: list, before: list, complete: list) -> Iterator[Rect | Label]:
+        """The cells of a rank, with a frame around those that differ from the state before.
+
+        A cell is the bluer the more of all contributions it contains; ink stays legible on the deepest blue.
+        """
+        for chunk, contributors in enumerate(state[rank]):
+            share = len(contributors) / max(1, len(complete[chunk]))
+            fill = "panel" if not contributors else "gradients" if share == 1 else "buffers"
+            style = {"fill": fill, "opacity": 0.1 + 0.44 * share if fill == "buffers" else 1.0}
+            box = self.box(rank, chunk, chunk + 1)
+            yield replace(box, tooltip=_cell_tooltip(rank, chunk, contributors), **style)
+            if contributors != before[rank][chunk]:
+                yield replace(box, stroke="ink", stroke_width=2.0)
+            text, size = _cell_text(contributors, box.width, len(state))
+            if text:
+                on = fill if fill == "gradients" else ""
+                yield centred_label(box.x + box.width / 2, box.y + box.height / 2, text, size, on=on)
 
 
-def collective_scene(states: Sequence[State], title: str, *, width: float = WIDTH) -> Scene:
+# -- all steps -------------------------------------------------------------------------------------------------------
+def collective_scene(states: Sequence[State], title: str) -> Scene:
     """A Scene of the states of a collective: the first is the start, each other one is after one more step.
 
     states[step][rank][chunk] is the set of ranks whose numbers this chunk contains; it is empty where the rank holds
     nothing. A cell is complete when it contains all that any rank has of that chunk in the last state.
     Raises ValueError when there is no state, or when the states differ in their number of ranks or chunks.
     """
-    steps = [[[frozenset(cell) for cell in rank] for rank in step] for step in states]
-    head, top = heading(title, _legend(), width)
-    grids = _grids(steps, width, top + 8)
+    steps = [_frozen(step) for step in states]
+    items, top = heading(title, _legend())
+    grids, columns = _grids(steps, top + 8)
     complete = _all_contributions(steps[-1])
-    items: list[Rect | Label] = [*head]
-    for number, state in enumerate(steps):
-        items += _state(number, state, steps[max(0, number - 1)], complete, grids)
-    num_rows = -(-len(steps) // grids.columns)  # rounded up
-    height = grids.top + num_rows * grids.height
-    return Scene(width=width, height=height, title=title, summary=_summary(steps, complete), items=tuple(items))
+    for number, (state, grid) in enumerate(zip(steps, grids, strict=True)):
+        items += _state(number, state, steps[max(0, number - 1)], complete, grid, number % columns == 0)
+    height = grids[-1].top + len(steps[0]) * grids[-1].height + _GRID_GAP
+    return Scene(height=height, title=title, summary=_summary(steps, complete), items=items)
+
+
+def _frozen(state: State) -> list[list[frozenset[int]]]:
+    return [[frozenset(cell) for cell in rank] for rank in state]
 
 
 def _all_contributions(state: list) -> list[frozenset[int]]:
@@ -95,50 +118,50 @@ def _all_contributions(state: list) -> list[frozenset[int]]:
     return [reduce(frozenset.union, (rank[chunk] for rank in state)) for chunk in range(len(state[0]))]
 
 
-def _grids(steps: list, width: float, top: float) -> _Grids:
+def _grids(steps: list, top: float) -> tuple[list[_Grid], int]:
+    """A grid for each step, in rows of equal length, and how many of them stand side by side."""
     shapes = {(len(step), len(rank)) for step in steps for rank in step}
     if len(shapes) != 1 or min(shapes)[1] == 0:
         got = sorted(shapes)
         raise ValueError(f"collective_scene got states of (ranks, chunks) {got}; give every step and rank the same")
     num_ranks, num_chunks = shapes.pop()
     smallest_cell = 30.0 if num_chunks <= 6 else 22.0
-    available = width - _LEFT - _RIGHT + _GRID_GAP
+    available = WIDTH - _LEFT - _RIGHT + _GRID_GAP
     most_columns = max(1, min(len(steps), int(available / (num_chunks * smallest_cell + _GRID_GAP))))
     num_rows = -(-len(steps) // most_columns)  # rounded up, as in the next line, which makes the rows equally long
     columns = -(-len(steps) // num_rows)
     cell = min(_LARGEST_CELL, (available / columns - _GRID_GAP) / num_chunks)
-    return _Grids(num_ranks=num_ranks, num_chunks=num_chunks, columns=columns, cell=cell, top=top)
+    across, down = num_chunks * cell + _GRID_GAP, num_ranks * cell + _STEP_TITLE + _GRID_GAP
+    corners = [
+        (_LEFT + number % columns * across, top + _STEP_TITLE + number // columns * down)
+        for number in range(len(steps))
+    ]
+    size = {"num_chunks": num_chunks, "width": cell, "height": cell}
+    return [_Grid(left=left, top=grid_top, **size) for left, grid_top in corners], columns
 
 
-def _state(number: int, state: list, before: list, complete: list, grids: _Grids) -> Iterator[Rect | Label]:
-    left, top = grids.corner(number)
-    is_first_column = number % grids.columns == 0
+def _state(
+    number: int, state: list, before: list, complete: list, grid: _Grid, is_first_column: bool
+) -> Iterator[Rect | Label]:
     text = words("step", number=number) if number else words("start")
-    title_y = top - (24 if grids.num_chunks > 1 else 10)
-    yield Label(x=left, y=title_y, text=text, size=_FONT, colour="muted", bold=True)
-    yield from _chunk_numbers(is_first_column, left, top, grids)
-    side = grids.cell - 3  # three pixels between two cells
-    for rank, chunks in enumerate(state):
-        y = top + rank * grids.cell
+    title_y = grid.top - (24 if grid.num_chunks > 1 else 10)
+    yield Label(x=grid.left, y=title_y, text=text, size=_FONT, colour="muted", bold=True)
+    yield from _chunk_numbers(is_first_column, grid)
+    for rank in range(len(state)):
         if is_first_column:
-            yield Label(x=MARGIN, y=y + grids.cell / 2, text=f"rank {rank}", size=12)
-        for chunk, contributors in enumerate(chunks):
-            tooltip = _cell_tooltip(rank, chunk, contributors)
-            x = left + chunk * grids.cell
-            box = Rect(x=x, y=y, width=side, height=side, radius=3, tooltip=tooltip)
-            share = len(contributors) / max(1, len(complete[chunk]))
-            yield from _cell(box, contributors, share, contributors != before[rank][chunk], len(state))
+            yield Label(x=MARGIN, y=grid.top + (rank + 0.5) * grid.height, text=f"rank {rank}", size=12)
+        yield from grid.cells(rank, state, before, complete)
 
 
-def _chunk_numbers(is_first_column: bool, left: float, top: float, grids: _Grids) -> Iterator[Label]:
+def _chunk_numbers(is_first_column: bool, grid: _Grid) -> Iterator[Label]:
     """The chunks' numbers above their columns, where there are several; named once in each row of grids."""
-    if grids.num_chunks == 1:
+    if grid.num_chunks == 1:
         return
     if is_first_column:
-        yield Label(x=MARGIN, y=top - 8, text=words("number_of"), size=_FONT, colour="muted")
-    for chunk in range(grids.num_chunks):
-        x = left + chunk * grids.cell + (grids.cell - 3) / 2
-        yield Label(x=x, y=top - 8, text=str(chunk), size=10, colour="muted", anchor="middle")
+        yield Label(x=MARGIN, y=grid.top - 8, text=words("number_of"), size=_FONT, colour="muted")
+    for chunk in range(grid.num_chunks):
+        x = grid.left + chunk * grid.width + (grid.width - _SLIT) / 2
+        yield centred_label(x, grid.top - 8, str(chunk), 10, colour="muted")
 
 
 def _legend() -> list[tuple[str, dict]]:
@@ -152,24 +175,6 @@ def _cell_tooltip(rank: int, chunk: int, contributors: frozenset[int]) -> str:
     return words("cell", rank=rank, chunk=chunk, held=held)
 
 
-def _cell(
-    box: Rect, contributors: frozenset[int], share: float, is_new: bool, num_ranks: int
-) -> Iterator[Rect | Label]:
-    """The box in its colour, a frame where its content is new, and its text.
-
-    `share` is the part of all contributions that it contains; ink stays legible on the deepest blue of partial cells.
-    """
-    fill = "panel" if not contributors else "gradients" if share == 1 else "buffers"
-    yield replace(box, fill=fill, opacity=0.1 + 0.44 * share if fill == "buffers" else 1.0)
-    if is_new:
-        yield replace(box, tooltip="", stroke="ink", stroke_width=2.0)
-    text, size = _cell_text(contributors, box.width, num_ranks)
-    if text:
-        on = fill if fill == "gradients" else ""
-        x, y = box.x + box.width / 2, box.y + box.height / 2
-        yield Label(x=x, y=y, text=text, size=size, anchor="middle", on=on)
-
-
 def _cell_text(contributors: frozenset[int], side: float, num_ranks: int) -> tuple[str, float]:
     """The ranks, or their number where they do not fit, at the largest of 12, 11 and 10 pixels; "" if none fits."""
     ranks = sorted(contributors)
@@ -179,11 +184,8 @@ def _cell_text(contributors: frozenset[int], side: float, num_ranks: int) -> tup
         return "Σ", 12.0
     separated = "+".join(map(str, ranks))
     joined = "".join(map(str, ranks)) if ranks[-1] < 10 else separated
-    for text in (separated, joined, f"{len(ranks)}×"):
-        for size in (12.0, 11.0, 10.0):
-            if text_width(text, size) <= side - 2:
-                return text, size
-    return "", 0.0
+    candidates = product((separated, joined, f"{len(ranks)}×"), (12.0, 11.0, 10.0))
+    return next((pair for pair in candidates if text_width(*pair) <= side - 2), ("", 0.0))
 
 
 def _num_complete(state: list, complete: list) -> int:
@@ -198,29 +200,6 @@ def _summary(steps: list, complete: list) -> str:
 
 
 # -- one step --------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True)
-class _StepLayout:
-    """Sizes in pixels. `width` and `height` are a cell's, `before` and `after` the left edges of the two grids."""
-
-    num_ranks: int
-    num_chunks: int
-    width: float
-    height: float
-    before: float
-    after: float
-    top: float
-
-    def row(self, rank: int) -> float:
-        """The middle of a rank's row."""
-        return self.top + rank * self.height + (self.height - _SLIT) / 2
-
-    def box(self, left: float, rank: int, first: int, last: int, **style: object) -> Rect:
-        """A box around the chunks `first` to `last - 1` of a rank."""
-        x, y = left + first * self.width, self.top + rank * self.height
-        width, height = (last - first) * self.width - _SLIT, self.height - _SLIT
-        return Rect(x=x, y=y, width=width, height=height, radius=3, **style)
-
-
 def collective_step_scene(
     state_before: State,
     state_after: State,
@@ -228,7 +207,6 @@ def collective_step_scene(
     *,
     title: str,
     step: int | None = None,
-    width: float = WIDTH,
 ) -> Scene:
     """A Scene of one step, read from left to right: the state before, an arrow per message, and the state after.
 
@@ -237,20 +215,22 @@ def collective_step_scene(
     sent is framed in the arrows' colour. `step`, counted from 1, is named above the grids.
     Raises ValueError when the states differ in ranks or chunks, or when a message names a rank or chunk that they lack.
     """
-    before, after = ([[frozenset(cell) for cell in rank] for rank in state] for state in (state_before, state_after))
+    before, after = _frozen(state_before), _frozen(state_after)
     _check(before, after, messages)
-    head, top = heading(title, [*_legend(), (words("legend.sent"), {"fill": "panel", **_SENT})], width)
-    layout = _step_layout(len(before), len(before[0]), width, top + 8 + _TITLES)
+    items, top = heading(title, [*_legend(), (words("legend.sent"), {"fill": "panel", **_SENT})])
+    left, right = _step_grids(len(before[0]), top + 8 + _TITLES)
     complete = _all_contributions(before)
-    items: list[Rect | Label | Line] = [*head, *_titles(layout, step, messages)]
-    items += _grid(layout, layout.before, before, before, complete)
-    items += _grid(layout, layout.after, after, before, complete)
-    items += _arrows(layout, messages)
-    height = layout.top + layout.num_ranks * layout.height + 12
-    sentences = [_sentence(message, layout) for message in _sorted(messages)]
+    items += _titles(left, right, step, messages)
+    for rank in range(len(before)):
+        items.append(Label(x=MARGIN, y=left.row(rank), text=f"rank {rank}"))
+        items += left.cells(rank, before, before, complete)
+    for rank in range(len(after)):
+        items += right.cells(rank, after, before, complete)
+    items += _arrows(left, right, messages)
+    sentences = [_sentence(message, left.num_chunks) for message in _sorted(messages)]
     num_complete, cells = _num_complete(after, complete), len(after) * len(complete)
     summary = " ".join([*sentences, words("state", whole=num_complete, cells=cells)])
-    return Scene(width=width, height=height, title=title, summary=summary, items=tuple(items))
+    return Scene(height=left.top + len(before) * left.height + 12, title=title, summary=summary, items=items)
 
 
 def _check(before: list, after: list, messages: Sequence[ChunkMessage]) -> None:
@@ -269,61 +249,50 @@ def _check(before: list, after: list, messages: Sequence[ChunkMessage]) -> None:
             )
 
 
-def _step_layout(num_ranks: int, num_chunks: int, width: float, top: float) -> _StepLayout:
-    cell_width = min(_WIDEST, (width - _LEFT - _RIGHT - _BETWEEN) / (2 * num_chunks))
-    height = max(26.0, min(_TALLEST, cell_width))
-    after = width - _RIGHT - num_chunks * cell_width
-    sizes = {"width": cell_width, "height": height, "before": _LEFT, "after": after, "top": top}
-    return _StepLayout(num_ranks=num_ranks, num_chunks=num_chunks, **sizes)
+def _step_grids(num_chunks: int, top: float) -> tuple[_Grid, _Grid]:
+    """The grids before and after the step, at both ends of the picture."""
+    cell_width = min(_WIDEST, (WIDTH - _LEFT - _RIGHT - _BETWEEN) / (2 * num_chunks))
+    size = {"num_chunks": num_chunks, "width": cell_width, "height": max(26.0, min(_TALLEST, cell_width))}
+    lefts = (_LEFT, WIDTH - _RIGHT - num_chunks * cell_width)
+    before, after = (_Grid(left=left, top=top, **size) for left in lefts)
+    return before, after
 
 
-def _titles(layout: _StepLayout, step: int | None, messages: Sequence[ChunkMessage]) -> Iterator[Label]:
+def _titles(before: _Grid, after: _Grid, step: int | None, messages: Sequence[ChunkMessage]) -> Iterator[Label]:
     """Above the grids which state they show, and between them what the receivers do with what they get."""
     step_text = "" if step is None else words("named", step=step)
     if messages:
         left, right = words("before", step=step_text), words("after", step=step_text)
     else:
         left = right = words("held")
-    style = {"y": layout.top - 12, "size": _FONT, "colour": "muted", "bold": True}
-    yield Label(x=layout.before, text=left, **style)
-    yield Label(x=layout.after, text=right, **style)
+    style = {"y": before.top - 12, "size": _FONT, "colour": "muted", "bold": True}
+    yield Label(x=before.left, text=left, **style)
+    yield Label(x=after.left, text=right, **style)
     actions = {words("adds" if message.adds else "copies") for message in messages}
     text = actions.pop() if len(actions) == 1 else "" if messages else words("left")
-    middle = (layout.before + layout.num_chunks * layout.width + layout.after) / 2
-    yield Label(x=middle, text=text, anchor="middle", **style)
-
-
-def _grid(layout: _StepLayout, left: float, state: list, before: list, complete: list) -> Iterator[Rect | Label]:
-    for rank, chunks in enumerate(state):
-        if left == layout.before:
-            yield Label(x=MARGIN, y=layout.row(rank), text=f"rank {rank}")
-        for chunk, contributors in enumerate(chunks):
-            tooltip = _cell_tooltip(rank, chunk, contributors)
-            box = layout.box(left, rank, chunk, chunk + 1, tooltip=tooltip)
-            share = len(contributors) / max(1, len(complete[chunk]))
-            yield from _cell(box, contributors, share, contributors != before[rank][chunk], layout.num_ranks)
+    yield Label(x=(before.right + after.left) / 2, text=text, anchor="middle", **style)
 
 
 def _sorted(messages: Sequence[ChunkMessage]) -> list[ChunkMessage]:
     return sorted(messages, key=lambda message: (message.sender, message.receiver, message.first))
 
 
-def _arrows(layout: _StepLayout, messages: Sequence[ChunkMessage]) -> Iterator[Rect | Label | Line]:
+def _arrows(before: _Grid, after: _Grid, messages: Sequence[ChunkMessage]) -> Iterator[Rect | Label | Line]:
     """An arrow per message; each rank's label stands right of its row, and all arrows start behind the widest label."""
     by_sender: dict[int, list[ChunkMessage]] = {}
     for message in _sorted(messages):
         by_sender.setdefault(message.sender, []).append(message)
-    texts = {rank: _sender_text(layout, sent) for rank, sent in by_sender.items()}
-    left = layout.before + layout.num_chunks * layout.width + 8
+    texts = {rank: _sender_text(sent, before.num_chunks) for rank, sent in by_sender.items()}
+    left = before.right + 8
     start = left + 8 + max((text_width(text, _FONT) for text in texts.values()), default=0.0)
     for rank, sent in by_sender.items():
-        yield Label(x=left, y=layout.row(rank), text=texts[rank], size=_FONT)
+        yield Label(x=left, y=before.row(rank), text=texts[rank], size=_FONT)
         for message in sent:
-            box = layout.box(layout.before, rank, message.first, message.last, **_SENT)
+            box = before.box(rank, message.first, message.last, **_SENT)
             # The frame lies in the slit between cells, where only the background is behind it and no cell's fill.
             yield replace(box, x=box.x - 1.5, y=box.y - 1.5, width=box.width + 3, height=box.height + 3)
-            tooltip = _sentence(message, layout)
-            ends = {"x1": start, "y1": layout.row(rank), "x2": layout.after - 7, "y2": layout.row(message.receiver)}
+            ends = {"x1": start, "y1": before.row(rank), "x2": after.left - 7, "y2": before.row(message.receiver)}
+            tooltip = _sentence(message, before.num_chunks)
             yield Line(**ends, colour="communication", width=1.8, arrow=True, tooltip=tooltip)
 
 
@@ -334,16 +303,16 @@ def _chunks_text(message: ChunkMessage, num_chunks: int) -> str:
     return words(name, first=message.first, last=message.last - 1)
 
 
-def _sender_text(layout: _StepLayout, sent: list[ChunkMessage]) -> str:
+def _sender_text(sent: list[ChunkMessage], num_chunks: int) -> str:
     """What a rank sends, in words, or how many messages it sends."""
     if len(sent) > 1:
         return words["messages"].say(None, len(sent))
-    return words("to", what=_chunks_text(sent[0], layout.num_chunks), rank=sent[0].receiver)
+    return words("to", what=_chunks_text(sent[0], num_chunks), rank=sent[0].receiver)
 
 
-def _sentence(message: ChunkMessage, layout: _StepLayout) -> str:
+def _sentence(message: ChunkMessage, num_chunks: int) -> str:
     name = "sentence_add" if message.adds else "sentence_copy"
-    return words(name, a=message.sender, what=_chunks_text(message, layout.num_chunks), b=message.receiver)
+    return words(name, a=message.sender, what=_chunks_text(message, num_chunks), b=message.receiver)
 
 
 # -- time over bytes -------------------------------------------------------------------------------------------------

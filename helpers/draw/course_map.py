@@ -8,7 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from helpers.draw.scene import MARGIN, WIDTH, Label, Line, Rect, Scene, centred_label, heading, text_width
+from helpers.draw.scene import (
+    MARGIN,
+    WIDTH,
+    Label,
+    Line,
+    Rect,
+    Scene,
+    heading,
+    labelled_box,
+    shortened,
+    text_width,
+)
 from helpers.learner.course import Chapter, Station
 from helpers.learner.words import book
 
@@ -55,26 +66,25 @@ class MapRow:
         return len(keys & (self.done or set())) / len(keys) if keys else 0.0
 
 
-def course_map_scene(rows: Sequence[MapRow], *, week: Sequence[str] = (), width: float = WIDTH) -> Scene:
+def course_map_scene(rows: Sequence[MapRow], *, week: Sequence[str] = ()) -> Scene:
     """A Scene of the chapters in order; `week` is the advised order of their numbers. ValueError without rows."""
     if not rows:
         raise ValueError(words("nowhere"))
     styles = {"path": _station_style(True), "deeper": _station_style(False), "done": {"fill": _DONE}}
-    head, top = heading(words("title"), [(words(name), style) for name, style in styles.items()], width)
+    items, top = heading(words("title"), [(words(name), style) for name, style in styles.items()])
     top += 30
     most_minutes = max(_FULL_WIDTH_MINUTES, *(row.chapter.minutes for row in rows))
     scale = (_STATIONS_RIGHT - _STATIONS_LEFT) / most_minutes  # pixels per minute
-    items: list[Rect | Label | Line] = [*head, *_column_names(top - 14)]
+    items += _column_names(top - 14)
     for number, row in enumerate(rows):
-        items += _row(row, top + number * _PITCH, scale, width)
+        items += _row(row, top + number * _PITCH, scale)
     bottom = top + len(rows) * _PITCH
     sentences = [_sentence(row) for row in rows]
     if week:
         order = words("week", order=" → ".join(week))
         items.append(Label(x=MARGIN, y=bottom + 16, text=order, size=_FONT))
         sentences.append(order)
-    summary = " ".join(sentences).strip()
-    return Scene(width=width, height=bottom + 34, title=words("title"), summary=summary, items=tuple(items))
+    return Scene(height=bottom + 34, title=words("title"), summary=" ".join(sentences).strip(), items=items)
 
 
 def _station_style(on_path: bool) -> dict[str, str]:
@@ -88,8 +98,8 @@ def _column_names(y: float) -> Iterator[Label]:
         yield Label(x=x, y=y, text=words(name), size=_FONT, anchor="end", colour="muted")
 
 
-def _row(row: MapRow, y: float, scale: float, width: float) -> Iterator[Rect | Label | Line]:
-    yield Line(x1=MARGIN, y1=y, x2=width - 10, y2=y)
+def _row(row: MapRow, y: float, scale: float) -> Iterator[Rect | Label | Line]:
+    yield Line(x1=MARGIN, y1=y, x2=WIDTH - 10, y2=y)
     middle = y + _PITCH / 2
     yield Label(x=MARGIN, y=middle, text=row.chapter.number, size=_FONT, bold=True)
     left = _TITLE_LEFT if row.chapter.number else MARGIN
@@ -111,23 +121,15 @@ def _stations(row: MapRow, y: float, scale: float) -> Iterator[Rect | Label]:
         width, letter = station.minutes * scale - _GAP, station.letter
         tooltip = words("station", letter=letter, title=station.title, minutes=station.minutes)
         style = {"radius": 3, "tooltip": tooltip, **_station_style(station.on_path)}
-        yield Rect(x=x, y=y, width=width, height=_BOX, **style)
-        on = "forward" if station.on_path else ""
-        yield centred_label(x + width / 2, y + _BOX / 2, letter, _FONT, on=on, bold=True)
+        yield from labelled_box(x, y, width, _BOX, letter, size=_FONT, bold=True, **style)
         yield Rect(x=x, y=y + _BOX + 1, width=row.share(station) * width, height=_STRIP, fill=_DONE)
         x += station.minutes * scale
 
 
 def _fitted(text: str, available: float) -> str:
     """The title, or what comes before its colon, or as much of that as fits."""
-    if text_width(text, _FONT) <= available:
-        return text
-    text = text.partition(":")[0]
-    if text_width(text, _FONT) <= available:
-        return text
-    while text and text_width(text + "…", _FONT) > available:
-        text = text[:-1]
-    return text.rstrip() + "…"
+    fits = text_width(text, _FONT) <= available
+    return text if fits else shortened(text.partition(":")[0], available, _FONT)
 
 
 def _sentence(row: MapRow) -> str:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from helpers.draw.axis import column_lines
 from helpers.draw.curves import Axis, Mark, curves_scene
 from helpers.draw.palette import kind_style
-from helpers.draw.scene import MARGIN, WIDTH, Label, Line, Rect, Scene, heading
+from helpers.draw.scene import MARGIN, WIDTH, Label, Line, Rect, Scene, centred_label, heading
 from helpers.learner.words import book
 from helpers.predict.failures import DAY, Stretch, Week, daly_interval, effective_time
 
@@ -33,15 +34,17 @@ def duration_text(seconds: float) -> str:
 
 
 # -- a week ----------------------------------------------------------------------------------------------------------
-def week_scene(week: Week, *, title: str, width: float = WIDTH) -> Scene:
+def week_scene(week: Week, *, title: str) -> Scene:
     """A row per day: work that is kept with a strip for its saves, lost work, repairs, and a tick at each failure."""
     shares = {kind: words("of", kind=words(f"kind.{kind}"), share=share) for kind, share in week.shares.items()}
     legend = [(text, kind_style(KINDS[kind])) for kind, text in shares.items()]
-    head, top = heading(title, [*legend, (words("failure"), {"fill": "ink"})], width)
+    items, top = heading(title, [*legend, (words("failure"), {"fill": "ink"})])
     num_days = -int(-week.seconds // DAY)  # rounded up
-    scale = (width - _LEFT - _RIGHT) / DAY
+    scale = (WIDTH - _LEFT - _RIGHT) / DAY
     top += 10
-    items: list[Rect | Label | Line] = [*head, *_hour_lines(num_days, top, scale)]
+    bottom = top + num_days * _PITCH - 6
+    items += column_lines(((_LEFT + hour * 3600 * scale, str(hour)) for hour in _HOURS), top - 6, bottom)
+    items.append(centred_label(_LEFT + DAY * scale / 2, bottom + 28, words("hours"), 11, colour="muted"))
     for day in range(num_days):
         y, start = top + day * _PITCH, day * DAY
         items.append(Label(x=MARGIN, y=y + _BAR / 2, text=words("day", number=day + 1), size=12))
@@ -53,20 +56,9 @@ def week_scene(week: Week, *, title: str, width: float = WIDTH) -> Scene:
             if start <= failure < start + DAY:
                 x = _LEFT + (failure - start) * scale
                 items.append(Line(x1=x, y1=y - 5, x2=x, y2=y + 2, colour="ink", width=1.5))
-    duration = duration_text(week.seconds)
-    summary = words("week", count=len(week.failures), seconds=duration, shares=list(shares.values()))
-    height = top + num_days * _PITCH + 38
-    return Scene(width=width, height=height, title=title, summary=summary, items=tuple(items))
-
-
-def _hour_lines(num_days: int, top: float, scale: float) -> Iterator[Label | Line]:
-    bottom = top + num_days * _PITCH - 6
-    for hour in _HOURS:
-        x = _LEFT + hour * 3600 * scale
-        yield Line(x1=x, y1=top - 6, x2=x, y2=bottom)
-        yield Label(x=x, y=bottom + 10, text=str(hour), size=11, anchor="middle", colour="muted")
-    middle = _LEFT + DAY * scale / 2
-    yield Label(x=middle, y=bottom + 28, text=words("hours"), size=11, anchor="middle", colour="muted")
+    texts = {"seconds": duration_text(week.seconds), "shares": list(shares.values())}
+    summary = words("week", count=len(week.failures), **texts)
+    return Scene(height=bottom + 44, title=title, summary=summary, items=items)
 
 
 def _stretch_bar(stretch: Stretch, x: float, y: float, width: float) -> Iterator[Rect]:
@@ -87,9 +79,7 @@ def _stretch_bar(stretch: Stretch, x: float, y: float, width: float) -> Iterator
 
 
 # -- effective time --------------------------------------------------------------------------------------------------
-def effective_time_scene(
-    *, mtbf: float, save: float, repair: float = 0.0, interval: float | None = None, width: float = WIDTH
-) -> Scene:
+def effective_time_scene(*, mtbf: float, save: float, repair: float = 0.0, interval: float | None = None) -> Scene:
     """The share of the time that makes progress, by the interval between two checkpoints.
 
     Marks the best interval (Daly's formula), and `interval` if one is given. Times are in seconds; the axis goes from
@@ -113,7 +103,6 @@ def effective_time_scene(
         y=Axis(name=words("curve.y"), ticks=range(0, 101, 20)),
         title=words("curve.title"),
         marks=marks,
-        width=width,
     )
 
 

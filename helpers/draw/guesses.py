@@ -9,7 +9,20 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from helpers.draw.scene import MARGIN, TITLE_Y, WIDTH, Label, Line, Rect, Scene, text_width
+from helpers.draw.axis import column_lines
+from helpers.draw.scene import (
+    MARGIN,
+    TITLE_Y,
+    WIDTH,
+    Label,
+    Line,
+    Rect,
+    Scene,
+    SceneItem,
+    centred_label,
+    shortened,
+    text_width,
+)
 
 _LEFT, _RIGHT, _TOP = 340.0, 36.0, 76.0  # pixels: left, right and above the axis of numbers
 _ROW, _LINE, _FONT = 34.0, 17.0, 13.0  # pixels: the smallest height of a row, a line of text, the size of letters
@@ -37,9 +50,7 @@ class GuessMark:
     is_number: bool = True
 
 
-def guesses_scene(
-    marks: Sequence[GuessMark], *, title: str, words: Sequence[str], summary: str, width: float = WIDTH
-) -> Scene:
+def guesses_scene(marks: Sequence[GuessMark], *, title: str, words: Sequence[str], summary: str) -> Scene:
     """One row per question: numbers on the axis, choices and orders below it.
 
     `words` are four texts: "too low", "the truth" and "too high" as they stand over the axis, and what stands over the
@@ -47,27 +58,25 @@ def guesses_scene(
     """
     if not marks:
         raise ValueError("guesses_scene needs at least one question")
-    items = [Label(x=MARGIN, y=TITLE_Y, text=title, size=15, bold=True)]
+    items: list[SceneItem] = [Label(x=MARGIN, y=TITLE_Y, text=title, size=15, bold=True)]
     numbers = [mark for mark in marks if mark.is_number]
     choices = [mark for mark in marks if not mark.is_number]
-    bottom = 44.0
-    if numbers:
-        on_axis, bottom = _on_axis(numbers, words, width)
-        items += on_axis
+    on_axis, bottom = _on_axis(numbers, words) if numbers else ([], 44.0)
+    items += on_axis
     if choices:
         items.append(Label(x=MARGIN, y=bottom + 8, text=words[-1], size=_FONT, bold=True))
-        below, bottom = _below(choices, bottom + 26, width)
+        below, bottom = _below(choices, bottom + 26)
         items += below
-    return Scene(width=width, height=bottom + 4, title=title, summary=summary, items=tuple(items))
+    return Scene(height=bottom + 4, title=title, summary=summary, items=items)
 
 
-def _on_axis(marks: Sequence[GuessMark], words: Sequence[str], width: float) -> tuple[list, float]:
+def _on_axis(marks: Sequence[GuessMark], words: Sequence[str]) -> tuple[list, float]:
     """The rows of numbers with their axis, and the y at which they end."""
     end_factor = _end_factor(ratio for mark in marks for ratio in mark.ratios)
-    centre = (_LEFT + width - _RIGHT) / 2
-    scale = (width - _RIGHT - _LEFT) / 2 / math.log(end_factor)  # pixels per unit of the logarithm
+    centre = (_LEFT + WIDTH - _RIGHT) / 2
+    scale = (WIDTH - _RIGHT - _LEFT) / 2 / math.log(end_factor)  # pixels per unit of the logarithm
     bottom = _TOP + sum(map(_row_height, marks))
-    items, y = [*_axis(end_factor, centre, scale, bottom, words, width)], _TOP
+    items, y = [*_axis(end_factor, centre, scale, bottom, words)], _TOP
     for mark in marks:
         items += _question(mark, y)
         items += _guess(mark, y + _row_height(mark) / 2, centre, scale, end_factor)
@@ -75,15 +84,15 @@ def _on_axis(marks: Sequence[GuessMark], words: Sequence[str], width: float) -> 
     return items, bottom + 32
 
 
-def _below(marks: Sequence[GuessMark], y: float, width: float) -> tuple[list, float]:
+def _below(marks: Sequence[GuessMark], y: float) -> tuple[list, float]:
     """The rows of choices and orders, and the y at which they end."""
     items: list[Label | Line] = []
-    question_width = width - _OUTCOME_WIDTH - 40
+    question_width = WIDTH - _OUTCOME_WIDTH - 40
     for mark in marks:
         height = _row_height(mark, question_width)
-        items.append(Line(x1=MARGIN, y1=y, x2=width - MARGIN, y2=y))
+        items.append(Line(x1=MARGIN, y1=y, x2=WIDTH - MARGIN, y2=y))
         items += _question(mark, y, question_width)
-        items.append(Label(x=width - _OUTCOME_WIDTH, y=y + height / 2, text=mark.word, size=_FONT))
+        items.append(Label(x=WIDTH - _OUTCOME_WIDTH, y=y + height / 2, text=mark.word, size=_FONT))
         y += height
     return items, y
 
@@ -110,7 +119,7 @@ def _lines(text: str, available: float) -> list[str]:
             lines.append(piece)
         else:
             lines[-1] = longer
-    return [_fitted(line, available) for line in lines]
+    return [shortened(line, available, _FONT) for line in lines]
 
 
 def _end_factor(ratios: Iterable[float]) -> float:
@@ -120,19 +129,18 @@ def _end_factor(ratios: Iterable[float]) -> float:
 
 
 def _axis(
-    end_factor: float, centre: float, scale: float, bottom: float, words: Sequence[str], width: float
+    end_factor: float, centre: float, scale: float, bottom: float, words: Sequence[str]
 ) -> Iterator[Label | Line]:
     too_low, truth, too_high = words[:3]
     yield Label(x=_LEFT, y=48, text=too_low, size=_FONT, colour="muted")
-    yield Label(x=centre, y=48, text=truth, size=_FONT, anchor="middle", bold=True)
-    yield Label(x=width - _RIGHT, y=48, text=too_high, size=_FONT, anchor="end", colour="muted")
+    yield centred_label(centre, 48, truth, _FONT, bold=True)
+    yield Label(x=WIDTH - _RIGHT, y=48, text=too_high, size=_FONT, anchor="end", colour="muted")
     for factor in (tick for tick in _TICKS if tick <= end_factor):
-        for sign, text in ((-1, f"1/{factor}"), (1, f"{factor} ×")):
-            x = centre + sign * math.log(factor) * scale
-            yield Line(x1=x, y1=_TOP - 8, x2=x, y2=bottom)
-            yield Label(x=x, y=bottom + 14, text=text, size=12, anchor="middle", colour="muted")
+        distance = math.log(factor) * scale
+        marks = ((centre - distance, f"1/{factor}"), (centre + distance, f"{factor} ×"))
+        yield from column_lines(marks, _TOP - 8, bottom, text_gap=14, size=12)
     yield Line(x1=centre, y1=_TOP - 12, x2=centre, y2=bottom + 2, colour="ink", width=2)
-    yield Label(x=centre, y=bottom + 14, text="1", size=12, anchor="middle", colour="muted")
+    yield centred_label(centre, bottom + 14, "1", colour="muted")
 
 
 def _guess(mark: GuessMark, y: float, centre: float, scale: float, end_factor: float) -> Iterator[Label | Line | Rect]:
@@ -150,17 +158,7 @@ def _guess(mark: GuessMark, y: float, centre: float, scale: float, end_factor: f
         yield Rect(x=x - 6, y=y - 6, width=12, height=12, **style)
 
 
-def _fitted(text: str, available: float) -> str:
-    """The text, or as much of its beginning as fits, with "…" behind it."""
-    if text_width(text, _FONT) <= available:
-        return text
-    end = next(end for end in range(len(text), 0, -1) if text_width(text[:end] + "…", _FONT) <= available)
-    return text[:end].rstrip() + "…"
-
-
-def votes_scene(
-    counts: Sequence[tuple[str, int]], *, title: str, right: int | None = None, word: str = "", width: float = WIDTH
-) -> Scene:
+def votes_scene(counts: Sequence[tuple[str, int]], *, title: str, right: int | None = None, word: str = "") -> Scene:
     """A bar for each answer, as long as it was given often; `counts` lists (answer, how often).
 
     `right` is the index of the right answer, once it may be seen; `word` stands beside its bar. Raises ValueError
@@ -168,15 +166,15 @@ def votes_scene(
     """
     if not counts or max(count for _, count in counts) < 1:
         raise ValueError("votes_scene needs at least one answer")
-    scale = (width - _LEFT - 170) / max(count for _, count in counts)
+    scale = (WIDTH - _LEFT - 170) / max(count for _, count in counts)
     items: list[Label | Rect] = [Label(x=MARGIN, y=TITLE_Y, text=title, size=15, bold=True)]
     for number, (answer, count) in enumerate(counts):
         y, is_right, bar_width = 46 + _ROW * number, number == right, count * scale
-        name = {"x": _LEFT - 14, "y": y + 11, "text": _fitted(answer, _LEFT - 28), "anchor": "end"}
+        name = {"x": _LEFT - 14, "y": y + 11, "text": shortened(answer, _LEFT - 28, _FONT), "anchor": "end"}
         items.append(Label(**name, size=_FONT, bold=is_right))
         style = {"fill": "backward" if is_right else "forward", "radius": 2, "tooltip": f"{answer}: {count}"}
         items.append(Rect(x=_LEFT, y=y, width=bar_width, height=22, **style))
         text = f"{count}  ← {word}" if is_right else f"{count}"
         items.append(Label(x=_LEFT + bar_width + 10, y=y + 11, text=text, size=_FONT, bold=is_right))
     summary = "; ".join(f"{answer}: {count}" for answer, count in counts)
-    return Scene(width=width, height=56 + _ROW * len(counts), title=title, summary=summary, items=tuple(items))
+    return Scene(height=56 + _ROW * len(counts), title=title, summary=summary, items=items)

@@ -11,9 +11,10 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from helpers.draw.axis import bytes_axis, round_step
+from helpers.draw.axis import bytes_axis, bytes_tick, limit_line, row_lines, ticks
+from helpers.draw.bars import BarStyle, memory_parts
 from helpers.draw.palette import PAINTS, kind_word
-from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, dot, heading, kinds_legend, text_width
+from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, centred_label, dot, heading, kinds_legend, text_width
 from helpers.learner.words import book
 from helpers.quantities.units import format_bytes
 from helpers.records import MEMORY_KINDS, MemoryBreakdown, Timeline
@@ -35,12 +36,11 @@ Level = dict[str, int]  # bytes by kind
 # -- bars ------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class _Bars:
-    """The layout in pixels, with `pitch` from bar to bar; `scale` is in pixels per byte, and `limit` in bytes."""
+    """The bars' left edge in pixels and how they look; `scale` is in pixels per byte, and `limit` in bytes."""
 
     left: float
     scale: float
-    height: float
-    pitch: float
+    style: BarStyle
     limit: float | None
 
     def x(self, num_bytes: float) -> float:
@@ -57,7 +57,6 @@ def memory_scene(
     capacity: float | None = None,
     capacity_name: str = "",
     title: str = "",
-    width: float = WIDTH,
 ) -> Scene:
     """One stacked bar for each name ("rank 0", "ZeRO-1"); a line marks `capacity` bytes, if given.
 
@@ -71,60 +70,48 @@ def memory_scene(
         raise ValueError("memory_scene got no bytes to draw; give a dict such as {'rank 0': MemoryBreakdown(...)}")
     title, capacity_name = title or words("where"), capacity_name or words("capacity")
     kinds = [kind for kind in MEMORY_KINDS if any(getattr(each, kind) for each in breakdowns.values())]
-    bars = _bars(breakdowns, largest, capacity, width)
+    bars = _bars(breakdowns, largest, capacity)
     has_excess = any(bars.excess(breakdown.total) for breakdown in breakdowns.values())
     excess_legend = [(words("over_limit"), _EXCESS)] if has_excess else []
-    head, top = heading(title, kinds_legend(kinds) + excess_legend, width)
+    items, top = heading(title, kinds_legend(kinds) + excess_legend)
     top += 26 if capacity else 8  # the name of the limit stands above the bars
-    bottom = top + len(breakdowns) * bars.pitch - (bars.pitch - bars.height) + 8
-    items: list[Rect | Label | Line] = [*head, *bytes_axis(largest, bars.left, bars.scale, top - 6, bottom)]
+    bottom = top + len(breakdowns) * bars.style.pitch - (bars.style.pitch - bars.style.height) + 8
+    items += bytes_axis(largest, bars.left, bars.scale, top - 6, bottom)
     for number, (name, breakdown) in enumerate(breakdowns.items()):
-        items += _bar(name, breakdown, kinds, bars, top + number * bars.pitch)
-    items += _limit(capacity_name, bars, top - 6, bottom, width) if capacity else []
+        items += _bar(name, breakdown, kinds, bars, top + number * bars.style.pitch)
+    items += (
+        limit_line(f"{capacity_name} {format_bytes(capacity)}", bars.x(capacity), top - 6, bottom) if capacity else []
+    )
     summary = " ".join(_bar_sentence(name, breakdown, bars) for name, breakdown in breakdowns.items())
-    return Scene(width=width, height=bottom + 24, title=title, summary=summary, items=tuple(items))
+    return Scene(height=bottom + 24, title=title, summary=summary, items=items)
 
 
-def _bars(breakdowns: Mapping[str, MemoryBreakdown], largest: float, limit: float | None, width: float) -> _Bars:
+def _bars(breakdowns: Mapping[str, MemoryBreakdown], largest: float, limit: float | None) -> _Bars:
     left = min(260.0, 28 + max((text_width(name, 12) for name in breakdowns), default=0.0))
     height = 28.0 if len(breakdowns) <= 8 else 20.0
-    scale = (width - left - _TOTALS) / largest
-    return _Bars(left=left, scale=scale, height=height, pitch=height + 10, limit=limit)
-
-
-def _limit(name: str, bars: _Bars, top: float, bottom: float, width: float) -> Iterator[Label | Line]:
-    x, text = bars.x(bars.limit), f"{name} {format_bytes(bars.limit)}"
-    half = text_width(text, 12, bold=True) / 2
-    middle = min(max(x, half + 4), width - half - 4)
-    yield Line(x1=x, y1=top - 2, x2=x, y2=bottom, colour="ink", width=2, dashed=True, tooltip=text)
-    yield Label(x=middle, y=top - 10, text=text, anchor="middle", bold=True)
+    style = BarStyle(height=height, pitch=height + 10)
+    return _Bars(left=left, scale=(WIDTH - left - _TOTALS) / largest, style=style, limit=limit)
 
 
 def _bar(name: str, breakdown: MemoryBreakdown, kinds: list[str], bars: _Bars, y: float) -> Iterator[Rect | Label]:
-    yield Label(x=bars.left - 12, y=y + bars.height / 2, text=name, anchor="end")
-    x = bars.left
-    for kind in kinds:
-        num_bytes = getattr(breakdown, kind)
-        yield from _part(name, kind, num_bytes, x, y, bars)
-        x += num_bytes * bars.scale
+    """A bar with its name; each kind has its bytes on it where they fit, beside the line of the limit."""
+    middle, x = y + bars.style.height / 2, bars.left
+    yield Label(x=x - 12, y=middle, text=name, anchor="end")
+    for part in memory_parts(
+        breakdown, kinds, lambda kind, size: words("part", name=name, kind=kind_word(kind), num_bytes=size)
+    ):
+        width, text = part.size * bars.scale, format_bytes(part.size)
+        yield from bars.style.box(part, x, y, width)
+        start, end = _longer_side_of_limit(x, x + width, bars)
+        if text_width(text, 11) < end - start - 8:
+            yield centred_label((start + end) / 2, middle, text, 11, on=part.kind)
+        x += width
     excess = bars.excess(breakdown.total)
     if excess:
-        start = bars.x(bars.limit)
-        tooltip = words("over", name=name, over=excess)
-        yield Rect(x=start, y=y - 2, width=x - start, height=bars.height + 4, radius=2, tooltip=tooltip, **_EXCESS)
-    yield from _total(breakdown.total, excess, x, y + bars.height / 2, bars)
-
-
-def _part(name: str, kind: str, num_bytes: float, x: float, y: float, bars: _Bars) -> Iterator[Rect | Label]:
-    """A kind's share of a bar, with its bytes where they fit; left out below half a pixel."""
-    width, text = num_bytes * bars.scale, format_bytes(num_bytes)
-    if width >= 0.5:
-        tooltip = words("part", name=name, kind=kind_word(kind), num_bytes=num_bytes)
-        style = {"fill": kind, "texture": PAINTS[kind].texture if width > 4 else "", "tooltip": tooltip}
-        yield Rect(x=x, y=y, width=max(width - 1, 0.5), height=bars.height, **style)
-    start, end = _longer_side_of_limit(x, x + width, bars)
-    if text_width(text, 11) < end - start - 8:
-        yield Label(x=(start + end) / 2, y=y + bars.height / 2, text=text, size=11, anchor="middle", on=kind)
+        start, tooltip = bars.x(bars.limit), words("over", name=name, over=excess)
+        box = {"x": start, "y": y - 2, "width": x - start, "height": bars.style.height + 4}
+        yield Rect(**box, radius=2, tooltip=tooltip, **_EXCESS)
+    yield from _total(breakdown.total, excess, x, middle, bars)
 
 
 def _longer_side_of_limit(start: float, end: float, bars: _Bars) -> tuple[float, float]:
@@ -169,7 +156,7 @@ class _Curve:
     bottom: float
 
 
-def memory_curve_scene(timeline: Timeline, *, title: str, width: float = WIDTH) -> Scene:
+def memory_curve_scene(timeline: Timeline, *, title: str) -> Scene:
     """The bytes that a rank holds, stacked by kind, after each allocation and free that `timeline.held` records.
 
     The axis counts allocations and frees instead of seconds, so the picture is the same on every machine. The highest
@@ -182,17 +169,20 @@ def memory_curve_scene(timeline: Timeline, *, title: str, width: float = WIDTH) 
     levels = _columns(list(_levels(changes)))
     totals = [sum(level.values()) for level in levels]
     peak, kinds = max(totals), [kind for kind in MEMORY_KINDS if any(level[kind] for level in levels)]
-    head, y = heading(title, kinds_legend(kinds), width)
-    column = (width - _CURVE_LEFT - _CURVE_RIGHT) / len(levels)
+    items, y = heading(title, kinds_legend(kinds))
+    column = (WIDTH - _CURVE_LEFT - _CURVE_RIGHT) / len(levels)
     curve = _Curve(column=column, scale=(_CURVE_HEIGHT - _PEAK_SPACE) / peak, bottom=y + _CURVE_HEIGHT)
-    items = [*head, *_curve_grid(peak, curve, width)]
+    marks = ((curve.bottom - num_bytes * curve.scale, bytes_tick(num_bytes)) for num_bytes in ticks(peak, 5))
+    items += row_lines(marks, _CURVE_LEFT - 4, WIDTH - _CURVE_RIGHT)
+    middle = (_CURVE_LEFT + WIDTH - _CURVE_RIGHT) / 2
+    items.append(centred_label(middle, curve.bottom + 38, words("curve.axis"), colour="muted"))
     for number, kind in enumerate(kinds):
         below = [sum(level[lower_kind] for lower_kind in kinds[:number]) for level in levels]
         items += _band(kind, [level[kind] for level in levels], below, curve)
-    items += _passes(timeline, [seconds for seconds, *_ in changes], curve, width)
-    items += _peak_mark(totals.index(peak), peak, curve, width)
+    items += _passes(timeline, [seconds for seconds, *_ in changes], curve)
+    items += _peak_mark(totals.index(peak), peak, curve)
     summary, height = words("curve.says", top=format_bytes(peak)), curve.bottom + _CURVE_BELOW
-    return Scene(width=width, height=height, title=title, summary=summary, items=tuple(items))
+    return Scene(height=height, title=title, summary=summary, items=items)
 
 
 def _changes(timeline: Timeline) -> list[tuple[float, str, int]]:
@@ -221,16 +211,16 @@ def _columns(levels: list[Level]) -> list[Level]:
     return [max(group, key=lambda level: sum(level.values())) for group in groups]
 
 
-def _passes(timeline: Timeline, seconds: list[float], curve: _Curve, width: float) -> Iterator[Line | Label]:
+def _passes(timeline: Timeline, seconds: list[float], curve: _Curve) -> Iterator[Line | Label]:
     """The name of each pass below the changes that it made; what the loss allocates counts as forward."""
     spans = sorted((span for span in timeline.spans if span.kind in _PASSES), key=lambda span: span.start)
     pairs = zip([None, *spans], spans, strict=False)  # each span with the one before it; the last has no successor
     first_spans = [span for before, span in pairs if not before or before.kind != span.kind]
     size = _changes_per_column(len(seconds))
     starts = [_CURVE_LEFT + bisect_left(seconds, span.start) / size * curve.column for span in first_spans]
-    for span, start, end in zip(first_spans, starts, [*starts, width - _CURVE_RIGHT][1:], strict=True):
+    for span, start, end in zip(first_spans, starts, [*starts, WIDTH - _CURVE_RIGHT][1:], strict=True):
         yield Line(x1=start, y1=curve.bottom, x2=start, y2=curve.bottom + 24, colour="muted")
-        yield Label(x=(start + end) / 2, y=curve.bottom + 15, text=kind_word(span.kind), size=11, anchor="middle")
+        yield centred_label((start + end) / 2, curve.bottom + 15, kind_word(span.kind), 11)
 
 
 def _band(kind: str, sizes: list[int], below: list[int], curve: _Curve) -> Iterator[Rect]:
@@ -248,30 +238,17 @@ def _band(kind: str, sizes: list[int], below: list[int], curve: _Curve) -> Itera
         start = end
 
 
-def _curve_grid(peak: float, curve: _Curve, width: float) -> Iterator[Label | Line]:
-    step = round_step(peak, 5)
-    for number in range(int(peak / step) + 1):
-        y = curve.bottom - number * step * curve.scale
-        yield Line(x1=_CURVE_LEFT - 4, y1=y, x2=width - _CURVE_RIGHT, y2=y)
-        text = format_bytes(number * step).replace(".0 ", " ") if number else "0"
-        yield Label(x=_CURVE_LEFT - 10, y=y, text=text, size=12, anchor="end", colour="muted")
-    middle = (_CURVE_LEFT + width - _CURVE_RIGHT) / 2
-    yield Label(x=middle, y=curve.bottom + 38, text=words("curve.axis"), size=12, anchor="middle", colour="muted")
-
-
-def _peak_mark(column: int, peak: float, curve: _Curve, width: float) -> Iterator[Rect | Label]:
+def _peak_mark(column: int, peak: float, curve: _Curve) -> Iterator[Rect | Label]:
     x, y = _CURVE_LEFT + (column + 0.5) * curve.column, curve.bottom - peak * curve.scale
     text = words("curve.peak", top=format_bytes(peak))
     yield dot(x, y, 12, stroke="ink", stroke_width=2.5)
     text_pixels = text_width(text, 13, bold=True)
-    left = x + 14 if x + 20 + text_pixels < width else x - 14 - text_pixels
+    left = x + 14 if x + 20 + text_pixels < WIDTH else x - 14 - text_pixels
     yield Label(x=left, y=y - 6, text=text, size=13, bold=True)
 
 
 # -- equal stacks ----------------------------------------------------------------------------------------------------
-def replicas_scene(
-    per_rank: MemoryBreakdown, num_ranks: int, *, capacity: float, title: str, width: float = WIDTH
-) -> Scene:
+def replicas_scene(per_rank: MemoryBreakdown, num_ranks: int, *, capacity: float, title: str) -> Scene:
     """`num_ranks` equal stacks of what each rank holds, and a dashed line at `capacity` bytes, a device's memory.
 
     Raises ValueError for no rank or no bytes.
@@ -281,18 +258,17 @@ def replicas_scene(
             f"replicas_scene got {num_ranks} ranks of {per_rank.total} bytes; give at least one rank and byte"
         )
     kinds = [kind for kind in MEMORY_KINDS if getattr(per_rank, kind)]
-    head, top = heading(title, kinds_legend(kinds), width)
+    items, top = heading(title, kinds_legend(kinds))
     scale = _REPLICAS_HEIGHT / max(per_rank.total, capacity)
-    bottom, pitch = top + 10 + _REPLICAS_HEIGHT, (width - 2 * _REPLICAS_SIDE) / num_ranks
-    items: list[Rect | Label | Line] = [*head]
+    bottom, pitch = top + 10 + _REPLICAS_HEIGHT, (WIDTH - 2 * _REPLICAS_SIDE) / num_ranks
     for rank in range(num_ranks):
         items += _stack(per_rank, kinds, rank, _REPLICAS_SIDE + rank * pitch, bottom, max(1.0, pitch * 0.75), scale)
-    items += _device_limit(capacity, bottom - capacity * scale, width)
+    items += _device_limit(capacity, bottom - capacity * scale)
     text = f"{num_ranks} × {format_bytes(per_rank.total)}"
-    items.append(Label(x=width / 2, y=bottom + 18, text=text, size=13, anchor="middle", bold=True))
+    items.append(centred_label(WIDTH / 2, bottom + 18, text, 13, bold=True))
     total, parts = format_bytes(per_rank.total), _kind_texts(per_rank)
     summary = pictures_words("copies.summary", num=num_ranks, total=total, parts=parts)
-    return Scene(width=width, height=bottom + 34, title=title, summary=summary, items=tuple(items))
+    return Scene(height=bottom + 34, title=title, summary=summary, items=items)
 
 
 def _stack(
@@ -308,13 +284,12 @@ def _stack(
         yield Rect(x=x, y=y, width=width, height=max(0.5, height - 1), fill=kind, texture=texture, tooltip=tooltip)
 
 
-def _device_limit(capacity: float, y: float, width: float) -> Iterator[Rect | Label | Line]:
+def _device_limit(capacity: float, y: float) -> Iterator[Rect | Label | Line]:
     """The line and its words, which stand on a background of their own because they lie over the stacks."""
-    text = pictures_words("copies.limit", limit=format_bytes(capacity).replace(".0 ", " "))
+    text = pictures_words("copies.limit", limit=bytes_tick(capacity))
     text_pixels = text_width(text, 13, bold=True) + 16
-    right = width - _REPLICAS_SIDE + 6
-    yield Line(x1=_REPLICAS_SIDE - 6, y1=y, x2=right, y2=y, colour="ink", width=2, dashed=True)
-    box = {"x": width / 2 - text_pixels / 2, "y": y - 12, "width": text_pixels, "height": 24, "radius": 4}
+    yield Line(x1=_REPLICAS_SIDE - 6, y1=y, x2=WIDTH - _REPLICAS_SIDE + 6, y2=y, colour="ink", width=2, dashed=True)
+    box = {"x": WIDTH / 2 - text_pixels / 2, "y": y - 12, "width": text_pixels, "height": 24, "radius": 4}
     yield Rect(**box, fill="surface")
     yield Rect(**box, stroke="ink")
-    yield Label(x=width / 2, y=y, text=text, size=13, anchor="middle", bold=True)
+    yield centred_label(WIDTH / 2, y, text, 13, bold=True)

@@ -10,9 +10,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby, product
+from typing import Any
 
 from helpers.draw.palette import kind_style
-from helpers.draw.scene import MARGIN, WIDTH, Label, Line, Rect, Scene, text_width, title_label
+from helpers.draw.scene import (
+    MARGIN,
+    WIDTH,
+    Label,
+    Line,
+    Rect,
+    Scene,
+    SceneItem,
+    centred_label,
+    text_width,
+    title_label,
+)
 from helpers.learner.words import book
 from helpers.specs.mesh import Mesh
 
@@ -110,14 +122,7 @@ class NodeLayout:
         return Rect(x=x, y=y, width=self.box, height=self.box_height, radius=4, **style)
 
 
-def mesh_scene(
-    mesh: Mesh,
-    *,
-    gpus_per_node: int = 8,
-    rank: int | None = 0,
-    title: str = "",
-    width: float = WIDTH,
-) -> Scene:
+def mesh_scene(mesh: Mesh, *, gpus_per_node: int = 8, rank: int | None = 0, title: str = "") -> Scene:
     """A Scene of a mesh such as Mesh(pp=2, dp=2, tp=4): nodes as frames, ranks as boxes with their coordinates.
 
     The group of `rank` along each axis has the colour and texture of that axis; the text below says which ranks it
@@ -126,21 +131,20 @@ def mesh_scene(
     """
     _check(mesh, gpus_per_node, rank)
     axes = {name: size for name in AXIS_KINDS if (size := getattr(mesh, name)) > 1} or {"dp": 1}
-    layout = _node_layout(mesh, axes, gpus_per_node, width)
+    layout = _node_layout(mesh, axes, gpus_per_node)
     title = title or "Device mesh: " + " × ".join(f"{name} {size}" for name, size in axes.items())
     caption = f"Each rank with its place ({', '.join(axes)})" if layout.has_coordinates else "Each rank by its number"
-    items: list[Rect | Label] = [title_label(title)]
+    items: list[SceneItem] = [title_label(title)]
     items.append(Label(x=MARGIN, y=42, text=caption, size=12, colour="muted"))
     for node in range(layout.num_nodes):
         items += node_frame(node, layout, f"node {node}")
     groups = {} if rank is None else {name: mesh.ranks_along(name, rank) for name in axes}
-    shared_axis = {member: name for name, group in groups.items() for member in group if member != rank}
+    lit_axis = {member: name for name, group in groups.items() for member in group} | {rank: "chosen"}
     for member in range(layout.world_size):
-        coordinates = _coordinates(mesh, axes, member)
-        items += _rank_box(member, coordinates, layout, shared_axis.get(member), member == rank)
+        items += _rank_box(member, _coordinates(mesh, axes, member), layout, lit_axis.get(member, ""))
     items += _legend(rank, groups, layout)
     height, summary = layout.bottom + 4 + len(groups) * _LINE, _mesh_summary(axes, rank, groups, layout)
-    return Scene(width=width, height=height, title=title, summary=summary, items=items)
+    return Scene(height=height, title=title, summary=summary, items=items)
 
 
 def _check(mesh: Mesh, gpus_per_node: int, rank: int | None) -> None:
@@ -157,7 +161,7 @@ def _coordinates(mesh: Mesh, axes: Iterable[str], rank: int) -> dict[str, int]:
     return {name: coordinates[name] for name in axes}
 
 
-def _node_layout(mesh: Mesh, axes: dict[str, int], gpus_per_node: int, width: float) -> NodeLayout:
+def _node_layout(mesh: Mesh, axes: dict[str, int], gpus_per_node: int) -> NodeLayout:
     """Four boxes per row of a node, or up to eight where the last axis is longer, so that its groups lie in rows."""
     world_size, last_size = mesh.world_size, list(axes.values())[-1]
     gpus_per_node = min(gpus_per_node, world_size)
@@ -165,19 +169,12 @@ def _node_layout(mesh: Mesh, axes: dict[str, int], gpus_per_node: int, width: fl
     texts = (_coordinates_text(_coordinates(mesh, axes, member)) for member in (0, world_size - 1))
     needed = max(text_width(text, 10) for text in texts) + 8
     box, height = (max(70.0, needed), 38.0) if world_size <= 64 else (34.0, 24.0)
-    available = width - 2 * MARGIN + _BETWEEN
+    available = WIDTH - 2 * MARGIN + _BETWEEN
     across = max(1, int(available / (columns * (box + _GAP) - _GAP + 2 * _PAD + _BETWEEN)))
     across = min(across, -(-world_size // gpus_per_node))  # the number of nodes, rounded up
     widest = (available / across - _BETWEEN - 2 * _PAD + _GAP) / columns - _GAP
-    return NodeLayout(
-        world_size=world_size,
-        gpus_per_node=gpus_per_node,
-        columns=columns,
-        nodes_across=across,
-        box=min(1.3 * box, widest),
-        box_height=height,
-        top=60.0,
-    )
+    counts = {"world_size": world_size, "gpus_per_node": gpus_per_node, "columns": columns, "nodes_across": across}
+    return NodeLayout(**counts, box=min(1.3 * box, widest), box_height=height, top=60.0)
 
 
 def _coordinates_text(coordinates: dict[str, int]) -> str:
@@ -193,19 +190,24 @@ def node_frame(node: int, layout: NodeLayout, name: str) -> Iterator[Rect | Labe
     yield Label(x=x, y=y, text=name, size=layout.font, bold=True, colour="muted")
 
 
-def _rank_box(
-    rank: int, coordinates: dict[str, int], layout: NodeLayout, axis: str | None, is_chosen: bool
-) -> Iterator[Rect | Label]:
-    style = CHOSEN if is_chosen else axis_style(axis) if axis else {"fill": "surface", "stroke": "rule"}
+def _rank_style(axis: str) -> dict[str, Any]:
+    """How a rank looks that shares the group of this axis with the chosen rank; "chosen" is that rank, "" no group."""
+    if not axis:
+        return {"fill": "surface", "stroke": "rule"}
+    return CHOSEN if axis == "chosen" else axis_style(axis)
+
+
+def _rank_box(rank: int, coordinates: dict[str, int], layout: NodeLayout, axis: str) -> Iterator[Rect | Label]:
+    style = _rank_style(axis)
     pairs = ", ".join(f"{name} {number}" for name, number in coordinates.items())
     box = layout.box_of(rank, tooltip=f"rank {rank}: {pairs}", **style)
     yield box
-    x, y, on = box.x + box.width / 2, box.y + box.height / 2, style["fill"] if is_chosen or axis else ""
+    x, y, on = box.x + box.width / 2, box.y + box.height / 2, style["fill"] if axis else ""
     if layout.has_coordinates:
-        yield Label(x=x, y=y - 8, text=f"rank {rank}", size=12.0, anchor="middle", on=on)
-        yield Label(x=x, y=y + 8, text=_coordinates_text(coordinates), size=10, anchor="middle", on=on)
+        yield centred_label(x, y - 8, f"rank {rank}", on=on)
+        yield centred_label(x, y + 8, _coordinates_text(coordinates), 10, on=on)
     else:
-        yield Label(x=x, y=y, text=str(rank), size=11.0, anchor="middle", on=on)
+        yield centred_label(x, y, str(rank), 11, on=on)
 
 
 def _nodes_text(group: list[int], layout: NodeLayout) -> str:
@@ -243,7 +245,7 @@ def card(
     is_tall, is_low = box.height >= _TALL, box.height < _LOW
     size = size or (11 if is_tall else _SMALL)
     strip, pitch = (_STRIP - 3, _LINE_PITCH - 2) if is_low else (_STRIP, _LINE_PITCH)
-    style = CHOSEN if axis == "chosen" else axis_style(axis) if axis else {"fill": "surface", "stroke": "rule"}
+    style = _rank_style(axis)
     lines = {name: f"{name} {number}" for name, number in coordinates.items()}
     box = replace(box, tooltip=f"rank {rank}: {', '.join(lines.values())}", **(style | {"texture": ""}))
     yield box
@@ -255,10 +257,9 @@ def card(
         lines = {"": line} if line else {}
     top = box.y + (box.height - strip) / 2 - pitch * len(lines) / 2 + (0 if is_low else 2)
     name = f"rank {rank}" if text_width(f"rank {rank}", _NAME, bold=True) < box.width - 4 else str(rank)
-    yield Label(x=x, y=top, text=name, size=_NAME, anchor="middle", bold=True, on=on)
+    yield centred_label(x, top, name, _NAME, bold=True, on=on)
     for number, (line_axis, line) in enumerate(lines.items(), 1):
-        is_bold = line_axis == axis != ""
-        yield Label(x=x, y=top + pitch * number, text=line, size=size, anchor="middle", on=on, bold=is_bold)
+        yield centred_label(x, top + pitch * number, line, size, on=on, bold=line_axis == axis != "")
 
 
 def _one_line(coordinates: Mapping[str, int], available: float, size: float) -> str:
@@ -280,7 +281,7 @@ class _Solid:
     bottom: float
 
 
-def cube_scene(mesh: Mesh, rank: int | None = 0, *, title: str = "") -> Scene:
+def cube_scene(mesh: Mesh, rank: int | None = 0) -> Scene:
     """A Scene of Mesh(dp=2, pp=2, tp=2) or a little more: a card per rank, and an edge to the next rank on each axis.
 
     Pipeline stages go from left to right, tensor-parallel ranks downward, and replicas lie behind each other. The
@@ -291,8 +292,8 @@ def cube_scene(mesh: Mesh, rank: int | None = 0, *, title: str = "") -> Scene:
     axes = [axis for axis in SOLID_AXES if getattr(mesh, axis) > 1]
     groups = {} if rank is None else {axis: mesh.ranks_along(axis, rank) for axis in axes}
     sizes = " × ".join(f"{axis} {getattr(mesh, axis)}" for axis in SOLID_AXES)
-    title = title or words("title", sizes=sizes, ranks=mesh.world_size)
-    items: list[Rect | Label | Line] = [title_label(title)]
+    title = words("title", sizes=sizes, ranks=mesh.world_size)
+    items: list[SceneItem] = [title_label(title)]
     if solid.width < _CARD_WIDTH:  # too narrow for the axes' names on the cards
         items.append(Label(x=MARGIN, y=38, text=words("order", axes=", ".join(RANK_ORDER)), size=11, colour="muted"))
     back_to_front = sorted(solid.at, key=lambda member: -mesh.coordinates(member)["dp"])
@@ -307,7 +308,7 @@ def cube_scene(mesh: Mesh, rank: int | None = 0, *, title: str = "") -> Scene:
     height = max([solid.bottom + 2 * _PLANE, *(text.y + 20 for text in texts)])
     shares = [words("shares", rank=rank, axis=axis, ranks=members_text(group)) for axis, group in groups.items()]
     summary = words("summary", ranks=mesh.world_size, dp=mesh.dp, pp=mesh.pp, tp=mesh.tp, said=shares or [""])
-    return Scene(width=WIDTH, height=height, title=title, summary=summary, items=(*items, *texts))
+    return Scene(height=height, title=title, summary=summary, items=(*items, *texts))
 
 
 def _solid(mesh: Mesh) -> _Solid:

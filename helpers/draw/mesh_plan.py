@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from helpers.draw.mesh import NodeLayout, axis_style, card, members_text, node_frame
 from helpers.draw.palette import kind_word
-from helpers.draw.scene import Label, Line, Rect, Scene, text_width
+from helpers.draw.scene import Label, Line, Rect, Scene, SceneItem, text_width
 from helpers.learner.words import book
 from helpers.quantities.units import format_bytes
 from helpers.records import MEMORY_KINDS, MemoryBreakdown
@@ -63,7 +63,7 @@ def mesh_plan_scene(
     """
     _check(mesh, memory_by_rank, rank)
     layout = _layout(mesh.world_size, gpus_per_node)
-    items: list[Rect | Label | Line] = [Label(x=_SIDE, y=16, text=title, size=13, bold=True)]
+    items: list[SceneItem] = [Label(x=_SIDE, y=16, text=title, size=13, bold=True)]
     items.append(Label(x=_SIDE, y=34, text=words("places", axes=list(uses)), size=_FONT, colour="muted"))
     for node in range(layout.num_nodes):
         items += _node(node, layout)
@@ -74,9 +74,8 @@ def mesh_plan_scene(
     items += _traffic(rank, uses)
     memory_title = words("memory", rank=rank, held=format_bytes(memory_by_rank[rank].total), limit=limit_name)
     items += _memory(memory_by_rank[rank], limit, memory_title)
-    return Scene(
-        width=WIDTH, height=_HEIGHT, title=title, summary=_summary(rank, uses, memory_by_rank), items=tuple(items)
-    )
+    summary = _summary(rank, uses, memory_by_rank)
+    return Scene(width=WIDTH, height=_HEIGHT, title=title, summary=summary, items=items)
 
 
 def _check(mesh: Mesh, memory_by_rank: Sequence[MemoryBreakdown], rank: int) -> None:
@@ -102,11 +101,10 @@ def _layout(world_size: int, gpus_per_node: int) -> NodeLayout:
     cards_width = (WIDTH - 2 * _SIDE + between) / across - between - 2 * pad + gap
     cards_height = (_NODES_HEIGHT + between) / node_rows - between - 2 * pad - title
     gap_height, card_rows = (gap, 2) if gpus_per_node > 1 else (0.0, 1)
-    return NodeLayout(
-        world_size=world_size, gpus_per_node=gpus_per_node, columns=columns, nodes_across=across,
-        box=min(150.0, cards_width / columns - gap), box_height=(cards_height - gap_height) / card_rows,
-        top=_TOP, pad=pad, gap=gap, between=between, side=_SIDE, title=title, font=_FONT,
-    )  # fmt: skip
+    counts = {"world_size": world_size, "gpus_per_node": gpus_per_node, "columns": columns, "nodes_across": across}
+    box = {"box": min(150.0, cards_width / columns - gap), "box_height": (cards_height - gap_height) / card_rows}
+    spaces = {"top": _TOP, "pad": pad, "gap": gap, "between": between, "side": _SIDE, "title": title}
+    return NodeLayout(**counts, **box, **spaces, font=_FONT)
 
 
 def _node(node: int, layout: NodeLayout) -> Iterator[Rect | Label]:
@@ -184,10 +182,5 @@ def _summary(rank: int, uses: Mapping[str, AxisUse], memory_by_rank: Sequence[Me
         for axis, use in uses.items()
         if len(use.group) > 1
     ]
-    return words(
-        "summary.all",
-        ranks=len(memory_by_rank),
-        said=sentences or [""],
-        rank=rank,
-        held=format_bytes(memory_by_rank[rank].total),
-    )
+    held = format_bytes(memory_by_rank[rank].total)
+    return words("summary.all", ranks=len(memory_by_rank), said=sentences or [""], rank=rank, held=held)

@@ -1,6 +1,6 @@
 """Draws number formats: the bits and the range of each, and what one format makes of a distribution of values.
 
-`number_formats_scene` shows a row per format on one axis of powers of two, with marks and a histogram on request.
+`number_formats_scene` shows a row per format on one axis of powers of two, with marks on request.
 `magnitudes_scene` shows the histogram of values under a loss scale, each bin by what the chosen format makes of it.
 Chapter 04 and the precision explorer use them.
 """
@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
-from helpers.draw.axis import round_step
-from helpers.draw.scene import MARGIN, WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
+from helpers.draw.axis import column_lines, round_step
+from helpers.draw.scene import MARGIN, WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, labelled_box, text_width
 from helpers.learner.words import book
 from helpers.predict.precision import NUMBER_FORMATS, NumberFormat, Survival, number_format, surviving
 from helpers.records import Magnitudes
@@ -23,11 +22,10 @@ _FONT = 11.0
 # Of number_formats_scene: the left edges of the bits and of the ranges, and the right margin, in pixels.
 _BITS, _RANGES, _RIGHT = 96.0, 352.0, 24.0
 _BIT, _BAR, _ROW = 7.5, 14.0, 60.0  # pixels: the width of a bit, the height of a bar, from row to row
-_HISTOGRAM, _LANE, _BADGE = 56.0, 16.0, 17.0  # heights in pixels: the histogram, a mark's label, a badge
+_LANE, _BADGE = 16.0, 17.0  # heights in pixels: a mark's label, a badge
 _NORMAL = {"fill": "other"}
 _SUBNORMAL = {"fill": "panel", "texture": "hatch", "stroke": "muted"}
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-Bins = Sequence[tuple[float, float]]  # (log2 of the left edge, share of the values)
 
 # Of magnitudes_scene: what becomes of a value, to how its bar looks.
 FATE_STYLES = {
@@ -63,10 +61,8 @@ class _PowersAxis:
     def grid(self, top: float, bottom: float, count: int) -> Iterator[Label | Line]:
         """About `count` vertical lines at whole powers, with labels below them."""
         step = max(1, round(round_step(self.high - self.low, count)))
-        for number in range(math.ceil(self.low / step), math.floor(self.high / step) + 1):
-            x = self.x(number * step)
-            yield Line(x1=x, y1=top, x2=x, y2=bottom)
-            yield Label(x=x, y=bottom + 12, text=power_text(number * step), size=_FONT, anchor="middle", colour="muted")
+        powers = range(math.ceil(self.low / step) * step, math.floor(self.high / step) * step + 1, step)
+        return column_lines(((self.x(power), power_text(power)) for power in powers), top, bottom, text_gap=12)
 
 
 def power_text(exponent: float) -> str:
@@ -86,39 +82,28 @@ def number_formats_scene(
     names: Sequence[str] = tuple(NUMBER_FORMATS),
     *,
     marks: Mapping[str, float] | None = None,
-    histogram: Bins = (),
-    histogram_name: str = "values",
     title: str = "Number formats: bits and range",
-    width: float = WIDTH,
 ) -> Scene:
     """A Scene with a row per format, by default fp32, tf32, bf16, fp16 and both fp8, all on one axis of log2.
 
     `marks` maps words to positive values, such as {"a gradient": 1e-6}. Each gets a line, and every format that cannot
-    hold the value as a normal number says what the value becomes. `histogram` lists bins as (log2 of the left edge,
-    share): each bin ends where the next one begins, and the last is as wide as the one before; each row then says which
-    share the format loses.
-    Raises ValueError for no or an unknown format, a mark that is not above 0, edges that do not rise, or shares outside
-    0 to 1.
+    hold the value as a normal number says what the value becomes. Raises ValueError for no or an unknown format, or for
+    a mark that is not above 0.
     """
     formats = [number_format(name) for name in names]
-    marks, bins = dict(marks or {}), _bins(histogram)
+    marks = dict(marks or {})
     _check(formats, marks)
-    axis = _formats_axis(formats, marks, bins, width)
+    axis = _formats_axis(formats, marks)
     legend = [*kinds_legend(["sign", "exponent", "mantissa"]), ("normal", _NORMAL), ("subnormal", _SUBNORMAL)]
-    head, y = heading(title, legend, width)
+    items, y = heading(title, legend)
     top = y + 8 + len(marks) * _LANE
-    histogram_items: list[Rect | Label] = []
-    if bins:
-        histogram_items += _histogram(bins, histogram_name, axis, top + 4)
-        top += _HISTOGRAM + 12
-    pitch, rows = _ROW + (14 if bins else 0), []
+    bottom = top + 4 + len(formats) * _ROW
+    items += [*axis.grid(top, bottom, 6), *_mark_lines(marks, axis, y + 8, bottom)]
     for number, form in enumerate(formats):
-        rows += _format_row(form, bins, axis, top + 10 + number * pitch)
-        rows += _badges(form, marks, axis, top + 10 + number * pitch)
-    bottom = top + 4 + len(formats) * pitch
-    items = [*head, *axis.grid(top, bottom, 6), *histogram_items, *_mark_lines(marks, axis, y + 8, bottom), *rows]
-    summary = " ".join(_format_sentence(form, marks, bins) for form in formats)
-    return Scene(width=width, height=bottom + 26, title=title, summary=summary, items=tuple(items))
+        row_top = top + 10 + number * _ROW
+        items += [*_format_row(form, axis, row_top), *_badges(form, marks, axis, row_top)]
+    summary = " ".join(_format_sentence(form, marks) for form in formats)
+    return Scene(height=bottom + 26, title=title, summary=summary, items=items)
 
 
 def _check(formats: list[NumberFormat], marks: dict[str, float]) -> None:
@@ -129,28 +114,14 @@ def _check(formats: list[NumberFormat], marks: dict[str, float]) -> None:
             raise ValueError(f"the mark {word!r} is {value!r}, but a place on a log2 axis needs a finite value above 0")
 
 
-def _bins(histogram: Bins) -> list[tuple[float, float, float]]:
-    """(left, right, share) of each bin, in powers of two."""
-    edges = [edge for edge, _ in histogram]
-    if any(left >= right for left, right in pairwise(edges)):
-        raise ValueError(f"the histogram's edges are {edges}, but each must lie above the one before")
-    wrong = [share for _, share in histogram if not 0 <= share <= 1]
-    if wrong:
-        raise ValueError(f"a share in the histogram is {wrong[0]!r}, but shares lie between 0 and 1")
-    last_width = edges[-1] - edges[-2] if len(edges) > 1 else 1.0
-    ends = [*edges[1:], edges[-1] + last_width] if edges else []
-    return [(left, right, share) for (left, share), right in zip(histogram, ends, strict=True)]
-
-
-def _formats_axis(formats: list, marks: dict, bins: list, width: float) -> _PowersAxis:
+def _formats_axis(formats: list, marks: dict) -> _PowersAxis:
     powers = [math.log2(value) for form in formats for value in (form.smallest_subnormal, form.largest)]
     powers += [math.log2(value) for value in marks.values()]
-    powers += [edge for left, right, _ in bins for edge in (left, right)]
     margin = 0.03 * (max(powers) - min(powers))
-    return _PowersAxis(low=min(powers) - margin, high=max(powers) + margin, left=_RANGES, right=width - _RIGHT)
+    return _PowersAxis(low=min(powers) - margin, high=max(powers) + margin, left=_RANGES, right=WIDTH - _RIGHT)
 
 
-def _format_row(form: NumberFormat, bins: list, axis: _PowersAxis, top: float) -> Iterator[Rect | Label]:
+def _format_row(form: NumberFormat, axis: _PowersAxis, top: float) -> Iterator[Rect | Label]:
     """The name, a box per bit, the numbers that bound the range as text, and the range as a bar."""
     middle = top + _BAR / 2
     yield Label(x=MARGIN, y=middle, text=form.name, size=13, bold=True)
@@ -158,8 +129,8 @@ def _format_row(form: NumberFormat, bins: list, axis: _PowersAxis, top: float) -
     for number, kind in enumerate(kinds):
         yield Rect(x=_BITS + number * _BIT, y=top, width=_BIT - 1, height=_BAR, fill=kind)
     largest, start = _range_texts(form)
-    lines = [f"1 + {form.exponent_bits} + {form.mantissa_bits} bits, {largest}", start]
-    for number, text in enumerate(lines + ([_losses_text(form, bins)] if bins else [])):
+    lines = (f"1 + {form.exponent_bits} + {form.mantissa_bits} bits, {largest}", start)
+    for number, text in enumerate(lines):
         yield Label(x=_BITS, y=middle + 18 + 15 * number, text=text, size=_FONT, colour="muted")
     low, normal, high = (axis.x(math.log2(v)) for v in (form.smallest_subnormal, form.smallest_normal, form.largest))
     tooltip = f"{form.name}: {start}, {largest}"
@@ -171,31 +142,6 @@ def _range_texts(form: NumberFormat) -> tuple[str, str]:
     """The numbers that bound the range, in words: the largest, and where normal and subnormal numbers start."""
     low, normal = (power_text(math.log2(value)) for value in (form.smallest_subnormal, form.smallest_normal))
     return f"up to {number_text(form.largest)}", f"normal from {normal}, subnormal from {low}"
-
-
-def _lost_shares(form: NumberFormat, bins: list) -> tuple[float, float]:
-    """The shares that become 0 and that lie above the largest number, if values lie evenly within each bin."""
-    zero, largest = math.log2(form.smallest_subnormal) - 1, math.log2(form.largest)
-    below = sum(share * min(1.0, max(0.0, (zero - left) / (right - left))) for left, right, share in bins)
-    above = sum(share * min(1.0, max(0.0, (right - largest) / (right - left))) for left, right, share in bins)
-    return below, above
-
-
-def _losses_text(form: NumberFormat, bins: list) -> str:
-    below, above = _lost_shares(form, bins)
-    return f"{100 * below:.1f} % become 0, {100 * above:.1f} % are too large"
-
-
-def _histogram(bins: list, name: str, axis: _PowersAxis, top: float) -> Iterator[Rect | Label]:
-    tallest = max(share for _, _, share in bins) or 1.0
-    yield Label(x=MARGIN, y=top + _HISTOGRAM - 8, text=f"where the {name} lie", size=12)
-    for left, right, share in bins:
-        height = share / tallest * _HISTOGRAM
-        x, width = axis.x(left), axis.x(right) - axis.x(left)
-        tooltip = f"{100 * share:.2g} % between {power_text(left)} and {power_text(right)}"
-        is_wide = width > 4  # only then a texture and a gap of a pixel can be seen
-        style = {"fill": "gradients", "texture": "stripes" if is_wide else "", "tooltip": tooltip}
-        yield Rect(x=x, y=top + _HISTOGRAM - height, width=width - is_wide, height=height, **style)
 
 
 def _by_value(marks: dict[str, float]) -> list[tuple[str, float]]:
@@ -223,15 +169,14 @@ def _badges(form: NumberFormat, marks: dict[str, float], axis: _PowersAxis, top:
         last_right = x + half
         style = {"fill": "surface", "stroke": "communication", "stroke_width": 1.5, "radius": 3}
         tooltip = f"{word} in {form.name}: {fate}"
-        yield Rect(x=x - half, y=y, width=2 * half, height=_BADGE, tooltip=tooltip, **style)
-        yield Label(x=x, y=y + _BADGE / 2, text=text, size=_FONT, anchor="middle")
+        yield from labelled_box(x - half, y, 2 * half, _BADGE, text, size=_FONT, tooltip=tooltip, **style)
 
 
-def _format_sentence(form: NumberFormat, marks: dict[str, float], bins: list) -> str:
+def _format_sentence(form: NumberFormat, marks: dict[str, float]) -> str:
     bits = f"{form.exponent_bits} exponent and {form.mantissa_bits} mantissa bits"
     parts = [f"{form.name}, {bits}: {', '.join(_range_texts(form))}"]
     parts += [f"{word}, {number_text(value)}, is {form.rounded_class(value)}" for word, value in marks.items()]
-    return "; ".join([*parts, _losses_text(form, bins)] if bins else parts) + "."
+    return "; ".join(parts) + "."
 
 
 # -- what a format makes of values -----------------------------------------------------------------------------------
@@ -251,13 +196,7 @@ def scale_text(scale: float) -> str:
 
 
 def magnitudes_scene(
-    magnitudes: Magnitudes,
-    name: str,
-    scale: float = 1.0,
-    *,
-    window: tuple[float, float] | None = None,
-    title: str = "",
-    width: float = WIDTH,
+    magnitudes: Magnitudes, name: str, scale: float = 1.0, *, window: tuple[float, float] | None = None, title: str = ""
 ) -> Scene:
     """A Scene with the histogram of values times `scale`, each bin by what the format makes of it; all formats below.
 
@@ -267,17 +206,17 @@ def magnitudes_scene(
     values.
     """
     chosen, shares = number_format(name), surviving(magnitudes, name, scale)
-    axis = _magnitudes_axis(magnitudes, scale, window, width)
+    axis = _magnitudes_axis(magnitudes, scale, window)
     times = "" if scale == 1 else words["values.times"].format(scale_text(scale))
     title = title or words("values.in", values=values_word(magnitudes.name), times=times, name=name)
     legend = [(_fate_text(fate, share), FATE_STYLES[fate]) for fate, share in _shares_by_fate(shares).items()]
-    head, y = heading(title, legend, width)
+    items, y = heading(title, legend)
     bounds = list(_bounds(chosen, axis))
     top = y + 6 + len(bounds) * _BOUND_LANE
     bottom = top + _BARS
     ranges_top = bottom + 34
     end = ranges_top + len(NUMBER_FORMATS) * _RANGE_PITCH
-    items: list[Rect | Label | Line] = [*head, *axis.grid(top, bottom, 8)]
+    items += axis.grid(top, bottom, 8)
     items += [] if scale == 1 else _bars(magnitudes, 1.0, None, axis, bottom)
     items += _bars(magnitudes, scale, chosen, axis, bottom)
     for lane, (power, text) in enumerate(bounds):
@@ -285,11 +224,11 @@ def magnitudes_scene(
     for number, form in enumerate(NUMBER_FORMATS.values()):
         form_shares = surviving(magnitudes, form, scale)
         items += _range(form, form == chosen, form_shares, axis, ranges_top + number * _RANGE_PITCH)
-    lost = {"x": width - 14, "y": ranges_top - 16, "anchor": "end"}
+    lost = {"x": WIDTH - 14, "y": ranges_top - 16, "anchor": "end"}
     items.append(Label(x=MARGIN, y=bottom + 12, text=words("values.size"), size=_FONT, colour="muted"))
     items.append(Label(**lost, text=words("values.lost"), size=_FONT, colour="muted"))
     summary = _magnitudes_summary(magnitudes, chosen, scale)
-    return Scene(width=width, height=end + 6, title=title, summary=summary, items=items)
+    return Scene(height=end + 6, title=title, summary=summary, items=items)
 
 
 def _shares_by_fate(shares: Survival) -> dict[str, float]:
@@ -297,12 +236,10 @@ def _shares_by_fate(shares: Survival) -> dict[str, float]:
     return dict(zip(FATE_STYLES, values, strict=True))
 
 
-def _magnitudes_axis(
-    magnitudes: Magnitudes, scale: float, window: tuple[float, float] | None, width: float
-) -> _PowersAxis:
+def _magnitudes_axis(magnitudes: Magnitudes, scale: float, window: tuple[float, float] | None) -> _PowersAxis:
     shift = math.log2(scale)
     low, high = window or (magnitudes.lowest + min(shift, 0) - 1, magnitudes.highest + max(shift, 0) + 1)
-    return _PowersAxis(low=low, high=high, left=_NAMES, right=width - _LOSSES)
+    return _PowersAxis(low=low, high=high, left=_NAMES, right=WIDTH - _LOSSES)
 
 
 def _bounds(form: NumberFormat, axis: _PowersAxis) -> Iterator[tuple[float, str]]:

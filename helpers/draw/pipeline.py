@@ -45,17 +45,15 @@ def pipeline_scene(
     *timelines: Timeline,
     title: str = "",
     num_ranks: int | None = None,
-    end: float = 0.0,
     instant: float | None = None,
     per_step: int | None = None,
     numbers: bool = True,
-    width: float = WIDTH,
 ) -> Scene:
     """A Scene of one or several Timelines of a pipeline, one above the other; each starts at 0, all share one axis.
 
     Spans carry the names of `schedules.Action`, such as "2F0". num_ranks tells chunks apart: a stage belongs to chunk
-    stage // num_ranks (default: the timeline's ranks). end: seconds that the axis reaches at least. instant: the second
-    at which a play head stands; the memory is then what is held at that moment, otherwise the most that was ever held.
+    stage // num_ranks (default: the timeline's ranks). instant: the second at which a play head stands; the memory is
+    then what is held at that moment, otherwise the most that was ever held.
     Memory is drawn where a timeline has `held`. per_step: micro-batches per step, for several steps in one timeline;
     each rank's first step gets an outline, and bars have no numbers. numbers=False leaves out the numbers too, where
     only the shape counts.
@@ -64,12 +62,12 @@ def pipeline_scene(
     if not timelines or not all(timeline.spans for timeline in timelines):
         raise ValueError("pipeline_scene got no timeline, or one without spans: give one, such as that of simulate(…)")
     shown = [_with_schedule_name(timeline.shifted_to_zero()) for timeline in timelines]
-    end = max(end, *(timeline.duration for timeline in shown)) or 1e-9
+    end = max(timeline.duration for timeline in shown) or 1e-9
     title = title or shared_title(shown)
     used = {span.kind for timeline in shown for span in timeline.spans}
     legend = [*kinds_legend([kind for kind in KINDS if kind in used]), (words("idle"), IDLE)]
-    items, y = heading(title, legend, width)
-    scale, most = (width - _LEFT - _RIGHT) / end, _most_in_flight(shown, num_ranks) or 1.0
+    items, y = heading(title, legend)
+    scale, most = (WIDTH - _LEFT - _RIGHT) / end, _most_in_flight(shown, num_ranks) or 1.0
     bars = []
     for timeline, panel_title in zip(shown, _titles(shown, per_step), strict=True):
         panel = _Panel(
@@ -77,10 +75,10 @@ def pipeline_scene(
             per_step=per_step, most_in_flight=most, has_numbers=numbers and not per_step,
         )  # fmt: skip
         top, bottom = y + _PANEL_TITLE, y + _PANEL_TITLE + timeline.num_ranks * panel.row_height
-        items += time_axis(_LEFT, width - _LEFT - _RIGHT, top, bottom - 4, end, timeline is shown[-1])
-        bars += panel.items(panel_title, y, width)
+        items += time_axis(_LEFT, WIDTH - _LEFT - _RIGHT, top, bottom - 4, end, timeline is shown[-1])
+        bars += panel.items(panel_title, y)
         y = bottom + _GAP
-    return Scene(width=width, height=y + 14, title=title, summary=_summary(shown, num_ranks), items=(*items, *bars))
+    return Scene(height=y + 14, title=title, summary=_summary(shown, num_ranks), items=(*items, *bars))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,19 +105,19 @@ class _Panel:
     def row_height(self) -> float:
         return self.bar_height + 5
 
-    def items(self, title: str, y: float, width: float) -> Iterator[Rect | Label | Line]:
+    def items(self, title: str, y: float) -> Iterator[Rect | Label | Line]:
         """Everything but the axis: titles, a row per rank, and the play head."""
         top, style = y + _PANEL_TITLE, {"y": y + 10, "size": 12, "bold": True, "colour": "muted"}
         yield Label(x=MARGIN, text=title, **style)
         if self.timeline.held:
             text = words("holds.most" if self.instant is None else "holds.now")
-            yield Label(x=width - _RIGHT + _MEMORY_LEFT, text=text, **style)
-        yield from self._rows(top, width)
+            yield Label(x=WIDTH - _RIGHT + _MEMORY_LEFT, text=text, **style)
+        yield from self._rows(top)
         if self.instant is not None and self.instant <= self.timeline.duration:
             x, bottom = _LEFT + self.instant * self.scale, top + self.timeline.num_ranks * self.row_height
             yield Line(x1=x, y1=top - 4, x2=x, y2=bottom, colour="ink", width=2)
 
-    def _rows(self, top: float, width: float) -> Iterator[Rect | Label]:
+    def _rows(self, top: float) -> Iterator[Rect | Label]:
         until = self.timeline.duration * self.scale
         for number, rank in enumerate(self.timeline.ranks):
             y = top + number * self.row_height
@@ -130,7 +128,7 @@ class _Panel:
                 yield from self._action(span, y)
             yield from self._first_step_outline(rank, y)
             if self.timeline.held:
-                yield from self._memory(rank, width - _RIGHT + _MEMORY_LEFT, y)
+                yield from self._memory(rank, WIDTH - _RIGHT + _MEMORY_LEFT, y)
 
     def _action(self, span: Span, y: float) -> Iterator[Rect | Label]:
         """The bar of an action; texture, rounded corners, mark and number only where they can be seen."""

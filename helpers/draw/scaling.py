@@ -30,7 +30,6 @@ def speedup_scene(
     stops: Point | None = None,
     limit: float = 0.7,
     yours: int | None = None,
-    width: float = WIDTH,
 ) -> Scene:
     """Speed-ups by numbers of GPUs.
 
@@ -51,7 +50,7 @@ def speedup_scene(
     last_that_pays = stops.gpus if stops else last
     return curves_scene(
         {names[name]: curve for name, curve in curves.items()},
-        x=x, y=y, title=title, marks=_marks(points, yours, x, width), width=width,
+        x=x, y=y, title=title, marks=_marks(points, yours, x),
         gaps=[(last_that_pays, x.ticks[-1], words("stops", limit=limit, gpus=last_that_pays))]
         if last_that_pays < last else (),
         paints={names[name]: PAINTS[name] for name in curves},
@@ -83,12 +82,12 @@ def _axis(name: str, gpus: int, most: float) -> Axis:
     return Axis(name=name, ticks=[4**power for power in range(ceil(log(most, 4) - 1e-9) + 1)], log=True)
 
 
-def _marks(points: Sequence[Point], yours: int | None, x: Axis, width: float) -> list[Mark]:
+def _marks(points: Sequence[Point], yours: int | None, x: Axis) -> list[Mark]:
     """A mark at `yours`, with its text below the curve, and far below where there is no room on the right."""
     marks = []
     for point in points:
         if point.gpus == yours:
             text = words("yours", gpus=point.gpus, efficiency=point.efficiency)
-            has_room = x.place(yours) + text_width(text, 12, bold=True) / (_PLOT_SHARE * width) < 1
+            has_room = x.place(yours) + text_width(text, 12, bold=True) / (_PLOT_SHARE * WIDTH) < 1
             marks.append(Mark(point.gpus, point.speedup, text, lower=16 if has_room else 90))
     return marks

@@ -7,8 +7,9 @@ colour follows the theme: "surface", "panel", "rule", "ink", "muted".
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from helpers.draw.palette import PAINTS, TEXTURES, kind_style, kind_word
 
@@ -112,6 +113,7 @@ class Line:
 
 
 SceneItem = Rect | Label | Line
+Legend = Sequence[tuple[str, dict]]  # (word, fields of the Rect that is its swatch) of each entry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,10 +123,10 @@ class Scene:
     `summary` says in sentences what the picture shows, for readers who cannot see it.
     """
 
-    width: float
     height: float
     title: str
     summary: str
+    width: float = WIDTH
     items: tuple[SceneItem, ...] = field(default=())
 
     def __post_init__(self) -> None:
@@ -169,15 +171,46 @@ def centred_label(x: float, y: float, text: str, size: float = 12.0, **style: ob
     return Label(x=x, y=y, text=text, size=size, anchor="middle", **style)
 
 
-def heading(title: str, entries: list[tuple[str, dict]], width: float) -> tuple[list[Rect | Label], float]:
+def labelled_box(
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    text: str,
+    *,
+    size: float = 12.0,
+    bold: bool = False,
+    **style: object,
+) -> Iterator[Rect | Label]:
+    """A box with a text in its middle, which is legible on the box's fill; `style` are further fields of the Rect."""
+    yield Rect(x=x, y=y, width=width, height=height, **style)
+    fill = style.get("fill", "")
+    on = fill if fill in PAINTS else ""
+    yield centred_label(x + width / 2, y + height / 2, text, size, on=on, bold=bold)
+
+
+def shortened(text: str, available: float, size: float) -> str:
+    """The text, or as much of its beginning as fits into `available` pixels, with "…" behind it."""
+    if text_width(text, size) <= available:
+        return text
+    end = next(end for end in range(len(text), 0, -1) if text_width(text[:end] + "…", size) <= available)
+    return text[:end].rstrip() + "…"
+
+
+def polyline(points: Iterable[tuple[float, float]], **style: object) -> Iterator[Line]:
+    """Lines that connect the points, given in pixels, in their order; `style` are fields of each Line."""
+    for (x1, y1), (x2, y2) in pairwise(points):
+        yield Line(x1=x1, y1=y1, x2=x2, y2=y2, **style)
+
+
+def heading(title: str, entries: Legend, width: float = WIDTH) -> tuple[list[SceneItem], float]:
     """The title and a legend at the right end, and the y at which both end.
 
-    Each entry of the legend is (word, fields of the Rect that is its swatch). The legend goes below the title where
-    the two do not fit beside each other.
+    The legend goes below the title where the two do not fit beside each other.
     """
     needed = sum(text_width(word, 11) + 32 for word, _ in entries)
     fits = MARGIN + text_width(title, 14, bold=True) + needed < width
-    items: list[Rect | Label] = [title_label(title)]
+    items: list[SceneItem] = [title_label(title)]
     right, y = (width - 20, TITLE_Y) if fits else (needed, TITLE_Y + 22)
     for word, swatch in reversed(entries):
         left = right - text_width(word, 11)

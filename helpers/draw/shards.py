@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from helpers.draw.palette import NUM_RANK_PAINTS, kind_style, rank_paint
-from helpers.draw.scene import SMALLEST, WIDTH, Label, Rect, Scene, heading, text_width
+from helpers.draw.scene import SMALLEST, WIDTH, Label, Rect, Scene, centred_label, heading, text_width
 
 CUTS = ("columns", "rows", "flat", None)
 # Pixels: the margins, the width of an operator, and the ranks' names left of a matrix that is split by rows.
@@ -116,11 +116,7 @@ class _Cells:
 
 
 def shards_scene(
-    items: Sequence[Matrix | str],
-    *,
-    title: str = "Which rank holds which part",
-    largest: float = _LARGEST_CELL,
-    width: float = WIDTH,
+    items: Sequence[Matrix | str], *, title: str = "Which rank holds which part", largest: float = _LARGEST_CELL
 ) -> Scene:
     """A Scene of matrices and operators from left to right: [Matrix(name="X", ...), "·", Matrix(name="A", ...)].
 
@@ -130,22 +126,21 @@ def shards_scene(
     matrices = [item for item in items if isinstance(item, Matrix)]
     if not matrices:
         raise ValueError("shards_scene got no matrix; give a list such as [Matrix(...), '·', Matrix(...)]")
-    side = _largest_fitting_side(items, matrices, width, largest)
-    head, top = heading(title, _legend(matrices), width)
+    side = _largest_fitting_side(items, matrices, largest)
+    drawn, top = heading(title, _legend(matrices))
     tallest = max(_height(matrix, side) for matrix in matrices)
     middle = top + _ABOVE + tallest / 2
-    drawn, x = [], (width - sum(_space(item, side) for item in items)) / 2
+    x = (WIDTH - sum(_space(item, side) for item in items)) / 2
     for item in items:
         space = _space(item, side)
         if isinstance(item, Matrix):
             drawn += _matrix(item, x, space, middle, side)
         else:
-            drawn.append(Label(x=x + space / 2, y=middle, text=item, size=20, anchor="middle"))
+            drawn.append(centred_label(x + space / 2, middle, item, 20))
         x += space
     num_lines = 3.6 if any(matrix.note for matrix in matrices) else 2.6  # of text below; .6 is the bottom margin
     height = middle + tallest / 2 + _LINE * num_lines
-    summary = " ".join(map(_sentence, matrices))
-    return Scene(width=width, height=height, title=title, summary=summary, items=(*head, *drawn))
+    return Scene(height=height, title=title, summary=" ".join(map(_sentence, matrices)), items=drawn)
 
 
 def _style(rank: int | None) -> dict[str, str]:
@@ -159,16 +154,16 @@ def _legend(matrices: list[Matrix]) -> list[tuple[str, dict]]:
     return entries + ([("every rank", _UNSPLIT)] if any(None in matrix.owners for matrix in matrices) else [])
 
 
-def _largest_fitting_side(items: Sequence[Matrix | str], matrices: list[Matrix], width: float, largest: float) -> float:
+def _largest_fitting_side(items: Sequence[Matrix | str], matrices: list[Matrix], largest: float) -> float:
     """The largest side of a cell with which everything fits, tried in steps of half a pixel."""
     for tenths in range(int(largest * 10), int(_SMALLEST_CELL * 10) - 1, -5):
         side = tenths / 10
-        fits_width = sum(_space(item, side) for item in items) <= width - 2 * _SIDE
+        fits_width = sum(_space(item, side) for item in items) <= WIDTH - 2 * _SIDE
         if fits_width and max(_height(matrix, side) for matrix in matrices) <= _TALLEST:
             return side
     shapes = ", ".join(f"{matrix.name} {matrix.num_rows} x {matrix.num_columns}" for matrix in matrices)
     raise ValueError(
-        f"{shapes} do not fit into {width:g} pixels; draw fewer rows and columns, and give `shape` as words"
+        f"{shapes} do not fit into {WIDTH:g} pixels; draw fewer rows and columns, and give `shape` as words"
     )
 
 
@@ -198,11 +193,10 @@ def _matrix(matrix: Matrix, left: float, space: float, middle: float, side: floa
     if matrix.cut in ("columns", "rows"):
         yield from _rank_names(matrix, cells)
     centre, bottom = left + space / 2, middle + _height(matrix, side) / 2
-    yield Label(x=centre, y=y - 26, text=matrix.name, size=14, bold=True, anchor="middle")
+    yield centred_label(centre, y - 26, matrix.name, 14, bold=True)
     texts = filter(None, (matrix.shape_words, matrix.cut_words, matrix.note))
     for number, text in enumerate(texts):
-        line_y = bottom + 12 + number * _LINE
-        yield Label(x=centre, y=line_y, text=text, size=_FONT, anchor="middle", colour="muted")
+        yield centred_label(centre, bottom + 12 + number * _LINE, text, _FONT, colour="muted")
 
 
 def _cell(matrix: Matrix, row: int, column: int, cells: _Cells) -> Iterator[Rect | Label]:
@@ -219,8 +213,7 @@ def _cell(matrix: Matrix, row: int, column: int, cells: _Cells) -> Iterator[Rect
         size = next((size for size in (12.0, 11.0, 10.0) if text_width(text, size) <= side - 1), 0.0)
         size = min(size, (side - 2) / len(lines))
         if size >= SMALLEST:
-            line_y = y + side * (number + 0.5) / len(lines)
-            yield Label(x=x + side / 2, y=line_y, text=text, size=size, anchor="middle", on=on)
+            yield centred_label(x + side / 2, y + side * (number + 0.5) / len(lines), text, size, on=on)
 
 
 def _rank_names(matrix: Matrix, cells: _Cells) -> Iterator[Label]:
@@ -233,8 +226,7 @@ def _rank_names(matrix: Matrix, cells: _Cells) -> Iterator[Label]:
             continue
         width = matrix.num_columns / matrix.num_parts * cells.side
         text = f"rank {rank}" if text_width(f"rank {rank}", _FONT) < width + _GAP - 3 else str(rank)
-        x = cells.corner(matrix, 0, first)[0] + width / 2
-        yield Label(x=x, y=cells.y - 9, text=text, size=_FONT, anchor="middle")
+        yield centred_label(cells.corner(matrix, 0, first)[0] + width / 2, cells.y - 9, text, _FONT)
 
 
 def _sentence(matrix: Matrix) -> str:

@@ -8,9 +8,12 @@ the limit it is, so that broken bars of one length are not taken for equal.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 
-from helpers.draw.axis import bytes_axis
-from helpers.draw.palette import PAINTS, kind_word
+from helpers.draw.axis import bytes_axis, limit_line
+from helpers.draw.bars import BarStyle, memory_parts
+from helpers.draw.palette import kind_word
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
 from helpers.learner.words import book
 from helpers.predict.advice.plans import PlanEstimate
@@ -18,15 +21,13 @@ from helpers.quantities.units import format_bytes, format_seconds
 from helpers.records import MEMORY_KINDS
 
 words = book("advice").section("picture")
-_PITCH, _BAR = 30.0, 20.0  # pixels: from bar to bar, and a bar's height
+_BARS = BarStyle(height=20, pitch=30)
 _MOST_LIMITS = 2.0  # bars are broken at this many times the limit
 _STEP_WIDTH = 178.0  # pixels right of the longest bar, for memory and step as text
 _BREAK, _TIMES_WIDTH = 12.0, 78.0  # pixels: of a break, and of the text behind it
 
 
-def strategies_scene(
-    candidates: Sequence[PlanEstimate], *, limit: float, limit_name: str, title: str, width: float = WIDTH
-) -> Scene:
+def strategies_scene(candidates: Sequence[PlanEstimate], *, limit: float, limit_name: str, title: str) -> Scene:
     """A row for each candidate; `limit` is the usable bytes of a GPU. Raises ValueError if there is nothing to draw."""
     largest = max((candidate.memory.total for candidate in candidates if candidate.memory), default=0)
     if not largest or not limit > 0:
@@ -35,17 +36,18 @@ def strategies_scene(
         )
     memories = [candidate.memory for candidate in candidates if candidate.memory]
     kinds = [kind for kind in MEMORY_KINDS if any(getattr(memory, kind) for memory in memories)]
-    head, top = heading(title, kinds_legend(kinds), width)
-    rows = _Rows(candidates, kinds, limit, width)
+    items, top = heading(title, kinds_legend(kinds))
+    rows = _Rows(candidates, kinds, limit)
     top += 26
-    bottom = top + len(candidates) * _PITCH
-    items: list[Rect | Label | Line] = [*head, *bytes_axis(rows.shown, rows.left, rows.scale, top - 6, bottom)]
+    bottom = top + len(candidates) * _BARS.pitch
+    items += bytes_axis(rows.shown, rows.left, rows.scale, top - 6, bottom)
     for number, candidate in enumerate(candidates):
-        items += rows.row(candidate, top + number * _PITCH)
-    items += rows.limit_line(words("limit", name=limit_name, size=format_bytes(limit)), top - 6, bottom)
-    items.append(Label(x=width - 14, y=top - 14, text=words("beside"), size=11, anchor="end", colour="muted"))
+        items += rows.row(candidate, top + number * _BARS.pitch)
+    text = words("limit", name=limit_name, size=format_bytes(limit))
+    items += limit_line(text, rows.left + limit * rows.scale, top - 6, bottom)
+    items.append(Label(x=WIDTH - 14, y=top - 14, text=words("beside"), size=11, anchor="end", colour="muted"))
     summary = book("advice")("between").join(_sentence(candidate) for candidate in candidates)
-    return Scene(width=width, height=bottom + 24, title=title, summary=summary, items=tuple(items))
+    return Scene(height=bottom + 24, title=title, summary=summary, items=items)
 
 
 class _Rows:
@@ -55,18 +57,18 @@ class _Rows:
     per byte.
     """
 
-    def __init__(self, candidates: Sequence[PlanEstimate], kinds: list[str], limit: float, width: float) -> None:
-        self.kinds, self.limit, self.width = kinds, limit, width
+    def __init__(self, candidates: Sequence[PlanEstimate], kinds: list[str], limit: float) -> None:
+        self.kinds, self.limit = kinds, limit
         largest = max(candidate.memory.total for candidate in candidates if candidate.memory)
         self.shown = min(max(1.1 * limit, largest), _MOST_LIMITS * limit)  # at least a little more than the limit
         self.left = 34 + max(text_width(_name(candidate), 12, bold=candidate.is_chosen) for candidate in candidates)
         behind = _BREAK + _TIMES_WIDTH if largest > self.shown else 0.0
-        self.scale = (width - self.left - _STEP_WIDTH - behind) / self.shown
+        self.scale = (WIDTH - self.left - _STEP_WIDTH - behind) / self.shown
 
     def row(self, candidate: PlanEstimate, y: float) -> Iterator[Rect | Label | Line]:
-        middle, is_chosen = y + _BAR / 2, candidate.is_chosen
+        middle, is_chosen = y + _BARS.height / 2, candidate.is_chosen
         if is_chosen:
-            box = {"x": 8, "y": y - 4, "width": self.width - 16, "height": _BAR + 8, "radius": 4}
+            box = {"x": 8, "y": y - 4, "width": WIDTH - 16, "height": _BARS.height + 8, "radius": 4}
             yield Rect(**box, stroke="ink", stroke_width=2, tooltip=words("chosen", plan=candidate.plan_text))
         yield Label(x=self.left - 10, y=middle, text=_name(candidate), anchor="end", bold=is_chosen)
         if candidate.memory is None:
@@ -74,19 +76,15 @@ class _Rows:
             return
         yield from self._bar(candidate, y)
         text = f"{format_bytes(candidate.memory.total)} · {_step_text(candidate)}"
-        yield Label(x=self.width - 14, y=middle, text=text, anchor="end", bold=is_chosen)
+        yield Label(x=WIDTH - 14, y=middle, text=text, anchor="end", bold=is_chosen)
 
     def _bar(self, candidate: PlanEstimate, y: float) -> Iterator[Rect | Label | Line]:
-        total = 0.0
-        for kind in self.kinds:
-            num_bytes = getattr(candidate.memory, kind)
-            width = (min(total + num_bytes, self.shown) - min(total, self.shown)) * self.scale
-            if width >= 0.5:
-                style = {"fill": kind, "texture": PAINTS[kind].texture if width > 4 else ""}
-                tooltip = words("bytes", name=candidate.title, kind=kind_word(kind), size=num_bytes)
-                x = self.left + total * self.scale
-                yield Rect(x=x, y=y, width=max(width - 1, 0.5), height=_BAR, tooltip=tooltip, **style)
-            total += num_bytes
+        """The bar, whose parts end where a bar that is too long is broken."""
+        total, parts = 0.0, []
+        for part in memory_parts(candidate.memory, self.kinds, partial(_tooltip, candidate)):
+            parts.append(replace(part, size=min(total + part.size, self.shown) - min(total, self.shown)))
+            total += part.size
+        yield from _BARS.parts(parts, self.left, y, self.scale)
         if total > self.shown:
             yield from self._break(total, y)
 
@@ -94,14 +92,13 @@ class _Rows:
         """Two strokes at the end of a broken bar, and how many times the limit the bar is."""
         end = self.left + self.shown * self.scale
         for x in (end + 2, end + 7):
-            yield Line(x1=x - 2, y1=y + _BAR, x2=x + 2, y2=y, colour="ink", width=1.6, tooltip=words("cut"))
+            yield Line(x1=x - 2, y1=y + _BARS.height, x2=x + 2, y2=y, colour="ink", width=1.6, tooltip=words("cut"))
         text = words("times", ratio=total / self.limit)
-        yield Label(x=end + _BREAK, y=y + _BAR / 2, text=text, size=11, bold=True)
+        yield Label(x=end + _BREAK, y=y + _BARS.height / 2, text=text, size=11, bold=True)
 
-    def limit_line(self, text: str, top: float, bottom: float) -> Iterator[Label | Line]:
-        x = self.left + self.limit * self.scale
-        yield Line(x1=x, y1=top - 2, x2=x, y2=bottom, colour="ink", width=2, dashed=True, tooltip=text)
-        yield Label(x=x, y=top - 10, text=text, anchor="middle", bold=True)
+
+def _tooltip(candidate: PlanEstimate, kind: str, num_bytes: int) -> str:
+    return words("bytes", name=candidate.title, kind=kind_word(kind), size=num_bytes)
 
 
 def _name(candidate: PlanEstimate) -> str:

@@ -13,8 +13,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from helpers.draw.palette import PAINTS, kind_style, kind_word, rank_paint
-from helpers.draw.scene import MARGIN, SMALLEST, WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
+from helpers.draw.bars import BarRow, BarStyle, Part
+from helpers.draw.palette import kind_style, kind_word, rank_paint
+from helpers.draw.scene import (
+    MARGIN,
+    SMALLEST,
+    WIDTH,
+    Label,
+    Line,
+    Rect,
+    Scene,
+    SceneItem,
+    centred_label,
+    heading,
+    kinds_legend,
+    labelled_box,
+    text_width,
+)
 from helpers.learner.words import book
 from helpers.predict.by_hand.small_matrices import Operation, Pass, PassItem, ShardedMatrix
 from helpers.quantities.units import format_seconds
@@ -30,8 +45,9 @@ _OPERATOR_WIDTHS = {"": 22.0, "·": 13.0, "=": 18.0, "→": 22.0}  # pixels
 _EVERY_RANK = {"fill": "panel", "stroke": "rule"}
 _PARTIAL_SUM = {"stroke": "communication", "stroke_width": 2.0}
 
-# Bars of a layer at real size, in pixels: the title above, a bar, from bar to bar, left and right of the bars.
-_BARS_TITLE, _BAR, _PITCH, _BARS_LEFT, _BARS_RIGHT = 32.0, 20.0, 28.0, 130.0, 90.0
+# Bars of a layer at real size: pixels of the title above, left and right of the bars, and how they look.
+_BARS_TITLE, _BARS_LEFT, _BARS_RIGHT = 32.0, 130.0, 90.0
+_BARS = BarStyle(height=20, pitch=28, gap=1.5)
 Bars = Mapping[str, Mapping[str, tuple[str, float]]]  # name -> part -> (kind of the palette, seconds)
 
 _LAYER_PARTS = (("f", 0.5), ("attention", 1.5), ("g", 0.5), ("f", 0.5), ("MLP", 1.5), ("g", 0.5))  # name, width
@@ -50,15 +66,13 @@ class _Cell:
     digits: int = 2
 
 
-def equations_items(
-    rows: Mapping[str, Sequence[PassItem]], top: float, *, width: float = WIDTH
-) -> tuple[list[Rect | Label | Line], float]:
+def equations_items(rows: Mapping[str, Sequence[PassItem]], top: float) -> tuple[list[SceneItem], float]:
     """The items of all rows, one below the other from `top`, and the y at which they end. All cells have one size.
 
     Raises ValueError when a row is too wide for cells that can be read.
     """
-    cell = _cell(rows, width)
-    items: list[Rect | Label | Line] = []
+    cell = _cell(rows)
+    items: list[SceneItem] = []
     for number, (name, row) in enumerate(rows.items()):
         height = max(len(item.values) for item in row if isinstance(item, ShardedMatrix)) * cell.height
         middle = top + _NAME + height / 2
@@ -66,7 +80,7 @@ def equations_items(
         items += _row(name, row, middle, cell)
         top += _NAME + height + _GAP
         if number == 0 and len(rows) > 1:  # the first row is one process; a line separates it from the ranks
-            items.append(Line(x1=MARGIN, y1=top - 4, x2=width - MARGIN, y2=top - 4))
+            items.append(Line(x1=MARGIN, y1=top - 4, x2=WIDTH - MARGIN, y2=top - 4))
             top += 6
     return items, top
 
@@ -101,9 +115,9 @@ def _style(rank: int | None) -> dict[str, str]:
     return _EVERY_RANK if rank is None else kind_style(rank_paint(rank))
 
 
-def _cell(rows: Mapping[str, Sequence[PassItem]], width: float) -> _Cell:
+def _cell(rows: Mapping[str, Sequence[PassItem]]) -> _Cell:
     """The largest cell, in steps of half a pixel, with which every row fits; one digit where two are too small."""
-    available = width - _LEFT - _RIGHT
+    available = WIDTH - _LEFT - _RIGHT
     for half_pixels in range(int(2 * _LARGEST), int(2 * _SMALLEST) - 1, -1):
         cell_width = half_pixels / 2
         if all(sum(_space(item, cell_width) for item in row) <= available for row in rows.values()):
@@ -113,7 +127,7 @@ def _cell(rows: Mapping[str, Sequence[PassItem]], width: float) -> _Cell:
             return cell if smallest >= SMALLEST else replace(cell, digits=1)
     widest = max(rows, key=lambda name: sum(_space(item, _SMALLEST) for item in rows[name]))
     raise ValueError(
-        f"row {widest!r} needs cells of less than {_SMALLEST:g} pixels to fit into {width:g}; show fewer columns"
+        f"row {widest!r} needs cells of less than {_SMALLEST:g} pixels to fit into {WIDTH:g}; show fewer columns"
     )
 
 
@@ -142,10 +156,9 @@ def _row(name: str, row: Sequence[PassItem], middle: float, cell: _Cell) -> Iter
 def _operator(text: str, x: float, space: float, middle: float) -> Iterator[Label | Line]:
     """A sign, or a part of an equation such as "· W ="; the name of a function stands above an arrow."""
     if not text.isidentifier() and not text.endswith("′"):
-        size = 15 if len(text) == 1 else 12
-        yield Label(x=x + space / 2, y=middle, text=text, size=size, anchor="middle")
+        yield centred_label(x + space / 2, middle, text, 15 if len(text) == 1 else 12)
         return
-    yield Label(x=x + space / 2, y=middle - 9, text=text, size=_FONT, anchor="middle")
+    yield centred_label(x + space / 2, middle - 9, text, _FONT)
     yield Line(x1=x + 4, y1=middle + 3, x2=x + space - 4, y2=middle + 3, colour="muted", width=1.4, arrow=True)
 
 
@@ -155,19 +168,17 @@ def _message(operation: Operation, x: float, middle: float) -> Iterator[Label | 
     op_name = operation.op.replace("_", "-")
     tooltip = words("message", op=op_name, name=operation.name, count=operation.count)
     for number, text in enumerate((f"{first}-", second)):
-        position = {"x": x + _MESSAGE / 2, "y": middle - 22 + 12 * number}
-        yield Label(text=text, size=_FONT, anchor="middle", bold=True, **position)
+        yield centred_label(x + _MESSAGE / 2, middle - 22 + 12 * number, text, _FONT, bold=True)
     ends = {"x1": x + 4, "y1": middle + 2, "x2": x + _MESSAGE - 5, "y2": middle + 2}
     yield Line(**ends, colour="communication", width=2.2, arrow=True, tooltip=tooltip)
     if operation.word:
-        below = {"x": x + _MESSAGE / 2, "y": middle + 14, "anchor": "middle", "colour": "muted"}
-        yield Label(**below, text=operation.word, size=_FONT)
+        yield centred_label(x + _MESSAGE / 2, middle + 14, operation.word, _FONT, colour="muted")
 
 
 def _block(row_name: str, block: ShardedMatrix, left: float, middle: float, cell: _Cell) -> Iterator[Rect | Label]:
     num_rows, num_columns = block.shape
     top, width = middle - num_rows * cell.height / 2, num_columns * cell.width
-    yield Label(x=left + width / 2, y=top - 9, text=block.name, size=_FONT, anchor="middle", bold=True)
+    yield centred_label(left + width / 2, top - 9, block.name, _FONT, bold=True)
     font_size, box_width, box_height = _font_size(block, cell), cell.width - _CELL_GAP, cell.height - _CELL_GAP
     for row, numbers in enumerate(block.values):
         for column, number in enumerate(numbers):
@@ -176,9 +187,8 @@ def _block(row_name: str, block: ShardedMatrix, left: float, middle: float, cell
             place = {"row_name": row_name, "name": block.name, "row": row, "column": column}
             tooltip = words("number", **place, number=number_text(number), whose=whose)
             x, y = left + column * cell.width, top + row * cell.height
-            yield Rect(x=x, y=y, width=box_width, height=box_height, radius=2, tooltip=tooltip, **_style(owner))
-            on, text = "" if owner is None else rank_paint(owner), number_text(number, cell.digits)
-            yield Label(x=x + box_width / 2, y=y + box_height / 2, text=text, size=font_size, anchor="middle", on=on)
+            style, text = {"radius": 2, "tooltip": tooltip, **_style(owner)}, number_text(number, cell.digits)
+            yield from labelled_box(x, y, box_width, box_height, text, size=font_size, **style)
     if block.partial:
         box = {"x": left - 2.5, "y": top - 2.5, "width": width + 3.5, "height": num_rows * cell.height + 3.5}
         yield Rect(**box, radius=3, tooltip=words("term", name=block.name), **_PARTIAL_SUM)
@@ -198,7 +208,7 @@ def number_text(value: float, digits: int = 2) -> str:
 
 
 # -- one pass over a split layer -------------------------------------------------------------------------------------
-def tensor_split_scene(layer_pass: Pass, *, title: str, bars: Bars, bars_title: str, width: float = WIDTH) -> Scene:
+def tensor_split_scene(layer_pass: Pass, *, title: str, bars: Bars, bars_title: str) -> Scene:
     """A row for one process, a row for each rank, and below them `bars`, the layer's time at real size.
 
     All bars share one scale, and each ends with its sum.
@@ -206,68 +216,54 @@ def tensor_split_scene(layer_pass: Pass, *, title: str, bars: Bars, bars_title: 
     rows = {words("one_process"): layer_pass.one_process} | {
         f"rank {rank}": row for rank, row in enumerate(layer_pass.by_rank)
     }
-    head, top = heading(title, equations_legend(rows), width)
-    items, bottom = equations_items(rows, top + 6, width=width)
-    below, height = _bars(bars, bars_title, bottom + 6, width)
+    head, top = heading(title, equations_legend(rows))
+    items, bottom = equations_items(rows, top + 6)
+    below, height = _bars(bars, bars_title, bottom + 6)
     sentences = [words("row", name=name, says=equations_words(row)) for name, row in rows.items()]
-    totals = [f"{name} {format_seconds(_total(parts))}" for name, parts in bars.items()]
+    totals = [f"{name} {_total_text(parts)}" for name, parts in bars.items()]
     summary = words("summary", rows=sentences, title=bars_title, totals=totals)
-    return Scene(width=width, height=height, title=title, summary=summary, items=(*head, *items, *below))
+    return Scene(height=height, title=title, summary=summary, items=(*head, *items, *below))
 
 
-def _total(parts: Mapping[str, tuple[str, float]]) -> float:
-    return sum(seconds for _, seconds in parts.values())
-
-
-def _bars(bars: Bars, title: str, top: float, width: float) -> tuple[list[Rect | Label | Line], float]:
+def _bars(bars: Bars, title: str, top: float) -> tuple[list[SceneItem], float]:
     """The items, and the y at which they end."""
-    items: list[Rect | Label | Line] = [Line(x1=MARGIN, y1=top - 2, x2=width - MARGIN, y2=top - 2)]
+    items: list[SceneItem] = [Line(x1=MARGIN, y1=top - 2, x2=WIDTH - MARGIN, y2=top - 2)]
     items.append(Label(x=MARGIN, y=top + 16, text=title, bold=True))
-    scale = (width - _BARS_LEFT - _BARS_RIGHT) / max(1e-12, *map(_total, bars.values()))
-    for number, (name, parts) in enumerate(bars.items()):
-        items += _bar(name, parts, top + _BARS_TITLE + number * _PITCH, scale)
-    return items, top + _BARS_TITLE + len(bars) * _PITCH + 2
+    rows = [_bar(name, parts) for name, parts in bars.items()]
+    scale = (WIDTH - _BARS_LEFT - _BARS_RIGHT) / max(1e-12, *(row.length for row in rows))
+    items += _BARS.rows(rows, _BARS_LEFT, top + _BARS_TITLE, scale)
+    return items, top + _BARS_TITLE + len(bars) * _BARS.pitch + 2
 
 
-def _bar(name: str, parts: Mapping[str, tuple[str, float]], y: float, scale: float) -> Iterator[Rect | Label]:
-    yield Label(x=_BARS_LEFT - 12, y=y + _BAR / 2, text=name, anchor="end")
-    x = _BARS_LEFT
+def _bar(name: str, parts: Mapping[str, tuple[str, float]]) -> BarRow:
+    """A row with the name and the time of each part, or its time alone where there is no room for both."""
+    drawn = []
     for part, (kind, seconds) in parts.items():
-        width = seconds * scale
-        if width >= 0.5:
-            tooltip = f"{name}, {part}: {format_seconds(seconds)}"
-            style = {"fill": kind, "texture": PAINTS[kind].texture if width > 4 else "", "tooltip": tooltip}
-            yield Rect(x=x, y=y, width=max(0.5, width - 1.5), height=_BAR, **style)
-            text = _longest_fitting(part, seconds, width)
-            if text:
-                yield Label(x=x + width / 2, y=y + _BAR / 2, text=text, size=11, anchor="middle", on=kind)
-        x += width
-    yield Label(x=x + 8, y=y + _BAR / 2, text=format_seconds(_total(parts)), bold=True)
+        time = format_seconds(seconds)
+        texts = {"text": f"{part} {time}", "short": time, "tooltip": f"{name}, {part}: {time}"}
+        drawn.append(Part(kind=kind, size=seconds, **texts))
+    return BarRow(name=name, parts=drawn, end=_total_text(parts))
 
 
-def _longest_fitting(part: str, seconds: float, width: float) -> str:
-    """The name and the time of a part, or its time alone, or "": the longest text that fits the bar."""
-    time = format_seconds(seconds)
-    return next((text for text in (f"{part} {time}", time) if text_width(text, 11) < width - 8), "")
+def _total_text(parts: Mapping[str, tuple[str, float]]) -> str:
+    return format_seconds(sum(seconds for _, seconds in parts.values()))
 
 
 # -- where a layer communicates --------------------------------------------------------------------------------------
-def tensor_layer_scene(*, title: str, width: float = WIDTH) -> Scene:
+def tensor_layer_scene(*, title: str) -> Scene:
     """f, attention, g, f, MLP, g in a row for forward and a row for backward.
 
     An f or g that communicates has the colour of communication; one that does nothing is empty.
     """
-    head, top = heading(title, kinds_legend(["forward", "backward", "communication"]), width)
-    forward = _layer_row("forward", top + 18, width)
-    backward = _layer_row("backward", top + 18 + _LAYER_PITCH, width)
-    height, summary = top + 18 + 2 * _LAYER_PITCH, pictures_words("layer")
-    return Scene(width=width, height=height, title=title, summary=summary, items=(*head, *forward, *backward))
+    items, top = heading(title, kinds_legend(["forward", "backward", "communication"]))
+    items += [*_layer_row("forward", top + 18), *_layer_row("backward", top + 18 + _LAYER_PITCH)]
+    return Scene(height=top + 18 + 2 * _LAYER_PITCH, title=title, summary=pictures_words("layer"), items=items)
 
 
-def _layer_row(kind: str, y: float, width: float) -> Iterator[Rect | Label | Line]:
+def _layer_row(kind: str, y: float) -> Iterator[Rect | Label | Line]:
     """Boxes from left to right, and arrows between them: to the right in forward, to the left in backward."""
     total = sum(size for _, size in _LAYER_PARTS) + _LAYER_GAP * (len(_LAYER_PARTS) - 1)
-    scale = (width - _LAYER_LEFT - _LAYER_RIGHT) / total
+    scale = (WIDTH - _LAYER_LEFT - _LAYER_RIGHT) / total
     communicates = "g" if kind == "forward" else "f"
     middle, x = y + _LAYER_HEIGHT / 2, _LAYER_LEFT
     yield Label(x=MARGIN, y=middle, text=kind_word(kind), size=13)
@@ -279,9 +275,7 @@ def _layer_row(kind: str, y: float, width: float) -> Iterator[Rect | Label | Lin
         computes = name in ("attention", "MLP")
         fill = "communication" if name == communicates else kind if computes else ""
         style = kind_style(fill) if fill else {"stroke": "muted"}
-        yield Rect(x=x, y=y, width=size * scale, height=_LAYER_HEIGHT, radius=4, **style)
-        centre = x + size * scale / 2
-        yield Label(x=centre, y=middle, text=name, size=14, anchor="middle", bold=True, on=fill)
+        yield from labelled_box(x, y, size * scale, _LAYER_HEIGHT, name, size=14, bold=True, radius=4, **style)
         if fill == "communication":
-            yield Label(x=centre, y=y + _LAYER_HEIGHT + 9, text="all-reduce", size=11, anchor="middle")
+            yield centred_label(x + size * scale / 2, y + _LAYER_HEIGHT + 9, "all-reduce", 11)
         x += (size + _LAYER_GAP) * scale

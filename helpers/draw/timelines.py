@@ -14,7 +14,20 @@ from itertools import zip_longest
 
 from helpers.draw.axis import time_axis
 from helpers.draw.palette import PAINTS, kind_word
-from helpers.draw.scene import MARGIN, SMALLEST, WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
+from helpers.draw.scene import (
+    MARGIN,
+    SMALLEST,
+    WIDTH,
+    Label,
+    Legend,
+    Line,
+    Rect,
+    Scene,
+    SceneItem,
+    heading,
+    kinds_legend,
+    text_width,
+)
 from helpers.learner.words import book
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.records import KINDS, LANES, Span, Timeline
@@ -77,7 +90,6 @@ class LaneLayout:
 def timeline_scene(
     *timelines: Timeline,
     title: str = "",
-    width: float = WIDTH,
     end: float = 0.0,
     marks: Sequence[tuple[float, str]] = (),
     names: Sequence[str] = (),
@@ -99,19 +111,18 @@ def timeline_scene(
     lanes = tuple(lane for lane in LANES if any(lane in timeline.lanes for timeline in shown))
     lower = max(11.0 if axes else 8.0, compute * 0.6)
     texts = {"names": tuple(names), "axes": tuple(axes)}
-    layout = LaneLayout(width=width, end=end, compute=compute, lower=lower, lanes=lanes, **texts)
+    layout = LaneLayout(width=WIDTH, end=end, compute=compute, lower=lower, lanes=lanes, **texts)
     title = title or shared_title(shown)
-    head, y = _heading(title, shown, width)
-    panels, grid = [], []
+    items, y = heading(title, _legend(shown, KINDS))
+    panels: list[SceneItem] = []
     for timeline, panel_title, mark in zip_longest(shown, panel_titles(shown), marks):
         panel_top = y + _PANEL_TITLE
         panels += _panel(timeline, panel_title, layout, y)
         panels += _mark(*mark, layout, panel_top) if mark else ()
-        y = panel_top + timeline.num_ranks * layout.rank_height + _GAP
-        has_labels = timeline is shown[-1]
-        grid += time_axis(LEFT, width - LEFT - RIGHT, panel_top - 4, y - _GAP - 4, end, has_labels)
-    items = [*head, *grid, *panels]
-    return Scene(width=width, height=y + 14, title=title, summary=_summary(shown), items=tuple(items))
+        bottom = panel_top + timeline.num_ranks * layout.rank_height
+        items += time_axis(LEFT, WIDTH - LEFT - RIGHT, panel_top - 4, bottom - 4, end, timeline is shown[-1])
+        y = bottom + _GAP
+    return Scene(height=y + 14, title=title, summary=_summary(shown), items=(*items, *panels))
 
 
 def _mark(seconds: float, word: str, layout: LaneLayout, top: float) -> Iterator[Line | Label]:
@@ -170,9 +181,10 @@ def _summary(timelines: list[Timeline]) -> str:
     )
 
 
-def _heading(title: str, timelines: list[Timeline], width: float) -> tuple[list[Rect | Label], float]:
+def _legend(timelines: Iterable[Timeline], kinds: Iterable[str]) -> Legend:
+    """The entries of those kinds that occur, and of idle time."""
     used = {span.kind for timeline in timelines for span in timeline.spans}
-    return heading(title, [*kinds_legend([kind for kind in KINDS if kind in used]), (words("idle"), IDLE)], width)
+    return [*kinds_legend([kind for kind in kinds if kind in used]), (words("idle"), IDLE)]
 
 
 # -- lanes -----------------------------------------------------------------------------------------------------------
@@ -296,7 +308,6 @@ def trace_scene(
     steps: Mapping[int, Sequence[tuple[float, str]]],
     title: str,
     summary: str,
-    width: float = _TRACE_WIDTH,
 ) -> Scene:
     """What lies between `start` and `end`, in seconds of the timeline, on an axis that begins at 0.
 
@@ -305,19 +316,17 @@ def trace_scene(
     """
     if not end > start:
         raise ValueError(f"trace_scene got a stretch from {start!r} s to {end!r} s; its end must lie behind its start")
-    layout = LaneLayout(width=width, end=end - start, lanes=timeline.lanes, **_TRACE_HEIGHTS)
-    used = {span.kind for span in timeline.spans}
-    kinds = kinds_legend([kind for kind in _TRACE_LEGEND if kind in used])
-    head, y = heading(title, [*kinds, (words("idle"), IDLE)], width)
+    layout = LaneLayout(width=_TRACE_WIDTH, end=end - start, lanes=timeline.lanes, **_TRACE_HEIGHTS)
+    items, y = heading(title, _legend([timeline], _TRACE_LEGEND), _TRACE_WIDTH)
     top = y + _STEP_NAMES
     bottom = top + len(ranks) * (layout.rank_height + _RANK_GAP) - _RANK_GAP
     stretch = _stretch(timeline, start, end)
-    items = [*head, *time_axis(LEFT, width - LEFT - RIGHT, top - 4, bottom, end - start, with_labels=True)]
+    items += time_axis(LEFT, _TRACE_WIDTH - LEFT - RIGHT, top - 4, bottom, end - start)
     for row, rank in enumerate(ranks):
         y = top + row * (layout.rank_height + _RANK_GAP)
         items += rank_lanes(stretch, rank, layout, y, end - start)
         items += _step_starts(steps.get(rank, ()), layout, start, y, has_names=row == 0)
-    return Scene(width=width, height=bottom + 24, title=title, summary=summary, items=items)
+    return Scene(width=_TRACE_WIDTH, height=bottom + 24, title=title, summary=summary, items=items)
 
 
 def _stretch(timeline: Timeline, start: float, end: float) -> Timeline:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from helpers.draw.scene import Label, Line, Rect, Scene, text_width, title_label
+from helpers.draw.scene import Label, Line, Rect, Scene, labelled_box, text_width, title_label
 
 TOPOLOGIES = ("ring", "tree", "star")
 _HALF_BOX, _RADIUS = 30.0, 104.0  # pixels: half the width of a rank's box, and the circle's height from its middle
@@ -23,7 +23,6 @@ def topology_scene(
     title: str = "",
     edges: Mapping[Edge, str] | None = None,
     names: Mapping[int, str] | None = None,
-    width: float = _WIDTH,
 ) -> Scene:
     """A Scene of `num_ranks` ranks; `edges` maps (sender, receiver) to the text at that arrow.
 
@@ -39,7 +38,7 @@ def topology_scene(
     wrong = [edge for edge in arrows if not all(0 <= rank < num_ranks for rank in edge) or edge[0] == edge[1]]
     if wrong:
         raise ValueError(f"edge {wrong[0]} does not join two of the ranks 0 to {num_ranks - 1}")
-    middles = _middles(kind, num_ranks, width)
+    middles = _middles(kind, num_ranks)
     height = max(y for _, y in middles) + 32
     title = title or f"{kind} of {num_ranks} ranks"
     items = [title_label(title)]
@@ -48,7 +47,7 @@ def topology_scene(
     for rank, middle in enumerate(middles):
         items += _box((names or {}).get(rank, f"rank {rank}"), middle, is_master=kind == "star" and rank == 0)
     summary = f"Messages: {'; '.join(f'{a} to {b} {text}'.strip() for (a, b), text in arrows.items())}."
-    return Scene(width=width, height=height, title=title, summary=summary, items=tuple(items))
+    return Scene(width=_WIDTH, height=height, title=title, summary=summary, items=items)
 
 
 def _default_edges(kind: str, num_ranks: int) -> list[Edge]:
@@ -58,21 +57,21 @@ def _default_edges(kind: str, num_ranks: int) -> list[Edge]:
     return [(parent(rank), rank) for rank in range(1, num_ranks)]
 
 
-def _middles(kind: str, num_ranks: int, width: float) -> list[tuple[float, float]]:
+def _middles(kind: str, num_ranks: int) -> list[tuple[float, float]]:
     """The middle of each rank's box."""
     if kind == "tree":
-        return [_tree_middle(rank, width) for rank in range(num_ranks)]
+        return [_tree_middle(rank) for rank in range(num_ranks)]
     on_circle = num_ranks if kind == "ring" else num_ranks - 1
     angles = [number / on_circle * 2 * math.pi - math.pi / 2 for number in range(on_circle)]
-    centre = width / 2, _HEADER + 24 + _RADIUS
-    circle = [(centre[0] + (width / 2 - 80) * math.cos(a), centre[1] + _RADIUS * math.sin(a)) for a in angles]
+    centre = _WIDTH / 2, _HEADER + 24 + _RADIUS
+    circle = [(centre[0] + (_WIDTH / 2 - 80) * math.cos(a), centre[1] + _RADIUS * math.sin(a)) for a in angles]
     return circle if kind == "ring" else [centre, *circle]
 
 
-def _tree_middle(rank: int, width: float) -> tuple[float, float]:
+def _tree_middle(rank: int) -> tuple[float, float]:
     level = (rank + 1).bit_length() - 1  # level k holds the ranks 2**k - 1 to 2**(k + 1) - 2
     position = rank + 1 - 2**level
-    return (position + 0.5) / 2**level * (width - 40) + 20, _HEADER + 24 + level * 90
+    return (position + 0.5) / 2**level * (_WIDTH - 40) + 20, _HEADER + 24 + level * 90
 
 
 def _arrow(start: tuple, end: tuple, text: str, is_double: bool) -> Iterator[Line | Label]:
@@ -114,7 +113,6 @@ def _arrow_label(line: Line, normal_x: float, normal_y: float, text: str, is_dou
 
 
 def _box(name: str, middle: tuple[float, float], *, is_master: bool) -> Iterator[Rect | Label]:
-    x, y = middle
+    left, top = middle[0] - _HALF_BOX, middle[1] - 13
     fill = "parameters" if is_master else "buffers"
-    yield Rect(x=x - _HALF_BOX, y=y - 13, width=2 * _HALF_BOX, height=26, radius=5, fill=fill)
-    yield Label(x=x, y=y, text=name, size=12, anchor="middle", on=fill)
+    return labelled_box(left, top, 2 * _HALF_BOX, 26, name, radius=5, fill=fill)

@@ -8,8 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from helpers.draw.palette import PAINTS, kind_style, kind_word
-from helpers.draw.scene import MARGIN, WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
+from helpers.draw.bars import BarRow, BarStyle, memory_parts
+from helpers.draw.palette import kind_style, kind_word
+from helpers.draw.scene import (
+    MARGIN,
+    WIDTH,
+    Label,
+    Line,
+    Rect,
+    Scene,
+    SceneItem,
+    centred_label,
+    heading,
+    kinds_legend,
+    text_width,
+)
 from helpers.draw.tensor_parallel import number_text
 from helpers.learner.words import book
 from helpers.predict.by_hand.zero_steps import (
@@ -30,7 +43,7 @@ from helpers.records import MemoryBreakdown
 # Pixels of the numbers: the left edge, a cell's width and height, between two kinds, and from rank to rank.
 _LEFT, _CELL_WIDTH, _CELL_HEIGHT, _KINDS_GAP, _PITCH = 92.0, 36.0, 19.0, 24.0, 84.0
 _BYTES_LEFT, _PIXELS_PER_BYTE, _BAR = 478.0, 1.5, 13.0  # pixels: where the bars of bytes begin, per byte, their height
-_STAGES_LEFT, _STAGE_PITCH, _STAGE_BAR = 92.0, 27.0, 20.0  # pixels of the bars of the model of real size
+_STAGES = BarStyle(height=20, pitch=27, hidden_below=0)  # of the bars of the model of real size
 _OWNER_COLOURS = ("rank4", "rank1", "rank6")  # of ranks 0 to 2; blue and green stand for kinds in this picture
 _PALE = 0.35  # the opacity of partial sums; ink is legible on it in both themes
 words = book("zero")
@@ -47,23 +60,23 @@ class StageBar:
     chosen: bool
 
 
-def zero_scene(step: ZeroStep, *, title: str, bars: Sequence[StageBar], bars_title: str, width: float = WIDTH) -> Scene:
+def zero_scene(step: ZeroStep, *, title: str, bars: Sequence[StageBar], bars_title: str) -> Scene:
     """A row for each rank with its parameters, gradients and optimizer state by layer, and their bytes; below, `bars`.
 
     What this step computed is framed in ink, what it sent in the colour of communication.
     """
     ranks = range(len(step.copies))
-    head, top = heading(title, _legend(step), 0)  # width 0 puts the legend below the title, however short that is
-    items: list[Rect | Label | Line] = [*head, *_kind_names(top + 14)]
+    items, top = heading(title, _legend(step), 0)  # width 0 puts the legend below the title, however short that is
+    items += _kind_names(top + 14)
     top += 30
     for rank in ranks:
         items += _rank(step, rank, top + rank * _PITCH)
     if step.message:
         items += _message_arrows(step, len(step.copies), top)
-    below, height = _stages(bars, bars_title, top + len(step.copies) * _PITCH - 8, width)
+    below, height = _stages(bars, bars_title, top + len(step.copies) * _PITCH - 8)
     totals = [f"{bar.name} {format_bytes(bar.memory.total)}" for bar in bars]
     summary = words("summary", held=[_rank_text(step, rank) for rank in ranks], title=bars_title, real=totals)
-    return Scene(width=width, height=height, title=title, summary=summary, items=(*items, *below))
+    return Scene(height=height, title=title, summary=summary, items=(*items, *below))
 
 
 def _legend(step: ZeroStep) -> list[tuple[str, dict]]:
@@ -89,7 +102,7 @@ def _kind_left(kind: str) -> float:
 def _kind_names(y: float) -> Iterator[Label]:
     for kind in KINDS:
         x = _kind_left(kind) + NUMBERS * _CELL_WIDTH / 2
-        yield Label(x=x, y=y, text=words(f"heading.{kind}"), size=11, anchor="middle", bold=True)
+        yield centred_label(x, y, words(f"heading.{kind}"), 11, bold=True)
     yield Label(x=_BYTES_LEFT, y=y, text=words("heading.now"), size=11, bold=True)
 
 
@@ -120,8 +133,7 @@ def _number(number: ElementCopy | None, rank: int, name: str, kind: str, x: floa
     yield Rect(**box, **_number_style(number.state, rank), tooltip=tooltip)
     if number.state != STALE:  # a stale number is hatched, and its value is in the tooltip only
         on = _OWNER_COLOURS[rank] if number.state == OWN else ""
-        middle = {"x": x + (_CELL_WIDTH - 2) / 2, "y": y + (_CELL_HEIGHT - 2) / 2}
-        yield Label(**middle, text=text, size=11, anchor="middle", on=on)
+        yield centred_label(x + (_CELL_WIDTH - 2) / 2, y + (_CELL_HEIGHT - 2) / 2, text, 11, on=on)
 
 
 def _frames(step: ZeroStep, top: float) -> Iterator[Rect]:
@@ -160,34 +172,25 @@ def _message_arrows(step: ZeroStep, num_ranks: int, top: float) -> Iterator[Line
         yield Label(x=x - 28, y=(upper + lower) / 2, text=op_name, size=11, bold=True)
 
 
-def _stages(bars: Sequence[StageBar], title: str, top: float, width: float) -> tuple[list[Rect | Label | Line], float]:
+def _stages(bars: Sequence[StageBar], title: str, top: float) -> tuple[list[SceneItem], float]:
     """The bars of the model of real size, and the y at which they end."""
-    head, bottom = heading(title, kinds_legend(list(KINDS)), width)
-    items: list[Rect | Label | Line] = [Line(x1=MARGIN, y1=top, x2=width - MARGIN, y2=top)]
+    head, bottom = heading(title, kinds_legend(list(KINDS)))
+    items: list[SceneItem] = [Line(x1=MARGIN, y1=top, x2=WIDTH - MARGIN, y2=top)]
     items += [replace(item, y=item.y + top) for item in head]
-    texts_width = max(text_width(_stage_text(bar), 12, bold=True) for bar in bars) + 30
-    scale = (width - _STAGES_LEFT - texts_width) / max(bar.memory.total for bar in bars)
+    rows = [_stage(bar) for bar in bars]
+    texts_width = max(text_width(row.end, 12, bold=True) for row in rows) + 30
+    scale = (WIDTH - _LEFT - texts_width) / max(row.length for row in rows)
     first_y = top + bottom + 8
-    for number, bar in enumerate(bars):
-        items += _stage(bar, first_y + number * _STAGE_PITCH, scale)
-    return items, first_y + len(bars) * _STAGE_PITCH + 4
+    items += _STAGES.rows(rows, _LEFT, first_y, scale)
+    return items, first_y + len(bars) * _STAGES.pitch + 4
 
 
-def _stage_text(bar: StageBar) -> str:
-    return f"{format_bytes(bar.memory.total)}{bar.words}"
+def _stage(bar: StageBar) -> BarRow:
+    def tooltip(kind: str, num_bytes: float) -> str:
+        return words("real", name=bar.name, num_bytes=num_bytes, kind=kind_word(kind))
 
-
-def _stage(bar: StageBar, y: float, scale: float) -> Iterator[Rect | Label]:
-    yield Label(x=_STAGES_LEFT - 12, y=y + 10, text=bar.name, anchor="end", bold=bar.chosen)
-    x = _STAGES_LEFT
-    for kind in KINDS:
-        num_bytes = getattr(bar.memory, kind)
-        width = num_bytes * scale
-        tooltip = words("real", name=bar.name, num_bytes=num_bytes, kind=kind_word(kind))
-        style = {"fill": kind, "texture": PAINTS[kind].texture if width > 4 else "", "tooltip": tooltip}
-        yield Rect(x=x, y=y, width=max(0.5, width - 1), height=_STAGE_BAR, **style)
-        x += width
-    yield Label(x=x + 8, y=y + 10, text=_stage_text(bar), bold=bar.chosen)
+    end = f"{format_bytes(bar.memory.total)}{bar.words}"
+    return BarRow(name=bar.name, parts=memory_parts(bar.memory, KINDS, tooltip), end=end, is_chosen=bar.chosen)
 
 
 def _rank_text(step: ZeroStep, rank: int) -> str:

@@ -226,11 +226,9 @@ SCENES = {
     "a plan at its end": ScalingExplorer(gpus=16_384).scene,
     "no scaling": ScalingExplorer("gpt2", "V100", gpus=1, batch=1, tp=1, pp=1, zero=0).scene,
     "the sources' curve": speedup_scene(measured=[(1, 1.0), (4, 3.5), (16, 11.0)], serial=0.03, title="Measured"),
-    "two steps": step_scene(
+    "one step": step_scene(
         StepTime(bars=(Bar(name="bubble", seconds=1.0, binds="waiting"),), factor=1.2),
-        title="Two plans",
-        beside=StepTime(bars=(Bar(name="a new term", seconds=0.1, binds="host"),)),
-        names=("one", "the other"),
+        title="A plan",
     ),
     "long title": timeline_scene(ddp_step(), title="A long title that leaves no room for the legend beside it"),
     "two titles": timeline_scene(ddp_step(title="a" * 60), ddp_step("emulated", title="overlapped")),
@@ -243,10 +241,8 @@ SCENES = {
     "predicted bytes": bytes_scene({"sent bytes": 64_189_440}),
     "formats": number_formats_scene(),
     "two formats, marked": number_formats_scene(["fp16", "fp8 E4M3"], marks={"a gradient": 1e-6, "one close by": 2e-6}),
-    "formats, values and marks": number_formats_scene(
-        marks={"a gradient": 1e-9, "another": 1e-6, "a weight": 0.02, "a scaled loss": 131072.0},
-        histogram=[(edge, 0.05) for edge in range(-30, -10)],
-        histogram_name="gradients",
+    "formats, marked": number_formats_scene(
+        marks={"a gradient": 1e-9, "another": 1e-6, "a weight": 0.02, "a scaled loss": 131072.0}
     ),
     "magnitudes in fp16": magnitudes_scene(MAGNITUDES, "fp16", 2.0**10),
     "magnitudes in fp8, far up": magnitudes_scene(MAGNITUDES, "fp8 E4M3", 2.0**24, window=(-64, 26)),

@@ -10,7 +10,7 @@ from helpers.predict.time.convolutions import RESNET_152, resnet_step
 from helpers.predict.time.stacks import FSDP
 from helpers.predict.time.step import Bar, StepTime, step_time
 from helpers.specs import CLUSTERS, PRESETS, Plan
-from tests.draw.scenes import rects_with_tooltip, texts
+from tests.draw.scenes import rects_with_tooltip
 
 
 def test_each_bar_begins_where_the_one_above_ends():
@@ -48,14 +48,6 @@ def test_the_terms_of_a_predicted_step_add_up_to_it_and_its_interval_is_a_whiske
     whisker, *_ = (item for item in scene.items if isinstance(item, Line))
     assert [(x - whole.x) / whole.width for x in (whisker.x1, whisker.x2)] == pytest.approx([0.8, 1.25])
     assert "the step: 1.00 s, 80 %: 800 ms to 1.25 s." in scene.summary
-
-
-def test_two_steps_share_a_scale_and_what_one_of_them_lacks_is_a_dash():
-    scene = step_scene(step(products=1.0), title="", beside=step(products=1.0, recomputation=0.5), names=("a", "b"))
-    upper, lower = (item for item in scene.items if isinstance(item, Rect) and "products" in item.tooltip)
-    assert upper.width == lower.width and upper.y < lower.y
-    words = texts(scene)
-    assert words.count("–") == 1 and "upper bars: a; lower bars: b" in words
 
 
 def test_every_term_and_what_binds_it_has_its_words_and_its_paint():

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
-from helpers.draw.palette import kind_style, rank_paint
+from helpers.draw.bars import BarRow, BarStyle, Part, rows_scene
+from helpers.draw.palette import rank_paint
 from helpers.draw.scene import (
     MARGIN,
     WIDTH,
@@ -29,18 +30,13 @@ _BUCKETS_LEGEND = [
     ("gradient, as wide as its bytes", {"fill": "gradients"}),
     ("bucket: one message", {"fill": "panel", "stroke": "communication", "stroke_width": 2}),
 ]
-_BAR, _PITCH, _RIGHT = 28.0, 38.0, 84.0  # pixels of messages: height, from row to row, right of the longest
+_MESSAGES = BarStyle(height=28, pitch=38, font=13, part_font=12, gap=3, thinnest=1, hidden_below=0, radius=3)
 _TALLEST, _RANKS_GAP = 96.0, 22.0  # pixels of token weights: the heaviest token, and between two ranks
 
 
 # -- buckets ---------------------------------------------------------------------------------------------------------
 def buckets_scene(
-    buckets: Sequence[Sequence[tuple[str, int]]],
-    *,
-    cap: int,
-    first_cap: int = 0,
-    title: str = "",
-    width: float = WIDTH,
+    buckets: Sequence[Sequence[tuple[str, int]]], *, cap: int, first_cap: int = 0, title: str = ""
 ) -> Scene:
     """A Scene of `buckets`, each a list of (name, bytes) of its gradients in the order of backward.
 
@@ -52,11 +48,10 @@ def buckets_scene(
         raise ValueError("buckets_scene got an empty bucket or gradient; give (name, bytes) pairs, bytes above 0")
     totals = [sum(size for _, size in bucket) for bucket in buckets]
     title = title or f"Gradients in the order of backward, in buckets of {format_bytes(cap)}"
-    head, top = heading(title, _BUCKETS_LEGEND, width)
+    items, top = heading(title, _BUCKETS_LEGEND)
     top += 10 + (_LINE if first_cap else 0)
     spaces = 2 * _BUCKETS_SIDE + _BUCKETS_GAP * (len(buckets) - 1) + 2 * _PAD * len(buckets)
-    scale, x = (width - spaces) / sum(totals), _BUCKETS_SIDE  # scale: pixels per byte
-    items: list[Rect | Label | Line] = [*head]
+    scale, x = (WIDTH - spaces) / sum(totals), _BUCKETS_SIDE  # scale: pixels per byte
     for number, bucket in enumerate(buckets):
         is_full = totals[number] >= cap or number < len(buckets) - 1
         items += _bucket(bucket, number, x, top, scale, is_full)
@@ -66,7 +61,7 @@ def buckets_scene(
         x += totals[number] * scale + 2 * _PAD + _BUCKETS_GAP
     summary = " ".join(f"Bucket {number}: {_bucket_text(bucket)}." for number, bucket in enumerate(buckets))
     height = top + _GRADIENT + 2 * _PAD + 2 * _LINE + 12
-    return Scene(width=width, height=height, title=title, summary=summary, items=tuple(items))
+    return Scene(height=height, title=title, summary=summary, items=items)
 
 
 def _bucket(
@@ -110,7 +105,7 @@ def _bucket_text(bucket: Sequence[tuple[str, int]]) -> str:
 
 
 # -- messages --------------------------------------------------------------------------------------------------------
-def payloads_scene(rows: Mapping[str, Sequence[int]], *, title: str, width: float = WIDTH) -> Scene:
+def payloads_scene(rows: Mapping[str, Sequence[int]], *, title: str) -> Scene:
     """A row of messages for each name, as long as their bytes; `rows` maps names to the bytes of messages, in order.
 
     A row without messages ends in "0 B". Raises ValueError if no row has a message.
@@ -118,33 +113,23 @@ def payloads_scene(rows: Mapping[str, Sequence[int]], *, title: str, width: floa
     totals = {name: sum(sizes) for name, sizes in rows.items()}
     if not any(totals.values()):
         raise ValueError("payloads_scene found no message; give a name to the bytes of its messages, above 0")
-    head, top = heading(title, kinds_legend(["communication"]), width)
-    left = 28 + max(text_width(name, 13) for name in rows)
-    scale = (width - left - _RIGHT) / max(totals.values())
-    items: list[Rect | Label] = [*head]
-    for number, (name, sizes) in enumerate(rows.items()):
-        y = top + 8 + number * _PITCH
-        items.append(Label(x=left - 12, y=y + _BAR / 2, text=name, size=13, anchor="end"))
-        items += _messages(sizes, left, y, scale)
-        end = left + totals[name] * scale
-        items.append(Label(x=end + 8, y=y + _BAR / 2, text=format_bytes(totals[name]), size=13, bold=True))
+    bars = [BarRow(name=name, parts=_messages(rows[name]), end=format_bytes(total)) for name, total in totals.items()]
     sentences = [words("payloads.row", name=name, sizes=[*map(format_bytes, rows[name])] or ["0 B"]) for name in rows]
-    height = top + 8 + len(rows) * _PITCH
-    return Scene(width=width, height=height, title=title, summary=" ".join(sentences), items=tuple(items))
+    legend, summary = kinds_legend(["communication"]), " ".join(sentences)
+    return rows_scene(bars, _MESSAGES, title=title, legend=legend, summary=summary, right=84)
 
 
-def _messages(sizes: Sequence[int], x: float, y: float, scale: float) -> Iterator[Rect | Label]:
-    for size in sizes:
-        text, width = format_bytes(size), size * scale
-        style = {"radius": 3, "tooltip": text, **kind_style("communication")}
-        yield Rect(x=x, y=y, width=max(1.0, width - 3), height=_BAR, **style)
-        if len(sizes) > 1 and text_width(text, 12) < width - 8:
-            yield centred_label(x + width / 2, y + _BAR / 2, text, 12, on="communication")
-        x += width
+def _messages(sizes: Sequence[int]) -> list[Part]:
+    """The parts of a row; a message that is alone in its row has no text, since its bytes stand at the end."""
+    texts = [format_bytes(size) for size in sizes]
+    return [
+        Part(text=text if len(sizes) > 1 else "", kind="communication", size=size, tooltip=text)
+        for text, size in zip(texts, sizes, strict=True)
+    ]
 
 
 # -- token weights ---------------------------------------------------------------------------------------------------
-def token_weights_scene(lengths: Sequence[int], *, title: str, width: float = WIDTH) -> Scene:
+def token_weights_scene(lengths: Sequence[int], *, title: str) -> Scene:
     """What each token weighs in the mean of the ranks' means, and below that in the mean of all tokens.
 
     Each token is as tall as its weight. `lengths` are the tokens of each rank. Raises ValueError where a rank has none,
@@ -154,18 +139,18 @@ def token_weights_scene(lengths: Sequence[int], *, title: str, width: float = WI
         raise ValueError(f"the ranks have {list(lengths)} tokens; give each of them one or more")
     mean_of_means = [Fraction(1, len(lengths) * length) for length in lengths]
     mean_of_all = [Fraction(1, sum(lengths))] * len(lengths)
-    token_width = (width - 2 * MARGIN - _RANKS_GAP * (len(lengths) - 1)) / sum(lengths)
+    token_width = (WIDTH - 2 * MARGIN - _RANKS_GAP * (len(lengths) - 1)) / sum(lengths)
     items: list[Rect | Label] = [title_label(title)]
     bottom, sentences = 30.0, []
     for name, weights, space in (("own", mean_of_means, 14), ("all", mean_of_all, 40)):
         heights = [float(weight / max(mean_of_means)) * _TALLEST for weight in weights]
         text = words(f"tokens.{name}")
-        items.append(Label(x=width - MARGIN, y=bottom + 20, text=text, size=13, anchor="end", bold=True))
+        items.append(Label(x=WIDTH - MARGIN, y=bottom + 20, text=text, size=13, anchor="end", bold=True))
         bottom += max(heights) + space
         items += _tokens(lengths, weights, heights, token_width, bottom)
         sentences.append(words("tokens.row", way=text, weights=[*map(str, weights)]))
         bottom += 38
-    return Scene(width=width, height=bottom + 4, title=title, summary=" ".join(sentences), items=tuple(items))
+    return Scene(height=bottom + 4, title=title, summary=" ".join(sentences), items=items)
 
 
 def _tokens(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from helpers.draw.palette import rank_paint
-from helpers.draw.scene import MARGIN, Label, Line, Rect, Scene, SceneItem, title_label
+from helpers.draw.scene import MARGIN, Label, Line, Rect, Scene, SceneItem, labelled_box, title_label
 from helpers.learner.words import book
 from helpers.predict.traffic.algorithms import CollectiveSchedule
 
@@ -33,9 +33,8 @@ def _box(
     x: float, y: float, width: float, text: str, *, fill: str = "panel", height: float = 28
 ) -> Iterator[SceneItem]:
     """A box with a text in its middle; y is the middle of the box."""
-    on = "" if fill == "panel" else fill
-    yield Rect(x=x, y=y - height / 2, width=width, height=height, radius=5, fill=fill, stroke="" if on else "rule")
-    yield Label(x=x + width / 2, y=y, text=text, size=13, anchor="middle", on=on)
+    style = {"radius": 5, "fill": fill, "stroke": "rule" if fill == "panel" else ""}
+    return labelled_box(x, y - height / 2, width, height, text, size=13, **style)
 
 
 # -- the question ----------------------------------------------------------------------------------------------------

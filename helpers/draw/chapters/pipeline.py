@@ -19,6 +19,7 @@ from helpers.draw.scene import (
     Scene,
     centred_label,
     heading,
+    labelled_box,
     stacked_scene,
     title_label,
 )
@@ -42,7 +43,6 @@ def calls_scene(
     *,
     awaited: Sequence[tuple[int, int]] = (),
     title: str,
-    width: float = WIDTH,
 ) -> Scene:
     """A Scene of the calls of two ranks, one column per rank in the order of its calls.
 
@@ -53,7 +53,7 @@ def calls_scene(
     """
     if len(calls) != 2:
         raise ValueError(f"calls_scene draws two ranks beside each other, not {len(calls)}")
-    columns, items = (width * 0.1, width * 0.9 - _CALL_WIDTH), [title_label(title)]
+    columns, items = (WIDTH * 0.1, WIDTH * 0.9 - _CALL_WIDTH), [title_label(title)]
     for rank, (texts, x) in enumerate(zip(calls, columns, strict=True)):
         done = {pair[rank] for pair in matched}
         waits_at = next((index for index in range(len(texts)) if index not in done), len(texts))
@@ -66,7 +66,7 @@ def calls_scene(
         is_dashed = (left, right) in awaited
         items.append(_call_arrow(left, right, columns, is_from_left=is_from_left, is_dashed=is_dashed))
     height = _CALLS_TOP + max(map(len, calls)) * _CALL_PITCH + 4
-    return Scene(width=width, height=height, title=title, summary=_calls_summary(calls, matched), items=items)
+    return Scene(height=height, title=title, summary=_calls_summary(calls, matched), items=items)
 
 
 def blocking_sends_scene() -> Scene:
@@ -81,11 +81,10 @@ def blocking_sends_scene() -> Scene:
 
 def _call(text: str, x: float, index: int, state: str) -> Iterator[Rect | Label]:
     y = _CALLS_TOP + index * _CALL_PITCH
-    yield Rect(x=x, y=y, width=_CALL_WIDTH, height=_CALL_HEIGHT, radius=5, **_CALL_STYLES[state])
     waits = state == "waits"
-    shown, on = (f"{text} · waits", "communication") if waits else (text, "")
-    colour = "muted" if state == "never" else "ink"
-    yield centred_label(x + _CALL_WIDTH / 2, y + _CALL_HEIGHT / 2, shown, on=on, colour=colour, bold=waits)
+    yield Rect(x=x, y=y, width=_CALL_WIDTH, height=_CALL_HEIGHT, radius=5, **_CALL_STYLES[state])
+    style = {"on": "communication" if waits else "", "colour": "muted" if state == "never" else "ink", "bold": waits}
+    yield centred_label(x + _CALL_WIDTH / 2, y + _CALL_HEIGHT / 2, f"{text} · waits" if waits else text, **style)
 
 
 def _call_arrow(left: int, right: int, columns: tuple[float, float], *, is_from_left: bool, is_dashed: bool) -> Line:
@@ -101,9 +100,7 @@ def _calls_summary(calls: Sequence[Sequence[str]], matched: Sequence[tuple[int, 
 
 
 # -- layers split into stages ----------------------------------------------------------------------------------------
-def stage_splits_scene(
-    costs: Sequence[float], splits: Mapping[str, Sequence[int]], *, title: str, width: float = WIDTH
-) -> Scene:
+def stage_splits_scene(costs: Sequence[float], splits: Mapping[str, Sequence[int]], *, title: str) -> Scene:
     """Several ways to split a chain of layers into stages, side by side: a row per rank, a layer as wide as its cost.
 
     `splits` maps a name to the number of layers of each stage. The slowest stage of each split has an outline and a
@@ -113,10 +110,10 @@ def stage_splits_scene(
         if sum(sizes) != len(costs):
             raise ValueError(f"the cut {name!r} shares out {sum(sizes)} layers of {len(costs)}: give a size a stage")
     stages_by_split = {name: _stages(costs, sizes) for name, sizes in splits.items()}
-    panel_width = (width - MARGIN) / len(splits)
+    panel_width = (WIDTH - MARGIN) / len(splits)
     highest_cost = max(sum(stage) for stages in stages_by_split.values() for stage in stages)
     scale = (panel_width - _BRICKS_LEFT - 84) / highest_cost
-    items, top = heading(title, [], width)
+    items, top = heading(title, [])
     for number, (name, stages) in enumerate(stages_by_split.items()):
         x = MARGIN + number * panel_width
         items.append(Label(x=x, y=top + 8, text=name, bold=True, colour="muted"))
@@ -126,7 +123,7 @@ def stage_splits_scene(
     summary = " ".join(
         f"{name}: {', '.join(f'{sum(stage):g}' for stage in stages)}." for name, stages in stages_by_split.items()
     )
-    return Scene(width=width, height=height, title=title, summary=summary, items=items)
+    return Scene(height=height, title=title, summary=summary, items=items)
 
 
 def stage_split_timelines(
@@ -157,8 +154,7 @@ def _stage_row(
     total, x = sum(stage), left + _BRICKS_LEFT
     yield Label(x=left, y=y + _BAR / 2, text=f"rank {rank}")
     for cost in stage:
-        yield Rect(x=x, y=y, width=cost * scale - 2, height=_BAR, fill="forward", radius=3)
-        yield Label(x=x + cost * scale / 2 - 1, y=y + _BAR / 2, text=f"{cost:g}", anchor="middle", on="forward")
+        yield from labelled_box(x, y, cost * scale - 2, _BAR, f"{cost:g}", fill="forward", radius=3)
         x += cost * scale
     if total == slowest:
         width = total * scale

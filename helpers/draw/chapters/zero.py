@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from helpers.draw.bars import BarRow, BarStyle, Part, rows_scene
 from helpers.draw.palette import kind_style
 from helpers.draw.scene import (
     MARGIN,
@@ -17,8 +18,8 @@ from helpers.draw.scene import (
     Line,
     Rect,
     Scene,
+    SceneItem,
     centred_label,
-    dot,
     heading,
     kinds_legend,
     text_width,
@@ -28,7 +29,7 @@ from helpers.learner.words import book
 from helpers.quantities.units import format_bytes
 
 words = book("pictures")
-_BAR, _PITCH, _SHARES_RIGHT, _DOT = 30.0, 42.0, 96.0, 12.0  # pixels: height, row to row, right margin, counted dot
+_SHARES = BarStyle(height=30, pitch=42, font=13, part_font=12, end_gap=14, gap=2, thinnest=1, hidden_below=0, radius=2)
 _LINE, _ROW_GAP, _MESSAGES_RIGHT = 17.0, 12.0, 14.0  # pixels: a line of text, between rows, the right margin
 # Pixels of resharding: left and right margin, the top edge, a shard's height, the gap above and below the tensors, and
 # the tensors' height.
@@ -62,13 +63,7 @@ def zero_shares(num_ranks: int) -> dict[str, list[Share]]:
     }
 
 
-def shares_scene(
-    rows: Mapping[str, Sequence[Share]],
-    *,
-    counted: Mapping[str, float],
-    title: str,
-    width: float = WIDTH,
-) -> Scene:
+def shares_scene(rows: Mapping[str, Sequence[Share]], *, counted: Mapping[str, float], title: str) -> Scene:
     """A bar of messages for each way to train; the bar is predicted, and a dot at its end shows what was counted.
 
     `rows` maps a name ("stage 1") to its messages, and `counted` maps it to the bytes that were recorded, in parts of
@@ -78,31 +73,17 @@ def shares_scene(
         raise ValueError("shares_scene found a row without messages; give each name at least one Share")
     totals = {name: sum(share.share for share in shares) for name, shares in rows.items()}
     kinds = list(dict.fromkeys(share.kind for shares in rows.values() for share in shares))
-    head, top = heading(title, [*kinds_legend(kinds), (words("shares.counted"), {"fill": "ink"})], width)
-    left = 28 + max(text_width(name, 13) for name in rows)
-    scale = (width - left - _SHARES_RIGHT) / max(totals.values())
-    items: list[Rect | Label | Line] = [*head]
-    for number, (name, shares) in enumerate(rows.items()):
-        y = top + 10 + number * _PITCH
-        items.append(Label(x=left - 12, y=y + _BAR / 2, text=name, size=13, anchor="end"))
-        items += _shares(shares, left, y, scale)
-        counted_x, end = left + counted[name] * scale, left + totals[name] * scale
-        items.append(dot(counted_x, y + _BAR / 2, _DOT, fill="ink"))
-        total_x = max(counted_x, end) + 14
-        items.append(Label(x=total_x, y=y + _BAR / 2, text=f"{totals[name]:.2f} P", size=13, bold=True))
-    height = top + 10 + len(rows) * _PITCH
+    bars = [
+        BarRow(name=name, parts=_parts(shares), end=f"{totals[name]:.2f} P", counted=counted[name])
+        for name, shares in rows.items()
+    ]
+    legend = [*kinds_legend(kinds), (words("shares.counted"), {"fill": "ink"})]
     summary = " ".join(_shares_sentence(name, shares, totals[name]) for name, shares in rows.items())
-    return Scene(width=width, height=height, title=title, summary=summary, items=tuple(items))
+    return rows_scene(bars, _SHARES, title=title, legend=legend, summary=summary, right=96, above=10)
 
 
-def _shares(shares: Sequence[Share], x: float, y: float, scale: float) -> Iterator[Rect | Label]:
-    for share in shares:
-        width = share.share * scale
-        style = {**kind_style(share.kind), "tooltip": _share_text(share), "radius": 2}
-        yield Rect(x=x, y=y, width=max(1.0, width - 2), height=_BAR, **style)
-        if text_width(share.text, 12) < width - 8:
-            yield centred_label(x + width / 2, y + _BAR / 2, share.text, 12, on=share.kind)
-        x += width
+def _parts(shares: Sequence[Share]) -> list[Part]:
+    return [Part(text=share.text, kind=share.kind, size=share.share, tooltip=_share_text(share)) for share in shares]
 
 
 def _share_text(share: Share) -> str:
@@ -138,9 +119,7 @@ def zero_messages(log: Sequence[tuple[str, int, int]]) -> list[SentMessage]:
     ]
 
 
-def messages_scene(
-    rows: Mapping[str, Sequence[SentMessage]], *, parts: Mapping[str, int], title: str, width: float = WIDTH
-) -> Scene:
+def messages_scene(rows: Mapping[str, Sequence[SentMessage]], *, parts: Mapping[str, int], title: str) -> Scene:
     """A row of boxes for each name, one box per message in the order of sending.
 
     `parts` names stretches of messages, such as {"forward": 3}, which stand above the boxes. Raises ValueError where
@@ -150,11 +129,11 @@ def messages_scene(
     if not longest or sum(parts.values()) != longest:
         raise ValueError(f"messages_scene: parts of {dict(parts)} messages, but the longest row has {longest}")
     kinds = list(dict.fromkeys(message.kind for messages in rows.values() for message in messages))
-    head, top = heading(title, kinds_legend(kinds), width)
+    items, top = heading(title, kinds_legend(kinds))
     left = 26 + max(text_width(name, 13) for name in rows)
-    step = (width - left - _MESSAGES_RIGHT) / longest
+    step = (WIDTH - left - _MESSAGES_RIGHT) / longest
     box_height = 12 + _LINE * max(len(message.lines) for messages in rows.values() for message in messages)
-    items: list[Rect | Label | Line] = [*head, *_stretches(parts, left, step, top + 12)]
+    items += _stretches(parts, left, step, top + 12)
     for number, (name, messages) in enumerate(rows.items()):
         y = top + 30 + number * (box_height + _ROW_GAP)
         items.append(Label(x=left - 12, y=y + box_height / 2, text=name, size=13, anchor="end"))
@@ -165,7 +144,7 @@ def messages_scene(
         for name, messages in rows.items()
     )
     height = top + 30 + len(rows) * (box_height + _ROW_GAP)
-    return Scene(width=width, height=height, title=title, summary=summary, items=tuple(items))
+    return Scene(height=height, title=title, summary=summary, items=items)
 
 
 def _stretches(parts: Mapping[str, int], left: float, step: float, y: float) -> Iterator[Label | Line]:
@@ -185,7 +164,7 @@ def _message_box(message: SentMessage, x: float, y: float, width: float, height:
 
 
 # -- resharding ------------------------------------------------------------------------------------------------------
-def reshard_scene(tensors: Mapping[str, int], before: int, after: int, *, title: str, width: float = WIDTH) -> Scene:
+def reshard_scene(tensors: Mapping[str, int], before: int, after: int, *, title: str) -> Scene:
     """A flat buffer of `tensors`, sharded over `before` ranks above it and over `after` ranks below it.
 
     `tensors` maps names to numbers of elements. Zeros that fill up the last shard are hatched. Raises ValueError for a
@@ -198,15 +177,15 @@ def reshard_scene(tensors: Mapping[str, int], before: int, after: int, *, title:
         )
     total = sum(tensors.values())
     shard_sizes = [-(-total // num_ranks) for num_ranks in (before, after)]  # rounded up
-    element_width = (width - _LEFT - _RIGHT) / max(before * shard_sizes[0], after * shard_sizes[1])
+    element_width = (WIDTH - _LEFT - _RIGHT) / max(before * shard_sizes[0], after * shard_sizes[1])
     middle = _TOP + _SHARD + _GAP
-    items: list[Rect | Label | Line] = [title_label(title)]
+    items: list[SceneItem] = [title_label(title)]
     items += _shards(before, shard_sizes[0], total, element_width, _TOP)
     items += _tensors(tensors, element_width, middle)
     items += _shards(after, shard_sizes[1], total, element_width, middle + _TENSOR + _GAP)
     sizes = {"before": before, "after": after, "share": shard_sizes[0], "other": shard_sizes[1]}
     height, summary = middle + _TENSOR + 2 * _GAP + _SHARD, words("recut", tensors=list(tensors), **sizes)
-    return Scene(width=width, height=height, title=title, summary=summary, items=items)
+    return Scene(height=height, title=title, summary=summary, items=items)
 
 
 def _shards(num_ranks: int, shard_size: int, total: int, element_width: float, y: float) -> Iterator[Rect | Label]:
