@@ -132,9 +132,8 @@ class Replica:
         self.store.set(f"{self.process_name}/request", json.dumps(request))
         answer = json.loads(self.store.get(f"{self.process_name}/round"))
         self.store.delete_key(f"{self.process_name}/round")
-        return QuorumRound(
-            **{name: tuple(value) if isinstance(value, list) else value for name, value in answer.items()}
-        )
+        fields = {name: tuple(value) if isinstance(value, list) else value for name, value in answer.items()}
+        return QuorumRound(**fields)
 
     def connect(self, quorum: QuorumRound) -> None:
         """Connects to the members of the quorum, unless the connections are there. Each group has keys of its own."""

@@ -1,4 +1,4 @@
-"""The verdict is a function: each case is a line of signs, and no rank has to die for it."""
+"""The verdict on a rank follows from what is known of all ranks, so each case is one line and no rank has to die."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WAITS = RankStatus(stalled=5.0, idle=5.0, is_waiting=True)
         (WAITS, WELL, "alive"),
     ],
 )
-def test_a_rank_is_judged_by_its_signs_and_by_those_of_the_others(suspect, others, found):
+def test_a_rank_is_judged_by_its_status_and_by_those_of_the_others(suspect, others, found):
     assert verdict({0: others, 1: suspect, 2: others})[1] == found
 
 
@@ -53,7 +53,7 @@ def test_a_beat_that_comes_no_more_is_silence():
     assert status_after((0.0, BEAT), (0.4, BEAT), (0.8, BEAT), is_working=True).silent == 0.0
 
 
-def test_beats_without_progress_are_stillness():
+def test_a_rank_that_beats_without_progress_is_stalled():
     status = status_after((0.0, BEAT), (0.4, LATER))
     assert (status.silent, status.stalled, status.idle) == (0.0, 0.4, 0.4)
     busy = Beat(number=2, step=1, calls=10, is_busy=True)

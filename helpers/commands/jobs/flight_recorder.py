@@ -100,14 +100,10 @@ def _call(entry: Mapping[str, Any]) -> Call:
     op = entry["profiling_name"].rpartition(":")[2]
     compared = [side for side in SIDES if side not in _FREE_SIDES.get(op, ())]
     return Call(
-        group=entry["process_group"][0],
-        number=entry["collective_seq_id"],
-        op=op,
-        sizes=tuple(map(tuple, entry["input_sizes"] or entry["output_sizes"])),
+        group=entry["process_group"][0], number=entry["collective_seq_id"], op=op, is_done=bool(entry["retired"]),
+        sizes=tuple(map(tuple, entry["input_sizes"] or entry["output_sizes"])), line=learner_frame(frames),
         signature=str([(entry[f"{side}_sizes"], entry[f"{side}_dtypes"]) for side in compared]),
-        is_done=bool(entry["retired"]),
-        line=learner_frame(frames),
-    )
+    )  # fmt: skip
 
 
 def divergences(calls: Mapping[int, Sequence[Call]], groups: Mapping[str, Sequence[int]]) -> list[Divergence]:
@@ -120,9 +116,7 @@ def divergences(calls: Mapping[int, Sequence[Call]], groups: Mapping[str, Sequen
 
 
 def _first_divergence(group: str, calls: Mapping[int, Sequence[Call]], ranks: Sequence[int]) -> Divergence | None:
-    by_rank = {
-        rank: {call.number: call for call in calls[rank] if call.group == group} for rank in ranks if rank in calls
-    }
+    by_rank = {r: {call.number: call for call in calls[r] if call.group == group} for r in ranks if r in calls}
     # A recorder is a ring buffer, so the oldest calls of a rank may be gone: begin where all ranks have records.
     first = max((min(numbers) for numbers in by_rank.values() if numbers), default=1)
     last = max((max(numbers, default=0) for numbers in by_rank.values()), default=0)

@@ -227,14 +227,12 @@ def _line(frame: Frame | None) -> Words:
 
 def position_sentences(state: JobState) -> list[Words]:
     """Where every rank is. Ranks at the same line share a sentence."""
-    ranks_at: dict[tuple[Words, str, Words], list[int]] = {}
+    where: dict[tuple[Words, str, Words], list[int]] = {}
     for rank, process in sorted(state.unfinished.items()):
         op = state.waits_in(rank)
         text = rank_words["wait"] if op else rank_words["stand"] if process.is_asleep() else words["computes"]
-        ranks_at.setdefault((text, op or "", _line(process.line)), []).append(rank)
-    lines = [
-        text.format(ranks=rank_names(r), count=len(r), ops=[op], place=at) for (text, op, at), r in ranks_at.items()
-    ]
+        where.setdefault((text, op or "", _line(process.line)), []).append(rank)
+    lines = [text.format(ranks=rank_names(r), count=len(r), ops=[op], place=at) for (text, op, at), r in where.items()]
     finished = [rank for rank, process in state.ranks.items() if process.has_finished]
     if finished and state.unfinished:
         lines.append(rank_words["had_finished"].format(ranks=rank_names(finished)))

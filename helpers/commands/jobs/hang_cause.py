@@ -74,8 +74,7 @@ def find_cause(state: JobState) -> HangCause:
     divergence = found[0] if found else None
     cause = _ended(state, divergence)
     if cause is None and divergence is not None and divergence.has_mismatch:
-        calls = divergence.first_calls
-        line = next((calls[rank].line for rank in divergence.suspects if rank in calls), None)
+        line = next((divergence.first_calls[r].line for r in divergence.suspects if r in divergence.first_calls), None)
         return _cause(divergence, kind="differs", ranks=divergence.suspects, line=line)
     cause = cause or _waits_for_nobody(state, divergence) or _unanswered(state)
     if cause is None and divergence is not None:
@@ -100,8 +99,7 @@ def _ended(state: JobState, divergence: Divergence | None) -> HangCause | None:
     if not state.unfinished and len(finished) == len(ended):
         failed = [process for process in ended if process.exit_code]
         return _at_fault("exited", failed, None) if failed else HangCause(kind="ended")
-    has_mismatch = divergence is not None and divergence.has_mismatch
-    if has_mismatch and all(process.failure.type_name == "RuntimeError" for process in raised_first):
+    if divergence and divergence.has_mismatch and all(p.failure.type_name == "RuntimeError" for p in raised_first):
         return None
     if raised_first or died:
         return _at_fault("raised" if raised_first else "died", (raised_first or died)[:1], divergence)

@@ -67,9 +67,8 @@ def profile_job(
 
 def main(arguments: Sequence[str]) -> int:
     """Returns the job's exit code if it failed, 1 without a trace, 2 where nothing was started, else 0."""
-    options = parser(
-        "profile", "Run a training job, record a window of its steps: a trace per rank, and what they say."
-    )
+    description = "Run a training job, record a window of its steps: a trace per rank, and what they say."
+    options = parser("profile", description)
     for name, default in (("wait", 1), ("warmup", 1), ("active", 3)):
         options.add_argument(f"--{name}", type=int, default=default, help=f"steps (default: {default})")
     options.add_argument("--out", type=Path, help="folder for the traces (default: a new one in runs/)")

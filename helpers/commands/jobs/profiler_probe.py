@@ -66,12 +66,10 @@ class WindowProfiler:
         """Starts torch.profiler with the schedule of the window."""
         import torch.profiler as profiler
 
-        self.profile = profiler.profile(
-            schedule=profiler.schedule(wait=self.wait, warmup=self.warmup, active=self.active, repeat=1),
-            on_trace_ready=profiler.tensorboard_trace_handler(self.folder, worker_name=f"rank{self.rank}"),
-            record_shapes=True,
-            profile_memory=True,
-        )
+        schedule = profiler.schedule(wait=self.wait, warmup=self.warmup, active=self.active, repeat=1)
+        handler = profiler.tensorboard_trace_handler(self.folder, worker_name=f"rank{self.rank}")
+        options = {"schedule": schedule, "record_shapes": True, "profile_memory": True}
+        self.profile = profiler.profile(on_trace_ready=handler, **options)
         self.profile.start()
 
     def end(self):

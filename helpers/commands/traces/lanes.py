@@ -147,9 +147,8 @@ def _opened(name: str, category: str, outer: _Context) -> _Context:
             kind = kind if kind == "optimizer" else "backward" if is_backward else "forward"
         if lane != "data":
             lane = "host" if outer.on_gpu or _is_bookkeeping(name) else "compute"
-    return outer.inner.setdefault(
-        (name, category), _Context(lane, name, kind, root, outer.on_gpu, category == "cpu_op")
-    )
+    context = _Context(lane, name, kind, root, outer.on_gpu, category == "cpu_op")
+    return outer.inner.setdefault((name, category), context)
 
 
 @functools.cache

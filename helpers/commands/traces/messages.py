@@ -96,9 +96,7 @@ def message_of(event: Event, rank: int, origin: float) -> TracedMessage | None:
     )  # fmt: skip
 
 
-def add_gloo_calls(
-    messages: Iterable[TracedMessage], calls: Iterable[Event], groups: set[tuple[int, ...]], origin: float
-) -> None:
+def add_gloo_calls(messages: list[TracedMessage], calls: list[Event], groups: set[tuple], origin: float) -> None:
     """Adds to gloo's messages what only the operators that issued them tell.
 
     That is the moment at which the rank was ready (the call; a thread of gloo takes the message up later), and the peer
