@@ -65,4 +65,5 @@ def test_each_folder_of_data_is_packaged():
 
 def test_kinds_of_guesses_are_packages_of_calculators():
     """The deck finds cards for a kind of guess by its calculators, `helpers.predict.KIND.`."""
-    assert {"memory", "traffic", "time"} <= {kind for kind in KINDS if (PACKAGE / "predict" / kind / "__init__.py").is_file()}
+    packages = {kind for kind in KINDS if (PACKAGE / "predict" / kind / "__init__.py").is_file()}
+    assert {"memory", "traffic", "time"} <= packages

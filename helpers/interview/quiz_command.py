@@ -14,7 +14,7 @@ from helpers.interview.bank_file import load_all
 from helpers.interview.cards import LEVELS, topic_name, words
 from helpers.interview.quiz import FORMS, Quiz, list_topics
 from helpers.interview.reviews import ReviewLog
-from helpers.interview.terminal import Quit, Screen, play_quiz
+from helpers.interview.terminal import Quit, TerminalScreen, play_quiz
 from helpers.learner.words import LANGUAGES, is_language_chosen
 from helpers.learner.words import language as chosen_language
 from helpers.learner.words.wrapping import aligned
@@ -41,7 +41,7 @@ def _run(arguments: list[str], check: Callable[[str, Any], Any] | None) -> int:
     try:
         language = _language(arguments)
         options = _parser(language, arguments).parse_args(arguments)
-        screen = Screen(language)
+        screen = TerminalScreen(language)
         _mention_chinese(screen, options.lang)
         _start(options, screen, check)
     except Quit:
@@ -57,7 +57,7 @@ def _run(arguments: list[str], check: Callable[[str, Any], Any] | None) -> int:
     return 0
 
 
-def _start(options: argparse.Namespace, screen: Screen, check: Callable[[str, Any], Any] | None) -> None:
+def _start(options: argparse.Namespace, screen: TerminalScreen, check: Callable[[str, Any], Any] | None) -> None:
     given = [f"--{name}" for name in INSTEAD_OF_QUIZ if getattr(options, name) not in (None, False)]
     if len(given) > 1:
         raise ValueError(words("one_of", screen.language, given=given))
@@ -87,7 +87,7 @@ def _quiz(options: argparse.Namespace, language: str) -> Quiz:
     return Quiz(topics=topics, levels=levels, language=language, form=options.form, count=count, ahead=options.ahead)
 
 
-def show_topics(screen: Screen) -> None:
+def show_topics(screen: TerminalScreen) -> None:
     """Print a table of the topics with how many cards each has, how many are new and how many are due."""
     cards = load_all()
     now = datetime.now(UTC)
@@ -105,7 +105,7 @@ def show_topics(screen: Screen) -> None:
         screen.text(log.note, style="wrong")
 
 
-def _export(options: argparse.Namespace, screen: Screen) -> None:
+def _export(options: argparse.Namespace, screen: TerminalScreen) -> None:
     from helpers.interview.anki import export
     from helpers.interview.quiz import select_cards
 
@@ -144,7 +144,7 @@ def _language(arguments: list[str]) -> str:
     return chosen_language(given[-1] if given and given[-1] in LANGUAGES else None)
 
 
-def _mention_chinese(screen: Screen, given: str | None) -> None:
+def _mention_chinese(screen: TerminalScreen, given: str | None) -> None:
     """Tells a learner in China that there is Chinese, or why it would show as question marks."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     can_show = _can_show("中", encoding)

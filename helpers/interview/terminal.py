@@ -32,7 +32,7 @@ class Skipped(Exception):
 
 
 # -- lines -----------------------------------------------------------------------------------------------------------
-class Screen:
+class TerminalScreen:
     """Standard input and output in one language. colour: None asks the terminal and the variable NO_COLOR."""
 
     def __init__(self, language: str, colour: bool | None = None):
@@ -120,7 +120,7 @@ def _wants_colour() -> bool:
 
 
 # -- the quiz --------------------------------------------------------------------------------------------------------
-def play_quiz(quiz: Quiz, screen: Screen) -> None:
+def play_quiz(quiz: Quiz, screen: TerminalScreen) -> None:
     """Ask until the learner stops or no card is left, then show the summary."""
     QuizPlayer(quiz, screen).run()
 
@@ -128,7 +128,7 @@ def play_quiz(quiz: Quiz, screen: Screen) -> None:
 class QuizPlayer:
     """Plays a quiz on a screen."""
 
-    def __init__(self, quiz: Quiz, screen: Screen):
+    def __init__(self, quiz: Quiz, screen: TerminalScreen):
         self.quiz, self.screen = quiz, screen
         self._shown_note = ""
 
@@ -235,7 +235,7 @@ class QuizPlayer:
         return words(key, self.screen.language)
 
 
-def show_answer(card: Card, screen: Screen, form: str = "folded") -> bool:
+def show_answer(card: Card, screen: TerminalScreen, form: str = "folded") -> bool:
     """Print the 30-second answer, the usual mistake, and where it is shown; returns whether the longer answer, too.
 
     The form "number" asks another question than the card's, so the card's question is printed as well, and the longer
@@ -262,7 +262,7 @@ def show_answer(card: Card, screen: Screen, form: str = "folded") -> bool:
     return shows_longer
 
 
-def show_more(card: Card, screen: Screen, *, has_shown_longer: bool = False) -> None:
+def show_more(card: Card, screen: TerminalScreen, *, has_shown_longer: bool = False) -> None:
     """Print the longer answer, unless it was shown already, and what an interviewer asks next."""
     screen.line()
     if not has_shown_longer:
@@ -274,7 +274,7 @@ def show_more(card: Card, screen: Screen, *, has_shown_longer: bool = False) -> 
         screen.line()
 
 
-def show_summary(quiz: Quiz, screen: Screen) -> None:
+def show_summary(quiz: Quiz, screen: TerminalScreen) -> None:
     """Print how many were asked, right, and due tomorrow, and the weakest topic."""
     summary = quiz.summary()
     screen.line()
@@ -289,5 +289,5 @@ def show_summary(quiz: Quiz, screen: Screen) -> None:
         screen.say("summary_weakest", topic=topic_name(summary.weakest, screen.language))
 
 
-def _show_labelled(key: str, text: str, screen: Screen) -> None:
+def _show_labelled(key: str, text: str, screen: TerminalScreen) -> None:
     screen.text(f"**{words(key, screen.language)}**{words('colon', screen.language)}{text}")

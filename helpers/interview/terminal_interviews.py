@@ -26,14 +26,14 @@ from helpers.interview.round_attempt import (
 from helpers.interview.round_items import rounds
 from helpers.interview.round_items import words as round_words
 from helpers.interview.sheet import Sheet
-from helpers.interview.terminal import SKIP, Quit, Screen, show_answer
+from helpers.interview.terminal import SKIP, Quit, TerminalScreen, show_answer
 
 HINT = ("h", "hint", "提示")
 YES, NO = ("y", "yes", "是", "对"), ("n", "no", "否", "不是", "")
 
 
 # -- drills ----------------------------------------------------------------------------------------------------------
-def run_drill(key: str, screen: Screen, check: Judge | None = None) -> None:
+def run_drill(key: str, screen: TerminalScreen, check: Judge | None = None) -> None:
     """One drill against the clock, or the list of drills for an empty key. Raises ValueError for an unknown key."""
     known = {one.key: one for one in drills()}
     if not key:
@@ -50,7 +50,7 @@ def run_drill(key: str, screen: Screen, check: Judge | None = None) -> None:
         screen.say("drill_over", time=clock_text(attempt.watch.seconds))
 
 
-def show_drills(screen: Screen) -> None:
+def show_drills(screen: TerminalScreen) -> None:
     """Print the keys, minutes and titles of all drills."""
     for one in drills():
         minutes = words("minutes", screen.language, count=one.minutes)
@@ -60,7 +60,7 @@ def show_drills(screen: Screen) -> None:
 
 
 def write_and_check(
-    drill: Drill, begin: Callable[[], Any], submit: Callable[[Any], DrillOutcome], screen: Screen
+    drill: Drill, begin: Callable[[], Any], submit: Callable[[Any], DrillOutcome], screen: TerminalScreen
 ) -> None:
     """Show the task, write its stub into a file, and check the file each time Enter is pressed, until it passes."""
     _show_drill(drill, screen)
@@ -125,7 +125,7 @@ def _line_of(error: BaseException, file: str) -> int | str:
     return lines[-1] if lines else getattr(error, "lineno", None) or "?"
 
 
-def _show_drill(drill: Drill, screen: Screen) -> None:
+def _show_drill(drill: Drill, screen: TerminalScreen) -> None:
     screen.line()
     screen.rule()
     minutes = words("minutes", screen.language, count=drill.minutes)
@@ -138,7 +138,7 @@ def _show_drill(drill: Drill, screen: Screen) -> None:
     screen.line()
 
 
-def _write_stub(drill: Drill, screen: Screen) -> Path:
+def _write_stub(drill: Drill, screen: TerminalScreen) -> Path:
     """Write the stub to a file in the working directory, unless that exists; returns its path."""
     path = Path(f"drill_{drill.key.replace('.', '_')}.py")
     try:
@@ -156,7 +156,7 @@ def _write_stub(drill: Drill, screen: Screen) -> Path:
 
 # -- the mock interview ----------------------------------------------------------------------------------------------
 def run_mock_interview(
-    screen: Screen, check: Judge | None = None, *, level: str | None = None, topics: list[str] | None = None
+    screen: TerminalScreen, check: Judge | None = None, *, level: str | None = None, topics: list[str] | None = None
 ) -> None:
     """Five cards and a drill, then the sheet, also when the learner stops early."""
     interview = MockInterview(level=level, topics=topics or (), language=screen.language, check=check)
@@ -173,7 +173,7 @@ def run_mock_interview(
     show_and_save_sheet(interview.finish(), interview.note, screen)
 
 
-def _ask_cards(interview: MockInterview, screen: Screen) -> None:
+def _ask_cards(interview: MockInterview, screen: TerminalScreen) -> None:
     for number, card in enumerate(interview.cards, start=1):
         position = words("place", screen.language, number=number, total=len(interview.cards))
         screen.heading(position, topic_name(card.topic, screen.language), words(card.level, screen.language))
@@ -189,7 +189,7 @@ def _ask_cards(interview: MockInterview, screen: Screen) -> None:
         _ask_until_readable(interview.rate, words("ask_mock_rating", screen.language), screen)
 
 
-def _ask_until_readable(take: Callable[[str], Any], prompt: str, screen: Screen) -> Any:
+def _ask_until_readable(take: Callable[[str], Any], prompt: str, screen: TerminalScreen) -> Any:
     """What `take` returns for the first typed line for which it does not raise ValueError; errors are printed."""
     while True:
         try:
@@ -198,13 +198,13 @@ def _ask_until_readable(take: Callable[[str], Any], prompt: str, screen: Screen)
             screen.text(str(error))
 
 
-def show_time(watch: Stopwatch, screen: Screen) -> None:
+def show_time(watch: Stopwatch, screen: TerminalScreen) -> None:
     """Print the time of a clock that was stopped, with its limit."""
     key = "mock_over" if watch.is_over else "mock_time"
     screen.say(key, "quiet", used=clock_text(watch.seconds), limit=clock_text(watch.limit))
 
 
-def show_and_save_sheet(sheet: Sheet, note: str, screen: Screen) -> None:
+def show_and_save_sheet(sheet: Sheet, note: str, screen: TerminalScreen) -> None:
     """End an interview or a round: print what could not be noted and the sheet, and save it if a name is typed."""
     if note:
         screen.text(note, style="wrong")
@@ -227,7 +227,7 @@ def show_and_save_sheet(sheet: Sheet, note: str, screen: Screen) -> None:
 
 
 # -- rounds ----------------------------------------------------------------------------------------------------------
-def run_round(name: str, screen: Screen) -> None:
+def run_round(name: str, screen: TerminalScreen) -> None:
     """One round of this id or kind, or the list of rounds for an empty name. Raises ValueError for an unknown name."""
     if not name:
         show_rounds(screen)
@@ -253,7 +253,7 @@ def run_round(name: str, screen: Screen) -> None:
     show_and_save_sheet(sheet, attempt.note, screen)
 
 
-def show_rounds(screen: Screen) -> None:
+def show_rounds(screen: TerminalScreen) -> None:
     """Print ids, kinds, minutes and titles of all rounds, and the best result of those that were played."""
     results = best_results()
     for one in rounds():
@@ -267,7 +267,7 @@ def show_rounds(screen: Screen) -> None:
     screen.text(round_words("how", screen.language, key=rounds()[0].id))
 
 
-def _play_marking(attempt: MarkingAttempt, screen: Screen) -> None:
+def _play_marking(attempt: MarkingAttempt, screen: TerminalScreen) -> None:
     """Take marks until an empty line is typed, then compare the reasons of the mistakes that were marked."""
     for number, line in enumerate(attempt.item.lines, start=1):
         screen.line(f"{screen.styled(f'{number:>3}', 'quiet')}  {line}".rstrip())
@@ -285,7 +285,7 @@ def _play_marking(attempt: MarkingAttempt, screen: Screen) -> None:
         _compare_reasons(attempt, index, screen)
 
 
-def _take_mark(attempt: MarkingAttempt, typed: str, screen: Screen) -> None:
+def _take_mark(attempt: MarkingAttempt, typed: str, screen: TerminalScreen) -> None:
     """Mark a line ("7 why it is wrong"), take a mark back ("-7"), or show a hint ("h")."""
     if typed.lower() in HINT:
         hint = attempt.hint()
@@ -301,7 +301,7 @@ def _take_mark(attempt: MarkingAttempt, typed: str, screen: Screen) -> None:
     return screen.text(round_words("none_marked", screen.language))
 
 
-def _compare_reasons(attempt: MarkingAttempt, index: int, screen: Screen) -> None:
+def _compare_reasons(attempt: MarkingAttempt, index: int, screen: TerminalScreen) -> None:
     """Show the right reason for one mistake, and ask the learner whether their reason agrees with it."""
     mistake = attempt.item.mistakes[index]
     screen.line()
@@ -314,7 +314,7 @@ def _compare_reasons(attempt: MarkingAttempt, index: int, screen: Screen) -> Non
         screen.text(round_words("bad_held", screen.language, given=typed))
 
 
-def _play_design(attempt: DesignAttempt, screen: Screen) -> None:
+def _play_design(attempt: DesignAttempt, screen: TerminalScreen) -> None:
     while (question := attempt.question) is not None:
         if attempt.answers:
             screen.line()
