@@ -81,7 +81,7 @@ def test_a_stale_lock_is_broken(path):
 
 
 def test_a_lock_that_is_held_is_waited_for_and_then_told(path, monkeypatch):
-    monkeypatch.setattr(progress, "PATIENCE", 0.1)
+    monkeypatch.setattr(progress, "LOCK_TIMEOUT", 0.1)
     path.parent.mkdir()
     with SoftFileLock(path.with_name(path.name + ".lock")):
         with pytest.raises(OSError, match="has held"):
