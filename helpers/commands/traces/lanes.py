@@ -163,29 +163,28 @@ def _cut(events: list[Event], track: RankTrack, origin: float, launches: Launche
     # (end, context, the operator's [seconds, calls]) of all events that are open, the innermost last
     stack = [(math.inf, _Context("host", "", "other", "", track.on_gpu), None)]
 
-    def advance(now: float) -> None:
-        """Gives the time from `at` to `now` to the innermost event."""
+    def give_time_to_innermost(until: float) -> None:
         nonlocal at
         _, context, sums = stack[-1]
         if sums and context.lane == "compute":
-            sums[0] += (now - at) * _MICROSECOND
+            sums[0] += (until - at) * _MICROSECOND
         last = pieces[-1]
         if last[2] == context.label:
-            last[1] = now
+            last[1] = until
         else:
             if context.label[1] and not last[2][1]:  # time between two operators is named by what comes next
                 last[2] = (last[2][0], f"→ {context.label[1]}", last[2][2])
-            pieces.append([at, now, context.label])
-        at = now
+            pieces.append([at, until, context.label])
+        at = until
 
     for event in [*events, Event("", math.inf)]:  # the added one closes all that are open
         start = event.ts
         while (end := stack[-1][0]) <= start and len(stack) > 1:
             if end > at:
-                advance(end)
+                give_time_to_innermost(end)
             stack.pop()
         if at < start < math.inf:
-            advance(start)
+            give_time_to_innermost(start)
         outer, key, sums = stack[-1][1], (event.name, event.cat), None
         context = outer.inner.get(key) or outer.inner.setdefault(key, _opened(*key, outer))
         if context.is_call:
