@@ -37,7 +37,7 @@ from helpers.draw.chapters.first_contact import (
     ring_scene,
 )
 from helpers.draw.chapters.pipeline import calls_scene
-from helpers.draw.chapters.zero import SentMessage, Share, messages_scene, shares_scene, zero_messages, zero_shares
+from helpers.draw.chapters.zero import SentMessage, messages_scene, shares_scene, zero_messages, zero_shares
 from helpers.draw.collectives import collective_scene, collective_step_scene
 from helpers.draw.course_map import MapRow, course_map_scene
 from helpers.draw.curves import Axis, curves_scene, lines_scene
@@ -63,7 +63,7 @@ from helpers.predict.precision import NUMBER_FORMATS, NumberFormat, number_forma
 
 __all__ = [
     "Axis", "AxisUse", "Chart", "GuessMark", "Label", "Line", "MapRow", "Matrix", "NUMBER_FORMATS", "NumberFormat",
-    "Part", "Picture", "Rect", "Scene", "SentMessage", "Share", "Source", "all_reduce_scene",
+    "Part", "Picture", "Rect", "Scene", "SentMessage", "Source", "all_reduce_scene",
     "broadcast_rounds_scene", "buckets_scene", "bytes_scene", "calls_scene", "chart", "chart_axes",
     "collective_scene", "collective_step_scene", "course_map_scene", "cube_scene", "curves_scene",
     "effective_time_scene", "error_kinds_scene", "guesses_scene", "hang_scene", "hanging_job_scene", "healing_scene",

@@ -68,10 +68,8 @@ def bytes_scene(
 def _rows(predicted: object, measured: object, guess: object) -> tuple[Row, ...]:
     if isinstance(predicted, Comparison):
         return predicted.rows
-    if measured is not None:
-        return compare(predicted, measured, guess=guess).rows
-    rows = compare(predicted, predicted, guess=guess).rows
-    return tuple(replace(row, measured=None) for row in rows)
+    rows = compare(predicted, predicted if measured is None else measured, guess=guess).rows
+    return rows if measured is not None else tuple(replace(row, measured=None) for row in rows)
 
 
 def _largest(rows: list[Row]) -> float:
@@ -141,7 +139,8 @@ class BarStyle:
     `height` is that of a bar, and `pitch` the distance from one row to the next. `font` is the size of names and of
     end texts, which begin `end_gap` behind the bar, and `part_font` that of the texts on parts, beside which
     `text_margin` must stay free. A part is `gap` narrower than its size, but no narrower than `thinnest`; one whose
-    size is below `hidden_below` is left out.
+    size is below `hidden_below` is left out. In `rows_scene`, `right` pixels stay free behind the longest bar, by
+    default as many as the widest end text needs, and `above` pixels between the heading and the rows.
     """
 
     height: float
@@ -154,6 +153,8 @@ class BarStyle:
     thinnest: float = 0.5
     hidden_below: float = 0.5
     radius: float = 0.0
+    right: float = 0.0
+    above: float = 8.0
 
     def box(self, part: Part, x: float, y: float, width: float) -> Iterator[Rect]:
         """The box of a part, with its texture where that can be seen."""
@@ -196,30 +197,18 @@ def memory_parts(memory: MemoryBreakdown, kinds: Iterable[str], tooltip: Callabl
     return [Part(text="", kind=kind, size=size, tooltip=tooltip(kind, size)) for kind, size in sizes.items()]
 
 
-def rows_scene(
-    rows: Sequence[BarRow],
-    style: BarStyle,
-    *,
-    title: str,
-    legend: Legend,
-    summary: str,
-    right: float = 0,
-    above: float = 8,
-) -> Scene:
-    """Rows of parts on one scale, as a Scene.
-
-    `right` is the number of pixels right of the longest bar, by default as many as the widest end text needs, and
-    `above` the number of pixels between the heading and the rows. At least one row must have a length above 0.
-    """
+def rows_scene(rows: Sequence[BarRow], style: BarStyle, *, title: str, legend: Legend, summary: str) -> Scene:
+    """Rows of parts on one scale, as a Scene. At least one row must have a length above 0."""
     items, top = heading(title, legend)
     left = 28 + max(text_width(row.name, style.font) for row in rows)
-    right = right or 24 + max(text_width(row.end, style.font, bold=True) for row in rows)
+    right = style.right or 24 + max(text_width(row.end, style.font, bold=True) for row in rows)
     scale = (WIDTH - left - right) / max(row.length for row in rows)
-    items += style.rows(rows, left, top + above, scale)
-    height = top + above + len(rows) * style.pitch
-    return Scene(height=height, title=title, summary=summary, items=items)
+    items += style.rows(rows, left, top + style.above, scale)
+    return Scene(height=top + style.above + len(rows) * style.pitch, title=title, summary=summary, items=items)
 
 
+# Messages, each of which can be seen however few its bytes are.
+MESSAGES = BarStyle(height=28, pitch=38, font=13, part_font=12, gap=3, thinnest=1, hidden_below=0, radius=3, right=84)
 _PARTS = BarStyle(height=28.0, pitch=38.0, end_gap=10.0, text_margin=6.0, thinnest=0.0)
 
 

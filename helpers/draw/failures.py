@@ -57,8 +57,7 @@ def week_scene(week: Week, *, title: str) -> Scene:
                 x = _LEFT + (failure - start) * scale
                 items.append(Line(x1=x, y1=y - 5, x2=x, y2=y + 2, colour="ink", width=1.5))
     texts = {"seconds": duration_text(week.seconds), "shares": list(shares.values())}
-    summary = words("week", count=len(week.failures), **texts)
-    return Scene(height=bottom + 44, title=title, summary=summary, items=items)
+    return Scene(height=bottom + 44, title=title, summary=words("week", count=len(week.failures), **texts), items=items)
 
 
 def _stretch_bar(stretch: Stretch, x: float, y: float, width: float) -> Iterator[Rect]:
@@ -97,13 +96,10 @@ def effective_time_scene(*, mtbf: float, save: float, repair: float = 0.0, inter
         text = words(f"curve.{name}", interval=duration_text(seconds), share=shares[name])
         lower, on_left = positions[name]
         marks.append(Mark(min(max(seconds / 60, low), high), 100 * shares[name], text, lower, on_left))
-    return curves_scene(
-        {words("curve.name"): [(each, 100 * effective_time(interval=60 * each, **job)) for each in minutes]},
-        x=Axis(name=words("curve.x"), ticks=_MINUTES, log=True),
-        y=Axis(name=words("curve.y"), ticks=range(0, 101, 20)),
-        title=words("curve.title"),
-        marks=marks,
-    )
+    curve = [(each, 100 * effective_time(interval=60 * each, **job)) for each in minutes]
+    x = Axis(name=words("curve.x"), ticks=_MINUTES, log=True)
+    y = Axis(name=words("curve.y"), ticks=range(0, 101, 20))
+    return curves_scene({words("curve.name"): curve}, x=x, y=y, title=words("curve.title"), marks=marks)
 
 
 def _text_positions(intervals: dict[str, float], shares: dict[str, float]) -> dict[str, tuple[float, bool]]:

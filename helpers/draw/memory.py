@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 
 from helpers.draw.axis import bytes_axis, bytes_tick, limit_line, row_lines, ticks
 from helpers.draw.bars import BarStyle, memory_parts
@@ -225,17 +226,12 @@ def _passes(timeline: Timeline, seconds: list[float], curve: _Curve) -> Iterator
 
 def _band(kind: str, sizes: list[int], below: list[int], curve: _Curve) -> Iterator[Rect]:
     """The rectangles of one kind; neighbouring columns of the same height and place become one rectangle."""
-    start = 0
-    for end in range(1, len(sizes) + 1):
-        is_same = end < len(sizes) and (sizes[end], below[end]) == (sizes[start], below[start])
-        if is_same:
-            continue
-        height = sizes[start] * curve.scale
+    columns = enumerate(zip(sizes, below, strict=True))
+    for (size, lower), run in groupby(columns, key=lambda column: column[1]):
+        numbers, height = [number for number, _ in run], size * curve.scale
         if height >= 0.5:
-            y = curve.bottom - (below[start] + sizes[start]) * curve.scale
-            width = (end - start) * curve.column + _OVERLAP
-            yield Rect(x=_CURVE_LEFT + start * curve.column, y=y, width=width, height=height, fill=kind)
-        start = end
+            x, y = _CURVE_LEFT + numbers[0] * curve.column, curve.bottom - (lower + size) * curve.scale
+            yield Rect(x=x, y=y, width=len(numbers) * curve.column + _OVERLAP, height=height, fill=kind)
 
 
 def _peak_mark(column: int, peak: float, curve: _Curve) -> Iterator[Rect | Label]:

@@ -74,8 +74,7 @@ def mesh_plan_scene(
     items += _traffic(rank, uses)
     memory_title = words("memory", rank=rank, held=format_bytes(memory_by_rank[rank].total), limit=limit_name)
     items += _memory(memory_by_rank[rank], limit, memory_title)
-    summary = _summary(rank, uses, memory_by_rank)
-    return Scene(width=WIDTH, height=_HEIGHT, title=title, summary=summary, items=items)
+    return Scene(width=WIDTH, height=_HEIGHT, title=title, summary=_summary(rank, uses, memory_by_rank), items=items)
 
 
 def _check(mesh: Mesh, memory_by_rank: Sequence[MemoryBreakdown], rank: int) -> None:

@@ -30,7 +30,7 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 # Of magnitudes_scene: what becomes of a value, to how its bar looks.
 FATE_STYLES = {
     "normal": {"fill": "gradients", "texture": "stripes"},
-    "subnormal": {"fill": "panel", "texture": "hatch", "stroke": "muted"},
+    "subnormal": _SUBNORMAL,
     "rounded to 0": {"fill": "communication"},
     "too large": {"fill": "optimizer", "texture": "dots"},
 }
@@ -132,10 +132,16 @@ def _format_row(form: NumberFormat, axis: _PowersAxis, top: float) -> Iterator[R
     lines = (f"1 + {form.exponent_bits} + {form.mantissa_bits} bits, {largest}", start)
     for number, text in enumerate(lines):
         yield Label(x=_BITS, y=middle + 18 + 15 * number, text=text, size=_FONT, colour="muted")
-    low, normal, high = (axis.x(math.log2(v)) for v in (form.smallest_subnormal, form.smallest_normal, form.largest))
-    tooltip = f"{form.name}: {start}, {largest}"
-    yield Rect(x=low, y=top, width=normal - low, height=_BAR, tooltip=tooltip, **_SUBNORMAL)
-    yield Rect(x=normal, y=top, width=high - normal, height=_BAR, tooltip=tooltip, **_NORMAL)
+    yield from _range_bars(form, axis, top, height=_BAR, tooltip=f"{form.name}: {start}, {largest}")
+
+
+def _range_bars(form: NumberFormat, axis: _PowersAxis, top: float, **style: object) -> Iterator[Rect]:
+    """A bar over the subnormal numbers that lie on the axis, and one over the normal numbers."""
+    bounds = (form.smallest_subnormal, form.smallest_normal, form.largest)
+    low, normal, high = (axis.clamped_x(math.log2(bound)) for bound in bounds)
+    if normal > low:
+        yield Rect(x=low, y=top, width=normal - low, **_SUBNORMAL | style)
+    yield Rect(x=normal, y=top, width=high - normal, **_NORMAL | style)
 
 
 def _range_texts(form: NumberFormat) -> tuple[str, str]:
@@ -227,8 +233,7 @@ def magnitudes_scene(
     lost = {"x": WIDTH - 14, "y": ranges_top - 16, "anchor": "end"}
     items.append(Label(x=MARGIN, y=bottom + 12, text=words("values.size"), size=_FONT, colour="muted"))
     items.append(Label(**lost, text=words("values.lost"), size=_FONT, colour="muted"))
-    summary = _magnitudes_summary(magnitudes, chosen, scale)
-    return Scene(height=end + 6, title=title, summary=summary, items=items)
+    return Scene(height=end + 6, title=title, summary=_magnitudes_summary(magnitudes, chosen, scale), items=items)
 
 
 def _shares_by_fate(shares: Survival) -> dict[str, float]:
@@ -285,17 +290,13 @@ def _range(
 ) -> Iterator[Rect | Label | Line]:
     """The name of a format, its range as a bar, with an arrow where it goes on beyond the axis, and what it loses."""
     middle = top + _RANGE / 2
-    low, normal, high = (math.log2(v) for v in (form.smallest_subnormal, form.smallest_normal, form.largest))
+    low, normal, high = math.log2(form.smallest_subnormal), math.log2(form.smallest_normal), math.log2(form.largest)
     colour = "ink" if is_chosen else "muted"
     yield Label(x=MARGIN, y=middle, text=form.name, size=12, bold=is_chosen, colour=colour)
     powers = {"low": power_text(low), "normal": power_text(normal), "high": form.largest}
     tooltip = words("values.range", name=form.name, **powers)
     outline = {"stroke": "ink", "stroke_width": 1.5} if is_chosen else {}
-    low_x, normal_x, high_x = axis.clamped_x(low), axis.clamped_x(normal), axis.clamped_x(high)
-    if normal_x > low_x:
-        style = FATE_STYLES["subnormal"] | outline
-        yield Rect(x=low_x, y=top, width=normal_x - low_x, height=_RANGE, tooltip=tooltip, **style)
-    yield Rect(x=normal_x, y=top, width=high_x - normal_x, height=_RANGE, fill="other", tooltip=tooltip, **outline)
+    yield from _range_bars(form, axis, top, height=_RANGE, tooltip=tooltip, **outline)
     if low < axis.low:
         yield Line(x1=axis.left, y1=middle, x2=axis.left - 16, y2=middle, colour=colour, width=2, arrow=True)
     if high > axis.high:

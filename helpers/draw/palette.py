@@ -38,12 +38,8 @@ class Paint:
 
 
 words = book("draw")
-TEXTURES = (
-    "stripes",
-    "lines",
-    "dots",
-    "hatch",
-)  # the hatch marks that nothing is done, or that something is not there yet
+# The hatch marks that nothing is done, or that something is not there yet.
+TEXTURES = ("stripes", "lines", "dots", "hatch")
 
 PAINTS = {
     "forward": Paint(fill="#0072b2", text=LIGHT_TEXT),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from helpers.draw.axis import time_axis
 from helpers.draw.palette import PAINTS, kind_style, kind_word
@@ -177,11 +178,7 @@ def microbatches_in_flight(timeline: Timeline, rank: int, instant: float | None 
         return sum(holding.start <= instant < holding.end for holding in holdings)
     # At equal times an end (-1) sorts before a start (+1), so that a replaced micro-batch is not counted twice.
     changes = sorted([(holding.end, -1) for holding in holdings] + [(holding.start, 1) for holding in holdings])
-    count = most = 0
-    for _, change in changes:
-        count += change
-        most = max(most, count)
-    return most
+    return max(accumulate(change for _, change in changes), default=0)
 
 
 def _with_schedule_name(timeline: Timeline) -> Timeline:

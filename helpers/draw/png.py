@@ -138,11 +138,8 @@ def _add_rect(axes: Axes, item: Rect, theme: Theme, order: int) -> None:
 
 def _add_label(axes: Axes, item: Label, theme: Theme, order: int) -> None:
     align = {"start": "left", "middle": "center", "end": "right"}[item.anchor]
-    style = {
-        "fontsize": item.size * _FIGURE_LETTERS,
-        "color": _label_colour(item, theme),
-        "fontweight": "bold" if item.bold else "normal",
-    }
+    style = {"fontsize": item.size * _FIGURE_LETTERS, "fontweight": "bold" if item.bold else "normal"}
+    style["color"] = _label_colour(item, theme)
     text = item.text.replace("$", r"\$")  # matplotlib would read what stands between two dollar signs as a formula
     axes.text(item.x, item.y, text, ha=align, va="center_baseline", zorder=order, **style)
 

@@ -85,9 +85,8 @@ def _axis(name: str, gpus: int, most: float) -> Axis:
 def _marks(points: Sequence[Point], yours: int | None, x: Axis) -> list[Mark]:
     """A mark at `yours`, with its text below the curve, and far below where there is no room on the right."""
     marks = []
-    for point in points:
-        if point.gpus == yours:
-            text = words("yours", gpus=point.gpus, efficiency=point.efficiency)
-            has_room = x.place(yours) + text_width(text, 12, bold=True) / (_PLOT_SHARE * WIDTH) < 1
-            marks.append(Mark(point.gpus, point.speedup, text, lower=16 if has_room else 90))
+    for point in (point for point in points if point.gpus == yours):
+        text = words("yours", gpus=point.gpus, efficiency=point.efficiency)
+        has_room = x.place(yours) + text_width(text, 12, bold=True) / (_PLOT_SHARE * WIDTH) < 1
+        marks.append(Mark(point.gpus, point.speedup, text, lower=16 if has_room else 90))
     return marks

@@ -172,21 +172,14 @@ def centred_label(x: float, y: float, text: str, size: float = 12.0, **style: ob
 
 
 def labelled_box(
-    x: float,
-    y: float,
-    width: float,
-    height: float,
-    text: str,
-    *,
-    size: float = 12.0,
-    bold: bool = False,
-    **style: object,
+    x: float, y: float, width: float, height: float, text: str, size: float = 12.0, bold: bool = False, **style: object
 ) -> Iterator[Rect | Label]:
-    """A box with a text in its middle, which is legible on the box's fill; `style` are further fields of the Rect."""
+    """A box with the text, if any, in its middle, legible on the fill; `style` are further fields of the Rect."""
     yield Rect(x=x, y=y, width=width, height=height, **style)
     fill = style.get("fill", "")
-    on = fill if fill in PAINTS else ""
-    yield centred_label(x + width / 2, y + height / 2, text, size, on=on, bold=bold)
+    if text:
+        on = fill if fill in PAINTS else ""
+        yield centred_label(x + width / 2, y + height / 2, text, size, on=on, bold=bold)
 
 
 def shortened(text: str, available: float, size: float) -> str:

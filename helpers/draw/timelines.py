@@ -26,6 +26,7 @@ from helpers.draw.scene import (
     SceneItem,
     heading,
     kinds_legend,
+    labelled_box,
     text_width,
 )
 from helpers.learner.words import book
@@ -257,25 +258,22 @@ def _bars(spans: Iterable[Span], layout: LaneLayout, top: float, height: float) 
         gap = 1.0 if width > 6 else 0.5 if width > 2 else 0.0  # between neighbouring bars
         texture = PAINTS[first.kind].texture if width > 3 else ""
         style = {"fill": first.kind, "texture": texture, "radius": 2 if width > 8 and height > 8 else 0}
-        bar = Rect(x=x, y=top, width=width - gap, height=height, tooltip=_tooltip(joined), **style)
-        yield bar
-        yield from _bar_label(first, bar)
+        size = min(11.0, height - 3)
+        text = _bar_text(first, width - gap, size)
+        yield from labelled_box(x, top, width - gap, height, text, size, tooltip=_tooltip(joined), **style)
 
 
-def _joined(spans: list[Span], scale: float) -> Iterator[list[Span]]:
+def _joined(spans: list[Span], scale: float) -> list[list[Span]]:
     """Groups of neighbours that share a bar: of the same kind, each too short to see, and with no visible gap."""
-    group: list[Span] = []
+    groups: list[list[Span]] = []
     for span in spans:
-        is_short = span.duration * scale < _SHORTEST
-        if group and (span.kind != group[0].kind or not is_short or (span.start - group[-1].end) * scale >= _SHORTEST):
-            yield group
-            group = []
-        group.append(span)
-        if not is_short:
-            yield group
-            group = []
-    if group:
-        yield group
+        last = groups[-1][-1] if groups else None
+        are_short = last and max(last.duration, span.duration) * scale < _SHORTEST
+        if are_short and span.kind == last.kind and (span.start - last.end) * scale < _SHORTEST:
+            groups[-1].append(span)
+        else:
+            groups.append([span])
+    return groups
 
 
 def _tooltip(spans: list[Span]) -> str:
@@ -287,15 +285,14 @@ def _tooltip(spans: list[Span]) -> str:
     return f"rank {first.rank} · {name} · {kind_word(first.kind)} · {seconds}{payload}"
 
 
-def _bar_label(span: Span, bar: Rect) -> Iterator[Label]:
-    """The bytes of a message, or the span's name; of a wait from the arrow on, of a module its last part if need be."""
-    size = min(11.0, bar.height - 3)
+def _bar_text(span: Span, width: float, size: float) -> str:
+    """The bytes of a message, or the span's name; of a wait from the arrow on, of a module its last part if need be.
+
+    Where none of them fits into `width` pixels in letters of this size, or these are too small to read, "".
+    """
     short = span.name[span.name.find("←") :] if span.kind == "waiting" else span.name.rpartition(".")[2]
     texts = [format_bytes(span.num_bytes)] if span.num_bytes else [span.name, short]
-    text = next((text for text in texts if text_width(text, size) < bar.width - 6), None)
-    if text and size >= SMALLEST:
-        middle = bar.x + bar.width / 2
-        yield Label(x=middle, y=bar.y + bar.height / 2, text=text, size=size, anchor="middle", on=span.kind)
+    return next((text for text in texts if size >= SMALLEST and text_width(text, size) < width - 6), "")
 
 
 # -- a stretch of a trace --------------------------------------------------------------------------------------------

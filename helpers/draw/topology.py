@@ -82,16 +82,9 @@ def _arrow(start: tuple, end: tuple, text: str, is_double: bool) -> Iterator[Lin
     sideways = 5.0 if is_double else 0.0
     shift_x, shift_y = -unit_y * sideways, unit_x * sideways
     inside_box = _distance_to_edge(unit_x, unit_y)
-    line = Line(
-        x1=x1 + unit_x * inside_box + shift_x,
-        y1=y1 + unit_y * inside_box + shift_y,
-        x2=x2 - unit_x * inside_box + shift_x,
-        y2=y2 - unit_y * inside_box + shift_y,
-        colour="communication",
-        width=1.8,
-        arrow=True,
-        tooltip=text,
-    )
+    ends = {"x1": x1 + unit_x * inside_box + shift_x, "y1": y1 + unit_y * inside_box + shift_y}
+    ends |= {"x2": x2 - unit_x * inside_box + shift_x, "y2": y2 - unit_y * inside_box + shift_y}
+    line = Line(**ends, colour="communication", width=1.8, arrow=True, tooltip=text)
     yield line
     if text:
         yield _arrow_label(line, -unit_y, unit_x, text, is_double)

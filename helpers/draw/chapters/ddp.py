@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
-from helpers.draw.bars import BarRow, BarStyle, Part, rows_scene
+from helpers.draw.bars import MESSAGES, BarRow, Part, rows_scene
 from helpers.draw.palette import rank_paint
 from helpers.draw.scene import (
     MARGIN,
@@ -14,9 +14,9 @@ from helpers.draw.scene import (
     Line,
     Rect,
     Scene,
-    centred_label,
     heading,
     kinds_legend,
+    labelled_box,
     text_width,
     title_label,
 )
@@ -30,7 +30,6 @@ _BUCKETS_LEGEND = [
     ("gradient, as wide as its bytes", {"fill": "gradients"}),
     ("bucket: one message", {"fill": "panel", "stroke": "communication", "stroke_width": 2}),
 ]
-_MESSAGES = BarStyle(height=28, pitch=38, font=13, part_font=12, gap=3, thinnest=1, hidden_below=0, radius=3)
 _TALLEST, _RANKS_GAP = 96.0, 22.0  # pixels of token weights: the heaviest token, and between two ranks
 
 
@@ -60,8 +59,7 @@ def buckets_scene(
             items += _cap_line(cap_of_bucket, x + _PAD + cap_of_bucket * scale, top)
         x += totals[number] * scale + 2 * _PAD + _BUCKETS_GAP
     summary = " ".join(f"Bucket {number}: {_bucket_text(bucket)}." for number, bucket in enumerate(buckets))
-    height = top + _GRADIENT + 2 * _PAD + 2 * _LINE + 12
-    return Scene(height=height, title=title, summary=summary, items=items)
+    return Scene(height=top + _GRADIENT + 2 * _PAD + 2 * _LINE + 12, title=title, summary=summary, items=items)
 
 
 def _bucket(
@@ -93,10 +91,8 @@ def _gradient(name: str, size: int, x: float, y: float, width: float) -> Iterato
     """A gradient with its name and bytes, its name alone, or no text, by what fits."""
     full_text = f"{name}: {format_bytes(size)}"
     style = {"radius": 3, "fill": "gradients", "tooltip": full_text}
-    yield Rect(x=x, y=y, width=max(1.0, width - 3), height=_GRADIENT, **style)
     text = next((text for text in (full_text, name) if text_width(text, 11) <= width - 8), "")
-    if text:
-        yield centred_label(x + (width - 3) / 2, y + _GRADIENT / 2, text, 11, on="gradients")
+    return labelled_box(x, y, max(1.0, width - 3), _GRADIENT, text, 11, **style)
 
 
 def _bucket_text(bucket: Sequence[tuple[str, int]]) -> str:
@@ -116,7 +112,7 @@ def payloads_scene(rows: Mapping[str, Sequence[int]], *, title: str) -> Scene:
     bars = [BarRow(name=name, parts=_messages(rows[name]), end=format_bytes(total)) for name, total in totals.items()]
     sentences = [words("payloads.row", name=name, sizes=[*map(format_bytes, rows[name])] or ["0 B"]) for name in rows]
     legend, summary = kinds_legend(["communication"]), " ".join(sentences)
-    return rows_scene(bars, _MESSAGES, title=title, legend=legend, summary=summary, right=84)
+    return rows_scene(bars, MESSAGES, title=title, legend=legend, summary=summary)
 
 
 def _messages(sizes: Sequence[int]) -> list[Part]:

@@ -99,8 +99,7 @@ def loss_differences_scene(
         sentences.append(f"{name}: {verdict}.")
     middle = {"x": WIDTH / 2, "anchor": "middle", "colour": "muted"}
     items.append(Label(**middle, y=top + _PLOT_HEIGHT + 72, text=words("partings.axis", stopped=stopped)))
-    height = top + _PLOT_HEIGHT + 84
-    return Scene(height=height, title=title, summary=" ".join(sentences), items=items)
+    return Scene(height=top + _PLOT_HEIGHT + 84, title=title, summary=" ".join(sentences), items=items)
 
 
 def _differences_plot(

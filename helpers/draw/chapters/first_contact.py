@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from helpers.draw.palette import rank_paint
-from helpers.draw.scene import MARGIN, Label, Line, Rect, Scene, SceneItem, labelled_box, title_label
+from helpers.draw.scene import MARGIN, Label, Line, Rect, Scene, SceneItem, labelled_box, polyline, title_label
 from helpers.learner.words import book
 from helpers.predict.traffic.algorithms import CollectiveSchedule
 
@@ -122,8 +122,7 @@ def hang_scene(steps: Sequence[str], reached: Sequence[int], skips: Sequence[tup
         skipped = {skipped_step for skipping_rank, skipped_step in skips if skipping_rank == rank}
         items += _progress(rank, 84 + rank * _ROW, step, pitch, len(steps), skipped)
     summary = "; ".join(words("standing.here", rank=rank, step=steps[step]) for rank, step in enumerate(reached))
-    height = 76 + len(reached) * _ROW
-    return Scene(width=_WIDTH, height=height, title=title, summary=f"{summary}.", items=items)
+    return Scene(width=_WIDTH, height=76 + len(reached) * _ROW, title=title, summary=f"{summary}.", items=items)
 
 
 def _progress(
@@ -142,8 +141,7 @@ def _progress(
         return
     left, width = x + 14, pitch - 40
     yield Rect(x=left, y=y - 9, width=width, height=18, radius=3, **_WAITING)
-    yield Rect(x=left + width / 2 - 28, y=y - 9, width=56, height=18, radius=3, fill="surface")
-    yield Label(x=left + width / 2, y=y, text=words("standing.waits"), size=12, anchor="middle")
+    yield from labelled_box(left + width / 2 - 28, y - 9, 56, 18, words("standing.waits"), radius=3, fill="surface")
 
 
 # -- a ring ----------------------------------------------------------------------------------------------------------
@@ -161,14 +159,13 @@ def ring_scene(num_ranks: int = 4) -> Scene:
             sent = {"stroke": "communication", "stroke_width": 3.0}
             outline = sent if chunk == sent_chunk else {"stroke": "rule"}
             left = x + 6 + chunk * chunk_width
-            items.append(Rect(x=left + 2, y=82, width=chunk_width - 4, height=34, radius=3, fill="surface", **outline))
-            items.append(Label(x=left + chunk_width / 2, y=99, text=str(chunk), size=13, anchor="middle"))
+            style = {"radius": 3, "fill": "surface", **outline}
+            items += labelled_box(left + 2, 82, chunk_width - 4, 34, str(chunk), 13, **style)
         if rank < num_ranks - 1:
             items += _hop(x + width + 4, x + pitch - 4, 99, sent_chunk)
     first, last = MARGIN + width / 2, MARGIN + (num_ranks - 1) * pitch + width / 2
     # The last rank sends to the first one, below all others.
-    items.append(Line(x1=last, y1=126, x2=last, y2=152, colour="communication", width=1.6))
-    items.append(Line(x1=last, y1=152, x2=first, y2=152, colour="communication", width=1.6))
+    items += polyline([(last, 126), (last, 152), (first, 152)], colour="communication", width=1.6)
     items.append(Line(x1=first, y1=152, x2=first, y2=130, colour="communication", width=1.6, arrow=True))
     text = words("ring.chunk", n=max(0, num_ranks - 2))
     items.append(Label(x=(first + last) / 2, y=166, text=text, size=12, anchor="middle"))
@@ -295,53 +292,38 @@ def _kind_panel(kind: str, blamed: int, x: float) -> Iterator[SceneItem]:
     for rank in range(4):
         y, is_blamed = 110 + rank * _PANEL_ROW, rank == blamed
         yield Label(x=x + 12, y=y, text=f"rank {rank}", size=12, bold=is_blamed)
-        if kind == "exception" and is_blamed:
-            yield from _raises(rank, line_x, call_x, y)
-        elif kind == "hang" and is_blamed:
-            yield from _goes_past(rank, line_x, call_x, y)
-        elif kind == "died" and is_blamed:
-            yield from _dies(rank, line_x, call_x, y)
+        differs = is_blamed and kind != "mismatch"
+        # Up to where the rank comes: into the call, or as far as this kind of error lets it.
+        end = call_x + ({"exception": -26, "hang": 54, "died": -24}[kind] if differs else 0)
+        goes_past = differs and kind == "hang"
+        style = {"colour": rank_paint(rank), "width": 3, "dashed": goes_past, "arrow": goes_past}
+        yield Line(x1=line_x, y1=y, x2=end, y2=y, **style)
+        if goes_past:
+            yield _mark(call_x, y, fill="surface", stroke=rank_paint(rank), stroke_width=2.0)
+        elif differs:
+            yield from _stops(kind, call_x, y)
         else:
-            yield from _calls(rank, line_x, call_x, y)
+            yield _mark(call_x, y, fill=rank_paint(rank))
+            yield Rect(x=call_x + 12, y=y - 8, width=42, height=16, radius=3, **_WAITING)
             if kind == "mismatch":
                 yield from _tensor_size(rank, is_blamed, call_x, y)
     yield Label(x=x + _PANEL_WIDTH / 2, y=250, text=words(f"kinds.{kind}"), size=12, anchor="middle")
 
 
-def _calls(rank: int, line_x: float, call_x: float, y: float) -> Iterator[SceneItem]:
-    """The rank makes the call and waits in it."""
-    yield Line(x1=line_x, y1=y, x2=call_x, y2=y, colour=rank_paint(rank), width=3)
-    yield _mark(call_x, y, fill=rank_paint(rank))
-    yield Rect(x=call_x + 12, y=y - 8, width=42, height=16, radius=3, **_WAITING)
-
-
-def _raises(rank: int, line_x: float, call_x: float, y: float) -> Iterator[SceneItem]:
-    """The rank raises an exception before the call, drawn as a cross."""
-    yield Line(x1=line_x, y1=y, x2=call_x - 26, y2=y, colour=rank_paint(rank), width=3)
-    for half in (-6, 6):
-        yield Line(x1=call_x - 28, y1=y - half, x2=call_x - 16, y2=y + half, colour="ink", width=2.5)
-    yield Label(x=call_x + 8, y=y, text=words("kinds.raises"), size=12, bold=True)
-
-
-def _goes_past(rank: int, line_x: float, call_x: float, y: float) -> Iterator[SceneItem]:
-    """The rank goes on without making the call."""
-    colour = rank_paint(rank)
-    yield Line(x1=line_x, y1=y, x2=call_x + 54, y2=y, colour=colour, width=3, dashed=True, arrow=True)
-    yield _mark(call_x, y, fill="surface", stroke=colour, stroke_width=2.0)
-
-
-def _dies(rank: int, line_x: float, call_x: float, y: float) -> Iterator[SceneItem]:
-    """The process of the rank ends before the call."""
-    yield Line(x1=line_x, y1=y, x2=call_x - 24, y2=y, colour=rank_paint(rank), width=3)
-    yield Label(x=call_x + 8, y=y, text=words("kinds.gone"), size=12, bold=True)
+def _stops(kind: str, call_x: float, y: float) -> Iterator[SceneItem]:
+    """What stands before the call: a cross where the rank raises an exception, and a word for what became of it."""
+    if kind == "exception":
+        for half in (-6, 6):
+            yield Line(x1=call_x - 28, y1=y - half, x2=call_x - 16, y2=y + half, colour="ink", width=2.5)
+    text = words("kinds.raises" if kind == "exception" else "kinds.gone")
+    yield Label(x=call_x + 8, y=y, text=text, size=12, bold=True)
 
 
 def _tensor_size(rank: int, is_blamed: bool, call_x: float, y: float) -> Iterator[SceneItem]:
     """The size of the rank's tensor, over the hatch: nobody waits in a mismatch, since nothing was sent."""
     style = {"fill": rank_paint(rank)} if is_blamed else {"fill": "surface", "stroke": "rule"}
-    yield Rect(x=call_x + 12, y=y - 9, width=42, height=18, radius=3, **style)
-    on, size = (rank_paint(rank), "101") if is_blamed else ("", "100")
-    yield Label(x=call_x + 33, y=y, text=size, size=12, anchor="middle", on=on, bold=is_blamed)
+    size = "101" if is_blamed else "100"
+    return labelled_box(call_x + 12, y - 9, 42, 18, size, bold=is_blamed, radius=3, **style)
 
 
 # -- rounds of a broadcast -------------------------------------------------------------------------------------------

@@ -7,9 +7,9 @@ stacks of plain data parallelism by `helpers.draw.memory.replicas_scene`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from helpers.draw.bars import BarRow, BarStyle, Part, rows_scene
+from helpers.draw.bars import MESSAGES, BarRow, Part, rows_scene
 from helpers.draw.palette import kind_style
 from helpers.draw.scene import (
     MARGIN,
@@ -29,7 +29,7 @@ from helpers.learner.words import book
 from helpers.quantities.units import format_bytes
 
 words = book("pictures")
-_SHARES = BarStyle(height=30, pitch=42, font=13, part_font=12, end_gap=14, gap=2, thinnest=1, hidden_below=0, radius=2)
+_SHARES = replace(MESSAGES, height=30, pitch=42, end_gap=14, gap=2, radius=2, right=96, above=10)
 _LINE, _ROW_GAP, _MESSAGES_RIGHT = 17.0, 12.0, 14.0  # pixels: a line of text, between rows, the right margin
 # Pixels of resharding: left and right margin, the top edge, a shard's height, the gap above and below the tensors, and
 # the tensors' height.
@@ -38,60 +38,44 @@ _TENSOR_COLOURS = ("rank4", "rank1", "rank6", "rank3")
 
 
 # -- traffic per step ------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True)
-class Share:
-    """One message, or several of a kind: its text, the kind of what it carries, and its bytes as a share of P."""
+def zero_shares(num_ranks: int) -> dict[str, list[Part]]:
+    """What a rank sends per step of one micro-batch: plain data parallelism and each stage of ZeRO, by a ring.
 
-    text: str
-    kind: str
-    share: float
-
-
-def zero_shares(num_ranks: int) -> dict[str, list[Share]]:
-    """What a rank sends per step of one micro-batch: plain data parallelism and each stage of ZeRO, by a ring."""
+    The size of a part is the bytes of a message as a share of P.
+    """
     share = (num_ranks - 1) / num_ranks  # of a reduce-scatter or an all-gather; an all-reduce is both
-    reduce = Share(text="reduce-scatter", kind="gradients", share=share)
-    update = Share(text="all-gather", kind="parameters", share=share)
-    gathers = [
-        Share(text=f"gather, {direction}", kind="parameters", share=share) for direction in ("forward", "backward")
-    ]
-    return {
-        "data parallel": [Share(text="all-reduce", kind="gradients", share=2 * share)],
-        "stage 1": [reduce, update],
-        "stage 2": [reduce, update],
-        "stage 3": [*gathers, reduce],
-    }
+    reduce, update = _share("reduce-scatter", "gradients", share), _share("all-gather", "parameters", share)
+    gathers = [_share(f"gather, {direction}", "parameters", share) for direction in ("forward", "backward")]
+    plain = _share("all-reduce", "gradients", 2 * share)
+    stages = {"stage 1": [reduce, update], "stage 2": [reduce, update], "stage 3": [*gathers, reduce]}
+    return {"data parallel": [plain], **stages}
 
 
-def shares_scene(rows: Mapping[str, Sequence[Share]], *, counted: Mapping[str, float], title: str) -> Scene:
+def _share(text: str, kind: str, share: float) -> Part:
+    """One message, or several of a kind, with its share of P on hover."""
+    return Part(text=text, kind=kind, size=share, tooltip=words("shares.part", text=text, share=f"{share:.2f}"))
+
+
+def shares_scene(rows: Mapping[str, Sequence[Part]], *, counted: Mapping[str, float], title: str) -> Scene:
     """A bar of messages for each way to train; the bar is predicted, and a dot at its end shows what was counted.
 
     `rows` maps a name ("stage 1") to its messages, and `counted` maps it to the bytes that were recorded, in parts of
     P. Raises ValueError for a row without messages.
     """
     if not rows or not all(rows.values()):
-        raise ValueError("shares_scene found a row without messages; give each name at least one Share")
-    totals = {name: sum(share.share for share in shares) for name, shares in rows.items()}
-    kinds = list(dict.fromkeys(share.kind for shares in rows.values() for share in shares))
+        raise ValueError("shares_scene found a row without messages; give each name at least one Part")
+    totals = {name: sum(part.size for part in parts) for name, parts in rows.items()}
+    kinds = list(dict.fromkeys(part.kind for parts in rows.values() for part in parts))
     bars = [
-        BarRow(name=name, parts=_parts(shares), end=f"{totals[name]:.2f} P", counted=counted[name])
-        for name, shares in rows.items()
+        BarRow(name=name, parts=parts, end=f"{totals[name]:.2f} P", counted=counted[name])
+        for name, parts in rows.items()
     ]
     legend = [*kinds_legend(kinds), (words("shares.counted"), {"fill": "ink"})]
-    summary = " ".join(_shares_sentence(name, shares, totals[name]) for name, shares in rows.items())
-    return rows_scene(bars, _SHARES, title=title, legend=legend, summary=summary, right=96, above=10)
-
-
-def _parts(shares: Sequence[Share]) -> list[Part]:
-    return [Part(text=share.text, kind=share.kind, size=share.share, tooltip=_share_text(share)) for share in shares]
-
-
-def _share_text(share: Share) -> str:
-    return words("shares.part", text=share.text, share=f"{share.share:.2f}")
-
-
-def _shares_sentence(name: str, shares: Sequence[Share], total: float) -> str:
-    return words("shares.row", name=name, parts=[_share_text(share) for share in shares], total=f"{total:.2f}")
+    summary = " ".join(
+        words("shares.row", name=name, parts=[part.tooltip for part in parts], total=f"{totals[name]:.2f}")
+        for name, parts in rows.items()
+    )
+    return rows_scene(bars, _SHARES, title=title, legend=legend, summary=summary)
 
 
 # -- messages in their order -----------------------------------------------------------------------------------------
@@ -143,8 +127,7 @@ def messages_scene(rows: Mapping[str, Sequence[SentMessage]], *, parts: Mapping[
         words("messages.row", name=name, said=[f"{message.verb} {message.tensor}" for message in messages])
         for name, messages in rows.items()
     )
-    height = top + 30 + len(rows) * (box_height + _ROW_GAP)
-    return Scene(height=height, title=title, summary=summary, items=items)
+    return Scene(height=top + 30 + len(rows) * (box_height + _ROW_GAP), title=title, summary=summary, items=items)
 
 
 def _stretches(parts: Mapping[str, int], left: float, step: float, y: float) -> Iterator[Label | Line]:

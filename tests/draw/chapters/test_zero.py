@@ -16,7 +16,7 @@ from tests.draw.scenes import WALK
 
 @pytest.mark.parametrize("num_ranks", [2, 4, 64])
 def test_the_bars_of_the_stages_are_as_long_as_the_formulas_say(num_ranks):
-    found = [sum(one.share for one in shares) for shares in zero_shares(num_ranks).values()]
+    found = [sum(one.size for one in shares) for shares in zero_shares(num_ranks).values()]
     formulas = (data_parallel_share, stage1_share, stage2_share, stage3_share)
     assert found == pytest.approx([formula(num_ranks) for formula in formulas])
     with pytest.raises(ValueError, match="without messages"):
