@@ -135,11 +135,11 @@ class PipelineModel(PipelineStage):
         """Run the row; return the loss on the last stage's rank, and zero on the others."""
         with self.no_sync():
             loss = self.step_on(inputs, targets, total)
-        return torch.zeros((), device=self.mail.device) if loss is None else loss
+        return torch.zeros((), device=self.mailbox.device) if loss is None else loss
 
-    def compute_forward(self, action: Action, given: Tensor | None) -> Tensor:
+    def compute_forward(self, action: Action, received: Tensor | None) -> Tensor:
         with self.region():
-            return super().compute_forward(action, given)
+            return super().compute_forward(action, received)
 
 
 def schedule_of(plan: Plan) -> Schedule:

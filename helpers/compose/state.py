@@ -119,8 +119,8 @@ def _optimizer_pieces(trainer) -> Iterator[tuple[str, Tensor, int, Tensor]]:
     """List (name, flat view, start, optimizer key) of what the optimizer updates."""
     names, zero = trainer.names, trainer.plan.zero
     if zero == 3:
-        for part in local_shards(trainer.local_model, trainer.optimizer).parts:
-            yield names.first[part.name], part.tensor.detach(), part.start, part.local
+        for each in local_shards(trainer.local_model, trainer.optimizer).ranges:
+            yield names.first[each.name], each.tensor.detach(), each.start, each.local
     elif zero:
         for piece in trainer.optimizer.pieces:
             yield names.of[id(piece.entry.parameter)], piece.tensor.detach(), piece.where.start, piece.tensor

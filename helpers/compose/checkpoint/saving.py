@@ -266,7 +266,7 @@ def raise_on_every_rank(problem: str) -> None:
 
 
 class AsyncSaver:
-    """Saves in the background: call `saver.save(folder)` between two steps on every rank, and `saver.wait()` at the end.
+    """Saves in the background: every rank calls `saver.save(folder)` between two steps, and `saver.wait()` at the end.
 
     A save first waits for the one before. Both calls raise ValueError on every rank if that one failed: its folder does
     not exist then, older checkpoints are untouched, and training can go on. keeper: as in `save`. limit: how many
@@ -314,9 +314,7 @@ class AsyncSaver:
         try:
             vote = self.snapshot.write(partial)
             self.problem = vote.get("problem", "")
-            half = (
-                partial / f"rank_{self.snapshot.rank}.half"
-            )  # rank 0 must not read half a vote
+            half = partial / f"rank_{self.snapshot.rank}.half"  # rank 0 must not read half a vote
             half.write_text(json.dumps(vote), encoding="utf-8")
             os.replace(half, half.with_suffix(".vote"))
             self.voted.set()

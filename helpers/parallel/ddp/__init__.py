@@ -1,10 +1,8 @@
-"""Data parallelism, one process a rank: gradients are averaged, so every rank takes the step of the global batch.
+"""Data parallelism with one process per rank: averaging gradients makes every rank take the global batch's step.
 
-simple.py                     NaiveDDP, FlatDDP, BucketedDDP: the idea, a class a step
-distributed_data_parallel.py  DistributedDataParallel: BucketedDDP with all options
-comm_hooks.py                 what happens to a bucket on its way
-join.py                       ranks with different numbers of batches
-sampler.py, tokens.py         which examples a rank sees; a mean over tokens that ranks hold unequally
+simple.py                     NaiveDDP, FlatDDP, BucketedDDP: the idea, one class per step
+distributed_data_parallel.py  DistributedDataParallel: BucketedDDP with all options, Join, and communication hooks
+data.py                       which examples a rank sees, and a mean over unequally many tokens
 sync_batch_norm.py            batch normalisation over the batch of all ranks
 """
 

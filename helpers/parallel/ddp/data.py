@@ -19,12 +19,12 @@ from torch.utils.data import Sampler
 
 
 class DistributedSampler(Sampler[int]):
-    """Rank r of N takes the shuffled indices r, r + N, r + 2N, ...: shares of equal length that cover the set.
+    """Gives rank r of N the shuffled indices r, r + N, r + 2N, ...: shares of equal length that cover the data set.
 
-    Every rank shuffles the whole set alike, with seed + epoch, so no message is needed. Without `set_epoch` every
-    epoch has the order of the first. If N does not divide the set, the first indices are repeated at the end
-    (`drop_last=False`: a few examples count twice) or the tail is left out (`drop_last=True`). num_replicas and
-    rank default to the process group's. Raises ValueError for a rank outside 0 .. N - 1 or an empty set.
+    Every rank shuffles the whole set in the same way, with seed + epoch, so no message is needed. Without `set_epoch`
+    every epoch has the order of the first. If N does not divide the set, the first indices are repeated at the end
+    (`drop_last=False`: a few examples count twice) or the last ones are left out (`drop_last=True`). num_replicas and
+    rank default to those of the process group. Raises ValueError for a rank outside 0 .. N - 1 or an empty set.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class DistributedSampler(Sampler[int]):
         self.dataset, self.shuffle, self.seed, self.drop_last, self.epoch = dataset, shuffle, seed, drop_last, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Shuffle the next pass differently: call it with the same number on every rank before each epoch."""
+        """Shuffle the next pass differently. Call it with the same number on every rank before each epoch."""
         self.epoch = epoch
 
     def __len__(self) -> int:
-        """Examples of this rank in one epoch."""
+        """Return the number of examples of this rank in one epoch."""
         share = len(self.dataset) / self.num_replicas
         return math.floor(share) if self.drop_last else math.ceil(share)
 
@@ -70,10 +70,10 @@ class DistributedSampler(Sampler[int]):
 
 
 def count_tokens(local_tokens: int, group: dist.ProcessGroup | None = None, device: str | torch.device = "cpu") -> int:
-    """Tokens of the step on all ranks. local_tokens: this rank's, summed over its micro-batches of the step.
+    """Return the tokens of the step on all ranks. local_tokens: this rank's, summed over its micro-batches of the step.
 
-    Sends one 8-byte all-reduce; call it once a step, before the first micro-batch. Raises ValueError for a count
-    below 0 here, or for a step without any token.
+    It sends one 8-byte all-reduce; call it once per step, before the first micro-batch. Raises ValueError for a local
+    count below 0, and for a step without any token.
     """
     if local_tokens < 0:
         raise ValueError(f"count_tokens got {local_tokens} tokens: count the targets that are not ignored, 0 or more")
@@ -85,8 +85,9 @@ def count_tokens(local_tokens: int, group: dist.ProcessGroup | None = None, devi
 
 
 def token_mean(loss_sum: Tensor, global_tokens: int, group: dist.ProcessGroup | None = None) -> Tensor:
-    """The loss to call `.backward()` on: N * loss_sum / global_tokens, loss_sum added up over this micro-batch.
+    """Return the loss to call `.backward()` on: N * loss_sum / global_tokens.
 
-    Communicates nothing. The sum of this value over micro-batches, averaged over ranks, is the mean token loss.
+    loss_sum: the sum of token losses of this micro-batch. It sends nothing. The sum of this value over micro-batches,
+    averaged over ranks, is the mean token loss.
     """
     return loss_sum * (dist.get_world_size(group) / global_tokens)

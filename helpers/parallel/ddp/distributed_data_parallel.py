@@ -28,13 +28,16 @@ from helpers.parallel.shared.collectives import broadcast_tensors
 
 
 class Join:
-    """`with Join(model): for batch in my_batches: ...`, where ranks may have different numbers of batches.
+    """Lets ranks have different numbers of batches: `with Join(model): for batch in batches: ...`.
 
-    model: a DistributedDataParallel. Backward averages over the ranks that still have data, which equals one process
-    on what is left; divide_by_active=False divides by N throughout, as torch's Join does by default. At the end every
-    rank gets the parameters and buffers of one that stayed to the end, so all are equal again. Unlike torch's
-    Join it shadows nothing but DDP: no collective inside the model. Each training forward outside `no_sync` must be
-    followed by one backward; an accumulation that runs out of data halfway is dropped.
+    DDP's all-reduces need every rank, so a rank that left its loop early would make the others wait for ever. Under
+    Join it sends zeros instead. Before each forward the ranks all-reduce N numbers, one per rank, where 1 means "I have
+    data", so that every rank knows which others are active.
+    model: a DistributedDataParallel. Backward averages over the active ranks, which equals one process on the batches
+    that are left; divide_by_active=False always divides by N, as torch's Join does by default. At the end every rank
+    gets the parameters and buffers of one that was active in the last round, so all are equal again. Unlike torch's
+    Join it mirrors only DDP's messages, not a collective inside the model. Each training forward outside `no_sync` must
+    be followed by one backward; gradients of an accumulation that runs out of data halfway are dropped.
     """
 
     def __init__(self, model, *, divide_by_active: bool = True):
@@ -58,29 +61,29 @@ class Join:
             self.model.divisor, self.model.source = self.model.world_size, 0
 
     def announce(self, *, active: bool) -> bool:
-        """Tell all ranks whether this one has data; learn who has. Returns False once nobody has."""
+        """Tell all ranks whether this one has data, and learn which others have. Returns False once none has."""
         flags = torch.zeros(self.model.world_size, dtype=torch.int32, device=self.model.slots[0].parameter.device)
         flags[self.rank] = int(active)
         dist.all_reduce(flags, group=self.group)
-        still = flags.nonzero().flatten().tolist()
-        if not still:
+        active_ranks = flags.nonzero().flatten().tolist()
+        if not active_ranks:
             return False
-        self.source = self.model.source = still[0]
-        self.model.divisor = len(still) if self.divide_by_active else self.model.world_size
+        self.source = self.model.source = active_ranks[0]
+        self.model.divisor = len(active_ranks) if self.divide_by_active else self.model.world_size
         return True
 
 
 class DistributedDataParallel(BucketedDDP):
-    """The model to train on N ranks; call it, its loss's `backward()` and an optimizer as with one process.
+    """Wraps a model to train on N ranks; call it, its loss's `backward()` and an optimizer as with one process.
 
-    Construction: checks that the ranks' models match, broadcasts parameters and buffers of group rank 0.
-    Forward: broadcasts buffers (in training only). Backward: all-reduces each bucket, 2(N-1)/N of its bytes. After the
-    first backward the buckets are rebuilt in the order in which gradients came on rank 0.
+    Construction checks that the ranks' models match, and broadcasts parameters and buffers of group rank 0. In training
+    forward broadcasts buffers. Backward all-reduces each bucket, 2(N-1)/N of its bytes. After the first backward the
+    buckets are rebuilt in the order in which gradients came on rank 0.
 
-    bucket_cap_mb, first_bucket_mb: MiB, as in torch. overlap=False sends the buckets after backward.
-    find_unused_parameters: some may get no gradient. They are found when backward ends, not by walking the graph before
-    it as torch does: outputs of any type may then stay unused too, but buckets with such parameters leave last. One
-    more all-reduce, of an integer a parameter, tells which are unused on all ranks: those keep `grad is None`.
+    bucket_cap_mb, first_bucket_mb: in MiB, as in torch. overlap=False sends the buckets after backward.
+    find_unused_parameters: some may get no gradient. They are found when backward ends, while torch walks the graph
+    before it; so outputs of any type may stay unused too, but buckets with such parameters are sent last. One more
+    all-reduce, of one integer per parameter, finds those that are unused on all ranks, which keep `grad is None`.
     static_graph: every step has the same graph. The first backward learns how often each hook fires (several times
     under reentrant checkpoints) and overlaps nothing.
     Raises ValueError for a model without trainable parameters or models that differ between ranks, and RuntimeError
@@ -103,7 +106,7 @@ class DistributedDataParallel(BucketedDDP):
         self.world_size = self.divisor = dist.get_world_size(self.group)
         self.shared_buffers = module.buffers if broadcast_buffers else tuple
         self.find_unused, self.learning, self.overlap = find_unused_parameters, static_graph, overlap
-        self.joining, self.source = None, 0  # an active Join; the group rank whose buffers count
+        self.joining, self.source = None, 0  # an active Join; the group rank that broadcasts its buffers
         self._sync, self._rebuilt, self._hook = True, False, None
         for slot in self.slots:
             slot.expected = UNTIL_BACKWARD_ENDS if static_graph else 1
@@ -119,7 +122,7 @@ class DistributedDataParallel(BucketedDDP):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backward in here only adds to `.grad`; the next one outside averages the sum. For micro-batches."""
+        """Accumulate gradients of micro-batches in `.grad` without sending them; the next backward outside sends."""
         before, self._sync = self._sync, False
         try:
             yield
@@ -131,11 +134,11 @@ class DistributedDataParallel(BucketedDDP):
         self._hook = lambda bucket: hook(state, bucket)
 
     def join(self, **options) -> Join:
-        """Context in which ranks may have different numbers of batches: see `helpers.parallel.ddp.distributed_data_parallel.Join`."""
+        """Return the context in which ranks may have different numbers of batches: see `Join`."""
         return Join(self, **options)
 
     def shadow_step(self) -> None:
-        """Send what a training step sends, with zeros: the part of a rank that has no data left."""
+        """Send what a training step sends, but with zeros, because this rank has no data left (see `Join`)."""
         collectives.broadcast_tensors(self.shared_buffers(), self.group, self.source)
         self._restart()
         for bucket in self.buckets:
@@ -149,10 +152,10 @@ class DistributedDataParallel(BucketedDDP):
     def _restart(self) -> None:
         super()._restart()
         self._arrivals = []
-        self._scale = 1 / self.divisor if self._hook is None else 1.0  # a hook divides itself
+        self._scale = 1 / self.divisor if self._hook is None else 1.0  # a communication hook averages by itself
 
     def _arrived(self, slot: Slot) -> None:
-        """As in BucketedDDP; in a static graph the last of several firings counts."""
+        """Handle a gradient like BucketedDDP; in a static graph the last of several firings counts."""
         if not self._sync:
             return
         self._begin()
@@ -167,7 +170,7 @@ class DistributedDataParallel(BucketedDDP):
         return super()._send(bucket) if self._hook is None else self._hook(bucket)
 
     def _finish(self) -> None:
-        """Backward is over: what is missing counts as zero or is an error; then wait for every bucket."""
+        """End a backward: missing gradients count as zero or are an error; then wait for every bucket."""
         missing = [slot for slot in self.slots if not slot.ready]
         if not (self.find_unused or self.learning) and any(slot.expected for slot in missing):
             raise RuntimeError(collectives.missing_message(missing, self.group.rank()))
@@ -176,7 +179,7 @@ class DistributedDataParallel(BucketedDDP):
         self._settle()
 
     def _settle(self) -> None:
-        """Send what has not been sent, wait for all of it, and let every gradient be a view into its bucket."""
+        """Send what has not been sent, wait for everything, and make every gradient a view of its bucket."""
         self._send_full_buckets()
         if self.find_unused or self.learning:
             collectives.share_usage(self.slots, self.group)
@@ -193,20 +196,20 @@ class DistributedDataParallel(BucketedDDP):
 
 
 def allreduce_hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Future[Tensor]:
-    """What happens without a hook: divide by N, all-reduce. Payload: n bytes."""
+    """Do what DDP does without a hook: divide by N and all-reduce. Payload: n bytes."""
     return _all_reduce_as(bucket.buffer().dtype, group, bucket)
 
 
 def fp16_compress_hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Future[Tensor]:
-    """Send the bucket in fp16. Payload: n/2 bytes, 11 bits of mantissa; above 65504 it overflows.
+    """Send the bucket in fp16. Payload: n/2 bytes; 11 bits of mantissa; values above 65504 overflow.
 
-    The division by N comes before the sum, so that the sum cannot overflow where the mean would fit.
+    It divides by N before the sum, so that the sum cannot overflow where the mean would fit.
     """
     return _all_reduce_as(torch.float16, group, bucket)
 
 
 def bf16_compress_hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Future[Tensor]:
-    """Send the bucket in bf16. Payload: n/2 bytes, 8 bits of mantissa, the range of fp32."""
+    """Send the bucket in bf16. Payload: n/2 bytes; 8 bits of mantissa, and the range of fp32."""
     return _all_reduce_as(torch.bfloat16, group, bucket)
 
 

@@ -1,9 +1,9 @@
-"""Data parallelism in three steps: every rank holds the whole model and its own share of the batch.
+"""Data parallelism in three steps: every rank has the full model and its own share of the batch.
 
 Legend: N = ranks. Averaging gradients, not weights, keeps all ranks equal to one process on the global batch.
-    NaiveDDP      one all-reduce a parameter, after backward: many small messages, nothing overlaps
-    FlatDDP       one all-reduce of everything, after backward: one message, nothing overlaps
-    BucketedDDP   buckets, each sent as soon as its gradients are there: communication hides behind backward
+    NaiveDDP      one all-reduce per parameter, after backward: many small messages, and no overlap
+    FlatDDP       one all-reduce of all gradients, after backward: one message, and no overlap
+    BucketedDDP   buckets, each sent as soon as its gradients are there: communication overlaps with backward
 After Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", section 3.2.
 """
 
@@ -18,9 +18,9 @@ from helpers.parallel.shared.buckets import Bucket, Slot, build_buckets, trainab
 
 
 class NaiveDDP(nn.Module):
-    """Call `average_gradients()` between `loss.backward()` and `optimizer.step()`.
+    """Averages gradients when you call `average_gradients()` between `loss.backward()` and `optimizer.step()`.
 
-    Forward and backward: nothing. Then: one all-reduce a parameter, 2(N-1)/N of its bytes each.
+    Forward and backward send nothing. Then one all-reduce per parameter sends 2(N-1)/N of its bytes.
     """
 
     def __init__(self, module: nn.Module, group: dist.ProcessGroup | None = None):
@@ -34,7 +34,7 @@ class NaiveDDP(nn.Module):
         return self.module(*args, **kwargs)
 
     def average_gradients(self) -> None:
-        """Replace each gradient by its mean over the ranks. One that is missing counts as zero."""
+        """Replace each gradient by its mean over the ranks. A missing gradient counts as zero."""
         for parameter in self.module.parameters():
             if parameter.requires_grad:
                 if parameter.grad is None:  # skipping it would pair its neighbour's message with another rank's
@@ -44,7 +44,7 @@ class NaiveDDP(nn.Module):
 
 
 class FlatDDP(NaiveDDP):
-    """As NaiveDDP, with one message a dtype: all gradients in one flat tensor."""
+    """Like NaiveDDP, but it sends one message per dtype: all gradients in one flat tensor."""
 
     def __init__(self, module: nn.Module, group: dist.ProcessGroup | None = None):
         super().__init__(module, group)
@@ -57,10 +57,10 @@ class FlatDDP(NaiveDDP):
 
 
 class BucketedDDP(nn.Module):
-    """Buckets and overlap, nothing else: `loss.backward()` ends with gradients that are averaged.
+    """Averages gradients in buckets during backward: when `loss.backward()` returns, every gradient is averaged.
 
-    Forward: nothing. Backward: one all-reduce a bucket, 2(N-1)/N of its bytes, while backward goes on. Each trainable
-    parameter must get one gradient in each backward. bucket_cap_mb, first_bucket_mb: MiB, as in torch.
+    Forward sends nothing. While backward goes on, one all-reduce per bucket sends 2(N-1)/N of its bytes. Each trainable
+    parameter must get one gradient in each backward. bucket_cap_mb, first_bucket_mb: in MiB, as in torch.
     """
 
     def __init__(self, module: nn.Module, group=None, *, bucket_cap_mb: float = 25, first_bucket_mb: float = 1):
@@ -74,7 +74,7 @@ class BucketedDDP(nn.Module):
         watch_gradients(self.slots, self, "_arrived")
 
     def forward(self, *args, **kwargs):
-        if self._running:  # the last backward raised: its messages may still be on their way, so use new buckets
+        if self._running:  # the last backward raised, and its messages may still be in flight, so use new buckets
             self._build()
         return self.module(*args, **kwargs)
 
@@ -82,7 +82,7 @@ class BucketedDDP(nn.Module):
         self.buckets, self._running = build_buckets(self._layout, *self.caps), False
 
     def _begin(self) -> None:
-        """A backward has started: empty the buckets, and have `_finish` called at its end."""
+        """Start a backward: empty the buckets, and have `_finish` called at its end."""
         if not self._running:
             self._restart()
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
@@ -93,14 +93,14 @@ class BucketedDDP(nn.Module):
             bucket.restart()
 
     def _arrived(self, slot: Slot) -> None:
-        """The gradient of one parameter is there: copy it into its bucket, and send the buckets that are full."""
+        """Handle the gradient of one parameter: copy it into its bucket, and send the buckets that are full."""
         self._begin()
         slot.count_arrival()
         slot.fill(1 / self.group.size())
         self._send_full_buckets()
 
     def _send_full_buckets(self) -> None:
-        """Send full buckets, in the same order on every rank, so never one before an earlier one."""
+        """Send full buckets in the same order on every rank, so none before an earlier one."""
         while len(self._works) < len(self.buckets) and self.buckets[len(self._works)].pending == 0:
             self._works.append(self._send(self.buckets[len(self._works)]))
 
@@ -108,7 +108,7 @@ class BucketedDDP(nn.Module):
         return dist.all_reduce(bucket.flat, group=self.group, async_op=True)
 
     def _finish(self) -> None:
-        """Backward is over. The gradients are views of the buckets, so what the all-reduces write is what they hold."""
+        """End a backward: wait for all messages. The gradients are views of the buckets, so they are averaged then."""
         missing = [slot for slot in self.slots if not slot.ready]
         if missing:
             raise RuntimeError(collectives.missing_message(missing, self.group.rank()))

@@ -1,7 +1,8 @@
-"""Batch normalisation over the batch of all ranks, written by hand: torch's own refuses CPU tensors.
+"""Provides SyncBatchNorm: batch normalisation with the statistics of the global batch, also on CPUs.
 
-Legend: B = this rank's batch, C = channels, M = B times the spatial size, summed over ranks; xhat = (x - mean) / std.
-Forward: all-reduce of 2C + 1 numbers (sum, sum of squares, count). Backward: all-reduce of 2C numbers.
+torch.nn.SyncBatchNorm refuses CPU tensors, so this one is written by hand.
+Legend: B = this rank's batch, C = channels, xhat = (x - mean) / std.
+Forward all-reduces 2C + 1 numbers (sum, sum of squares, count), and backward 2C numbers.
 Formulas: Ioffe and Szegedy 2015, algorithm 1 and the derivatives after it, with every sum over all ranks.
 """
 
@@ -23,7 +24,7 @@ def _as_channels(values: Tensor, like: Tensor) -> Tensor:
 
 
 class _Normalise(torch.autograd.Function):
-    """x (B, C, ...) to xhat, with the statistics of all ranks."""
+    """Maps x (B, C, ...) to xhat, with the statistics of all ranks."""
 
     @staticmethod
     def forward(ctx, x: Tensor, eps: float, group: dist.ProcessGroup | None):
@@ -53,9 +54,9 @@ class _Normalise(torch.autograd.Function):
 class SyncBatchNorm(_BatchNorm):
     """BatchNorm1d, 2d or 3d whose mean and variance are those of the global batch. Input and output: (B, C, ...).
 
-    Ranks may hold batches of different size, also an empty one: the count travels with the sums. In eval mode it
-    sends nothing. Every rank must run the same number of training forwards, or the others wait. Raises ValueError
-    for an input without a channel dimension of num_features, or for a global batch of one value a channel.
+    Ranks may have batches of different sizes, even an empty one, because the count is summed as well. In eval mode it
+    sends nothing. Every rank must run the same number of training forwards, or the others wait. Raises ValueError for
+    an input without a channel dimension of num_features, and for a global batch of one value per channel.
     """
 
     def __init__(self, num_features: int, *args, group: dist.ProcessGroup | None = None, **kwargs):
@@ -71,7 +72,7 @@ class SyncBatchNorm(_BatchNorm):
             return module
         settings = module.eps, module.momentum, module.affine, module.track_running_stats
         synced = cls(module.num_features, *settings, group=group).train(module.training)
-        synced._parameters, synced._buffers = module._parameters, module._buffers  # the very same tensors
+        synced._parameters, synced._buffers = module._parameters, module._buffers  # shared, not copied
         return synced
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,10 +1,9 @@
-"""Pipeline parallelism: each rank holds some layers, and micro-batches pass through the ranks as a schedule says.
+"""Pipeline parallelism: each rank has some layers, and a schedule says how micro-batches pass through the ranks.
 
-core.py             PipelineCore: this rank plays its row of the schedule: take, compute, send
-stage.py            PipelineStage: the same, with what training asks for around it
-partition.py        a model as stages that take equally long
-stage_mail.py       messages between stages
-split_backward.py   backward in two halves: gradients of inputs now, of weights later
+core.py        PipelineCore: runs this rank's row of the schedule: receive, compute, send
+stage.py       PipelineStage: the same, with what training asks for around it, and split backward
+partition.py   splits a model into stages that take equally long
+mailbox.py     StageMailbox: the messages between stages
 """
 
 from helpers.parallel.pipeline.core import PipelineCore

@@ -1,11 +1,12 @@
-"""Messages between the stages of a pipeline: activations go to the next stage, their gradients come back.
+"""Provides StageMailbox, which sends activations to the next pipeline stage and gradients back to the previous one.
 
-Why nothing deadlocks. Sends are posted and never waited for until the step is over, so only a receive can wait, and
-what it waits for stands earlier in somebody's list: `schedules.validate` proved that the lists run to their end.
-What an action waits for and what it sends says `schedules.messages`: a Message (direction, stage, micro-batch). gloo
-carries it as a tag. NCCL has no tags and runs the messages of a communicator in the order of their calls, so there each
-direction of each pair of ranks gets a group of its own, and receives are posted in the order in which the sender, whose
-list everybody knows, will send.
+helpers.schedules says which message an action receives and which it sends: a Message (direction, stage, micro-batch).
+gloo carries these three numbers as a tag. NCCL has no tags and runs the messages of a communicator in the order of
+their calls. There, each direction of each pair of ranks gets its own process group, and receives are posted in the
+order in which the sender will send, which every rank knows from the schedule.
+
+It cannot deadlock: sends are posted and waited for only at the end of the step, so only a receive can wait, and
+`schedules.validate` has proved that every message is sent before an action needs it.
 """
 
 from __future__ import annotations
@@ -27,18 +28,21 @@ _HEADER = 10  # number of dimensions, dtype, and up to 8 sizes
 
 
 class StageMailbox:
-    """What one rank sends and receives for its virtual stages. A message to itself stays where it is."""
+    """What one rank sends and receives for its stages. A message to this rank itself is stored without sending.
+
+    ordered: messages have no tags, so their order must identify them; by default for NCCL and what follows its rules.
+    """
 
     def __init__(
         self, schedule: Schedule, group: dist.ProcessGroup, device: torch.device, *, ordered: bool | None = None
     ):
         self.schedule, self.group, self.device = schedule, group, device
         self.rank = dist.get_rank(group)
-        self.following = dict(pairwise([*_singles(schedule, self.rank), None]))  # action -> the next one of this rank
-        self.shapes: dict[tuple[str, int], tuple[torch.Size, torch.dtype]] = {}  # of a channel, agreed on first use
-        self.works: list[tuple[dist.Work, Tensor]] = []  # a tensor must not change, or go, before it has left
-        self.posted: dict[Message, tuple[dist.Work, Tensor]] = {}
-        self.kept: dict[Message, Tensor] = {}
+        self.next_action = dict(pairwise([*_singles(schedule, self.rank), None]))  # this rank's next action
+        self.shapes: dict[tuple[str, int], tuple[torch.Size, torch.dtype]] = {}  # by channel, known after first use
+        self.works: list[tuple[dist.Work, Tensor]] = []  # sends in flight; their tensors must stay until then
+        self.posted: dict[Message, tuple[dist.Work, Tensor]] = {}  # receives in flight
+        self.local: dict[Message, Tensor] = {}  # messages from this rank to itself
         self.announced: set[tuple[str, int]] = set()  # channels whose shape this rank has sent
         if ordered is None:  # NCCL has no tags, so order must do; its rules may hold over gloo, as on practice cards
             ordered = dist.get_backend(group) == "nccl" or getattr(group, "matches_messages_by_order", False)
@@ -46,22 +50,22 @@ class StageMailbox:
         self.start()
 
     def start(self) -> None:
-        """Before a step: nothing has been received of it."""
+        """Start a step, of which nothing has been received."""
         self.queues = self._orders() if self.groups else {}
 
-    def take(self, action: Action) -> Tensor | None:
-        """The message that an action waits for, once it is here; None where it needs none.
+    def receive(self, action: Action) -> Tensor | None:
+        """Wait for the message that an action needs and return it; None where it needs none.
 
-        What the next action waits for may come while this rank computes: its receive is posted now.
+        It also posts the receive for the next action, whose message may then arrive while this rank computes.
         """
-        message, following = awaited_by(action, self.schedule.num_stages), self.following[action]
-        given = self._receive(message) if message else None
+        message, following = awaited_by(action, self.schedule.num_stages), self.next_action[action]
+        received = self._receive(message) if message else None
         if following and (upcoming := awaited_by(following, self.schedule.num_stages)):
             self._expect(upcoming)
-        return given
+        return received
 
     def send(self, action: Action, tensor: Tensor | None) -> None:
-        """Post the message that an action sends, if it sends one, and go on.
+        """Post the message that an action sends, if it sends one, without waiting for it.
 
         Raises ValueError where its shape or dtype is not that of the first step.
         """
@@ -70,24 +74,24 @@ class StageMailbox:
             return
         _, peer = message.route(self.schedule)
         if peer == self.rank:
-            self.kept[message] = tensor
+            self.local[message] = tensor
             return
         self.works = [(work, sent) for work, sent in self.works if not work.is_completed()]
         tensor = tensor.contiguous()
-        if self._agreed(message, tensor):
+        if self._must_announce(message, tensor):
             self._post(dist.isend, _header(tensor), peer, message, header=True)
         self._post(dist.isend, tensor, peer, message)
 
     def finish(self) -> None:
-        """After a step: all that was sent has arrived."""
+        """End a step: wait until everything that was sent has arrived."""
         for work, _ in self.works:
             work.wait()
         self.works.clear()
 
     # -- how -------------------------------------------------------------------------------------------------------
     def _receive(self, message: Message) -> Tensor:
-        if message in self.kept:
-            return self.kept.pop(message)
+        if message in self.local:
+            return self.local.pop(message)
         if message not in self.posted:
             self._post_receives(message)
         work, tensor = self.posted.pop(message)
@@ -95,13 +99,16 @@ class StageMailbox:
         return tensor
 
     def _expect(self, message: Message) -> None:
-        """Post the receive. Does nothing on its first use, when the shape is not known."""
+        """Post the receive ahead, unless this is the channel's first message, whose shape is not known yet."""
         is_elsewhere = message.route(self.schedule)[0] != self.rank
         if is_elsewhere and message not in self.posted and message.channel in self.shapes:
             self._post_receives(message)
 
-    def _agreed(self, message: Message, tensor: Tensor) -> bool:
-        """Whether this is the first message of its channel, which announces the shape of all."""
+    def _must_announce(self, message: Message, tensor: Tensor) -> bool:
+        """Return whether this is the first message of its channel, so that a header with the shape must be sent.
+
+        Raises ValueError where the shape or dtype is not that of earlier messages.
+        """
         now = tensor.shape, tensor.dtype
         known = self.shapes.setdefault(message.channel, now)
         if known != now:
@@ -114,7 +121,7 @@ class StageMailbox:
         return is_new
 
     def _post_receives(self, wanted: Message) -> None:
-        """Post this receive; with NCCL all that the same sender sends before it, first."""
+        """Post this receive; with NCCL first post those of all messages that the same sender sends before it."""
         sender, _ = wanted.route(self.schedule)
         queue = self.queues.get(sender, deque([wanted]))
         while wanted not in self.posted:
@@ -132,19 +139,19 @@ class StageMailbox:
         return torch.Size(sizes[:num_dims]), _DTYPES[dtype]
 
     def _post(self, call, tensor: Tensor, peer: int, message: Message, *, header: bool = False) -> dist.Work:
-        forward, backward = self.schedule.num_stages, 2 * self.schedule.num_stages
-        place = message.stage if message.direction == FORWARD else forward + message.stage
-        tag = place if header else backward + place * self.schedule.num_microbatches + message.microbatch
+        num_stages, m = self.schedule.num_stages, self.schedule.num_microbatches
+        channel = message.stage if message.direction == FORWARD else num_stages + message.stage
+        tag = channel if header else 2 * num_stages + channel * m + message.microbatch  # one number for each message
         direction = (self.rank, peer) if call is dist.isend else (peer, self.rank)
         group = self.groups.get(direction, self.group)
         other_side = "group_dst" if call is dist.isend else "group_src"
-        work = call(tensor, group=group, tag=tag, **{other_side: _place(group, self.group, peer)})
+        work = call(tensor, group=group, tag=tag, **{other_side: _rank_in(group, self.group, peer)})
         if call is dist.isend:
             self.works.append((work, tensor))
         return work
 
     def _orders(self) -> dict[int, deque[Message]]:
-        """What each other rank will send to this one, in its order."""
+        """Return what each other rank will send to this one, in the sender's order."""
         senders = range(self.schedule.num_ranks)
         orders = {sender: deque[Message]() for sender in senders if sender != self.rank}
         for message in _messages(self.schedule):
@@ -159,7 +166,7 @@ def _singles(schedule: Schedule, rank: int) -> list[Action]:
 
 
 def _messages(schedule: Schedule) -> Iterator[Message]:
-    """All that are sent, each rank's in its order."""
+    """Yield all messages of a step, those of each rank in its order."""
     for rank in range(schedule.num_ranks):
         yield from filter(None, (sent_by(single, schedule.num_stages) for single in _singles(schedule, rank)))
 
@@ -177,33 +184,33 @@ def _header(tensor: Tensor) -> Tensor:
 def _directions(
     schedule: Schedule, group: dist.ProcessGroup, device: torch.device
 ) -> dict[tuple[int, int], dist.ProcessGroup]:
-    """(sender, receiver) -> a group of the two, for the pairs that this rank belongs to, made in one order.
+    """Make a process group for each (sender, receiver), and return those that this rank belongs to.
 
-    torch names such a group by its ranks and by how many groups the process has, and two ranks that have different
-    numbers would wait for each other under two names. So all begin with the same number, and where a rank is not of the
-    pair, it makes a group of itself alone.
+    torch names such a group by its ranks and by the number of groups that the process has. Two ranks with different
+    numbers would wait for each other under two names. Therefore all ranks first make the same number of groups, and a
+    rank that is not in a pair makes a group of itself alone.
     """
     pairs = sorted({message.route(schedule) for message in _messages(schedule)})
-    members, own, made = dist.get_process_group_ranks(group), dist.get_rank(group), {}
-    for _ in range(_behind(group, device)):
-        _among([members[own]])
+    members, rank, groups = dist.get_process_group_ranks(group), dist.get_rank(group), {}
+    for _ in range(_missing_groups(group, device)):
+        _new_group([members[rank]])
     for pair in (pair for pair in pairs if pair[0] != pair[1]):
-        made[pair] = _among(sorted(members[rank] for rank in (pair if own in pair else (own,))))
-    return {pair: of_two for pair, of_two in made.items() if own in pair}
+        groups[pair] = _new_group(sorted(members[each] for each in (pair if rank in pair else (rank,))))
+    return {pair: pair_group for pair, pair_group in groups.items() if rank in pair}
 
 
-def _behind(group: dist.ProcessGroup, device: torch.device) -> int:
-    """How many groups this process has fewer than the one of `group` that has the most."""
-    own = len(distributed_c10d._world.pg_names)
-    most = torch.tensor(own, device=device)
+def _missing_groups(group: dist.ProcessGroup, device: torch.device) -> int:
+    """Return how many process groups this process has fewer than the rank of `group` that has the most."""
+    count = len(distributed_c10d._world.pg_names)
+    most = torch.tensor(count, device=device)
     dist.all_reduce(most, op=dist.ReduceOp.MAX, group=group)
-    return int(most) - own
+    return int(most) - count
 
 
-def _among(ranks: list[int]) -> dist.ProcessGroup:
+def _new_group(ranks: list[int]) -> dist.ProcessGroup:
     return dist.new_group(ranks, use_local_synchronization=True)
 
 
-def _place(group: dist.ProcessGroup, whole: dist.ProcessGroup, peer: int) -> int:
-    """The group rank, in `group`, of rank `peer` of `whole`."""
-    return peer if group is whole else dist.get_group_rank(group, dist.get_global_rank(whole, peer))
+def _rank_in(group: dist.ProcessGroup, pipeline: dist.ProcessGroup, peer: int) -> int:
+    """Return the rank, in `group`, of rank `peer` of the pipeline's group."""
+    return peer if group is pipeline else dist.get_group_rank(group, dist.get_global_rank(pipeline, peer))

@@ -1,18 +1,17 @@
-"""Cutting a model into stages: a chain of layers first, then pieces of it.
+"""Splits a model into pipeline stages that take equally long.
 
-    layers_of      a model as a chain of layers, each a module that maps one tensor to one tensor
-    balanced       where to cut, so that the slowest piece is as fast as it can be
-    measured_costs seconds of each layer, forward, on a sample
-    partition      the pieces, as modules
+    layers_of      the model as a chain of layers, each a module that maps one tensor to one tensor
+    balanced       where to split the chain, so that the slowest stage is as fast as possible (helpers.schedules)
+    partition      the stages as modules
 
-What old posts stumble over: `nn.Sequential(*model.children())` is not the model. What stands between the layers in
-`forward` (a relu, a mean over pixels, a reshape) is lost. A chain has to say it, as `layers_of` does below.
+`nn.Sequential(*model.children())`, which old posts use, is not the model: what `forward` does between the layers (a
+relu, a mean over pixels, a reshape) is lost. `layers_of` puts it into the chain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +22,7 @@ from helpers.workloads import GPT, MLP, SmallResNet
 
 
 class FunctionLayer(nn.Module):
-    """Modules, and a function of one tensor that uses them. The modules keep their weights where they were."""
+    """A layer made of a function of one tensor and the modules that it uses, which stay those of the model."""
 
     def __init__(self, function: Callable[[Tensor], Tensor], **modules: nn.Module):
         super().__init__()
@@ -36,9 +35,9 @@ class FunctionLayer(nn.Module):
 
 
 def layers_of(model: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
-    """The model as a chain: a Sequential, a list of modules, and the course's GPT, MLP and SmallResNet.
+    """Return the model as a chain of layers: a Sequential, a list of modules, or the course's GPT, MLP or SmallResNet.
 
-    Raises ValueError for another model: which of its functions belong to which layer only its author knows.
+    Raises ValueError for another model, because only its author knows which of its functions belong to which layer.
     """
     if isinstance(model, nn.Sequential | nn.ModuleList | list | tuple):
         return list(model)
@@ -47,34 +46,35 @@ def layers_of(model: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
             return chain(model)
     raise ValueError(
         f"layers_of cannot cut a {type(model).__name__}: its forward may do more than call its children one after the "
-        "other. Give a list of modules that do the same in a row, as Piece(lambda x: x.mean((2, 3)), …) does for a mean"
+        "other. Give a list of modules that do the same in a row, as FunctionLayer(lambda x: x.mean((2, 3)), …) does "
+        "for a mean"
     )
 
 
 def partition(
     model: nn.Module | Sequence[nn.Module], num_stages: int, costs: Sequence[float] | None = None
 ) -> list[nn.Sequential]:
-    """The model in `num_stages` pieces in a row, which hold its own layers (no copies).
+    """Split the model into `num_stages` consecutive stages, which have its own layers (no copies).
 
-    costs: of each layer, for example from `measured_costs`; without them all count the same.
-    Raises ValueError where there are fewer layers than stages, or not one cost a layer.
+    costs: of each layer, for example measured seconds; by default all count the same.
+    Raises ValueError where there are fewer layers than stages, or not one cost per layer.
     """
     layers = layers_of(model)
     costs = [1.0] * len(layers) if costs is None else list(costs)
     if len(costs) != len(layers):
         raise ValueError(f"partition got {len(costs)} costs for {len(layers)} layers: give one for each layer")
     ends = list(accumulate(balanced(costs, num_stages)))
-    return [nn.Sequential(*layers[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+    return [nn.Sequential(*layers[start:end]) for start, end in pairwise([0, *ends])]
 
 
 def _of_gpt(model: GPT) -> list[nn.Module]:
-    words, places, dropout = model.token_embedding, model.position_embedding, model.dropout
-    norm, head = model.final_norm, model.head  # not the model, which would keep the other stages' layers alive
+    tokens_of, positions_of, dropout = model.token_embedding, model.position_embedding, model.dropout
+    norm, head = model.final_norm, model.head  # a reference to the model would keep the other stages' layers alive
 
     def embed(tokens: Tensor) -> Tensor:  # (B, T) to (B, T, h)
-        return dropout(words(tokens) + places(torch.arange(tokens.shape[1], device=tokens.device)))
+        return dropout(tokens_of(tokens) + positions_of(torch.arange(tokens.shape[1], device=tokens.device)))
 
-    first = FunctionLayer(embed, token_embedding=words, position_embedding=places, dropout=dropout)
+    first = FunctionLayer(embed, token_embedding=tokens_of, position_embedding=positions_of, dropout=dropout)
     return [
         first,
         *model.blocks,

@@ -48,15 +48,15 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class PipelineStage(PipelineCore):
-    """This rank's part of a model. Every rank builds the same model, and keeps the layers of its stages.
+    """This rank's stages of a model. Every rank builds the same model, and keeps the layers of its stages.
 
-    model: what `partition` can cut (a Sequential, a list of layers, the course's GPT, MLP and SmallResNet).
-    loss(output, target): a scalar. Without `count`: the mean over a micro-batch; the step's loss is the mean of them.
-    count(target): how many targets count; then `loss` gives their sum, and the step's loss is the sum over all
-    micro-batches (and all copies of dp_group) divided by all that count: right where micro-batches have unequal
-    numbers of tokens.
-    costs: of each layer, to cut where stages take equally long. recompute: keep only each stage's input for backward.
-    dp_group: the ranks that hold the same stage and get other data.
+    model: what `partition` can split (a Sequential, a list of layers, the course's GPT, MLP and SmallResNet).
+    loss(output, target): a scalar. Without `count` it is the mean over a micro-batch, and the step's loss is the mean
+    over micro-batches. count(target): the number of targets that count. Then `loss` returns their sum, and the step's
+    loss is the sum over all micro-batches (and all replicas of dp_group) divided by all targets that count, which is
+    right where micro-batches have unequal numbers of tokens.
+    costs: of each layer, so that stages take equally long. recompute: store only each stage's input for backward.
+    dp_group: the ranks that have the same stages and get other data.
     Raises ValueError where the schedule would hang, does not fit the group, or has more stages than the model layers.
     """
 
@@ -77,26 +77,26 @@ class PipelineStage(PipelineCore):
         super().__init__(stages, group, schedule, loss)
         self.dp_group, self.count, self.recompute = dp_group, count, recompute
         self.tied = _tied(stages, schedule)
-        owners = {parameter: len(ranks) for parameter, ranks in self.tied}
+        num_owners = {parameter: len(ranks) for parameter, ranks in self.tied}
         for parameter in self.parameters():
-            place(parameter, Placement.sharded("pp", self.group, copies=owners.get(parameter, 1)))
-        self.put_off: dict[tuple[int, int], DeferredGradients] = {}  # (stage, micro-batch): what is put off to W
+            place(parameter, Placement.sharded("pp", self.group, copies=num_owners.get(parameter, 1)))
+        self.deferred: dict[tuple[int, int], DeferredGradients] = {}  # (stage, micro-batch), from I to W
 
     def step(self, inputs: Tensor | None = None, targets: Tensor | None = None) -> Tensor | None:
-        """One batch, cut into micro-batches along dim 0: gradients are added to `.grad`.
+        """Run one batch, split into micro-batches along dim 0, and add its gradients to `.grad`.
 
         inputs are used on the rank of the first stage, targets on that of the last; elsewhere they may be None.
         Returns the loss of the batch on the rank of the last stage, None on the others.
         Raises ValueError where the micro-batches do not divide the batch.
         """
-        inputs = self._cut(inputs, "inputs", stage=0)
-        targets = self._cut(targets, "targets", stage=self.last)
+        inputs = self._micro_batches(inputs, "inputs", stage=0)
+        targets = self._micro_batches(targets, "targets", stage=self.last)
         return self.step_on(inputs, targets, self._total(targets))
 
     def step_on(self, inputs: Sequence[Tensor] | None, targets: Sequence[Tensor] | None, total: float) -> Tensor | None:
-        """The same with a batch in micro-batches. total: what their losses are divided by."""
-        self.put_off.clear()
-        loss = self.play(inputs, targets, total)
+        """Run one batch that is given as micro-batches. total: the divisor of their losses."""
+        self.deferred.clear()
+        loss = self.run_row(inputs, targets, total)
         self.inputs = self.targets = None
         self._reduce_gradients()
         return loss
@@ -105,35 +105,35 @@ class PipelineStage(PipelineCore):
         raise RuntimeError("a PipelineStage holds only some of the layers: call step(inputs, targets) on every rank")
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
-        """Scale gradients so that the norm over all stages is at most max_norm; the norm before. Call on every rank.
+        """Scale gradients so that the norm over all stages is at most max_norm; return the norm before.
 
-        A tied weight counts once. Sends one scalar, and one more for each other axis on which the layers were cut.
-        Where dp_group holds copies, they are equal, so they do not count.
+        Every rank must call it. A tied weight counts once. It sends one scalar, and one more for each other axis on
+        which the layers are sharded. The replicas of dp_group have equal gradients and count once.
         """
         return clip_grad_norm_(self.parameters(), max_norm, group=self.group)
 
-    # -- what it adds to the actions ---------------------------------------------------------------------------------
-    def compute(self, action: Action, given: Tensor | None) -> Tensor | None:
+    # -- what it adds to the core's actions ------------------------------------------------------------------------
+    def compute(self, action: Action, received: Tensor | None) -> Tensor | None:
         if action.kind == WEIGHT:
-            self.put_off.pop((action.stage, action.microbatch)).run()
-        return super().compute(action, given)
+            self.deferred.pop((action.stage, action.microbatch)).run()
+        return super().compute(action, received)
 
-    def compute_forward(self, action: Action, given: Tensor | None) -> Tensor:
+    def compute_forward(self, action: Action, received: Tensor | None) -> Tensor:
         with self._deferring(action):
-            return super().compute_forward(action, given)
+            return super().compute_forward(action, received)
 
     def compute_backward(self, action: Action, gradient: Tensor | None) -> Tensor | None:
-        with self._deferring(action):  # for what is recomputed
+        with self._deferring(action):  # because recomputation runs forward in here
             gradient = super().compute_backward(action, gradient)
         if action.kind != INPUT and self.schedule.splits_backward:
-            self.put_off.pop((action.stage, action.microbatch)).run()
+            self.deferred.pop((action.stage, action.microbatch)).run()
         return gradient
 
     def _deferring(self, action: Action) -> AbstractContextManager:
-        """Where backward is split, gradients of large weights are put off to W."""
+        """Return a context that defers gradients of large weights to W, where the schedule splits backward."""
         if not self.schedule.splits_backward:
             return nullcontext()
-        return deferred_weights(self.put_off.setdefault((action.stage, action.microbatch), DeferredGradients()))
+        return deferred_weights(self.deferred.setdefault((action.stage, action.microbatch), DeferredGradients()))
 
     def apply_stage(self, stage: int, x: Tensor) -> Tensor:
         chunk = self.chunks[str(stage)]
@@ -145,8 +145,9 @@ class PipelineStage(PipelineCore):
             )
         return y
 
-    # -- before and after ------------------------------------------------------------------------------------------
-    def _cut(self, batch: Tensor | None, what: str, stage: int) -> Sequence[Tensor] | None:
+    # -- before and after the row ----------------------------------------------------------------------------------
+    def _micro_batches(self, batch: Tensor | None, what: str, stage: int) -> Sequence[Tensor] | None:
+        """Split a batch; None on ranks that do not have `stage`, which needs it."""
         m = self.schedule.num_microbatches
         if self.schedule.rank_of[stage] != self.rank:
             return None
@@ -159,7 +160,7 @@ class PipelineStage(PipelineCore):
         return batch.chunk(m)
 
     def _total(self, targets: Sequence[Tensor] | None) -> float:
-        """What a micro-batch's loss is divided by, on the rank of the last stage."""
+        """Return the divisor of a micro-batch's loss, on the rank of the last stage."""
         if targets is None:
             return 1.0
         if self.count is None:
@@ -171,7 +172,7 @@ class PipelineStage(PipelineCore):
 
     @torch.no_grad()
     def _reduce_gradients(self) -> None:
-        """Tied weights: the sum over their owners. Data parallelism: the mean over copies (the sum, with `count`)."""
+        """Sum gradients of tied weights over their owners, then average over replicas (sum, with `count`)."""
         for number, (parameter, owners) in enumerate(self.tied):
             if self.rank in owners:
                 parameter.grad = self._sum_over(parameter, owners, number)
@@ -182,22 +183,24 @@ class PipelineStage(PipelineCore):
                 torch._foreach_div_(gradients, float(dist.get_world_size(self.dp_group)))
 
     def _sum_over(self, parameter: nn.Parameter, owners: Sequence[int], number: int) -> Tensor:
-        """The gradients of all owners, added in the order of ranks, so that the sums are equal to the bit."""
-        own = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
-        others = [rank for rank in owners if rank != self.rank]
-        parts = {self.rank: own, **{rank: torch.empty_like(own) for rank in others}}
+        """Return the sum of all owners' gradients, added in the order of ranks, so that all get the same bits."""
+        local = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+        other_owners = [rank for rank in owners if rank != self.rank]
+        gradients = {self.rank: local, **{rank: torch.empty_like(local) for rank in other_owners}}
         works = []
-        for rank in others:  # pair by pair, and the lower rank sends first: on NCCL two sends would wait for each other
-            send = partial(dist.isend, own, group=self.group, group_dst=rank, tag=number)
-            receive = partial(dist.irecv, parts[rank], group=self.group, group_src=rank, tag=number)
+        for (
+            rank
+        ) in other_owners:  # the lower rank of each pair sends first: on NCCL two sends would wait for each other
+            send = partial(dist.isend, local, group=self.group, group_dst=rank, tag=number)
+            receive = partial(dist.irecv, gradients[rank], group=self.group, group_src=rank, tag=number)
             works += [call() for call in ((send, receive) if self.rank < rank else (receive, send))]
         for work in works:
             work.wait()
-        return torch.stack([parts[rank] for rank in owners]).sum(0)
+        return torch.stack([gradients[rank] for rank in owners]).sum(0)
 
 
 def _tied(stages: Sequence[nn.Module], schedule: Schedule) -> list[tuple[nn.Parameter, list[int]]]:
-    """Parameters that stages of several ranks use, with these ranks in order. The same list on every rank."""
+    """List the parameters that stages of several ranks use, with these ranks in order; it is the same on every rank."""
     owners: dict[nn.Parameter, set[int]] = {}
     for stage, module in enumerate(stages):
         for parameter in module.parameters():
@@ -206,13 +209,13 @@ def _tied(stages: Sequence[nn.Module], schedule: Schedule) -> list[tuple[nn.Para
 
 
 class DeferredGradients:
-    """Gradients of weights that are still to be computed: (weight, how) in the order in which backward met them."""
+    """Gradients of weights that are still to be computed, as (weight, function that computes it)."""
 
     def __init__(self) -> None:
         self.work: list[tuple[Tensor, Callable[[], Tensor]]] = []
 
     def run(self) -> None:
-        """Compute them all and add them to `.grad`; what was kept for them is free afterwards."""
+        """Compute them all, add them to `.grad`, and free the tensors that were stored for them."""
         with torch.no_grad():
             for weight, gradient_of in self.work:
                 gradient = gradient_of()
@@ -221,47 +224,51 @@ class DeferredGradients:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that wait with them: inputs and gradients of outputs; a tensor counts once."""
-        kept = {id(t.untyped_storage()): t.untyped_storage().nbytes() for _, how in self.work for t in how.__defaults__}
-        return sum(kept.values())
+        """Return the bytes that are stored for them: inputs and gradients of outputs; a tensor counts once."""
+        storages = [tensor.untyped_storage() for _, gradient_of in self.work for tensor in gradient_of.__defaults__]
+        return sum({id(storage): storage.nbytes() for storage in storages}.values())
 
 
 @contextmanager
-def deferred_weights(later: DeferredGradients | None = None) -> Iterator[DeferredGradients]:
-    """In here F.linear and F.conv2d put the gradients of their weights off, also in a backward that runs in here."""
-    later = later or DeferredGradients()
-    with _Deferring(later):
-        yield later
+def deferred_weights(deferred: DeferredGradients | None = None) -> Iterator[DeferredGradients]:
+    """Defer the weight gradients of every F.linear and F.conv2d that runs in the `with`, even in a recomputation."""
+    deferred = deferred or DeferredGradients()
+    with _Deferring(deferred):
+        yield deferred
 
 
 class _Deferring(TorchFunctionMode):
-    def __init__(self, later: DeferredGradients):
+    """Replaces F.linear and F.conv2d by versions that defer the weight's gradient."""
+
+    def __init__(self, deferred: DeferredGradients):
         super().__init__()
-        self.later = later
+        self.deferred = deferred
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         taken_over = _TAKEN_OVER.get(function)
         if taken_over is None or not torch.is_grad_enabled():
             return function(*args, **(kwargs or {}))
-        return taken_over(self.later, *args, **(kwargs or {}))
+        return taken_over(self.deferred, *args, **(kwargs or {}))
 
 
-def _linear(later: DeferredGradients, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    product = _Linear.apply(later, x, weight)
+def _linear(deferred: DeferredGradients, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    product = _Linear.apply(deferred, x, weight)
     return product if bias is None else product + bias
 
 
-def _conv2d(later: DeferredGradients, x: Tensor, weight: Tensor, bias: Tensor | None = None, *args, **kwargs) -> Tensor:
-    output = _Conv2d.apply(later, args, kwargs, x, weight)
+def _conv2d(
+    deferred: DeferredGradients, x: Tensor, weight: Tensor, bias: Tensor | None = None, *args, **kwargs
+) -> Tensor:
+    output = _Conv2d.apply(deferred, args, kwargs, x, weight)
     return output if bias is None else output + bias[:, None, None]
 
 
 class _Linear(torch.autograd.Function):
-    """x (…, in) and weight (out, in) to (…, out)."""
+    """Maps x (…, in) by a weight (out, in) to (…, out)."""
 
     @staticmethod
-    def forward(ctx, later: DeferredGradients, x: Tensor, weight: Tensor):
-        ctx.later, ctx.weight, ctx.dtype = later, weight, x.dtype  # the parameter itself: its .grad is set later
+    def forward(ctx, deferred: DeferredGradients, x: Tensor, weight: Tensor):
+        ctx.deferred, ctx.weight, ctx.dtype = deferred, weight, x.dtype  # the parameter itself: its .grad is set later
         y = F.linear(x, weight)
         ctx.save_for_backward(x.to(y.dtype))  # in 16 bits under autocast, as the product was computed
         return y
@@ -274,18 +281,18 @@ class _Linear(torch.autograd.Function):
             return (gradient.flatten(0, -2).T @ x.flatten(0, -2)).to(ctx.weight.dtype)  # (out, rows) times (rows, in)
 
         if ctx.needs_input_grad[2]:
-            ctx.later.work.append((ctx.weight, weight_gradient))
+            ctx.deferred.work.append((ctx.weight, weight_gradient))
         if not ctx.needs_input_grad[1]:
             return None, None, None
         return None, (gradient @ ctx.weight.to(gradient.dtype)).to(ctx.dtype), None
 
 
 class _Conv2d(torch.autograd.Function):
-    """x (B, C_in, H, W) and weight (C_out, C_in, k, k) to (B, C_out, H', W')."""
+    """Maps x (B, C_in, H, W) by a weight (C_out, C_in, k, k) to (B, C_out, H', W')."""
 
     @staticmethod
-    def forward(ctx, later: DeferredGradients, args: tuple, kwargs: dict, x: Tensor, weight: Tensor):
-        ctx.later, ctx.weight, ctx.dtype, ctx.options = later, weight, x.dtype, _options(*args, **kwargs)
+    def forward(ctx, deferred: DeferredGradients, args: tuple, kwargs: dict, x: Tensor, weight: Tensor):
+        ctx.deferred, ctx.weight, ctx.dtype, ctx.options = deferred, weight, x.dtype, _options(*args, **kwargs)
         y = F.conv2d(x, weight, None, *args, **kwargs)
         ctx.save_for_backward(x.to(y.dtype))
         return y
@@ -298,7 +305,7 @@ class _Conv2d(torch.autograd.Function):
             return torch.nn.grad.conv2d_weight(x, shape, gradient, **options).to(ctx.weight.dtype)
 
         if ctx.needs_input_grad[4]:
-            ctx.later.work.append((ctx.weight, weight_gradient))
+            ctx.deferred.work.append((ctx.weight, weight_gradient))
         if not ctx.needs_input_grad[3]:
             return None, None, None, None, None
         weight = ctx.weight.to(gradient.dtype)

@@ -1,4 +1,7 @@
-"""Which gradients travel together. Plain numbers, no torch: the strategy and the simulator use this one rule."""
+"""Decides which gradients share a bucket, and so a message.
+
+It works on plain numbers without torch, so that DDP and the simulator (helpers.predict.time) use the same rule.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ def split_into_buckets(
     first_bucket_cap: float = 1 * MIB,
     keys: Sequence[Hashable] | None = None,
 ) -> list[list[int]]:
-    """Positions 0 .. len(sizes) - 1, grouped into buckets, in the order in which the buckets fill up.
+    """Group the positions 0 .. len(sizes) - 1 into buckets, in the order in which the buckets fill up.
 
     sizes: bytes of each gradient, in the order in which they become ready. A bucket closes with the gradient that
     takes it to its cap (bytes) or beyond, so it may be larger than the cap. The first bucket closes earlier: its

@@ -1,6 +1,7 @@
-"""Flat buffers that hold many gradients, so that one message carries them all.
+"""Provides buckets: flat buffers for many gradients, so that one message carries them all.
 
-A Slot is one parameter's place; a Bucket is one flat tensor and the slots in it. Legend: N = ranks.
+A Bucket is one flat tensor, and a Slot is the part of it that belongs to one parameter. DDP (ddp/simple.py) fills and
+sends them during backward; ZeRO uses the hooks. Legend: N = ranks.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from torch import Tensor, nn
 
 from helpers.parallel.shared.bucket_rule import MIB, split_into_buckets
 
-UNTIL_BACKWARD_ENDS = math.inf  # an `expected` that is never reached: wait for the end of backward
+UNTIL_BACKWARD_ENDS = math.inf  # a value of `Slot.expected` that is never reached, so the bucket waits for the end
 
 
 class Slot:
-    """One parameter's place in a bucket, and how far its gradient has come in this backward.
+    """One parameter's part of a bucket, and the state of its gradient in this backward.
 
-    view: the part of the bucket's flat tensor with the parameter's shape. fired: how often the gradient hook ran in
-    this backward; expected: how often it will (1, unless a checkpointed graph was learnt). present: this rank has a
-    gradient for it; used: some rank has.
+    view: the part of the bucket's flat tensor, with the parameter's shape. fired: how often the gradient hook ran in
+    this backward. expected: how often it will run (1, unless a static graph with checkpoints was learnt). ready: the
+    gradient is in the bucket. present: this rank has a gradient for it. used: some rank has.
     """
 
     def __init__(self, index: int, name: str, parameter: nn.Parameter):
@@ -34,7 +35,7 @@ class Slot:
         self.ready, self.present, self.used = False, True, True
 
     def count_arrival(self) -> None:
-        """The hook has fired. Raises RuntimeError if it does so more often than expected in one backward."""
+        """Count that the hook has fired. Raises RuntimeError if it fires more often than expected in one backward."""
         self.fired += 1
         if self.fired > self.expected:
             raise RuntimeError(
@@ -58,7 +59,7 @@ class Slot:
         self._mark_ready(present=True)
 
     def fill_with_zeros(self) -> None:
-        """This rank adds nothing; `.grad` stays as it is."""
+        """Contribute zeros to the sum; `.grad` does not change."""
         self.view.zero_()
         self._mark_ready(present=False)
 
@@ -68,7 +69,7 @@ class Slot:
 
 
 class Bucket:
-    """One flat tensor for the gradients of several parameters. Its methods are those of torch's GradBucket."""
+    """One flat tensor for the gradients of several parameters. It has the methods of torch's GradBucket."""
 
     def __init__(self, index: int, slots: Sequence[Slot], is_last: bool):
         self.slots, self._index, self._is_last = list(slots), index, is_last
@@ -80,55 +81,58 @@ class Bucket:
         self.restart()
 
     def restart(self) -> None:
-        """Forget the last backward: no gradient has come yet."""
+        """Start a new backward, in which no gradient has come yet."""
         self.pending = len(self.slots)  # gradients still to come
         for slot in self.slots:
             slot.fired, slot.ready = 0, False
 
     def fill(self, scale: float) -> None:
-        """Write scale * gradient of every parameter into it; all of them, also the missing ones, become views."""
+        """Write scale * gradient of every parameter into the bucket; every `.grad`, even None, becomes a view."""
         for slot in self.slots:
             slot.fill(scale)
             slot.parameter.grad = slot.view
 
     def fill_with_zeros(self) -> None:
-        """As if every gradient had come once and were zero."""
+        """Fill the bucket as if every gradient had come once and were zero."""
         for slot in self.slots:
             slot.fired = 1
             slot.fill_with_zeros()
 
     def receive(self, result: object) -> None:
-        """Take over what a hook's Future held. A Work's `wait()` gives no tensor: it wrote into the bucket itself."""
+        """Copy the result of a communication hook's Future into the bucket.
+
+        A collective's Work has written into the bucket itself, and its `wait()` returns no tensor.
+        """
         if isinstance(result, Tensor) and result.data_ptr() != self.flat.data_ptr():
             self.flat.copy_(result)
 
     def index(self) -> int:
-        """Place of this bucket in the order of sending, from 0."""
+        """Return the position of this bucket in the order of sending, from 0."""
         return self._index
 
     def is_last(self) -> bool:
-        """Whether no bucket follows."""
+        """Return whether no bucket follows."""
         return self._is_last
 
     def buffer(self) -> Tensor:
-        """The flat tensor itself: a hook may change it in place."""
+        """Return the flat tensor itself, which a hook may change in place."""
         return self.flat
 
     def set_buffer(self, tensor: Tensor) -> None:
-        """Copy `tensor`, as long as the flat tensor, into it."""
+        """Copy `tensor`, which is as long as the flat tensor, into it."""
         self.flat.copy_(tensor)
 
     def gradients(self) -> list[Tensor]:
-        """One view a parameter, in the order of the bucket."""
+        """Return one view per parameter, in the order of the bucket."""
         return [slot.view for slot in self.slots]
 
     def parameters(self) -> list[nn.Parameter]:
-        """The parameters, in the order of the bucket."""
+        """Return the parameters, in the order of the bucket."""
         return [slot.parameter for slot in self.slots]
 
 
 def build_buckets(slots: Sequence[Slot], bucket_cap_mb: float, first_bucket_mb: float) -> list[Bucket]:
-    """New zeroed buckets for `slots`, which come in the order in which their gradients become ready. Caps in MiB."""
+    """Make zeroed buckets for `slots`, given in the order in which their gradients become ready. Caps are in MiB."""
     sizes = [slot.parameter.numel() * slot.parameter.element_size() for slot in slots]
     keys = [(slot.parameter.dtype, slot.parameter.device) for slot in slots]
     caps = {"bucket_cap": bucket_cap_mb * MIB, "first_bucket_cap": first_bucket_mb * MIB}
@@ -137,10 +141,10 @@ def build_buckets(slots: Sequence[Slot], bucket_cap_mb: float, first_bucket_mb: 
 
 
 def when_backward_starts(output: object, callback: Callable[[], None]) -> None:
-    """Call `callback` when a backward reaches a tensor of `output`: the first thing that the outermost one does.
+    """Call `callback` when a backward reaches a tensor of `output`, before it computes anything else.
 
-    A reentrant checkpoint runs a backward inside the backward. Whoever asks the engine for "the end" from in there is
-    told the end of the inner one.
+    DDP uses it to ask autograd's engine for a callback at the end of backward. A reentrant checkpoint runs a second
+    backward inside the first, and a callback that is asked for in there would come at the end of the inner one.
     """
     for tensor in tensors_in(output):
         if tensor.requires_grad:
@@ -148,7 +152,7 @@ def when_backward_starts(output: object, callback: Callable[[], None]) -> None:
 
 
 def tensors_in(value: object) -> Iterator[Tensor]:
-    """Every tensor in nested tuples, lists and dictionaries, such as a model's output."""
+    """Yield every tensor in nested tuples, lists and dictionaries, such as a model's output."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):
@@ -159,10 +163,7 @@ def tensors_in(value: object) -> Iterator[Tensor]:
 
 
 def trainable_slots(module: nn.Module) -> list[Slot]:
-    """One slot a trainable parameter; a tied one counts once, a frozen one not at all.
-
-    Raises ValueError if nothing is trainable.
-    """
+    """Make one slot per trainable parameter; a tied one counts once. Raises ValueError if nothing is trainable."""
     named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     if not named:
         raise ValueError(
@@ -172,12 +173,13 @@ def trainable_slots(module: nn.Module) -> list[Slot]:
     return [Slot(i, name, parameter) for i, (name, parameter) in enumerate(named)]
 
 
-def watch_gradients(slots: Sequence[Slot], owner: object, arrived: str) -> None:
-    """Call `owner.<arrived>(slot)` whenever a gradient has been accumulated, for as long as `owner` lives.
+def watch_gradients(slots: Sequence[Slot], owner: object, method: str) -> None:
+    """Call the method named `method` of `owner` with a slot when its gradient was accumulated, while `owner` lives.
 
-    The hooks do not keep it alive: a model that is wrapped a second time must not send everything twice.
+    The hooks do not keep the owner alive, because a model that is wrapped a second time must not send everything twice.
     """
-    me = weakref.ref(owner)
+    owner_ref = weakref.ref(owner)
     for slot in slots:
-        handle = slot.parameter.register_post_accumulate_grad_hook(lambda _, slot=slot: getattr(me(), arrived)(slot))
+        hook = lambda _, slot=slot: getattr(owner_ref(), method)(slot)  # noqa: E731
+        handle = slot.parameter.register_post_accumulate_grad_hook(hook)
         weakref.finalize(owner, handle.remove)

@@ -1,9 +1,9 @@
-"""Clipping by the global norm: of all gradients together, on all ranks together.
+"""Clips gradients by their global norm, which covers the gradients of all parameters on all ranks.
 
-Under DDP every rank holds every averaged gradient, so the norm that a rank computes alone is the global one and
-nothing is sent. Under tensor or pipeline parallelism and ZeRO a rank holds some of them. Its parameters say how they
-lie on each axis (placement.py): powers are added up over the axes' groups, and what lies on several ranks counts once.
-Adding up all ranks' squares as they are would count a norm's weight N times.
+Under DDP every rank has every averaged gradient, so each rank computes the global norm alone and nothing is sent. Under
+tensor or pipeline parallelism and ZeRO a rank has only some of the gradients. Its parameters say how they lie on each
+axis (placement.py). The powers are added up over the groups of the axes, and what lies on several ranks counts once;
+adding up the squares of all ranks without this would count the weight of a norm layer N times.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ def gradient_norm(
     group: dist.ProcessGroup | None = None,
     placements: Sequence[Placements] | None = None,
 ) -> Tensor:
-    """The p-norm of all gradients as one vector: a scalar tensor. None counts as zero.
+    """Return the p-norm of all gradients, taken as one vector, as a scalar tensor. None counts as zero.
 
-    p is norm_type, 1 or more, or math.inf for the largest absolute value.
-    placements: how the parameter of each lies on the ranks; one scalar is sent for each axis. Without any, each
-    gradient is a part of its own: of all ranks of `group`, or of this rank alone. Raises ValueError for norm_type below
-    1 or not a number, for a group on which the parameters do not lie, and for what `axes_of` cannot count.
+    norm_type: p, 1 or more, or math.inf for the largest absolute value.
+    placements: how the parameter of each gradient lies on the ranks; one scalar is sent for each axis. Without any,
+    each gradient counts as a shard: of all ranks of `group`, or of this rank alone without a group.
+    Raises ValueError for a norm_type below 1 or NaN, for a group on which the parameters do not lie, and as `axes_of`.
     """
     if not norm_type >= 1:
         raise ValueError(f"norm_type={norm_type}: give 1 or more, or math.inf for the largest absolute value")
     gradients = list(gradients)
     placed = list(zip(gradients, placements or [{}] * len(gradients), strict=True))
-    norms = [  # |g|^p / copies, once from each holder
+    norms = [  # |g|^p / copies, from each rank that stores it
         torch.linalg.vector_norm(gradient, norm_type) / _copies(axes) ** (1 / norm_type)
         for gradient, axes in placed
         if gradient is not None
     ]
-    nothing = torch.zeros((), device=computing_device(group))  # NCCL carries none of the CPU's
-    norm = torch.linalg.vector_norm(torch.stack(norms), norm_type) if norms else nothing
+    zero = torch.zeros((), device=computing_device(group))  # on the GPU for NCCL, which sends no CPU tensors
+    norm = torch.linalg.vector_norm(torch.stack(norms), norm_type) if norms else zero
     for axis in _groups(axes_of(placed), group):
         norm = _over_ranks(norm, norm_type, axis)
     return norm
@@ -61,10 +61,10 @@ def clip_grad_norm_(
 ) -> Tensor:
     """Scale all gradients in place so that their global norm is at most max_norm; return the norm before clipping.
 
-    Same formula as torch.nn.utils.clip_grad_norm_: the factor is min(1, max_norm / (norm + 1e-6)). Call it after
-    backward and before the optimizer's step, never between micro-batches. Over which ranks the parameters lie, they say
-    themselves; group: for parts of which nobody has said it. Raises ValueError for max_norm below 0 and as
-    `gradient_norm` does, and RuntimeError for an infinite or NaN norm if error_if_nonfinite.
+    It uses the formula of torch.nn.utils.clip_grad_norm_: the factor is min(1, max_norm / (norm + 1e-6)). Call it after
+    backward and before the optimizer's step, never between micro-batches. The placements of the parameters say on which
+    ranks they lie; group: for shards without a placement. Raises ValueError for max_norm below 0 and as `gradient_norm`
+    does, and RuntimeError for an infinite or NaN norm if error_if_nonfinite.
     """
     parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     gradients, placements = [p.grad for p in parameters], [placements_of(p) for p in parameters]
@@ -77,7 +77,10 @@ def clip_grad_norm_(
 
 @torch.no_grad()
 def scale_to(gradients: Iterable[Tensor | None], max_norm: float, norm: Tensor) -> None:
-    """Scale gradients of this global norm in place so that it is at most max_norm. ValueError for max_norm below 0."""
+    """Scale gradients, whose global norm is `norm`, in place so that it becomes at most max_norm.
+
+    Raises ValueError for max_norm below 0.
+    """
     if max_norm < 0:
         raise ValueError(f"max_norm={max_norm}: a norm is never negative; give the largest norm to allow, such as 1.0")
     factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
@@ -87,12 +90,12 @@ def scale_to(gradients: Iterable[Tensor | None], max_norm: float, norm: Tensor) 
 
 
 def _copies(placements: Placements) -> int:
-    """On how many ranks each entry lies."""
+    """Return how many ranks store each entry."""
     return math.prod(placement.copies for placement in placements.values())
 
 
 def _groups(axes: Sequence[Placement], group: dist.ProcessGroup | None) -> list[dist.ProcessGroup]:
-    """Over which groups to add up; the one that was given comes last, for a rank without parameters knows no other."""
+    """Return the groups over which to add up. `group` comes last, because a rank without parameters knows no other."""
     if group is None:
         return [axis.group for axis in axes]
     ranks = tuple(dist.get_process_group_ranks(group))
@@ -105,7 +108,7 @@ def _groups(axes: Sequence[Placement], group: dist.ProcessGroup | None) -> list[
 
 
 def _over_ranks(norm: Tensor, norm_type: float, group: dist.ProcessGroup) -> Tensor:
-    """The norm of what all ranks of a group hold, from that of each. In float64, as a rank without gradients has it."""
+    """Combine the norms of all ranks of a group, in float64 because a rank without gradients knows no other dtype."""
     is_max = norm_type == math.inf
     total = norm.double() if is_max else norm.double() ** norm_type
     dist.all_reduce(total, op=dist.ReduceOp.MAX if is_max else dist.ReduceOp.SUM, group=group)

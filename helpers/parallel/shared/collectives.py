@@ -3,7 +3,7 @@
     all_gather_flat, reduce_scatter_flat   the two collectives on one flat tensor, under the names that this torch has
     in_one_message, all_reduce_in_buckets  one message for many tensors, through one flat copy
     broadcast_tensors, check_same_slots    before training: every rank starts with the same model
-    agree_on_order, share_usage            after a backward: in which order gradients came, and which parameters were used
+    agree_on_order, share_usage            after a backward: the order of gradients, and which parameters were used
 
 Legend: N = ranks, P = trainable parameters.
 """
@@ -11,6 +11,7 @@ Legend: N = ranks, P = trainable parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
 
 import torch
 import torch.distributed as dist
@@ -27,9 +28,9 @@ all_gather_flat = getattr(dist, "all_gather_single", None) or dist.all_gather_in
 def all_reduce_in_buckets(
     tensors: Sequence[Tensor], group: dist.ProcessGroup | None = None, *, bucket_cap: float = GLOO_BUCKET
 ) -> None:
-    """Each tensor becomes its sum over the group, in place; of one dtype and device they travel together.
+    """Replace each tensor by its sum over the group, in place; tensors of one dtype and device share messages.
 
-    All ranks give tensors of the same sizes in the same order. Holds one bucket (bytes) beside them.
+    All ranks give tensors of the same sizes in the same order. It needs memory for one bucket of `bucket_cap` bytes.
     """
     sizes, keys = [tensor.nbytes for tensor in tensors], [(tensor.dtype, tensor.device) for tensor in tensors]
     for bucket in split_into_buckets(sizes, bucket_cap=bucket_cap, first_bucket_cap=bucket_cap, keys=keys):
@@ -38,9 +39,9 @@ def all_reduce_in_buckets(
 
 @torch.no_grad()
 def in_one_message(tensors: Sequence[Tensor], send: Callable[[Tensor], object]) -> None:
-    """`send(flat)` with the tensors' values one after the other; what it leaves there is copied back into them.
+    """Copy the tensors into one flat tensor, call `send(flat)`, and copy the result back into them.
 
-    They have one dtype and device. send: a collective in place, which has ended when it returns.
+    They must have one dtype and device. send: an in-place collective that is complete when it returns.
     """
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     send(flat)
@@ -50,7 +51,7 @@ def in_one_message(tensors: Sequence[Tensor], send: Callable[[Tensor], object]) 
 
 @torch.no_grad()
 def broadcast_tensors(tensors: Iterable[Tensor], group: dist.ProcessGroup, source: int = 0) -> None:
-    """Overwrite `tensors` on every rank with those of group rank `source`: one message a dtype and device."""
+    """Overwrite `tensors` on every rank with those of group rank `source`, in one message per dtype and device."""
     kinds: dict[tuple, list[Tensor]] = {}
     for tensor in tensors:
         kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor.detach())
@@ -60,34 +61,35 @@ def broadcast_tensors(tensors: Iterable[Tensor], group: dist.ProcessGroup, sourc
 
 def check_same_parameters(slots: Sequence[Slot], group: dist.ProcessGroup) -> None:
     """Raise ValueError on every rank if the ranks' parameters differ in name, shape or dtype."""
-    mine = [f"{s.name} {tuple(s.parameter.shape)} {s.parameter.dtype}" for s in slots]
-    theirs: list = [None] * dist.get_world_size(group)
-    dist.all_gather_object(theirs, mine, group=group)
-    for rank, other in enumerate(theirs):
-        if other != theirs[0]:
-            width = max(len(other), len(theirs[0]))
-            pairs = zip(*(part + ["nothing"] * (width - len(part)) for part in (theirs[0], other)), strict=True)
+    local = [f"{s.name} {tuple(s.parameter.shape)} {s.parameter.dtype}" for s in slots]
+    of_ranks: list = [None] * dist.get_world_size(group)
+    dist.all_gather_object(of_ranks, local, group=group)
+    first = of_ranks[0]
+    for rank, other in enumerate(of_ranks):
+        if other != first:
+            pairs = zip_longest(first, other, fillvalue="nothing")
             here, there = next((a, b) for a, b in pairs if a != b)
             raise ValueError(
                 f"the ranks hold different models: where rank 0 has {here}, rank {rank} has {there} "
-                f"({len(theirs[0])} and {len(other)} parameters). Build the same model on every rank"
+                f"({len(first)} and {len(other)} parameters). Build the same model on every rank"
             )
 
 
 def agree_on_order(arrivals: Sequence[int], slots: Sequence[Slot], group: dist.ProcessGroup) -> list[Slot]:
-    """`slots` in the order in which gradients came on group rank 0. Sends P integers, one broadcast.
+    """Return `slots` in the order in which gradients came on group rank 0. Sends P integers in one broadcast.
 
-    arrivals: indices of slots as their hooks fired; of several firings the last counts. Those absent go last.
+    arrivals: indices of slots in the order in which their hooks fired. If a hook fired several times, the last time
+    counts. Slots whose hook never fired come last.
     """
-    came = list(dict.fromkeys(reversed(arrivals)))[::-1]
-    absent = [slot.index for slot in reversed(slots) if slot.index not in set(came)]
-    order = torch.tensor(came + absent, device=slots[0].parameter.device)
+    with_gradient = list(dict.fromkeys(reversed(arrivals)))[::-1]  # keeps the last of each
+    without = [slot.index for slot in reversed(slots) if slot.index not in set(with_gradient)]
+    order = torch.tensor(with_gradient + without, device=slots[0].parameter.device)
     dist.broadcast(order, group_src=0, group=group)
     return [slots[index] for index in order.tolist()]
 
 
 def share_usage(slots: Sequence[Slot], group: dist.ProcessGroup) -> None:
-    """Set `slot.used` where `slot.present` holds on some rank. Sends P integers, one all-reduce."""
+    """Set `slot.used` to whether `slot.present` is true on any rank. Sends P integers in one all-reduce."""
     usage = torch.tensor([slot.present for slot in slots], dtype=torch.int32, device=slots[0].parameter.device)
     dist.all_reduce(usage, group=group)
     for slot, count in zip(slots, usage.tolist(), strict=True):
@@ -95,7 +97,7 @@ def share_usage(slots: Sequence[Slot], group: dist.ProcessGroup) -> None:
 
 
 def missing_message(missing: Sequence[Slot], rank: int) -> str:
-    """What to tell a learner whose backward left parameters without a gradient."""
+    """Return the error text for a backward that left parameters without a gradient."""
     names = [f"{slot.name} (bucket {slot.bucket.index()})" for slot in missing[:8]]
     more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
     frozen = any(not slot.parameter.requires_grad for slot in missing)

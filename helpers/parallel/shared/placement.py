@@ -1,12 +1,13 @@
-"""How a parameter lies on the ranks, axis by axis: what adds numbers up over ranks asks this and nothing else.
+"""Records on which ranks a parameter lies, axis by axis, so that sums over ranks count each entry once.
 
-    tp   a column of a matrix   sharded      each rank of the group has entries of its own
-         a norm's weight        replicated   all N ranks have the same entries
-         one head for 2 ranks   between      2 copies of each entry
-    pp   a stage's weight       sharded      a tied one has as many copies as stages use it
-    dp   a piece of ZeRO's      sharded      it keeps the other axes of its parameter
-Whoever cuts a parameter, or hands it out, says so with `place`. The average over data-parallel copies (DDP) needs no
-word: each rank has the mean and goes on alone. (Attributes of a parameter do not survive `copy.deepcopy`.)
+    axis   example                placement    meaning
+    tp     a column of a matrix   sharded      each rank of the group stores different entries
+           a norm's weight        replicated   all N ranks store the same entries
+           one head for 2 ranks   between      2 ranks store each entry
+    pp     a stage's weight       sharded      a tied one lies on as many ranks as there are stages that use it
+    dp     a shard of ZeRO's      sharded      the shard keeps the other axes of its parameter
+The code that shards or replicates a parameter calls `place`; the gradient norm (clip.py) reads it. Replicas under DDP
+need no placement, because each rank has the averaged gradients and continues alone.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Placement:
-    """On one axis, whose group has these (global) ranks: each entry of the parameter lies on `copies` of them."""
+    """On one axis, whose group has these global ranks, `copies` of the ranks store each entry of the parameter."""
 
     axis: str
     ranks: tuple[int, ...]
@@ -29,36 +30,37 @@ class Placement:
 
     @classmethod
     def sharded(cls, axis: str, group: dist.ProcessGroup | None, *, copies: int = 1) -> Placement:
-        """Each rank has entries of its own; with copies, as many ranks share them."""
+        """Each rank stores different entries; with `copies`, that many ranks store the same."""
         group = group if group is not None else dist.group.WORLD
         return cls(axis, tuple(dist.get_process_group_ranks(group)), copies, group)
 
     @classmethod
     def replicated(cls, axis: str, group: dist.ProcessGroup | None) -> Placement:
-        """All ranks have the same entries."""
+        """All ranks store the same entries."""
         return cls.sharded(axis, group, copies=dist.get_world_size(group))
 
     def __reduce__(self):
-        """A group does not travel to another process; what it says does."""
+        """Pickle without the process group, which cannot be sent to another process."""
         return Placement, (self.axis, self.ranks, self.copies, None)
 
 
-Placements = dict[str, Placement]  # by axis, in the order in which they were said
+Placements = dict[str, Placement]  # by axis, in the order in which they were recorded
 
 
 def placements_of(parameter: Tensor) -> Placements:
-    """What was said of a parameter; {} for one that nobody cut or handed out."""
+    """Return the placements of a parameter; {} for one that is neither sharded nor replicated."""
     return getattr(parameter, "placements", {})
 
 
-def place(parameter: Tensor, *said: Placement, like: Tensor | None = None) -> Tensor:
-    """Say of a parameter how it lies on some axes; what was said of these before is forgotten. Returns it.
+def place(parameter: Tensor, *new_placements: Placement, like: Tensor | None = None) -> Tensor:
+    """Record the placements of a parameter, replacing earlier ones on the same axes; returns the parameter.
 
-    like: the parameter of which it is a part, or a copy on this rank: it lies on the other axes as that does.
+    like: the parameter of which it is a shard or a copy on this rank, and which it follows on all other axes.
+    They are stored as an attribute, which `copy.deepcopy` of a parameter loses.
     Raises ValueError for an axis whose group shares more than one rank with that of another axis.
     """
     placements = {**placements_of(parameter if like is None else like)}
-    for new in said:
+    for new in new_placements:
         placements.pop(new.axis, None)
         for old in placements.values():
             if len(set(old.ranks) & set(new.ranks)) > 1:
@@ -72,10 +74,11 @@ def place(parameter: Tensor, *said: Placement, like: Tensor | None = None) -> Te
 
 
 def axes_of(placed: Iterable[tuple[Tensor | None, Placements]]) -> list[Placement]:
-    """One placement for each axis, in one order on all ranks: over their groups a sum must go to meet every entry.
+    """Return one placement per axis, in the same order on all ranks: a sum over their groups reaches every entry.
 
-    placed: gradients, None for what has none, with the placements of their parameters.
-    Raises ValueError for a gradient of which an axis is not known that others lie on, and for axes of several groups.
+    placed: gradients (None where there is none) with the placements of their parameters.
+    Raises ValueError where a gradient has no placement on an axis that others have, and where the parameters lie on
+    several groups of one axis.
     """
     placed, axes = list(placed), {}
     for _, placements in placed:

@@ -1,13 +1,11 @@
-"""Tensor parallelism: each rank holds a part of each matrix. The model file knows nothing of it.
+"""Tensor parallelism: each rank stores a shard of each matrix, and the model's own file does not change.
 
-simple.py            TensorParallelMLP: the idea, on one screen
-shard.py             shard_tensor_parallel: a whole model, by a plan of names
-tensor_plan.py       which module is cut how, by name
-linear.py            column and row parallel layers; one message for the columns that share an input
-vocabulary.py        embedding and loss over parts of the vocabulary
-sequence_shards.py   what lies between the cuts: norms, positions and dropout on parts
-copies.py            what several ranks hold, and the whole state again
-conjugate.py         what forward sends, backward sends the other way round
+simple.py            TensorParallelMLP: the idea on one screen
+shard.py             shard_tensor_parallel: shards a whole model by a plan of names
+layers.py            column-, row- and vocabulary-parallel layers, and the loss over a vocabulary shard
+sequence_shards.py   what runs between the sharded matrices: norms, positions and dropout on shards
+splits.py            which part of a tensor each rank stores, and the full state again
+conjugate.py         collectives whose backward is another collective
 """
 
 from helpers.parallel.tensor_parallel.layers import (

@@ -10,8 +10,8 @@ Column-parallel layers that read one input form one autograd step, which overlap
 computes y = x W^T + b for the rank's own outputs. Each rank uses all of x, so in backward
     dx = sum over ranks and layers of dy W       needs one all-reduce for all layers together
     dW = dy^T x, db = sum of dy                  are computed while it is in flight
-With sequence parallelism (`dim`) each rank has a shard of x along that dimension. Forward all-gathers it. The gathered x
-is not stored, so backward all-gathers it again while dx is computed, and reduce-scatters dx while dW is computed.
+With sequence parallelism (`dim`) each rank has a shard of x along that dimension, and forward all-gathers it. The
+gathered x is not stored, so backward all-gathers it again while dx is computed, and reduce-scatters dx while dW is.
 Storing only the shard is what makes all activations 1/N (Korthikanti et al. 2022, section 4.2.2).
 
 Vocabulary: rank r stores the rows r v to (r + 1) v, with v = ceil(V / N); rows beyond V are zeros. For n = B T tokens,
@@ -48,72 +48,77 @@ from helpers.parallel.tensor_parallel.splits import (
 )
 
 
-class _Sharded(nn.Module):
-    """What cut layers share: this rank's part of a Linear, and how it was cut."""
+class _ShardedLinear(nn.Module):
+    """Common base of the two linear layers: this rank's shard of an nn.Linear, and the Split of each parameter."""
 
-    def __init__(self, linear: nn.Linear, group, cuts: Mapping[str, Split], sequence_dim: int | None):
+    def __init__(self, linear: nn.Linear, group, splits: Mapping[str, Split], sequence_dim: int | None):
         super().__init__()
-        self.group, self.splits, self.sequence_dim = group, cuts, sequence_dim
+        self.group, self.splits, self.sequence_dim = group, splits, sequence_dim
         self.in_features, self.out_features = linear.in_features, linear.out_features
         for name in ("weight", "bias"):
-            whole = getattr(linear, name)
-            is_cut = name in cuts and whole is not None
-            setattr(self, name, shard_parameter(whole, cuts[name], group) if is_cut else whole)
+            full = getattr(linear, name)
+            is_split = name in splits and full is not None
+            setattr(self, name, shard_parameter(full, splits[name], group) if is_split else full)
         self.train(linear.training)
 
     @classmethod
-    def from_linear(cls, linear: nn.Linear, group: dist.ProcessGroup | None = None, *args, **how) -> _Sharded:
-        """This rank's part of `linear`, which must be the same on every rank."""
-        return cls(linear, group, *args, **how)
+    def from_linear(cls, linear: nn.Linear, group: dist.ProcessGroup | None = None, *args, **options) -> _ShardedLinear:
+        """Make this rank's shard of `linear`, which must be the same on every rank."""
+        return cls(linear, group, *args, **options)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, weight here: {tuple(self.weight.shape)}"
 
 
-class ColumnParallelLinear(_Sharded):
-    """x (..., k), the same on every rank, to this rank's outputs (..., m / N).
+class ColumnParallelLinear(_ShardedLinear):
+    """Maps x (..., k), the same on every rank, to this rank's outputs (..., m / N).
 
-    Forward: nothing; with `gather_output` all-gather to (..., m). Backward: all-reduce of dx, (..., k), while dW is
-    computed. With `sequence_dim` x is this rank's part along that dimension: forward all-gather, backward all-gather
-    and reduce-scatter. cut: None for equal parts; of one with copies, backward all-reduces the copies' gradients.
-    Outputs in a cut's padding are -inf. Raises ValueError where the ranks cannot share the outputs equally.
+    Forward sends nothing, or with `gather_output` all-gathers to (..., m). Backward all-reduces dx, (..., k), while dW
+    is computed. With `sequence_dim` x is this rank's shard along that dimension: forward all-gathers it, and backward
+    all-gathers it again and reduce-scatters dx. split: by default equal shards; where it replicates entries, backward
+    all-reduces their gradients. Outputs in the padding of a split are -inf.
+    Raises ValueError where the ranks cannot share the outputs equally.
     """
 
-    overlap = True  # False: wait for each message at once
+    overlap = True  # with False, backward waits for each message at once
 
-    def __init__(self, linear, group=None, gather_output: bool = False, sequence_dim=None, cut: Split | None = None):
-        cut = cut or even_split(linear.out_features, dist.get_world_size(group), what="ColumnParallelLinear")
-        super().__init__(linear, group, {"weight": cut, "bias": cut}, sequence_dim)
+    def __init__(self, linear, group=None, gather_output: bool = False, sequence_dim=None, split: Split | None = None):
+        split = split or even_split(linear.out_features, dist.get_world_size(group), what="ColumnParallelLinear")
+        super().__init__(linear, group, {"weight": split, "bias": split}, sequence_dim)
         self.gather_output = gather_output
         SharedInput([self])
 
     def weight_and_bias(self) -> tuple[Tensor, Tensor | None]:
+        """Return this rank's weight and bias, whose gradients are summed over ranks that store the same entries."""
         return tuple(
             sum_gradient_over_replicas(part, self.splits["weight"], self.group) for part in (self.weight, self.bias)
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        y, cut = self.shared(self, x), self.splits["weight"]  # (..., m / N)
-        padding = cut.length - cut.owned(dist.get_rank(self.group))
+        y, split = self.shared(self, x), self.splits["weight"]  # (..., m / N)
+        padding = split.length - split.num_entries(dist.get_rank(self.group))
         if padding:
-            y = F.pad(y[..., : cut.length - padding], (0, padding), value=-torch.inf)
+            y = F.pad(y[..., : split.length - padding], (0, padding), value=-torch.inf)
         if not self.gather_output:
             return y
         parts = all_gather_split(y, self.group, dim=-1).chunk(dist.get_world_size(self.group), -1)
-        return replace(cut, dim=y.dim() - 1).join(parts)  # (..., m)
+        return replace(split, dim=y.dim() - 1).join(parts)  # (..., m)
 
 
-class RowParallelLinear(_Sharded):
-    """This rank's inputs (..., k / N) to the whole result (..., m), the same on every rank.
+class RowParallelLinear(_ShardedLinear):
+    """Maps this rank's inputs (..., k / N) to the result (..., m), which is the same on every rank.
 
-    Forward: all-reduce of (..., m); then the bias, once. Backward: nothing. With `sequence_dim` forward reduce-scatter,
-    backward all-gather, and all-reduce of the bias's gradient. input_is_parallel=False takes a whole x, of which each
-    rank uses its part: backward all-gather of dx. Raises ValueError where the ranks cannot share the inputs equally.
+    Forward all-reduces the partial sums (..., m) and then adds the bias once. Backward sends nothing. With
+    `sequence_dim` forward reduce-scatters, and backward all-gathers and all-reduces the bias's gradient.
+    input_is_parallel=False takes a full x, of which each rank uses its inputs; backward then all-gathers dx.
+    Raises ValueError where the ranks cannot share the inputs equally.
     """
 
-    def __init__(self, linear, group=None, input_is_parallel: bool = True, sequence_dim=None, cut: Split | None = None):
-        cut = cut or even_split(linear.in_features, dist.get_world_size(group), dim=1, what="RowParallelLinear")
-        super().__init__(linear, group, {"weight": cut}, sequence_dim)
+    def __init__(
+        self, linear, group=None, input_is_parallel: bool = True, sequence_dim=None, split: Split | None = None
+    ):
+        split = split or even_split(linear.in_features, dist.get_world_size(group), dim=1, what="RowParallelLinear")
+        super().__init__(linear, group, {"weight": split}, sequence_dim)
         self.input_is_parallel = input_is_parallel
 
     def forward(self, x: Tensor) -> Tensor:
@@ -124,15 +129,18 @@ class RowParallelLinear(_Sharded):
             y = all_reduce_identity(partial_sums, self.group)  # (..., m)
         else:
             y = reduce_scatter_all_gather(partial_sums, self.group, self.sequence_dim)  # (B, T / N, m)
-            bias = None if bias is None else identity_all_reduce(bias, self.group)  # it met only these tokens
+            bias = (
+                None if bias is None else identity_all_reduce(bias, self.group)
+            )  # each rank added it to its tokens only
         return y if bias is None else y + bias
 
 
 class SharedInput:
-    """Layers that read one input, such as query, key and value: the first call does the work of all.
+    """Computes column-parallel layers that read one input, such as query, key and value, in one autograd step.
 
-    Called by each layer in its own forward. So three layers cost one message a pass, and a model calls them one by one
-    as before. layers: modules with weight_and_bias(), group, sequence_dim and overlap; they get this as `shared`.
+    Each layer calls it in its own forward. The first call computes the outputs of all layers, and the others take
+    theirs, so three layers cost one message per pass although the model calls them one by one.
+    layers: modules with weight_and_bias(), group, sequence_dim and overlap; each gets this object as `shared`.
     """
 
     def __init__(self, layers: Sequence):
@@ -142,12 +150,12 @@ class SharedInput:
 
     def __call__(self, layer, x: Tensor) -> Tensor:
         if x is not self.x or layer not in self.waiting:
-            weights, biases = zip(*(each.weight_and_bias() for each in self.layers), strict=True)
+            weights, biases = zip(*(layer.weight_and_bias() for layer in self.layers), strict=True)
             outputs = column_linears(x, weights, biases, layer.group, layer.sequence_dim, layer.overlap)
             self.x, self.waiting = x, dict(zip(self.layers, outputs, strict=True))
         y = self.waiting.pop(layer)
         if not self.waiting:
-            self.x = None  # nothing is kept beyond the last of them
+            self.x = None  # all layers have their outputs, so nothing is stored any more
         return y
 
 
@@ -159,10 +167,10 @@ def column_linears(
     dim: int | None = None,
     overlap: bool = True,
 ) -> tuple[Tensor, ...]:
-    """x (..., k) through each weight (m / N, k) and bias (m / N) or None: a tuple of (..., m / N).
+    """Apply each weight (m / N, k) and bias (m / N, or None) to x (..., k); returns a tuple of (..., m / N).
 
-    dim: the dimension along which every rank holds a part of x; None: every rank holds all of it.
-    overlap=False waits for each message at once, to show what the waiting costs.
+    dim: the dimension along which x is sharded; with None every rank has all of x.
+    overlap=False waits for each message at once, which shows what the waiting costs.
     """
     if dist.get_world_size(group) == 1:
         return tuple(F.linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True))
@@ -174,9 +182,9 @@ class _ColumnLinears(torch.autograd.Function):
     def forward(ctx, x: Tensor, group, dim: int | None, overlap: bool, count: int, *parameters):
         weights, biases = parameters[:count], parameters[count:]
         ctx.group, ctx.dim, ctx.overlap = group, dim, overlap
-        ctx.save_for_backward(x, *weights)  # x as it came: with sequence shards only the part
-        whole = x if dim is None else start_all_gather(x, group, dim)()  # (B, T, k)
-        return tuple(F.linear(whole, weight, bias) for weight, bias in zip(weights, biases, strict=True))
+        ctx.save_for_backward(x, *weights)  # x as it came: with sequence parallelism only the shard
+        full = x if dim is None else start_all_gather(x, group, dim)()  # (B, T, k)
+        return tuple(F.linear(full, weight, bias) for weight, bias in zip(weights, biases, strict=True))
 
     @staticmethod
     @once_differentiable
@@ -184,35 +192,36 @@ class _ColumnLinears(torch.autograd.Function):
         x, *weights = ctx.saved_tensors
         x_needs, parameters_need = ctx.needs_input_grad[0], ctx.needs_input_grad[5:]
         flat = [gradient.flatten(0, -2) for gradient in gradients]  # (B T, m / N)
-        whole = _start_whole(ctx, x) if any(parameters_need[: len(weights)]) else None
+        full = _start_full_x(ctx, x) if any(parameters_need[: len(weights)]) else None
         grad_x = _start_grad_x(ctx, flat, weights, gradients[0].shape[:-1]) if x_needs else None
-        rows = whole().flatten(0, -2) if whole else None  # (B T, k)
-        needs = zip(flat, parameters_need, strict=False)
+        rows = full().flatten(0, -2) if full else None  # (B T, k)
+        needs = zip(flat, parameters_need[: len(weights)], strict=True)
         grad_weights = [dy.t() @ rows.to(dy.dtype) if need else None for dy, need in needs]  # (m / N, k)
         needs = zip(flat, parameters_need[len(weights) :], strict=True)
         grad_biases = [dy.sum(0) if need else None for dy, need in needs]  # (m / N,)
         return grad_x() if grad_x else None, None, None, None, None, *grad_weights, *grad_biases
 
 
-def _start_whole(ctx, x: Tensor):
-    """The whole input, again."""
+def _start_full_x(ctx, x: Tensor):
+    """Start to gather the full input once more; calling the result returns it."""
     if ctx.dim is None:
         return lambda: x
     return _maybe_wait(ctx, start_all_gather(x, ctx.group, ctx.dim))
 
 
 def _start_grad_x(ctx, flat: Sequence[Tensor], weights: Sequence[Tensor], shape: torch.Size):
-    """This rank's share of dx, on its way to be added to the others'."""
+    """Compute this rank's partial sum of dx and start to add up those of all ranks; calling the result returns dx."""
     grad = flat[0] @ weights[0].to(flat[0].dtype)  # (B T, k)
     for dy, weight in zip(flat[1:], weights[1:], strict=True):
         grad.addmm_(dy, weight.to(dy.dtype))
     grad = grad.view(*shape, -1)  # (B, T, k)
     if ctx.dim is None:
-        return _maybe_wait(ctx, start_all_reduce(grad, ctx.group, own=True))
+        return _maybe_wait(ctx, start_all_reduce(grad, ctx.group, in_place=True))
     return _maybe_wait(ctx, start_reduce_scatter(grad, ctx.group, ctx.dim))
 
 
 def _maybe_wait(ctx, started):
+    """Wait at once where overlap is switched off."""
     if ctx.overlap:
         return started
     result = started()
@@ -220,11 +229,11 @@ def _maybe_wait(ctx, started):
 
 
 class VocabParallelEmbedding(nn.Module):
-    """An embedding of which each rank holds v rows: token ids (B, T), the same on every rank, to (B, T, h).
+    """An embedding of which each rank stores v rows: maps token ids (B, T), the same on every rank, to (B, T, h).
 
-    Forward: all-reduce of (B, T, h), where each token's row comes from one rank and zeros from the others. Backward:
-    nothing. With `sequence_dim` (the tokens': 1) every rank keeps its part of the tokens: forward reduce-scatter,
-    backward all-gather. Raises ValueError for an id outside the vocabulary.
+    Forward all-reduces (B, T, h), where each token's row comes from one rank and the others add zeros. Backward sends
+    nothing. With `sequence_dim` (1, the tokens') every rank keeps its shard of the tokens: forward reduce-scatters and
+    backward all-gathers. Raises ValueError for an id outside the vocabulary.
     """
 
     def __init__(self, embedding: nn.Embedding, group=None, sequence_dim: int | None = None):
@@ -240,16 +249,16 @@ class VocabParallelEmbedding(nn.Module):
         self.train(embedding.training)
 
     @classmethod
-    def from_embedding(cls, embedding: nn.Embedding, group=None, **how) -> VocabParallelEmbedding:
-        """This rank's rows of `embedding`, which must be the same on every rank."""
-        return cls(embedding, group, **how)
+    def from_embedding(cls, embedding: nn.Embedding, group=None, **options) -> VocabParallelEmbedding:
+        """Make this rank's rows of `embedding`, which must be the same on every rank."""
+        return cls(embedding, group, **options)
 
     def forward(self, tokens: Tensor) -> Tensor:
         _check_ids(tokens, self.num_embeddings, "VocabParallelEmbedding")
-        own = tokens - dist.get_rank(self.group) * self.weight.shape[0]  # (B, T)
-        elsewhere = (own < 0) | (own >= self.weight.shape[0])
-        rows = F.embedding(own.masked_fill(elsewhere, 0), self.weight)  # (B, T, h)
-        rows = rows.masked_fill(elsewhere.unsqueeze(-1), 0.0)
+        local = tokens - dist.get_rank(self.group) * self.weight.shape[0]  # (B, T)
+        on_other_ranks = (local < 0) | (local >= self.weight.shape[0])
+        rows = F.embedding(local.masked_fill(on_other_ranks, 0), self.weight)  # (B, T, h)
+        rows = rows.masked_fill(on_other_ranks.unsqueeze(-1), 0.0)
         if self.sequence_dim is None:
             return all_reduce_identity(rows, self.group)  # (B, T, h)
         return reduce_scatter_all_gather(rows, self.group, self.sequence_dim)  # (B, T / N, h)
@@ -261,11 +270,11 @@ class VocabParallelEmbedding(nn.Module):
 def vocab_parallel_cross_entropy(
     logits: Tensor, targets: Tensor, group: dist.ProcessGroup | None = None, reduction: str = "mean"
 ) -> Tensor:
-    """Cross entropy in nats of logits (..., v), this rank's part of the vocabulary; targets (...) int64 on every rank.
+    """Cross entropy in nats of logits (..., v), this rank's vocabulary shard, and targets (...) int64 on every rank.
 
-    The mean over targets that are not -100, or reduction="sum". Forward: all-reduce (max) of a number a token, then
-    all-reduce of two: the sum of exponentials and the target's logit. Backward: nothing. Every rank gets the loss of
-    the whole. Logits in 16 bits are counted in float32. Padding in the vocabulary must be -inf.
+    Every rank gets the loss over the full vocabulary: the mean over targets that are not -100, or with reduction="sum"
+    their sum. Forward all-reduces (max) one number per token, then two: the sum of exponentials and the target's
+    logit. Backward sends nothing. Logits in 16 bits are widened to float32. Padding in the vocabulary must be -inf.
     Raises ValueError where the shapes do not fit or a target lies outside the vocabulary.
     """
     if logits.shape[:-1] != targets.shape or reduction not in ("mean", "sum"):
@@ -281,7 +290,7 @@ def vocab_parallel_cross_entropy(
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Logits (n, v) and targets (n) to the sum of the losses: log(sum of exp(logit - max)) - (target's logit - max)."""
+    """The sum of the losses of logits (n, v): log(sum of exp(logit - max)) - (target's logit - max) for each token."""
 
     @staticmethod
     def forward(ctx, logits: Tensor, targets: Tensor, group):
@@ -289,25 +298,25 @@ class _CrossEntropy(torch.autograd.Function):
         largest = wide.max(-1, keepdim=True).values  # (n, 1)
         _sum_over_ranks(largest, group, dist.ReduceOp.MAX)
         shifted = wide - largest  # (n, v)
-        own = targets - dist.get_rank(group) * logits.shape[-1]  # (n,)
-        here = (own >= 0) & (own < logits.shape[-1]) & (targets != -100)
-        own = own.masked_fill(~here, 0).unsqueeze(-1)  # (n, 1)
-        target_logit = shifted.gather(-1, own).squeeze(-1).masked_fill(~here, 0.0)
+        local = targets - dist.get_rank(group) * logits.shape[-1]  # (n,)
+        is_local = (local >= 0) & (local < logits.shape[-1]) & (targets != -100)
+        local = local.masked_fill(~is_local, 0).unsqueeze(-1)  # (n, 1)
+        target_logit = shifted.gather(-1, local).squeeze(-1).masked_fill(~is_local, 0.0)
         exponentials = shifted.exp_()
         sums = torch.stack([exponentials.sum(-1), target_logit])  # (2, n)
         _sum_over_ranks(sums, group, dist.ReduceOp.SUM)
         counts = targets != -100
-        ctx.save_for_backward(exponentials, sums[0], own, here, counts)
+        ctx.save_for_backward(exponentials, sums[0], local, is_local, counts)
         ctx.dtype = logits.dtype
         return (sums[0].log() - sums[1]).masked_fill(~counts, 0.0).sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor):
-        exponentials, total, own, here, counts = ctx.saved_tensors
-        weight = grad * counts  # (n,): softmax - 1 at the target, 0 where nothing counts
+        exponentials, total, local, is_local, counts = ctx.saved_tensors
+        weight = grad * counts  # (n,), 0 where a target does not count; the gradient is softmax - 1 at the target
         gradient = exponentials * (weight / total).unsqueeze(-1)  # (n, v)
-        gradient.scatter_add_(-1, own, -(weight * here).unsqueeze(-1))
+        gradient.scatter_add_(-1, local, -(weight * is_local).unsqueeze(-1))
         return gradient.to(ctx.dtype), None, None
 
 
@@ -317,7 +326,7 @@ def _sum_over_ranks(tensor: Tensor, group, op) -> None:
 
 
 def _check_ids(ids: Tensor, size: int, who: str) -> None:
-    """An id that no rank holds would count as zeros, in silence."""
+    """Raise ValueError for an id outside the vocabulary, which would silently give zeros because no rank stores it."""
     if ids.numel() and not (0 <= ids.min() and ids.max() < size):
         raise ValueError(
             f"{who} got ids from {ids.min().item()} to {ids.max().item()}, but the vocabulary has {size} entries, "

@@ -1,19 +1,20 @@
-"""What lies between the cut matrices, on a rank's part of the tokens or heads: norms, positions, dropout.
+"""Provides the modules between sharded matrices, which work on a rank's tokens or heads: norms, positions, dropout.
 
-Legend: N = ranks, B, T, h = batch, tokens, hidden; tokens are dimension 1 of (B, T, h).
-A norm's weight is whole on every rank, but meets the rank's tokens only, so its gradient there is a part of the sum.
-Without the all-reduce nothing fails: every rank trains a norm of its own. Random numbers part the ranks, too:
+Legend: N = ranks; B, T, h = batch, tokens, hidden; tokens are dimension 1 of (B, T, h).
+A norm's weight is replicated, but on each rank it meets only that rank's tokens, so its gradient is a partial sum.
+Without the all-reduce nothing fails: every rank silently trains its own norm. Dropout needs the right random numbers:
 
-    mask for a tensor that is              must be                    if it is wrong
-    the same on every rank (residuals      the same on every rank     ranks part: each trains a model of its own, and
-      under plain tensor parallelism)                                   nothing says so
-    parts on the ranks (heads; tokens      another on every rank,     several heads or tokens drop the same places:
-      under sequence parallelism)            parts of a whole one       their noise is no longer independent
+    mask for a tensor that is              must be                    otherwise
+    the same on every rank (residuals      the same on every rank     the ranks diverge silently: each trains its own
+      under plain tensor parallelism)                                   model
+    sharded (heads; tokens under           different on every rank,   several heads or tokens drop the same elements,
+      sequence parallelism)                  shards of one mask         and their noise is no longer independent
 
-Two ways to the second kind. `seed=None`: every rank draws the whole mask from the common generator and keeps its part,
-so the step equals that of one process; it draws N times as much. A number as `seed`: each rank draws its part only,
-from a stream of its own, as Megatron does (Shoeybi et al. 2019, appendix): equal in distribution, not in values. The
-stream begins at a number drawn from the common generator: so it moves on, and a recomputed block sees it once more.
+There are two ways to draw the second kind. With `seed=None` every rank draws the full mask from the common generator
+and keeps its shard, so the step equals that of one process, but each rank draws N times as much. With a number as
+`seed` each rank draws only its shard from its own stream, as Megatron does (Shoeybi et al. 2019, appendix), which is
+equal in distribution but not in values. Each such stream is seeded by a number drawn from the common generator. It
+therefore differs from call to call, and a recomputed block, which restores the common generator, gets the same one.
 """
 
 from __future__ import annotations
@@ -34,30 +35,32 @@ from helpers.parallel.shared.collectives import check_same_parameters
 from helpers.parallel.tensor_parallel.conjugate import identity_all_reduce, split_all_gather
 from helpers.workloads.gpt import materialized_attention
 
-_STREAMS = 2**31
+_NUM_SEEDS = 2**31  # the seed of a rank's stream starts with a number below this
 
 
 class SequenceParallelNorm(nn.LayerNorm):
-    """LayerNorm of this rank's tokens, (B, T / N, h). Forward: nothing. Backward: all-reduce of 2 h numbers."""
+    """LayerNorm of this rank's tokens, (B, T / N, h). Forward sends nothing; backward all-reduces 2 h elements."""
 
     @classmethod
     def from_norm(cls, norm: nn.LayerNorm, group: dist.ProcessGroup | None = None) -> SequenceParallelNorm:
-        """The same parameters, not copies."""
+        """Make one with the very parameters of `norm`."""
         shard = cls(norm.normalized_shape, norm.eps, elementwise_affine=False)
         shard.weight, shard.bias, shard.group = norm.weight, norm.bias, group
         shard.elementwise_affine = norm.elementwise_affine
         return shard.train(norm.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        own = [parameter for parameter in (self.weight, self.bias) if parameter is not None]
-        whole = identity_all_reduce(torch.stack(own), self.group).unbind() if own else ()  # (2, h), one message
-        return F.layer_norm(x, self.normalized_shape, *whole, eps=self.eps)
+        parameters = [parameter for parameter in (self.weight, self.bias) if parameter is not None]
+        if parameters:  # in one message, (2, h)
+            parameters = identity_all_reduce(torch.stack(parameters), self.group).unbind()
+        return F.layer_norm(x, self.normalized_shape, *parameters, eps=self.eps)
 
 
 class SequenceParallelEmbedding(nn.Module):
-    """Positions (T) to the embeddings of this rank's tokens, (T / N, h).
+    """Maps positions (T) to the embeddings of this rank's tokens, (T / N, h).
 
-    Forward: every rank looks up all and keeps its part. Backward: all-gather of the gradient, so it is whole.
+    In forward every rank looks up all positions and keeps its shard. Backward all-gathers the gradient, so that it is
+    complete on every rank.
     """
 
     def __init__(self, embedding: nn.Embedding, group: dist.ProcessGroup | None = None):
@@ -70,42 +73,44 @@ class SequenceParallelEmbedding(nn.Module):
 
 @dataclass(frozen=True)
 class ShardRandom:
-    """Dropout on parts: `group` holds the whole; `seed` as above."""
+    """Dropout on shards of a tensor that `group` stores together; `seed` is explained at the top of this file."""
 
     group: dist.ProcessGroup | None = None
     seed: int | None = None
 
     def dropout(self, x: Tensor, p: float, dim: int) -> Tensor:
-        """Dropout of a part of a tensor that is cut along `dim`."""
+        """Apply dropout to this rank's shard of a tensor that is sharded along `dim`."""
         if p == 0:
             return x
         if self.seed is not None:
-            with self.own_stream(x.device):
+            with self.rank_stream(x.device):
                 return F.dropout(x, p)
-        return x * self._own_part_of_a_mask(x, p, dim)
+        return x * self._mask_shard(x, p, dim)
 
     def attention(self, core: Callable, query: Tensor, key: Tensor, value: Tensor, *, dropout_p: float, **options):
-        """Attention of this rank's heads, (B, H / N, T, d). `core`: what computes it where nothing is dropped out.
+        """Compute attention of this rank's heads, (B, H / N, T, d); `core` computes it where nothing is dropped.
 
-        Without a seed dropout needs the maps (B, H / N, T, T) in memory: a fused kernel takes no mask from outside.
+        Without a seed, dropout needs the attention matrices (B, H / N, T, T) in memory, because a fused kernel accepts
+        no mask from outside.
         """
         if not dropout_p:
             return core(query, key, value, dropout_p=0.0, **options)
         if self.seed is not None:
-            with self.own_stream(query.device):
+            with self.rank_stream(query.device):
                 return core(query, key, value, dropout_p=dropout_p, **options)
-        own_part = partial(self.dropout, dim=1)
-        return materialized_attention(query, key, value, dropout_p=dropout_p, dropout=own_part, **options)
+        dropout = partial(self.dropout, dim=1)
+        return materialized_attention(query, key, value, dropout_p=dropout_p, dropout=dropout, **options)
 
     @contextmanager
-    def own_stream(self, device: torch.device | str = "cpu") -> Iterator[None]:
-        """In here, random numbers of this rank's own; the common generator goes on as if only one had been drawn."""
-        common = torch.randint(_STREAMS, ()).item()
+    def rank_stream(self, device: torch.device | str = "cpu") -> Iterator[None]:
+        """Draw this rank's own random numbers inside the `with`; the common generator advances by one number only."""
+        common = torch.randint(_NUM_SEEDS, ()).item()
         with fork_random(device):
             torch.manual_seed((common + self.seed) * dist.get_world_size(self.group) + dist.get_rank(self.group))
             yield
 
-    def _own_part_of_a_mask(self, x: Tensor, p: float, dim: int) -> Tensor:
+    def _mask_shard(self, x: Tensor, p: float, dim: int) -> Tensor:
+        """Draw the full mask and return this rank's shard of it."""
         num_ranks, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
         shape = [size * num_ranks if d == dim else size for d, size in enumerate(x.shape)]
         mask = F.dropout(x.new_ones(shape), p)  # 0 or 1 / (1 - p), as the device itself draws it
@@ -113,7 +118,7 @@ class ShardRandom:
 
 
 class ShardDropout(nn.Module):
-    """nn.Dropout for a part of a tensor that is cut along `dim`. It sends nothing."""
+    """nn.Dropout for a shard of a tensor that is sharded along `dim`. It sends nothing."""
 
     def __init__(self, p: float, random: ShardRandom, dim: int):
         super().__init__()
@@ -127,7 +132,7 @@ class ShardDropout(nn.Module):
 
 
 def sequence_shard(module: nn.Module, group: dist.ProcessGroup | None, dim: int, random: ShardRandom) -> nn.Module:
-    """A norm, dropout or embedding of positions, for this rank's part of the tokens, which are dimension `dim`."""
+    """Return a norm, dropout or position embedding that works on this rank's tokens, which are dimension `dim`."""
     if isinstance(module, nn.LayerNorm):
         return SequenceParallelNorm.from_norm(module, group)
     if isinstance(module, nn.Embedding):
@@ -136,7 +141,7 @@ def sequence_shard(module: nn.Module, group: dist.ProcessGroup | None, dim: int,
 
 
 def attention_core(attention: nn.Module, random: ShardRandom) -> Callable | None:
-    """What the course's Attention puts in the place of its core, so that its heads' masks fit; None without dropout."""
+    """Return the core of an Attention whose dropout masks fit its sharded heads; None where it has no dropout."""
     core = materialized_attention if attention.materialized else F.scaled_dot_product_attention
     return partial(random.attention, core) if attention.dropout else None
 
@@ -145,32 +150,32 @@ def attention_core(attention: nn.Module, random: ShardRandom) -> Callable | None
 def check_same_models(model: nn.Module, group: dist.ProcessGroup | None) -> None:
     """Raise ValueError on every rank if the ranks' models differ or, where there is dropout, their random generators.
 
-    Sends names and shapes, two sums a parameter, and what the generator will give next; nothing is drawn.
+    It sends names and shapes, two sums per parameter, and the generator's next numbers, without advancing it.
     """
     tensors = dict(model.named_parameters())
     check_same_parameters([Slot(index, *named) for index, named in enumerate(tensors.items())], group)
     device = next(iter(tensors.values())).device
-    prints = [_fingerprint(tensor) for tensor in tensors.values()]
-    if any(_drops_out(module) for module in model.modules()):
+    fingerprints = [_fingerprint(tensor) for tensor in tensors.values()]
+    if any(_has_dropout(module) for module in model.modules()):
         tensors["random generator"] = _next_numbers(device)
-        prints.append(tensors["random generator"])
-    mine = torch.stack(prints).to(device)  # (P, 2)
-    theirs = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(theirs, mine, group=group)
-    for rank, other in enumerate(theirs):
-        differs = (other.nan_to_num(7.0) != theirs[0].nan_to_num(7.0)).any(-1)
+        fingerprints.append(tensors["random generator"])
+    local = torch.stack(fingerprints).to(device)  # (P, 2)
+    of_ranks = [torch.empty_like(local) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(of_ranks, local, group=group)
+    for rank, other in enumerate(of_ranks):
+        differs = (other.nan_to_num(7.0) != of_ranks[0].nan_to_num(7.0)).any(-1)  # NaN equals NaN here
         if differs.any():
-            raise ValueError(_unequal(rank, [*tensors][int(differs.nonzero()[0])]))
+            raise ValueError(_difference_message(rank, [*tensors][int(differs.nonzero()[0])]))
 
 
-def _drops_out(module: nn.Module) -> bool:
-    """A layer of dropout, or one that keeps its probability as `dropout`."""
+def _has_dropout(module: nn.Module) -> bool:
+    """Whether it is an nn.Dropout, or has a probability as its attribute `dropout`."""
     p = module.p if isinstance(module, nn.Dropout) else getattr(module, "dropout", 0.0)
     return isinstance(p, float) and p > 0
 
 
 def _fingerprint(tensor: Tensor) -> Tensor:
-    """Two sums that differ where two random tensors do: of the values, and of the values by place."""
+    """Return two sums that differ if two random tensors do: of the values, and of the values weighted by position."""
     values = tensor.detach().double().flatten().cpu()
     return torch.stack([values.sum(), values @ torch.linspace(1, 2, values.numel(), dtype=torch.float64)])
 
@@ -180,7 +185,7 @@ def _next_numbers(device: torch.device) -> Tensor:
         return torch.rand(2, dtype=torch.float64, device=device).cpu()
 
 
-def _unequal(rank: int, name: str) -> str:
+def _difference_message(rank: int, name: str) -> str:
     if name == "random generator":
         return (
             f"the random generators of rank 0 and rank {rank} differ, so dropout would part them: call "

@@ -1,12 +1,15 @@
-"""Tensor parallelism: each rank holds a part of every matrix, and all work on the same batch.
+"""Shards a whole model for tensor parallelism, by a plan that names its modules.
 
-Legend: N = ranks of the group; (B, T, h) = batch, tokens, hidden; m, k = outputs and inputs of a layer.
-    columns   y = x [A1 A2]: x whole, outputs side by side. Forward: nothing. Backward: all-reduce of dx, (B, T, k)
-    rows      y = [x1 x2] [B1; B2]: x cut, results added. Forward: all-reduce of y, (B, T, m). Backward: nothing
-GeLU(x A) B with A by columns and B by rows needs one message a pass, since GeLU works on each column alone; a layer of
-a GPT has two such pairs (heads are columns): 2 all-reduces of (B, T, h) forward, 2 backward.
-With sequence parallelism norms and dropout work on (B, T / N, h): each all-reduce becomes a reduce-scatter and an
-all-gather, columns all-gather their input once more in backward, and gradients of what works on tokens are all-reduced.
+Every rank stores a shard of every matrix, and all ranks work on the same batch. A plan is a dict from names of modules
+to words: {"blocks.*.attention.{query,key,value}": "column"}. In a name, * stands for anything, [02] for one of the
+characters and {a,b} for either; layers that are named together in braces read one input.
+Legend: N = ranks of the group; (B, T, h) = batch, tokens, hidden.
+
+In GeLU(x A) B with A column-parallel and B row-parallel, GeLU works on each column alone, so the pair needs one message
+per pass. A layer of a GPT has two such pairs (heads are columns): 2 all-reduces of (B, T, h) forward, 2 backward.
+With sequence parallelism, norms and dropout work on (B, T / N, h). Each all-reduce becomes a reduce-scatter and an
+all-gather, column-parallel layers all-gather their input again in backward, and the gradients of parameters that meet
+only a rank's tokens are all-reduced.
 After Shoeybi et al. 2019, "Megatron-LM", section 3, and Korthikanti et al. 2022, section 4.2.2.
 """
 
@@ -45,14 +48,14 @@ from helpers.parallel.tensor_parallel.splits import (
 )
 from helpers.workloads import GPT, MLP
 
-KINDS = {  # the words of a plan, and the modules each can cut
+KINDS = {  # the words of a plan, and the types of modules that each can split
     "column": (nn.Linear,),
     "row": (nn.Linear,),
     "fused_qkv": (nn.Linear,),
     "vocabulary": (nn.Embedding, nn.Linear),
     "sequence": (nn.LayerNorm, nn.Dropout, nn.Embedding),
-    "heads": (nn.Module,),  # an attention with `head_size`: its layers are cut by whole heads
-    "whole": (nn.Module,),  # left as it is
+    "heads": (nn.Module,),  # an attention with `head_size`, whose layers are split by full heads
+    "whole": (nn.Module,),  # not split
 }
 WORDS = ", ".join(KINDS)
 SEQUENCE = 1  # the dimension of the tokens in (B, T, h)
@@ -69,7 +72,7 @@ GPT_PLAN = {
     "final_norm": "sequence",
     "head": "vocabulary",
 }
-MLP_PLAN = {"layers.*[02468]": "column", "layers.*[13579]": "row"}  # pairs; a last layer without partner stays whole
+MLP_PLAN = {"layers.*[02468]": "column", "layers.*[13579]": "row"}  # pairs; a last layer without a partner is not split
 
 
 def shard_tensor_parallel(
@@ -79,13 +82,13 @@ def shard_tensor_parallel(
     sequence_parallel: bool = False,
     seed: int | None = None,
 ) -> nn.Module:
-    """Cut `model`, the same on every rank, in place, and return it; make the optimizer afterwards.
+    """Shard `model`, which must be the same on every rank, in place, and return it. Make the optimizer afterwards.
 
-    plan: names of modules to words (`tensor_plan.py`); None: GPT_PLAN or MLP_PLAN. sequence_parallel: what the plan
-    calls "sequence" works on shards of the tokens. seed: of dropout on parts (`sequence_shards.py`).
-    A GPT then returns this rank's part of the logits: give them to `vocab_parallel_cross_entropy`.
-    Raises RuntimeError for a model that is cut already, ValueError where the ranks' models or seeds differ, sizes do
-    not divide, or the plan names what is not there; the model is then as it was.
+    plan: by default GPT_PLAN or MLP_PLAN. sequence_parallel: the modules that the plan calls "sequence" work on shards
+    of the tokens. seed: of dropout on shards (sequence_shards.py).
+    A GPT then returns this rank's shard of the logits: pass them to `vocab_parallel_cross_entropy`.
+    Raises RuntimeError for a model that is sharded already, and ValueError where the ranks' models or seeds differ,
+    where sizes do not divide, or where the plan names what is not there; the model is then unchanged.
     """
     if any(hasattr(module, "splits") for module in model.modules()):
         raise RuntimeError(f"this {type(model).__name__} is sharded already: a part cannot be cut again; build it anew")
@@ -93,8 +96,8 @@ def shard_tensor_parallel(
     check_same_models(model, group)
     if sequence_parallel and not any(entry.word == "sequence" for entry in entries):
         raise ValueError("sequence_parallel=True, but the plan calls nothing 'sequence': name norms and dropout so")
-    change = partial(_replacement, group=group, dim=SEQUENCE if sequence_parallel else None, seed=seed)
-    changes = [(entry, new) for entry in entries if (new := change(entry)) is not None]
+    replacement = partial(_replacement, group=group, dim=SEQUENCE if sequence_parallel else None, seed=seed)
+    changes = [(entry, new) for entry in entries if (new := replacement(entry)) is not None]
     restore_tied_parameters(model, [(entry.module, new) for entry, new in changes if entry.word != "heads"])
     for entry, new in changes:
         setattr(*(entry.module, "core") if entry.word == "heads" else (entry.parent, entry.attribute), new)
@@ -106,32 +109,32 @@ def shard_tensor_parallel(
 
 
 def _replacement(entry: PlannedModule, group, dim: int | None, seed: int | None) -> nn.Module | Callable | None:
-    """What takes the place of a module, or of an attention's core; None: it stays as it is."""
-    old, cut = entry.module, entry.cut(dist.get_world_size(group))
+    """Return what replaces a module, or the core of an attention; None where the module stays as it is."""
+    old, split = entry.module, entry.split(dist.get_world_size(group))
     if entry.word == "row":
-        return RowParallelLinear(old, group, sequence_dim=dim, cut=cut)
+        return RowParallelLinear(old, group, sequence_dim=dim, split=split)
     if entry.word == "vocabulary" and isinstance(old, nn.Embedding):
         return VocabParallelEmbedding(old, group, sequence_dim=dim)
     if entry.word in ("column", "fused_qkv", "vocabulary"):
-        return ColumnParallelLinear(old, group, sequence_dim=dim, cut=cut)
+        return ColumnParallelLinear(old, group, sequence_dim=dim, split=split)
     if entry.word == "heads":
         return attention_core(old, ShardRandom(group, seed))
     return sequence_shard(old, group, dim, ShardRandom(group, seed)) if dim is not None else None
 
 
 def _plan_of(model: nn.Module) -> dict[str, str]:
-    """The plan for the course's own models. Raises ValueError for others."""
+    """Return the plan for one of the course's models. Raises ValueError for others."""
     if isinstance(model, GPT):
         return GPT_PLAN
     if isinstance(model, MLP) and len(model.layers) > 1:
-        odd_one_out = {f"layers.{len(model.layers) - 1}": "whole"} if len(model.layers) % 2 else {}
-        return MLP_PLAN | odd_one_out
+        without_partner = {f"layers.{len(model.layers) - 1}": "whole"} if len(model.layers) % 2 else {}
+        return MLP_PLAN | without_partner
     raise ValueError(f"there is no plan for this {type(model).__name__}: pass plan={{name of a module: {WORDS}}}")
 
 
 @dataclass(frozen=True)
 class PlannedModule:
-    """A module to be cut: its name, the module it stands in, its word, and those that read the same input."""
+    """A module that a plan names: its name, its parent module, its word, and `together`, who reads the same input."""
 
     name: str
     parent: nn.Module
@@ -143,8 +146,11 @@ class PlannedModule:
     def attribute(self) -> str:
         return self.name.rpartition(".")[2]
 
-    def cut(self, num_ranks: int) -> Split | None:
-        """How its matrix is cut; None for what is no matrix. Raises ValueError where the ranks cannot share it."""
+    def split(self, num_ranks: int) -> Split | None:
+        """Return how its matrix is split, or None for a module without a matrix.
+
+        Raises ValueError where the ranks cannot share the matrix equally.
+        """
         head_size, module = getattr(self.parent, "head_size", None), self.module
         if self.word == "column" and head_size:
             return heads_split(module.out_features, num_ranks, head_size, what=self.name)
@@ -158,7 +164,7 @@ class PlannedModule:
 
 
 def resolve_plan(model: nn.Module, plan: Mapping[str, str]) -> list[PlannedModule]:
-    """The modules that `plan` names, in the model's order; where several entries name one, the last one counts.
+    """Return the modules that `plan` names, in the model's order; where several entries name one, the last counts.
 
     Raises ValueError for an unknown word, and for an entry that names nothing, with the closest names there are.
     """
@@ -182,7 +188,7 @@ def resolve_plan(model: nn.Module, plan: Mapping[str, str]) -> list[PlannedModul
 
 
 def _alternatives(pattern: str) -> Iterator[str]:
-    """a.{b,c} as a.b and a.c."""
+    """Expand braces: a.{b,c} becomes a.b and a.c."""
     braces = re.search(r"\{([^{}]*)\}", pattern)
     if braces is None:
         yield pattern
@@ -192,7 +198,7 @@ def _alternatives(pattern: str) -> Iterator[str]:
 
 
 def _no_such_module(pattern: str, names: Sequence[str]) -> str:
-    """With the closest names, in which numbers count as *, so that one name stands for all blocks."""
+    """Say which names are closest. Numbers in them are written as *, so that one name stands for all blocks."""
     general = list(dict.fromkeys(re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name) for name in names))
     close = difflib.get_close_matches(pattern, [*general, *names], n=3, cutoff=0.4) or general[:3]
     return f"the plan names {pattern!r}, but the model has no such module; the closest are {', '.join(close)}"

@@ -1,7 +1,7 @@
-"""Tensor parallelism on one screen: two matrices with a nonlinearity between them, cut so that one sum is enough.
+"""Tensor parallelism on one screen: two matrices with a nonlinearity between them, split so that one sum is enough.
 
-Legend: N = ranks; (..., h) = x and the result; m = width between the matrices, m_r = this rank's part of it.
-shard.py cuts whole models in this way, attention and vocabulary too, by a plan of names.
+Legend: N = ranks; (..., h) = x and the result; m = width between the matrices, m_r = this rank's share of it.
+shard.py shards whole models in this way, including attention and vocabulary, by a plan of names.
 After Shoeybi et al. 2019, "Megatron-LM", section 3, equation 3 and figure 3a.
 """
 
@@ -18,24 +18,24 @@ from helpers.parallel.tensor_parallel.conjugate import all_reduce_identity, iden
 
 
 class TensorParallelMLP(nn.Module):
-    """GeLU(x A + a) B + b with A cut by columns and B by rows, on ranks that all have the same x (..., h).
+    """Computes GeLU(x A + a) B + b with column-parallel A and row-parallel B, on ranks that all have the same x.
 
-    Forward: all-reduce of the result (..., h). Backward: all-reduce of dx (..., h). Nothing is sent between the
-    matrices, since GeLU works on each column alone. up (h to m) and down (m to h) must be the same on every rank. N
-    need not divide m: the first ranks then hold a column more. (torch stores A transposed: its columns are rows.)
+    Forward all-reduces the result (..., h), and backward all-reduces dx (..., h). Nothing is sent between the matrices,
+    because GeLU works on each column alone. up (h to m) and down (m to h) must be the same on every rank. N need not
+    divide m: the first ranks then store one more column. (torch stores A transposed, so its columns are rows there.)
     """
 
     def __init__(self, up: nn.Linear, down: nn.Linear, group=None, activation: Callable = F.gelu):
         super().__init__()
         self.group, self.activation = group, activation
-        self.up_weight = self._own_part(up.weight, dim=0)  # (m_r, h): some columns of A
-        self.up_bias = self._own_part(up.bias, dim=0)  # (m_r)
-        self.down_weight = self._own_part(down.weight, dim=1)  # (h, m_r): the rows of B that meet them
-        self.down_bias = nn.Parameter(down.bias.detach().clone())  # (h), whole on every rank
+        self.up_weight = self._shard(up.weight, dim=0)  # (m_r, h): some columns of A
+        self.up_bias = self._shard(up.bias, dim=0)  # (m_r)
+        self.down_weight = self._shard(down.weight, dim=1)  # (h, m_r): the rows of B that these columns feed
+        self.down_bias = nn.Parameter(down.bias.detach().clone())  # (h), replicated on every rank
 
-    def _own_part(self, whole: Tensor, dim: int) -> nn.Parameter:
-        parts = whole.detach().tensor_split(dist.get_world_size(self.group), dim)
-        return nn.Parameter(parts[dist.get_rank(self.group)].clone(memory_format=torch.contiguous_format))
+    def _shard(self, full: Tensor, dim: int) -> nn.Parameter:
+        shards = full.detach().tensor_split(dist.get_world_size(self.group), dim)
+        return nn.Parameter(shards[dist.get_rank(self.group)].clone(memory_format=torch.contiguous_format))
 
     def forward(self, x: Tensor) -> Tensor:
         x = identity_all_reduce(x, self.group)  # f: each rank's columns give a part of dx, so backward adds the parts

@@ -1,6 +1,6 @@
 """Says which part of a tensor each rank stores (Split), shards parameters by it, and gathers full tensors again.
 
-Legend: N = ranks of the group. A `Split` is plain data: for one dimension of a tensor, the ranges that each rank stores.
+A `Split` is plain data: for one dimension of a tensor, the ranges that each rank stores. Legend: N = ranks.
 
     even         0 1 2 | 3 4 5             rank r stores n / N neighbours; with units, full heads of them
     fused        q k v: 0 1|2 3, 4 5|6 7   each of several matrices that lie in one is split by itself
@@ -9,7 +9,7 @@ Legend: N = ranks of the group. A `Split` is plain data: for one dimension of a 
 
 Each sharded parameter also gets a placement that says how many ranks store the same entries: 1 for a shard, N where the
 parameter is replicated, and a number between for key and value heads that are fewer than ranks. What adds up over
-ranks, such as the global norm, divides by this number (shared/placement.py). layers.py and shard.py use these functions.
+ranks, such as the global norm, divides by this number (shared/placement.py). Used by layers.py and shard.py.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from torch import Tensor, nn
 from helpers.parallel.shared.placement import Placement, place, placements_of
 from helpers.parallel.tensor_parallel.conjugate import identity_all_reduce
 
-Range = tuple[int, int]
+AXIS = "tp"
+Range = tuple[int, int]  # start and stop
 
 
 @dataclass(frozen=True)
 class Split:
-    """Dimension `dim`, of `whole` entries: `ranges[r]` are rank r's, start and stop; its shard has `length` entries.
+    """How dimension `dim` of a tensor, `whole` entries long, is split: rank r stores the ranges `ranges[r]`.
 
-    Where a rank's ranges are shorter than `length`, zeros follow. copies: how many ranks hold each entry.
+    Every shard has `length` entries; where a rank's ranges are shorter, zeros follow. copies: how many ranks store
+    each entry. The field names are keys of a checkpoint's manifest.
     """
 
     dim: int
@@ -42,55 +44,55 @@ class Split:
     copies: int = 1
 
     def take(self, tensor: Tensor, rank: int) -> Tensor:
-        """Rank `rank`'s part of a whole tensor, in memory of its own. Raises ValueError for one of another size."""
+        """Return rank `rank`'s shard of a full tensor, in new memory. Raises ValueError for another size."""
         if tensor.shape[self.dim] != self.whole:
             raise ValueError(
                 f"this cut is for {self.whole} entries, but dimension {self.dim} of {tuple(tensor.shape)} has "
                 f"{tensor.shape[self.dim]}: the sizes of a fused layer's matrices must add up to it"
             )
         parts = [tensor.narrow(self.dim, start, stop - start) for start, stop in self.ranges[rank]]
-        missing = self.length - self.owned(rank)
+        missing = self.length - self.num_entries(rank)
         shape = [missing if dim == self.dim else size for dim, size in enumerate(tensor.shape)]
         return torch.cat([*parts, tensor.new_zeros(shape)], self.dim)
 
     def join(self, shards: Sequence[Tensor]) -> Tensor:
-        """The whole tensor, from the shards of all ranks; padding is left out."""
+        """Return the full tensor from the shards of all ranks; padding is left out."""
         shape = [self.whole if dim == self.dim else size for dim, size in enumerate(shards[0].shape)]
-        whole = shards[0].new_empty(shape)
+        full = shards[0].new_empty(shape)
         for shard, ranges in zip(shards, self.ranges, strict=True):
-            place = 0
+            offset = 0
             for start, stop in ranges:
-                whole.narrow(self.dim, start, stop - start).copy_(shard.narrow(self.dim, place, stop - start))
-                place += stop - start
-        return whole
+                full.narrow(self.dim, start, stop - start).copy_(shard.narrow(self.dim, offset, stop - start))
+                offset += stop - start
+        return full
 
-    def owned(self, rank: int) -> int:
-        """Entries of `rank`'s shard that are no padding."""
+    def num_entries(self, rank: int) -> int:
+        """Return how many entries of `rank`'s shard are not padding."""
         return sum(stop - start for start, stop in self.ranges[rank])
 
 
 def even_split(whole: int, num_ranks: int, *, dim: int = 0, unit: int = 1, what: str = "the layer") -> Split:
-    """N equal parts made of whole units, such as heads. Raises ValueError with the nearest sizes that work."""
+    """Split into N equal shards of full units, such as heads. Raises ValueError with the nearest sizes that work."""
     _check_divides(whole, num_ranks, unit, what)
     share = whole // num_ranks
     return Split(dim, whole, share, tuple(((rank * share, (rank + 1) * share),) for rank in range(num_ranks)))
 
 
 def fused_split(sizes: Sequence[int], num_ranks: int, *, dim: int = 0, unit: int = 1, what: str = "the layer") -> Split:
-    """Several matrices in one, of `sizes`: each is cut evenly, so that a rank's parts belong to the same heads."""
+    """Split each of several fused matrices, of `sizes`, evenly, so that a rank's shards belong to the same heads."""
     ranges: list[tuple[Range, ...]] = [()] * num_ranks
     start = 0
     for size in sizes:
         _check_divides(size, num_ranks, unit, what)
         share = size // num_ranks
         firsts = [start + rank * share for rank in range(num_ranks)]
-        ranges = [(*mine, (first, first + share)) for mine, first in zip(ranges, firsts, strict=True)]
+        ranges = [(*earlier, (first, first + share)) for earlier, first in zip(ranges, firsts, strict=True)]
         start += size
     return Split(dim, start, start // num_ranks, tuple(ranges))
 
 
 def heads_split(whole: int, num_ranks: int, head_size: int, *, dim: int = 0, what: str = "the layer") -> Split:
-    """Whole heads for each rank; with fewer heads than ranks, neighbours hold copies of one.
+    """Give each rank full heads; with fewer heads than ranks, neighbouring ranks store the same head.
 
     Raises ValueError where neither of the two numbers divides the other.
     """
@@ -103,7 +105,7 @@ def heads_split(whole: int, num_ranks: int, head_size: int, *, dim: int = 0, wha
 
 
 def padded_split(whole: int, num_ranks: int, *, dim: int = 0) -> Split:
-    """N parts of ceil(n / N) entries; where they reach beyond the end, the last ones hold zeros."""
+    """Split into N shards of ceil(n / N) entries; the last shards end with zeros where n is too small."""
     share = -(-whole // num_ranks)
     edges = [min(rank * share, whole) for rank in range(num_ranks + 1)]
     return Split(dim, whole, share, tuple(((a, b),) for a, b in zip(edges[:-1], edges[1:], strict=True)))
@@ -128,49 +130,48 @@ def _check_divides(whole: int, num_ranks: int, unit: int, what: str) -> None:
     )
 
 
-AXIS = "tp"
-
-
-def shard_parameter(parameter: nn.Parameter, cut: Split, group: dist.ProcessGroup | None) -> nn.Parameter:
-    """This rank's part, as a parameter of its own."""
+def shard_parameter(parameter: nn.Parameter, split: Split, group: dist.ProcessGroup | None) -> nn.Parameter:
+    """Return this rank's shard as a new parameter, with its placement."""
     with torch.no_grad():
-        shard = nn.Parameter(cut.take(parameter, dist.get_rank(group)), parameter.requires_grad)
-    return place(shard, Placement.sharded(AXIS, group, copies=cut.copies), like=parameter)
+        shard = nn.Parameter(split.take(parameter, dist.get_rank(group)), parameter.requires_grad)
+    return place(shard, Placement.sharded(AXIS, group, copies=split.copies), like=parameter)
 
 
-def sum_gradient_over_replicas(part: Tensor | None, cut: Split, group: dist.ProcessGroup | None) -> Tensor | None:
-    """`part` itself; its gradient becomes the sum over the ranks that hold the same. None stays None.
+def sum_gradient_over_replicas(shard: Tensor | None, split: Split, group: dist.ProcessGroup | None) -> Tensor | None:
+    """Return `shard` itself; in backward its gradient becomes the sum over the ranks that store the same entries.
 
-    Forward: nothing. Backward, if there are copies: all-reduce of the whole tensor, zeros where a rank holds nothing.
+    Forward sends nothing. If entries are replicated, backward all-reduces a full tensor, in which a rank has zeros for
+    the entries that it does not store. None stays None.
     """
-    if part is None or cut.copies == 1:
-        return part
-    ((start, stop),) = cut.ranges[dist.get_rank(group)]
-    edges = [0, 0] * (part.dim() - 1) + [start, cut.whole - stop]  # F.pad begins with the last dimension
-    return identity_all_reduce(F.pad(part, edges), group).narrow(0, start, stop - start)
+    if shard is None or split.copies == 1:
+        return shard
+    ((start, stop),) = split.ranges[dist.get_rank(group)]
+    edges = [0, 0] * (shard.dim() - 1) + [start, split.whole - stop]  # F.pad begins with the last dimension
+    return identity_all_reduce(F.pad(shard, edges), group).narrow(0, start, stop - start)
 
 
 def restore_tied_parameters(model: nn.Module, pairs: Iterable[tuple[nn.Module, nn.Module]]) -> None:
-    """Let two modules that shared a parameter share its part. pairs: the modules of `model`, and what replaces each.
+    """Let modules that shared a parameter before sharding share its shard.
 
-    Raises ValueError where the new ones do not cut it alike, or one of the owners is not replaced.
+    pairs: modules of `model`, each with the module that replaces it. Raises ValueError where the replacements split the
+    parameter differently, or where one of the modules that share it is not replaced.
     """
-    pairs, parts = list(pairs), {}
+    pairs, shards = list(pairs), {}
     for old, new in pairs:
         for name, parameter in old.named_parameters(recurse=False):
-            part, cut = getattr(new, name), getattr(new, "splits", {}).get(name)
-            known, known_cut = parts.setdefault(parameter, (part, cut))
-            if known_cut != cut:
-                raise ValueError(_torn(model, parameter))
-            setattr(new, name, known)
+            shard, split = getattr(new, name), getattr(new, "splits", {}).get(name)
+            first, first_split = shards.setdefault(parameter, (shard, split))
+            if first_split != split:
+                raise ValueError(_different_splits_message(model, parameter))
+            setattr(new, name, first)
     replaced = {old for old, _ in pairs}
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
-            if module not in replaced and parts.get(parameter, (parameter,))[0] is not parameter:
-                raise ValueError(_torn(model, parameter))
+            if module not in replaced and shards.get(parameter, (parameter,))[0] is not parameter:
+                raise ValueError(_different_splits_message(model, parameter))
 
 
-def _torn(model: nn.Module, parameter: nn.Parameter) -> str:
+def _different_splits_message(model: nn.Module, parameter: nn.Parameter) -> str:
     owners = [name for name, other in model.named_parameters(remove_duplicate=False) if other is parameter]
     return (
         f"{' and '.join(owners)} are one parameter, but the plan cuts them in different ways: give both the same word"
@@ -178,33 +179,33 @@ def _torn(model: nn.Module, parameter: nn.Parameter) -> str:
 
 
 def place_unsharded_parameters(model: nn.Module, group: dist.ProcessGroup | None) -> None:
-    """What is no part is whole on all N ranks."""
+    """Record that every parameter without a split is replicated on all N ranks."""
     for parameter in model.parameters():
         if AXIS not in placements_of(parameter):
             place(parameter, Placement.replicated(AXIS, group))
 
 
 @torch.no_grad()
-def gather_full_tensor(part: Tensor, cut: Split, group: dist.ProcessGroup | None) -> Tensor:
-    """The whole tensor on every rank, by an all-gather of the parts that `cut` made."""
-    shards = [torch.empty_like(part) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(shards, part.contiguous(), group=group)
-    return cut.join(shards)
+def gather_full_tensor(shard: Tensor, split: Split, group: dist.ProcessGroup | None) -> Tensor:
+    """Return the full tensor on every rank, by an all-gather of the shards."""
+    shards = [torch.empty_like(shard) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(shards, shard.contiguous(), group=group)
+    return split.join(shards)
 
 
 @torch.no_grad()
 def gather_full_state(model: nn.Module) -> dict[str, Tensor]:
-    """The state dict of the model before it was cut: names, order and shapes; whole tensors, on every rank.
+    """Return the state dict of the model before sharding, with full tensors, on every rank.
 
-    Sends an all-gather for each cut parameter; every rank must call it. A tied tensor is gathered once.
+    It sends one all-gather for each sharded parameter (a tied one is gathered once), so every rank must call it.
     """
     state, gathered = {}, {}
     for name, tensor in model.state_dict().items():
         path, _, leaf = name.rpartition(".")
         module = model.get_submodule(path)
-        cut = getattr(module, "splits", {}).get(leaf)
-        place = tensor.data_ptr() if tensor.numel() else name
-        if cut is not None and place not in gathered:
-            gathered[place] = gather_full_tensor(tensor, cut, module.group)
-        state[name] = tensor.clone() if cut is None else gathered[place]
+        split = getattr(module, "splits", {}).get(leaf)
+        key = tensor.data_ptr() if tensor.numel() else name  # tied tensors have one address; empty ones have none
+        if split is not None and key not in gathered:
+            gathered[key] = gather_full_tensor(tensor, split, module.group)
+        state[name] = tensor.clone() if split is None else gathered[key]
     return state

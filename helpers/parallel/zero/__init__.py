@@ -1,8 +1,10 @@
-"""ZeRO: data parallel without the copies. Each stage shards more of what every rank would hold whole.
+"""ZeRO: data parallelism without replicas. Each stage shards more of what every rank would otherwise store in full.
 
-    Zero1   optimizer state       stage1.py
-    Zero2   and gradients         stage2.py
-    Zero3   and parameters        stage3.py; ShardedLayer, its idea on one screen: simple.py
+    ShardedLayer   the idea on one screen: one layer, fully sharded     simple.py
+    Zero1          shards the optimizer state                           stage1.py
+    Zero2          shards gradients, too                                stage2.py
+    Zero3          shards parameters, too, as FSDP does                 stage3.py
+sharded_checkpoint.py saves and loads any of the three stages.
 After Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models".
 """
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from helpers.parallel.zero.gathered_unit import GatheredUnit
 
 
-_VALUES = {"data", "T", "mT", "H", "mH", "real", "imag"}  # properties that would show numbers
+_VALUES = {"data", "T", "mT", "H", "mH", "real", "imag"}  # properties that read the values
 _ALLOWED = {
     getattr(Tensor, name)
     for name in (
@@ -31,10 +31,10 @@ _ALLOWED = {
 
 
 class FreedWeight(nn.Parameter):
-    """What a `nn.Parameter` is between `free_weight` and `show_weight`; torch's own lazy parameters change their class
-    in the same way. Shape, dtype, device, `.grad` and hooks can be read.
+    """The class of a parameter between `free_weight` and `restore_weight`.
 
-    Raises RuntimeError for every operation on its values.
+    Shape, dtype, device, `.grad` and hooks can be read; every operation on its values raises RuntimeError. Changing the
+    class of a parameter is also how torch's lazy parameters work.
     """
 
     @classmethod
@@ -54,46 +54,46 @@ class FreedWeight(nn.Parameter):
 
 
 def freed_weight(name: str, shape: torch.Size, nothing: Tensor, requires_grad: bool) -> FreedWeight:
-    """A new parameter without numbers. nothing: one element, with the values' dtype and device."""
+    """Make a parameter without values. nothing: one element with the dtype and device that the values will have."""
     weight = nn.Parameter(nothing.expand(shape), requires_grad)
     weight.freed_name = name
     weight.__class__ = _freed(type(weight))
     return weight
 
 
-def show_weight(weight: nn.Parameter, values: Tensor) -> None:
-    """Let it be an ordinary parameter with these values."""
+def restore_weight(weight: nn.Parameter, values: Tensor) -> None:
+    """Make a freed weight an ordinary parameter with these values."""
     weight.__class__ = type(weight).__bases__[-1]  # see _freed
     weight.data = values
 
 
 def free_weight(weight: nn.Parameter, nothing: Tensor) -> None:
-    """Let it keep its shape and nothing else."""
+    """Make a parameter a FreedWeight, which keeps its shape but not its values."""
     weight.data = nothing.expand(weight.shape)
     weight.__class__ = _freed(type(weight))
 
 
 @cache
 def _freed(kind: type) -> type:
-    """The class of a freed one; where its tensor has a class of its own, as on a practice card, it keeps that one's."""
+    """Return the freed form of a parameter class. A parameter with its own class, as on a practice card, keeps it."""
     return FreedWeight if kind is nn.Parameter else type("FreedWeight", (FreedWeight, kind), {})
 
 
 def _reads_a_property(function: object) -> bool:
-    """Descriptors of properties arrive as method-wrappers; torch's lazy parameters tell them in the same way."""
+    """Return whether a torch function reads a harmless property. Properties arrive here as method-wrappers."""
     return type(function).__name__ == "method-wrapper" and function.__self__.__name__ not in _VALUES
 
 
 def _flatten(args: tuple, kwargs: dict | None) -> list:
-    """Arguments, and those in lists and tuples among them: torch.cat gets a list."""
-    found = []
+    """Return all arguments, and the elements of those that are lists or tuples, such as torch.cat's."""
+    flat = []
     for arg in [*args, *(kwargs or {}).values()]:
-        found.extend(arg if isinstance(arg, (list, tuple)) else [arg])
-    return found
+        flat.extend(arg if isinstance(arg, (list, tuple)) else [arg])
+    return flat
 
 
 class Ticket:
-    """Stands in the graph for a view of a gathered vector: whose, which view, and of which version."""
+    """Replaces a view of a gathered vector in the autograd graph by its unit, its shape and a version."""
 
     def __init__(self, unit: GatheredUnit, tensor: Tensor):
         self.unit, self.version = unit, unit.shard._version
@@ -101,25 +101,27 @@ class Ticket:
         unit.tickets.add(self)
 
     def redeem(self) -> Tensor:
-        """The view, of a vector that is whole. Raises RuntimeError where the weights are no longer those of forward."""
+        """Return the view of the gathered vector. Raises RuntimeError if the weights changed since forward."""
         if self.version != self.unit.shard._version:
             raise RuntimeError(
                 f"the weights of {self.unit.names[0]} and its neighbours changed between forward and backward, so this "
                 "backward would use other weights than its forward: call optimizer.step() after the last backward"
             )
-        return self.unit.whole.as_strided(*self.view)
+        return self.unit.full_vector.as_strided(*self.view)
 
 
 class SavedTensor:
-    """Any other tensor that autograd saves. Under hooks torch no longer looks whether it was changed in place: we do.
+    """Any other tensor that autograd saves, with torch's check for in-place changes, which hooks switch off.
 
-    Detached: an operation that saved its own output would refer to itself, and live until the garbage collector comes.
+    The tensor is detached, because an operation that saved its own output would refer to itself, and would live until
+    the garbage collector runs.
     """
 
     def __init__(self, tensor: Tensor):
         self.tensor, self.version = tensor.detach(), tensor._version
 
     def redeem(self) -> Tensor:
+        """Return the tensor. Raises RuntimeError if it was changed in place."""
         if self.tensor._version != self.version:
             raise RuntimeError(
                 f"a tensor of shape {tuple(self.tensor.shape)} that backward needs was changed by an inplace operation "
@@ -129,31 +131,32 @@ class SavedTensor:
 
 
 class GatherQueue:
-    """Inside `with office.open():` autograd saves a ticket where it would save a whole weight.
+    """Makes autograd save a Ticket instead of a gathered weight, and gathers the weight's unit when backward needs it.
 
-    need: makes a unit whole; called when backward redeems a ticket.
+    gather: gathers a unit; called when backward unpacks a ticket. Inside `with queue.hooks():` autograd saves tickets.
     """
 
-    def __init__(self, need: Callable[[GatheredUnit], None]):
-        self.need = need
-        self._whole: dict[int, GatheredUnit] = {}  # by the address of its vector
+    def __init__(self, gather: Callable[[GatheredUnit], None]):
+        self.gather = gather
+        self._gathered: dict[int, GatheredUnit] = {}  # by the address of the unit's full vector
 
-    def admit(self, unit: GatheredUnit) -> None:
-        """A unit is whole: from now on its weights are saved as tickets."""
-        self._whole[unit.whole.data_ptr()] = unit
+    def add(self, unit: GatheredUnit) -> None:
+        """Save this unit's weights as tickets from now on. Call it when the unit was gathered."""
+        self._gathered[unit.full_vector.data_ptr()] = unit
 
-    def dismiss(self, unit: GatheredUnit) -> None:
-        """A unit is about to be freed: its vector's address may soon be another tensor's."""
-        self._whole.pop(unit.whole.data_ptr(), None)
+    def remove(self, unit: GatheredUnit) -> None:
+        """Forget a unit that is about to be freed, because another tensor may soon have its vector's address."""
+        self._gathered.pop(unit.full_vector.data_ptr(), None)
 
-    def open(self) -> AbstractContextManager:
+    def hooks(self) -> AbstractContextManager:
+        """Return the context in which autograd saves tickets."""
         return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
 
     def _pack(self, tensor: Tensor) -> SavedTensor | Ticket:
-        unit = self._whole.get(tensor.untyped_storage().data_ptr()) if self._whole else None
+        unit = self._gathered.get(tensor.untyped_storage().data_ptr()) if self._gathered else None
         return SavedTensor(tensor) if unit is None or tensor.dtype != unit.param_dtype else Ticket(unit, tensor)
 
     def _unpack(self, packed: SavedTensor | Ticket) -> Tensor:
         if isinstance(packed, Ticket):
-            self.need(packed.unit)
+            self.gather(packed.unit)
         return packed.redeem()

@@ -24,23 +24,23 @@ from helpers.devices import computing_device
 from helpers.parallel.shared.placement import Placement, place
 from helpers.parallel.shared.virtual_devices import GPU, HOST, Devices
 from helpers.parallel.zero.flat_shards import FlatShards
-from helpers.parallel.zero.freed_weights import free_weight, freed_weight, show_weight
+from helpers.parallel.zero.freed_weights import free_weight, freed_weight, restore_weight
 
 UnitRule = Callable[[nn.Module], bool] | Iterable[type[nn.Module]] | None
-_LISTS = (nn.ModuleList, nn.ModuleDict)  # never called themselves, so what they hold counts
+_LISTS = (nn.ModuleList, nn.ModuleDict)  # they are never called themselves, so their elements are the units
 
 
 @dataclass
 class ParameterUse:
-    """A parameter, all its names, and where modules keep it: (module, its own name there). Tied ones have several."""
+    """A parameter, all its names in the model, and its owners as (module, name there). A tied one has several."""
 
     parameter: nn.Parameter
     names: list[str] = field(default_factory=list)
-    places: list[tuple[nn.Module, str]] = field(default_factory=list)
+    owners: list[tuple[nn.Module, str]] = field(default_factory=list)
 
 
 def blocks_of(module: nn.Module) -> Iterator[nn.Module]:
-    """The elements of the outermost ModuleLists, ModuleDicts and Sequentials: the layers of most models."""
+    """Yield the elements of the outermost ModuleLists, ModuleDicts and Sequentials: the layers of most models."""
     for child in module.children():
         if isinstance(child, _LISTS) or not isinstance(module, (*_LISTS, nn.Sequential)):
             yield from blocks_of(child)
@@ -49,7 +49,7 @@ def blocks_of(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def unit_rule(model: nn.Module, wrap: UnitRule) -> Callable[[nn.Module], bool]:
-    """The rule that says of a module whether it is a unit."""
+    """Return a function that says whether a module is a unit. wrap: as for Zero3."""
     if wrap is None:
         return set(blocks_of(model)).__contains__
     if callable(wrap) and not isinstance(wrap, type):
@@ -59,47 +59,47 @@ def unit_rule(model: nn.Module, wrap: UnitRule) -> Callable[[nn.Module], bool]:
 
 
 def group_by_unit(model: nn.Module, wrap: UnitRule = None) -> list[tuple[nn.Module, list[ParameterUse]]]:
-    """Every parameter once, with the module at whose forward it is gathered, in the order of `named_parameters`.
+    """List every parameter once, with the module at whose forward it is gathered, in the order of `named_parameters`.
 
-    That is the innermost unit around it, or the model itself where there is none or several units share it. Parameters
-    of another dtype, or frozen ones beside trainable ones, stand in an entry of their own.
+    This module is the innermost unit around the parameter, or the model itself where there is none or where several
+    units share it. Parameters of one module that differ in dtype, device or requires_grad are listed separately.
     """
     is_unit = unit_rule(model, wrap)
     uses: dict[nn.Parameter, ParameterUse] = {}
-    homes: dict[nn.Parameter, set[nn.Module]] = {}
-    for path, module, home in _walk(model, "", model, is_unit):
+    units: dict[nn.Parameter, set[nn.Module]] = {}
+    for path, module, unit in _modules_with_units(model, "", model, is_unit):
         for name, parameter in module._parameters.items():
             if parameter is not None:
                 use = uses.setdefault(parameter, ParameterUse(parameter))
                 use.names.append(path + name)
-                use.places.append((module, name))
-                homes.setdefault(parameter, set()).add(home)
+                use.owners.append((module, name))
+                units.setdefault(parameter, set()).add(unit)
     groups: dict[tuple, list[ParameterUse]] = {}
     for parameter, use in uses.items():
-        home = homes[parameter].pop() if len(homes[parameter]) == 1 else model
-        groups.setdefault((home, parameter.dtype, parameter.device, parameter.requires_grad), []).append(use)
-    return [(home, same) for (home, *_), same in groups.items()]
+        unit = units[parameter].pop() if len(units[parameter]) == 1 else model
+        groups.setdefault((unit, parameter.dtype, parameter.device, parameter.requires_grad), []).append(use)
+    return [(unit, group) for (unit, *_), group in groups.items()]
 
 
-def _walk(
-    module: nn.Module, path: str, home: nn.Module, is_unit: Callable[[nn.Module], bool]
+def _modules_with_units(
+    module: nn.Module, path: str, unit: nn.Module, is_unit: Callable[[nn.Module], bool]
 ) -> Iterator[tuple[str, nn.Module, nn.Module]]:
-    """Every module under every path that leads to it, with the innermost unit around it."""
-    home = module if is_unit(module) else home
-    yield path, module, home
+    """Yield (path, module, innermost unit around it) for every path that leads to a module."""
+    unit = module if is_unit(module) else unit
+    yield path, module, unit
     for name, child in module._modules.items():
         if child is not None:
-            yield from _walk(child, f"{path}{name}.", home, is_unit)
+            yield from _modules_with_units(child, f"{path}{name}.", unit, is_unit)
 
 
 class GatheredUnit:
     """Parameters of one dtype that are gathered, freed and reduced together.
 
-    uses: the parameters, which are replaced in their modules by ones that are whole or freed. values: gives the whole
-    values of a parameter (a collective may be in it: all ranks ask in the same order).
-    param_dtype: of the gathered weights; reduce_dtype: of the gradients on their way. The shard keeps its own.
-    devices: the shard and its gradient live on HOST, the rest on GPU.
-    pieces: this rank's part of each parameter, 1-D, perhaps of no elements: what an optimizer steps on.
+    uses: the parameters, which are replaced in their modules by weights that are gathered and freed. values: returns
+    the full values of a parameter; it may run a collective, so all ranks ask in the same order.
+    param_dtype: dtype of the gathered weights. reduce_dtype: dtype in which gradients are reduced. The shard keeps its
+    own. devices: for offload; the shard and its gradient are on HOST, everything else on GPU.
+    pieces: this rank's range of each parameter, 1-D, perhaps without elements; these are what an optimizer updates.
     """
 
     def __init__(
@@ -118,51 +118,47 @@ class GatheredUnit:
         self.names = [use.names[0] for use in uses]
         self.trainable = uses[0].parameter.requires_grad
         self.layout = FlatShards([use.parameter for use in uses], group)
-        self.mine = {piece.index: piece for piece in self.layout.pieces()}  # of this rank
+        self.local_pieces = {piece.index: piece for piece in self.layout.pieces()}
         self.param_dtype = param_dtype or self.layout.dtype
         self.reduce_dtype = reduce_dtype or self.param_dtype
-        self.shard = self._cut(values)
-        self.pieces = self._pieces()
-        self.whole: Tensor | None = None  # (N s,) while gathered, or on its way
-        self.work: dist.Work | None = None  # while it is on its way
-        self.shown = False
-        self.awaited: set[int] = set()  # whose gradient has not come in this backward
-        self.unused: set[str] = set()  # nor in an earlier one since the last reduce-scatter
-        self.tickets: weakref.WeakSet = weakref.WeakSet()  # what graphs hold of it (tickets.py)
+        self.shard = self._make_shard(values)
+        self.pieces = self._make_pieces()
+        self.full_vector: Tensor | None = None  # (N s,) while gathered, or in flight
+        self.work: dist.Work | None = None  # the all-gather in flight
+        self.is_gathered = False  # whether the weights are views of the full vector
+        self.awaited: set[int] = set()  # indices of weights whose gradient has not come in this backward
+        self.unused: set[str] = set()  # names of weights without a gradient since the last reduce-scatter
+        self.tickets: weakref.WeakSet = weakref.WeakSet()  # those in autograd graphs (freed_weights.py)
         self._nothing = torch.full((1,), torch.nan, dtype=self.param_dtype, device=self.device)
         self.weights = [self._replace(use) for use in uses]
         self.expect_gradients(new_step=True)
 
-    def _cut(self, values: Callable[[nn.Parameter], Tensor]) -> Tensor:
-        """(s,) this rank's shard. Only one parameter's whole values are in memory at a time."""
+    def _make_shard(self, values: Callable[[nn.Parameter], Tensor]) -> Tensor:
+        """Return this rank's shard (s,). Only one parameter's full values are in memory at a time."""
         shard = self.layout.new_shard(device=self.device)
         for index, use in enumerate(self.uses):
-            self._put(shard, index, values(use.parameter))
-        return self._travel(shard, GPU, HOST, "shards to the host")
+            full, piece = values(use.parameter), self.local_pieces.get(index)
+            if piece is not None:
+                local = full.detach().flatten()[piece.start : piece.stop]
+                shard[piece.offset : piece.offset + piece.numel].copy_(local)
+        return self._copy_between(shard, GPU, HOST, "shards to the host")
 
-    def _put(self, shard: Tensor, index: int, whole: Tensor) -> None:
-        """Copy this rank's part of the whole values of parameter `index` to its place in a shard."""
-        piece = self.mine.get(index)
-        if piece is not None:
-            part = whole.detach().flatten()[piece.start : piece.stop]
-            shard[piece.offset : piece.offset + piece.numel].copy_(part)
-
-    def _pieces(self) -> list[nn.Parameter]:
-        places = {index: slice(piece.offset, piece.offset + piece.numel) for index, piece in self.mine.items()}
-        parts = [self.shard[places.get(index, slice(0, 0))] for index in range(len(self.uses))]
-        pieces = [nn.Parameter(part, requires_grad=self.trainable) for part in parts]
-        here = Placement.sharded("dp", self.layout.group)
-        return [place(piece, here, like=use.parameter) for piece, use in zip(pieces, self.uses, strict=True)]
+    def _make_pieces(self) -> list[nn.Parameter]:
+        ranges = {index: slice(piece.offset, piece.offset + piece.numel) for index, piece in self.local_pieces.items()}
+        views = [self.shard[ranges.get(index, slice(0, 0))] for index in range(len(self.uses))]
+        pieces = [nn.Parameter(view, requires_grad=self.trainable) for view in views]
+        dp = Placement.sharded("dp", self.layout.group)
+        return [place(piece, dp, like=use.parameter) for piece, use in zip(pieces, self.uses, strict=True)]
 
     def _replace(self, use: ParameterUse) -> nn.Parameter:
         weight = freed_weight(use.names[0], use.parameter.shape, self._nothing, self.trainable)
-        for module, name in use.places:
+        for module, name in use.owners:
             module._parameters[name] = weight
-        use.parameter = weight  # the whole one goes
+        use.parameter = weight  # nothing refers to the full parameter any more
         return weight
 
-    def _travel(self, tensor: Tensor, source: int, destination: int, what: str) -> Tensor:
-        """To the host or back; with no devices everything is where it should be."""
+    def _copy_between(self, tensor: Tensor, source: int, destination: int, what: str) -> Tensor:
+        """Copy a tensor to the host or back, with offload; without offload return it as it is."""
         if self.devices is None:
             return tensor
         moved = self.devices.copy(tensor, source, destination, what)
@@ -170,67 +166,73 @@ class GatheredUnit:
         return moved
 
     def named_pieces(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield this rank's pieces with the names of their parameters."""
         return zip(self.names, self.pieces, strict=True)
 
     # ---- weights ----
 
     def fetch(self) -> None:
-        """Start the all-gather, unless that has been done. Payload: N s elements of param_dtype."""
-        if self.whole is None:
-            mine = self._travel(self.shard, HOST, GPU, "shards to the device").to(self.param_dtype)
-            self.whole = torch.empty(mine.numel() * self.layout.world_size, dtype=mine.dtype, device=mine.device)
-            self.work = self.layout.all_gather(self.whole, mine, async_op=True)
+        """Start the all-gather, unless it was started before. Payload: N s elements of param_dtype."""
+        if self.full_vector is None:
+            shard = self._copy_between(self.shard, HOST, GPU, "shards to the device").to(self.param_dtype)
+            self.full_vector = torch.empty(
+                shard.numel() * self.layout.world_size, dtype=shard.dtype, device=shard.device
+            )
+            self.work = self.layout.all_gather(self.full_vector, shard, async_op=True)
 
     def gather(self) -> None:
-        """Let the weights be whole; returns when they are."""
+        """Give the weights their values again; returns when the all-gather is complete."""
         self.fetch()
-        self._arrive()
-        if not self.shown:
-            for weight, view in zip(self.weights, self.layout.views(self.whole), strict=True):
-                show_weight(weight, view)
-            self.shown = True
+        self._wait()
+        if not self.is_gathered:
+            for weight, view in zip(self.weights, self.layout.views(self.full_vector), strict=True):
+                restore_weight(weight, view)
+            self.is_gathered = True
 
     def free(self) -> None:
-        """Let go of the weights. A prefetch that nobody wanted is waited for."""
-        self._arrive()
-        if self.shown:
+        """Free the full vector. It first waits for a prefetch that was not used."""
+        self._wait()
+        if self.is_gathered:
             for weight in self.weights:
                 free_weight(weight, self._nothing)
-        self.whole, self.shown = None, False
+        self.full_vector, self.is_gathered = None, False
 
-    def _arrive(self) -> None:
-        work, self.work = self.work, None  # forgotten first: a wait that raised must not be waited for again
+    def _wait(self) -> None:
+        work, self.work = self.work, None  # reset first, because a wait that raised must not be repeated
         if work is not None:
             work.wait()
 
     def full(self) -> list[Tensor]:
-        """All parameters whole, in the shard's dtype, for a checkpoint. Payload: N s elements."""
-        mine = self._travel(self.shard, HOST, GPU, "shards to the device")
+        """Return all parameters in full, in the shard's dtype, for a checkpoint. Payload: N s elements."""
+        shard = self._copy_between(self.shard, HOST, GPU, "shards to the device")
         flat = self.layout.new_flat(device=self.device)
-        self.layout.all_gather(flat, mine)
+        self.layout.all_gather(flat, shard)
         return self.layout.views(flat)
 
     # ---- gradients ----
 
-    def arrived(self, index: int) -> bool:
-        """Note that the gradient of one weight is there, in its `.grad`. Whether it was the last one."""
+    def count_gradient(self, index: int) -> bool:
+        """Note that the gradient of one weight is in its `.grad`; return whether it was the unit's last."""
         self.awaited.discard(index)
         self.unused.discard(self.names[index])
         return not self.awaited
 
     @property
     def has_gradients(self) -> bool:
+        """Whether a weight has a gradient that has not been reduced."""
         return any(weight.grad is not None for weight in self.weights)
 
     def drop_gradients(self) -> None:
+        """Forget the gradients of the full weights."""
         for weight in self.weights:
             weight.grad = None
 
     @torch.no_grad()
     def reduce(self) -> Reduction:
-        """Start the reduce-scatter of the gradients, and drop them: one that is missing counts as zero.
+        """Start the reduce-scatter of the gradients and drop them; a missing gradient counts as zero.
 
-        Payload: N s elements of reduce_dtype. A gradient goes as it is copied, so all of them are there once.
+        Payload: N s elements of reduce_dtype. Each gradient is dropped as soon as it is copied, so that memory has all
+        of them only once.
         """
         size = self.layout.shard_numel * self.layout.world_size
         flat = torch.empty(size, dtype=self.reduce_dtype, device=self.device)
@@ -242,7 +244,7 @@ class GatheredUnit:
         return Reduction(self, shard, self.layout.reduce_scatter(flat, shard, async_op=True))
 
     def expect_gradients(self, *, new_step: bool = False) -> None:
-        """Wait for every gradient again; in a new step none has come yet."""
+        """Expect one gradient of every weight in the next backward. new_step: forget those of the last step."""
         self.awaited = set(range(len(self.names)))
         if new_step:
             self.unused = set(self.names) if self.trainable else set()
@@ -256,12 +258,12 @@ def _scaled_copy(gradient: Tensor | None, view: Tensor, scale: float) -> None:
     elif gradient.dtype == view.dtype:
         torch.mul(gradient, scale, out=view)  # one pass
     else:
-        view.copy_(gradient).mul_(scale)  # first the wider type, then the rounding
+        view.copy_(gradient).mul_(scale)  # converts before it scales
 
 
 @dataclass
 class Reduction:
-    """A reduce-scatter under way, and where its result goes."""
+    """A reduce-scatter in flight, and the unit that gets its result."""
 
     unit: GatheredUnit
     shard: Tensor
@@ -271,7 +273,7 @@ class Reduction:
     def finish(self) -> None:
         """Wait, and add the shard of the mean gradient to `.grad` of the pieces."""
         self.work.wait()
-        shard = self.unit._travel(self.shard, GPU, HOST, "gradients to the host").to(self.unit.shard.dtype)
+        shard = self.unit._copy_between(self.shard, GPU, HOST, "gradients to the host").to(self.unit.shard.dtype)
         for piece in self.unit.pieces:
             start = piece.storage_offset()
             part = shard[start : start + piece.numel()]
@@ -279,39 +281,39 @@ class Reduction:
 
 
 class GatherOrder:
-    """In which order a pass needed its units the last time: what to fetch ahead in this one."""
+    """The order in which the last forward or backward gathered its units, which says what to prefetch in this one."""
 
     def __init__(self) -> None:
-        self.last: list[GatheredUnit] = []
-        self.now: list[GatheredUnit] = []
+        self.last_pass: list[GatheredUnit] = []
+        self.this_pass: list[GatheredUnit] = []
 
     def restart(self) -> None:
-        """A new pass begins."""
-        if self.now:
-            self.last, self.now = self.now, []
+        """Begin a new pass."""
+        if self.this_pass:
+            self.last_pass, self.this_pass = self.this_pass, []
 
     def next_after(self, unit: GatheredUnit, count: int) -> list[GatheredUnit]:
-        """Note that `unit` is needed; return the `count` that followed it last time, none where the order is new."""
-        place = len(self.now)
-        self.now.append(unit)
-        known = place < len(self.last) and self.last[place] is unit
-        return self.last[place + 1 : place + 1 + count] if known else []
+        """Note that `unit` is needed; return the `count` units after it in the last pass, none if the order changed."""
+        index = len(self.this_pass)
+        self.this_pass.append(unit)
+        is_same = index < len(self.last_pass) and self.last_pass[index] is unit
+        return self.last_pass[index + 1 : index + 1 + count] if is_same else []
 
 
 def in_backward() -> bool:
-    """Whether this thread is inside a backward, which includes a recomputed forward."""
+    """Return whether this thread runs a backward, which includes a recomputed forward."""
     return torch._C._current_graph_task_id() != -1
 
 
 def cast_floating(given: object, dtype: torch.dtype | None) -> object:
-    """Floating tensors among a forward's inputs, in param_dtype."""
+    """Cast the floating-point tensors among a forward's inputs to `dtype`; with None return them as they are."""
     if dtype is None:
         return given
     return tree_map_only(Tensor, lambda x: x.to(dtype) if x.is_floating_point() else x, given)
 
 
-def check_all_came(units: Sequence[GatheredUnit], rank: int) -> None:
-    """Raise RuntimeError if some trainable weight has had no gradient since the last reduce-scatter."""
+def check_all_gradients_came(units: Sequence[GatheredUnit], rank: int) -> None:
+    """Raise RuntimeError if a trainable weight has had no gradient since the last reduce-scatter."""
     unused = [name for unit in units for name in sorted(unit.unused)]
     if unused:
         raise RuntimeError(

@@ -1,9 +1,9 @@
-"""Checkpoints of sharded training: every rank writes its shards, and any number of ranks reads what it needs of them.
+"""Saves and loads checkpoints of ZeRO: every rank writes its shards, and any number of ranks can load them.
 
-    save(folder, sharded, …)   each rank writes a file; the last, .metadata, says which range is where
-    load(folder, sharded, …)   the ranks may be more or fewer: each reads the ranges that its own shards cover
-Files and resharding are torch.distributed.checkpoint's; here it learns that a shard is a range of a flattened tensor.
-A save is whole or not there: it is written beside `folder` and renamed at its end.
+    save(folder, sharded, …)   each rank writes one file; .metadata, written last, says where each range is
+    load(folder, sharded, …)   there may be more or fewer ranks: each reads the ranges that its own shards cover
+torch.distributed.checkpoint writes the files and reshards; the two planners here tell it that a shard is a range of a
+flattened tensor. A save is complete or absent, because it is written to another folder and renamed at the end.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from torch.distributed.checkpoint.planner_helpers import create_read_items_for_c
 
 from helpers.parallel.zero.state import MASTER, LocalShards, ShardRange, local_shards
 
-ABOUT = "about"
-PARTIAL = ".partial"
+ABOUT = "about"  # the name under which everything that is not a tensor is stored, as bytes
+PARTIAL = ".partial"  # the ending of a folder that is still being written
 
 
 def save(
@@ -37,20 +37,20 @@ def save(
     model: nn.Module | None = None,
     extra: object = None,
 ) -> None:
-    """Write a sharded checkpoint; every rank calls it. The folder must be one that all ranks see.
+    """Write a sharded checkpoint. Every rank calls it, with a folder that all ranks see.
 
-    sharded: a Zero1 or a Zero2; or a Zero3 with its `optimizer`. model: beside Zero1 and Zero2, the plain model, whose
-    buffers and frozen parameters are saved, too. extra: plain data, such as the number of the step and the scheduler.
-    Raises ValueError if the folder already holds a checkpoint.
+    sharded: a Zero1 or a Zero2, or a Zero3 with its `optimizer`. model: with Zero1 and Zero2 the plain model, whose
+    buffers and frozen parameters are saved, too. extra: plain data, such as the step number and a scheduler's state.
+    Raises ValueError if the folder already has a checkpoint.
     """
-    mine, folder, group = local_shards(sharded, optimizer, model), Path(folder), sharded.group
+    shards, folder, group = local_shards(sharded, optimizer, model), Path(folder), sharded.group
     if (folder / ".metadata").exists():
         raise ValueError(f"{folder} holds a checkpoint already: give each its own folder, such as step_100")
     partial = folder.with_name(folder.name + PARTIAL)
     if group.rank() == 0:
-        shutil.rmtree(partial, ignore_errors=True)  # of a save that was interrupted
+        shutil.rmtree(partial, ignore_errors=True)  # a save that was interrupted may have left it
     dist.barrier(group=group)
-    ranges = _ranges(mine) | _about(mine, group, extra)
+    ranges = _ranges(shards) | _about(shards, group, extra)
     writer = dcp.FileSystemWriter(partial, single_file_per_rank=True)
     dcp.save(ranges, storage_writer=writer, planner=_SavePlanner(), process_group=group)
     if group.rank() == 0:
@@ -61,19 +61,19 @@ def save(
 def load(
     folder: str | os.PathLike, sharded: object, optimizer: object = None, *, model: nn.Module | None = None
 ) -> object:
-    """Restore weights, the optimizer's state and its options; every rank calls it. Returns what `extra` was.
+    """Restore weights, the optimizer's state and its options, and return `extra`. Every rank calls it.
 
-    The number of ranks, buckets and units may be others than at the time of saving. Raises ValueError, before anything
-    is changed, for a folder that holds no whole checkpoint, and for one of another model or of other parameter groups.
+    The number of ranks, buckets and units may differ from those of the save. Raises ValueError, before anything is
+    changed, for a folder without a complete checkpoint, for another model and for other parameter groups.
     """
-    mine, group = local_shards(sharded, optimizer, model), sharded.group
+    shards, group = local_shards(sharded, optimizer, model), sharded.group
     stored = check_files(Path(folder))
     about = _read_about(folder, stored, group)
-    _check_fits(mine, about, folder)
-    ranges = _ranges(mine, with_state=False)
-    states = _room_for_states(mine, stored, ranges) if mine.optimizer is not None else {}
+    _check_fits(shards, about, folder)
+    ranges = _ranges(shards, with_state=False)
+    states = _allocate_states(shards, stored, ranges) if shards.optimizer is not None else {}
     dcp.load(ranges, storage_reader=dcp.FileSystemReader(folder), planner=LoadPlanner(), process_group=group)
-    restore_optimizer(mine, [options for options, _ in about["groups"]], states)
+    restore_optimizer(shards, [options for options, _ in about["groups"]], states)
     if hasattr(sharded, "gather_parameters"):
         sharded.gather_parameters()
     return about["extra"]
@@ -81,7 +81,7 @@ def load(
 
 @dataclass
 class TensorRange:
-    """Elements start … of a flattened tensor with numel elements; here they are `tensor`, 1-D."""
+    """A range of a flattened tensor with `numel` elements: `tensor`, 1-D, has its elements from `start` on."""
 
     tensor: Tensor
     start: int = 0
@@ -97,7 +97,7 @@ class TensorRange:
 
 
 class _SavePlanner(dcp.DefaultSavePlanner):
-    """Tells torch which range each rank writes. What several ranks hold alike is written once."""
+    """Tells torch which range each rank writes. torch writes once what several ranks have in common."""
 
     def __init__(self):
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -117,7 +117,7 @@ class _SavePlanner(dcp.DefaultSavePlanner):
 
 
 class LoadPlanner(dcp.DefaultLoadPlanner):
-    """Tells torch which range each rank wants; which files hold it, torch finds out."""
+    """Tells torch which ranges this rank reads; torch finds the files that have them."""
 
     def __init__(self):
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -138,35 +138,38 @@ class LoadPlanner(dcp.DefaultLoadPlanner):
         return self.state_dict[index.fqn].tensor.detach()
 
 
-def _ranges(mine: LocalShards, *, with_state: bool = True) -> dict[str, TensorRange]:
-    """What this rank saves, by its name in the files; without state: what it reads its weights into."""
-    ranges = {f"model/{name}": TensorRange(tensor.detach().view(-1)) for name, tensor in mine.whole.items()}
-    for part in mine.parts:
-        if part.tensor.numel():
-            ranges[f"model/{part.name}"] = TensorRange(part.tensor.detach(), part.start, part.shape.numel())
+def _ranges(shards: LocalShards, *, with_state: bool = True) -> dict[str, TensorRange]:
+    """Return what this rank saves, by its name in the files. Without state, these are the targets of a load."""
+    ranges = {f"model/{name}": TensorRange(tensor.detach().view(-1)) for name, tensor in shards.unsharded.items()}
+    for shard in shards.ranges:
+        if shard.tensor.numel():
+            ranges[f"model/{shard.name}"] = TensorRange(shard.tensor.detach(), shard.start, shard.shape.numel())
             if with_state:
-                ranges |= _state_ranges(part, mine.state_of(part))
+                ranges |= _state_ranges(shard, shards.state_of(shard))
     return ranges
 
 
-def _state_ranges(part: ShardRange, state: dict) -> dict[str, TensorRange]:
-    """state/<parameter>/<key> is as long as the parameter; number/<parameter>/<key> is one number, a step counter."""
+def _state_ranges(shard: ShardRange, state: dict) -> dict[str, TensorRange]:
+    """Name the optimizer's state: state/<parameter>/<key> is a range, number/<parameter>/<key> a single number."""
     ranges = {}
     for key, value in state.items():
-        if isinstance(value, Tensor) and value.shape == part.tensor.shape:
-            ranges[f"state/{part.name}/{key}"] = TensorRange(value.detach(), part.start, part.shape.numel())
+        if isinstance(value, Tensor) and value.shape == shard.tensor.shape:
+            ranges[f"state/{shard.name}/{key}"] = TensorRange(value.detach(), shard.start, shard.shape.numel())
         elif isinstance(value, Tensor) and value.dim() == 0:
-            ranges[f"number/{part.name}/{key}"] = TensorRange(value.detach().view(1))
+            ranges[f"number/{shard.name}/{key}"] = TensorRange(value.detach().view(1))
         elif value is not None:
             raise ValueError(
-                f"the optimizer's state {key!r} of {part.name} is {value!r:.80}: a checkpoint takes tensors as long as "
-                "the shard, and single numbers as tensors without dimensions"
+                f"the optimizer's state {key!r} of {shard.name} is {value!r:.80}: a checkpoint takes tensors as long "
+                "as the shard, and single numbers as tensors without dimensions"
             )
     return ranges
 
 
-def _room_for_states(mine: LocalShards, stored: dict, ranges: dict[str, TensorRange]) -> list[dict]:
-    """A state for each local tensor of the optimizer, filled once `ranges`, which it adds to, have been read."""
+def _allocate_states(shards: LocalShards, stored: dict, ranges: dict[str, TensorRange]) -> dict[int, dict]:
+    """Allocate the optimizer's state of each local tensor and add it to `ranges`, so that the load fills it.
+
+    Returns the states by the id of the local tensor.
+    """
     keys: dict[str, list[tuple[str, str]]] = {}
     for name in stored:
         kind, _, rest = name.partition("/")
@@ -174,59 +177,59 @@ def _room_for_states(mine: LocalShards, stored: dict, ranges: dict[str, TensorRa
             parameter, _, key = rest.rpartition("/")
             keys.setdefault(parameter, []).append((kind, key))
     states = {}
-    for part in mine.parts:
-        state = states[id(part.local)] = {}
-        for kind, key in keys.get(part.name, ()) if part.tensor.numel() else ():
-            name, size = f"{kind}/{part.name}/{key}", part.shape.numel()
+    for shard in shards.ranges:
+        state = states[id(shard.local)] = {}
+        for kind, key in keys.get(shard.name, ()) if shard.tensor.numel() else ():
+            name, size = f"{kind}/{shard.name}/{key}", shard.shape.numel()
             dtype = stored[name].properties.dtype
             if kind == "number":
                 ranges[name] = TensorRange(torch.zeros(1, dtype=dtype))
                 state[key] = ranges[name].tensor[0]
             else:
                 is_master = key == MASTER
-                room = part.local.detach() if is_master else torch.zeros_like(part.local, dtype=dtype).detach()
-                ranges[name] = TensorRange(room, part.start, size)
-                state |= {} if is_master else {key: room}
+                target = shard.local.detach() if is_master else torch.zeros_like(shard.local, dtype=dtype).detach()
+                ranges[name] = TensorRange(target, shard.start, size)
+                state |= {} if is_master else {key: target}
     return states
 
 
-def restore_optimizer(mine: LocalShards, options: list[dict], states: dict[int, dict]) -> None:
-    """Give the optimizer what was read; torch's load_state_dict puts it on the devices where it belongs."""
-    if mine.optimizer is None:
+def restore_optimizer(shards: LocalShards, options: list[dict], states: dict[int, dict]) -> None:
+    """Give the optimizer what was read; torch's load_state_dict moves it to the right devices."""
+    if shards.optimizer is None:
         return
-    own = mine.optimizer.state_dict()
-    places = [i for group in own["param_groups"] for i in group["params"]]
-    tensors = [tensor for group in mine.optimizer.param_groups for tensor in group["params"]]
-    state = {i: states[id(tensor)] for i, tensor in zip(places, tensors, strict=True) if states.get(id(tensor))}
-    groups = [group | saved for group, saved in zip(own["param_groups"], options, strict=True)]
-    mine.optimizer.load_state_dict({"state": state, "param_groups": groups})
+    current = shards.optimizer.state_dict()
+    indices = [index for group in current["param_groups"] for index in group["params"]]
+    tensors = [tensor for group in shards.optimizer.param_groups for tensor in group["params"]]
+    state = {i: states[id(tensor)] for i, tensor in zip(indices, tensors, strict=True) if states.get(id(tensor))}
+    groups = [group | saved for group, saved in zip(current["param_groups"], options, strict=True)]
+    shards.optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-def _about(mine: LocalShards, group: dist.ProcessGroup, extra: object) -> dict[str, TensorRange]:
-    """What is no tensor; rank 0 writes it, as bytes."""
+def _about(shards: LocalShards, group: dist.ProcessGroup, extra: object) -> dict[str, TensorRange]:
+    """Return everything that is not a tensor as bytes, on rank 0; the other ranks write none of it."""
     if group.rank() != 0:
         return {}
-    shapes = {name: tuple(shape) for name, shape in mine.shapes.items()}
-    whole = {name: tuple(tensor.shape) for name, tensor in mine.whole.items()}
-    about = {"shapes": shapes, "whole": whole, "groups": mine.groups, "world_size": group.size(), "extra": extra}
+    shapes = {name: tuple(shape) for name, shape in shards.shapes.items()}
+    unsharded = {name: tuple(tensor.shape) for name, tensor in shards.unsharded.items()}
+    about = {"shapes": shapes, "whole": unsharded, "groups": shards.groups, "world_size": group.size(), "extra": extra}
     buffer = io.BytesIO()
     torch.save(about, buffer)
     return {ABOUT: TensorRange(torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8))}
 
 
 def _read_about(folder: str | os.PathLike, stored: dict, group: dist.ProcessGroup) -> dict:
-    room = {ABOUT: TensorRange(torch.zeros(stored[ABOUT].size, dtype=torch.uint8))}
-    dcp.load(room, storage_reader=dcp.FileSystemReader(folder), planner=LoadPlanner(), process_group=group)
-    return unpacked(room[ABOUT].tensor)
+    target = {ABOUT: TensorRange(torch.zeros(stored[ABOUT].size, dtype=torch.uint8))}
+    dcp.load(target, storage_reader=dcp.FileSystemReader(folder), planner=LoadPlanner(), process_group=group)
+    return unpacked(target[ABOUT].tensor)
 
 
 def unpacked(about: Tensor) -> dict:
-    """What is no tensor, from the bytes that rank 0 wrote: plain data alone, a file cannot run code."""
+    """Decode the bytes that `_about` wrote. Only plain data is accepted, so that a file cannot run code."""
     return torch.load(io.BytesIO(about.numpy().tobytes()), weights_only=True)
 
 
 def check_files(folder: Path) -> dict[str, md.TensorStorageMetadata]:
-    """What is stored, by name. Raises ValueError if the checkpoint is not whole."""
+    """Return what is stored, by name. Raises ValueError if the checkpoint is not complete."""
     if not (folder / ".metadata").exists():
         why = "it does not exist" if not folder.exists() else "it has no .metadata, which is written last"
         raise ValueError(f"{folder} holds no whole checkpoint: {why}. Was the save interrupted? Take an earlier one")
@@ -248,20 +251,20 @@ def check_files(folder: Path) -> dict[str, md.TensorStorageMetadata]:
     return metadata.state_dict_metadata
 
 
-def _check_fits(mine: LocalShards, about: dict, folder: str | os.PathLike) -> None:
-    """Raise ValueError where the checkpoint is of another model or of other parameter groups."""
-    here = {name: tuple(shape) for name, shape in mine.shapes.items()}
-    here_whole = {name: tuple(tensor.shape) for name, tensor in mine.whole.items()}
-    for own, saved in ((here, about["shapes"]), (here_whole, about["whole"])):
-        for name in [*saved, *own]:
-            if own.get(name) != saved.get(name):
+def _check_fits(shards: LocalShards, about: dict, folder: str | os.PathLike) -> None:
+    """Raise ValueError where the checkpoint is of another model or has other parameter groups."""
+    sharded = {name: tuple(shape) for name, shape in shards.shapes.items()}
+    unsharded = {name: tuple(tensor.shape) for name, tensor in shards.unsharded.items()}
+    for here, saved in ((sharded, about["shapes"]), (unsharded, about["whole"])):
+        for name in [*saved, *here]:
+            if here.get(name) != saved.get(name):
                 raise ValueError(
                     f"{folder} is a checkpoint of another model: {name} is {saved.get(name, 'not in it')} there and "
-                    f"{own.get(name, 'not in it')} here. Build the model that was saved, and name parameters as then"
+                    f"{here.get(name, 'not in it')} here. Build the model that was saved, and name parameters as then"
                 )
     names = [members for _, members in about["groups"]]
-    if mine.optimizer is not None and names != [members for _, members in mine.groups]:
+    if shards.optimizer is not None and names != [members for _, members in shards.groups]:
         raise ValueError(
             f"{folder} was saved with parameter groups of {[len(n) for n in names]} parameters; this optimizer has "
-            f"{[len(members) for _, members in mine.groups]}, or others in them: build the groups as then"
+            f"{[len(members) for _, members in shards.groups]}, or others in them: build the groups as then"
         )

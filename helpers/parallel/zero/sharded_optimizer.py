@@ -17,6 +17,7 @@ import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
@@ -28,7 +29,8 @@ from helpers.parallel.shared.collectives import check_same_parameters, share_usa
 from helpers.parallel.shared.placement import Placement, place, placements_of
 from helpers.parallel.zero.flat_shards import FlatShards, ShardPiece, flatten_parameters
 
-STEPS, ROWS, COLUMNS, CUTS = 3, 4, 6, (0, 5, 13, 24)  # cuts inside rows, as shards have them
+STEPS, ROWS, COLUMNS = 3, 4, 6  # the trial: steps on a matrix of this size,
+EDGES = (0, 5, 13, 24)  # and on flat parts of it that end inside rows, as shards do
 
 
 def check_elementwise(
@@ -39,20 +41,20 @@ def check_elementwise(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> None:
-    """Raise ValueError, with the reason, if stepping on parts differs from stepping on whole tensors.
+    """Raise ValueError, with the reason, if an optimizer's step on parts differs from its step on full tensors.
 
-    groups: the options of each parameter group, without "params"; options: those of the optimizer. Nothing of the
-    caller's is touched. Takes some milliseconds.
+    groups: the options of each parameter group, without "params"; options: those of the optimizer. It changes nothing
+    of the caller's and takes some milliseconds.
     """
     name = getattr(optimizer_class, "__name__", None) or repr(optimizer_class)
     if _needs_closure(optimizer_class):
         raise ValueError(_refusal(name, "its step() needs a closure, so it searches along all parameters at once"))
-    whole = _final(optimizer_class, groups, options, [(0, ROWS * COLUMNS)], dtype, device, flat=False)
+    full = _trial(optimizer_class, groups, options, [(0, ROWS * COLUMNS)], dtype, device, flat=False)
     try:
-        parts = _final(optimizer_class, groups, options, list(zip(CUTS[:-1], CUTS[1:], strict=True)), dtype, device)
+        parts = _trial(optimizer_class, groups, options, list(pairwise(EDGES)), dtype, device)
     except Exception as error:
         raise ValueError(_refusal(name, f"it does not take a part of a tensor ({error})")) from error
-    if not torch.allclose(whole.double(), parts.double(), rtol=1e-3, atol=0):
+    if not torch.allclose(full.double(), parts.double(), rtol=1e-3, atol=0):
         raise ValueError(_refusal(name, "a step on the parts of a matrix gave other values than on the whole"))
 
 
@@ -69,9 +71,9 @@ def _refusal(name: str, reason: str) -> str:
     )
 
 
-def _final(optimizer_class, groups, options, ranges, dtype, device, *, flat: bool = True) -> Tensor:
-    """All values after some steps, one matrix a parameter group, each given as its parts `ranges`."""
-    values = [_numbers(ROWS * COLUMNS, index, dtype, device) for index in range(len(groups))]
+def _trial(optimizer_class, groups, options, ranges, dtype, device, *, flat: bool = True) -> Tensor:
+    """Run some steps on one matrix per parameter group, given as its parts `ranges`, and return all values."""
+    values = [_test_values(ROWS * COLUMNS, index, dtype, device) for index in range(len(groups))]
     params = [
         [
             (value[start:stop].clone() if flat else value.clone().view(ROWS, COLUMNS)).requires_grad_()
@@ -80,26 +82,26 @@ def _final(optimizer_class, groups, options, ranges, dtype, device, *, flat: boo
         for value in values
     ]
     optimizer = optimizer_class(
-        [{**group, "params": own} for group, own in zip(groups, params, strict=True)], **options
+        [{**group, "params": parts} for group, parts in zip(groups, params, strict=True)], **options
     )
     for step in range(STEPS):
-        for index, own in enumerate(params):
-            gradient = _numbers(ROWS * COLUMNS, 10 * step + index + 1, dtype, device)
-            for part, (start, stop) in zip(own, ranges, strict=True):
+        for index, parts in enumerate(params):
+            gradient = _test_values(ROWS * COLUMNS, 10 * step + index + 1, dtype, device)
+            for part, (start, stop) in zip(parts, ranges, strict=True):
                 part.grad = gradient[start:stop].clone().view_as(part)
         optimizer.step()
-    return torch.cat([part.reshape(-1) for own in params for part in own])
+    return torch.cat([part.reshape(-1) for parts in params for part in parts])
 
 
-def _numbers(count: int, seed: int, dtype: torch.dtype, device: torch.device | str) -> Tensor:
-    """Irregular numbers between -1 and 1 that leave torch's random generator alone."""
-    places = torch.arange(1, count + 1, dtype=torch.float64) * (seed + 1)
-    return (torch.sin(places * 12.9898) * 43758.5453).frac().to(dtype=dtype, device=device)
+def _test_values(count: int, seed: int, dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    """Return irregular numbers between -1 and 1 without using torch's random generator (a common shader hash)."""
+    positions = torch.arange(1, count + 1, dtype=torch.float64) * (seed + 1)
+    return (torch.sin(positions * 12.9898) * 43758.5453).frac().to(dtype=dtype, device=device)
 
 
 @dataclass
 class TrainedParameter:
-    """A trainable parameter. group: place of its parameter group. present: this rank has a gradient; used: any has."""
+    """A trainable parameter. group: index of its group. present: this rank has a gradient of it; used: any rank has."""
 
     index: int
     name: str
@@ -111,7 +113,7 @@ class TrainedParameter:
 
 @dataclass
 class LocalPiece:
-    """The part of a parameter in this rank's shard: `tensor` is a view of the weights, `gradient` of the gradients."""
+    """A parameter's range in this rank's shard: `tensor` is a view of the weights, `gradient` of the gradients."""
 
     entry: TrainedParameter
     where: ShardPiece
@@ -120,7 +122,7 @@ class LocalPiece:
 
 
 class FlatVector:
-    """Parameters that share a flat vector, and the gradient of this rank's shard of it."""
+    """Parameters that share a flat vector, this rank's shard of it, and the pieces of parameters in the shard."""
 
     def __init__(self, entries: Sequence[TrainedParameter], group: dist.ProcessGroup):
         self.entries = list(entries)
@@ -129,27 +131,27 @@ class FlatVector:
         self.flat = flatten_parameters(parameters, self.layout)  # (N s,)
         dist.broadcast(self.flat, group_src=0, group=group)  # all ranks start equal
         self.shard = self.layout.shard_of(self.flat)  # (s,)
-        self.own = [self._piece(entries[where.index], where) for where in self.layout.pieces()]
+        self.pieces = [self._piece(entries[where.index], where) for where in self.layout.pieces()]
 
     def _piece(self, entry: TrainedParameter, where: ShardPiece) -> LocalPiece:
         tensor = self.shard[where.offset : where.offset + where.numel].detach().requires_grad_()
-        here = Placement.sharded("dp", self.layout.group)
-        return LocalPiece(entry, where, place(tensor, here, like=entry.parameter))
+        dp = Placement.sharded("dp", self.layout.group)
+        return LocalPiece(entry, where, place(tensor, dp, like=entry.parameter))
 
     def use_gradient(self, gradient: Tensor) -> None:
-        """gradient: (s,), where the gradient of this rank's shard will lie."""
+        """Use `gradient` (s,) as the memory for the gradient of this rank's shard."""
         self.shard.grad = gradient
-        for piece in self.own:
+        for piece in self.pieces:
             piece.gradient = gradient[piece.where.offset : piece.where.offset + piece.where.numel]
 
 
 class ShardedOptimizer:
-    """Base of Zero1 and Zero2. `optimizer` is the torch optimizer inside: give it to a learning-rate scheduler.
+    """Base class of Zero1 and Zero2. `optimizer` is the torch optimizer inside: give it to a learning-rate scheduler.
 
-    params: as torch's optimizers take them: tensors, (name, tensor) pairs or parameter groups; frozen parameters stay
-    as they are. bucket_bytes: parameters share a vector until they reach it. options: of the optimizer.
-    Raises ValueError for nothing trainable, a parameter given twice, ranks that hold different models or an optimizer
-    that is not elementwise.
+    params: as torch's optimizers take them: tensors, (name, tensor) pairs or parameter groups; frozen parameters do not
+    change. bucket_bytes: parameters share a vector until they reach this size. options: those of the optimizer.
+    Raises ValueError for nothing trainable, a parameter given twice, ranks with different models, or an optimizer that
+    is not elementwise.
     """
 
     def __init__(
@@ -169,16 +171,18 @@ class ShardedOptimizer:
             FlatVector([self.entries[i] for i in positions], self.group)
             for positions in buckets_of(self.entries, bucket_bytes)
         ]
-        pieces = [piece for vector in self.vectors for piece in vector.own]
-        self.pieces = sorted(pieces, key=lambda piece: piece.entry.group)  # as the optimizer inside holds them
-        own = [[p.tensor for p in self.pieces if p.entry.group == number] for number in range(len(group_options))]
-        inner = [{**group, "params": tensors} for group, tensors in zip(group_options, own, strict=True)]
-        self.optimizer = optimizer_class(inner, **options)
+        pieces = [piece for vector in self.vectors for piece in vector.pieces]
+        self.pieces = sorted(pieces, key=lambda piece: piece.entry.group)  # in the order of the optimizer inside
+        groups = [
+            {**group, "params": [piece.tensor for piece in self.pieces if piece.entry.group == number]}
+            for number, group in enumerate(group_options)
+        ]
+        self.optimizer = optimizer_class(groups, **options)
         self._sync = True
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backward in here sends nothing and adds whole gradients up in `.grad`; the next outside reduces the sum."""
+        """Accumulate full gradients without sending them; the next backward outside reduces their sum."""
         before, self._sync = self._sync, False
         try:
             yield
@@ -187,36 +191,36 @@ class ShardedOptimizer:
 
     @property
     def param_groups(self) -> list[dict]:
-        """Those of the optimizer inside: options as you gave them, and this rank's pieces as "params"."""
+        """Return those of the optimizer inside: your options, and this rank's pieces as "params"."""
         return self.optimizer.param_groups
 
     @property
     def padding(self) -> int:
-        """Elements that are in no parameter: they round each vector up to N equal shards."""
+        """Return the number of elements that are in no parameter, which round each vector up to N equal shards."""
         return sum(vector.layout.padding for vector in self.vectors)
 
     def collect_gradients(self) -> None:
-        """Let `.grad` of every piece be the mean over the ranks. Each stage has its own way."""
+        """Set `.grad` of every piece to the mean over the ranks. Each stage implements it."""
         raise NotImplementedError
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
-        """Clip by the norm of the mean gradients of the whole model; returns it. Between backward and step().
+        """Clip by the norm of the mean gradients of all parameters and return it. Call it between backward and step().
 
-        All-reduces one scalar: each rank sees its shard only. One more for each other axis on which the parameters lie.
-        For `MasterWeights` inside, clip its masters instead.
+        Each rank has only its shard, so one scalar is all-reduced, and one more for each other axis on which the
+        parameters lie. With `MasterWeights` inside, clip its masters instead.
         """
         self.collect_gradients()
-        here, own = Placement.sharded("dp", self.group), {piece.entry.index: piece.gradient for piece in self.pieces}
-        gradients = [own.get(entry.index) for entry in self.entries]  # all: a rank without pieces must know their axes
-        placements = [placements_of(entry.parameter) | {here.axis: here} for entry in self.entries]
+        dp, local = Placement.sharded("dp", self.group), {piece.entry.index: piece.gradient for piece in self.pieces}
+        gradients = [local.get(entry.index) for entry in self.entries]  # even a rank without pieces must know all axes
+        placements = [placements_of(entry.parameter) | {dp.axis: dp} for entry in self.entries]
         norm = gradient_norm(gradients, norm_type=norm_type, group=self.group, placements=placements)
         scale_to(gradients, max_norm, norm)
         return norm
 
     def hand_out_gradients(self, *, find_unused: bool) -> None:
-        """Give each piece its gradient; None for a parameter that no rank used, which the optimizer then passes over.
+        """Give each piece its gradient, or None for a parameter that no rank used, which the optimizer then skips.
 
-        find_unused: ask the other ranks, one all-reduce of an integer a parameter. Otherwise all must be used.
+        find_unused: ask the other ranks, by an all-reduce of one integer per parameter. Otherwise all must be used.
         """
         if find_unused:
             share_usage(self.entries, self.group)
@@ -226,33 +230,33 @@ class ShardedOptimizer:
             self.optimizer.collect_gradients()
 
     def state_dict(self) -> dict:
-        """This rank's part: only this rank of as many ranks can load it. For others see `sharded_checkpoint`."""
-        return {"cut": self._cut(), "optimizer": self.optimizer.state_dict()}
+        """Return this rank's state, which only the same rank of as many ranks can load; see also sharded_checkpoint."""
+        return {"cut": self._layout(), "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict) -> None:
-        """Go on from `state_dict()`. Raises ValueError for that of another rank, world size, model or bucket size."""
-        if state["cut"] != self._cut():
-            there, here = ("rank {} of {}".format(*cut[:2]) for cut in (state["cut"], self._cut()))
+        """Restore `state_dict()`. Raises ValueError for that of another rank, world size, model or bucket size."""
+        if state["cut"] != self._layout():
+            there, here = ("rank {} of {}".format(*layout[:2]) for layout in (state["cut"], self._layout()))
             raise ValueError(
                 f"this is the state of {there} and of its shards, here is {here} with others, so the numbers would go "
                 "to other parameters. To change ranks or buckets use helpers.parallel.zero.sharded_checkpoint"
             )
         self.optimizer.load_state_dict(state["optimizer"])
 
-    def _cut(self) -> list:
-        """Rank, ranks, and which elements of which parameter are here."""
+    def _layout(self) -> list:
+        """Return rank, number of ranks, and which elements of which parameter this rank stores."""
         pieces = [[piece.entry.index, piece.where.start, piece.where.stop] for piece in self.pieces]
         return [self.group.rank(), self.group.size(), pieces]
 
     def gather_parameters(self) -> None:
-        """All-gather the updated shards, in place: every rank holds all parameters again."""
+        """All-gather the updated shards in place, so that every rank has all parameters again."""
         works = [vector.layout.all_gather(vector.flat, async_op=True) for vector in self.vectors]
         for work in works:
             work.wait()
 
 
 def read_groups(params: Iterable) -> tuple[list[TrainedParameter], list[dict]]:
-    """The trainable parameters, and the options of each parameter group without its "params".
+    """Return the trainable parameters, and the options of each parameter group without its "params".
 
     Raises ValueError for nothing trainable or a parameter given twice.
     """
@@ -262,8 +266,7 @@ def read_groups(params: Iterable) -> tuple[list[TrainedParameter], list[dict]]:
     seen: dict[int, str] = {}
     count = 0
     for number, group in enumerate(groups):
-        own = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
-        for item in own:
+        for item in [group["params"]] if isinstance(group["params"], Tensor) else group["params"]:
             name, parameter = item if isinstance(item, tuple) else (f"parameter {count}", item)
             count += 1
             if id(parameter) in seen:
@@ -277,21 +280,21 @@ def read_groups(params: Iterable) -> tuple[list[TrainedParameter], list[dict]]:
 
 
 def buckets_of(entries: Sequence[TrainedParameter], bucket_bytes: float) -> list[list[int]]:
-    """Positions of entries, by bucket: what shares a vector, and so travels as one message.
+    """Return the positions of entries by bucket. The parameters of a bucket share a vector, and so a message.
 
-    A bucket closes with the parameter that takes it to bucket_bytes; backward goes from the last layer to the first, so
-    that is how they fill. Raises ValueError for bucket_bytes not above 0.
+    A bucket closes with the parameter that takes it to bucket_bytes. They fill from the last layer to the first, as
+    backward does. Raises ValueError for bucket_bytes not above 0.
     """
     backwards = range(len(entries) - 1, -1, -1)
     parameters: list[Tensor] = [entries[position].parameter for position in backwards]
     sizes = [parameter.numel() * parameter.element_size() for parameter in parameters]
     kinds = [(parameter.dtype, parameter.device) for parameter in parameters]
     groups = split_into_buckets(sizes, keys=kinds, bucket_cap=bucket_bytes, first_bucket_cap=bucket_bytes)
-    return [[backwards[place] for place in group] for group in groups]
+    return [[backwards[position] for position in group] for group in groups]
 
 
 def missing_gradients_message(entries: Sequence[TrainedParameter], rank: int, owner: str) -> str:
-    """What to tell a learner whose backward left parameters without a gradient."""
+    """Return the error text for a backward that left parameters without a gradient."""
     missing = [entry.name for entry in entries if not entry.present]
     more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
     return (

@@ -1,7 +1,7 @@
-"""Stage 3 of ZeRO on one screen: a layer of which each rank keeps a shard, and which is whole only while it computes.
+"""Stage 3 of ZeRO on one screen: each rank stores a shard of a layer, which is gathered only while it computes.
 
 Legend: N = ranks, n = elements of the layer's parameters, s = ceil(n / N); padding fills N s (flat_shards.py).
-stage3.py does this for whole models, and gathers ahead, accumulates, mixes precisions, offloads.
+stage3.py does this for whole models, and also prefetches, accumulates, mixes precisions and offloads.
 After Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", section 5.3.
 """
 
@@ -18,10 +18,11 @@ from helpers.parallel.zero.flat_shards import FlatShards
 
 
 class ShardedLayer(nn.Module):
-    """`layer` on N ranks, each with rows of its own. It trains one parameter, `shard` (s,), elementwise.
+    """Runs `layer` on N ranks, each with its own rows of the batch, and trains one parameter: this rank's `shard` (s,).
 
-    Forward: all-gather of N s elements. Backward: the same again, then reduce-scatter of the gradient, N s elements;
-    `shard.grad` is the mean over the ranks. Every rank must run the same layers in the same order.
+    Forward all-gathers N s elements. Backward all-gathers them again, then reduce-scatters the gradient, N s elements;
+    `shard.grad` is the mean over the ranks. The optimizer must be elementwise, because a shard ends inside tensors.
+    Every rank must run the same layers in the same order.
     """
 
     def __init__(self, layer: nn.Module, group: dist.ProcessGroup | None = None):
@@ -32,15 +33,15 @@ class ShardedLayer(nn.Module):
         flat = self.layout.pack([*parameters.values()], self.layout.new_flat())  # (N s,)
         self.shard = nn.Parameter(self.layout.shard_of(flat).clone())  # (s,)
         for parameter in parameters.values():
-            parameter.requires_grad_(False).data = flat.new_empty(0)  # the layer itself keeps nothing
-        self.whole: Tensor | None = None  # (N s,) during backward of this layer
+            parameter.requires_grad_(False).data = flat.new_empty(0)  # the layer itself stores no weights
+        self.full: Tensor | None = None  # (N s,) during backward of this layer
 
     def forward(self, *args: Tensor) -> Tensor:
-        whole = _Gather.apply(self.shard, self)  # (N s,), freed on return: nothing below keeps it
-        weights, address = self.layout.views(whole), whole.untyped_storage().data_ptr()
+        full = _Gather.apply(self.shard, self)  # (N s,), freed on return because nothing below refers to it
+        weights, address = self.layout.views(full), full.untyped_storage().data_ptr()
 
         def pack(saved: Tensor) -> Tensor | tuple:
-            """What autograd keeps for backward: of a weight only where it lies in the whole vector."""
+            """Return what autograd stores for backward: for a weight only its position in the full vector."""
             is_weight = saved.untyped_storage().data_ptr() == address
             return (saved.size(), saved.stride(), saved.storage_offset()) if is_weight else saved.detach()
 
@@ -48,31 +49,31 @@ class ShardedLayer(nn.Module):
             return functional_call(self.layer, dict(zip(self.names, weights, strict=True)), args)
 
     def _unpack(self, packed: Tensor | tuple) -> Tensor:
-        """Backward needs what was kept: for the first of the weights, gather the layer again."""
+        """Return what backward needs. The first weight that it asks for gathers the layer again."""
         if isinstance(packed, Tensor):
             return packed
-        self.whole = self.gather() if self.whole is None else self.whole
-        return self.whole.as_strided(*packed)
+        self.full = self.gather() if self.full is None else self.full
+        return self.full.as_strided(*packed)
 
     @torch.no_grad()
     def gather(self) -> Tensor:
-        """(N s,): the shards of all ranks; `layout.views` cuts it into the parameters."""
+        """Return the shards of all ranks as one vector (N s,); `layout.views` splits it into the parameters."""
         flat = self.layout.new_flat()
         self.layout.all_gather(flat, self.shard)
         return flat
 
 
 class _Gather(torch.autograd.Function):
-    """The shard (s,) to the whole vector (N s,); backward sends the other way round."""
+    """Forward all-gathers the shard (s,) to the full vector (N s,); backward reduce-scatters its gradient."""
 
     @staticmethod
     def forward(ctx, shard: Tensor, layer: ShardedLayer) -> Tensor:
-        ctx.layer, layer.whole = layer, None  # if it is still there, the last backward raised
+        ctx.layer, layer.full = layer, None  # it is still there if the last backward raised
         return layer.gather()
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
-        ctx.layer.whole = None  # backward of the layer is over
+        ctx.layer.full = None  # backward of the layer is over
         layout, mean = ctx.layer.layout, ctx.layer.layout.new_shard()
         layout.reduce_scatter(gradient / layout.world_size, mean)
         return mean, None

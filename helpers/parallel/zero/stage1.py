@@ -1,13 +1,13 @@
-"""ZeRO stage 1: every rank holds all weights and gradients, but steps on its shard and keeps the state of that alone.
+"""ZeRO stage 1: shards the optimizer state, so each rank updates its shard of the weights and all-gathers the rest.
 
-Legend: N = ranks, P = bytes of all parameters, padded so that N divides them.
-    no_sync    nothing is sent; micro-batches add up in the flat gradients, which are there anyway
-    backward   1. reduce-scatter of each full bucket of gradients while backward goes on, (N-1)/N P: a rank gets the
-                  sum of its shard. In place, so once per step: the micro-batches before the last are for no_sync
-    step       2. what has not been sent yet; then the optimizer inside steps on the mean, on the shard
-               3. all-gather of the parameters, (N-1)/N P
-Together 2(N-1)/N P, what the all-reduce of plain data parallelism sends. With reduce="all_reduce" in phase 1 every
-rank gets every gradient's sum, of which it needs a shard: 3(N-1)/N P.
+Every rank still stores all weights and gradients. Legend: N = ranks, P = bytes of all parameters, padded to N shards.
+    no_sync    sends nothing; micro-batches are accumulated in the flat gradients
+    backward   1. reduce-scatters each full bucket of gradients while backward goes on, (N-1)/N P, so that a rank gets
+                  the sum of its shard. It works in place, once per step: run the micro-batches before under no_sync
+    step       2. sends what has not been sent yet; then the optimizer inside updates the shard with the mean gradient
+               3. all-gathers the parameters, (N-1)/N P
+Together this is 2(N-1)/N P, as much as the all-reduce of plain data parallelism sends. With reduce="all_reduce" every
+rank gets the sum of all gradients, of which it needs only a shard: 3(N-1)/N P.
 After Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", section 5.1.
 """
 
@@ -31,7 +31,7 @@ REDUCES = ("reduce_scatter", "all_reduce")
 
 
 class FlatGradients:
-    """The whole gradients of one vector in one flat tensor: micro-batches add up in it, then it is reduced in place."""
+    """One vector's gradients in a flat tensor (N s,), which accumulates micro-batches and is reduced in place."""
 
     def __init__(self, vector: FlatVector):
         self.vector, self.flat = vector, vector.layout.new_flat()  # (N s,)
@@ -41,13 +41,13 @@ class FlatGradients:
         self.restart()
 
     def restart(self) -> None:
-        """Nothing has come. What is under way must land first, since the next backward writes where it reads."""
-        self.land()
+        """Start a new step. A reduction in flight must end first, because the next backward writes where it reads."""
+        self.wait()
         self.sent, self.waiting = False, set(self.views)
 
     @torch.no_grad()
     def take(self, entry: TrainedParameter) -> None:
-        """Keep a gradient in the flat tensor, so that memory holds it once. One that is missing counts as zero."""
+        """Move a gradient into the flat tensor, of which `.grad` becomes a view. A missing gradient counts as zero."""
         gradient, view = entry.parameter.grad, self.views[id(entry)]
         if gradient is None:
             view.zero_()
@@ -56,7 +56,7 @@ class FlatGradients:
             entry.parameter.grad = view
 
     def send(self, reduce: str) -> None:
-        """From here on `.grad` is None: what lies in the flat tensor is no gradient of this rank any more."""
+        """Start the reduction, and set `.grad` to None, because the flat tensor no longer has this rank's gradients."""
         for entry in self.vector.entries:
             entry.parameter.grad = None
         if reduce == "all_reduce":
@@ -65,28 +65,30 @@ class FlatGradients:
             self.work = self.vector.layout.reduce_scatter(self.flat, async_op=True)
         self.sent = True
 
-    def land(self) -> None:
+    def wait(self) -> None:
+        """Wait for the reduction, if one is in flight."""
         if self.work is not None:
             self.work.wait()
             self.work = None
 
 
 class Zero1(ShardedOptimizer):
-    """`optimizer = Zero1(model.parameters(), torch.optim.AdamW, group, lr=1e-3)`, then as with torch's: zero_grad,
-    backward, step. The model is not wrapped.
+    """A sharded optimizer: `Zero1(model.parameters(), torch.optim.AdamW, group, lr=1e-3)`. The model is not wrapped.
 
-    params: tensors, (name, tensor) pairs (then messages have names) or parameter groups with options of their own.
-    optimizer_class: elementwise. reduce: "reduce_scatter" or "all_reduce". find_unused_parameters: some may get no
-    gradient; then an integer a parameter is all-reduced, too, those that no rank used are left alone, and everything is
-    sent in step(), since ranks that use different parts fill their buckets at different times.
-    Several micro-batches, or gradients that you still change: backward under `no_sync`. A step right after it is fine.
-    Construction makes trainable parameters equal to those of group rank 0. What was sent has no `.grad` any more: the
-    mean lies in this rank's pieces, `param_groups[i]["params"]`, from `collect_gradients` on. After step() the
-    gradients are spent: call zero_grad().
-    bucket_bytes: parameters share a vector, and so a message, until they reach it; inf: all in one.
-    Bytes a rank: parameters and gradients whole, the optimizer's state 1/N; padding below N elements a vector.
-    Raises ValueError as `ShardedOptimizer` does and for an unknown `reduce`, RuntimeError for a missing gradient, one
-    that comes after its bucket was sent, or a backward or a step on spent gradients.
+    Use it as a torch optimizer: zero_grad, backward, step. Run backward under `no_sync` for all micro-batches but the
+    last, and where you change gradients yourself before step().
+    params: tensors, (name, tensor) pairs (then errors have names) or parameter groups with their own options.
+    optimizer_class: must be elementwise. reduce: "reduce_scatter" or "all_reduce". bucket_bytes: parameters share a
+    vector, and so a message, until they reach this size; with inf all share one.
+    find_unused_parameters: some may get no gradient. Then one integer per parameter is all-reduced, too, and parameters
+    that no rank used are not updated. Everything is sent in step(), because ranks that use different parameters would
+    fill their buckets at different times.
+    Construction makes trainable parameters equal to those of group rank 0. Gradients that were sent have no `.grad` any
+    more: from `collect_gradients` on, their mean is in this rank's pieces, `param_groups[i]["params"]`. After step()
+    they are used up, so call zero_grad().
+    A rank stores all parameters and gradients, 1/N of the optimizer state, and below N elements of padding per vector.
+    Raises ValueError as `ShardedOptimizer` does and for an unknown `reduce`; RuntimeError for a missing gradient, for
+    one that comes after its bucket was sent, and for a backward or step on gradients that are used up.
     """
 
     def __init__(
@@ -110,14 +112,14 @@ class Zero1(ShardedOptimizer):
         watch_gradients(self.entries, self, "_arrived")
 
     def step(self) -> None:
-        """Reduce what is left, step on the own shard, gather. Every rank must call it."""
+        """Reduce what is left, update this rank's shard, and gather the parameters. Every rank must call it."""
         self.collect_gradients()
         self.optimizer.step()
         self.gather_parameters()
         self.spent = True
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget all gradients. Their flat memory stays, for the next backward."""
+        """Forget all gradients. Their flat memory stays for the next backward."""
         for bucket in self.buckets:
             bucket.restart()
             for entry in bucket.vector.entries:
@@ -126,7 +128,7 @@ class Zero1(ShardedOptimizer):
 
     @torch.no_grad()
     def collect_gradients(self) -> None:
-        """Send what backward has not sent, and wait for the means. step() does it; call it yourself to look at them."""
+        """Send what backward has not sent, and wait for the mean gradients. step() calls it, unless you have."""
         if self.spent:
             raise RuntimeError(
                 "step() of Zero1 has used these gradients: call zero_grad() and backward before the next"
@@ -140,13 +142,13 @@ class Zero1(ShardedOptimizer):
                     bucket.take(entry)
                 bucket.send(self.reduce)
         for bucket in self.buckets:
-            bucket.land()
+            bucket.wait()
             bucket.vector.shard.grad /= self.group.size()
         self.collected = True
         self.hand_out_gradients(find_unused=self.find_unused)
 
     def _check_complete(self) -> None:
-        """Before anything more is sent: every gradient is there once."""
+        """Check, before anything more is sent, that every gradient is there exactly once."""
         for bucket in self.buckets:
             for entry in bucket.vector.entries:
                 if bucket.sent and entry.parameter.grad is not None:
@@ -156,7 +158,7 @@ class Zero1(ShardedOptimizer):
             raise RuntimeError(missing_gradients_message(self.entries, self.group.rank(), "Zero1"))
 
     def _arrived(self, entry: TrainedParameter) -> None:
-        """Backward has added to this gradient: keep it in the flat tensor, and send the buckets that are full."""
+        """Handle a gradient that backward has accumulated: move it into the flat tensor, and send full buckets."""
         bucket = self._bucket_of[id(entry)]
         if bucket.sent:
             raise RuntimeError(self._late_message(entry, "came"))
@@ -166,7 +168,7 @@ class Zero1(ShardedOptimizer):
             self._send_full_buckets()
 
     def _send_full_buckets(self) -> None:
-        """In the same order on every rank, so never before an earlier one; several may be under way."""
+        """Send full buckets in the same order on every rank, so none before an earlier one."""
         for bucket in self.buckets:
             if bucket.waiting:
                 return

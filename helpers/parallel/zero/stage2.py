@@ -1,12 +1,12 @@
-"""ZeRO stage 2: as stage 1, and a rank keeps the gradient of its shard alone.
+"""ZeRO stage 2: shards optimizer state and gradients, so each rank stores only its shard's gradient after backward.
 
 Legend: N = ranks, P = bytes of all parameters, padded bucket by bucket; m = micro-batches of a step.
-    backward   gradients are copied into a bucket as they come, and dropped. A full bucket is reduce-scattered while
-               backward goes on, then freed: (N-1)/N P in each micro-batch. The mean adds up in the shard's gradient
-    step       the optimizer inside steps on the shards; all-gather of each bucket's parameters, (N-1)/N P
-Together (m + 1)(N-1)/N P: whole gradients are gone before the next micro-batch, so they cannot add up first. Under
-`no_sync` they can, which costs what stage 2 saves: P bytes of gradients a rank, and then 2(N-1)/N P.
-Whole gradients live in two buckets at most: one under way, one that fills.
+    backward   copies gradients into a bucket as they come, and drops them. A full bucket is reduce-scattered while
+               backward goes on, then freed: (N-1)/N P per micro-batch. The shard's gradient accumulates the mean
+    step       the optimizer inside updates the shards; then each bucket's parameters are all-gathered, (N-1)/N P
+Together this is (m + 1)(N-1)/N P, because full gradients are gone before the next micro-batch. Under `no_sync` they are
+accumulated first. That costs what stage 2 saves, P bytes of gradients per rank, but sends only 2(N-1)/N P. Full
+gradients exist in at most two buckets: one in flight, and one that is being filled.
 After Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", section 5.2.
 """
 
@@ -31,7 +31,7 @@ from helpers.parallel.zero.sharded_optimizer import (
 
 
 class GradientBucket:
-    """The whole gradients of one vector, from the first that comes until their sum is under way to its owners."""
+    """The full gradients of one vector, from the first that comes until they have been reduce-scattered."""
 
     def __init__(self, vector: FlatVector):
         self.vector, self.flat, self.work = vector, None, None
@@ -40,13 +40,13 @@ class GradientBucket:
         self.restart()
 
     def restart(self) -> None:
-        """A new backward: nothing has come."""
+        """Start a new backward, in which no gradient has come."""
         self.flat = self.work = None  # (N s,) while gradients are there
         self.waiting = {id(entry): place for place, entry in enumerate(self.vector.entries)}
 
     @torch.no_grad()
     def take(self, entry: TrainedParameter) -> None:
-        """Copy a gradient, divided by N, and drop it. One that is missing counts as zero."""
+        """Copy a gradient, divided by N, into the bucket, and drop it. A missing gradient counts as zero."""
         layout, gradient = self.vector.layout, entry.parameter.grad
         if self.flat is None:
             self.flat = layout.new_flat()
@@ -57,26 +57,27 @@ class GradientBucket:
             entry.parameter.grad, entry.present = None, True
 
     def send(self) -> None:
+        """Start the reduce-scatter."""
         self.work = self.vector.layout.reduce_scatter(self.flat, async_op=True)
 
     @torch.no_grad()
-    def land(self) -> None:
-        """Wait for the mean, add it up, free the whole gradients."""
+    def finish(self) -> None:
+        """Wait for the shard of the mean, accumulate it, and free the full gradients."""
         self.work.wait()
         self.sum += self.vector.layout.shard_of(self.flat)
         self.flat = self.work = None
 
 
 class Zero2(ShardedOptimizer):
-    """`optimizer = Zero2(model, torch.optim.AdamW, group, lr=1e-3)`, then as with torch's: zero_grad, backward, step.
-    Call the model itself, as ever.
+    """A sharded optimizer with sharded gradients: `Zero2(model, torch.optim.AdamW, group, lr=1e-3)`.
 
-    params: parameter groups with options of their own, of this model's parameters; None: all of them in one.
-    bucket_bytes: gradients travel together until they reach it. find_unused_parameters: some may get no gradient in a
-    backward; then an integer a parameter is all-reduced at each step, and those that no rank used are left alone.
-    Construction makes parameters and buffers equal to those of group rank 0.
-    After backward a parameter's own `.grad` is None: the mean lies in this rank's pieces, `param_groups[i]["params"]`.
-    Bytes a rank: parameters whole, gradients and the optimizer's state 1/N, at most N - 1 elements of padding a bucket.
+    Use it as a torch optimizer: zero_grad, backward, step. You still call the model itself.
+    params: parameter groups of this model's parameters, with their own options; by default one group of all.
+    bucket_bytes: gradients share a message until they reach this size. find_unused_parameters: some may get no gradient
+    in a backward. Then each step also all-reduces one integer per parameter, and parameters that no rank used are not
+    updated. Construction makes parameters and buffers equal to those of group rank 0.
+    After backward a parameter's own `.grad` is None: the mean is in this rank's pieces, `param_groups[i]["params"]`.
+    A rank stores all parameters, 1/N of gradients and optimizer state, and below N elements of padding per bucket.
     Raises ValueError as `ShardedOptimizer` does and for bucket_bytes not above 0, RuntimeError for a missing gradient.
     """
 
@@ -104,29 +105,29 @@ class Zero2(ShardedOptimizer):
         self._bucket_of = {id(entry): bucket for bucket in self.buckets for entry in bucket.vector.entries}
         self._running = False
         watch_gradients(self.entries, self, "_arrived")
-        me = weakref.ref(self)
-        handle = model.register_forward_hook(lambda _, __, output: me()._forward_is_over(output))
+        self_ref = weakref.ref(self)
+        handle = model.register_forward_hook(lambda _, __, output: self_ref()._forward_is_over(output))
         weakref.finalize(self, handle.remove)
 
     def step(self) -> None:
-        """Step on the own shard, gather. Every rank must call it."""
+        """Update this rank's shard and gather the parameters. Every rank must call it."""
         self.collect_gradients()
         self.optimizer.step()
         self.gather_parameters()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget all gradients. The shard's memory stays, 1/N of them."""
+        """Forget all gradients. The memory of the shard's gradient stays."""
         for bucket in self.buckets:
             bucket.sum.zero_()
         for entry in self.entries:
             entry.parameter.grad, entry.present = None, False
 
     def collect_gradients(self) -> None:
-        """The means are there since backward: this finds what no rank used. step() does it."""
-        left = [entry.name for entry in self.entries if entry.parameter.grad is not None]
-        if left:
+        """Give the optimizer the mean gradients, which exist since backward. step() calls it, unless you have."""
+        unsent = [entry.name for entry in self.entries if entry.parameter.grad is not None]
+        if unsent:
             raise RuntimeError(
-                f"{len(left)} gradients, the first of {left[0]}, were never reduced: run the last micro-batch of a "
+                f"{len(unsent)} gradients, the first of {unsent[0]}, were never reduced: run the last micro-batch of a "
                 "step outside no_sync()"
             )
         if not self.find_unused and not all(entry.present for entry in self.entries):
@@ -138,7 +139,7 @@ class Zero2(ShardedOptimizer):
         when_backward_starts(output, self._begin)
 
     def _begin(self) -> None:
-        """A backward has started: nothing has come, and `_finish` is called at its end."""
+        """Start a backward: empty the buckets, and have `_finish` called at its end."""
         if self._sync and not self._running:
             self._running, self._num_sent = True, 0
             for bucket in self.buckets:
@@ -146,7 +147,7 @@ class Zero2(ShardedOptimizer):
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
     def _arrived(self, entry: TrainedParameter) -> None:
-        """A gradient is there: copy it into its bucket, and reduce-scatter the buckets that are full."""
+        """Handle a gradient that backward has accumulated: copy it into its bucket, and send full buckets."""
         if not self._sync:
             return
         self._begin()
@@ -160,23 +161,23 @@ class Zero2(ShardedOptimizer):
         self._send_full_buckets()
 
     def _send_full_buckets(self) -> None:
-        """In the same order on every rank, so never before an earlier one; one is under way at a time."""
+        """Send full buckets in the same order on every rank, so none before an earlier one, one at a time."""
         while self._num_sent < len(self.buckets) and not self.buckets[self._num_sent].waiting:
-            self._land_last()
+            self._finish_last()
             self.buckets[self._num_sent].send()
             self._num_sent += 1
 
-    def _land_last(self) -> None:
+    def _finish_last(self) -> None:
         if self._num_sent:
-            self.buckets[self._num_sent - 1].land()
+            self.buckets[self._num_sent - 1].finish()
 
     def _finish(self) -> None:
-        """Backward is over: what is missing counts as zero or is an error; send and wait for the rest."""
+        """End a backward: missing gradients count as zero here (step() may refuse them); send and wait for the rest."""
         for bucket in self.buckets:
             for entry in [entry for entry in bucket.vector.entries if id(entry) in bucket.waiting]:
                 bucket.take(entry)
         self._send_full_buckets()
-        self._land_last()
+        self._finish_last()
         self._running = False
         for piece in self.pieces:
             piece.tensor.grad = piece.gradient if piece.entry.present else None

@@ -1,12 +1,13 @@
-"""ZeRO stage 3: parameters, gradients and optimizer state are all sharded, as in PyTorch's FSDP.
+"""ZeRO stage 3: shards parameters, gradients and optimizer state, as PyTorch's FSDP does.
 
-Legend: N = ranks, P = bytes of the parameters. A rank holds P/N of each of the three, and whole one or two layers.
+Legend: N = ranks, P = bytes of the parameters. A rank stores P/N of each of the three, and one or two gathered layers.
 
-    forward of a layer    all_gather its weights, compute, free them          (N-1)/N P in a step
-    backward of a layer   all_gather its weights once more, compute, free     (N-1)/N P
-                          reduce_scatter its gradients: each rank its shard   (N-1)/N P
-    optimizer             nothing: each rank steps on its own shard
-The data are split, as in data parallel, and every rank computes with whole weights: tensor parallel never gathers them.
+    forward of a layer    all-gathers its weights, computes, frees them         (N-1)/N P in a step
+    backward of a layer   all-gathers its weights again, computes, frees them   (N-1)/N P
+                          reduce-scatters its gradients to the shards           (N-1)/N P
+    optimizer             sends nothing, because each rank updates its own shard
+As in data parallelism, the batch is split and every rank computes with full weights; tensor parallelism never gathers
+them. simple.py shows the idea for one layer.
 After Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", section 5.3, and
 Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel".
 """
@@ -34,22 +35,24 @@ from helpers.parallel.zero.state import full_state
 
 
 class Zero3(nn.Module):
-    """The model to train on N ranks: call it, its loss's `backward()`, and any elementwise torch optimizer that you
-    give `model.parameters()`, which are this rank's shards.
+    """Wraps a model to train on N ranks. Call it and its loss's `backward()` as with one process.
 
-    Construction: checks that the ranks' models match; every rank starts with the values of group rank 0.
-    wrap: what is gathered as one unit: module classes, or a function of a module. Default: each element of a ModuleList
-    or Sequential. What is in no unit, and what several share, is one more: the rest, whole during the whole pass.
-    prefetch: how many units are gathered ahead, in the order that the last pass had. limit: how many units may be whole
-    at once beside the rest.
-    keep_parameters: free nothing between forward and backward: 2 instead of 3 (N-1)/N P, but the memory of stage 2.
-    param_dtype: weights are gathered and used in it, floating inputs cast to it; reduce_dtype (default: the same):
-    gradients are reduced in it. Shards, their gradients and the optimizer keep the model's dtype.
-    offload: a Budget or PinnedDevices; shards, their gradients and the optimizer then live on its host.
+    Give `parameters()`, which are this rank's shards, to any elementwise torch optimizer.
+    Construction checks that the ranks' models match; every rank starts with the values of group rank 0.
+    wrap: what is gathered as one unit: module classes, or a function of a module. By default each element of a
+    ModuleList or Sequential is a unit. Parameters in no unit, or in several, form the root unit, which stays gathered
+    during a whole pass.
+    prefetch: how many units are gathered ahead, in the order of the last pass. limit: how many units may be gathered at
+    once, besides the root unit.
+    keep_parameters: free nothing between forward and backward. This sends 2 instead of 3 (N-1)/N P, but needs the
+    memory of stage 2.
+    param_dtype: weights are gathered and used in it, and floating-point inputs are cast to it. reduce_dtype: gradients
+    are reduced in it (default: param_dtype). Shards, their gradients and the optimizer keep the model's dtype.
+    offload: a Budget or PinnedDevices, on whose host the shards, their gradients and the optimizer are stored.
     Every rank must run the same units in the same order. Recomputation inside a unit gathers nothing more.
-    Raises ValueError for no trainable parameter, models that differ or lie on the meta device (see `build`), a negative
-    prefetch, a limit below 1; RuntimeError for weights without a gradient at the end of backward, with a name, and
-    for a freed weight that is used outside its unit.
+    Raises ValueError for a model without trainable parameters, models that differ or lie on the meta device (see
+    `build`), a negative prefetch or a limit below 1; RuntimeError for weights without a gradient at the end of
+    backward, and for a freed weight that is used outside its unit.
     """
 
     def __init__(
@@ -76,20 +79,23 @@ class Zero3(nn.Module):
         self.param_dtype, options = param_dtype, dict(param_dtype=param_dtype, reduce_dtype=reduce_dtype)
         values = self._values if construction is None else construction.values
         self.units, self._units_of = [], {}
-        for home, uses in group_by_unit(module, wrap):
+        for unit_module, uses in group_by_unit(module, wrap):
             unit = gathered_unit.GatheredUnit(uses, self.group, values, devices=offload or None, **options)
             self.units.append(unit)
-            self._parameters |= unit.named_pieces()  # not register_parameter: these names have dots
-            self._units_of.setdefault(home, []).append(unit)
+            self._parameters |= unit.named_pieces()  # register_parameter would refuse names with dots
+            self._units_of.setdefault(unit_module, []).append(unit)
         self._reduction: gathered_unit.Reduction | None = None
         self._forward_order, self._backward_order = gathered_unit.GatherOrder(), gathered_unit.GatherOrder()
         self._sync, self._running = True, False
-        self._watch()
+        self._register_hooks()
 
     @classmethod
     def build(cls, make: Callable[[], nn.Module], group: dist.ProcessGroup | None = None, **options) -> Zero3:
-        """`Zero3.build(lambda: GPT(config))`: no rank ever holds the whole model. `make` runs on the meta device; with
-        equal seeds on all ranks the weights are those of `Zero3(GPT(config))`, to the bit."""
+        """Build a model that no rank ever stores in full: `Zero3.build(lambda: GPT(config))`.
+
+        `make` runs on the meta device. With equal seeds on all ranks the weights equal those of `Zero3(GPT(config))` to
+        the bit.
+        """
         group = group if group is not None else dist.group.WORLD
         with ShardedConstruction(group, computing_device(group)) as construction:
             module = make()
@@ -102,16 +108,16 @@ class Zero3(nn.Module):
         collectives.broadcast_tensors([parameter], self.group)
         return parameter
 
-    def _watch(self) -> None:
-        """Hooks that do not keep this object alive."""
-        me = weakref.ref(self)
+    def _register_hooks(self) -> None:
+        """Register hooks on the modules and weights. They refer to this object weakly, so it can be freed."""
+        self_ref = weakref.ref(self)
         for module in self._units_of:
-            module.register_forward_pre_hook(lambda module, _: me()._before(module))
-            module.register_forward_hook(lambda module, _, output: me()._after(module, output), always_call=True)
-        self._tickets = GatherQueue(lambda unit: me()._need(unit))
-        for place, unit in enumerate(self.units):
+            module.register_forward_pre_hook(lambda module, _: self_ref()._before(module))
+            module.register_forward_hook(lambda module, _, output: self_ref()._after(module, output), always_call=True)
+        self._gather_queue = GatherQueue(lambda unit: self_ref()._gather(unit))
+        for number, unit in enumerate(self.units):
             for index, weight in enumerate(unit.weights if unit.trainable else ()):
-                hook = lambda _, place=place, index=index: me()._arrived(me().units[place], index)  # noqa: E731
+                hook = lambda _, number=number, index=index: self_ref()._arrived(number, index)  # noqa: E731
                 weight.register_post_accumulate_grad_hook(hook)
 
     # ---- forward ----
@@ -123,71 +129,78 @@ class Zero3(nn.Module):
             gathered_unit.cast_floating(args, self.param_dtype),
             gathered_unit.cast_floating(kwargs, self.param_dtype),
         )
-        with self._tickets.open():
+        with self._gather_queue.hooks():
             output = self.module(*args, **kwargs)
         when_backward_starts(output, self._begin)
         return output
 
     def _reset(self) -> None:
-        """A new forward: nothing is whole, also if the last backward never came. If it raised, its gradients go."""
+        """Start a new forward with all units freed, even if the last backward never came or raised."""
         for unit in self.units:
             self._free(unit)
             unit.expect_gradients(new_step=self._running)
-            if self._running:
+            if self._running:  # the last backward raised
                 unit.drop_gradients()
-        self._settle()
+        self._finish_reduction()
         self._running = False
         self._forward_order.restart()
 
     def _before(self, module: nn.Module) -> None:
+        """Gather a module's units before its forward."""
         for unit in self._units_of[module]:
-            self._need(unit)
+            self._gather(unit)
 
     def _after(self, module: nn.Module, output: object) -> None:
-        """Free what forward no longer needs; have it back when backward reaches the module's output.
+        """Free a module's units after its forward, and gather them again when backward reaches the module's output.
 
-        A forward that runs in backward is a recomputation, whose backward comes next and needs the weights.
+        A forward that runs inside a backward is a recomputation, whose backward comes next and needs the weights.
         """
         for unit in self._units_of[module] if not gathered_unit.in_backward() else ():
             if not (self.keep and torch.is_grad_enabled()):
                 self._free(unit)
-            when_backward_starts(output, lambda unit=unit: self._need(unit))
+            when_backward_starts(output, lambda unit=unit: self._gather(unit))
 
-    def _need(self, unit: gathered_unit.GatheredUnit) -> None:
-        """Let a unit be whole, and start to gather the ones that come next."""
+    def _gather(self, unit: gathered_unit.GatheredUnit) -> None:
+        """Gather a unit, and start to gather the units that come next."""
         if gathered_unit.in_backward():
             self._begin()
-        if unit.shown:
+        if unit.is_gathered:
             return
-        self._free_spent()
+        self._free_frozen()
         order = self._backward_order if gathered_unit.in_backward() else self._forward_order
         coming = order.next_after(unit, self.prefetch)
         unit.gather()
-        self._tickets.admit(unit)
+        self._gather_queue.add(unit)
         for other in coming:
-            if sum(u.whole is not None for u in self.units if u not in self._rest()) < self.limit:
+            if sum(u.full_vector is not None for u in self.units if u not in self._root_units()) < self.limit:
                 other.fetch()
 
-    def _rest(self) -> list[gathered_unit.GatheredUnit]:
+    def _root_units(self) -> list[gathered_unit.GatheredUnit]:
         return self._units_of.get(self.module, [])
 
     def _free(self, unit: gathered_unit.GatheredUnit) -> None:
-        if unit.whole is not None:
-            self._tickets.dismiss(unit)
+        if unit.full_vector is not None:
+            self._gather_queue.remove(unit)
             unit.free()
 
-    def _free_spent(self) -> None:
-        """Frozen units get no gradient that would say when backward is through with them: nobody holds a ticket."""
+    def _free_frozen(self) -> None:
+        """Free frozen units that backward no longer needs.
+
+        They get no gradient that would say so, but then no ticket for them is left in the graph.
+        """
         for unit in self.units if gathered_unit.in_backward() else ():
-            if not unit.trainable and unit.shown and not unit.tickets and unit not in self._rest():
+            if not unit.trainable and unit.is_gathered and not unit.tickets and unit not in self._root_units():
                 self._free(unit)
 
     # ---- backward ----
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backward in here reduces nothing and keeps whole gradients, P bytes on each rank instead of P/N; the next one
-        outside reduces the sum. It saves the reduce-scatter of each micro-batch, and no all-gather."""
+        """Accumulate full gradients without sending them; the next backward outside reduces their sum.
+
+        It needs P bytes of gradients on each rank instead of P/N. It saves the reduce-scatter of each micro-batch, but
+        no all-gather.
+        """
         before, self._sync = self._sync, False
         try:
             yield
@@ -195,58 +208,59 @@ class Zero3(nn.Module):
             self._sync = before
 
     def _begin(self) -> None:
-        """A backward has started; have `_finish` called at its end."""
+        """Start a backward, and have `_finish` called at its end."""
         if not self._running:
             self._running = True
             self._backward_order.restart()
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
-    def _arrived(self, unit: gathered_unit.GatheredUnit, index: int) -> None:
-        """The gradient of one weight is there. With the unit's last one its weights go, and its gradients leave."""
+    def _arrived(self, number: int, index: int) -> None:
+        """Handle the gradient of weight `index` of unit `number`; after the unit's last, free and reduce the unit."""
         self._begin()
-        if unit.arrived(index):
+        unit = self.units[number]
+        if unit.count_gradient(index):
             self._free(unit)
             self._reduce(unit)
 
     def _reduce(self, unit: gathered_unit.GatheredUnit) -> None:
         unit.expect_gradients()
         if self._sync:
-            self._settle()
+            self._finish_reduction()
             self._reduction = unit.reduce()
 
-    def _settle(self) -> None:
-        """Wait for the reduce-scatter that is under way: one at a time, or memory would hold many whole gradients."""
+    def _finish_reduction(self) -> None:
+        """Wait for the reduce-scatter in flight. There is one at a time, because each stores full gradients."""
         if self._reduction is not None:
             self._reduction.finish()
             self._reduction = None
 
     def _finish(self) -> None:
-        """Backward is over: send what came a second time, wait for the last shard, and see that nothing is missing."""
+        """End a backward: reduce gradients that came a second time, wait, and check that none is missing."""
         for unit in reversed(self.units):
             self._free(unit)
         if self._sync:
-            gathered_unit.check_all_came(self.units, self.group.rank())
+            gathered_unit.check_all_gradients_came(self.units, self.group.rank())
         for unit in reversed(self.units):
             unit.expect_gradients(new_step=self._sync)
             if unit.has_gradients:
                 self._reduce(unit)
-        self._settle()
+        self._finish_reduction()
         self._running = False
 
     # ---- what a trainer asks for ----
 
     def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True):
-        """This rank's shards under the model's names: (name, 1-D piece), empty where none of it lies here."""
+        """Yield this rank's shards under the model's names as (name, 1-D piece); a piece may have no elements."""
         yield from ((f"{prefix}.{name}" if prefix else name, piece) for name, piece in self._parameters.items())
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
-        """Scale the gradients so that the norm of all of them, on all ranks, is at most max_norm; returns it before.
+        """Scale the gradients so that their norm over all ranks is at most max_norm; return the norm before.
 
-        One all_reduce of a scalar, and one for each other axis on which they lie. torch.nn.utils.clip_grad_norm_ would
-        see this rank's shards only.
+        It all-reduces one scalar, and one more for each other axis on which the parameters lie.
+        torch.nn.utils.clip_grad_norm_ would see only this rank's shards.
         """
         return clip_grad_norm_(self.parameters(), max_norm, norm_type, group=self.group)
 
     def full_state(self) -> dict[str, Tensor]:
-        """The plain model's state_dict: whole tensors, on every rank. One all_gather a unit."""
+        """Return the plain model's state_dict on every rank. It sends one all-gather per unit."""
         return full_state(self.units, self.module)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.parallel.pipeline.partition import FunctionLayer, balanced, layers_of, measured_costs, partition
+from helpers.parallel.pipeline.partition import FunctionLayer, balanced, layers_of, partition
 from helpers.workloads import GPT, MLP, GPTConfig, SmallResNet
 
 MODELS = {
@@ -50,12 +50,6 @@ def test_no_other_cut_is_better():
                 for cuts in combinations(range(1, 7), num_stages - 1)
             ]
             assert cost_of(costs, balanced(costs, num_stages)) == min(cost_of(costs, sizes) for sizes in others)
-
-
-def test_measured_costs_are_one_number_a_layer():
-    layers = [nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)]
-    costs = measured_costs(layers, torch.randn(2, 8))
-    assert len(costs) == 3 and min(costs) > 0
 
 
 def test_bad_cuts_get_a_sentence():

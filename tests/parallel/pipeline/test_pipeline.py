@@ -254,11 +254,11 @@ def most_live(schedule):
     def watched(action):
         nonlocal most
         do(action)
-        most = max(most, len(stage.live.keys() | stage.put_off.keys()))
+        most = max(most, len(stage.stored.keys() | stage.deferred.keys()))
 
     stage.do = watched
     stage.step(*data("sequential")[0])
-    return most, len(stage.live) + len(stage.put_off)
+    return most, len(stage.stored) + len(stage.deferred)
 
 
 @pytest.mark.parametrize("name", [name for name in ORDERS if name != "interleaved"])
@@ -273,7 +273,7 @@ def ordered_messages(schedule):
 
     model = build("sequential")
     stage = PipelineStage(model, None, schedule, loss=nn.functional.cross_entropy)
-    stage.mail = StageMailbox(schedule, dist.group.WORLD, computing_device(), ordered=True)
+    stage.mailbox = StageMailbox(schedule, dist.group.WORLD, computing_device(), ordered=True)
     losses = [stage.step(x, y) for x, y in data("sequential")]
     return None if losses[0] is None else [float(loss) for loss in losses]
 

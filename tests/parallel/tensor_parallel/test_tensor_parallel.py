@@ -80,8 +80,8 @@ def whole_gradients(model):
         for rank, shard in enumerate(shards):
             copies = placements_of(parameter)["tp"].copies
             assert torch.equal(shard, shards[rank - rank % copies]), f"{name} parts on rank {rank}"
-        cut = getattr(module, "splits", {}).get(leaf)
-        gradients[name] = shards[0].clone() if cut is None else cut.join(shards)
+        split = getattr(module, "splits", {}).get(leaf)
+        gradients[name] = shards[0].clone() if split is None else split.join(shards)
     return gradients
 
 
@@ -118,7 +118,7 @@ def one_process(kind):
 expected = lru_cache(one_process)
 
 
-def cut(kind, sequence_parallel=False):
+def split(kind, sequence_parallel=False):
     model = shard_tensor_parallel(build(kind), None, sequence_parallel=sequence_parallel)
     loss = plain_loss(kind) if kind.startswith("mlp") else vocab_parallel_cross_entropy
     found = train(model, kind, loss, whole_gradients, gather_full_state)
@@ -134,7 +134,7 @@ def drop_tied_gradient(found, model):
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 @pytest.mark.parametrize(("kind", "num_ranks"), [*(("tied", n) for n in (1, 2, 3, 4)), ("dropout", 3)])
 def test_equals_one_process(ranks, kind, num_ranks, sequence_parallel):
-    results = ranks[:num_ranks].run(cut, kind, sequence_parallel=sequence_parallel)
+    results = ranks[:num_ranks].run(split, kind, sequence_parallel=sequence_parallel)
     assert_equal(expected(kind), results, atol=ZERO_IN_THEORY)
 
 
@@ -152,16 +152,16 @@ def test_equals_one_process(ranks, kind, num_ranks, sequence_parallel):
 )
 def test_every_kind_of_gpt_equals_one_process(ranks, kind, num_ranks, sequence_parallel):
     """Key and value heads as many as ranks, fewer, more."""
-    results = ranks[:num_ranks].run(cut, kind, sequence_parallel=sequence_parallel)
+    results = ranks[:num_ranks].run(split, kind, sequence_parallel=sequence_parallel)
     assert_equal(expected(kind), results, atol=ZERO_IN_THEORY)
 
 
 @pytest.mark.parametrize(("kind", "num_ranks"), [("mlp of 2", 3), ("mlp of 3", 4)])
 def test_an_mlp_equals_one_process(ranks, kind, num_ranks):
     """Also one whose last layer has no partner. It has no tokens to share."""
-    assert_equal(expected(kind), ranks[:num_ranks].run(cut, kind))
+    assert_equal(expected(kind), ranks[:num_ranks].run(split, kind))
     with pytest.raises(RankError, match="the plan calls nothing 'sequence'"):
-        ranks[:num_ranks].run(cut, kind, sequence_parallel=True)
+        ranks[:num_ranks].run(split, kind, sequence_parallel=True)
 
 
 def on_a_mesh(sequence_parallel):

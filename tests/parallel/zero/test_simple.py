@@ -89,7 +89,7 @@ def test_a_layer_is_gathered_twice_and_whole_only_while_it_computes(ranks):
 
         def spy(layer):
             nonlocal most
-            most = max(most, 1 + sum(other.whole is not None for other in model))
+            most = max(most, 1 + sum(other.full is not None for other in model))
             return gather(layer)
 
         ShardedLayer.gather = spy
@@ -98,7 +98,7 @@ def test_a_layer_is_gathered_twice_and_whole_only_while_it_computes(ranks):
                 model(torch.ones(2, 6, requires_grad=True)).sum().backward()
         finally:
             ShardedLayer.gather = gather
-        return most, [event.op for event in recorder.log.events], [layer.whole for layer in model]
+        return most, [event.op for event in recorder.log.events], [layer.full for layer in model]
 
     backward = ["all_gather", "reduce_scatter"] * 3
     assert ranks[:2].run(step) == [(1, ["all_gather"] * 3 + backward, [None] * 3)] * 2

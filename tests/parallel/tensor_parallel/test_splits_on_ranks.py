@@ -24,12 +24,12 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 def test_gradients_of_copies_are_added_among_their_holders_only(ranks):
     def gradients():
-        cut = heads_split(4, 4, 2)  # two heads of 2: ranks 0 and 1 hold the first, 2 and 3 the second
+        split = heads_split(4, 4, 2)  # two heads of 2: ranks 0 and 1 hold the first, 2 and 3 the second
         found = []
         for whole in (nn.Parameter(torch.arange(8.0).view(4, 2)), nn.Parameter(torch.arange(4.0))):
-            part = shard_parameter(whole, cut, None)
+            part = shard_parameter(whole, split, None)
             with record_comms() as recorder:
-                same = sum_gradient_over_replicas(part, cut, None)
+                same = sum_gradient_over_replicas(part, split, None)
                 (same * 10 ** dist.get_rank()).sum().backward()
             assert torch.equal(same, part) and placements_of(part)["tp"].copies == 2
             assert [event.payload_bytes for event in recorder.log.events] == [whole.numel() * 4]
@@ -42,8 +42,8 @@ def test_gradients_of_copies_are_added_among_their_holders_only(ranks):
 def test_parts_of_ones_own_and_missing_biases_pass_through(ranks):
     def through():
         part = torch.ones(2, requires_grad=True)
-        cut = even_split(4, 2)
-        return sum_gradient_over_replicas(part, cut, None) is part, sum_gradient_over_replicas(
+        split = even_split(4, 2)
+        return sum_gradient_over_replicas(part, split, None) is part, sum_gradient_over_replicas(
             None, heads_split(2, 2, 2), None
         )
 
@@ -51,9 +51,9 @@ def test_parts_of_ones_own_and_missing_biases_pass_through(ranks):
 
 
 class Half(nn.Module):
-    def __init__(self, weight, cut):
+    def __init__(self, weight, split):
         super().__init__()
-        self.weight, self.splits = nn.Parameter(weight.detach()[:1].clone()), {"weight": cut}
+        self.weight, self.splits = nn.Parameter(weight.detach()[:1].clone()), {"weight": split}
 
 
 def tied():
@@ -63,18 +63,18 @@ def tied():
 
 
 def test_what_was_tied_is_tied_again():
-    model, cut = tied(), even_split(4, 4)
-    new = [Half(model[0].weight, cut), Half(model[0].weight, cut)]
+    model, split = tied(), even_split(4, 4)
+    new = [Half(model[0].weight, split), Half(model[0].weight, split)]
     restore_tied_parameters(model, zip([model[0], model[1]], new, strict=True))
     assert new[0].weight is new[1].weight
 
 
 def test_owners_that_part_are_an_error():
-    model, cut = tied(), even_split(4, 4)
+    model, split = tied(), even_split(4, 4)
     with pytest.raises(ValueError, match="0.weight and 1.weight are one parameter"):
-        restore_tied_parameters(model, [(model[0], Half(model[0].weight, cut))])
+        restore_tied_parameters(model, [(model[0], Half(model[0].weight, split))])
     with pytest.raises(ValueError, match="give both the same word"):
-        halves = Half(model[0].weight, cut), Half(model[0].weight, even_split(4, 2))
+        halves = Half(model[0].weight, split), Half(model[0].weight, even_split(4, 2))
         restore_tied_parameters(model, zip([model[0], model[1]], halves, strict=True))
 
 

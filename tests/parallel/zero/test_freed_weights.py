@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from helpers.parallel.zero.freed_weights import FreedWeight, free_weight, freed_weight, show_weight
+from helpers.parallel.zero.freed_weights import FreedWeight, free_weight, freed_weight, restore_weight
 
 NOTHING = torch.full((1,), torch.nan)
 
@@ -41,7 +41,7 @@ def test_values_cannot(use):
 
 def test_shown_it_is_an_ordinary_parameter_and_freed_again_it_holds_nothing():
     weight, values = freed_weight("up.weight", torch.Size([3, 4]), NOTHING, True), torch.arange(12.0).view(3, 4)
-    show_weight(weight, values)
+    restore_weight(weight, values)
     assert type(weight) is nn.Parameter and torch.equal(weight.detach(), values)
     F.linear(torch.ones(2, 4), weight).sum().backward()
     free_weight(weight, NOTHING)

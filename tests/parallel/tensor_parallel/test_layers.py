@@ -30,7 +30,7 @@ def whole():
     return {"x": x.grad, "w0": layers[0].weight.grad, "b0": layers[0].bias.grad, "w1": layers[1].weight.grad}
 
 
-def cut(dim, overlap):
+def split(dim, overlap):
     layers, x = inputs()
     rank, n = dist.get_rank(), dist.get_world_size()
     weights = [layer.weight.detach().chunk(n)[rank].requires_grad_() for layer in layers]
@@ -58,7 +58,7 @@ def gather(tensor):
 def test_equals_whole_layers_with_one_message_a_pass(ranks, num_ranks, dim, overlap):
     if dim == 0 and num_ranks == 3:
         dim = 1  # two rows are not for three ranks
-    results = ranks[:num_ranks].run(cut, dim, overlap)
+    results = ranks[:num_ranks].run(split, dim, overlap)
     assert_equal(whole(), [found for found, _, _ in results])
     messages = ([], []) if num_ranks == 1 else ([], ["all_reduce"])
     if dim is not None and num_ranks > 1:

@@ -12,7 +12,7 @@ TENSOR = torch.arange(24.0).view(12, 2)
 
 
 @pytest.mark.parametrize(
-    "cut",
+    "split",
     [
         even_split(12, 1),
         even_split(12, 4),
@@ -26,17 +26,17 @@ TENSOR = torch.arange(24.0).view(12, 2)
         padded_split(12, 8),  # the last ranks hold nothing but zeros
     ],
 )
-def test_what_was_taken_joins_to_the_whole(cut):
-    shards = [cut.take(TENSOR, rank) for rank in range(len(cut.ranges))]
-    assert {shard.shape for shard in shards} == {(cut.length, 2)}
-    assert torch.equal(cut.join(shards), TENSOR)
-    assert sum(cut.owned(rank) for rank in range(len(cut.ranges))) == 12 * cut.copies
+def test_what_was_taken_joins_to_the_whole(split):
+    shards = [split.take(TENSOR, rank) for rank in range(len(split.ranges))]
+    assert {shard.shape for shard in shards} == {(split.length, 2)}
+    assert torch.equal(split.join(shards), TENSOR)
+    assert sum(split.num_entries(rank) for rank in range(len(split.ranges))) == 12 * split.copies
 
 
 def test_a_cut_by_inputs_takes_columns():
-    cut = even_split(2, 2, dim=1)
-    assert torch.equal(cut.take(TENSOR, 1), TENSOR[:, 1:])
-    assert torch.equal(cut.join([TENSOR[:, :1], TENSOR[:, 1:]]), TENSOR)
+    split = even_split(2, 2, dim=1)
+    assert torch.equal(split.take(TENSOR, 1), TENSOR[:, 1:])
+    assert torch.equal(split.join([TENSOR[:, :1], TENSOR[:, 1:]]), TENSOR)
 
 
 def test_a_cut_for_another_size_gets_a_sentence():
