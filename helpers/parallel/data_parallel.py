@@ -1,16 +1,16 @@
-"""What `torch.nn.DataParallel` does: one process, one thread a device, everything through the master.
+"""Provides DataParallel, which works like `torch.nn.DataParallel`: one process, one thread per device, and a master.
 
 Legend: N = devices, B = batch, P = bytes of all parameters, X = bytes of the batch, Y = bytes of the outputs.
 A step, with device 0 as the master:
-    1. scatter         the batch, cut along dim 0                           master sends X (N-1)/N
-    2. replicate       parameters and buffers, again in every step          master sends P (N-1)
-    3. parallel_apply  one thread a replica; Python's lock lets one of them at a time run Python
-    4. gather          the outputs, put together on the master              master receives Y (N-1)/N
-    5. the loss, on the master alone; then backward, which goes the same ways back:
-       gradients of outputs are scattered, Y (N-1)/N, and those of parameters added on the master, P (N-1)
-    6. the optimizer, on the master alone
+    1. scatter         splits the batch along dim 0                         master sends X (N-1)/N
+    2. replicate       copies parameters and buffers in every step          master sends P (N-1)
+    3. parallel_apply  runs one thread per replica; Python's lock lets only one at a time run Python code
+    4. gather          joins the outputs on the master                      master receives Y (N-1)/N
+    5. The master computes the loss. Backward copies in the other direction: it scatters the gradients of the outputs,
+       Y (N-1)/N, and adds up those of the parameters on the master, P (N-1)
+    6. The master runs the optimizer
 So 2 P (N-1) + (X + 2 Y) (N-1)/N bytes cross the master's link, and none of it overlaps with compute.
-That is a star, as copies run without NCCL; with NCCL torch's broadcast and reduce go around a ring instead.
+This is a star, as copies run without NCCL; with NCCL, torch's broadcast and reduce use a ring instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from helpers.parallel.shared.virtual_devices import Devices
 
 
 class Send(torch.autograd.Function):
-    """A copy to another device whose gradient is copied back. Scatter, replicate and gather are made of it."""
+    """Copies a tensor to another device, and its gradient back. Scatter, replicate and gather use it."""
 
     @staticmethod
     def forward(ctx, tensor: Tensor, devices: Devices, source: int, destination: int, what: str) -> Tensor:
@@ -41,15 +41,15 @@ class Send(torch.autograd.Function):
 
 
 def send(tensor: Tensor, devices: Devices, source: int, destination: int, what: str) -> Tensor:
-    """The tensor on `destination`; the same object where it is there already."""
+    """Return the tensor on `destination`; it is the same object where it is there already."""
     return tensor if source == destination else Send.apply(tensor, devices, source, destination, what)
 
 
 def scatter(inputs: Sequence, devices: Devices) -> list[tuple]:
-    """One tuple of arguments for each device: tensors are cut along dim 0, anything else goes to all.
+    """Return one tuple of arguments for each device: tensors are split along dim 0, anything else goes to all devices.
 
-    As in torch, `chunk` decides: 10 rows on 4 devices make 3, 3, 3, 1, and 2 rows make 2 chunks, so 2 devices work.
-    Raises ValueError without a tensor to cut, or with tensors of different lengths.
+    As in torch, `chunk` splits: 10 rows on 4 devices make 3, 3, 3, 1, and 2 rows make 2 chunks, so 2 devices work.
+    Raises ValueError without a tensor to split, or with tensors of different lengths.
     """
     lengths = {len(value) for value in inputs if isinstance(value, Tensor) and value.dim()}
     if len(lengths) != 1:
@@ -69,10 +69,11 @@ def _spread(value, num_chunks: int, devices: Devices) -> list:
 
 
 def replicate(module: nn.Module, devices: Devices, num_replicas: int) -> list[nn.Module]:
-    """The module on the first `num_replicas` devices. Replica 0 holds the master's own tensors, the others copies.
+    """Return replicas of the module on the first `num_replicas` devices. Replica 0 has the master's own tensors.
 
-    A copy is no leaf: its gradient flows back to the master's parameter, where autograd adds up what all replicas send.
-    Buffers are copied without a way back, so what a replica but the first writes into them is lost after the step.
+    The parameters of other replicas are not leaves: their gradients flow back to the master's parameters, where
+    autograd adds them up. Buffers are only copied, so what replicas other than the first write into them is lost after
+    the step.
     Plain attributes are shared, not copied. Modules that cache their weights elsewhere (nn.LSTM) are not supported.
     """
     return [_replica(module, devices, index) for index in range(num_replicas)]
@@ -97,9 +98,9 @@ def _hollow_copy(module: nn.Module) -> nn.Module:
 
 
 def parallel_apply(replicas: Sequence[nn.Module], inputs: Sequence[tuple], devices: Devices) -> list:
-    """The output of each replica for its inputs, one thread each.
+    """Return the output of each replica for its inputs, computed in one thread each.
 
-    The first replica that raised decides: its exception is raised here, with a note that names the replica.
+    Where replicas raise, the exception of the first is raised here, with a note that names the replica.
     """
     outputs: list = [None] * len(replicas)
     same_modes = modes_of_this_thread()
@@ -108,7 +109,7 @@ def parallel_apply(replicas: Sequence[nn.Module], inputs: Sequence[tuple], devic
         try:
             with devices.use(index), same_modes():
                 outputs[index] = replicas[index](*inputs[index])
-        except Exception as error:  # a thread has nobody to raise to
+        except Exception as error:  # raised again below, because a thread cannot raise into its caller
             error.add_note(f"in replica {index} of {len(replicas)}, in a thread of its own")
             outputs[index] = error
 
@@ -124,9 +125,9 @@ def parallel_apply(replicas: Sequence[nn.Module], inputs: Sequence[tuple], devic
 
 
 def modes_of_this_thread() -> Callable[[], AbstractContextManager]:
-    """A context that gives another thread this one's modes. no_grad, autocast and autocast's dtype are thread-local.
+    """Return a context that gives another thread this thread's modes: no_grad, autocast, and autocast's dtype.
 
-    Torch's own parallel_apply passes on whether autocast is enabled, but not its dtype.
+    All three are thread-local. torch's parallel_apply passes on whether autocast is enabled, but not its dtype.
     """
     grad = torch.is_grad_enabled()
     casts = [(kind, torch.get_autocast_dtype(kind)) for kind in known_kinds() if torch.is_autocast_enabled(kind)]
@@ -142,7 +143,7 @@ def modes_of_this_thread() -> Callable[[], AbstractContextManager]:
 
 
 def gather(outputs: Sequence[Tensor], devices: Devices) -> Tensor:
-    """The outputs on the master, (B, ...) as one process gives them; one number a replica becomes a vector of them.
+    """Return the outputs joined on the master, (B, ...) as in one process; scalar outputs are joined to a vector.
 
     Raises ValueError where a replica returned something other than a tensor.
     """
@@ -154,11 +155,11 @@ def gather(outputs: Sequence[Tensor], devices: Devices) -> Tensor:
 
 
 class DataParallel(nn.Module):
-    """The model on every device for the length of one forward; parameters, loss and optimizer stay on the master.
+    """Replicates a model on every device for one forward; parameters, loss and optimizer stay on the master.
 
-    Forward: scatter, replicate, parallel_apply, gather. Backward: the same copies in the other direction.
-    Positional arguments only. With one device it calls the module itself. Raises ValueError for a module whose
-    parameters are not on the master.
+    Forward runs scatter, replicate, parallel_apply and gather; backward makes the same copies in the other direction.
+    It accepts positional arguments only. With one device it calls the module itself. Raises ValueError for a module
+    whose parameters are not on the master.
     """
 
     def __init__(self, module: nn.Module, devices: Devices):
@@ -175,6 +176,6 @@ class DataParallel(nn.Module):
     def forward(self, *inputs):
         if len(self.devices) == 1:
             return self.module(*inputs)
-        shares = scatter(inputs, self.devices)
-        replicas = replicate(self.module, self.devices, len(shares))
-        return gather(parallel_apply(replicas, shares, self.devices), self.devices)
+        inputs_of_replicas = scatter(inputs, self.devices)
+        replicas = replicate(self.module, self.devices, len(inputs_of_replicas))
+        return gather(parallel_apply(replicas, inputs_of_replicas, self.devices), self.devices)

@@ -1,16 +1,14 @@
-"""Mixed precision: arithmetic in 16 bits, a scaled loss so that small gradients survive, weights in float32.
+"""Provides loss scaling, so that small fp16 gradients do not become zero: GradScaler as in torch.amp, and StaticScaler.
 
-    autocast        float32 weights; each operation chooses its precision (helpers/parallel/shared/autocast.py)
-    GradScaler      loss x scale, gradients / scale; finds the scale itself; skips a step whose gradients overflowed
-    StaticScaler    the same with a scale that stays
-    MasterWeights   16-bit weights and gradients, float32 masters in the optimizer: 2 + 2 + 12 bytes a parameter with
-                    Adam (helpers/parallel/amp/master_weights.py). torch.amp is not that: its weights stay float32
+    GradScaler      multiplies the loss by a scale and divides the gradients by it; adapts the scale, and skips a step
+                    whose gradients overflowed
+    StaticScaler    the same with a constant scale
 The order of a step: scale(loss).backward(), unscale_(optimizer), clip, step(optimizer), update(). Clipping before
-unscale_ would compare the threshold with gradients 65536 times too large.
+unscale_ would compare the threshold with gradients that are 65536 times too large.
 
-Legend: N = ranks. Communication: none, under DDP: its all-reduce adds up gradients, inf + x is inf, so every rank finds
-the same overflow. Where each rank holds other gradients (ZeRO, TP, PP) only one rank would skip: with group= the flags
-(12 bytes) are all-reduced with MAX, 2(N-1)/N of them, at each unscale_.
+Legend: N = ranks. Under DDP nothing is sent: its all-reduce adds up gradients, and inf + x is inf, so every rank finds
+the same overflow. Where ranks have different gradients (ZeRO, TP, PP), only one rank would skip the step. With group=
+the flags (12 bytes) are therefore all-reduced with MAX at each unscale_.
 After Micikevicius et al. 2018, "Mixed Precision Training", arXiv:1710.03740, section 3, and torch.amp.
 """
 
@@ -27,7 +25,7 @@ from helpers.parallel.shared.autocast import autocast
 
 __all__ = ["OLD_SPELLINGS", "GradScaler", "MasterWeights", "StaticScaler", "autocast"]
 
-OLD_SPELLINGS = {  # what stands in older code, and what to write today
+OLD_SPELLINGS = {  # calls in older code, and what to write today
     "torch.cuda.amp.autocast()": 'torch.autocast("cuda", dtype=torch.float16)',
     "torch.cpu.amp.autocast()": 'torch.autocast("cpu", dtype=torch.bfloat16)',
     "torch.cuda.amp.GradScaler()": 'torch.amp.GradScaler("cuda")',
@@ -42,22 +40,23 @@ READY, UNSCALED, STEPPED = "ready", "unscaled", "stepped"
 
 
 class _Progress:
-    """How far one optimizer has come in this step. flags: (found inf, has gradients, bad loss), one tensor."""
+    """The state of one optimizer in this step. flags: one tensor with (found inf, has gradients, bad loss)."""
 
     def __init__(self):
         self.stage, self.flags = READY, None
 
 
 class GradScaler:
-    """Dynamic loss scaling, with the names, numbers and order of torch.amp.GradScaler.
+    """Dynamic loss scaling, with the names, defaults and order of torch.amp.GradScaler.
 
     The scale doubles after growth_interval good steps in a row. It halves when a gradient is inf or NaN, and that step
-    is skipped. So it stays near the largest scale that fits.
-    group: reduce the flags over these ranks. Needed where gradients are sharded; then every rank calls unscale_ or
-    step in each step, also one without a loss or without gradients of its own.
-    enabled=False: every method steps aside. `skipped` counts the steps left out.
-    Differs from torch in one thing: where gradients overflow and the loss itself was inf or NaN before scaling, step()
-    raises RuntimeError, since no scale can cure that. torch skips for ever, while its scale falls to 0.
+    is skipped. It therefore stays near the largest scale that does not overflow.
+    group: reduce the flags over these ranks, which is needed where gradients are sharded. Then every rank must call
+    unscale_ or step in each step, even a rank without a loss or gradients.
+    enabled=False: scale() returns the loss, step() runs the optimizer, and the other methods do nothing. `skipped`
+    counts the skipped steps.
+    It differs from torch in one thing. Where gradients overflow and the loss itself was inf or NaN before scaling,
+    step() raises RuntimeError, because no scale can help. torch skips for ever, while its scale falls to 0.
     Raises ValueError for a scale that is not positive and finite, growth_factor <= 1, backoff_factor outside (0, 1) or
     growth_interval < 1.
     """
@@ -76,10 +75,10 @@ class GradScaler:
         self.growth_factor, self.backoff_factor, self.growth_interval = growth_factor, backoff_factor, growth_interval
         self.enabled, self.group, self.skipped = enabled, group, 0
         self._progress: dict[int, _Progress] = {}
-        self._scaled, self._bad_loss = False, None  # a flag on the loss's device: nobody waits for it
+        self._scaled, self._bad_loss = False, None  # _bad_loss: a tensor on the loss's device, so the CPU need not wait
 
     def scale(self, loss: Tensor) -> Tensor:
-        """loss x scale; a 16-bit loss without dimensions becomes float32, where 65536 x loss fits."""
+        """Return loss x scale. A 16-bit loss without dimensions becomes float32, in which 65536 x loss fits."""
         if not self.enabled:
             return loss
         bad = ~loss.detach().isfinite().all()
@@ -88,10 +87,10 @@ class GradScaler:
         return loss * torch.full((), self._scale, device=loss.device)
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divide the optimizer's gradients by the scale, in place, and look for inf and NaN. Before clipping.
+        """Divide the optimizer's gradients by the scale, in place, and look for inf and NaN. Call it before clipping.
 
-        Raises RuntimeError if called twice or after step() without update(), or if scale() was never called; ValueError
-        for float16 gradients.
+        Raises RuntimeError if it is called twice or after step() without update(), or if scale() was never called, and
+        ValueError for float16 gradients.
         """
         if not self.enabled:
             return
@@ -106,10 +105,10 @@ class GradScaler:
             dist.all_reduce(progress.flags, op=dist.ReduceOp.MAX, group=self.group)  # (3,)
 
     def step(self, optimizer: torch.optim.Optimizer, *args, **kwargs) -> object:
-        """`optimizer.step()`, unless a gradient is inf or NaN. Unscales first if that has not been done.
+        """Run `optimizer.step()`, unless a gradient is inf or NaN. It unscales the gradients first unless you have.
 
-        Raises RuntimeError if called twice without update(), if no parameter has a gradient, and if the loss itself
-        was inf or NaN.
+        Raises RuntimeError if it is called twice without update(), if no parameter has a gradient, and if the loss
+        itself was inf or NaN.
         """
         if not self.enabled:
             return optimizer.step(*args, **kwargs)
@@ -128,7 +127,7 @@ class GradScaler:
         return None if found_inf else optimizer.step(*args, **kwargs)
 
     def update(self, new_scale: float | None = None) -> None:
-        """End the step: choose the next scale, from what all optimizers found; or set it by hand.
+        """End the step: adapt the scale to what all optimizers found, or set it to `new_scale`.
 
         Raises RuntimeError if no optimizer was unscaled or stepped before.
         """
@@ -152,8 +151,11 @@ class GradScaler:
             self._scale, self._good_steps = (larger if math.isfinite(larger) else self._scale), 0
 
     def _look_and_unscale(self, optimizer: torch.optim.Optimizer) -> Tensor:
-        """(3,) float32: found inf, has gradients, bad loss. A gradient holds inf or NaN if its min or max is one."""
-        if hasattr(optimizer, "collect_gradients"):  # MasterWeights: to float32 first, or small ones vanish here
+        """Unscale, and return (3,) float32: found inf, has gradients, bad loss.
+
+        A gradient contains inf or NaN exactly if its smallest or largest value is one.
+        """
+        if hasattr(optimizer, "collect_gradients"):  # MasterWeights: to float32 first, or small gradients become 0 here
             optimizer.collect_gradients()
         device, gradients = _gradients(optimizer)
         found = torch.zeros((), dtype=torch.bool, device=device)
@@ -165,19 +167,19 @@ class GradScaler:
         return torch.stack([found, found.new_full((), bool(gradients)), bad_loss]).float()  # (3,)
 
     def get_scale(self) -> float:
-        """The scale now; 1.0 if not enabled."""
+        """Return the present scale; 1.0 if not enabled."""
         return self._scale if self.enabled else 1.0
 
     def state_dict(self) -> dict[str, float]:
-        """torch's five entries, so that each can load the other's; {} if not enabled. Take it after update()."""
+        """Return torch's five entries, or {} if not enabled. Call it after update(); torch's scaler can load them."""
         if not self.enabled:
             return {}
         names = ("growth_factor", "backoff_factor", "growth_interval")
-        own = {name: getattr(self, name) for name in names}
-        return {"scale": self._scale, **own, "_growth_tracker": self._good_steps}
+        settings = {name: getattr(self, name) for name in names}
+        return {"scale": self._scale, **settings, "_growth_tracker": self._good_steps}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Go on where `state` was taken, by torch's scaler as well. Raises ValueError for missing entries."""
+        """Restore a state of this scaler or of torch's. Raises ValueError for missing entries."""
         if not self.enabled:
             return
         if missing := sorted(self.state_dict().keys() - state.keys()):
@@ -190,9 +192,9 @@ class GradScaler:
 
 
 class StaticScaler(GradScaler):
-    """A scale that you choose and that stays: update() changes nothing. An overflowing step is skipped all the same.
+    """Loss scaling with a constant scale: update() does not change it, but a step that overflows is still skipped.
 
-    Too large a scale skips every step, so watch `skipped`. Loading a state sets the scale and leaves it static.
+    Too large a scale skips every step, so watch `skipped`. Loading a state sets the scale, which then stays constant.
     """
 
     def __init__(self, scale: float = 1024.0, enabled: bool = True, group: dist.ProcessGroup | None = None):
@@ -206,7 +208,7 @@ _ORDER = "the order is scale(loss).backward(), unscale_(optimizer) if you clip, 
 
 
 def _gradients(optimizer: torch.optim.Optimizer) -> tuple[torch.device, list[Tensor]]:
-    """The device of the optimizer's first parameter and all gradients. Raises ValueError for float16 ones."""
+    """Return the device of the optimizer's first parameter, and all gradients. Raises ValueError for float16 ones."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if any(gradient.dtype == torch.float16 for gradient in gradients):
@@ -226,7 +228,7 @@ def _bad_loss_message(scale: float) -> str:
 
 
 def _to_float32(value: float) -> float:
-    """Rounded as torch's scaler, which keeps its scale in a float32 tensor."""
+    """Round like torch's scaler, which stores its scale in a float32 tensor."""
     return torch.tensor(value, dtype=torch.float32).item()
 
 

@@ -1,8 +1,8 @@
-"""Activations and states that need not stay: computed again, moved to the host, or never made.
+"""Saves memory for activations and optimizer states: they are recomputed, moved to the host, or never made.
 
-offload.py        activations and the optimizer on the host; pinned.py: a real GPU with pinned memory
+offload.py        activations and the optimizer on the host, simulated or with a real GPU and pinned memory
 chunked_loss.py   cross entropy without the logits of all tokens
-Recomputation stands in shared/recompute.py, because pipelines use it too.
+Recomputation is in shared/recompute.py, because pipelines use it too.
 """
 
 from helpers.parallel.memory.chunked_loss import chunked_token_loss

@@ -1,13 +1,13 @@
-"""Cross entropy without the logits: some tokens at a time, so that (B, T, V) never exists.
+"""Computes cross entropy for some tokens at a time, so that the logits (B, T, V) never exist.
 
 Legend: n = tokens, c = tokens in a chunk, h = hidden, V = vocabulary.
 
-    plain     logits n V, their log-probabilities n V, and in backward their gradient n V: often the peak of a step
-    chunked   two pieces of c V at a time; kept for backward: gradients of hidden n h and of the head's weight V h
+    plain     stores logits n V, their log-probabilities n V, and in backward their gradient n V: often a step's peak
+    chunked   stores two tensors of c V at a time; and for backward the gradients of hidden, n h, and of the weight, V h
 
-The loss is the last operation of a model, so each chunk computes its gradients at once, in the forward pass: three
-products, as many as the plain loss needs, and nothing is computed twice. The same idea as in Liger-Kernel (Hsu et al.
-2024, "Liger Kernel: Efficient Triton Kernels for LLM Training", FusedLinearCrossEntropy).
+The loss is the last operation of a model, so each chunk can compute its gradients in the forward pass. It needs three
+matrix products, as many as the plain loss, and computes nothing twice. Liger-Kernel does the same (Hsu et al. 2024,
+"Liger Kernel: Efficient Triton Kernels for LLM Training", FusedLinearCrossEntropy).
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-IGNORED = -100
+IGNORED = -100  # a target that does not count, as in torch's cross entropy
 
 
 def chunked_token_loss(
     hidden: Tensor, weight: Tensor, targets: Tensor, *, chunk_tokens: int = 256, reduction: str = "mean"
 ) -> Tensor:
-    """What `token_loss(F.linear(hidden, weight), targets, reduction)` gives, in nats, `chunk_tokens` tokens at a time.
+    """Return `token_loss(F.linear(hidden, weight), targets, reduction)`, in nats, `chunk_tokens` tokens at a time.
 
-    hidden (B, T, h): what the head reads, `model.features(tokens)`. weight (V, h): the head's, also one that is tied.
+    hidden (B, T, h): the head's input, `model.features(tokens)`. weight (V, h): the head's, which may be tied.
     targets (B, T) int64; a target of -100 does not count. 16-bit logits are widened to float32 before the softmax.
-    Gradients wait for backward in float32 where the model has 16 bits, summed over tokens, so that neither the mean nor
-    a loss scale makes them vanish.
+    For a 16-bit model, gradients are stored until backward in float32 and as sums over tokens, so that neither the
+    division by the number of tokens nor a loss scale makes them vanish.
     Raises ValueError for shapes that do not fit, a chunk below 1 or a reduction other than "mean" and "sum".
     """
     _check(hidden, weight, targets, chunk_tokens, reduction)
@@ -37,7 +37,7 @@ def chunked_token_loss(
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """The sum over tokens. hidden (n, h), weight (V, h), targets (n,)."""
+    """The sum of the losses of hidden (n, h), weight (V, h) and targets (n,)."""
 
     @staticmethod
     def forward(ctx, hidden: Tensor, weight: Tensor, targets: Tensor, chunk_tokens: int) -> Tensor:
@@ -55,8 +55,8 @@ class _ChunkedLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, gradient: Tensor):
         scaled = [
-            None if kept is None else (kept * gradient).to(dtype)
-            for kept, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+            None if saved is None else (saved * gradient).to(dtype)
+            for saved, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         ]
         return *scaled, None, None
 
@@ -67,7 +67,10 @@ def _rows_of(gradients: list[Tensor | None], rows: slice) -> tuple[Tensor | None
 
 
 def _chunk(hidden: Tensor, weight: Tensor, targets: Tensor, gradients: tuple[Tensor | None, Tensor | None]) -> Tensor:
-    """Sum of the losses of one chunk; adds to the gradients. By the logits they are softmax minus 1 at the target."""
+    """Return the sum of the losses of one chunk, and add its gradients.
+
+    The gradient of the loss by the logits is softmax, minus 1 at the target.
+    """
     logits = F.linear(hidden, weight)
     probabilities = F.log_softmax(logits, dim=-1, dtype=_wide(logits.dtype))  # (c, V)
     counted = targets != IGNORED

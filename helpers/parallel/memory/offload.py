@@ -1,17 +1,15 @@
-"""A real GPU and its host's memory, joined by copies that run beside the computation.
+"""Provides offload: what the GPU does not need now is stored in the host's memory. It is slower, with equal results.
 
-Offload: what the GPU does not need now waits in the host's memory. Slower by what crosses, never different.
+    offload_activations   moves what backward will need to the host during forward, and back during backward
+    OffloadedOptimizer    stores masters and moments on the host and runs the step there (as in ZeRO-Offload, Ren et al.
+                          2021, "ZeRO-Offload: Democratizing Billion-Scale Model Training")
+Both copy between the two devices of
+    Budget                a simulated GPU with a memory limit, and its host: runs on every laptop
+    PinnedDevices         a real GPU and pinned host memory, with asynchronous copies,
+and every copied byte is recorded in `devices.copies`.
 
-    offload_activations   what backward will need leaves during forward and comes back during backward
-    OffloadedOptimizer    masters and moments live on the host, and the step is computed there (as in ZeRO-Offload, Ren
-                          et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model Training")
-Both work between the two devices of
-    Budget                a pretended GPU with a limit that raises, and its host: runs on every laptop
-    PinnedDevices         a real GPU and pinned host memory, with asynchronous copies
-and every byte that crosses stands in `devices.copies`.
-
-Communication between ranks: none. Between GPU and host: activations once each way; with the optimizer, each step, every
-gradient down and every weight up, 2 + 2 bytes a parameter in 16 bits.
+Nothing is sent between ranks. Between GPU and host, activations are copied once each way. With the optimizer, each step
+copies every gradient to the host and every weight back: 2 + 2 bytes per parameter in 16 bits.
 """
 
 from __future__ import annotations
@@ -29,13 +27,13 @@ from helpers.parallel.shared.virtual_devices import GPU, HOST, Budget, Devices, 
 
 
 class PinnedDevices(Devices):
-    """Device GPU (0) and device HOST (1), whose copies lie in pinned memory and travel on a stream of their own.
+    """A real GPU (device 0) and its host (device 1). Copies use pinned memory and their own stream.
 
-    `copy` returns at once; `wait(tensor)` before its first use. Three things keep this right:
+    `copy` returns at once, so call `wait(tensor)` before the first use. Three things make this correct:
     - the copying stream waits for the stream that computed what leaves the GPU,
-    - record_stream: the allocator gives memory to nobody while either stream still uses it,
+    - record_stream keeps the allocator from reusing memory while either stream still uses it,
     - the CPU itself waits before it reads what arrives on the host.
-    Raises ValueError for a device without memory of its own.
+    Raises ValueError for a device that is not an accelerator.
     """
 
     def __init__(self, device: torch.device | str = "cuda"):
@@ -57,10 +55,10 @@ class PinnedDevices(Devices):
         if destination == HOST:
             self.stream.wait_stream(self._module.current_stream(self.devices[GPU]))
         elif not tensor.is_pinned():
-            tensor = tensor.pin_memory()  # from pageable memory the copy would hold up the CPU
-        place = dict(pin_memory=True) if destination == HOST else dict(device=self.devices[GPU])
+            tensor = tensor.pin_memory()  # from pageable memory the copy would block the CPU
+        target = dict(pin_memory=True) if destination == HOST else dict(device=self.devices[GPU])
         with self._module.stream(self.stream):
-            moved = torch.empty(tensor.shape, dtype=tensor.dtype, **place)
+            moved = torch.empty(tensor.shape, dtype=tensor.dtype, **target)
             moved.copy_(tensor, non_blocking=True)
         if is_accelerator(tensor.device):
             tensor.record_stream(self.stream)
@@ -74,84 +72,84 @@ __all__ = ["GPU", "HOST", "Budget", "OffloadedOptimizer", "OutOfBudget", "Pinned
 def offload_activations(
     devices: Devices, model: nn.Module, *, min_bytes: int = 1024, prefetch: int = 1
 ) -> Iterator[None]:
-    """Move what autograd saves in here to the host; run backward outside, where the activations come back.
+    """Move what autograd saves in the `with` to the host; backward, outside it, copies the activations back.
 
-    model: its parameters and buffers stay, they are needed anyway. min_bytes: smaller tensors stay, too. prefetch: how
-    many tensors are fetched before backward asks for them, so that on a GPU copying hides behind computing.
-    A tensor that several operations save crosses once. With `checkpoint`, the inputs that it keeps cross.
+    model: its parameters and buffers stay on the GPU, which needs them anyway. min_bytes: smaller tensors stay, too.
+    prefetch: how many tensors are copied back before backward asks for them, so that on a GPU copies overlap with
+    compute. A tensor that several operations save is copied once. With `checkpoint`, the inputs that it stores move.
     Raises ValueError for a negative min_bytes or prefetch.
     """
     if min_bytes < 0 or prefetch < 0:
         raise ValueError(f"offload_activations(min_bytes={min_bytes}, prefetch={prefetch}): expected 0 or more")
-    parking = _Parking(devices, [*model.parameters(), *model.buffers()], min_bytes, prefetch)
-    with torch.autograd.graph.saved_tensors_hooks(parking.pack, parking.unpack):
+    hooks = _OffloadHooks(devices, [*model.parameters(), *model.buffers()], min_bytes, prefetch)
+    with torch.autograd.graph.saved_tensors_hooks(hooks.pack, hooks.unpack):
         yield
 
 
-class _Parked:
+class _Offloaded:
     """A saved tensor on the host, until the last operation of the graph that needs it has run."""
 
-    def __init__(self, devices: Devices, tensor: Tensor, place: int):
-        self.devices, self.place = devices, place
+    def __init__(self, devices: Devices, tensor: Tensor, index: int):
+        self.devices, self.index = devices, index
         self.original = weakref.ref(tensor.untyped_storage())
-        dims = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)  # as they lie in memory, outermost first
-        self.back = sorted(range(tensor.dim()), key=dims.__getitem__)
+        dims = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)  # in memory order, outermost first
+        self.original_order = sorted(range(tensor.dim()), key=dims.__getitem__)
         self.on_host = devices.copy(tensor.detach().permute(dims), GPU, HOST, "activations to the host")
         self.on_gpu: Tensor | None = None
 
     def fetch(self) -> None:
-        """Start the way back."""
+        """Start the copy back to the GPU."""
         if self.on_gpu is None:
             self.on_gpu = self.devices.copy(self.on_host, HOST, GPU, "activations back")
 
-    def arrive(self) -> Tensor:
+    def get(self) -> Tensor:
+        """Return the tensor on the GPU, with its original strides, because other strides would round sums otherwise."""
         self.fetch()
         self.devices.wait(self.on_gpu)
-        return self.on_gpu.permute(self.back)  # other strides would mean other sums, rounded otherwise
+        return self.on_gpu.permute(self.original_order)
 
 
-class _Parking:
-    """The two hooks. Who holds a _Parked is the graph alone: as backward goes on, they vanish by themselves."""
+class _OffloadHooks:
+    """The hooks for saved tensors. Only the graph refers to an _Offloaded, so backward frees it when it is done."""
 
     def __init__(self, devices: Devices, stays: Iterable[Tensor], min_bytes: int, prefetch: int):
         self.devices, self.min_bytes, self.prefetch = devices, min_bytes, prefetch
         self.stays = {id(tensor.untyped_storage()) for tensor in stays}  # these storages outlive the graph
-        self.known: weakref.WeakValueDictionary[tuple, _Parked] = weakref.WeakValueDictionary()
-        self.order: list[weakref.ref[_Parked]] = []
+        self.offloaded: weakref.WeakValueDictionary[tuple, _Offloaded] = weakref.WeakValueDictionary()
+        self.order: list[weakref.ref[_Offloaded]] = []
 
-    def pack(self, tensor: Tensor) -> Tensor | _Parked:
+    def pack(self, tensor: Tensor) -> Tensor | _Offloaded:
         storage = tensor.untyped_storage()
         if id(storage) in self.stays or tensor.numel() * tensor.element_size() < self.min_bytes:
             return tensor
         view = tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, tensor._version
-        parked = self.known.get((id(storage), *view))
-        if parked is None or parked.original() is not storage:  # an id may be that of a tensor long gone
-            parked = self.known[(id(storage), *view)] = _Parked(self.devices, tensor, len(self.order))
-            self.order.append(weakref.ref(parked))
-        return parked
+        offloaded = self.offloaded.get((id(storage), *view))
+        if offloaded is None or offloaded.original() is not storage:  # the id may be that of a freed storage
+            offloaded = self.offloaded[(id(storage), *view)] = _Offloaded(self.devices, tensor, len(self.order))
+            self.order.append(weakref.ref(offloaded))
+        return offloaded
 
-    def unpack(self, packed: Tensor | _Parked) -> Tensor:
+    def unpack(self, packed: Tensor | _Offloaded) -> Tensor:
         if isinstance(packed, Tensor):
             return packed
-        tensor = packed.arrive()
-        for before in self.order[max(0, packed.place - self.prefetch) : packed.place]:
-            if (parked := before()) is not None:  # backward needs these next
-                parked.fetch()
+        tensor = packed.get()
+        for reference in self.order[max(0, packed.index - self.prefetch) : packed.index]:
+            if (offloaded := reference()) is not None:  # backward needs these next
+                offloaded.fetch()
         return tensor
 
 
 class OffloadedOptimizer:
     """Any torch optimizer on the host: `OffloadedOptimizer(model.parameters(), torch.optim.AdamW, devices, lr=1e-3)`.
 
-    The GPU keeps weights and gradients. The host keeps masters, in float32 at least, and the optimizer's state. step():
-    gradients go down, the optimizer steps on the masters, new weights come up; equal to the bit to the same step on
-    the GPU (for 16-bit weights, to `MasterWeights`).
-    move="parameter": one parameter at a time, so the host holds one gradient; move="group": all gradients of a group,
-    then its step, so that on a GPU the copies run one behind the other.
+    The GPU stores weights and gradients; the host stores masters, in float32 at least, and the optimizer's state.
+    step() copies gradients to the host, updates the masters there, and copies new weights to the GPU. The result equals
+    that of the same step on the GPU to the bit (for 16-bit weights, that of `MasterWeights`).
+    move="parameter" moves one parameter at a time, so the host stores one gradient. move="group" moves all gradients of
+    a group and then runs its step, so that on a GPU the copies follow each other without gaps.
     Gradients stay on the GPU until zero_grad(). Clip the model's own gradients before step(), or those of the masters
-    after collect_gradients(), which our GradScaler calls. `optimizer` is the one inside: give it to a learning-rate
-    scheduler.
-    Raises ValueError for no trainable parameter or an unknown `move`.
+    after collect_gradients(), which this course's GradScaler calls. `optimizer` is the torch optimizer inside: give it
+    to a learning-rate scheduler. Raises ValueError for no trainable parameter or an unknown `move`.
     """
 
     MOVES = ("parameter", "group")
@@ -170,13 +168,13 @@ class OffloadedOptimizer:
         groups = list(params)
         groups = groups if groups and isinstance(groups[0], dict) else [{"params": groups}]
         self.devices, self.move = devices, move
-        self.pairs: list[list[tuple[Tensor, Tensor]]] = []  # a list a group: (weight on the GPU, master on the host)
+        self.pairs: list[list[tuple[Tensor, Tensor]]] = []  # for each group: (weight on the GPU, master on the host)
         for group in groups:
             self.pairs.append([(weight, self._master(weight)) for weight in group["params"] if weight.requires_grad])
         if not any(self.pairs):
             raise ValueError("OffloadedOptimizer got no trainable parameter: pass model.parameters()")
         masters = [[master for _, master in pairs] for pairs in self.pairs]
-        inner = [{**group, "params": mine} for group, mine in zip(groups, masters, strict=True)]
+        inner = [{**group, "params": params} for group, params in zip(groups, masters, strict=True)]
         self.optimizer = optimizer_class(inner, **options)
 
     def _all_pairs(self) -> list[tuple[Tensor, Tensor]]:
@@ -184,42 +182,44 @@ class OffloadedOptimizer:
 
     @property
     def param_groups(self) -> list[dict]:
-        """Those of the optimizer inside: learning rates, and the masters as "params"."""
+        """Return those of the optimizer inside: learning rates, and the masters as "params"."""
         return self.optimizer.param_groups
 
     def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of weights and masters."""
         for weight, master in self._all_pairs():
             master.grad = None
             if weight.grad is not None:
                 weight.grad = None if set_to_none else weight.grad.zero_()
 
     def collect_gradients(self) -> None:
-        """Bring all gradients down now, to unscale or clip the masters'. step() does it for what was not collected."""
-        self._bring_down([pair for pair in self._all_pairs() if pair[0].grad is not None])
+        """Copy all gradients to the host now, to unscale or clip those of the masters. step() calls it otherwise."""
+        self._gradients_to_host([pair for pair in self._all_pairs() if pair[0].grad is not None])
 
     @torch.no_grad()
     def step(self) -> None:
+        """Update the masters on the host, and copy the new weights to the GPU."""
         collected = [pair for pair in self._all_pairs() if pair[1].grad is not None]
         for pairs in [collected] if collected else self._portions():
             if not collected:
-                self._bring_down(pairs)
+                self._gradients_to_host(pairs)
             self._step_on_host(pairs)
-            self._send_up(pairs)
+            self._weights_to_gpu(pairs)
 
     def _portions(self) -> Iterator[list[tuple[Tensor, Tensor]]]:
-        """The pairs that move together, of weights that have a gradient."""
+        """Yield the pairs that move together, of weights that have a gradient."""
         for pairs in self.pairs:
             with_gradient = [pair for pair in pairs if pair[0].grad is not None]
             yield from [with_gradient] if self.move == "group" else [[pair] for pair in with_gradient]
 
-    def _bring_down(self, pairs: list[tuple[Tensor, Tensor]]) -> None:
-        down = [self.devices.copy(weight.grad, GPU, HOST, "gradients to the host") for weight, _ in pairs]
-        for (_, master), gradient in zip(pairs, down, strict=True):
+    def _gradients_to_host(self, pairs: list[tuple[Tensor, Tensor]]) -> None:
+        gradients = [self.devices.copy(weight.grad, GPU, HOST, "gradients to the host") for weight, _ in pairs]
+        for (_, master), gradient in zip(pairs, gradients, strict=True):
             self.devices.wait(gradient)
             master.grad = gradient.to(master.dtype)
 
     def _step_on_host(self, pairs: list[tuple[Tensor, Tensor]]) -> None:
-        """The optimizer inside passes over every master that has no gradient, so this steps `pairs` alone."""
+        """Update the masters of `pairs` alone: the optimizer inside skips every master without a gradient."""
         try:
             with self.devices.use(HOST):
                 self.optimizer.step()
@@ -227,14 +227,14 @@ class OffloadedOptimizer:
             for _, master in pairs:
                 master.grad = None
 
-    def _send_up(self, pairs: list[tuple[Tensor, Tensor]]) -> None:
+    def _weights_to_gpu(self, pairs: list[tuple[Tensor, Tensor]]) -> None:
         for weight, master in pairs:
             new = self.devices.copy(master.detach().to(weight.dtype), HOST, GPU, "weights back")
             self.devices.wait(new)
             weight.copy_(new)
 
     def state_dict(self) -> dict:
-        """The masters in the order of the parameters, and the state of the optimizer inside; all on the host."""
+        """Return the masters in the order of the parameters, and the state of the optimizer inside; all on the host."""
         return {
             "masters": [master.detach() for _, master in self._all_pairs()],
             "optimizer": self.optimizer.state_dict(),
@@ -254,7 +254,7 @@ class OffloadedOptimizer:
             master.copy_(saved)
         with self.devices.use(HOST):
             self.optimizer.load_state_dict(state["optimizer"])
-        self._send_up(pairs)
+        self._weights_to_gpu(pairs)
 
     def _master(self, weight: Tensor) -> Tensor:
         on_host = self.devices.copy(weight.detach(), GPU, HOST, "weights to the host, once")

@@ -1,13 +1,14 @@
-"""Autocast from scratch: products run in 16 bits, what needs digits or range stays in float32; weights stay float32.
+"""Provides autocast, written from scratch: a region in which each torch function chooses 16 bits or float32.
 
-How: a TorchFunctionMode sees every call to torch before it runs, looks its name up in a table and casts its inputs. The
-casts are ordinary operations on the graph, so backward casts each gradient back to its weight's float32.
+Matrix products run in 16 bits. Operations that need precision or range run in float32, and weights stay in float32.
+A TorchFunctionMode sees every call to torch before it runs, looks the function's name up in a table, and casts its
+inputs. The casts are ordinary autograd operations, so backward casts each gradient back to float32.
 After Micikevicius et al. 2018, "Mixed Precision Training", arXiv:1710.03740, and torch.autocast.
 
-What a Python mode cannot see is a call made inside C++. Such functions are listed by name (COMPOSED in the tables). Not
-listed, and so in the types they are given on CPU: nn.GRU, recurrent cells, F.bilinear, F.pad with mode="reflect".
-torch.utils.checkpoint knows nothing of this region: with use_reentrant=False give it
-`context_fn=lambda: (nullcontext(), autocast(...))`. helpers.parallel.shared.recompute opens the region again by itself.
+A Python mode cannot see calls inside C++. Functions that make such calls are listed by name (COMPOSED in the tables).
+nn.GRU, recurrent cells, F.bilinear and F.pad with mode="reflect" are not listed, and run on CPU in their inputs' dtype.
+torch.utils.checkpoint does not enter this region again: with use_reentrant=False pass it
+`context_fn=lambda: (nullcontext(), autocast(...))`. helpers.parallel.shared.recompute does it by itself.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ __all__ = ["BANNED", "FLOAT32", "LOWER", "PROMOTE", "autocast", "innermost"]
 
 LOW_DTYPES = (torch.bfloat16, torch.float16)
 OVERRIDABLE = {"has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"}
-PLANS: dict[str, dict[Callable, Callable]] = {kind: {} for kind in LOWER}  # by table, filled as they come
+PLANS: dict[str, dict[Callable, Callable]] = {kind: {} for kind in LOWER}  # by table: the rule of each function seen
 
 
 class _Thread(threading.local):
-    """Open regions by device type, and low-precision copies of weights; each thread has its own, as in torch."""
+    """The open regions by device type, and 16-bit copies of weights; each thread has its own, as in torch."""
 
     def __init__(self):
         self.regions: defaultdict[str, list[autocast]] = defaultdict(list)
@@ -47,7 +48,7 @@ _THREAD = _Thread()
 
 
 def innermost(device_type: str = "cpu") -> autocast | None:
-    """The region that decides here, if any: a recomputation opens it again."""
+    """Return the innermost open region, which decides here, or None. A recomputation enters it again."""
     regions = _THREAD.regions[device_type]
     return regions[-1] if regions else None
 
@@ -55,14 +56,14 @@ def innermost(device_type: str = "cpu") -> autocast | None:
 class autocast(TorchFunctionMode, ContextDecorator):
     """A region in which torch's functions choose their precision: `with autocast(torch.bfloat16): loss = ...`.
 
-    Put forward and loss inside, backward and the optimizer outside. May be nested: the innermost region decides, and
-    `enabled=False` switches off (cast what comes from outside yourself, `x.float()`). Also a decorator.
+    Put forward and loss inside, backward and the optimizer outside. Regions may be nested: the innermost decides, and
+    `enabled=False` switches autocast off (cast inputs from outside yourself, `x.float()`). It is also a decorator.
 
-    dtype: torch.bfloat16 or torch.float16. device_type: whose tensors are cast, "cpu", "cuda" or "card"; others, and
-    float64, are left alone, as are calls with `out=`, in-place calls, and float32 operations with an explicit `dtype=`.
-    cache: cast a float32 weight once, not at each use. The copies are dropped where the outermost region ends, so the
-    next region sees what the optimizer wrote; a step inside a region is not seen, as in torch.
-    table: whose table to follow, by default the device's: table="cuda" shows on a CPU what happens on a GPU.
+    dtype: torch.bfloat16 or torch.float16. device_type: "cpu", "cuda" or "card"; tensors of other devices and float64
+    are not cast, nor are calls with `out=`, in-place calls, and float32 operations with an explicit `dtype=`.
+    cache: cast a float32 weight once, not at each use. The casts are dropped where the outermost region ends, so the
+    next region sees what the optimizer wrote; as in torch, an optimizer step inside a region is not seen.
+    table: the device whose table is used, by default its own: table="cuda" shows on a CPU what happens on a GPU.
     Raises ValueError for another dtype, device type or table.
     """
 
@@ -101,7 +102,7 @@ class autocast(TorchFunctionMode, ContextDecorator):
         return rule(self, func, args, kwargs)
 
     def cast(self, value: object, dtype: torch.dtype) -> object:
-        """A tensor of this device, or each in a list or tuple, as `dtype`; anything else unchanged."""
+        """Cast a tensor of this device, or each in a list or tuple, to `dtype`; return anything else unchanged."""
         if isinstance(value, Tensor):
             if value.dtype is dtype or not self.may_cast(value):
                 return value
@@ -111,25 +112,25 @@ class autocast(TorchFunctionMode, ContextDecorator):
         return value
 
     def may_cast(self, tensor: Tensor) -> bool:
-        """Floating point, but not float64: who chose 64 bits meant it."""
+        """Return whether it is a floating-point tensor of this device. float64, chosen on purpose, is never cast."""
         return (
             tensor.is_floating_point() and tensor.dtype is not torch.float64 and tensor.device.type == self.device_type
         )
 
     def _copy(self, tensor: Tensor) -> Tensor:
-        """The tensor in 16 bits; of a weight, always the same copy, so its gradient is cast back once as well."""
+        """Return the tensor in 16 bits. A weight always gets the same copy, so its gradient is also cast back once."""
         if not (self.cache and tensor.requires_grad and tensor.is_leaf and tensor.dtype is torch.float32):
             return tensor.to(self.dtype)
         key = id(tensor), self.dtype
         if key in _THREAD.copies:
             return _THREAD.copies[key][1]
         copy = tensor.to(self.dtype)
-        if copy.requires_grad:  # one made under no_grad would cut the weight off from its gradient later
+        if copy.requires_grad:  # a copy made under no_grad would later keep the gradient from its weight
             _THREAD.copies[key] = tensor, copy
         return copy
 
     def inside(self, body: Callable, args: tuple, kwargs: dict) -> object:
-        """Run a Python function's body with this mode on, so that what it calls is seen too."""
+        """Run a Python function's body with this mode on, so that the mode sees what the body calls."""
         super().__enter__()
         try:
             return body(*args, **kwargs)
@@ -155,7 +156,10 @@ def _float32(region: autocast, func: Callable, args: tuple, kwargs: dict) -> obj
 
 
 def _cross_entropy(region: autocast, func: Callable, args: tuple, kwargs: dict) -> object:
-    """CUDA's table has its parts alone, and C++ asks log_softmax for the logits' own type: so that is rounded to it."""
+    """Compute cross entropy as CUDA does: log_softmax is rounded to the logits' dtype, and then nll_loss is float32.
+
+    CUDA's table lists these two functions, and not cross entropy itself.
+    """
     logits, target, weight, reduction, ignored, smoothing = args
     if smoothing or target.is_floating_point() or logits.dtype not in LOW_DTYPES or not region.may_cast(logits):
         return _float32(region, func, args, kwargs)
@@ -189,10 +193,10 @@ def _refuse(reason: str) -> Callable:
 
 
 def _look_inside(func: FunctionType) -> Callable:
-    """For functions written in Python, such as F.normalize: run their body with the mode on.
+    """Return the rule for functions written in Python, such as F.normalize: run their body with the mode on.
 
-    Their first lines ask `has_torch_function(...)` and would call the mode again, for ever. So this is the same code
-    with that question answered by "no".
+    Their first lines ask `has_torch_function(...)` and would call the mode again without end, so the rule runs the same
+    code with a `has_torch_function` that returns False.
     """
     no = dict.fromkeys(OVERRIDABLE & func.__globals__.keys(), lambda *_: False)
     body = FunctionType(func.__code__, {**func.__globals__, **no}, func.__name__, func.__defaults__, func.__closure__)
@@ -204,7 +208,7 @@ def _look_inside(func: FunctionType) -> Callable:
 
 
 def _decide(table: str, func: Callable) -> Callable:
-    """The rule for a function, remembered by function: the names are compared once, not at each call."""
+    """Find the rule for a function and remember it, so that names are compared once and not at each call."""
     rule = PLANS[table][func] = _rule_for(table, func)
     return rule
 
@@ -222,9 +226,9 @@ def _rule_for(table: str, func: Callable) -> Callable:
 
 
 def _worth_a_look(func: Callable, table: str) -> bool:
-    """Whether a Python function's code names a listed operation, or a function that it names or wraps does.
+    """Return whether a Python function, or a function that it calls or wraps, mentions a listed operation.
 
-    Looking inside costs some 20 microseconds a call, so F.normalize gets it and F.dropout does not.
+    Looking inside costs some 20 microseconds per call, so F.normalize gets it and F.dropout does not.
     """
     code = getattr(func, "__code__", None)
     if code is None or not OVERRIDABLE & set(code.co_names):

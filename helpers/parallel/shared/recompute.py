@@ -1,13 +1,13 @@
-"""Recomputation: keep what went into a piece of the model, and run the piece again when backward needs its inside.
+"""Provides recomputation (activation checkpointing): store the inputs of a segment, and run it again in backward.
 
-    checkpoint              one function: inputs kept, inside forgotten, run a second time in backward
-    checkpoint_sequential   a chain of layers in num_segments pieces: Chen et al. 2016, "Training Deep Nets with
-                            Sublinear Memory Cost": sqrt(layers) pieces keep the least
-    recompute_blocks        the blocks of a GPT, from outside, and a way back
+    checkpoint              one function, whose activations are freed and computed again in backward
+    checkpoint_sequential   a chain of layers in num_segments segments; sqrt(layers) segments store the least (Chen et
+                            al. 2016, "Training Deep Nets with Sublinear Memory Cost")
+    recompute_blocks        the blocks of a GPT, switched on from outside the model's file, and off again
 
-A step does the forward pass twice: with 2 parts of backward to 1 of forward that is up to a third more work. What is
-recomputed must come out the same, so the state of the random numbers is kept for dropout, and the state of autocast
-for the dtypes.
+A step runs the forward pass twice. Backward costs about twice as much as forward, so this is up to a third more work.
+The second run must give the same values. Therefore the state of the random generators is stored for dropout, and the
+state of autocast for the dtypes. The memory chapter, pipelines and the Trainer use it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from helpers.parallel.shared.autocast import autocast, innermost
 
 
 def checkpoint(function: Callable, *args, preserve_rng_state: bool = True, **kwargs):
-    """`function(*args, **kwargs)`, of which only the tensors that go in are kept until backward runs it once more.
+    """Return `function(*args, **kwargs)`, storing only its input tensors until backward runs it again.
 
     Arguments and result may be tensors, anything else, and tuples, lists or dicts of both. Parameters that `function`
     uses get their gradients, whether or not an argument needs one. Checkpoints inside `function` work.
-    preserve_rng_state=False saves 5 kB and the time to copy them; only for a function without dropout.
+    preserve_rng_state=False saves 5 kB and the time to copy them; use it only for a function without dropout.
 
-    Forward: `function` without a graph. Backward: `function` with a graph, then backward through it (reentrant: hooks
-    of a parameter that two checkpoints share fire once for each).
+    Forward runs `function` without a graph. Backward runs it with a graph, and then a backward through it (reentrant:
+    hooks of a parameter that two checkpoints share fire once for each).
     Raises ValueError where `function` returns no tensor, and RuntimeError under `torch.autograd.grad` or
     `backward(inputs=...)`, whose choice of tensors the inner backward cannot know.
     """
@@ -42,19 +42,21 @@ def checkpoint(function: Callable, *args, preserve_rng_state: bool = True, **kwa
         return function(*args, **kwargs)
     inputs, shape = tree_flatten((args, kwargs))
     call = _Call(function, shape, inputs, preserve_rng_state)
-    needs_grad = torch.empty(0, requires_grad=True)  # else a block whose inputs need none would lose its weights'
+    needs_grad = torch.empty(
+        0, requires_grad=True
+    )  # else autograd would skip a function none of whose inputs needs one
     outputs = _Checkpoint.apply(call, needs_grad, *inputs)
     return tree_unflatten(list(outputs), call.output_shape)
 
 
 class _Call:
-    """What is to be run, and the surroundings in which it must be run again."""
+    """A function call, with the states of random generators and autocast in which it must run again."""
 
     def __init__(self, function: Callable, input_shape, inputs: Sequence, preserve_rng_state: bool):
         self.function, self.input_shape = function, input_shape
-        found = {given.device for given in inputs if isinstance(given, Tensor) and is_accelerator(given.device)}
-        self.random = _RandomState(sorted(found, key=str)) if preserve_rng_state else None
-        self.autocast = _AutocastState(["cpu", *sorted({device.type for device in found})])
+        gpus = {value.device for value in inputs if isinstance(value, Tensor) and is_accelerator(value.device)}
+        self.random = _RandomState(sorted(gpus, key=str)) if preserve_rng_state else None
+        self.autocast = _AutocastState(["cpu", *sorted({device.type for device in gpus})])
 
     def __call__(self, inputs: Sequence) -> list:
         args, kwargs = tree_unflatten(list(inputs), self.input_shape)
@@ -67,31 +69,31 @@ class _Call:
         return outputs
 
     def again(self, inputs: Sequence) -> list:
-        """A second run, with a graph, that comes out as the first."""
-        with ExitStack() as surroundings:
+        """Run the function a second time, with a graph and with the same result."""
+        with ExitStack() as stack:
             if self.random is not None:
-                surroundings.enter_context(self.random.restored())
-            surroundings.enter_context(self.autocast.restored())
-            surroundings.enter_context(torch.enable_grad())
+                stack.enter_context(self.random.restored())
+            stack.enter_context(self.autocast.restored())
+            stack.enter_context(torch.enable_grad())
             return self(inputs)
 
 
 class _RandomState:
-    """Where the generators of the CPU (5,056 bytes) and of some GPUs stand now."""
+    """The present states of the random generators of the CPU (5,056 bytes) and of some GPUs."""
 
     def __init__(self, devices: Sequence[torch.device]):
         self.states = random_states(devices)
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """In here random numbers come as they came then; afterwards as if nothing had happened."""
+        """Draw the same random numbers again inside the `with`; afterwards the generators continue where they were."""
         with fork_random(*self.states):
             set_random_states(self.states)
             yield
 
 
 class _AutocastState:
-    """What autocast, torch's and ours, does now: backward mostly runs outside its `with`."""
+    """The present state of torch's autocast and this course's, because backward mostly runs outside the region."""
 
     def __init__(self, devices: Sequence[str]):
         self.regions = {device: innermost(device) for device in devices}
@@ -108,6 +110,7 @@ class _AutocastState:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
+        """Enter the same autocast regions again."""
         with ExitStack() as stack:
             for settings in self.settings:
                 stack.enter_context(torch.autocast(**settings))
@@ -118,7 +121,7 @@ class _AutocastState:
 
     @staticmethod
     def _opened_again(device: str, region: autocast | None) -> autocast:
-        """The same region, or none where there was none."""
+        """Return a region like `region`; where there was none, return one that is switched off."""
         if region is None:
             return autocast(torch.bfloat16, device_type=device, enabled=False)
         return autocast(
@@ -127,12 +130,14 @@ class _AutocastState:
 
 
 class _Checkpoint(torch.autograd.Function):
+    """Forward runs the call without a graph; backward runs it with one, and then a backward through that graph."""
+
     @staticmethod
     def forward(ctx, call: _Call, needs_grad: Tensor, *inputs):
-        ctx.call, ctx.others = call, [None if isinstance(given, Tensor) else given for given in inputs]
-        ctx.places = [place for place, given in enumerate(inputs) if isinstance(given, Tensor)]
-        ctx.save_for_backward(*(inputs[place] for place in ctx.places))
-        ctx.set_materialize_grads(False)  # an output that nobody used has no gradient, not one of zeros
+        ctx.call, ctx.other_inputs = call, [None if isinstance(value, Tensor) else value for value in inputs]
+        ctx.tensor_indices = [index for index, value in enumerate(inputs) if isinstance(value, Tensor)]
+        ctx.save_for_backward(*(inputs[index] for index in ctx.tensor_indices))
+        ctx.set_materialize_grads(False)  # an unused output has no gradient, instead of one of zeros
         return tuple(call(inputs))  # autograd runs this without a graph
 
     @staticmethod
@@ -143,15 +148,15 @@ class _Checkpoint(torch.autograd.Function):
                 "checkpoint cannot run under torch.autograd.grad or backward(inputs=...): its inner backward adds to "
                 ".grad of every parameter it meets. Call loss.backward(), or run this part without checkpoint"
             )
-        inputs = list(ctx.others)
-        for place, kept in zip(ctx.places, ctx.saved_tensors, strict=True):
-            inputs[place] = kept.detach().requires_grad_(kept.requires_grad)  # the inner graph ends here
+        inputs = list(ctx.other_inputs)
+        for index, saved in zip(ctx.tensor_indices, ctx.saved_tensors, strict=True):
+            inputs[index] = saved.detach().requires_grad_(saved.requires_grad)  # the inner graph ends here
         torch.autograd.backward(*_edges_with_gradients(ctx.call.again(inputs), gradients))
-        return None, None, *(given.grad if isinstance(given, Tensor) else None for given in inputs)
+        return None, None, *(value.grad if isinstance(value, Tensor) else None for value in inputs)
 
 
 def _edges_with_gradients(outputs: Sequence, gradients: Sequence[Tensor | None]) -> tuple[list, list]:
-    """Where the inner backward starts. Places in the graph, not tensors: the outputs themselves are free to go."""
+    """Return where the inner backward starts, as edges of the graph, so that the outputs themselves can be freed."""
     pairs = [
         (get_gradient_edge(output), gradient)
         for output, gradient in zip(outputs, gradients, strict=True)
@@ -161,9 +166,9 @@ def _edges_with_gradients(outputs: Sequence, gradients: Sequence[Tensor | None])
 
 
 def checkpoint_sequential(layers: Iterable[Callable], num_segments: int, x: Tensor, **options) -> Tensor:
-    """Run `layers` one after the other, in `num_segments` checkpoints of nearly equal length.
+    """Run `layers` one after the other, in `num_segments` segments of nearly equal length, each a checkpoint.
 
-    The last segment is no checkpoint: backward would run it again at once, while its inside is still there.
+    The last segment is not checkpointed, because backward would run it again at once.
     options: those of `checkpoint`. Raises ValueError for fewer than 1 segment or more segments than layers.
     """
     layers = list(layers)
@@ -186,15 +191,15 @@ def _run(layers: Sequence[Callable], x: Tensor) -> Tensor:
 
 
 def recompute_blocks(model: nn.Module, every: int = 1, mode: str = "full") -> Recomputed:
-    """Let `model.blocks` recompute from now on, in training and evaluation, without a change to the model's own file.
+    """Make `model.blocks` recompute from now on, in training and evaluation, without a change to the model's own file.
 
-    mode="full": `every` blocks in a row are one checkpoint, so one input is kept for each such piece. Korthikanti et
-    al. 2022, section 5, with every=1: 2 s b h bytes a layer in 16 bits.
+    mode="full": `every` consecutive blocks are one checkpoint, which stores one input: with every=1, 2 s b h bytes per
+    layer in 16 bits (Korthikanti et al. 2022, section 5).
     mode="selective": each block recomputes only its attention between the projections, `attention.attend`. With
     materialized attention this removes the 5 a s / h term (their equation 6) and costs a few percent of a step.
-    Returns a handle: its `remove()`, or the end of a `with`, brings the old blocks back.
-    Names, hooks and the state dict stay as they are. In mode "full" with every > 1 the hooks of a piece's first block
-    see the whole piece, and the other blocks pass their input on.
+    Returns a handle: its `remove()`, or the end of a `with`, restores the blocks.
+    Names, hooks and the state dict do not change. In mode "full" with every > 1 the hooks of a segment's first block
+    see the whole segment, and the other blocks only return their input.
     Raises ValueError for a model without blocks, an `every` below 1 or above the number of blocks, an unknown mode,
     every > 1 in mode "selective"; and RuntimeError where the blocks recompute already.
     """
@@ -204,26 +209,27 @@ def recompute_blocks(model: nn.Module, every: int = 1, mode: str = "full") -> Re
         attentions = [block.attention for block in blocks]
         return Recomputed((attention, "attend", partial(checkpoint, attention.attend)) for attention in attentions)
     forwards = [block.forward for block in blocks]
-    pieces = range(0, len(blocks), every)
-    heads = {start: partial(checkpoint, partial(_run, forwards[start : start + every])) for start in pieces}
-    return Recomputed((block, "forward", heads.get(place, _pass_on)) for place, block in enumerate(blocks))
+    starts = range(0, len(blocks), every)
+    segments = {start: partial(checkpoint, partial(_run, forwards[start : start + every])) for start in starts}
+    return Recomputed((block, "forward", segments.get(index, _identity)) for index, block in enumerate(blocks))
 
 
 class Recomputed:
     """The handle of `recompute_blocks`: `remove()` or the end of a `with` undoes it; a second `remove()` does nothing.
 
-    changes: module, name of its method, what is called instead.
+    changes: (module, name of its method, replacement).
     """
 
     def __init__(self, changes: Iterable[tuple[nn.Module, str, Callable]]):
         self._changed = []
-        for owner, name, instead in changes:
-            setattr(owner, name, instead)
-            self._changed.append((owner, name))
+        for module, name, replacement in changes:
+            setattr(module, name, replacement)
+            self._changed.append((module, name))
 
     def remove(self) -> None:
+        """Restore the methods of the blocks."""
         while self._changed:
-            delattr(*self._changed.pop())  # the class's own method shows again
+            delattr(*self._changed.pop())  # without this attribute, the method of the class is called again
 
     def __enter__(self) -> Recomputed:
         return self
@@ -232,7 +238,7 @@ class Recomputed:
         self.remove()
 
 
-def _pass_on(x: Tensor) -> Tensor:
+def _identity(x: Tensor) -> Tensor:
     return x
 
 

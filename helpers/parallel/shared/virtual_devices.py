@@ -30,7 +30,7 @@ from helpers.quantities.units import format_bytes
 
 
 class DeviceCopy(NamedTuple):
-    """One tensor that crossed from device `source` to device `destination`; `what` says what it was for."""
+    """One tensor that was copied from device `source` to device `destination`; `what` says what it was for."""
 
     source: int
     destination: int
@@ -39,7 +39,7 @@ class DeviceCopy(NamedTuple):
 
 
 class Devices:
-    """Real devices, numbered 0 to N - 1; number 0 is the master. `copies` is the log.
+    """Real devices, numbered 0 to N - 1; number 0 is the master. `copies` is the log of all copies.
 
     Raises ValueError for an empty list.
     """
@@ -54,34 +54,34 @@ class Devices:
         return len(self.devices)
 
     def copy(self, tensor: Tensor, source: int, destination: int, what: str) -> Tensor:
-        """The tensor on another device, logged. Nothing happens when it is there already."""
+        """Return the tensor on another device and log the copy. A tensor that is there already is returned as it is."""
         if source == destination:
             return tensor
         self.copies.append(DeviceCopy(source, destination, tensor.numel() * tensor.element_size(), what))
         return self._move(tensor, destination)
 
     def wait(self, tensor: Tensor) -> None:
-        """Let what follows see all of a tensor that `copy` returned. Here a copy is complete when it returns."""
+        """Wait until a tensor that `copy` returned is complete. Here a copy is complete when it returns."""
 
     def place(self, tensors: Iterable[Tensor], device: int) -> None:
-        """Say where tensors are. Real devices know by themselves."""
+        """Record on which device tensors are. With real devices, the tensors know it themselves."""
 
     @contextmanager
     def use(self, device: int) -> Iterator[None]:
-        """In this thread, work for one device: what is made from nothing is made there."""
+        """Make this thread work for one device: tensors that have no inputs are created there."""
         with on_device(self.devices[device]):
             yield
 
     def sent(self, device: int) -> int:
-        """Bytes that left a device."""
+        """Return the bytes that were copied from a device."""
         return sum(copy.num_bytes for copy in self.copies if copy.source == device)
 
     def received(self, device: int) -> int:
-        """Bytes that reached a device."""
+        """Return the bytes that were copied to a device."""
         return sum(copy.num_bytes for copy in self.copies if copy.destination == device)
 
     def bytes_by_purpose(self) -> dict[str, int]:
-        """Bytes that crossed, for each `what`, in the order of their first copy."""
+        """Return the copied bytes for each `what`, in the order of their first copy."""
         total: Counter[str] = Counter()
         for copy in self.copies:
             total[copy.what] += copy.num_bytes
@@ -92,9 +92,10 @@ class Devices:
 
 
 class VirtualDevices(Devices):
-    """N pretended devices in CPU memory. Inside `with devices:` every tensor has a home and every byte is counted.
+    """N simulated devices in CPU memory. Inside `with devices:` every tensor has a home device, and bytes are counted.
 
-    What nobody placed is on device 0. Outside the `with`, `copy` still logs, but homes are neither kept nor checked.
+    A tensor that was not placed is on device 0. Outside the `with`, `copy` still logs, but homes are neither recorded
+    nor checked.
     Raises ValueError for fewer than 1 device, and RuntimeError when an operation mixes tensors of two devices.
     """
 
@@ -102,8 +103,8 @@ class VirtualDevices(Devices):
         if num_devices < 1:
             raise ValueError(f"VirtualDevices({num_devices}): expected 1 or more")
         super().__init__(["cpu"] * num_devices)
-        self._homes: dict[int, tuple[weakref.ref, int, int]] = {}  # id of a storage: itself, its device, its bytes
-        self._freed: deque[int] = deque()  # a destructor may run in any thread at any moment: it appends, no more
+        self._homes: dict[int, tuple[weakref.ref, int, int]] = {}  # by id of a storage: the storage, device, bytes
+        self._freed: deque[int] = deque()  # ids; a destructor may run in any thread at any moment, so it only appends
         self._lock = threading.Lock()
         self._held, self._peak = [0] * num_devices, [0] * num_devices
         self._here = threading.local()
@@ -131,21 +132,21 @@ class VirtualDevices(Devices):
             self._settle(tensor.untyped_storage(), device)
 
     def home(self, tensor: Tensor) -> int:
-        """The device that a tensor lives on."""
+        """Return the device that a tensor lives on."""
         return self._settle(tensor.untyped_storage(), 0)
 
     def held(self, device: int) -> int:
-        """Bytes of the tensors that live on a device now."""
+        """Return the bytes of the tensors that live on a device now."""
         with self._lock:
             self._forget_freed()
             return self._held[device]
 
     def peak(self, device: int) -> int:
-        """The most bytes that a device held since `reset`."""
+        """Return the most bytes that lived on a device since `reset`."""
         return self._peak[device]
 
     def reset(self) -> None:
-        """Empty the log, and let every peak start from what is held now."""
+        """Empty the log, and let every peak start from the bytes of now."""
         self.copies.clear()
         self._peak = [self.held(device) for device in range(len(self))]
 
@@ -157,7 +158,7 @@ class VirtualDevices(Devices):
             self._here.landing = None
 
     def _settle(self, storage: torch.UntypedStorage, device: int) -> int:
-        """The home of a storage: `device` if it has none yet."""
+        """Return the home of a storage, which becomes `device` if it has none yet."""
         with self._lock:
             self._forget_freed()
             key = id(storage)
@@ -179,7 +180,7 @@ class VirtualDevices(Devices):
 
 
 class _Homes(TorchDispatchMode):
-    """Sees every operation of one thread: its inputs must share a home, and its outputs get it."""
+    """Watches every operation of one thread: its inputs must have one home, which its outputs get."""
 
     def __init__(self, owner: VirtualDevices):
         super().__init__()
@@ -193,10 +194,10 @@ class _Homes(TorchDispatchMode):
         return result
 
     def _common_home(self, function, inputs) -> int:
-        if function is torch.ops.aten.lift_fresh.default:  # torch.tensor(...): made from nothing, seen here first
+        if function is torch.ops.aten.lift_fresh.default:  # torch.tensor(...) creates a tensor without inputs
             return getattr(self.owner._here, "device", 0)
         tensors = list(_tensors(inputs))
-        # a number that became a tensor is welcome everywhere, as on GPUs; between numbers alone it counts
+        # as on GPUs, a scalar tensor may be combined with any device; among scalars alone their homes count
         homes = {self.owner.home(tensor) for tensor in tensors if tensor.dim()}
         homes = homes or {self.owner.home(tensor) for tensor in tensors}
         if len(homes) > 1:
@@ -212,7 +213,7 @@ def _tensors(tree) -> Iterator[Tensor]:
 
 
 GPU, HOST = 0, 1
-PATIENCE = 0.2  # seconds; gloo's thread lets go of a message's tensor a moment after wait(), later on a busy machine
+FREEING_SECONDS = 0.2  # gloo's thread frees a message's tensor a moment after wait(), later on a busy machine
 WHAT_HELPS = (
     "smaller micro-batches with accumulation, chunked_token_loss, recompute_blocks, offload_activations, "
     "OffloadedOptimizer"
@@ -220,21 +221,21 @@ WHAT_HELPS = (
 
 
 class OutOfBudget(torch.OutOfMemoryError):
-    """The pretended device is full. Code that catches torch.OutOfMemoryError catches it, too."""
+    """The simulated device is full. Code that catches torch.OutOfMemoryError catches this, too."""
 
 
 class Budget(VirtualDevices):
-    """Device GPU (0) may hold `num_bytes`; device HOST (1) holds what you like.
+    """A simulated GPU (device 0) with `num_bytes` of memory, and its host (device 1) without a limit.
 
         with Budget(8_000_000, model.parameters()) as budget:
-            loss = model(x).sum()              # every new tensor counts, until nothing refers to it any more
-            loss.backward()                    # OutOfBudget, if activations and gradients together are too many
+            loss = model(x).sum()              # every new tensor counts until nothing refers to it any more
+            loss.backward()                    # raises OutOfBudget if activations and gradients need too much
 
-    tensors: what the device holds already. Others that were made outside count from their first use on.
-    What an operation needs inside itself, and the memory of Python, do not count; on a GPU, the first also does.
-    After the error the count is right, the next line works, and nothing that existed has changed; a backward that was
-    cut short has left some gradients behind, as on a GPU: zero them.
-    Raises ValueError for a budget that is not above 0, or below what `tensors` hold; OutOfBudget inside the `with`.
+    tensors: what is on the device already. Other tensors that were made outside count from their first use on.
+    Temporary memory inside an operation does not count (on a GPU it does), nor does Python's memory.
+    After the error the count is right and nothing that existed has changed. As on a GPU, a backward that was stopped
+    has left some gradients behind, so zero them.
+    Raises ValueError for a budget that is not above 0, or below the bytes of `tensors`; OutOfBudget inside the `with`.
     """
 
     def __init__(self, num_bytes: int, tensors: Iterable[Tensor] = ()):
@@ -254,9 +255,9 @@ class Budget(VirtualDevices):
     def _admit(self, num_bytes: int, device: int) -> None:
         if device != GPU or self._held[GPU] + num_bytes <= self.num_bytes:
             return
-        gc.collect()  # what only a cycle of references keeps is free for the asking
+        gc.collect()  # frees tensors that only a cycle of references keeps alive
         self._forget_freed()
-        give_up = time.monotonic() + PATIENCE
+        give_up = time.monotonic() + FREEING_SECONDS
         while self._held[GPU] + num_bytes > self.num_bytes and time.monotonic() < give_up:
             time.sleep(0.001)
             self._forget_freed()

@@ -20,6 +20,7 @@ from helpers.workloads import GPT, MLP, GPTConfig, token_loss
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 WORLD_SIZES = [1, 2, 3, 4]
+FEWER_SIZES = [*(pytest.param(size, marks=pytest.mark.slow) for size in (1, 2)), 3, 4]
 PER_RANK, STEPS = 4, 4
 SMALL_BUCKETS = dict(bucket_cap_mb=0.002, first_bucket_mb=0.0005)
 
@@ -250,7 +251,7 @@ def accumulate_by_tokens():
     return {name: p.grad.clone() for name, p in model.named_parameters()}
 
 
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize("world_size", FEWER_SIZES)
 def test_accumulation_by_tokens_is_the_mean_over_all_tokens(ranks, world_size):
     model = build("TinyGPT")
     everything = torch.cat([x for rank in range(world_size) for x in token_batches(rank)])
@@ -293,7 +294,7 @@ def use_extra(rank_with_extra, parts, wrap=lambda model: model):
     return history
 
 
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize("world_size", FEWER_SIZES)
 @pytest.mark.parametrize("options", [{"find_unused_parameters": True}, {"static_graph": True}], ids=str)
 def test_parameters_unused_on_some_ranks(ranks, options, world_size):
     last = world_size - 1

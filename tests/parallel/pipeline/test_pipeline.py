@@ -119,7 +119,9 @@ def test_the_core_equals_one_process(ranks, references, num_ranks):
         check(reference_of(references, "sequential"), ranks[:num_ranks].run(pipelined, "sequential", schedule, core))
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, 4])
+@pytest.mark.parametrize(
+    "num_ranks", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 4]
+)
 @pytest.mark.parametrize("name", ORDERS)
 def test_every_schedule_equals_one_process(ranks, references, num_ranks, name):
     made = {schedule.name: schedule for schedule in schedules_for(num_ranks)}

@@ -54,7 +54,9 @@ def gather(tensor):
 
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("dim", [None, 0, 1])
-@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+@pytest.mark.parametrize(
+    "num_ranks", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 3]
+)
 def test_equals_whole_layers_with_one_message_a_pass(ranks, num_ranks, dim, overlap):
     if dim == 0 and num_ranks == 3:
         dim = 1  # two rows are not for three ranks

@@ -67,7 +67,9 @@ def on_shards(kind):
 
 
 @pytest.mark.parametrize("kind", NORMS)
-@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+@pytest.mark.parametrize(
+    "num_ranks", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 3]
+)
 def test_a_norm_equals_layer_norm_with_one_message(ranks, num_ranks, kind):
     norm, x = norm_and_input(kind)
     expected = results_of(norm, x, WEIGHTS)

@@ -345,7 +345,9 @@ def pair(build_layer, *shapes):
     return results
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, 4])
+@pytest.mark.parametrize(
+    "num_ranks", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 4]
+)
 def test_layers_with_whole_inputs_and_outputs_equal_linear(ranks, num_ranks):
     def both():
         columns = pair(lambda linear: ColumnParallelLinear.from_linear(linear, gather_output=True), (6, 8), (2, 3, 6))

@@ -49,7 +49,9 @@ def cut_loss(scale, reduction):
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("scale", [1.0, 1e4])
-@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "num_ranks", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 3, 4]
+)
 def test_the_loss_equals_torchs_and_sends_three_numbers_a_token(ranks, num_ranks, scale, reduction):
     logits, targets = logits_and_targets(scale)
     logits.requires_grad_()
@@ -126,7 +128,9 @@ def cut_embedding(sequence_dim):
 
 
 @pytest.mark.parametrize("sequence_dim", [None, 1])
-@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "num_ranks", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 3, 4]
+)
 def test_the_embedding_equals_torchs(ranks, num_ranks, sequence_dim):
     plain = embedding()
     y = plain(tokens())

@@ -73,7 +73,9 @@ def torch_on_rank(dtype=torch.float64, clip=None, **options):
     return train(model, dtype, clip) | weights_of(model)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize(
+    "world_size", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 4]
+)
 def test_equal_to_fsdp2(ranks, world_size):
     theirs, ours = (ranks[:world_size].run(f, clip=0.1) for f in (torch_on_rank, ours_on_rank))
     assert_equal(theirs[0], ours)
