@@ -27,7 +27,9 @@ from tests.browser.server import Lab, serve
 from tools.tidy_notebooks import LIMIT
 
 ROOT = Path(__file__).resolve().parent.parent
-EXPLORERS = sorted(name for name in widgets.__all__ if issubclass(getattr(widgets, name), Explorer))
+EXPLORERS = sorted(
+    name for name, value in vars(widgets).items() if isinstance(value, type) and issubclass(value, Explorer)
+)
 PRESSES, DISPLAYS, FRAMES = 32, 7, 60
 # A plan in which every dial of MemoryExplorer moves the picture; from one rank a ZeRO stage, for one, does nothing.
 SPREAD = """from helpers.specs import Plan

@@ -65,7 +65,7 @@ if __name__ == "__main__":
     try:
         code = main()
         sys.stdout.flush()
-    except BrokenPipeError:  # `| head` has read enough; without this, Python would complain when it flushes stdout at its end
+    except BrokenPipeError:  # `| head` has read enough, and Python would complain as it flushes stdout
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 128 + signal.SIGPIPE
     except KeyboardInterrupt:  # a second Ctrl-C while a command still ends after the first

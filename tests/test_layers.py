@@ -72,7 +72,7 @@ def test_a_file_is_read_in_one_sitting():
 NAMED_ALIKE = {
     "Block": "a layer of the GPT, and the layer of a broken job's script, which imports nothing of the course",
     "RankStatus": "what a rank reports: to the engine after a failure, and to an elastic job in each heartbeat",
-    "SavedTensor": "a tensor that autograd saves for backward: stored by ZeRO-3, and predicted by the inventory of memory",
+    "SavedTensor": "a tensor that autograd saves for backward: held by ZeRO-3, predicted by the inventory of memory",
 }
 
 

@@ -200,7 +200,7 @@ KILLED = {  # which rank, and what kills its process in the middle of a save
     "before_data": (1, lambda: patch.object(torch, "save", kill_process)),
     "amid_data": (1, lambda: patch.object(torch, "save", partial(save_half, killed=True))),
     "before_manifest": (0, lambda: patch.object(Manifest, "write", kill_process)),
-    "before_name": (0, lambda: patch.object(saving, "_to_disk", kill_process)),
+    "before_name": (0, lambda: patch.object(saving, "_sync_folder", kill_process)),
 }
 REFUSED = {  # which rank, and why it cannot write in time
     "no_space": (1, lambda: patch.object(torch, "save", partial(save_half, killed=False))),

@@ -143,13 +143,20 @@ def curves_scene(
         items += polyline(placed, colour=colours[name], width=width, dashed=name in dashed)
         if (dots if isinstance(dots, bool) else name in dots) and not is_band:
             items += (dot(*point, 10, fill="ink") for point in placed)
-    for name, end_y in plot.curve_ends(curves, 16):
-        items.append(Rect(x=right + 10, y=end_y - 5, width=10, height=10, radius=2, fill=colours[name]))
-        items.append(Label(x=right + 26, y=end_y, text=name, size=13, bold=True))
+    items += _names_at_ends(curves, plot, right, colours)
     for mark in marks:
         items += _mark(Mark(*mark), plot, default_lower=_BELOW_MARK if marks_below else _ABOVE_MARK)
     summary = _summary(curves, [text for _, _, text, *_ in (*marks, *gaps)])
     return Scene(height=plot.bottom + _BELOW, title=title, summary=summary, items=items)
+
+
+def _names_at_ends(
+    curves: Mapping[str, Points], plot: _Plot, right: float, colours: Mapping[str, str]
+) -> Iterator[SceneItem]:
+    """The name of each curve to the right of its last point, behind a square in its colour."""
+    for name, end_y in plot.curve_ends(curves, 16):
+        yield Rect(x=right + 10, y=end_y - 5, width=10, height=10, radius=2, fill=colours[name])
+        yield Label(x=right + 26, y=end_y, text=name, size=13, bold=True)
 
 
 def _summary(curves: Mapping[str, Points], texts: list[str]) -> str:

@@ -7,6 +7,7 @@ from helpers.workloads.data import (
     rank_generator,
     rank_slice,
     synthetic,
+    synthetic_tokens,
 )
 from helpers.workloads.gpt import GPT, GPTConfig, token_loss, train_alone
 from helpers.workloads.mlp import MLP
@@ -24,6 +25,7 @@ __all__ = [
     "rank_generator",
     "rank_slice",
     "synthetic",
+    "synthetic_tokens",
     "token_loss",
     "train_alone",
 ]

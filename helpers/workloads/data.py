@@ -1,6 +1,6 @@
 """Makes the data sets of the course: handwritten digits, a generated text of characters, and synthetic samples.
 
-The same seed gives the same numbers on every rank. Legend: N = samples, F = features, C = classes.
+The same seed gives the same numbers on every rank. Legend: N = samples, F = features, C = classes, T = tokens.
 
 Two rules keep ranks apart and together. What all ranks must agree on (a data set, a global batch) depends on the seed
 alone, and each rank takes its `rank_slice` of it. What ranks must not share (noise, dropout) comes from
@@ -132,6 +132,17 @@ def synthetic(
     teacher = torch.randn(num_features, num_classes, generator=rank_generator(seed, 1), dtype=torch.float64)  # (F, C)
     features = torch.randn(num_samples, num_features, generator=rank_generator(seed), dtype=torch.float64)  # (N, F)
     return features.to(dtype), (features @ teacher).argmax(1)
+
+
+def synthetic_tokens(num_sequences: int, num_tokens: int, vocab_size: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Uniform random tokens (N, T) and the targets (N, T), one token ahead: for timing, since there is nothing to learn.
+
+    Raises ValueError for a number below 1.
+    """
+    if min(num_sequences, num_tokens, vocab_size) < 1:
+        raise ValueError(f"synthetic_tokens({num_sequences}, {num_tokens}, {vocab_size}): expected 1 or more of each")
+    tokens = torch.randint(vocab_size, (num_sequences, num_tokens + 1), generator=rank_generator(seed))
+    return tokens[:, :-1], tokens[:, 1:]
 
 
 @dataclass(frozen=True, kw_only=True)

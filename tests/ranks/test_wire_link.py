@@ -159,9 +159,9 @@ def test_collectives_take_the_link_in_their_own_order_however_gloo_completes_the
     link = SimpleNamespace(hold=lambda due, deliver: taken.append(due))
     session = SimpleNamespace(config=SimpleNamespace(inner="gloo"), counters={}, link=link)
     group = WireGroup(session, None, "0", (0, 1), 0)
-    group._due = lambda work: work.sequence
+    group._arrival_time = lambda work: work.sequence
     for sequence, inner in [(2, "work"), (0, "work"), (3, "work"), (1, None), (4, "work")]:
-        group._deliver_in_order(SimpleNamespace(sequence=sequence, inner=inner, finish=None))
+        group._deliver_in_order(SimpleNamespace(sequence=sequence, inner=inner, finish=None, signature=None))
     assert taken == [0, 2, 3, 4], "number 1 was never issued, so it takes nothing"
 
 

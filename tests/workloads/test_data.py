@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 
-from helpers.workloads import characters, digits, rank_generator, rank_slice, synthetic
+from helpers.workloads import characters, digits, rank_generator, rank_slice, synthetic, synthetic_tokens
 from helpers.workloads.data import ALPHABET, write_text
 
 
@@ -102,7 +102,13 @@ def test_synthetic_is_deterministic_and_learnable():
     assert ((features @ fit).argmax(1) == labels).float().mean() > 0.7
 
 
-@pytest.mark.parametrize("make", [lambda: synthetic(0), lambda: characters(0)])
+def test_synthetic_tokens_are_one_step_apart():
+    tokens, targets = synthetic_tokens(3, 9, 5)
+    assert tokens.shape == targets.shape == (3, 9) and tokens.max() < 5
+    assert torch.equal(tokens[:, 1:], targets[:, :-1])
+
+
+@pytest.mark.parametrize("make", [lambda: synthetic(0), lambda: synthetic_tokens(1, 0, 5), lambda: characters(0)])
 def test_empty_requests_get_a_sentence(make):
     with pytest.raises(ValueError, match="expected 1 or more"):
         make()

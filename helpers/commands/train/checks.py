@@ -60,7 +60,7 @@ def check(settings: TrainOptions) -> int:
     refused.check(model, plan)
     _check_heads(settings.given["plan"], plan.tp, CONFIGS[settings.size])
     for entry in resolve_plan(model, GPT_PLAN):
-        entry.cut(plan.tp)
+        entry.split(plan.tp)
     if plan.pp > 1:
         partition(model, plan.pp * plan.num_chunks)
         schedule_of(plan)
