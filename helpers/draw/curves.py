@@ -134,14 +134,12 @@ def curves_scene(
     right = WIDTH - 40 - max(text_width(name, 13, bold=True) for name in curves)
     plot = _Plot(x=x, y=y, left=_LEFT, right=right, height=_HEIGHT)
     items: list[SceneItem] = [title_label(title), *_grid(plot)]
-    for gap in gaps:
-        items += _gap(*gap, plot)
+    items += (item for gap in gaps for item in _gap(*gap, plot))
     colours = _colours(curves, paints or {})
     for name, points in curves.items():
-        placed, is_band = [plot.at(point) for point in points], name in bands
-        width = _BAND_WIDTH if is_band else _CURVE_WIDTH
+        placed, width = [plot.at(point) for point in points], _BAND_WIDTH if name in bands else _CURVE_WIDTH
         items += polyline(placed, colour=colours[name], width=width, dashed=name in dashed)
-        if (dots if isinstance(dots, bool) else name in dots) and not is_band:
+        if (dots if isinstance(dots, bool) else name in dots) and name not in bands:
             items += (dot(*point, 10, fill="ink") for point in placed)
     items += _names_at_ends(curves, plot, right, colours)
     for mark in marks:
