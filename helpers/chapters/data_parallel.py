@@ -75,7 +75,7 @@ def bytes_after_loss(loss_inside: bool) -> tuple[int, int, int]:
                 loss = DataParallel(WithLoss(model), devices)(tokens, targets).mean()
             else:
                 loss = token_loss(DataParallel(model, devices)(tokens), targets)
-            stored = devices.held(0), devices.held(1)
+            stored = devices.bytes_on(0), devices.bytes_on(1)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()

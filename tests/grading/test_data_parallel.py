@@ -39,7 +39,7 @@ def test_memory_is_what_devices_hold(num_devices, batch):
         replicas = replicate(model, devices, len(shares))
         outputs = parallel_apply(replicas, shares, devices)
         gathered = gather(outputs, devices) if num_devices > 1 else outputs[0]
-        now = [devices.held(device) for device in range(num_devices)]
+        now = [devices.bytes_on(device) for device in range(num_devices)]
     sizes = {"num_parameters": 28, "batch": batch, "input_bytes": 24, "output_bytes": 16}
     expected = device_bytes(num_devices, **sizes)
     assert now == [one["parameters"] + one["input"] + one["outputs"] for one in expected]

@@ -96,7 +96,7 @@ def test_the_master_holds_more_than_the_others():
         loss_of(DataParallel(model, devices)(tokens), targets).backward()
         peaks = [devices.peak(i) for i in range(4)]
         assert peaks[1] == peaks[2] == peaks[3] < peaks[0]
-        assert [devices.held(i) for i in (1, 2, 3)] == [0, 0, 0]  # replicas live for one forward and backward
+        assert [devices.bytes_on(i) for i in (1, 2, 3)] == [0, 0, 0]  # replicas live for one forward and backward
 
 
 def test_replica_buffers_are_lost_but_the_first():

@@ -1,13 +1,9 @@
-"""Provides DistributedDataParallel, BucketedDDP (simple.py) with all of PyTorch's options, and its communication hooks.
+"""Provides DistributedDataParallel: BucketedDDP (simple.py) with all of PyTorch's options.
 
-    DistributedDataParallel   no_sync, unused parameters, static graphs, buffers, hooks
+    DistributedDataParallel   no_sync, unused parameters, static graphs, buffers, communication hooks (comm_hooks.py)
     Join                      lets ranks have different numbers of batches
-    allreduce_hook, …         what happens to one bucket on its way, with the signature of torch's hooks
 
-A communication hook gets (state, bucket), must average over the ranks itself, and returns a Future of the flat result.
-Here `state` is the process group, or None for all ranks. Our Bucket has the methods of torch's GradBucket, so either
-DDP takes either hook; torch insists on the annotation `dist.GradBucket`.
-Legend: N = ranks, n = bytes of a bucket in fp32.
+Legend: N = ranks.
 After Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", sections 3 and 4.
 """
 
@@ -18,7 +14,7 @@ from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.futures import Future
 
 from helpers.parallel.ddp.simple import BucketedDDP
@@ -193,29 +189,3 @@ class DistributedDataParallel(BucketedDDP):
         if not self._rebuilt:
             self._layout, self._rebuilt = collectives.agree_on_order(self._arrivals, self.slots, self.group), True
             self._build()
-
-
-def allreduce_hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Future[Tensor]:
-    """Do what DDP does without a hook: divide by N and all-reduce. Payload: n bytes."""
-    return _all_reduce_as(bucket.buffer().dtype, group, bucket)
-
-
-def fp16_compress_hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Future[Tensor]:
-    """Send the bucket in fp16. Payload: n/2 bytes; 11 bits of mantissa; values above 65504 overflow.
-
-    It divides by N before the sum, so that the sum cannot overflow where the mean would fit.
-    """
-    return _all_reduce_as(torch.float16, group, bucket)
-
-
-def bf16_compress_hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Future[Tensor]:
-    """Send the bucket in bf16. Payload: n/2 bytes; 8 bits of mantissa, and the range of fp32."""
-    return _all_reduce_as(torch.bfloat16, group, bucket)
-
-
-def _all_reduce_as(dtype: torch.dtype, group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Future[Tensor]:
-    group = group if group is not None else dist.group.WORLD
-    buffer = bucket.buffer()
-    message = buffer.to(dtype).div_(group.size())
-    work = dist.all_reduce(message, group=group, async_op=True)
-    return work.get_future().then(lambda future: buffer.copy_(future.value()[0]))

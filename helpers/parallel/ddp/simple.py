@@ -26,9 +26,8 @@ class NaiveDDP(nn.Module):
     def __init__(self, module: nn.Module, group: dist.ProcessGroup | None = None):
         super().__init__()
         self.module, self.group = module, group if group is not None else dist.group.WORLD
-        collectives.broadcast_tensors(
-            [*module.parameters(), *module.buffers()], self.group
-        )  # all start equal to rank 0
+        # all ranks start equal to rank 0
+        collectives.broadcast_tensors([*module.parameters(), *module.buffers()], self.group)
 
     def forward(self, *args, **kwargs):
         return self.module(*args, **kwargs)

@@ -42,9 +42,8 @@ def checkpoint(function: Callable, *args, preserve_rng_state: bool = True, **kwa
         return function(*args, **kwargs)
     inputs, shape = tree_flatten((args, kwargs))
     call = _Call(function, shape, inputs, preserve_rng_state)
-    needs_grad = torch.empty(
-        0, requires_grad=True
-    )  # else autograd would skip a function none of whose inputs needs one
+    # autograd would skip a function none of whose inputs needs a gradient, although its parameters do
+    needs_grad = torch.empty(0, requires_grad=True)
     outputs = _Checkpoint.apply(call, needs_grad, *inputs)
     return tree_unflatten(list(outputs), call.output_shape)
 

@@ -106,7 +106,7 @@ class VirtualDevices(Devices):
         self._homes: dict[int, tuple[weakref.ref, int, int]] = {}  # by id of a storage: the storage, device, bytes
         self._freed: deque[int] = deque()  # ids; a destructor may run in any thread at any moment, so it only appends
         self._lock = threading.Lock()
-        self._held, self._peak = [0] * num_devices, [0] * num_devices
+        self._bytes, self._peak = [0] * num_devices, [0] * num_devices
         self._here = threading.local()
         self._entered: list[_Homes] = []
 
@@ -135,11 +135,11 @@ class VirtualDevices(Devices):
         """Return the device that a tensor lives on."""
         return self._settle(tensor.untyped_storage(), 0)
 
-    def held(self, device: int) -> int:
+    def bytes_on(self, device: int) -> int:
         """Return the bytes of the tensors that live on a device now."""
         with self._lock:
             self._forget_freed()
-            return self._held[device]
+            return self._bytes[device]
 
     def peak(self, device: int) -> int:
         """Return the most bytes that lived on a device since `reset`."""
@@ -148,7 +148,7 @@ class VirtualDevices(Devices):
     def reset(self) -> None:
         """Empty the log, and let every peak start from the bytes of now."""
         self.copies.clear()
-        self._peak = [self.held(device) for device in range(len(self))]
+        self._peak = [self.bytes_on(device) for device in range(len(self))]
 
     def _move(self, tensor: Tensor, destination: int) -> Tensor:
         self._here.landing = destination
@@ -166,8 +166,8 @@ class VirtualDevices(Devices):
                 self._admit(storage.nbytes(), device)
                 reference = weakref.ref(storage, lambda _, freed=self._freed: freed.append(key))
                 self._homes[key] = reference, device, storage.nbytes()
-                self._held[device] += storage.nbytes()
-                self._peak[device] = max(self._peak[device], self._held[device])
+                self._bytes[device] += storage.nbytes()
+                self._peak[device] = max(self._peak[device], self._bytes[device])
             return self._homes[key][1]
 
     def _admit(self, num_bytes: int, device: int) -> None:
@@ -176,7 +176,7 @@ class VirtualDevices(Devices):
     def _forget_freed(self) -> None:
         while self._freed:
             _, device, num_bytes = self._homes.pop(self._freed.popleft())
-            self._held[device] -= num_bytes
+            self._bytes[device] -= num_bytes
 
 
 class _Homes(TorchDispatchMode):
@@ -244,27 +244,27 @@ class Budget(VirtualDevices):
         super().__init__(2)
         self.num_bytes = num_bytes
         tensors = list(tensors)
-        held = sum({id(storage): storage.nbytes() for storage in (t.untyped_storage() for t in tensors)}.values())
-        if held > num_bytes:
+        used = sum({id(storage): storage.nbytes() for storage in (t.untyped_storage() for t in tensors)}.values())
+        if used > num_bytes:
             raise ValueError(
-                f"Budget({format_bytes(num_bytes)}) is below what the device holds already: {format_bytes(held)} in "
+                f"Budget({format_bytes(num_bytes)}) is below what the device holds already: {format_bytes(used)} in "
                 f"{len(tensors)} tensors. Give a larger budget, or a smaller model"
             )
         self.place(tensors, GPU)
 
     def _admit(self, num_bytes: int, device: int) -> None:
-        if device != GPU or self._held[GPU] + num_bytes <= self.num_bytes:
+        if device != GPU or self._bytes[GPU] + num_bytes <= self.num_bytes:
             return
         gc.collect()  # frees tensors that only a cycle of references keeps alive
         self._forget_freed()
         give_up = time.monotonic() + FREEING_SECONDS
-        while self._held[GPU] + num_bytes > self.num_bytes and time.monotonic() < give_up:
+        while self._bytes[GPU] + num_bytes > self.num_bytes and time.monotonic() < give_up:
             time.sleep(0.001)
             self._forget_freed()
-        held = self._held[GPU]
-        if held + num_bytes > self.num_bytes:
+        used = self._bytes[GPU]
+        if used + num_bytes > self.num_bytes:
             raise OutOfBudget(
-                f"tried to allocate {format_bytes(num_bytes)}: the device holds {format_bytes(held)} of its "
-                f"{format_bytes(self.num_bytes)}, so {format_bytes(self.num_bytes - held)} are free. What helps, "
+                f"tried to allocate {format_bytes(num_bytes)}: the device holds {format_bytes(used)} of its "
+                f"{format_bytes(self.num_bytes)}, so {format_bytes(self.num_bytes - used)} are free. What helps, "
                 f"the cheapest first: {WHAT_HELPS}"
             )

@@ -129,9 +129,8 @@ class RowParallelLinear(_ShardedLinear):
             y = all_reduce_identity(partial_sums, self.group)  # (..., m)
         else:
             y = reduce_scatter_all_gather(partial_sums, self.group, self.sequence_dim)  # (B, T / N, m)
-            bias = (
-                None if bias is None else identity_all_reduce(bias, self.group)
-            )  # each rank added it to its tokens only
+            # each rank adds the bias to its own tokens only, so its gradient needs a sum
+            bias = None if bias is None else identity_all_reduce(bias, self.group)
         return y if bias is None else y + bias
 
 

@@ -169,7 +169,7 @@ def resolve_plan(model: nn.Module, plan: Mapping[str, str]) -> list[PlannedModul
     Raises ValueError for an unknown word, and for an entry that names nothing, with the closest names there are.
     """
     modules = dict(model.named_modules())
-    found: dict[str, PlannedModule] = {}
+    planned: dict[str, PlannedModule] = {}
     for pattern, word in plan.items():
         if word not in KINDS:
             raise ValueError(f"the plan says {word!r} for {pattern!r}; it knows {WORDS}")
@@ -183,8 +183,8 @@ def resolve_plan(model: nn.Module, plan: Mapping[str, str]) -> list[PlannedModul
                     kinds = " or ".join(kind.__name__ for kind in KINDS[word])
                     raise ValueError(f"{word!r} cuts a {kinds}, but {name} is a {type(modules[name]).__name__}")
                 parent = modules[name.rpartition(".")[0]]
-                found[name] = PlannedModule(name, parent, modules[name], word, together)
-    return [found[name] for name in modules if name in found and found[name].word != "whole"]
+                planned[name] = PlannedModule(name, parent, modules[name], word, together)
+    return [planned[name] for name in modules if name in planned and planned[name].word != "whole"]
 
 
 def _alternatives(pattern: str) -> Iterator[str]:

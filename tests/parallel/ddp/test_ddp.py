@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from helpers.observe.equality import assert_equal
-from helpers.parallel.ddp import BucketedDDP, DistributedDataParallel, FlatDDP, NaiveDDP, distributed_data_parallel
+from helpers.parallel.ddp import BucketedDDP, DistributedDataParallel, FlatDDP, NaiveDDP, comm_hooks
 from helpers.parallel.ddp.data import count_tokens, token_mean
 from helpers.workloads import GPT, MLP, GPTConfig, token_loss
 
@@ -211,7 +211,7 @@ def test_buckets_follow_the_order_of_rank_zero_after_the_first_step(ranks):
 
 def recorded(sizes, bucket):
     sizes.append(bucket.buffer().numel())
-    return distributed_data_parallel.allreduce_hook(None, bucket)
+    return comm_hooks.allreduce_hook(None, bucket)
 
 
 def test_as_many_buckets_as_torch(ranks):
@@ -512,9 +512,9 @@ def ours(model):
 @pytest.mark.parametrize(
     ("hook", "rtol"),
     [
-        (distributed_data_parallel.allreduce_hook, 1e-6),
-        (distributed_data_parallel.fp16_compress_hook, 2e-3),
-        (distributed_data_parallel.bf16_compress_hook, 2e-2),
+        (comm_hooks.allreduce_hook, 1e-6),
+        (comm_hooks.fp16_compress_hook, 2e-3),
+        (comm_hooks.bf16_compress_hook, 2e-2),
     ],
 )
 def test_comm_hooks_average(ranks, hook, rtol):
@@ -531,9 +531,9 @@ def test_our_hooks_in_torch_and_torchs_in_ours(ranks):
 
     reference = ranks[:2].run(gradients_with, fp16_compress_hook, torch_ddp)[0]
     for hook, wrap in [
-        (distributed_data_parallel.fp16_compress_hook, torch_ddp),
+        (comm_hooks.fp16_compress_hook, torch_ddp),
         (fp16_compress_hook, ours),
-        (distributed_data_parallel.fp16_compress_hook, ours),
+        (comm_hooks.fp16_compress_hook, ours),
     ]:
         assert_equal(reference, ranks[:2].run(gradients_with, hook, wrap), rtol=1e-6)
 

@@ -100,7 +100,7 @@ def peak(loss_of, n, h, v):
     with devices:
         hidden, weight, targets = torch.randn(n, h), torch.randn(v, h), torch.zeros(n, dtype=torch.int64)
         hidden, weight = hidden.requires_grad_(), weight.requires_grad_()
-        before = devices.held(0)
+        before = devices.bytes_on(0)
         loss_of(hidden, weight, targets).backward()
     return devices.peak(0) - before
 

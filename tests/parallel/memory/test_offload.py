@@ -90,17 +90,17 @@ def test_the_gpu_holds_less_between_forward_and_backward():
     for offloaded in (False, True):
         model, tokens, devices = tiny(dropout=0.0), batch(), Budget(PLENTY)
         devices.place(model.parameters(), GPU)
-        weights = devices.held(GPU)
+        weights = devices.bytes_on(GPU)
         with devices:
             if offloaded:
                 with offload_activations(devices, model):
                     loss = token_loss(model(tokens), tokens)
             else:
                 loss = token_loss(model(tokens), tokens)
-            held[offloaded] = devices.held(GPU) - weights
-            on_host = devices.held(HOST)
+            held[offloaded] = devices.bytes_on(GPU) - weights
+            on_host = devices.bytes_on(HOST)
             loss.backward()
-        assert devices.held(HOST) == 0  # the graph is gone, and with it what waited for it
+        assert devices.bytes_on(HOST) == 0  # the graph is gone, and with it what waited for it
     assert held[True] < 0.1 * held[False] and on_host > 0.9 * held[False]
 
 
@@ -203,8 +203,8 @@ def test_the_gpu_keeps_weights_and_gradients_and_the_host_masters_and_moments():
         token_loss(model(batch()), batch()).backward()
         optimizer.step()
         num_tensors, num_parameters = len(list(model.parameters())), model.config.num_parameters
-        assert devices.held(GPU) == (2 + 2) * num_parameters
-        assert devices.held(HOST) == 12 * num_parameters + 4 * num_tensors  # AdamW's step counters
+        assert devices.bytes_on(GPU) == (2 + 2) * num_parameters
+        assert devices.bytes_on(HOST) == 12 * num_parameters + 4 * num_tensors  # AdamW's step counters
 
 
 @pytest.mark.parametrize("init_scale, factor, skipped", [(2.0**10, 1.0, 0), (2.0**30, 1e33, 3)])
@@ -354,12 +354,12 @@ def test_k_micro_batches_hold_one_kth_of_the_activations_and_give_the_same_gradi
     def accumulate(k):
         model, devices, held = tiny(dropout=0.0).double(), Budget(PLENTY), []
         devices.place(model.parameters(), GPU)
-        weights = devices.held(GPU)
+        weights = devices.bytes_on(GPU)
         with devices:
             for x, y in zip(tokens.chunk(k), targets.chunk(k), strict=True):
-                gradients = devices.held(GPU) - weights
+                gradients = devices.bytes_on(GPU) - weights
                 loss = token_loss(model(x), y, reduction="sum") / num_tokens
-                held.append(devices.held(GPU) - weights - gradients)
+                held.append(devices.bytes_on(GPU) - weights - gradients)
                 loss.backward()
                 del loss
         return max(held), state_of(model)

@@ -251,14 +251,14 @@ def test_each_cut_carries_one_message_a_micro_batch_and_direction(ranks):
 
 def most_live(schedule):
     stage = PipelineStage(build("sequential"), None, schedule, loss=nn.functional.cross_entropy)
-    most, do = 0, stage.do
+    most, run_action = 0, stage.run_action
 
     def watched(action):
         nonlocal most
-        do(action)
+        run_action(action)
         most = max(most, len(stage.stored.keys() | stage.deferred.keys()))
 
-    stage.do = watched
+    stage.run_action = watched
     stage.step(*data("sequential")[0])
     return most, len(stage.stored) + len(stage.deferred)
 

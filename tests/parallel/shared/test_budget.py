@@ -15,7 +15,7 @@ def test_what_fits_runs_and_what_does_not_raises_with_every_number():
         with pytest.raises(OutOfBudget) as caught:
             torch.zeros(600)
         torch.zeros(500)  # this still fits, and is gone at once
-        assert budget.held(GPU) == 8000
+        assert budget.bytes_on(GPU) == 8000
         del kept
     text = str(caught.value)
     assert "allocate 2.40 kB" in text and "holds 8.00 kB of its 10.0 kB, so 2.00 kB are free" in text
@@ -56,7 +56,7 @@ def test_the_host_has_no_limit():
         copies = [budget.copy(x, GPU, HOST, "test") for _ in range(5)]
         with budget.use(HOST):
             made_there = torch.zeros(1000)
-        assert budget.held(HOST) == 5 * 400 + 4000 and budget.held(GPU) == 400
+        assert budget.bytes_on(HOST) == 5 * 400 + 4000 and budget.bytes_on(GPU) == 400
         with pytest.raises(OutOfBudget):
             budget.copy(copies[0], HOST, GPU, "test")
         del made_there
@@ -81,12 +81,12 @@ def test_after_the_error_nothing_has_changed_and_a_smaller_batch_works():
     before = [parameter.clone() for parameter in model.parameters()]
     budget = Budget(250_000, model.parameters())
     weights = sum(parameter.nbytes for parameter in model.parameters())
-    assert budget.held(GPU) == weights
+    assert budget.bytes_on(GPU) == weights
     with pytest.raises(OutOfBudget):
         step(model, 256, budget)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     model.zero_grad()
-    assert budget.held(GPU) == weights
+    assert budget.bytes_on(GPU) == weights
     step(model, 16, budget)
     assert all(parameter.grad is not None for parameter in model.parameters())
     torch.zeros(10**6)  # outside, nothing is limited
@@ -103,7 +103,7 @@ def test_it_raises_in_backward_too():
 
 def test_a_tensor_given_twice_counts_once():
     x = torch.zeros(100)
-    assert Budget(400, [x, x, x[:50]]).held(GPU) == 400
+    assert Budget(400, [x, x, x[:50]]).bytes_on(GPU) == 400
 
 
 def test_bad_budgets_get_a_sentence():
@@ -117,7 +117,7 @@ def test_a_tensor_on_the_meta_device_weighs_nothing():
     with Budget(100) as budget:
         shape = torch.empty(1000, 1000, device="meta") + 1
         real = torch.zeros(10)
-    assert shape.is_meta and budget.held(0) == real.nbytes
+    assert shape.is_meta and budget.bytes_on(0) == real.nbytes
 
 
 def test_a_tensor_that_another_thread_still_holds_for_a_moment_is_waited_for():

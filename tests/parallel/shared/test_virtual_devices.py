@@ -91,13 +91,13 @@ def test_held_follows_life_and_death():
     devices = VirtualDevices(2)
     with devices:
         x = devices.copy(torch.ones(100), 0, 1, "test")
-        assert devices.held(1) == 400
+        assert devices.bytes_on(1) == 400
         view = x[:10]
         del x
-        assert devices.held(1) == 400  # a view keeps the whole storage
+        assert devices.bytes_on(1) == 400  # a view keeps the whole storage
         del view
         gc.collect()
-        assert devices.held(1) == 0 and devices.peak(1) == 400
+        assert devices.bytes_on(1) == 0 and devices.peak(1) == 400
         devices.reset()
         assert devices.peak(1) == 0 and devices.copies == []
 

@@ -545,7 +545,7 @@ def two_steps_within(num_bytes, offload):
                 optimizer.zero_grad()
                 model(torch.ones(4, 32)).square().sum().backward()
                 optimizer.step()
-            crossed, on_host = budget.bytes_by_purpose(), budget.held(HOST)
+            crossed, on_host = budget.bytes_by_purpose(), budget.bytes_on(HOST)
             return model.full_state(), crossed, on_host, budget.peak(GPU)
         except OutOfBudget:
             return None
