@@ -20,7 +20,8 @@ from helpers.widgets import OverlapExplorer
 NUM_RANKS, NUM_MICROBATCHES = 4, 64
 FORWARD, BACKWARD, MESSAGE = 1e-3, 2e-3, 0.4e-3  # seconds
 _TIMED_IMPORT = (
-    "import sys, time; start = time.perf_counter(); import helpers.predict, helpers.predict.time.data_parallel, helpers.draw; "
+    "import sys, time; start = time.perf_counter(); "
+    "import helpers.predict, helpers.predict.time.data_parallel, helpers.draw; "
     "print(time.perf_counter() - start, 'torch' in sys.modules)"
 )
 

@@ -214,6 +214,11 @@ def test_a_pair_that_moved_or_changed_in_both_languages_is_not_listed():
     assert changed_pairs(pairs_of(PAIRS), pairs_of(now)) == []
 
 
+def test_a_new_pair_may_use_the_chinese_of_another():
+    now = PAIRS | {"helpers/more.yaml": "new: {en: a single one, zh: 一}\n"}
+    assert changed_pairs(pairs_of(PAIRS), pairs_of(now)) == []
+
+
 def test_pairs_are_compared_with_a_commit_and_a_missing_commit_is_said(capsys):
     if not (ROOT / ".git").exists():
         pytest.skip("no git checkout")

@@ -125,14 +125,21 @@ class Pair:
 
 
 def changed_pairs(before: Iterable[Pair], now: Iterable[Pair]) -> list[Pair]:
-    """The pairs of `now` whose Chinese stood in `before`, and always beside another English text.
+    """The pairs of `now` whose Chinese stood in `before` beside an English text that it no longer has.
 
     A pair is found again by its Chinese, so it may move to another file or get another name between the two.
     """
-    known: dict[str, set[str]] = {}
-    for pair in before:
-        known.setdefault(pair.chinese, set()).add(pair.english)
-    return [pair for pair in now if pair.chinese in known and pair.english not in known[pair.chinese]]
+    now = list(now)
+    english_before, english_now = _english_by_chinese(before), _english_by_chinese(now)
+    left = {chinese for chinese, texts in english_before.items() if texts - english_now.get(chinese, set())}
+    return [pair for pair in now if pair.chinese in left and pair.english not in english_before[pair.chinese]]
+
+
+def _english_by_chinese(pairs: Iterable[Pair]) -> dict[str, set[str]]:
+    texts: dict[str, set[str]] = {}
+    for pair in pairs:
+        texts.setdefault(pair.chinese, set()).add(pair.english)
+    return texts
 
 
 def pairs_of(files: dict[str, str]) -> Iterator[Pair]:

@@ -55,9 +55,7 @@ def reduce_scatter(output: Tensor, input: Tensor, op: str = "sum", group: dist.P
     chunks = split(input.view(-1), peers.size)
     why = f"chunk {peers.rank} of {input.numel()} elements over {peers.size} ranks"
     check_size("output", output, chunks[peers.rank].numel(), why)
-    scratch = torch.empty_like(
-        chunks[0]
-    )  # one buffer serves all partial sums, since each is sent before the next
+    scratch = torch.empty_like(chunks[0])  # one buffer serves all partial sums, since each is sent before the next
     sums = [scratch[: chunk.numel()] for chunk in chunks]
     sums[peers.rank] = output.view(-1)
     _reduce_scatter(chunks, sums, op, peers)

@@ -12,8 +12,8 @@ Every storage has one kind for its whole life:
     temporaries   everything else: what a forward frees before it ends, gradients of activations, what an optimizer's
                   step needs for a moment
 A storage that was there before and belongs to neither the model nor the optimizer is not counted, and neither is memory
-that a kernel uses inside. The simulated devices of parallel/shared/virtual_devices.py count for themselves; here they are CPU
-memory. On CUDA kinds are found in the same way, and `allocator` adds what torch's caching allocator reports:
+that a kernel uses inside. The simulated devices of parallel/shared/virtual_devices.py count for themselves; here they
+are CPU memory. On CUDA kinds are found in the same way, and `allocator` adds what torch's caching allocator reports:
     allocated     bytes of the tensors that live, each rounded up to 512
     reserved      bytes of the GPU's memory that the allocator has taken, for tensors that live or may come
 The difference is `fragmentation`: reserved, but in pieces into which the next tensor may not fit. nvidia-smi shows 0.3

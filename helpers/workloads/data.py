@@ -135,7 +135,7 @@ def synthetic(
 
 
 def synthetic_tokens(num_sequences: int, num_tokens: int, vocab_size: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Uniform random tokens (N, T) and the targets (N, T), one token ahead: for timing, since there is nothing to learn.
+    """Uniform random tokens (N, T) and the targets (N, T), one token ahead: for timing, as nothing can be learned.
 
     Raises ValueError for a number below 1.
     """
