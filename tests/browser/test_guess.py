@@ -10,7 +10,7 @@ os.environ["RANKS_HOME"] = {home!r}
 os.environ.pop("RANKS_UNATTENDED", None)
 from helpers.draw import bytes_scene
 from helpers.widgets import ZeroExplorer, guess, my_guesses, reveal, votes
-from helpers.learner.words import reading
+from helpers.learner.words import use_language
 SCENE = bytes_scene({{"held bytes": 7.0e6, "sent bytes": 5.0e6}}, title="What a rank holds")
 """
 CELLS = {
@@ -23,7 +23,7 @@ CELLS = {
     "step": 'guess("how long does the step take?", unit="ms", between=True, kind="time", key="made.step")',
     "step-shown": 'reveal("made.step", ZeroExplorer(), predicted=20.0, measured=21.3)',
     "folded": 'reveal("made.never", SCENE, predicted=7.0)',
-    "zh": 'with reading("zh"):\n    asked = guess("多少字节？", unit="B", key="made.zh")\nasked',
+    "zh": 'with use_language("zh"):\n    asked = guess("多少字节？", unit="B", key="made.zh")\nasked',
 }  # fmt: skip
 
 
