@@ -77,11 +77,11 @@ NAMED_ALIKE = {
 
 
 def test_a_class_name_stands_once_in_a_package():
-    assert package_report.twice_within() == {}
+    assert package_report.twice_within(package_report.class_names()) == {}
 
 
 def test_a_class_name_of_two_packages_has_a_reason():
-    assert package_report.twice_across().keys() == NAMED_ALIKE.keys()
+    assert package_report.twice_across(package_report.class_names()).keys() == NAMED_ALIKE.keys()
     assert len(NAMED_ALIKE) <= package_report.MAX_TWICE_ACROSS and all(NAMED_ALIKE.values())
 
 

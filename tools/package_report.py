@@ -64,14 +64,14 @@ def class_names() -> dict[str, list[str]]:
     return found
 
 
-def twice_within() -> dict[str, list[str]]:
-    """The class names that stand twice within one package directly under helpers/."""
-    return {name: paths for name, paths in class_names().items() if len(packages(paths)) < len(paths)}
+def twice_within(classes: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Those of `class_names()` that stand twice within one package directly under helpers/."""
+    return {name: paths for name, paths in classes.items() if len(packages(paths)) < len(paths)}
 
 
-def twice_across() -> dict[str, list[str]]:
-    """The class names that stand in more than one package directly under helpers/."""
-    return {name: paths for name, paths in class_names().items() if len(packages(paths)) > 1}
+def twice_across(classes: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Those of `class_names()` that stand in more than one package directly under helpers/."""
+    return {name: paths for name, paths in classes.items() if len(packages(paths)) > 1}
 
 
 def packages(paths: list[str]) -> set[str]:
@@ -89,8 +89,10 @@ def rows() -> Iterator[tuple[str, int, int, str]]:
     hidden = sum(collapsed_lines(path) for path in (ROOT / "notebooks").glob("*.ipynb"))
     yield "Python files in helpers", len(files), MAX_FILES, ""
     yield "lines of code in helpers, with collapsed notebook lines", code + hidden, MAX_LINES, f"{code:,} + {hidden:,}"
-    yield "class names twice within one package", len(twice_within()), MAX_TWICE_WITHIN, _named(twice_within())
-    yield "class names in more than one package", len(twice_across()), MAX_TWICE_ACROSS, _named(twice_across())
+    classes = class_names()
+    within, across = twice_within(classes), twice_across(classes)
+    yield "class names twice within one package", len(within), MAX_TWICE_WITHIN, _named(within)
+    yield "class names in more than one package", len(across), MAX_TWICE_ACROSS, _named(across)
     yield "entries directly under helpers/", len(entries()), MAX_ENTRIES, ""
 
 
