@@ -41,7 +41,7 @@ def run(folder: Path, kills, **changes):
         account = job.wait()
     assert not [pid for pid in processes if psutil.pid_exists(pid)]
     assert left() <= before  # another test's folders may go meanwhile
-    # A save that was interrupted after the newest checkpoint may leave its folder: the next save of these steps takes it.
+    # A save that was interrupted after the newest checkpoint may leave its folder, until this step is saved again.
     newest = max(checkpoint_folders(folder), default=0)
     assert all(steps > newest for steps in checkpoint_folders(folder, unfinished=True))
     return account, job
