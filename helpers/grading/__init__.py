@@ -21,7 +21,7 @@ A task has three parts, so that the same check serves the learner's notebook and
 
        for rank, output in enumerate(world.outputs):
            yield expect_tensor("the mean", mean, output["mean"], rank=rank, mistakes={"sum_for_mean": total})
-       yield from expect_ops(world, "all_reduce", 1)
+       yield from expect_num_calls(world, "all_reduce", 1)
 
    Never trust the outputs, because a cheat can write them. Judge what only right work gives.
 
@@ -33,7 +33,7 @@ Hints and mistakes
 ==================
 Hints are a dict such as `{"sum_for_mean": Words(en="…", zh="…")}`, whose keys name mistakes. Our labs keep theirs in
 hints.yaml, and `LAB.hints("sum_for_mean own_sum")` takes those of a task. A mistake is recognised by the value that it
-would give (`mistakes={key: value}`), by the log (`expect_ops(..., mistakes={key: count})`, `expect_payload`,
+would give (`mistakes={key: value}`), by the log (`expect_num_calls(..., mistakes={key: count})`, `expect_payload_bytes`,
 `expect(ok, sentence, mistakes=(key,))`), or by how the run failed: `recognise_failure(failure) -> [key, ...]`, for
 example `["both_receive_first"] if failure.kind == "hang" and failure.is_waiting_in("recv") else []`. Only a mistake
 that explains every failing case of every failing world gets its hint; of several, the one that stands first, so put

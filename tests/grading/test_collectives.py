@@ -9,7 +9,7 @@ from helpers.grading import grade, task_of
 from helpers.grading.collectives.cost import CostQuestion, is_close_number
 from helpers.grading.collectives.ring import ring, wrong_values
 from helpers.grading.collectives.send_receive import rounds_of
-from helpers.grading.kit.messages import RETURNED, calls_of
+from helpers.grading.kit.messages import RETURNED, worlds_of_calls
 from helpers.grading.task import JudgedWorld
 from helpers.records import CommEvent, CommLog
 from tests.grading.known_mistakes import repeated
@@ -89,7 +89,7 @@ def test_each_call_has_its_own_part_of_the_log():
     log = CommLog(events=tuple(map(event, (1.0, 1.5, 3.0))))
     marks = [[(RETURNED, 2.0), (RETURNED, 4.0)]]
     world = JudgedWorld(size=1, inputs=[{"calls": ["a", "b"]}], outputs=[["x", "y"]], logs=[log], marks=marks)
-    first, second = calls_of(world)
+    first, second = worlds_of_calls(world)
     assert (first.inputs, first.outputs, first.logs[0].count("send")) == (["a"], ["x"], 2)
     assert (second.inputs, second.outputs, second.logs[0].count("send")) == (["b"], ["y"], 1)
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from helpers import schedules
 from helpers.grading import task_of
 from helpers.grading.kit import answers, model_tools
-from helpers.grading.kit.messages import RETURNED, calls_of
+from helpers.grading.kit.messages import RETURNED, worlds_of_calls
 from helpers.grading.pipeline import schedule, stage
 from helpers.grading.task import JudgedWorld, TaskRun
 from helpers.parallel.pipeline.partition import balanced
@@ -83,7 +83,7 @@ def pipelines_of(size: int, seed: int = 0) -> list[stage.PipelineInOneProcess]:
     run = TaskRun(
         outputs=[[[None] * num_calls]] * size, events=[[[]]] * size, marks=[[marks]] * size, calls=[[[]]] * size
     )
-    return [stage.PipelineInOneProcess(call) for call in calls_of(JudgedWorld.of(inputs, run))]
+    return [stage.PipelineInOneProcess(call) for call in worlds_of_calls(JudgedWorld.of(inputs, run))]
 
 
 @repeated("size", [1, 2, 3, 4, 5])

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from helpers.grading.amp import LAB
 from helpers.grading.cases import CaseGenerator, Variations, with_layout
 from helpers.grading.kit import model_tools
-from helpers.grading.kit.comparisons import expect, expect_only
+from helpers.grading.kit.comparisons import expect, expect_only_ops
 from helpers.grading.kit.histories import (
     History,
     as_number,
@@ -161,7 +161,7 @@ def judge_scale(world: JudgedWorld) -> Iterator[Judgement]:
         ok = isinstance(answer, float) and answer == right
         shown = f"{largest_of(tensors):.6g}", scale_text(answer), scale_text(right)
         yield expect(ok, words["scale_for_gradients"].format(*shown), mistakes=known)
-    yield from expect_only(world, [])
+    yield from expect_only_ops(world, [])
 
 
 def is_explained_by(wrong: Scale, cases: Sequence[Sequence[Tensor]], answers: Sequence[Any]) -> bool:
@@ -324,7 +324,7 @@ def judge_master(world: JudgedWorld) -> Iterator[Judgement]:
         mistakes = master_mistakes(getattr(torch, inputs["dtype"]))
         wrong = histories_of_mistakes(lambda answer: play_master(answer, inputs), mistakes)
         yield from judge_history(play_master(ReferenceMasterWeights(), inputs), got, wrong)
-    yield from expect_only(world, [])
+    yield from expect_only_ops(world, [])
 
 
 REFUSED = {  # what torch's errors say, in several versions of torch

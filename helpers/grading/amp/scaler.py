@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from helpers.grading.amp import LAB
 from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.kit import model_tools
-from helpers.grading.kit.comparisons import expect, expect_only
+from helpers.grading.kit.comparisons import expect, expect_only_ops
 from helpers.grading.kit.histories import (
     History,
     as_number,
@@ -207,7 +207,7 @@ def judge_scaler(world: JudgedWorld) -> Iterator[Judgement]:
     wrong = histories_of_mistakes(lambda answer: play_scaler(answer, inputs), scaler_mistakes())
     notes = overflow_notes([has_overflow(gradients) for gradients in inputs["steps"]])
     yield from judge_history(play_scaler(ReferenceScaler(), inputs), world.outputs[0], wrong, notes=notes)
-    yield from expect_only(world, [])
+    yield from expect_only_ops(world, [])
 
 
 SCALER = Task(

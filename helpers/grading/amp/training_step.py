@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from helpers.grading.amp import LAB
 from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.kit import model_tools
-from helpers.grading.kit.comparisons import expect_only
+from helpers.grading.kit.comparisons import expect_only_ops
 from helpers.grading.kit.histories import History, histories_of_mistakes, judge_history, overflow_notes, run_to_end
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, recognise_errors
 
@@ -217,7 +217,7 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
     wrong = histories_of_mistakes(lambda answer: play(answer, inputs), order_mistakes())
     notes = overflow_notes([kind == "overflow" for kind in STEP_KINDS])
     yield from judge_history(play(ReferenceStep(), inputs), world.outputs[0], wrong, notes=notes)
-    yield from expect_only(world, [])
+    yield from expect_only_ops(world, [])
 
 
 REFUSED = {  # the scaler's errors, and what each means

@@ -16,7 +16,7 @@ from torch import Tensor
 from helpers.grading.cases import CaseGenerator
 from helpers.grading.collectives import LAB
 from helpers.grading.kit.answers import is_number
-from helpers.grading.kit.comparisons import expect, expect_only
+from helpers.grading.kit.comparisons import expect, expect_only_ops
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.quantities import costs
 from helpers.specs import Link
@@ -130,7 +130,7 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
         if question.N > 1:  # on one rank nothing is sent, so neither algorithm is faster
             faster = question.right_answer()[3]
             yield _judgement(3, question, answer[3], faster, answer[3] == faster, ())
-    yield from expect_only(world, [])
+    yield from expect_only_ops(world, [])
 
 
 def judge_column(

@@ -17,8 +17,15 @@ from torch import Tensor
 
 from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.collectives import LAB
-from helpers.grading.kit.comparisons import expect, expect_ops, expect_payload, expect_tensor
-from helpers.grading.kit.messages import MESSAGE_HINTS, calls_of, each_call, expect_messages, recognise_among, sends_of
+from helpers.grading.kit.comparisons import expect, expect_num_calls, expect_payload_bytes, expect_tensor
+from helpers.grading.kit.messages import (
+    MESSAGE_HINTS,
+    expect_messages,
+    recognise_among,
+    run_each_call,
+    sends_of,
+    worlds_of_calls,
+)
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 
 words = LAB.messages
@@ -68,7 +75,7 @@ def run_reduce_scatter(submitted, inputs: dict[str, Any], context: RankContext) 
 
 
 def judge_reduce_scatter(world: JudgedWorld) -> Iterator[Judgement]:
-    for call in calls_of(world):
+    for call in worlds_of_calls(world):
         yield from judge_chunk(call)
 
 
@@ -84,11 +91,11 @@ def judge_chunk(world: JudgedWorld) -> Iterator[Judgement]:
         }
         yield expect_tensor(words["chunk_of_sum"].format(rank), total[rank], output, rank=rank, mistakes=mistakes)
     yield from expect_ring(world)
-    yield from expect_ops(world, "send", n - 1, mistakes={"one_step_short": n - 2})
+    yield from expect_num_calls(world, "send", n - 1, mistakes={"one_step_short": n - 2})
     total_bytes = world.inputs[0]["tensor"].nbytes
     num_bytes = [total_bytes - inputs[0][rank].nbytes for rank in range(n)]  # a rank sends all chunks but its own
     mistakes = {"whole_tensors": (n - 1) * total_bytes} if sends_whole_tensors(world) else {}
-    yield from expect_payload(world, num_bytes, "send", mistakes=mistakes)
+    yield from expect_payload_bytes(world, num_bytes, "send", mistakes=mistakes)
 
 
 REDUCE_SCATTER_HINTS = LAB.hints(*RING_HINTS, "copies_instead_of_adding one_step_short")
@@ -96,7 +103,7 @@ REDUCE_SCATTER = Task(
     key="01.reduce_scatter",
     signature="reduce_scatter(tensor)",
     make_inputs=make_inputs,
-    run_submission=each_call(run_reduce_scatter),
+    run_submission=run_each_call(run_reduce_scatter),
     judge=judge_reduce_scatter,
     recognise_failure=recognise_among(*REDUCE_SCATTER_HINTS),
     hints=REDUCE_SCATTER_HINTS,
@@ -113,7 +120,7 @@ def run_all_reduce(submitted, inputs: dict[str, Any], context: RankContext) -> T
 
 
 def judge_all_reduce(world: JudgedWorld) -> Iterator[Judgement]:
-    for call in calls_of(world):
+    for call in worlds_of_calls(world):
         yield from judge_sum(call)
 
 
@@ -133,7 +140,7 @@ def judge_sum(world: JudgedWorld) -> Iterator[Judgement]:
     mistakes = {"whole_tensors": n - 1} if sends_whole_tensors(world) else {}
     if not all(judgement.ok for judgement in judgements):
         mistakes = {"one_step_short": 2 * (n - 2), "no_all_gather": n - 1} | mistakes
-    yield from expect_ops(world, "send", 2 * (n - 1), mistakes=mistakes)
+    yield from expect_num_calls(world, "send", 2 * (n - 1), mistakes=mistakes)
     yield from judge_bytes(world, given[0])
 
 
@@ -189,7 +196,7 @@ ALL_REDUCE = Task(
     key="01.all_reduce",
     signature="all_reduce(tensor)",
     make_inputs=make_inputs,
-    run_submission=each_call(run_all_reduce),
+    run_submission=run_each_call(run_all_reduce),
     judge=judge_all_reduce,
     recognise_failure=recognise_among(*ALL_REDUCE_HINTS),
     hints=ALL_REDUCE_HINTS,

@@ -17,20 +17,20 @@ from helpers.grading.collectives import LAB
 from helpers.grading.kit.comparisons import (
     expect,
     expect_equal,
-    expect_ops,
-    expect_payload,
+    expect_num_calls,
+    expect_payload_bytes,
     expect_tensor,
     is_close,
 )
 from helpers.grading.kit.messages import (
     MESSAGE_HINTS,
     RETURNED,
-    calls_of,
-    each_call,
     expect_messages,
     is_to_itself,
     recognise_among,
+    run_each_call,
     sends_of,
+    worlds_of_calls,
 )
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 
@@ -64,14 +64,14 @@ def run_shift(submitted, inputs: dict[str, Any], context: RankContext) -> dict[s
 
 def judge_shift(world: JudgedWorld) -> Iterator[Judgement]:
     n = world.size
-    for call in calls_of(world):
+    for call in worlds_of_calls(world):
         given = [of_rank["tensor"] for of_rank in call.inputs]
         for rank, output in enumerate(call.outputs):
             mistakes = {"wrong_direction": given[(rank + 1) % n]}
             yield expect_tensor(words["result"], given[rank - 1], output["result"], rank=rank, mistakes=mistakes)
             yield expect_unchanged(given[rank], output["tensor"], rank)
         yield from expect_messages(call)
-        yield from expect_payload(call, given[0].nbytes if n > 1 else 0, "send")
+        yield from expect_payload_bytes(call, given[0].nbytes if n > 1 else 0, "send")
 
 
 def expect_unchanged(given: Tensor, after: Any, rank: int) -> Judgement:
@@ -85,7 +85,7 @@ SHIFT = Task(
     key="01.shift",
     signature="shift(tensor)",
     make_inputs=make_shift,
-    run_submission=each_call(run_shift),
+    run_submission=run_each_call(run_shift),
     judge=judge_shift,
     recognise_failure=recognise_among(*SHIFT_HINTS),
     hints=SHIFT_HINTS,
@@ -110,7 +110,7 @@ def run_all_to_all(submitted, inputs: dict[str, Any], context: RankContext) -> d
 
 
 def judge_all_to_all(world: JudgedWorld) -> Iterator[Judgement]:
-    for call in calls_of(world):
+    for call in worlds_of_calls(world):
         given = [of_rank["tensors"] for of_rank in call.inputs]  # [sender][receiver]
         for rank, output in enumerate(call.outputs):
             result = output["result"]
@@ -121,8 +121,8 @@ def judge_all_to_all(world: JudgedWorld) -> Iterator[Judgement]:
             for tensor, after in zip(given[rank], output["tensors"], strict=True):
                 yield expect_unchanged(tensor, after, rank)
         yield from expect_messages(call)
-        yield from expect_ops(call, "send", call.size - 1)
-        yield from expect_payload(call, (call.size - 1) * given[0][0].nbytes, "send")
+        yield from expect_num_calls(call, "send", call.size - 1)
+        yield from expect_payload_bytes(call, (call.size - 1) * given[0][0].nbytes, "send")
 
 
 def judge_received(given: list, result: list, rank: int) -> Iterator[Judgement]:
@@ -148,7 +148,7 @@ ALL_TO_ALL = Task(
     key="01.all_to_all",
     signature="all_to_all(tensors)",
     make_inputs=make_all_to_all,
-    run_submission=each_call(run_all_to_all),
+    run_submission=run_each_call(run_all_to_all),
     judge=judge_all_to_all,
     recognise_failure=recognise_among(*ALL_TO_ALL_HINTS),
     hints=ALL_TO_ALL_HINTS,

@@ -35,8 +35,8 @@ from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import (
     expect,
     expect_equal,
-    expect_only,
-    expect_payload,
+    expect_only_ops,
+    expect_payload_bytes,
     expect_tensor,
     expect_tensors,
     is_close,
@@ -126,7 +126,7 @@ def numbered(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
 def judge_buckets(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects all-reduces of the right sizes in the right order, and the mean in every tensor of the list."""
     gradients = [numbered(inputs["gradients"]) for inputs in world.inputs]
-    yield from expect_only(world, ["all_reduce"])
+    yield from expect_only_ops(world, ["all_reduce"])
     yield from judge_bucket_sizes(world)
     total = sum_of(gradients)
     mean = scaled(total, 1 / world.size)
@@ -214,7 +214,7 @@ def judge_overlap(world: JudgedWorld) -> Iterator[Judgement]:
     yield from judge_event_order(world)
     yield from judge_overlapped_gradients(world)
     trained = without_frozen(world.inputs[0]["weights"], world.inputs[0])
-    yield from expect_payload(world, NUM_STEPS * sum(tensor.nbytes for tensor in trained.values()), "all_reduce")
+    yield from expect_payload_bytes(world, NUM_STEPS * sum(tensor.nbytes for tensor in trained.values()), "all_reduce")
 
 
 def judge_event_order(world: JudgedWorld) -> Iterator[Judgement]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.ddp import LAB
-from helpers.grading.kit.comparisons import expect, expect_equal, expect_only
+from helpers.grading.kit.comparisons import expect, expect_equal, expect_only_ops
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 
 words = LAB.messages
@@ -64,7 +64,7 @@ def indices(sampler) -> list[int]:
 
 def judge_sampler(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects no messages, shares of one length that cover all examples, and orders that follow seed and epoch."""
-    yield from expect_only(world, [])
+    yield from expect_only_ops(world, [])
     shares = {  # shares[number of the seed, epoch][rank]; keys of a dict become texts when a rank sends it
         (number, epoch): [output["orders"][number][str(epoch)] for output in world.outputs]
         for number in range(len(world.inputs[0]["seeds"]))

@@ -144,12 +144,12 @@ def expect(ok: bool, message: Words, *, rank: int | None = None, mistakes: Keys 
 
 
 # -- comparisons with the communication log --------------------------------------------------------------------------
-def is_silent(world: JudgedWorld) -> bool:
+def is_lone_rank_without_messages(world: JudgedWorld) -> bool:
     """Whether this is a world of one rank that sends nothing. That is right as well, because there is no other rank."""
     return world.size == 1 and not world.logs[0].events
 
 
-def expect_ops(
+def expect_num_calls(
     world: JudgedWorld, op: str, count: int, *, mistakes: Mapping[str, int] | None = None
 ) -> Iterator[Judgement]:
     """Expects every rank to issue `op` exactly `count` times. mistakes: maps a key to the count that it gives."""
@@ -157,22 +157,22 @@ def expect_ops(
         yield expect_equal(words["num_calls"].format(op), count, log.count(op), rank=rank, mistakes=mistakes)
 
 
-def expect_only(
-    world: JudgedWorld, ops: Sequence[str], *, mistakes: Keys = (), mistakes_of: Mapping[str, str] | None = None
+def expect_only_ops(
+    world: JudgedWorld, ops: Sequence[str], *, mistakes: Keys = (), mistake_of_op: Mapping[str, str] | None = None
 ) -> Iterator[Judgement]:
     """Expects every rank to issue no other operation than these.
 
-    mistakes: the keys for any other operation. mistakes_of: maps another operation to the key for this one.
+    mistakes: the keys for any other operation. mistake_of_op: maps an operation to the key for just this one.
     """
     needed = words["needs_only"].format(ops) if ops else words["needs_none"]
     for rank, log in enumerate(world.logs):
         others = [op for op in log.ops() if op not in ops]
-        known = [*mistakes, *(key for op, key in (mistakes_of or {}).items() if op in others)]
+        known = [*mistakes, *(key for op, key in (mistake_of_op or {}).items() if op in others)]
         message = words["calls"].format(others=COMMA.join(others), needed=needed)
         yield expect(not others, message, rank=rank, mistakes=known)
 
 
-def expect_payload(
+def expect_payload_bytes(
     world: JudgedWorld,
     expected: int | Sequence[int],
     op: str | None = None,

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from helpers.grading.kit.comparisons import expect, expect_only
+from helpers.grading.kit.comparisons import expect, expect_only_ops
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure
 from helpers.learner.words import book
 from helpers.records import CommEvent, CommLog
@@ -20,7 +20,7 @@ MESSAGE_HINTS = ("calls_a_collective", "sends_first", "receives_first", "not_wai
 RunSubmission = Callable[[Callable[..., Any], dict[str, Any], RankContext], Any]
 
 
-def each_call(run_one: RunSubmission) -> RunSubmission:
+def run_each_call(run_one: RunSubmission) -> RunSubmission:
     """A `run_submission` for inputs {"calls": [...]}: runs `run_one` for each call and marks when it returned."""
 
     def run_submission(submitted: Callable[..., Any], inputs: dict[str, Any], context: RankContext) -> list[Any]:
@@ -33,7 +33,7 @@ def each_call(run_one: RunSubmission) -> RunSubmission:
     return run_submission
 
 
-def calls_of(world: JudgedWorld) -> Iterator[JudgedWorld]:
+def worlds_of_calls(world: JudgedWorld) -> Iterator[JudgedWorld]:
     """Each call as a JudgedWorld of its own: its inputs and outputs, its part of the logs, and when it returned."""
     ends = [[seconds for name, seconds in marks if name == RETURNED] for marks in world.marks]
     for number in range(len(world.inputs[0]["calls"])):
@@ -52,7 +52,7 @@ def calls_of(world: JudgedWorld) -> Iterator[JudgedWorld]:
 
 def expect_messages(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects that one call uses send and receive only, and that all of them are complete when it returns."""
-    yield from expect_only(world, ["send", "recv"], mistakes=["calls_a_collective"])
+    yield from expect_only_ops(world, ["send", "recv"], mistakes=["calls_a_collective"])
     for rank, (log, marks) in enumerate(zip(world.logs, world.marks, strict=True)):
         _, returned_at = marks[0]
         unfinished = sorted({event.op for event in log.events if event.end > returned_at})

@@ -22,8 +22,8 @@ from helpers import schedules
 from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit import model_tools
 from helpers.grading.kit.answers import is_number, is_same_answer, run_questions, shortened, simplified
-from helpers.grading.kit.comparisons import expect, expect_equal, expect_payload, expect_tensors
-from helpers.grading.kit.messages import RETURNED, calls_of, each_call, is_to_itself
+from helpers.grading.kit.comparisons import expect, expect_equal, expect_payload_bytes, expect_tensors
+from helpers.grading.kit.messages import RETURNED, is_to_itself, run_each_call, worlds_of_calls
 from helpers.grading.pipeline import LAB
 from helpers.grading.pipeline.schedule import action_lists, draw_schedule
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
@@ -305,7 +305,7 @@ class PipelineInOneProcess:
 
 def judge_stage(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects, in every call, the mean loss on the last rank, its gradients, the listed actions and the messages."""
-    for call in calls_of(world):
+    for call in worlds_of_calls(world):
         pipeline = PipelineInOneProcess(call)
         yield judge_loss(pipeline, call.outputs[-1]["loss"], call.size - 1)
         for rank, output in enumerate(call.outputs):
@@ -341,7 +341,7 @@ def judge_messages(call: JudgedWorld, m: int) -> Iterator[Judgement]:
     """Expects an activation to the next rank and a gradient to the one before, m times, all complete at the end."""
     message_bytes = FLOAT64_BYTES * prod(call.inputs[0]["shape"])
     num_neighbours = [(rank > 0) + (rank < call.size - 1) for rank in range(call.size)]
-    yield from expect_payload(call, [message_bytes * m * count for count in num_neighbours], "send")
+    yield from expect_payload_bytes(call, [message_bytes * m * count for count in num_neighbours], "send")
     for rank, (log, marks) in enumerate(zip(call.logs, call.marks, strict=True)):
         is_late = any(event.end > time for event in log.events for name, time in marks if name == RETURNED)
         yield expect(not is_late, words["returns_early"], rank=rank, mistakes=["not_waited"])
@@ -366,7 +366,7 @@ STAGE = Task(
     key="06.stage",
     signature="run_stage(stage, actions, inputs, targets, shape)",
     make_inputs=make_stage,
-    run_submission=each_call(run_call),
+    run_submission=run_each_call(run_call),
     judge=judge_stage,
     recognise_failure=recognise_stage,
     hints=LAB.hints(

@@ -18,12 +18,12 @@ from torch import Tensor
 from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.kit.comparisons import (
     expect,
+    expect_num_calls,
     expect_number,
-    expect_only,
-    expect_ops,
-    expect_payload,
+    expect_only_ops,
+    expect_payload_bytes,
     expect_tensor,
-    is_silent,
+    is_lone_rank_without_messages,
 )
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.grading.tensor_parallel import LAB
@@ -157,7 +157,7 @@ def judge_heads(world: JudgedWorld) -> Iterator[Judgement]:
         wrong = {key: shard(*arguments) for key, shard in WRONG_HEADS.items()}
         what = words["part_for_heads"].format(*heads)
         yield expect_tensor(what, shard_heads(*arguments), got, rank=rank, mistakes=wrong)
-    yield from expect_only(world, [])
+    yield from expect_only_ops(world, [])
 
 
 HEADS = Task(
@@ -201,10 +201,10 @@ def judge_mlp(world: JudgedWorld) -> Iterator[Judgement]:
         }
         results.append(expect_tensor(words["result"], right, got, rank=rank, mistakes=wrong))
     yield from results
-    if not is_silent(world):
-        yield from expect_ops(world, "all_reduce", 1)
+    if not is_lone_rank_without_messages(world):
+        yield from expect_num_calls(world, "all_reduce", 1)
         before_gelu = {} if all(one.ok for one in results) else {"gelu_of_addends": (x @ a).nbytes}
-        yield from expect_payload(world, right.nbytes, mistakes=before_gelu)
+        yield from expect_payload_bytes(world, right.nbytes, mistakes=before_gelu)
 
 
 MLP = Task(
@@ -300,8 +300,8 @@ def judge_norm(world: JudgedWorld) -> Iterator[Judgement]:
             "copies_left_out": math.sqrt(sum(sharded)),
         }
         yield expect_number(words["norm"], right, got, rank=rank, mistakes=wrong)
-    if not is_silent(world):
-        yield from expect_ops(world, "all_reduce", 1)
+    if not is_lone_rank_without_messages(world):
+        yield from expect_num_calls(world, "all_reduce", 1)
         for rank, log in enumerate(world.logs):
             yield expect(log.payload_bytes() <= 8, words["more_than_one_number"], rank=rank)
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from helpers.grading.cases import CaseGenerator, Variations
-from helpers.grading.kit.comparisons import expect, expect_equal, expect_only, expect_tensor, is_close
+from helpers.grading.kit.comparisons import expect, expect_equal, expect_only_ops, expect_tensor, is_close
 from helpers.grading.kit.model_tools import MemoryMeter, as_integer
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.grading.zero import LAB
@@ -111,7 +111,7 @@ def expect_small_storage(
 
 def expect_zero_ops(world: JudgedWorld) -> Iterator[Judgement]:
     """Every rank issues reduce-scatters and all-gathers only: an all-reduce would send twice as much."""
-    yield from expect_only(world, OPS, mistakes_of={"all_reduce": "all_reduced"})
+    yield from expect_only_ops(world, OPS, mistake_of_op={"all_reduce": "all_reduced"})
 
 
 def is_padding_error(failure: RunFailure) -> bool:
@@ -330,7 +330,7 @@ WRONG_STATES: dict[str, list[Callable[..., State]]] = {
 
 def judge_resume(world: JudgedWorld) -> Iterator[Judgement]:
     """Every rank returns its shard of each checkpoint, without any communication."""
-    yield from expect_only(world, [])
+    yield from expect_only_ops(world, [])
     for rank, answers in enumerate(world.outputs):
         for checkpoint, answer in zip(world.inputs[rank]["checkpoints"], answers, strict=True):
             yield from judge_state(checkpoint, answer, rank, world.size)

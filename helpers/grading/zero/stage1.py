@@ -19,7 +19,13 @@ from torch import Tensor, nn
 
 from helpers.grading.cases import CaseGenerator, Variations, with_layout
 from helpers.grading.kit import model_tools
-from helpers.grading.kit.comparisons import COMMA, expect, expect_ops, expect_payload, is_silent
+from helpers.grading.kit.comparisons import (
+    COMMA,
+    expect,
+    expect_num_calls,
+    expect_payload_bytes,
+    is_lone_rank_without_messages,
+)
 from helpers.grading.kit.histories import History, histories_of_mistakes, judge_history
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.grading.zero import LAB
@@ -198,7 +204,7 @@ def judge_stage1(world: JudgedWorld) -> Iterator[Judgement]:
         yield from judge_history(right[rank], output["history"], wrong, rank=rank)
         yield judge_state_size(output["state_elements"], num_elements, n, rank)
         yield from judge_side_effects(output, rank)
-    if not is_silent(world):
+    if not is_lone_rank_without_messages(world):
         yield from expect_zero_ops(world)
         yield from judge_one_message_each(world, num_elements)
 
@@ -221,9 +227,9 @@ def judge_one_message_each(world: JudgedWorld, num_elements: int) -> Iterator[Ju
         ("reduce_scatter", NUM_STEPS * num_bytes, "own_gradient"),
         ("all_gather", NUM_STEPS * (num_bytes // world.size), "gather_forgotten"),
     ):
-        yield from expect_ops(world, op, NUM_STEPS, mistakes={} if has_all_reduce else {mistake: 0})
+        yield from expect_num_calls(world, op, NUM_STEPS, mistakes={} if has_all_reduce else {mistake: 0})
         if all(log.count(op) == NUM_STEPS for log in world.logs):
-            yield from expect_payload(world, payload, op)
+            yield from expect_payload_bytes(world, payload, op)
 
 
 def judge_state_size(num_state: int, num_elements: int, world_size: int, rank: int) -> Judgement:
@@ -290,7 +296,7 @@ def judge_step(world: JudgedWorld) -> Iterator[Judgement]:
     for rank, steps in enumerate(world.outputs):
         wrong = histories_of_mistakes(lambda simulation, rank=rank: simulation.run(world)[rank], simulations)
         yield from judge_history(right[rank], steps, wrong, rank=rank)
-    if is_silent(world):
+    if is_lone_rank_without_messages(world):
         return
     has_all_reduce = any(log.count("all_reduce") for log in world.logs)
     for rank, log in enumerate(world.logs):

@@ -20,12 +20,12 @@ from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import (
     expect,
     expect_equal,
+    expect_num_calls,
     expect_number,
-    expect_ops,
-    expect_payload,
+    expect_payload_bytes,
     expect_tensor,
     is_close,
-    is_silent,
+    is_lone_rank_without_messages,
 )
 from helpers.grading.kit.model_tools import MemoryMeter, one_thread
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
@@ -209,12 +209,12 @@ def judge_stage2(world: JudgedWorld) -> Iterator[Judgement]:
     weights = list(world.inputs[0]["weights"].values())
     yield from judge_memory(world, weights)
     yield from judge_values(world, len(weights))
-    if is_silent(world):
+    if is_lone_rank_without_messages(world):
         return
     yield from judge_order(world, len(weights))
     yield from expect_zero_ops(world)
     num_batches = sum(world.inputs[0]["micro_batches"])
-    yield from expect_payload(world, num_batches * padded_gradient_bytes(weights, world.size), "reduce_scatter")
+    yield from expect_payload_bytes(world, num_batches * padded_gradient_bytes(weights, world.size), "reduce_scatter")
 
 
 def judge_order(world: JudgedWorld, num_parameters: int) -> Iterator[Judgement]:
@@ -308,8 +308,8 @@ def judge_norm(world: JudgedWorld) -> Iterator[Judgement]:
     for rank, got in enumerate(world.outputs):
         wrong = {"norm_of_own": norms[rank], "norms_added": sum(norms), "root_forgotten": right**2}
         yield expect_number(words["norm"], right, got, rank=rank, mistakes=wrong)
-    if not is_silent(world):
-        yield from expect_ops(world, "all_reduce", 1)
+    if not is_lone_rank_without_messages(world):
+        yield from expect_num_calls(world, "all_reduce", 1)
         for rank, log in enumerate(world.logs):
             yield expect_equal(words["one_number_sent"], True, log.payload_bytes() <= 8, rank=rank)
 

@@ -18,7 +18,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from helpers.grading.cases import CaseGenerator, Variations
-from helpers.grading.kit.comparisons import expect, expect_ops, expect_payload, expect_tensor, is_close, is_silent
+from helpers.grading.kit.comparisons import (
+    expect,
+    expect_num_calls,
+    expect_payload_bytes,
+    expect_tensor,
+    is_close,
+    is_lone_rank_without_messages,
+)
 from helpers.grading.kit.model_tools import MemoryMeter, describe_if_detached, one_thread
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.grading.zero import LAB
@@ -166,7 +173,7 @@ def judge_stage3(world: JudgedWorld) -> Iterator[Judgement]:
         yield judge_memory(world.inputs[rank], output["batches"], rank)
         intact = all(batch["inputs_intact"] for batch in output["batches"])
         yield expect(intact, words["inputs_changed"], rank=rank)
-    if not is_silent(world):
+    if not is_lone_rank_without_messages(world):
         yield from judge_messages(world)
 
 
@@ -217,9 +224,9 @@ def judge_messages(world: JudgedWorld) -> Iterator[Judgement]:
         "reduce_scatter": (passes, num_batches * total, {} if has_all_reduce else {"own_gradient": 0}),
     }
     for op, (count, num_bytes, mistakes) in expected.items():
-        yield from expect_ops(world, op, count, mistakes=mistakes)
+        yield from expect_num_calls(world, op, count, mistakes=mistakes)
         if all(log.count(op) == count for log in world.logs):
-            yield from expect_payload(world, num_bytes, op)
+            yield from expect_payload_bytes(world, num_bytes, op)
 
 
 def recognise_failure(failure: RunFailure) -> list[str]:

@@ -10,8 +10,8 @@ import torch
 from helpers.grading.kit.comparisons import (
     describe_tensor,
     expect_equal,
-    expect_ops,
-    expect_payload,
+    expect_num_calls,
+    expect_payload_bytes,
     expect_tensor,
     expect_tensors,
     is_close,
@@ -102,10 +102,10 @@ def test_lists_are_told_apart_where_they_part():
 
 def test_the_log_is_counted_on_every_rank():
     world = world_of(80, 16)
-    assert all(finding.ok for finding in expect_ops(world, "all_reduce", 2))
-    assert [f.mistakes for f in expect_ops(world, "all_reduce", 3, mistakes={"few": 2})] == [("few",)] * 2
-    assert all(finding.ok for finding in expect_payload(world, 96, "all_reduce"))
-    findings = list(expect_payload(world, [96, 48], mistakes={"whole": 96}))
+    assert all(finding.ok for finding in expect_num_calls(world, "all_reduce", 2))
+    assert [f.mistakes for f in expect_num_calls(world, "all_reduce", 3, mistakes={"few": 2})] == [("few",)] * 2
+    assert all(finding.ok for finding in expect_payload_bytes(world, 96, "all_reduce"))
+    findings = list(expect_payload_bytes(world, [96, 48], mistakes={"whole": 96}))
     assert [finding.ok for finding in findings] == [True, False]
     assert findings[1].mistakes == ("whole",)
     assert findings[1].rank == 1
