@@ -1,7 +1,10 @@
 """Runs chapter 04: number formats, autocast, loss scaling and master weights, on one process and on ranks.
 
-Functions whose names end in `_scene` or `_lines` measure, and return what the chapter shows. Those whose docstring
-begins with "On a rank" are for `ranks.run`.
+The notebook of chapter 04 calls these functions. A name that ends in `_scene` returns a `Scene`, which is a picture
+that a notebook shows; one that ends in `_lines` returns lines of text to print. A function whose docstring begins with
+"On a rank" runs in each process of a pool: `ranks.run(f)` calls f on every rank and returns the list of results.
+`characters().batch(step, rows, length)` returns tokens and targets of a small text corpus, the same for the same step.
+`autocast`, `GradScaler` and `DistributedDataParallel` are this course's own, and work like those of PyTorch.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import math
 import timeit
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
 
 import torch
 import torch.distributed as dist
@@ -19,16 +22,16 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from helpers.chapters.amp_training import ScaledStep, scaled_steps, train_float64, zero_by_hand
 from helpers.draw import Part, lines_scene, magnitudes_scene, parts_scene
 from helpers.draw.number_formats import power_text
 from helpers.draw.scene import Scene
-from helpers.observe.equality import Tensors, assert_equal, state_of
+from helpers.observe.equality import assert_equal
 from helpers.observe.magnitudes import record_magnitudes
 from helpers.observe.training import KEY_BIAS_ROUNDING
 from helpers.parallel.amp import GradScaler, MasterWeights, StaticScaler, autocast
 from helpers.parallel.ddp import DistributedDataParallel
 from helpers.parallel.shared.autocast import FLOAT32, LOWER
-from helpers.parallel.shared.clip import clip_grad_norm_
 from helpers.predict.memory import model_states
 from helpers.predict.precision import surviving
 from helpers.ranks import Ranks
@@ -37,11 +40,7 @@ from helpers.specs import Plan
 from helpers.workloads import GPT, GPTConfig, characters, token_loss, train_alone
 
 SMALL = GPTConfig.tiny(hidden=64)
-ScaledStep = tuple[float, float, Tensor]  # its loss, the scale after it, the weights after it
-
-
-def fp16() -> autocast:
-    return autocast(torch.float16)
+fp16 = partial(autocast, torch.float16)  # `with fp16():` runs a forward under autocast
 
 
 # ---- underflow ----
@@ -58,8 +57,9 @@ def trained_gpt() -> GPT:
     return gpt
 
 
+# How often each power of two occurs among values is a `Magnitudes`; it also counts zeros and values that are not finite.
 def gradient_magnitudes(scale: float, in_fp16: bool) -> Magnitudes:
-    """Of the gradients of activations in one backward of `trained_gpt`, whose loss is multiplied by `scale`."""
+    """The gradients of activations in one backward of `trained_gpt`, whose loss is multiplied by `scale`."""
     gpt = trained_gpt()
     gpt.zero_grad()
     tokens, targets = characters().batch(1000, 64, SMALL.context)
@@ -71,14 +71,15 @@ def gradient_magnitudes(scale: float, in_fp16: bool) -> Magnitudes:
 
 
 def underflow_scene() -> tuple[Scene, list[str]]:
-    """The gradients of activations in fp16, and lines with the share that becomes zero at two scales."""
+    """The gradients of activations in fp16, and lines with the share that becomes zero at two loss scales."""
     exact, zeros, lines = gradient_magnitudes(1.0, in_fp16=False), {}, []
     for power in (0, 16):
-        predicted, counted = surviving(exact, "fp16", 2.0**power), gradient_magnitudes(2.0**power, in_fp16=True)
+        predicted = surviving(exact, "fp16", 2.0**power).zero  # the share of these values that fp16 would round to 0
+        counted = gradient_magnitudes(2.0**power, in_fp16=True)
         zeros[power] = (counted.zeros - exact.zeros) / exact.total
-        assert counted.not_finite == 0 and abs(zeros[power] - predicted.zero) < 0.002
-        shares = [f"{share:6.0%}" if share >= 0.01 else "below 1%" for share in (predicted.zero, zeros[power])]
-        lines.append(f"loss scale 2**{power:<3} predicted zero {shares[0].strip():>8}   counted {shares[1].strip():>8}")
+        assert counted.not_finite == 0 and abs(zeros[power] - predicted) < 0.002
+        shares = [f"{share:.0%}" if share >= 0.01 else "below 1%" for share in (predicted, zeros[power])]
+        lines.append(f"loss scale 2**{power:<3} predicted zero {shares[0]:>8}   counted {shares[1]:>8}")
     assert 0.005 < zeros[0] < 0.1 and zeros[16] < zeros[0] / 10  # what scaling brings back
     return magnitudes_scene(exact, "fp16", title="This model's gradients of activations, unscaled, in fp16"), lines
 
@@ -86,31 +87,14 @@ def underflow_scene() -> tuple[Scene, list[str]]:
 # ---- loss scalers ----
 
 
-def train_with(scaler, region: Callable) -> Iterator[ScaledStep]:
-    """Twelve steps with a loss scaler, whose forwards run in `region()`."""
-    torch.manual_seed(0)
-    optimizer = torch.optim.AdamW((model := GPT(GPTConfig.tiny())).parameters(), lr=1e-3)
-    for step in range(12):
-        tokens, targets = characters().batch(step, 8, 32)
-        optimizer.zero_grad()
-        with region():
-            loss = token_loss(model(tokens), targets)
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)  # now the gradients are true
-        clip_grad_norm_(model.parameters(), 1.0)
-        scaler.step(optimizer)  # left out if a gradient is inf or NaN
-        scaler.update()
-        yield loss.item(), scaler.get_scale(), parameters_to_vector(model.parameters()).detach()
-
-
 def scalers_scene() -> tuple[Scene, list[str], int]:
     """A dynamic and three static scalers: their scales by step, a line on each, and how often the dynamic one skips."""
     scalers = {"dynamic": GradScaler(2.0**20, growth_interval=5)}
     scalers |= {f"static {name}": StaticScaler(2.0**power) for name, power in (("1", 0), ("2¹⁰", 10), ("2³⁰", 30))}
     start = {name: scaler.get_scale() for name, scaler in scalers.items()}
-    runs = {name: list(train_with(scaler, fp16)) for name, scaler in scalers.items()}
+    runs = {name: list(scaled_steps(scaler, fp16)) for name, scaler in scalers.items()}
     lines = [
-        f"{name}: skipped {scalers[name].skipped} of 12, loss {run[0][0]:.2f} to {run[-1][0]:.2f}"
+        f"{name}: skipped {scalers[name].skipped} of 12, loss {run[0].loss:.2f} to {run[-1].loss:.2f}"
         for name, run in runs.items()
     ]
     assert [scaler.skipped for scaler in scalers.values()][1:] == [0, 0, 12]
@@ -118,14 +102,17 @@ def scalers_scene() -> tuple[Scene, list[str], int]:
 
 
 def _staircase(runs: dict[str, list[ScaledStep]], start: dict[str, float]) -> Scene:
-    """The scale that each step used, and a mark on each step that did not change the weights."""
+    """The scale that each step used, and a mark on each step that did not change the weights.
+
+    start: the scale before the first step, by the name of the scaler.
+    """
     torch.manual_seed(0)
     initial = parameters_to_vector(GPT(GPTConfig.tiny()).parameters()).detach()
     stairs, dots = {}, {}
     for name, run in runs.items():
-        scales = [start[name], *(scale for _, scale, _ in run)]
-        weights = [initial, *(after for _, _, after in run)]
-        powers = [math.log2(scale) for scale in scales[: len(run)]]
+        powers = [math.log2(scale) for scale in [start[name], *(step.scale for step in run[:-1])]]
+        weights = [initial, *(step.weights for step in run)]
+        # A step is a horizontal piece from x = step to x = step + 1; the mark is in its middle.
         stairs[name] = [(x, power) for step, power in enumerate(powers) for x in (step, step + 1)]
         dots[name] = [(i + 0.5, power) for i, power in enumerate(powers) if torch.equal(weights[i], weights[i + 1])]
     title = "The loss scale, step by step. A mark is a step that was skipped."
@@ -133,27 +120,20 @@ def _staircase(runs: dict[str, list[ScaledStep]], start: dict[str, float]) -> Sc
 
 
 def loss_after(optimizer_class: type, lr: float, clip_first: bool, steps: int = 40) -> float:
-    """The loss after some steps. clip_first: the mistake of clipping gradients that are still scaled."""
-    torch.manual_seed(0)
-    model = GPT(GPTConfig.tiny())
-    optimizer, scaler = optimizer_class(model.parameters(), lr=lr), GradScaler()
-    for step in range(steps):
-        tokens, targets = characters().batch(step, 16, 32)
-        optimizer.zero_grad()
-        scaler.scale(loss := token_loss(model(tokens), targets)).backward()
-        if not clip_first:
-            scaler.unscale_(optimizer)
-        clip_grad_norm_(model.parameters(), 1.0)
-        scaler.step(optimizer)  # unscales now, if it was not done before
-        scaler.update()
-    return loss.item()
+    """The loss after some steps in fp32. clip_first: the mistake of clipping gradients that are still scaled."""
+    options = dict(lr=lr, steps=steps, batch=16, unscale_first=not clip_first)
+    *_, last = scaled_steps(GradScaler(), nullcontext, optimizer_class, **options)
+    return last.loss
 
 
 # ---- autocast ----
 
 
 def autocast_list_lines() -> Iterator[str]:
-    """Which operations autocast on CUDA runs in 16 bits and which in fp32, in groups with a reason."""
+    """Which operations autocast on CUDA runs in 16 bits and which in fp32, in groups with a reason.
+
+    LOWER and FLOAT32 map a device to its groups: `names` of operations, separated by spaces, and `why`, the reason.
+    """
     for title, table in (("down to 16 bits", LOWER["cuda"]), ("up to fp32", FLOAT32["cuda"])):
         yield title
         for group in table:
@@ -181,7 +161,11 @@ def autocast_dtype_lines() -> Iterator[str]:
             on_cpu = call(x, w).dtype
         with torch.autocast("cpu", torch.float16):
             assert call(x, w).dtype == on_cpu
-        yield f"{name:<28}{str(on_cuda)[6:]:<10} on CPU {str(on_cpu)[6:]}"
+        yield f"{name:<28}{dtype_name(on_cuda):<10} on CPU {dtype_name(on_cpu)}"
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 class CastCounter(TorchDispatchMode):
@@ -202,7 +186,8 @@ def weight_cache_lines() -> Iterator[str]:
             y = x.bfloat16()
             for _ in range(10):
                 y = layer(y)
-        yield f"ten uses of one weight, cache={uses_cache}: {casts.count - 1} casts of it"
+        num_casts = casts.count - 1  # without the cast of x
+        yield f"ten uses of one weight, cache={uses_cache}: {num_casts} casts of it"
     with autocast(torch.bfloat16):
         before = layer(x)
         nn.init.zeros_(layer.weight)  # a step inside the region
@@ -213,13 +198,14 @@ def compare_with_torch_lines() -> Iterator[str]:
     """Twelve steps with our autocast and scaler and with PyTorch's: AssertionError where they are not equal."""
     options = dict(init_scale=2.0**19, growth_interval=3)
     our_scaler, torch_scaler = GradScaler(**options), torch.amp.GradScaler("cpu", **options)
-    ours = list(train_with(our_scaler, fp16))
-    by_torch = list(train_with(torch_scaler, lambda: torch.autocast("cpu", dtype=torch.float16)))
+    ours = list(scaled_steps(our_scaler, fp16))
+    by_torch = list(scaled_steps(torch_scaler, partial(torch.autocast, "cpu", dtype=torch.float16)))
     for step, (one, other) in enumerate(zip(ours, by_torch, strict=True)):
-        assert one[:2] == other[:2] and torch.equal(one[2], other[2]), f"they part at step {step}"
-    scales = [options["init_scale"], *(scale for _, scale, _ in ours)]
-    skipped = [step for step in range(12) if scales[step] > scales[step + 1]]
-    yield f"12 steps, {len(ours[-1][2]):,} weights: losses, scales and weights are equal to the last bit"
+        same_numbers = (one.loss, one.scale) == (other.loss, other.scale)
+        assert same_numbers and torch.equal(one.weights, other.weights), f"they part at step {step}"
+    scales = [options["init_scale"], *(step.scale for step in ours)]
+    skipped = [step for step in range(12) if scales[step] > scales[step + 1]]  # a skipped step lowers the scale
+    yield f"12 steps, {len(ours[-1].weights):,} weights: losses, scales and weights are equal to the last bit"
     yield f"skipped, both: steps {skipped}; log2 of the last scale: {math.log2(scales[-1]):.0f}"
     torch_scaler.load_state_dict(our_scaler.state_dict())  # a checkpoint of ours, continued by torch's
     assert torch_scaler.state_dict() == our_scaler.state_dict()
@@ -246,7 +232,10 @@ def bytes_saved_for_backward(region) -> int:
 
 
 def share_of_moved_norms(make_optimizer: Callable, lr: float = 3e-4, steps: int = 20) -> float:
-    """The share of the norms' weights, in bf16 and all 1 at first, that training changes."""
+    """The share of the normalization layers' weights, in bf16 and all 1 at first, that training changes.
+
+    make_optimizer(parameters, lr) makes the optimizer. Without fp32 master weights a small update of 1 is rounded away.
+    """
     torch.manual_seed(0)
     model = GPT(GPTConfig.tiny()).bfloat16()
     start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
@@ -262,7 +251,7 @@ def share_of_moved_norms(make_optimizer: Callable, lr: float = 3e-4, steps: int 
 
 
 def mixed_precision_bytes() -> tuple[dict[str, float], dict[str, float]]:
-    """Bytes of the model states with master weights, predicted and measured, by kind."""
+    """Bytes of the model states with master weights, predicted and measured, by kind: "parameters, bytes" and so on."""
     model = GPT(GPTConfig.tiny()).bfloat16()
     optimizer = MasterWeights(model.parameters(), torch.optim.AdamW, lr=1e-4)
     tokens, targets = characters().batch(0, 8, 32)
@@ -275,7 +264,7 @@ def mixed_precision_bytes() -> tuple[dict[str, float], dict[str, float]]:
         "optimizer": _num_bytes(optimizer.masters) + _num_bytes(moments),
     }
     measured["total"] = sum(measured.values())
-    states = model_states(model.config.num_parameters, Plan(precision="mixed"))
+    states = model_states(model.config.num_parameters, Plan(precision="mixed"))  # the prediction
     assert measured["total"] == 16 * model.config.num_parameters == states.total
     predicted = {kind: getattr(states, kind) for kind in measured}
     return tuple({f"{kind}, bytes": size for kind, size in sizes.items()} for sizes in (predicted, measured))
@@ -301,7 +290,11 @@ def _lanes(title: str, lanes: Iterable[Lane]) -> Scene:
 
 
 def three_steps(unscale_first: bool = False) -> tuple[float, int, float]:
-    """On a rank: three steps, in the second of which rank 1 overflows. log2 of the scale, skipped steps, one weight."""
+    """On a rank: three steps, in the second of which rank 1 overflows.
+
+    Returns log2 of the loss scale, the number of skipped steps, and one weight. unscale_first: without DDP, a rank
+    unscales its own gradients and all-reduces them afterwards, so only rank 1 sees its overflow.
+    """
     torch.manual_seed(0)
     layer = nn.Linear(8, 1, bias=False)
     model = layer if unscale_first else DistributedDataParallel(layer)
@@ -321,7 +314,7 @@ def three_steps(unscale_first: bool = False) -> tuple[float, int, float]:
 
 
 def overflow_scene(title: str, by_rank: list[tuple[float, int, float]]) -> Scene:
-    """Lanes of what `three_steps` returned: the batch is known, the scaler's flag and the weight are measured."""
+    """One lane per rank of what `three_steps` returned: the batch is known, the rest is measured."""
     lanes = []
     for rank, (_, skipped, weight) in enumerate(by_rank):
         batch = (f"its batch: {'inf' if rank == 1 else 'finite'}", rank == 1)
@@ -331,33 +324,8 @@ def overflow_scene(title: str, by_rank: list[tuple[float, int, float]]) -> Scene
     return _lanes(title, lanes)
 
 
-def zero_by_hand(group=None) -> tuple[float, int, float]:
-    """On a rank: three steps with sharded gradients, in the second of which those of rank 3 overflow.
-
-    group: over which the flag is reduced. log2 of the scale, skipped steps, seen over true gradient in the last step.
-    """
-    rank, size = dist.get_rank(), dist.get_world_size()
-    weights = torch.ones(8)
-    shard = nn.Parameter(weights.chunk(size)[rank].clone())  # (2,)
-    optimizer, scaler = torch.optim.SGD([shard], lr=0.1), GradScaler(2.0**15, group=group)
-    for step in range(3):
-        full, x = weights.clone().requires_grad_(), torch.full((8,), 0.125)
-        if (rank, step) == (0, 1):
-            x[7] = 4.0  # overflows, in rank 3's shard
-        loss = (full.half() * x.half()).float().sum()  # true gradient: x
-        scaler.scale(loss).backward()
-        shard.grad = torch.empty(2)
-        dist.reduce_scatter(shard.grad, list((full.grad / size).chunk(size)))
-        scaler.unscale_(optimizer)
-        factor = shard.grad[0].item() / 0.125
-        scaler.step(optimizer)
-        scaler.update()
-        dist.all_gather(list(weights.chunk(size)), shard.detach())
-    return math.log2(scaler.get_scale()), scaler.skipped, factor
-
-
 def sharded_overflow_scene(ranks: Ranks) -> Scene:
-    """Lanes of the step after an overflow in one shard. AssertionError where a group does not cure it."""
+    """One lane per rank: the step after an overflow in one shard. AssertionError where a group does not cure it."""
     drifting, cured = ranks.run(zero_by_hand), ranks.run(lambda: zero_by_hand(dist.group.WORLD))
     assert cured == [(14.0, 1, 1.0)] * 4, "with the flag reduced every rank skips once, and sees the true gradient"
     assert [factor for _, _, factor in drifting] == [0.875, 0.875, 0.875, 1.75]
@@ -369,35 +337,15 @@ def sharded_overflow_scene(ranks: Ranks) -> Scene:
     return _lanes("The step after an overflow in rank 3's shard", lanes)
 
 
-def train_float64(wrap: Callable, scaler: GradScaler, micro_batches: int = 1, rank: int = 0, size: int = 1) -> Tensors:
-    """Weights and gradients after three steps with accumulation, a scaler and clipping, on rank `rank` of `size`."""
-    torch.manual_seed(0)
-    gpt = GPT(GPTConfig.tiny()).double()
-    model, optimizer = wrap(gpt), torch.optim.AdamW(gpt.parameters(), lr=1e-3)
-    for step in range(3):
-        optimizer.zero_grad()
-        batch = characters().batch(step, 16, 32, rank=rank, world_size=size)
-        for number, micro in enumerate(zip(*(tensor.chunk(micro_batches) for tensor in batch), strict=True)):
-            is_last = number == micro_batches - 1
-            with nullcontext() if is_last else model.no_sync():
-                loss = token_loss(model(micro[0]), micro[1]) / micro_batches
-                scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)  # once, after the last micro-batch
-        clip_grad_norm_(gpt.parameters(), 0.5)
-        scaler.step(optimizer)
-        scaler.update()
-    return state_of(gpt)
-
-
 def equal_to_one_process(ranks: Ranks) -> str:
     """The verdict on four ranks with two micro-batches, a scaler and clipping, against one process without a scaler."""
     alone = train_float64(lambda gpt: gpt, GradScaler(enabled=False))
     by_rank = ranks.run(lambda: train_float64(DistributedDataParallel, GradScaler(), 2, dist.get_rank(), 4))
-    return assert_equal(alone, by_rank, atol=KEY_BIAS_ROUNDING)
+    return assert_equal(alone, by_rank, atol=KEY_BIAS_ROUNDING)  # the attention keys' bias has rounding noise only
 
 
 def tf32(x: Tensor) -> Tensor:
-    """Round to 10 mantissa bits: half a step up, then cut off the 13 others."""
+    """Round to the 10 mantissa bits of TF32: add half a step, then set the 13 lower bits of fp32 to zero."""
     return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
 
 
@@ -429,7 +377,7 @@ def fp8_lines() -> Iterator[str]:
         worst = ((values / factor - gradient).abs() / gradient.abs())[is_normal].max().item()
         assert worst <= finfo.eps / 2 * (1 + 1e-6)  # half a step, of 3 or of 2 bits
         yield (
-            f"{str(dtype)[6:]:<14} largest {finfo.max:>7,.0f}   unscaled {(plain == 0).float().mean():4.0%} zero, "
+            f"{dtype_name(dtype):<14} largest {finfo.max:>7,.0f}   unscaled {(plain == 0).float().mean():4.0%} zero, "
             f"with a factor {(values == 0).float().mean():.1%}   error up to {worst:.1%}"
         )
         yield f"{'':<14} 1e6 becomes {torch.tensor(1e6).to(dtype).float().item():g}"
@@ -437,14 +385,15 @@ def fp8_lines() -> Iterator[str]:
 
 def product_speed_lines() -> Iterator[str]:
     """How long products in 16 bits take, compared with fp32, on this machine's CPU and GPU."""
-    for device, size in [("cpu", 256)] + [("cuda", 8192)] * torch.cuda.is_available():
+    sizes = {"cpu": 256} | ({"cuda": 8192} if torch.cuda.is_available() else {})
+    for device, size in sizes.items():
         base = _milliseconds(torch.float32, device, size)
         for dtype in (torch.bfloat16, torch.float16):
-            ratio = _milliseconds(dtype, device, size) / base
-            name = str(dtype)[6:]
+            ratio, name = _milliseconds(dtype, device, size) / base, dtype_name(dtype)
             yield f"{device}, {size} x {size}: {name} takes {ratio:.3g} times as long as float32 ({base:.3g} ms)"
 
 
 def _milliseconds(dtype: torch.dtype, device: str, size: int) -> float:
+    """The fastest of five products of two square matrices of this size."""
     a = torch.ones(size, size, device=device, dtype=dtype)
     return 1e3 * min(timeit.repeat(lambda: (a @ a).sum().item(), number=1, repeat=5))
