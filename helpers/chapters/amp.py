@@ -57,7 +57,7 @@ def trained_gpt() -> GPT:
     return gpt
 
 
-# How often each power of two occurs among values is a `Magnitudes`; it also counts zeros and values that are not finite.
+# A `Magnitudes` counts how often each power of two occurs among values, zeros, and values that are not finite.
 def gradient_magnitudes(scale: float, in_fp16: bool) -> Magnitudes:
     """The gradients of activations in one backward of `trained_gpt`, whose loss is multiplied by `scale`."""
     gpt = trained_gpt()

@@ -1,7 +1,7 @@
 """Trains small models in fp16 with a loss scaler, in one process and on ranks, for the runs that chapter 04 compares.
 
-amp.py calls these functions. `characters().batch(step, rows, length)` returns tokens and targets of a small text corpus,
-the same for the same step. `autocast`, `GradScaler` and `DistributedDataParallel` of this course work like PyTorch's.
+amp.py calls these functions. `characters().batch(step, rows, length)` returns tokens and targets of a small text
+corpus, the same for the same step. `GradScaler` is this course's own and works like PyTorch's.
 A scaler multiplies the loss by its scale. Where a gradient then is inf or NaN, it skips the step and halves the scale.
 """
 

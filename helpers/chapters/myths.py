@@ -1,8 +1,14 @@
 """Refutes what is often said about distributed training: one function per claim, which returns numbers by name.
 
-Each function takes a pool of four ranks and runs the smallest thing that settles the matter. What the claim would have
-made of each number, and the text around it, are in `helpers/interview/myths.yaml`, which names these functions by their
-dotted path. `quiz` and the interview page show them; chapter 05 uses one.
+A function is named like its claim. It takes a pool of four ranks and runs the smallest thing that settles the matter:
+`ranks.run(step)` calls step in each of the four processes and returns the list of results, and `ranks[:2]` are the
+first two ranks. What the claim would make of each number, and the text around it, are in
+`helpers/interview/myths.yaml`, which names these functions by their dotted path. The interview page shows them; chapter
+05 uses one. myths_simulated.py has those that need no rank.
+
+`record_comms` records the messages that a rank sends, and `record_memory` the bytes that it holds. The strategies are
+this course's own: `Zero1` and `Zero3` are stages of ZeRO, and `Trainer` trains under a `Plan`, which says how many
+ranks are data parallel (dp) and tensor parallel (tp).
 """
 
 from __future__ import annotations
@@ -25,22 +31,17 @@ from helpers.parallel.ddp.data import DistributedSampler
 from helpers.parallel.shared.recompute import recompute_blocks
 from helpers.parallel.tensor_parallel import shard_tensor_parallel
 from helpers.parallel.zero import Zero1, Zero3
-from helpers.predict.failures import META_RSC1, mtbf, simulate_weeks, young_interval
 from helpers.predict.time.calibrate import published_steps
-from helpers.predict.time.flops import mfu
-from helpers.predict.time.pipeline import simulate
 from helpers.ranks import Ranks
 from helpers.ranks.nccl import replay
 from helpers.ranks.nccl.rank_rules import record_journal
-from helpers.records import Timeline
-from helpers.schedules import Schedule, gpipe, one_f_one_b
 from helpers.workloads import GPT, MLP, GPTConfig, token_loss
 
 Numbers = dict[str, float]
 
 
 def all_reduce_averages(ranks: Ranks) -> Numbers:
-    """The result of an all-reduce of 1, 2, 3 and 4."""
+    """Claim: all_reduce averages the tensors of all ranks. The result for 1, 2, 3 and 4."""
 
     def step() -> float:
         x = torch.tensor(dist.get_rank() + 1.0)
@@ -51,7 +52,10 @@ def all_reduce_averages(ranks: Ranks) -> Numbers:
 
 
 def a_ring_sends_n_times(ranks: Ranks) -> Numbers:
-    """The bytes that a rank of our ring sends, divided by those of its buffer, on 2 and on 4 ranks."""
+    """Claim: in a ring all-reduce, the traffic of a rank grows with the number of ranks.
+
+    The bytes that a rank of our ring sends, divided by those of its buffer, on 2 and on 4 ranks.
+    """
 
     def step() -> float:
         x = torch.ones(1200)
@@ -64,24 +68,28 @@ def a_ring_sends_n_times(ranks: Ranks) -> Numbers:
 
 
 def ddp_sends_parameters(ranks: Ranks) -> Numbers:
-    """The payload of PyTorch's DDP in a step, per byte of the model: gradients all-reduced, parameters broadcast."""
+    """Claim: after every step DDP synchronises the parameters of all replicas.
+
+    The payload of PyTorch's DDP in a step, per byte of the model: gradients all-reduced, parameters broadcast.
+    """
 
     def step() -> Numbers:
         torch.manual_seed(0)
         model = nn.parallel.DistributedDataParallel(MLP([16, 16, 4]))
         with record_comms() as recorder:
             model(torch.ones(2, 16)).sum().backward()
-        numel = sum(p.numel() for p in model.parameters())
-        by_op = {"all_reduce": 0, "broadcast": 0}
-        for event in recorder.log.events:
-            by_op[event.op] = by_op.get(event.op, 0) + event.payload_bytes
-        return {"gradients": by_op["all_reduce"] / (4 * numel), "parameters": by_op["broadcast"] / (4 * numel)}
+        num_bytes = 4 * sum(p.numel() for p in model.parameters())  # fp32
+        sent = {"gradients": "all_reduce", "parameters": "broadcast"}
+        return {name: recorder.log.payload_bytes(op) / num_bytes for name, op in sent.items()}
 
     return ranks.run(step)[0]
 
 
 def the_sampler_reshuffles(ranks: Ranks) -> Numbers:
-    """Whether the order of a rank's 50 samples changes from epoch to epoch, without set_epoch and with it: 0 or 1."""
+    """Claim: DistributedSampler reshuffles in each epoch by itself.
+
+    Whether the order of a rank's 50 samples changes from epoch to epoch, without set_epoch and with it: 0 or 1.
+    """
 
     def changed(calls_set_epoch: bool) -> int:
         data = TensorDataset(torch.arange(200))
@@ -95,7 +103,10 @@ def the_sampler_reshuffles(ranks: Ranks) -> Numbers:
 
 
 def the_mean_of_means(ranks: Ranks) -> Numbers:
-    """Two ranks with 1 and 9 tokens: DDP's averaged gradient, divided by that of the mean of all ten tokens."""
+    """Claim: the gradient that DDP averages is that of the mean loss over all tokens.
+
+    Two ranks have 1 and 9 tokens: DDP's averaged gradient, divided by that of the mean of all ten tokens.
+    """
 
     def gradient() -> float:
         torch.manual_seed(0)
@@ -109,7 +120,10 @@ def the_mean_of_means(ranks: Ranks) -> Numbers:
 
 
 def autocast_halves_the_states(ranks: Ranks) -> Numbers:
-    """Bytes per parameter of weight, gradient and two moments after AdamW's step, in fp32 and under bf16 autocast."""
+    """Claim: mixed precision halves the memory of weights, gradients and optimizer state.
+
+    Bytes per parameter of weight, gradient and two moments after AdamW's step, in fp32 and under bf16 autocast.
+    """
 
     def bytes_per_parameter(mixed: bool) -> float:
         model = MLP([16, 16, 4])
@@ -119,13 +133,17 @@ def autocast_halves_the_states(ranks: Ranks) -> Numbers:
         loss.backward()
         optimizer.step()
         states = [t for p in model.parameters() for t in (p, p.grad, *optimizer.state[p].values()) if t.dim()]
+        # `if t.dim()` leaves out AdamW's step counters, which are scalars.
         return sum(t.numel() * t.element_size() for t in states) / sum(p.numel() for p in model.parameters())
 
     return {"fp32": bytes_per_parameter(False), "mixed": bytes_per_parameter(True)}
 
 
 def bf16_needs_a_scaler(ranks: Ranks) -> Numbers:
-    """How much is left of a gradient of 1e-8 when it is stored in fp16 and in bf16."""
+    """Claim: every 16-bit training needs a GradScaler, or small gradients vanish.
+
+    How much is left of a gradient of 1e-8 when it is stored in fp16 and in bf16.
+    """
     return {
         "fp16": torch.tensor(1e-8).half().item() / 1e-8,
         "bf16": torch.tensor(1e-8).bfloat16().item() / 1e-8,
@@ -133,7 +151,10 @@ def bf16_needs_a_scaler(ranks: Ranks) -> Numbers:
 
 
 def recomputation_doubles_the_work(ranks: Ranks) -> Numbers:
-    """The operations of a GPT's step with every block recomputed, divided by those without. PyTorch counts them."""
+    """Claim: activation checkpointing runs everything twice, so a step costs twice as much.
+
+    The operations of a GPT's step with every block recomputed, divided by those without. PyTorch counts them.
+    """
 
     def flops(recomputed: bool) -> int:
         torch.manual_seed(0)
@@ -150,32 +171,6 @@ def recomputation_doubles_the_work(ranks: Ranks) -> Numbers:
     return {"ratio": flops(True) / flops(False)}
 
 
-def one_f_one_b_has_a_smaller_bubble(ranks: Ranks) -> Numbers:
-    """GPipe and 1F1B with four stages and eight micro-batches, simulated.
-
-    The bubble with messages that take no time, and with messages that take as long as a forward; and for how many
-    micro-batches stage 0 holds activations at its peak.
-    """
-    orders = gpipe, one_f_one_b
-    timelines = {order.__name__: _simulate(order(4, 8)) for order in orders}
-    numbers = {f"{name}_bubble": timeline.bubble_fraction for name, timeline in timelines.items()}
-    numbers |= {f"{order.__name__}_slow": _simulate(order(4, 8), send=1.0).bubble_fraction for order in orders}
-    for name, timeline in timelines.items():
-        instants = {span.start for span in timeline.spans}
-        numbers[f"{name}_held"] = max(timeline.holds(0, instant).activations for instant in instants)
-    return numbers
-
-
-def the_bubble_is_p_minus_1_over_m(ranks: Ranks) -> Numbers:
-    """The share of the step in which a rank idles, with four stages and four micro-batches, simulated."""
-    return {"idle": _simulate(gpipe(4, 4)).bubble_fraction}
-
-
-def _simulate(schedule: Schedule, send: float = 0.0) -> Timeline:
-    """A simulated step whose backward takes twice as long as its forward. A micro-batch's activations count as 1."""
-    return simulate(schedule, forward=1.0, backward_input=1.0, backward_weight=1.0, send=send, activation_bytes=1)
-
-
 def share_sent_in_a_step(make, model: nn.Module) -> float:
     """On a rank: bytes that a ring sends in a step, divided by those of the parameters.
 
@@ -187,11 +182,14 @@ def share_sent_in_a_step(make, model: nn.Module) -> float:
         model(torch.ones(2, 16)).square().mean().backward()
         optimizer.step()
     events = [event for event in recorder.log.events if event.dtype == "float32"]  # not DDP's flags of used parameters
-    return sum(event.sent_bytes() for event in events) / (4 * numel)
+    return sum(event.sent_bytes() for event in events) / (4 * numel)  # sent_bytes: what a ring makes this rank send
 
 
 def zero_1_costs_traffic(ranks: Ranks) -> Numbers:
-    """What a rank of four sends in a step, per byte of the parameters: data parallel, and ZeRO stages 1 and 3."""
+    """Claim: ZeRO trades communication for memory, from stage 1 on.
+
+    Bytes that a rank of four sends in a step, per byte of the parameters: data parallel, and ZeRO stages 1 and 3.
+    """
     sgd = partial(torch.optim.SGD, lr=0.1)
 
     def stage_0(model):
@@ -214,7 +212,10 @@ def zero_1_costs_traffic(ranks: Ranks) -> Numbers:
 
 
 def zero_3_shrinks_activations(ranks: Ranks) -> Numbers:
-    """Activations that a rank holds after forward under stage 3 on four ranks, divided by those of one process."""
+    """Claim: ZeRO-3 helps where long sequences run out of memory, because it shards everything.
+
+    Bytes of activations that a rank holds after forward under stage 3 on four ranks, divided by those of one process.
+    """
 
     def activations(stage: int) -> int:
         torch.manual_seed(0)
@@ -226,11 +227,14 @@ def zero_3_shrinks_activations(ranks: Ranks) -> Numbers:
             loss.backward()
         return recorder.at("after forward").activations
 
-    return {"ratio": ranks.run(activations, 3)[0] / ranks[:1].run(activations, 0)[0]}
+    return {"ratio": ranks.run(activations, 3)[0] / ranks[:1].run(activations, 0)[0]}  # stage 0: the plain model
 
 
 def clipping_each_shard_is_clipping(ranks: Ranks) -> Numbers:
-    """The largest norm that torch's clip_grad_norm_ finds on a rank's shard, divided by that of the full gradient."""
+    """Claim: clip_grad_norm_ works under sharding as before, because each rank clips its own shard.
+
+    The largest norm that torch's clip_grad_norm_ finds on a rank's shard, divided by that of the full gradient.
+    """
 
     def norm(sharded: bool) -> float:
         torch.manual_seed(0)
@@ -243,9 +247,10 @@ def clipping_each_shard_is_clipping(ranks: Ranks) -> Numbers:
 
 
 def sequence_parallel_is_free(ranks: Ranks) -> Numbers:
-    """Bytes of activations that a ring sends for a layer, with sequence parallelism divided by without.
+    """Claim: sequence parallelism sends exactly what tensor parallelism sends.
 
-    With it only shards of a column-parallel layer's input are kept, and backward gathers them once more.
+    Bytes of activations that a ring sends for a layer, with sequence parallelism divided by without. With it a rank
+    keeps only a shard of a column-parallel layer's input, and backward gathers the input once more.
     """
 
     def sent(sequence_parallel: bool, num_layers: int) -> float:
@@ -255,37 +260,21 @@ def sequence_parallel_is_free(ranks: Ranks) -> Numbers:
         tokens = torch.zeros(2, 16, dtype=torch.long)
         with record_comms() as recorder:
             sharded(tokens).sum().backward()
-        activations = [event for event in recorder.log.events if len(event.shape) == 3]  # (B, T, C)
+        activations = [event for event in recorder.log.events if len(event.shape) == 3]  # (batch, tokens, hidden)
         return sum(event.sent_bytes() for event in activations)
 
-    def of_a_layer(sequence_parallel: bool) -> float:
+    def sent_for_a_layer(sequence_parallel: bool) -> float:
         """The difference of three and two layers, in which embedding and head drop out."""
         return ranks.run(sent, sequence_parallel, 3)[0] - ranks.run(sent, sequence_parallel, 2)[0]
 
-    return {"ratio": of_a_layer(True) / of_a_layer(False)}
-
-
-def speed_ups_multiply(ranks: Ranks) -> Numbers:
-    """How many times as fast as one rank are two replicas, two stages, and two replicas of two stages, simulated.
-
-    There are four micro-batches per step, and messages take no time. A replica gets half of the micro-batches, so its
-    bubble is larger.
-    """
-
-    def duration(replicas: int, stages: int) -> float:
-        timeline = _simulate(one_f_one_b(stages, 4 // replicas))
-        return timeline.duration / stages  # a stage's work is 1 here, and it has 1 / stages of the layers
-
-    one = duration(1, 1)
-    return {
-        "copies": one / duration(2, 1),
-        "stages": one / duration(1, 2),
-        "together": one / duration(2, 2),
-    }
+    return {"ratio": sent_for_a_layer(True) / sent_for_a_layer(False)}
 
 
 def every_rank_reads_other_data(ranks: Ranks) -> Numbers:
-    """How many different batches the models on four ranks get in a step of the Trainer, with dp 2 x tp 2."""
+    """Claim: in distributed training every rank reads other data.
+
+    How many different batches the models on four ranks get in a step of the Trainer, with dp 2 x tp 2.
+    """
 
     def read_tokens() -> tuple[int, ...]:
         torch.manual_seed(0)
@@ -293,7 +282,7 @@ def every_rank_reads_other_data(ranks: Ranks) -> Numbers:
         model.register_forward_pre_hook(lambda module, inputs: got.append(inputs[0]))
         plan = Plan(dp=2, tp=2)
         trainer = Trainer(model, plan, loss=token_loss, optimizer=torch.optim.SGD, lr=0.1)
-        tokens = torch.arange(32).view(4, 8) % 16 + torch.arange(4)[:, None] // 2
+        tokens = torch.arange(32).view(4, 8) % 16 + torch.arange(4)[:, None] // 2  # four rows, each another one
         trainer.step(tokens % 16, tokens % 16)
         return tuple(torch.cat(got).flatten().tolist())
 
@@ -301,7 +290,10 @@ def every_rank_reads_other_data(ranks: Ranks) -> Numbers:
 
 
 def data_parallel_was_tested_on_a_laptop(ranks: Ranks) -> Numbers:
-    """How often nn.DataParallel calls the module for one batch of 8 where there is no GPU, and with how many rows."""
+    """Claim: code with nn.DataParallel that passes its tests on a laptop is tested for several GPUs.
+
+    How often nn.DataParallel calls the module for one batch of 8 where there is no GPU, and with how many rows.
+    """
     rows = []
     module = nn.Linear(2, 2)
     module.register_forward_pre_hook(lambda module, inputs: rows.append(len(inputs[0])))
@@ -310,67 +302,79 @@ def data_parallel_was_tested_on_a_laptop(ranks: Ranks) -> Numbers:
 
 
 def busy_is_fast(ranks: Ranks) -> Numbers:
-    """Rank 3 has four units of work, the others one. After each unit, rank 0 is sampled, as nvidia-smi samples a GPU.
+    """Claim: GPU utilisation is 100 %, so the job is fast.
 
-    In which share of the samples something runs on it, which may be a message that waits; in which share it computes.
+    Rank 3 has four units of work, the others one. After each unit, rank 0 is sampled, as nvidia-smi samples a GPU. In
+    which share of the samples something runs on it, which may be a message that waits; in which share it computes.
     """
     computed, waited = ranks.run(_sample_work, 4)[0]
     return {"busy": (computed + waited) / 4, "computed": computed / 4}
 
 
 def a_long_message_is_a_slow_network(ranks: Ranks) -> Numbers:
-    """For how many units of work the same message runs on rank 0 if rank 3 comes two units later, and eight."""
+    """Claim: the all-reduce takes longest in the profile, so the network is slow.
+
+    For how many units of work the same message runs on rank 0 if rank 3 comes two units later, and eight.
+    """
     return {f"late_by_{units}": ranks.run(_sample_work, units + 1)[0][1] for units in (2, 8)}
 
 
 def _sample_work(units: int) -> tuple[int, int]:
-    """How many samples find this rank computing, and how many find only its all-reduce waiting.
+    """On a rank: how many samples find it computing, and how many find only its all-reduce waiting.
 
-    No clock is read. Rank 3 has `units` products and comes to the all-reduce last; a barrier in another group ends each
-    unit.
+    No clock is read. Rank 3 has `units` matrix products to do and starts the all-reduce last. The others have one, and
+    start it after that. A barrier in a group of its own ends each unit, so that all ranks agree on what a unit is.
     """
-    local_units, ticks = units if dist.get_rank() == 3 else 1, dist.new_group()
-    x, message, computed, waited = torch.ones(64, 64), None, 0, 0
+    local_units = units if dist.get_rank() == 3 else 1
+    end_of_unit = dist.new_group()
+    x, message, waited = torch.ones(64, 64), None, 0
     for unit in range(units):
         if unit < local_units:
-            x, computed = x @ x / 64, computed + 1
+            x = x @ x / 64
         else:
             message = message or dist.all_reduce(x, async_op=True)
             waited += not message.is_completed()
-        dist.barrier(ticks)
+        dist.barrier(end_of_unit)
     (message or dist.all_reduce(x, async_op=True)).wait()
-    return computed, waited
+    return local_units, waited
 
 
 def it_ran_on_gloo(ranks: Ranks) -> Numbers:
-    """Each of four ranks passes its number on, in three ways.
+    """Claim: it ran on gloo, so it runs on NCCL.
 
-    In how many ways every rank gets the right number on gloo, and in how many NCCL's rules find no mistake.
+    Each of four ranks passes its number on, in three ways. In how many of them every rank gets the right number on
+    gloo, and in how many NCCL's rules find no mistake.
     """
 
     def step(way: str) -> tuple[bool, list]:
+        """Whether this rank got its left neighbour's number, and the journal: every call of torch.distributed."""
         rank, size = dist.get_rank(), dist.get_world_size()
-        received, left = torch.zeros(()), (rank - 1) % size
-        send, receive = (dist.isend, torch.tensor(float(rank)), (rank + 1) % size), (dist.irecv, received, left)
-        with record_journal() as records:
-            if way == "batch":
-                works = dist.batch_isend_irecv([dist.P2POp(*send), dist.P2POp(*receive)])
+        received, left, right = torch.zeros(()), (rank - 1) % size, (rank + 1) % size
+        calls = [(dist.isend, torch.tensor(float(rank)), right), (dist.irecv, received, left)]
+        if way == "irecv first":
+            calls.reverse()
+        with record_journal() as journal:
+            if way == "one batch":
+                works = dist.batch_isend_irecv([dist.P2POp(*call) for call in calls])
             else:
-                works = [
-                    call(tensor, peer)
-                    for call, tensor, peer in ((send, receive) if way == "isend" else (receive, send))
-                ]
+                works = [function(tensor, peer) for function, tensor, peer in calls]
             for work in works:
                 work.wait()
-        return received.item() == left, records
+        return received.item() == left, journal
 
-    ends = [zip(*ranks.run(step, way), strict=True) for way in ("isend", "irecv", "batch")]
-    right, clean = zip(*((all(are_right), not replay(journals)) for are_right, journals in ends), strict=True)
-    return {"gloo": sum(right), "nccl": sum(clean)}
+    numbers = {"gloo": 0, "nccl": 0}
+    for way in ("isend first", "irecv first", "one batch"):
+        are_right, journals = zip(*ranks.run(step, way), strict=True)
+        numbers["gloo"] += all(are_right)
+        numbers["nccl"] += not replay(journals)  # the mistakes that NCCL's rules find in the ranks' journals
+    return numbers
 
 
 def a_send_that_returned_has_sent(ranks: Ranks) -> Numbers:
-    """What rank 1 receives if rank 0 sends 1 by isend, and writes 7 into the tensor once isend has returned."""
+    """Claim: once isend has returned, the peer has the data, and the tensor may be changed.
+
+    What rank 1 receives if rank 0 sends 1 by isend, and writes 7 into the tensor once isend has returned.
+    """
 
     def step() -> float:
         x = torch.ones(())
@@ -385,10 +389,11 @@ def a_send_that_returned_has_sent(ranks: Ranks) -> Numbers:
 
 
 def twice_the_gpus_halve_the_time(ranks: Ranks) -> Numbers:
-    """Bytes that a rank of four sends in a step of DDP, divided by those of a rank of two; and published speed-ups.
+    """Claim: twice the GPUs, half the time.
 
-    The speed-ups are those of twice the GPUs with tp and pp, and of four times the GPUs with ZeRO-3 (Narayanan et al.
-    2021, table 2).
+    Bytes that a rank of four sends in a step of DDP, divided by those of a rank of two ("sent"). And published
+    speed-ups: of twice the GPUs with tp and pp ("doubled"), and of four times the GPUs with ZeRO-3 ("four_times"). They
+    are from Narayanan et al. 2021, table 2.
     """
 
     def sent() -> float:
@@ -396,6 +401,7 @@ def twice_the_gpus_halve_the_time(ranks: Ranks) -> Numbers:
             lambda model: (DistributedDataParallel(model), torch.optim.SGD(model.parameters())), nn.Linear(16, 64)
         )
 
+    # The key is the end of the row's group, "PTD" (tp, pp and dp) or "O-3" (ZeRO-3), and the model with n GPUs.
     seconds = {(row.group[-3:], row.name[:13]): row.seconds for row in published_steps()}
     return {
         "sent": ranks.run(sent)[0] / ranks[:2].run(sent)[0],
@@ -404,20 +410,6 @@ def twice_the_gpus_halve_the_time(ranks: Ranks) -> Numbers:
     }
 
 
-def mfu_says_how_fast(ranks: Ranks) -> Numbers:
-    """The MFU of a published step of 70B on A100 and of one on H100, and how many times as fast each H100 is.
-
-    From llm-foundry's table, for sequences of the same length. No rank is used.
-    """
-    numbers, rows = {}, {row.name: row for row in published_steps()}
-    for key, row in (("old", rows["70b n=64 mbs8x4"]), ("new", rows["70b n=128 mbs8x1"])):
-        each = row.plan.micro_batch * row.plan.num_microbatches  # sequences of a GPU: dp is all of them
-        numbers[key] = mfu(row.model, batch=each, seconds=row.seconds, peak_flops=row.cluster.gpu.flops)
-        numbers[f"{key}_rate"] = each * row.model.seq / row.seconds
-    return {"old": numbers["old"], "new": numbers["new"], "faster": numbers["new_rate"] / numbers["old_rate"]}
-
-
-HOUR, SAVE, REPAIR = 3600.0, 60.0, 600.0
 SCRIPT = """
 import os
 for step in range(1, 9):
@@ -427,22 +419,12 @@ for step in range(1, 9):
 """
 
 
-def a_save_every_hour_will_do(ranks: Ranks) -> Numbers:
-    """Which share of twenty weeks on 2,048 nodes is useful, with a save every hour and with Young's interval.
-
-    And Young's interval in hours for the eight GPUs of one node. The weeks are simulated from a seed; no rank is used.
-    """
-    job = {"nodes": 2048, "per_node_day": META_RSC1, "save": SAVE, "repair": REPAIR}
-    best, alone = (young_interval(SAVE, mtbf(nodes=nodes, per_node_day=META_RSC1)) for nodes in (2048, 1))
-    useful = {name: simulate_weeks(weeks=20, interval=t, **job) for name, t in (("hourly", HOUR), ("best", best))}
-    return useful | {"alone": alone / HOUR}
-
-
 def max_restarts_is_fault_tolerance(ranks: Ranks) -> Numbers:
-    """A script of eight steps that saves nothing and dies in step 6 of its first start, under torchrun.
+    """Claim: with `torchrun --max-restarts=3` the job is fault tolerant.
 
-    With which step the second start begins, and how many steps are done in all.
+    A script of eight steps that saves nothing dies in step 6 of its first start, under torchrun. With which step the
+    second start begins, and how many steps are done in all.
     """
     output = torchrun(SCRIPT, ranks=1, restarts=1, silence=60.0)
-    done = [int(line.rpartition(" ")[2]) for line in output.lines]
-    return {"began": done[5], "done": len(done)}
+    done = [int(line.rpartition(" ")[2]) for line in output.lines]  # the number at the end of "rank 0: step 1"
+    return {"began": done[5], "done": len(done)}  # the first start does five steps
