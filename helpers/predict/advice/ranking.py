@@ -4,6 +4,11 @@ Plans are ordered by `cost`: their seconds, plus a few percent for each warning 
 because the estimate is no more exact than that. A simpler plan therefore wins where two are nearly equal.
 `strategies` gives each strategy's best plan with the sentence that chooses it or leaves it out, and `remarks` says what
 else the reader should know. advise.py, criticise.py and page.py call these functions.
+
+A `PlanRequest` is the question (model, cluster, batch), and a `PlanEstimate` is a plan with its estimated memory and
+step; both are in plans.py. A strategy is a family of plans, such as "ZeRO-3" or "TP + PP + DP", and a layout is what a
+plan chooses for tp, cp, pp, ZeRO and ep (`layout_key`). `words("warning.bubble", share=20)` returns the sentence of
+that key in the reader's language; the sentences are in words/advice.yaml.
 """
 
 from __future__ import annotations
@@ -48,7 +53,8 @@ NARROW = 512  # columns that a matrix should have at least under tensor parallel
 ROUNDS = 4  # micro-batches per stage that a pipeline should have
 WARNED, COMPLEX = 0.06, 0.015  # what a warning, and a point of `complexity`, add to the seconds, as shares of them
 NO_BF16 = ("V100", "T4")  # NVIDIA's bf16 units came with A100
-SHOWN = 10  # plans
+SHOWN = 10  # how many of the best plans are shown
+LEAST_RATIO = 0.0005  # steps that differ by less than this share count as equally fast
 
 
 def complexity(plan: Plan, seq: int) -> float:
@@ -58,7 +64,8 @@ def complexity(plan: Plan, seq: int) -> float:
     """
     context = (2 if seq > LONG else 4) * (plan.cp > 1)  # a bool counts as 0 or 1 in these sums
     points = context + 2 * (plan.tp > 1) + 2 * (plan.ep > 1) + 3 * (plan.pp > 1) + 0.3 * log2(plan.num_chunks)
-    return points + (0, 1.9, 2.3, 2.9)[plan.zero] + 0.3 * (plan.recompute != "none") + 5 * _has_16_bit_sums(plan)
+    zero_points = (0, 1.9, 2.3, 2.9)[plan.zero]  # for no ZeRO and its stages 1 to 3
+    return points + zero_points + 0.3 * (plan.recompute != "none") + 5 * _has_16_bit_sums(plan)
 
 
 def _has_16_bit_sums(plan: Plan) -> bool:
@@ -78,7 +85,8 @@ def with_warnings(request: PlanRequest, estimates: Sequence[PlanEstimate]) -> li
     def key(candidate: PlanEstimate) -> tuple:
         return layout_key(candidate.plan), candidate.plan.recompute
 
-    doubled = {}  # of each layout: its fastest plan with micro-batches of two
+    # The fastest plan with micro-batches of two, by layout. The slowest plan comes first, so a faster one replaces it.
+    doubled = {}
     for candidate in sorted(estimates, key=lambda candidate: -candidate.seconds):
         if candidate.plan.micro_batch == 2 and _bytes_with_plain_loss(request, candidate) <= request.usable:
             doubled[key(candidate)] = candidate
@@ -86,7 +94,7 @@ def with_warnings(request: PlanRequest, estimates: Sequence[PlanEstimate]) -> li
 
 
 def without_numbers(warning: str) -> str:
-    """A warning without its numbers, so that the same warning about two plans is equal."""
+    """A warning without its numbers and their units of bytes, so that the same warning about two plans is equal."""
     return re.sub(r"\d[\d.,]*( [kMGT]?B\b)?", "", warning)
 
 
@@ -150,9 +158,10 @@ def simplest_of(request: PlanRequest, estimates: Sequence[PlanEstimate]) -> Plan
 def reasons(
     request: PlanRequest, candidate: PlanEstimate, first: PlanEstimate, estimates: Sequence[PlanEstimate]
 ) -> tuple[str, ...]:
-    """Why a plan is ranked where it is: its memory, its bottleneck, and the difference from the first plan.
+    """Why a plan is ranked where it is: its memory, its bottleneck, and how it differs from the first plan.
 
-    For the first plan itself: what the best plan without each of its axes would take.
+    The first plan differs from no plan, so its last sentences say how long the best plan without each of its axes would
+    take. estimates: all timed plans, from which these are chosen.
     """
     sentences = [words("reason.holds", held=format_bytes(candidate.memory.total), usable=format_bytes(request.usable))]
     sentences.append(bottleneck_sentence(request, candidate))
@@ -164,40 +173,49 @@ def reasons(
 
 def difference(request: PlanRequest, candidate: PlanEstimate, first: PlanEstimate) -> str:
     """How much longer a plan takes than the first one, and which bottleneck makes most of the difference."""
-    ratio = candidate.seconds / first.seconds - 1
+    ratio = candidate.seconds / first.seconds - 1  # 0.1: it takes 10 % longer
+    if ratio < LEAST_RATIO:
+        key = "reason.shorter" if ratio < -LEAST_RATIO else "reason.equal"
+        return words(key, share=-100 * ratio, but=_needs_more(candidate, first))
     here, there = candidate.shares, first.shares
-    more = {name: here.get(name, 0.0) - there.get(name, 0.0) for name in {*here, *there}}
-    most = max(more, key=more.get)
-    recomputes_more = candidate.plan.recompute != "none" and first.plan.recompute == "none"
-    again = most == "tensor cores" and recomputes_more
-    if ratio < 0.0005:
-        key = "reason.shorter" if ratio < -0.0005 else "reason.equal"
-        return words(key, share=-100 * ratio, but=_more(candidate, first))
-    times = words("times" if ratio > 1 else "percent", share=100 * ratio, times=ratio + 1)
-    name = bottleneck_name(request, most)
-    what = words("reason.again", what=name) if again else name
+    more_seconds = {name: here.get(name, 0.0) - there.get(name, 0.0) for name in {*here, *there}}
+    most = max(more_seconds, key=more_seconds.get)
+    what = bottleneck_name(request, most)
+    if most == "tensor cores" and _recomputes_more(candidate.plan, first.plan):
+        what = words("reason.again", what=what)
     key = "reason.far" if ratio > 1 else "reason.longer"
-    return words(key, times=times, time=format_seconds(more[most]), what=what)
+    return words(key, times=_times(ratio), time=format_seconds(more_seconds[most]), what=what)
+
+
+def _recomputes_more(plan: Plan, other: Plan) -> bool:
+    return plan.recompute != "none" and other.recompute == "none"
+
+
+def _times(ratio: float) -> str:
+    """A difference as text, "12 % longer" or, beyond twice as long, "2.4 times". ratio: 0.12 for 12 % longer."""
+    return words("times" if ratio > 1 else "percent", share=100 * abs(ratio), times=ratio + 1)
 
 
 def _best_without(axis: str, candidate: PlanEstimate, estimates: Sequence[PlanEstimate]) -> str:
-    """What the best plan with a smaller value on this axis would take, if there is one."""
-    value, least = getattr(candidate.plan, axis), "none" if axis == "recompute" else 0 if axis == "zero" else 1
-    if value == least:
+    """What the best plan with a smaller value on this axis would take; empty where the plan does not use the axis.
+
+    axis: a field of Plan, such as "tp", "zero" or "recompute".
+    """
+    value, unused = getattr(candidate.plan, axis), {"recompute": "none", "zero": 0}.get(axis, 1)
+    if value == unused:
         return ""
-    order = ("none", "selective", "full").index if axis == "recompute" else int
-    others = [other for other in estimates if order(getattr(other.plan, axis)) < order(value)]
+    rank_of = ("none", "selective", "full").index if axis == "recompute" else int  # a number by which values compare
+    others = [other for other in estimates if rank_of(getattr(other.plan, axis)) < rank_of(value)]
     values = {"axis": words(f"axis.{axis}"), "value": value}
     if not others:
         return words("reason.needed", **values)
     other = min(others, key=lambda other: other.seconds)
     ratio = other.seconds / candidate.seconds - 1
-    values |= {"other": getattr(other.plan, axis), "but": _more(other, candidate)}
-    times = words("times" if ratio > 1 else "percent", share=100 * abs(ratio), times=ratio + 1)
-    return words("reason.without" if ratio >= 0 else "reason.but", **values, times=times, share=-100 * ratio)
+    values |= {"other": getattr(other.plan, axis), "but": _needs_more(other, candidate)}
+    return words("reason.without" if ratio >= 0 else "reason.but", **values, times=_times(ratio), share=-100 * ratio)
 
 
-def _more(candidate: PlanEstimate, first: PlanEstimate) -> list[str]:
+def _needs_more(candidate: PlanEstimate, first: PlanEstimate) -> list[str]:
     """What a plan needs that the first one does not, a few words each."""
     plan, other = candidate.plan, first.plan
     more = [
@@ -207,8 +225,7 @@ def _more(candidate: PlanEstimate, first: PlanEstimate) -> list[str]:
     ]
     more += [words("more.zero", stage=plan.zero)] if plan.zero > other.zero else []
     more += [words("more.chunks", chunks=plan.num_chunks)] if plan.num_chunks > other.num_chunks else []
-    recomputes_more = plan.recompute != "none" and other.recompute == "none"
-    more += [words("more.again", what=plan.recompute)] if recomputes_more else []
+    more += [words("more.again", what=plan.recompute)] if _recomputes_more(plan, other) else []
     more += [words("more.sums")] if _has_16_bit_sums(plan) and not _has_16_bit_sums(other) else []
     more += [words("more.warned")] if len(candidate.warnings) > len(first.warnings) else []
     return more or [words("more.nothing")]
@@ -223,7 +240,8 @@ def strategies(
 ) -> tuple[PlanEstimate, ...]:
     """One row per strategy: its best plan, or its plan with least memory if none fits, or why it cannot run here.
 
-    tried: for adapters and images, all plans that were tried, by strategy.
+    estimates: the plans that fit, timed. tried: for adapters (LoRA) and networks for images, all plans that were tried,
+    by strategy, because these have strategies of their own; None for the usual ones.
     """
     names = [StrategyName.ONE_GPU] if request.cluster.world_size == 1 else [*STRATEGIES]
     if not estimates or estimates[0].name == StrategyName.OFFLOAD:
@@ -232,6 +250,7 @@ def strategies(
         names = list(tried)
     first = min(estimates, key=partial(cost, request), default=None)
     missing = [name for name in names if not any(candidate.name == name for candidate in estimates)]
+    # For each strategy of which no plan fits: its plan with the least memory.
     lightest = {name: min(tried[name], key=_total_bytes) for name in missing} if tried else _lightest(request, missing)
     rows = []
     for name in names:
@@ -259,7 +278,7 @@ def _lightest(request: PlanRequest, names: Sequence[str]) -> dict[str, PlanEstim
     """The plan of each strategy with the least memory: micro-batches of one, everything recomputed."""
     lightest: dict[str, PlanEstimate] = {}
     for axes in axis_layouts(request) if names else ():
-        if reason_against(request, axes):
+        if reason_against(request, axes):  # a text where model or batch cannot be divided by these axes, else empty
             continue
         for zero in (0, 1) if axes.pp > 1 else (0, 1, 2, 3):
             plan = replace(
@@ -279,7 +298,7 @@ def _reason_against_all(request: PlanRequest, name: str) -> str:
     """Why no plan of this strategy can run."""
     if "TP" in name and request.cluster.gpus_per_node == 1:
         return words("cannot.one_card")
-    zero = {StrategyName.ZERO_2: 2, StrategyName.ZERO_3: 3}.get(name, int("ZeRO" in name))
+    zero = {StrategyName.ZERO_2: 2, StrategyName.ZERO_3: 3}.get(name, 1 if "ZeRO" in name else 0)
     layouts = [axes for axes in axis_layouts(request) if strategy_of(replace(axes, zero=zero)) == name]
     reasons = [reason for axes in layouts if (reason := reason_against(request, axes))]
     return reasons[-1] if reasons else words("cannot.too_few", gpus=request.cluster.world_size)
@@ -288,7 +307,10 @@ def _reason_against_all(request: PlanRequest, name: str) -> str:
 def remarks(
     request: PlanRequest, best: Sequence[PlanEstimate], estimates: Sequence[PlanEstimate], simplest: PlanEstimate | None
 ) -> tuple[str, ...]:
-    """Sentences about what the simplest plan would lose, which sizes are impossible, and what would fit."""
+    """Sentences about what the simplest plan would lose, which sizes are impossible, and what would fit.
+
+    best: the plans that are recommended, best first, empty where none fits. simplest: the least complex of `estimates`.
+    """
     if isinstance(request.model, ResNet):
         return _image_remarks(request, best)
     first, size = (best[0] if best else None), request.cluster.world_size
@@ -297,11 +319,10 @@ def remarks(
     sentences = []
     if first and simplest and len(estimates) > 1:
         ratio = simplest.seconds / first.seconds - 1
-        same = simplest.plan == first.plan or (simplest.name == first.name and ratio <= 0)
-        values = dict(name=simplest.title, plan=simplest.plan_text)
+        is_same = simplest.plan == first.plan or (simplest.name == first.name and ratio <= 0)
+        values = dict(name=simplest.title, plan=simplest.plan_text, far=ratio > 1)
         values["times"] = words("times" if ratio > 1 else "percent", share=100 * ratio, times=ratio + 1)
-        values["far"] = ratio > 1
-        sentences.append(words("reason.is_simplest") if same else words("reason.loses", **values))
+        sentences.append(words("reason.is_simplest") if is_same else words("reason.loses", **values))
     if first is None or first.plan.tp > 1 or first.plan.pp > 1:
         sentences.append(tensor_size_remark(request))
     has_no_dp = first is None or first.plan.dp == 1
@@ -336,6 +357,7 @@ def tensor_size_remark(request: PlanRequest) -> str:
     """
     cluster = request.cluster
     sizes = [size for size in range(cluster.gpus_per_node, 1, -1) if cluster.gpus_per_node % size == 0]
+    # A batch of 1 lets only the model speak against a size: dp is 1 here, which divides every batch.
     reasons_against = {size: reason_against(replace(request, global_batch=1), Plan(tp=size)) for size in sizes}
     possible = [size for size in sizes if not reasons_against[size]]
     if not sizes or sizes[0] in possible:
@@ -345,8 +367,8 @@ def tensor_size_remark(request: PlanRequest) -> str:
 
 
 def _host_remark(request: PlanRequest, candidate: PlanEstimate) -> str:
-    """What the host's memory needs, and the precision in which it adds micro-batches up."""
-    params = request.model.num_params * request.cluster.gpus_per_node / candidate.plan.world_size
+    """What a node's host memory needs under offload, and the precision in which the host adds micro-batches up."""
+    params = request.model.num_params * request.cluster.gpus_per_node / candidate.plan.world_size  # of one node
     count = candidate.plan.num_microbatches
     fp32 = format_bytes(candidate.host_bytes + (4 - gradient_bytes(candidate.plan)) * params)
     is_16_bit = count > 1 and gradient_bytes(candidate.plan) < 4
@@ -355,7 +377,7 @@ def _host_remark(request: PlanRequest, candidate: PlanEstimate) -> str:
 
 
 def _best_with_8_bit_optimizer(request: PlanRequest) -> PlanEstimate | None:
-    """The best plan with an optimizer whose moments have 8 bits, with fp32 sums of gradients if one fits."""
+    """The best plan with AdamW's moments in 8 bits, with fp32 sums of gradients if one fits; None where none fits."""
     if request.optimizer != "adamw":
         return None
     for precision in [request.precision] if request.precision else ["mixed_fp32_grads", "mixed"]:
@@ -371,7 +393,10 @@ def _suggestion(key: str, candidate: PlanEstimate) -> str:
 
 
 def alternative(request: PlanRequest, first: PlanEstimate | None) -> str:
-    """Where the first plan is tight: what fits without warnings, with an 8-bit optimizer or offload; else empty."""
+    """A sentence about a plan that fits without warnings, with an 8-bit optimizer or with offload.
+
+    Empty where the first plan is not tight (`is_tight`), or where no such plan fits.
+    """
     if first is None or first.name == StrategyName.OFFLOAD or isinstance(request.model, ResNet):
         return ""
     if not is_tight(request, first):

@@ -1,7 +1,10 @@
 """Provides matrices that are small enough to be read, in plain Python, and records which rank owns each row or column.
 
-A matrix is a tuple of rows. `Block` adds the owners and `Operation` is a collective between ranks; `Pass` is one pass
-over a layer as a row of both. tensor_split.py computes with them, and the tensor-parallel explorer draws them.
+A matrix is a tuple of rows. The first half of this file is arithmetic on matrices. Then `ShardedMatrix` is a matrix
+with its owners, `Operation` is a collective between ranks, and `Pass` is one forward or backward pass over a layer as a
+row of both. `RankGroup` makes these records for a tensor-parallel group, and `ShardedLoss` is the cross entropy of a
+vocabulary that is split over its ranks. tensor_split.py computes with them, and the
+tensor-parallel explorer draws them.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from math import exp
+from math import exp, log
 
 Matrix = Sequence[Sequence[float]]
 
@@ -86,42 +89,45 @@ def attend(query: Matrix, key: Matrix, value: Matrix) -> Matrix:
 
 
 def _weights(query: Sequence[float], key: Sequence[float]) -> Matrix:
-    """The softmax of query[i] * key[j] over the tokens j up to i, 0 for those after it."""
+    """The attention weights of one head: the softmax of query[i] * key[j] over the tokens j up to i, 0 after it."""
     rows_of_weights = []
-    for token, q in enumerate(query):
-        powers = [exp(q * k) if at <= token else 0.0 for at, k in enumerate(key)]
+    for i, q in enumerate(query):
+        powers = [exp(q * k) if j <= i else 0.0 for j, k in enumerate(key)]
         rows_of_weights.append([power / sum(powers) for power in powers])
     return rows_of_weights
 
 
 def attend_backward(query: Matrix, key: Matrix, value: Matrix, arrives: Matrix) -> tuple[Matrix, Matrix, Matrix]:
-    """The gradients of query, key and value from that of `attend`'s result."""
+    """The gradients of query, key and value, from the gradient of `attend`'s result (`arrives`)."""
     heads = zip(*map(transpose, (query, key, value, arrives)), strict=True)
     per_head = [_head_backward(*head) for head in heads]
     return tuple(transpose(gradients) for gradients in zip(*per_head, strict=True))
 
 
 def _head_backward(query: Sequence[float], key: Sequence[float], value: Sequence[float], arrives: Sequence[float]):
+    """The gradients of one head's query, key and value, each one number per token."""
     weights = _weights(query, key)
-    raw = [[gradient * v for v in value] for gradient in arrives]
-    scores = [
-        [p * (g - _dot(row, gs)) for p, g in zip(row, gs, strict=True)] for row, gs in zip(weights, raw, strict=True)
-    ]
-    to_query = [_dot(row, key) for row in scores]
-    to_key, to_value = (
-        [_dot(column, by) for column in zip(*of, strict=True)] for of, by in ((scores, query), (weights, arrives))
-    )
+    to_weights = [[gradient * v for v in value] for gradient in arrives]
+    to_scores = []  # backward of softmax: p * (g - sum of p * g over the row)
+    for row, gradients in zip(weights, to_weights, strict=True):
+        mean = _dot(row, gradients)
+        to_scores.append([p * (g - mean) for p, g in zip(row, gradients, strict=True)])
+    to_query = [_dot(row, key) for row in to_scores]
+    to_key = [_dot(column, query) for column in transpose(to_scores)]
+    to_value = [_dot(column, arrives) for column in transpose(weights)]
     return to_query, to_key, to_value
 
 
-SUBSCRIPTS = "₀₁₂₃"  # of ranks
+SUBSCRIPTS = "₀₁₂₃"  # the rank in the name of its shard: A₁ is rank 1's part of A
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedMatrix:
-    """A matrix with its owners: `ranks` has the rank of each row or column (`by`), or None where every rank has it.
+    """A matrix with its owners.
 
-    partial: whether it is one term of a sum over the ranks, which is useless before it is added to the others.
+    by: whether its "rows" or its "columns" are distributed. ranks: the owner of each such row or column, None where
+    every rank has it; empty where every rank has the whole matrix. partial: whether it is one term of a sum over the
+    ranks, which is useless before it is added to the others.
     """
 
     name: str
@@ -141,10 +147,11 @@ class ShardedMatrix:
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """A collective between ranks. op: such as "all_reduce". name: of the matrix. count: elements of the full buffer.
+    """A collective between ranks.
 
-    per_token: 0 where each token sends all its hidden elements in 16 bits; else how many elements it sends, in fp32.
-    word: the reduction, such as "max", where it is not a sum.
+    op: its name, such as "all_reduce". name: the matrix that it sends. count: elements of the full buffer in the small
+    example. per_token: how many fp32 elements each token sends; 0 stands for all hidden elements of a token, in 16
+    bits. word: the reduction, such as "max", where it is not a sum.
     """
 
     op: str
@@ -158,7 +165,7 @@ class Operation:
         return tokens * (4 * self.per_token if self.per_token else 2 * hidden)
 
 
-PassItem = ShardedMatrix | Operation | str
+PassItem = ShardedMatrix | Operation | str  # a text is an operator between matrices, such as "·" or "="
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,9 +249,71 @@ class RankGroup:
         return ShardedMatrix(name=f"own {name}", values=part, ranks=(rank,) * len(part))
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShardedLoss:
+    """Cross entropy of logits that are split by columns, so that each rank has some of the vocabulary.
+
+    The loss of a token is log(s) + m - t. m: its largest logit. s: the sum of exp(logit - m). t: its target's logit.
+    Each rank has these three numbers of its own columns, and the ranks join them with a maximum and two sums.
+    """
+
+    logits: list[Matrix]  # one matrix per rank, (tokens, columns of the rank)
+    target_ids: Sequence[int]  # of each token
+
+    @property
+    def largest(self) -> list[Matrix]:
+        """For each rank, a column with the largest logit of each token among the rank's columns."""
+        return [[[max(row)] for row in one] for one in self.logits]
+
+    @property
+    def joined_largest(self) -> Matrix:
+        """A column with m of each token."""
+        return elementwise(max, *self.largest) if len(self.logits) > 1 else self.largest[0]
+
+    @property
+    def powers(self) -> list[Matrix]:
+        """exp(logit - m) of each rank's logits."""
+        return [
+            [[exp(x - m) for x in row] for row, (m,) in zip(one, self.joined_largest, strict=True)]
+            for one in self.logits
+        ]
+
+    @property
+    def targets(self) -> list[Matrix]:
+        """A 1 at each token's target, split like the logits."""
+        wide = one_hot(self.target_ids, sum(len(one[0]) for one in self.logits))
+        group = RankGroup(len(self.logits))
+        return [group.part(wide, "columns", rank) for rank in group.ranks]
+
+    @property
+    def sums(self) -> list[Matrix]:
+        """For each rank and token, the rank's terms of s and t. t is 0 where another rank has the target."""
+        s_and_t = []
+        for logits, powers, targets in zip(self.logits, self.powers, self.targets, strict=True):
+            target_logits = multiply(logits, targets)
+            s_and_t.append([[sum(p), sum(t)] for p, t in zip(powers, target_logits, strict=True)])
+        return s_and_t
+
+    @property
+    def losses(self) -> Matrix:
+        """A column with the loss of each token."""
+        return [[log(s) + m - t] for (m,), (s, t) in zip(self.joined_largest, add(*self.sums), strict=True)]
+
+    @property
+    def gradients(self) -> list[Matrix]:
+        """The gradients of the mean loss for the logits of each rank: (softmax - one-hot target) / tokens."""
+        totals = [(s,) * len(self.powers[0][0]) for s, _ in add(*self.sums)]  # s of each token, in every column
+        parts = zip(self.powers, self.targets, strict=True)
+        return [
+            elementwise(lambda p, s, target: (p / s - target) / len(self.target_ids), power, totals, targets)
+            for power, targets in parts
+        ]
+
+
 def matrix_of_rank(name: str, values: Matrix, by: str, rank: int, *, partial: bool = False) -> ShardedMatrix:
     """A matrix of one rank, with the rank as a subscript of its name: Aᵀ of rank 1 is A₁ᵀ."""
-    named = name.removesuffix("ᵀ") + SUBSCRIPTS[rank] + "ᵀ" * name.endswith("ᵀ")
+    transposed = "ᵀ" if name.endswith("ᵀ") else ""
+    named = name.removesuffix("ᵀ") + SUBSCRIPTS[rank] + transposed
     return ShardedMatrix(name=named, values=values, by=by, ranks=(rank,) * _length(values, by), partial=partial)
 
 

@@ -1,9 +1,13 @@
 """Splits one layer over the ranks of a tensor-parallel group, with numbers that are small enough to add up by eye.
 
-`split("mlp", 2)` gives the passes of the layer, each computed in one process and on each rank from its shard alone,
-with the collectives that join the shards. The tensor-parallel explorer shows them. `seconds` and `flops` say what a
-pass costs in a layer of real size. The MLP's activation is ReLU, which keeps whole numbers whole; what holds for it
-holds for GeLU, since both act element by element. Heads of attention have one column each.
+A layer has up to three passes: forward, the gradient of its input, and the gradients of its weights. `split("mlp", 2)`
+computes each pass once in one process and once on each of 2 ranks, and adds the collectives that join the shards. A
+pass is a row of matrices and operators, such as X · A ReLU G · B = Z, which the tensor-parallel explorer draws. The
+matrices come from small_matrices.py: a `ShardedMatrix` knows which rank owns each row or column, and an `Operation` is
+a collective. `seconds` and `flops` say what a pass costs in a layer of real size.
+
+dX is the gradient of X. The MLP's activation is ReLU, which keeps whole numbers whole; what holds for it holds for
+GeLU, because both act element by element. Each head of attention has one column.
 Sources: Shoeybi et al. 2019 (Megatron-LM), section 3, for the splits; Korthikanti et al. 2022, section 4.2.2, for
 sequence parallelism: instead of an all-reduce, a reduce-scatter after the layer and an all-gather before the next one.
 """
@@ -13,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from math import exp, log
 
 from helpers.predict.by_hand.small_matrices import (
     Matrix,
@@ -21,11 +24,11 @@ from helpers.predict.by_hand.small_matrices import (
     Pass,
     PassItem,
     RankGroup,
+    ShardedLoss,
     ShardedMatrix,
     add,
     attend,
     attend_backward,
-    elementwise,
     matmul,
     matrix_of_rank,
     multiply,
@@ -41,7 +44,7 @@ from helpers.specs import Link
 
 X = ((1, 2, 0), (0, 1, -1), (2, 0, 1), (-1, 1, 1))  # 4 tokens of 3 numbers
 A = ((1, 0, -1, 2), (0, 1, 1, -1), (2, -1, 0, 1))  # 3 x 4
-G = ((1, 2, 0, 1), (0, 1, 1, -1), (2, 0, 1, 0), (-1, 1, 0, 2))  # the input of a layer that has only B
+G = ((1, 2, 0, 1), (0, 1, 1, -1), (2, 0, 1, 0), (-1, 1, 0, 2))  # the input of "rows", whose only weight is B
 B = ((1, -1, 0), (0, 2, 1), (1, 0, -1), (-1, 1, 2))  # 4 x 3
 ARRIVES = ((1, 0, -1), (0, 1, 1), (-1, 2, 0), (1, 1, 0))  # the gradient of a layer's output: 4 tokens of 3 columns
 ARRIVES_WIDE = ((1, 0, -1, 1), (0, 1, 1, 0), (-1, 2, 0, 1), (1, 1, 0, -1))  # the same with 4 columns
@@ -58,7 +61,7 @@ TABLE = (
     (1, -1, 0),
     (0, 2, 1),
 )  # an embedding of 8 vocabulary entries
-WORDS = (1, 6, 3, 4)  # the ids of the 4 tokens; for the head, their target ids
+TOKEN_IDS = (1, 6, 3, 4)  # the ids of the 4 tokens; for the head, their target ids
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +69,11 @@ class SplitLayer:
     """A layer to be split: column-parallel weights, an activation, a row-parallel weight. Either may be missing.
 
     input: name and values of the input. first: the column-parallel weights by name. inner: the name of the activation's
-    result. second: name and values of the row-parallel weight. output: its name. arrives: the gradient of the output.
-    word: the activation's name. activation: a function of the products with the first weights. activation_backward: the
-    gradients of these products, from the products and the gradient of the activation's result. products: their names.
+    result. second: name and values of the row-parallel weight. output: the name of the layer's result. arrives: the
+    gradient of the output, with which backward starts. word: the activation's name as it is drawn. activation: a
+    function of the input's products with the first weights. activation_backward: a function that returns the gradients
+    of these products, from the products and the gradient of the activation's result. products: the names of these
+    gradients, such as ("dQ", "dK", "dV").
     """
 
     input: tuple[str, Matrix] = ("X", X)
@@ -101,15 +106,23 @@ LAYERS = {
     "rows": SplitLayer(input=("G", G), inner="G", second=("B", B)),
     "attention": SplitLayer(first={"Wq": QUERY, "Wk": KEY, "Wv": VALUE}, inner="O", second=("Wo", B), **_HEADS),
     "embedding": SplitLayer(
-        input=("I", one_hot(WORDS, len(TABLE))), inner="I", second=("E", TABLE), output="X", input_has_no_gradient=True
+        input=("I", one_hot(TOKEN_IDS, len(TABLE))),
+        inner="I",
+        second=("E", TABLE),
+        output="X",
+        input_has_no_gradient=True,
     ),
     # `_head` replaces `arrives` by the gradient of the head's loss.
-    "head": SplitLayer(first={"W": transpose(TABLE)}, arrives=one_hot(WORDS, 8), inner="L", products=("dL",)),
+    "head": SplitLayer(first={"W": transpose(TABLE)}, arrives=one_hot(TOKEN_IDS, 8), inner="L", products=("dL",)),
 }
 
 
 class LayerRun:
-    """Computes one layer forward and backward with the shards that `take(matrix, by)` gives of the full weights."""
+    """Computes one layer forward and backward; an attribute `to_x` is the gradient of x.
+
+    take(matrix, by): the part of a full matrix that the computing rank has, where `by` is "columns" or "rows". In one
+    process it returns the full matrix.
+    """
 
     def __init__(self, layer: SplitLayer, take: Callable[[Matrix, str], Matrix]) -> None:
         source, second = layer.input[1], layer.second
@@ -121,7 +134,8 @@ class LayerRun:
         self.arrives = layer.arrives if second else take(layer.arrives, "columns")
         to_inner = matmul(self.arrives, transpose(self.second)) if second else self.arrives
         self.to_products = layer.activation_backward(*products, to_inner)
-        # Without column-parallel weights there is a product but nothing to multiply its gradient with: strict=False.
+        # Each product passes its gradient through its weight. The layers "rows" and "embedding" have no first weight,
+        # but `to_products` still has one entry, so the lengths differ: strict=False.
         input_terms = [
             matmul(gradient, transpose(one))
             for gradient, one in zip(self.to_products, self.first.values(), strict=False)
@@ -132,7 +146,10 @@ class LayerRun:
 
 
 class LayerOnRank:
-    """One process (rank None) or one rank, with everything that it computes of a layer as matrices with owners."""
+    """What one rank, or one process that has the full weights (rank None), computes of a layer.
+
+    `forward`, `inputs` and `weights` list the three passes from left to right, as matrices with owners and operators.
+    """
 
     def __init__(self, group: RankGroup, layer: SplitLayer, rank: int | None) -> None:
         self.group, self.layer, self.rank = group, layer, rank
@@ -142,20 +159,23 @@ class LayerOnRank:
         return matrix if self.rank is None else self.group.part(matrix, by, self.rank)
 
     def made(self, name: str, values: Matrix, by: str = "columns") -> ShardedMatrix:
-        """A matrix that this rank computed; in one process each row or column has the rank that would compute it."""
+        """A matrix that this rank computed. In one process each row or column is marked with the rank that owns it."""
         return self.group.cut(name, values, by) if self.rank is None else matrix_of_rank(name, values, by, self.rank)
 
-    def all_tokens(self, name: str, values: Matrix, *, turned: bool = False, again: bool = True) -> Iterator[PassItem]:
-        """A matrix of all tokens, and before it the all-gather that may be needed.
+    def all_tokens(
+        self, name: str, values: Matrix, *, transposed: bool = False, gather: bool = True
+    ) -> Iterator[PassItem]:
+        """A matrix of all tokens, and before it the all-gather that sequence parallelism needs.
 
-        turned: show it transposed. again: False where the rank still has it from an earlier product.
+        transposed: show the matrix transposed. gather: False where the rank still has all tokens from an earlier
+        product, so that no second all-gather is shown.
         """
-        shown, by = (transpose(values), "columns") if turned else (values, "rows")
-        label = f"{name}ᵀ" if turned else name
+        shown, by = (transpose(values), "columns") if transposed else (values, "rows")
+        label = f"{name}ᵀ" if transposed else name
         if self.rank is None:
             yield self.group.tokens(label, shown, by)
             return
-        if again:
+        if gather:
             yield from self.group.gather(name, values)
         yield self.group.gathered(label, shown, self.rank, by)
 
@@ -165,7 +185,10 @@ class LayerOnRank:
             yield self.made(name, values)
 
     def forward(self) -> Iterator[PassItem]:
-        """The forward pass up to the equals sign, or up to the result of a column-parallel layer."""
+        """The forward pass: X · A ReLU G · B =, without the sum over the ranks that follows the equals sign.
+
+        A layer without a row-parallel weight ends with its sharded result instead: X · A = Y.
+        """
         layer, run = self.layer, self.run
         if run.first:
             yield from self.all_tokens(*layer.input)
@@ -179,19 +202,19 @@ class LayerOnRank:
             yield "="
 
     def inputs(self) -> Iterator[PassItem]:
-        """The gradient of the layer's input up to the equals sign, or up to a result that stays sharded."""
+        """The gradient of the layer's input: dZ · Bᵀ ReLU′ dU · Aᵀ =, again without the sum that follows."""
         layer, run = self.layer, self.run
         if layer.second:
             yield from self.all_tokens(f"d{layer.output}", run.arrives)
             yield "·"
             yield self.made(f"{layer.second[0]}ᵀ", transpose(run.second))
-            yield f"{layer.word}′" if layer.word else "="
+            yield f"{layer.word}′" if layer.word else "="  # the derivative of the activation
         if not run.first:
             yield self.made(f"d{layer.inner}", run.to_input)
             return
         for name, values in zip(layer.products, run.to_products, strict=True):
             yield self.made(name, values)
-        if len(run.first) > 1:
+        if len(run.first) > 1:  # attention: three products are too many to draw, so one symbol stands for them
             yield "· Wᵀ ="
             return
         yield "·"
@@ -200,10 +223,13 @@ class LayerOnRank:
         yield "="
 
     def weights(self) -> Iterator[PassItem]:
-        """The gradients of the weights, which each rank computes for itself. Of several weights, the results alone."""
+        """The gradients of the weights, which each rank computes from its own shards: Xᵀ · dU = dA, then Gᵀ · dZ = dB.
+
+        Of attention's three first weights only names and results are shown.
+        """
         layer, run = self.layer, self.run
         if run.first:
-            yield from self.all_tokens(*layer.input, turned=True)
+            yield from self.all_tokens(*layer.input, transposed=True)
             yield from self._products()
             for name, values in zip(run.first, run.to_first, strict=True):
                 yield self.made(f"d{name}", values)
@@ -229,7 +255,8 @@ class LayerOnRank:
             return
         yield self.made(f"{layer.inner}ᵀ", transpose(run.inner), "rows")
         yield "·"
-        yield from self.all_tokens(f"d{layer.output}", run.arrives, again=layer.input_has_no_gradient)
+        # The pass over the inputs has gathered this gradient already, except in an embedding, which has no such pass.
+        yield from self.all_tokens(f"d{layer.output}", run.arrives, gather=layer.input_has_no_gradient)
         yield "="
 
     def weight_gradients(self) -> Iterator[tuple[str, Matrix, str]]:
@@ -241,18 +268,20 @@ class LayerOnRank:
 
 
 FORWARD, INPUTS, WEIGHTS = "forward", "backward: inputs", "backward: weights"
-CUTS = tuple(LAYERS)
-RANKS = (2, 4)  # what divides tokens, inner width, heads and vocabulary
-VOCABULARY = 128_256  # of the head of real size: Llama 3's
-_WIDTHS = {"mlp": 8, "columns": 4, "rows": 4, "attention": 4, "embedding": 0}  # weights over hidden ** 2
+CUTS = tuple(LAYERS)  # the layers that `split` knows
+RANKS = (2, 4)  # the group sizes that divide tokens, inner width, heads and vocabulary
+VOCABULARY = 128_256  # of a head of real size: Llama 3's
+# The number of weights of a layer of real size, over the square of its hidden width.
+_WEIGHTS_OVER_HIDDEN_SQUARED = {"mlp": 8, "columns": 4, "rows": 4, "attention": 4, "embedding": 0}
 
 
 @lru_cache(maxsize=64)
 def split(cut: str, ranks: int, sequence_parallel: bool = False) -> dict[str, Pass]:
-    """The passes of a layer that is split over `ranks`: FORWARD, INPUTS and WEIGHTS (gradients of inputs and weights).
+    """The passes of a layer that is split over `ranks` ranks, by name: FORWARD, INPUTS and WEIGHTS.
 
-    cut: a name of CUTS. An embedding has no INPUTS, because token ids have no gradient. Raises ValueError for an
-    unknown cut, or for other ranks than RANKS has.
+    INPUTS gives the gradient of the layer's input and WEIGHTS those of its weights. cut: the kind of layer, a name of
+    CUTS. An embedding has no INPUTS, because token ids have no gradient. Raises ValueError for an unknown cut, or for
+    other ranks than RANKS has.
     """
     if cut not in LAYERS:
         raise ValueError(f"no cut {cut!r}; known are {', '.join(CUTS)}")
@@ -267,6 +296,8 @@ def split(cut: str, ranks: int, sequence_parallel: bool = False) -> dict[str, Pa
     return _passes(group, LayerOnRank(group, layer, None), views)
 
 
+# In the functions below, `single` is the layer in one process, and `views` has the layer on each rank. A list of values
+# from `(single, *views)` therefore has the result of one process first, then one entry per rank.
 def _passes(group: RankGroup, single: LayerOnRank, views: list[LayerOnRank]) -> dict[str, Pass]:
     passes = {FORWARD: _forward(group, single, views), INPUTS: _inputs(group, single, views)}
     if single.layer.input_has_no_gradient:
@@ -275,20 +306,20 @@ def _passes(group: RankGroup, single: LayerOnRank, views: list[LayerOnRank]) -> 
 
 
 def _forward(group: RankGroup, single: LayerOnRank, views: list[LayerOnRank]) -> Pass:
-    layer = single.layer
+    layer, values = single.layer, [view.run.output for view in (single, *views)]
     if not layer.second:
-        return _cut_pass(layer.inner, single, views, "forward", [view.run.inner for view in (single, *views)])
-    return _summed_pass(group, layer.output, single, views, "forward", [view.run.output for view in (single, *views)])
+        return _sharded_pass(layer.inner, single, views, "forward", values)
+    return _summed_pass(group, layer.output, single, views, "forward", values)
 
 
 def _inputs(group: RankGroup, single: LayerOnRank, views: list[LayerOnRank]) -> Pass:
     values = [view.run.to_input for view in (single, *views)]
     if not single.layer.first:
-        return _cut_pass(f"d{single.layer.inner}", single, views, "inputs", values)
+        return _sharded_pass(f"d{single.layer.inner}", single, views, "inputs", values)
     return _summed_pass(group, f"d{single.layer.input[0]}", single, views, "inputs", values)
 
 
-def _cut_pass(name: str, single: LayerOnRank, views: list[LayerOnRank], method: str, values: list[Matrix]) -> Pass:
+def _sharded_pass(name: str, single: LayerOnRank, views: list[LayerOnRank], method: str, values: list[Matrix]) -> Pass:
     """A pass whose result stays split by columns. method: the method of LayerOnRank that lists the pass's matrices."""
     return Pass(
         one_process=tuple(getattr(single, method)()),
@@ -302,12 +333,12 @@ def _summed_pass(
     group: RankGroup, name: str, single: LayerOnRank, views: list[LayerOnRank], method: str, values: list[Matrix]
 ) -> Pass:
     """A pass whose result is a sum over the ranks. method: the method of LayerOnRank that lists the pass's matrices."""
-    addends = partial_sums(name, values[1:])
-    ends = zip(views, addends, group.sums(name, addends), strict=True)
+    terms = partial_sums(name, values[1:])
+    ends = zip(views, terms, group.sums(name, terms), strict=True)
     return Pass(
         one_process=(*getattr(single, method)(), group.tokens(name, values[0])),
         by_rank=tuple((*getattr(view, method)(), term, *summed) for view, term, summed in ends),
-        results={name: tuple(addends)},
+        results={name: tuple(terms)},
         expected={name: values[0]},
     )
 
@@ -325,100 +356,45 @@ def _weights(single: LayerOnRank, views: list[LayerOnRank]) -> Pass:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Loss:
-    """Cross entropy of logits that are split by columns, from three numbers per token and rank."""
-
-    logits: list[Matrix]  # of each rank
-
-    @property
-    def largest(self) -> list[Matrix]:
-        return [[[max(row)] for row in one] for one in self.logits]
-
-    @property
-    def joined_largest(self) -> Matrix:
-        return elementwise(max, *self.largest) if len(self.logits) > 1 else self.largest[0]
-
-    @property
-    def powers(self) -> list[Matrix]:
-        """exp(logit - m), where m is the largest logit of the token on any rank."""
-        return [
-            [[exp(x - m) for x in row] for row, (m,) in zip(one, self.joined_largest, strict=True)]
-            for one in self.logits
-        ]
-
-    @property
-    def targets(self) -> list[Matrix]:
-        """A 1 at each token's target, split like the logits."""
-        wide = one_hot(WORDS, sum(len(one[0]) for one in self.logits))
-        group = RankGroup(len(self.logits))
-        return [group.part(wide, "columns", rank) for rank in group.ranks]
-
-    @property
-    def sums(self) -> list[Matrix]:
-        """For each rank and token: the sum of its powers, and the target's logit, 0 where another rank has it."""
-        parts = zip(self.logits, self.powers, self.targets, strict=True)
-        return [
-            [
-                [sum(p), sum(x for x, right in zip(row, t, strict=True) if right)]
-                for row, p, t in zip(*part, strict=True)
-            ]
-            for part in parts
-        ]
-
-    @property
-    def losses(self) -> Matrix:
-        return [[log(s) + m - t] for (m,), (s, t) in zip(self.joined_largest, add(*self.sums), strict=True)]
-
-    @property
-    def gradients(self) -> list[Matrix]:
-        """The gradients of the mean loss for the logits of each rank."""
-        totals = [(s,) * len(self.powers[0][0]) for s, _ in add(*self.sums)]
-        parts = zip(self.powers, self.targets, strict=True)
-        return [
-            elementwise(lambda p, s, target: (p / s - target) / len(WORDS), power, totals, targets)
-            for power, targets in parts
-        ]
-
-
 def _head(group: RankGroup, layer: SplitLayer) -> dict[str, Pass]:
     """The passes of the head and its loss, in which the logits and their gradient stay split."""
     logits = [LayerOnRank(group, layer, rank).run.inner for rank in (None, *group.ranks)]
-    one, ranks = _Loss(logits=logits[:1]), _Loss(logits=logits[1:])
+    one = ShardedLoss(logits=logits[:1], target_ids=TOKEN_IDS)
+    ranks = ShardedLoss(logits=logits[1:], target_ids=TOKEN_IDS)
     single = LayerOnRank(group, replace(layer, arrives=one.gradients[0]), None)
     views = [
         LayerOnRank(group, replace(layer, arrives=stack(ranks.gradients, "columns")), rank) for rank in group.ranks
     ]
     forward = Pass(
-        one_process=(*single.forward(), "→", *_ends(one)),
-        by_rank=tuple((*view.forward(), "→", *_ends(ranks, view.rank)) for view in views),
+        one_process=(*single.forward(), "→", *_loss_items(one)),
+        by_rank=tuple((*view.forward(), "→", *_loss_items(ranks, view.rank)) for view in views),
         results={
-            "L": tuple(matrix_of_rank("L", one, "columns", rank) for rank, one in enumerate(ranks.logits)),
-            "loss": (_all("loss", ranks.losses),),
+            "L": tuple(matrix_of_rank("L", shard, "columns", rank) for rank, shard in enumerate(ranks.logits)),
+            "loss": (_on_every_rank("loss", ranks.losses),),
         },
         expected={"L": one.logits[0], "loss": one.losses},
     )
     return {**_passes(group, single, views), FORWARD: forward}
 
 
-def _all(name: str, values: Matrix) -> ShardedMatrix:
+def _on_every_rank(name: str, values: Matrix) -> ShardedMatrix:
     return ShardedMatrix(name=name, values=values)
 
 
-def _ends(loss: _Loss, rank: int | None = None) -> Iterator[PassItem]:
+def _loss_items(loss: ShardedLoss, rank: int | None = None) -> Iterator[PassItem]:
     """The matrices and collectives from the logits of a rank, or of one process (None), to the loss per token."""
     if rank is None:
-        yield from (_all("m", loss.joined_largest), "", _all("s t", add(*loss.sums)))
+        yield from (_on_every_rank("m", loss.joined_largest), "", _on_every_rank("s t", add(*loss.sums)))
     else:
         yield matrix_of_rank("m", loss.largest[rank], "rows", rank, partial=True)
-        yield Operation(op="all_reduce", name="m", count=len(WORDS), per_token=1, word="max")
-        yield _all("m", loss.joined_largest)
+        yield Operation(op="all_reduce", name="m", count=len(TOKEN_IDS), per_token=1, word="max")
+        yield _on_every_rank("m", loss.joined_largest)
         yield "→"
         yield matrix_of_rank("s t", loss.sums[rank], "rows", rank, partial=True)
-        yield Operation(op="all_reduce", name="s and t", count=2 * len(WORDS), per_token=2)
-        yield _all("s t", add(*loss.sums))
+        yield Operation(op="all_reduce", name="s and t", count=2 * len(TOKEN_IDS), per_token=2)
+        yield _on_every_rank("s t", add(*loss.sums))
     yield "→"
-    yield _all("loss", loss.losses)
+    yield _on_every_rank("loss", loss.losses)
 
 
 def seconds(one: Pass, tokens: int, hidden: int, link: Link) -> float:
@@ -433,5 +409,5 @@ def flops(cut: str, ranks: int, tokens: int, hidden: int) -> float:
     The inner width is 4 * hidden. Attention's scores are left out. An embedding has none, because it only looks up
     rows.
     """
-    weights = VOCABULARY * hidden if cut == "head" else _WIDTHS[cut] * hidden**2
-    return 2 * tokens * weights / ranks
+    weights = VOCABULARY * hidden if cut == "head" else _WEIGHTS_OVER_HIDDEN_SQUARED[cut] * hidden**2
+    return 2 * tokens * weights / ranks  # a multiplication and an addition per weight and token

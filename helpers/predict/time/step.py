@@ -1,14 +1,16 @@
 """Predicts the seconds of a training step as a sum of bars: compute, memory, collectives, bubble, optimizer, host.
 
 `step_time` is the planner's model of a step. It adds up layer.py (one layer on one rank), collectives.py and
-pipeline.py. A stack (stacks.py) says what overlaps and which kernels exist. Constants (calibrate.py) say how near a
-machine comes to the nominal rates; before a calibration they are 1. `offloaded_step` and `adapter_step` change the bars
-for two cheaper kinds of training.
+pipeline.py. A stack is a training framework, such as Megatron-Core or FSDP; stacks.py says which traffic each one
+overlaps and which kernels it has. Constants say how near a machine comes to the nominal rates of the data sheets;
+before a calibration (calibrate.py) they are 1. `offloaded_step` and `adapter_step` change the bars for two cheaper
+kinds of training.
 
-Offload (Ren et al. 2021, ZeRO-Offload): gradients travel to the host during backward, once per micro-batch; the host's
-optimizer step, which its memory limits, and the way back are exposed. Adapters (LoRA, QLoRA): nobody needs the
-gradients of frozen weights, a third of the products. QLoRA writes each matrix out in 16 bits before each product
-(Dettmers et al. 2023, section 3): `UNPACKING`. The adapters' own small products are left out.
+Offload (Ren et al. 2021, ZeRO-Offload): gradients travel to the host during backward, once per micro-batch. The host's
+optimizer step, which its memory bandwidth limits, and the way back are exposed, which means that no compute hides them.
+Adapters (LoRA, QLoRA): the gradients of frozen weights, a third of the products, are not computed. QLoRA writes each
+matrix out in 16 bits before each product (Dettmers et al. 2023, section 3): `UNPACKING`. The adapters' own small
+products are left out.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ from helpers.predict.time.stacks import Stack
 from helpers.specs import LINKS, Cluster, ModelSpec, Plan
 from helpers.specs.checks import check_positive
 
-# The host's and the GPU's seconds are joined as a 4-norm: a soft maximum, because kernels differ in length and some
-# wait for the host while others do not.
+# The host's and the GPU's seconds are joined as a 4-norm, (host^4 + gpu^4)^(1/4). This is a soft maximum: kernels
+# differ in length, so some of them wait for the host while others do not.
 SHARPNESS = 4
 
 
@@ -43,8 +45,9 @@ SHARPNESS = 4
 class Constants:
     """How a machine and a stack differ from the nominal rates.
 
-    products (with attention), memory, inside (a node), network: shares of the nominal rate that are reached. launch:
-    factor of the stack's seconds on the host per layer. step: seconds that a step costs in addition to all terms.
+    products (matrix products and attention), memory (bytes that kernels move), inside (links in a node), network (links
+    between nodes): the shares of the nominal rate that are reached. launch: a factor of the host's seconds per layer,
+    which the stack gives. step: seconds that a step costs in addition to all other terms.
     Raises ValueError unless all are above 0.
     """
 
@@ -66,7 +69,7 @@ UNCALIBRATED = 1.25  # the 80 % interval's factor before calibration: 77 % of pu
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """One term of the step. binds: its bottleneck: tensor cores, memory, NVLink, network, host or waiting."""
+    """One term of the step. binds: what limits it: "tensor cores", "memory", "NVLink", "network", "host", "waiting"."""
 
     name: str
     seconds: float
@@ -121,7 +124,10 @@ def step_time(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack, cons
 def pass_seconds(
     model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack, constants: Constants = NOMINAL
 ) -> tuple[list[float], list[float]]:
-    """Seconds of one micro-batch's forward and of its backward, on each of the pipeline's pp * num_chunks parts."""
+    """Seconds of one micro-batch's forward and of its backward, on each of the pipeline's pp * num_chunks parts.
+
+    Part i is on pipeline rank i % pp, so `forward[rank :: pp]` are the parts of one rank.
+    """
     return _Step(model, plan, cluster, stack, constants).passes()
 
 
@@ -130,7 +136,8 @@ def least_seconds(
 ) -> float:
     """A lower bound of a step's seconds that is fast to compute, by which the search drops plans.
 
-    It counts the busiest rank's compute, and 0.9 of one micro-batch's pass through the other ranks.
+    It counts the busiest rank's compute, and 0.9 of one micro-batch's pass through the other ranks: a little less than
+    the whole pass, so that it stays a lower bound where the stages differ.
     """
     forward, backward = pass_seconds(model, plan, cluster, stack, constants)
     loads = [sum(forward[rank :: plan.pp]) + sum(backward[rank :: plan.pp]) for rank in range(plan.pp)]
@@ -141,10 +148,11 @@ def least_seconds(
 def _check_modelled(plan: Plan) -> None:
     """Raise ValueError where a plan asks for something that no term of the step models."""
     modelled = {
-        "precision": (plan.precision, ("mixed", "mixed_fp32_grads", "mixed_both_grads")),
-        "schedule": (plan.schedule, ("one_f_one_b", "interleaved")),
+        "precision": ("mixed", "mixed_fp32_grads", "mixed_both_grads"),
+        "schedule": ("one_f_one_b", "interleaved"),
     }
-    for name, (value, known) in modelled.items():
+    for name, known in modelled.items():
+        value = getattr(plan, name)
         if value not in known:
             raise ValueError(f"step_time: {name}={value!r} is not modelled; choose one of {', '.join(known)}")
     if plan.num_chunks > 1 and plan.num_microbatches % plan.pp:
@@ -164,7 +172,8 @@ def _interleaved(model: ModelSpec, plan: Plan, stack: Stack) -> Plan:
     return plan
 
 
-# For each field of Work: the bottleneck, the constant by which its rate is multiplied, and the name of its bar.
+# `Work` (layer.py) has the seconds of a pass at nominal rates, by what limits them. For each of its fields: the name of
+# the field, its bottleneck, the field of Constants by which its rate is multiplied, and the name of its bar.
 PARTS = (
     ("products", "tensor cores", "products", "products"),
     ("attention", "tensor cores", "products", "attention"),
@@ -177,7 +186,12 @@ PARTS = (
 
 
 class _Step:
-    """Adds up the seconds of one step. A part is one of the pipeline's pp * num_chunks pieces of the model."""
+    """Adds up the seconds of one step.
+
+    A part is one of the pipeline's pp * num_chunks pieces of the model. counts: the layers of each part. ends: the work
+    of the embedding (on the first part) and of the head (on the last). send: (inside a node, on the network) seconds of
+    one send between stages.
+    """
 
     def __init__(self, model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack, constants: Constants) -> None:
         self.model, self.plan, self.cluster, self.stack, self.constants = model, plan, cluster, stack, constants
@@ -187,6 +201,7 @@ class _Step:
         self.send = self._send()
 
     def estimate(self) -> StepTime:
+        """The step as bars: the busiest rank's compute, what its pipeline adds, and what its replicas add."""
         plan, microbatches = self.plan, self.plan.num_microbatches
         forward, backward = self.passes()
         loads = [sum(forward[rank :: plan.pp]) + sum(backward[rank :: plan.pp]) for rank in range(plan.pp)]
@@ -194,7 +209,7 @@ class _Step:
         pipeline = pipeline_seconds(plan.pp, microbatches, plan.num_chunks, forward, backward)
         bars = self._compute(loads.index(busiest))
         if plan.pp > 1:
-            sends = 2 * microbatches * plan.num_chunks * sum(self.send)
+            sends = 2 * microbatches * plan.num_chunks * sum(self.send)  # an activation and a gradient per micro-batch
             bars.append(Bar(name="sends between stages", seconds=sends, binds="network" if self.send[1] else "NVLink"))
             bars.append(Bar(name="bubble", seconds=pipeline - microbatches * busiest, binds="waiting"))
         bars += self._replica_bars(sum(forward[:: plan.pp]), sum(backward[:: plan.pp]))
@@ -203,7 +218,7 @@ class _Step:
 
     def _gpu_seconds(self, work: Work) -> dict[str, float]:
         """Seconds of each field of the work at the calibrated rates."""
-        return {part: getattr(work, part) / getattr(self.constants, share) for part, _, share, _ in PARTS}
+        return {field: getattr(work, field) / getattr(self.constants, rate) for field, _, rate, _ in PARTS}
 
     def _seconds(self, work: Work) -> float:
         """Seconds of this work: the GPU's, or those of the host that launches it, whichever is longer (SHARPNESS)."""
@@ -215,10 +230,10 @@ class _Step:
         return longer * (1 + (min(gpu, host) / longer) ** SHARPNESS) ** (1 / SHARPNESS)
 
     def passes(self) -> tuple[list[float], list[float]]:
-        """Seconds of one micro-batch's forward and of its backward on each part, with sends."""
+        """Seconds of one micro-batch's forward and of its backward on each part, with sends and recomputation."""
         send = sum(self.send)
         layer_forward, layer_backward = self._seconds(self.layer.forward), self._seconds(self.layer.backward)
-        layer_backward += self._seconds(self.layer.again)
+        layer_backward += self._seconds(self.layer.again)  # what backward computes again of forward
         forward = [count * layer_forward + send for count in self.counts]
         backward = [count * layer_backward + send for count in self.counts]
         for part, (end_forward, end_backward) in ((0, self.ends.embedding), (-1, self.ends.head)):
@@ -227,17 +242,17 @@ class _Step:
         return forward, backward
 
     def _compute(self, rank: int) -> list[Bar]:
-        """The bars of rank `rank`, the busiest one: its passes over all micro-batches."""
+        """The bars of one pipeline rank: its passes over all micro-batches, by what limits them."""
         plan, microbatches = self.plan, self.plan.num_microbatches
         layers = microbatches * sum(self.counts[rank :: plan.pp])
         seconds: dict[str, float] = defaultdict(float)
-        launches = 0.0
+        launches = 0.0  # what waiting for the host adds to the GPU's own seconds
         for work in (self.layer.forward, self.layer.backward):
             gpu = self._gpu_seconds(work)
-            for part, each in gpu.items():
-                seconds[part] += layers * each
+            for field, each in gpu.items():
+                seconds[field] += layers * each
             launches += layers * (self._seconds(work) - sum(gpu.values()))
-        bars = [Bar(name=name, seconds=seconds[part], binds=binds) for part, binds, _, name in PARTS]
+        bars = [Bar(name=name, seconds=seconds[field], binds=binds) for field, binds, _, name in PARTS]
         recomputed = layers * self._seconds(self.layer.again)
         bars.append(Bar(name="recomputation", seconds=recomputed, binds=self._bottleneck(self.layer.again)))
         for name, works, is_here in (
@@ -249,15 +264,16 @@ class _Step:
         return bars
 
     def _bottleneck(self, work: Work) -> str:
+        """The bottleneck of the field of the work that takes longest."""
         gpu = self._gpu_seconds(work)
-        return max(PARTS, key=lambda part: gpu[part[0]])[1]
+        return max(PARTS, key=lambda part: gpu[part[0]])[1]  # a row of PARTS begins with field, bottleneck
 
     def _send(self) -> tuple[float, float]:
         """(inside a node, network) seconds to send a micro-batch's activations on; each tensor rank sends its part."""
         plan = self.plan
         if plan.pp == 1:
             return 0.0, 0.0
-        size = 2 * plan.micro_batch * (self.model.seq // plan.cp) * self.model.hidden / plan.tp
+        size = 2 * plan.micro_batch * (self.model.seq // plan.cp) * self.model.hidden / plan.tp  # bytes, in 16 bits
         inside, network = send_seconds(size, self.cluster, block=plan.tp * plan.cp * plan.dp, stages=plan.pp)
         return inside / self.constants.inside, network / self.constants.network
 
@@ -265,25 +281,30 @@ class _Step:
         """Exposed traffic of gradients and parameters between replicas, and the optimizer's step.
 
         forward, backward: seconds of one micro-batch's passes, behind which traffic can hide. What one message hides
-        behind is not available for the next.
+        behind is not available for the next. A flow (`ReplicaTraffic`) is one kind of traffic, such as the
+        reduce-scatter of gradients: its seconds, the share of them that may hide, and the pass behind which they hide.
         """
-        plan, c = self.plan, self.constants
+        plan, constants = self.plan, self.constants
         bars, available, optimizer = [], {"forward": forward, "backward": backward}, 0.0
         for params, shared_plan in self._replicated():
             for flow in replica_traffic(params, sum(self.counts[:: plan.pp]), shared_plan, self.cluster, self.stack):
-                seconds = flow.inside / c.inside + flow.network / c.network
+                seconds = flow.inside / constants.inside + flow.network / constants.network
                 hidden = min(seconds * flow.hidden, available[flow.behind])
                 available[flow.behind] -= hidden
                 binds = "network" if flow.network else "NVLink"
                 name = flow.name if shared_plan is plan else f"{flow.name} of experts"
                 bars.append(Bar(name=name, seconds=flow.often * (seconds - hidden), binds=binds))
-            optimizer += optimizer_seconds(params, shared_plan, self.cluster) / c.memory
+            optimizer += optimizer_seconds(params, shared_plan, self.cluster) / constants.memory
         return [*bars, Bar(name="optimizer", seconds=optimizer, binds="memory")]
 
     def _replicated(self) -> list[tuple[float, Plan]]:
-        """Parameters of the fullest rank, with the plan that says how they are replicated; experts have their own."""
+        """Parameters of the fullest rank, with the plan that says how they are replicated.
+
+        The weights of experts have fewer replicas than the rest, so they come as an entry of their own.
+        """
         model, plan = self.model, self.plan
-        params = max(params_per_rank(model, plan, stage) for stage in {0, plan.pp - 1, min(1, plan.pp - 1)})
+        first, second, last = 0, min(1, plan.pp - 1), plan.pp - 1  # all other stages are like the second
+        params = max(params_per_rank(model, plan, stage) for stage in {first, second, last})
         if plan.ep == 1:
             return [(params, plan)]
         experts = sum(self.counts[:: plan.pp]) * feed_forward_params(model, plan)
@@ -302,16 +323,16 @@ def _layers_of_parts(model: ModelSpec, plan: Plan) -> list[int]:
     parts = plan.pp * plan.num_chunks
     if model.num_layers % parts == 0:
         return [model.num_layers // parts] * parts
-    each = (model.num_layers + 2) // parts
-    return [each - (part in (0, parts - 1)) for part in range(parts)]
+    each = (model.num_layers + 2) // parts  # embedding and head count as a layer each, on the first and the last part
+    return [each - 1, *[each] * (parts - 2), each - 1]
 
 
 HOST_LINK = LINKS["PCIe 4 x16"]
 HOST_BANDWIDTH = 100e9  # bytes per second of a node's memory, which its GPUs share: a rule of thumb
-UNPACKED = 0.5 + 2  # bytes of a weight: read in 4 bits, written in 16
-# Seconds of unpacking over those of its bytes. Qwen's fine-tuning table (its README: Q-LoRA of 72B on one A100, 8
-# micro-batches of 256 to 8,192 tokens in 27 to 180 s) leaves 2.3 to 2.8 s per micro-batch beside what grows with
-# tokens; its 7B takes 1.8 s longer per step in 4 bits than in 16. The bytes alone would take 0.30 and
+UNPACKED = 0.5 + 2  # bytes that unpacking moves per weight: read in 4 bits, written in 16
+# How many times longer unpacking takes than moving its bytes. Qwen's fine-tuning table (its README: Q-LoRA of 72B on
+# one A100, 8 micro-batches of 256 to 8,192 tokens in 27 to 180 s) leaves 2.3 to 2.8 s per micro-batch beside what grows
+# with tokens; its 7B takes 1.8 s longer per step in 4 bits than in 16. The bytes alone would take 0.30 and
 # 0.03 s per micro-batch.
 UNPACKING = 8.5
 
@@ -323,7 +344,9 @@ def offloaded_step(
     bars = [bar for bar in step_time(model, plan, cluster, stack, constants).bars if bar.name != "optimizer"]
     params = params_per_rank(model, plan) / (num_shards(plan) if plan.zero else 1)
     backward = sum(pass_seconds(model, plan, cluster, stack, constants)[1])
+    # What backward does not hide of the gradients' way to the host, in every micro-batch.
     down = max(0.0, HOST_LINK.seconds(params * gradient_bytes(plan)) - backward) * plan.num_microbatches
+    # Bytes that the host moves for all GPUs of a node: it reads and writes the state, reads gradients, writes weights.
     moved = (2 * optimizer_bytes(plan) + gradient_bytes(plan) + weight_bytes(plan)) * cluster.gpus_per_node * params
     bars += [
         Bar(name="gradients to the host", seconds=down, binds="host"),
@@ -346,13 +369,13 @@ def adapter_step(
     tokens, passes = plan.micro_batch * model.seq, plan.num_microbatches * model.num_layers
     # The gradients of frozen weights, one product per matrix, are not computed.
     saved = sum(product_seconds(n, k, tokens, cluster.gpu) for n, k in product_shapes(model, plan))
-    factor = {"gradients": trained, "optimizer": trained}
     bars = []
     for bar in step_time(model, plan, cluster, stack, constants).bars:
+        factor = trained if bar.name in ("gradients", "optimizer") else 1.0  # both exist for adapters alone
         less = passes * saved / constants.products if bar.name == "products" else 0.0
-        bars.append(replace(bar, seconds=bar.seconds * factor.get(bar.name, 1.0) - less))
+        bars.append(replace(bar, seconds=bar.seconds * factor - less))
     if is_quantized:
-        times = passes * (3 if plan.recompute == "full" else 2)
+        times = passes * (3 if plan.recompute == "full" else 2)  # forward, backward, and a recomputed forward
         rate = memory_rate(cluster.gpu) * constants.memory
         unpacked = times * UNPACKING * UNPACKED * model.params_per_layer / rate
         bars.append(Bar(name="weights out of 4 bits", seconds=unpacked, binds="memory"))

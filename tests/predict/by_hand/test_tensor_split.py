@@ -17,10 +17,10 @@ from helpers.predict.by_hand.tensor_split import (
     QUERY,
     RANKS,
     TABLE,
+    TOKEN_IDS,
     VALUE,
     VOCABULARY,
     WEIGHTS,
-    WORDS,
     A,
     B,
     G,
@@ -54,7 +54,7 @@ def by_torch(cut):
         "columns": ({"X": X, "A": A}, torch.matmul, "Y", ARRIVES_WIDE),
         "rows": ({"G": G, "B": B}, torch.matmul, "Z", ARRIVES),
         "attention": ({"X": X, "Wq": QUERY, "Wk": KEY, "Wv": VALUE, "Wo": B}, attention, "Z", ARRIVES),
-        "embedding": ({"E": TABLE}, lambda e: torch.nn.functional.embedding(torch.tensor(WORDS), e), "X", ARRIVES),
+        "embedding": ({"E": TABLE}, lambda e: torch.nn.functional.embedding(torch.tensor(TOKEN_IDS), e), "X", ARRIVES),
     }
     inputs, act, name, arrives = names[cut]
     leaves = {key: leaf(value) for key, value in inputs.items()}
@@ -66,7 +66,7 @@ def by_torch(cut):
 def head_by_torch():
     x, table = leaf(X), leaf(TABLE)
     logits = x @ table.T
-    losses = torch.nn.functional.cross_entropy(logits, torch.tensor(WORDS), reduction="none")
+    losses = torch.nn.functional.cross_entropy(logits, torch.tensor(TOKEN_IDS), reduction="none")
     losses.mean().backward()
     return {"L": logits.detach(), "loss": losses.detach().unsqueeze(1), "dX": x.grad, "dW": table.grad.T}
 
@@ -185,7 +185,7 @@ def test_the_loss_costs_three_numbers_a_token():
     """12 bytes in fp32, whatever the vocabulary."""
     operations = split("head", 2)[FORWARD].operations
     assert sum(one.num_bytes(1000, 4096) for one in operations) == 12 * 1000
-    assert sum(one.count for one in operations) == 3 * len(WORDS)
+    assert sum(one.count for one in operations) == 3 * len(TOKEN_IDS)
 
 
 def test_bad_input_gets_a_sentence():
