@@ -3,6 +3,17 @@
 Each task runs the learner's function on live ranks, compares every rank's gradients with those of one process, and
 judges the messages: their bytes (03.buckets), whether they are sent before backward ends (03.overlap), and whether NCCL
 could run them (03.rehearsed). No task reads a clock to compare speeds; only the order of events counts.
+
+For each task, `make_…` draws the inputs, one dict per rank. `run_…` calls the learner's function, `submitted`, on each
+rank. `judge_…` gets a JudgedWorld, whose `inputs`, `outputs` (what run_… returned), `logs` (the events, each a
+collective call with its bytes, start and end) and `marks` (named times) have one item per rank. Its `expect…` functions
+make Judgements.
+
+A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. Where an `expect…`
+function fails, it names of its `mistakes` those that fit: of a list all of them, and of a dict those whose value (or
+one of whose values) is the learner's. `words["…"]` is a sentence of messages.yaml, or the name of a value in one.
+A check tries several cases, which vary sizes, dtypes and memory layout. `rng`, which draws the inputs, knows the case:
+`rng.tensor(*shape)` has its dtype and layout.
 """
 
 from __future__ import annotations
@@ -53,18 +64,20 @@ nccl_words = book("nccl")
 
 # -- 03.buckets ------------------------------------------------------------------------------------------------------
 def make_buckets(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Draws small tensors again and again, until every known mistake gives other buckets than the rest.
+    """Draws small tensors and a bucket size `cap` in bytes, which are the same on all ranks but for the values.
 
-    The last bucket is full where the case says so, and otherwise not.
+    It draws again and again, until every known mistake gives other buckets than the right answer and the other
+    mistakes. The last bucket is full where the case says so, and otherwise not.
     """
-    itemsize = rng.tensor(1).element_size()
+    itemsize = rng.tensor(1).element_size()  # the case decides the dtype
     while True:
         shapes = [draw_shape(rng) for _ in range(rng.integer(20, 26))]
         lengths, cap = [math.prod(shape) for shape in shapes], rng.integer(6, 12) * itemsize
         right = bucket_bytes(lengths, cap, itemsize)
         wrong = [sizes for several in wrong_buckets(lengths, cap, itemsize).values() for sizes in several]
         is_as_wanted = right[-1] == cap if rng.case.sizes == "full" else right[-1] < cap
-        if is_as_wanted and all(sizes not in wrong[:i] and sizes != right for i, sizes in enumerate(wrong)):
+        is_each_different = all(sizes not in [right, *wrong[:i]] for i, sizes in enumerate(wrong))
+        if is_as_wanted and is_each_different:
             return [{"cap": cap, "gradients": [rng.tensor(*shape) for shape in shapes]} for _ in range(world_size)]
 
 
@@ -92,9 +105,9 @@ def bucket_bytes(
 
 
 def wrong_buckets(lengths: Sequence[int], cap: int, itemsize: int) -> dict[str, list[list[int]]]:
-    """The bytes of each message as every known mistake gives them."""
+    """The bytes of each message as every known mistake gives them: one list for each way to make the mistake."""
     sizes, right = [itemsize * length for length in lengths], bucket_bytes(lengths, cap, itemsize)
-    below_cap = [0]
+    below_cap = [0]  # buckets that are closed before a tensor with which they would exceed cap
     for size in sizes:
         if below_cap[-1] and below_cap[-1] + size > cap:
             below_cap.append(0)
@@ -111,7 +124,7 @@ def wrong_buckets(lengths: Sequence[int], cap: int, itemsize: int) -> dict[str, 
 
 
 def run_buckets(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
-    """Calls the answer, and notes whether its list still has the same tensors."""
+    """Calls the learner's function, and notes whether the list that it got still has the same tensors."""
     gradients = list(inputs["gradients"])  # so that we have the tensors even if the answer changes the list
     submitted(inputs["gradients"], inputs["cap"])
     is_list_unchanged = list(map(id, gradients)) == list(map(id, inputs["gradients"]))
@@ -166,6 +179,8 @@ BUCKETS = Task(
 
 
 # -- 03.overlap ------------------------------------------------------------------------------------------------------
+# The learner's function registers hooks on the model's gradients, which start all-reduces during backward. It returns
+# a function, called `finish` here, which is called after backward, waits for them, and divides the sums.
 # Rank 1 starts each backward only when rank 0 has ended its own. So a hook that waits for its all-reduce is a true
 # deadlock, which the ranks detect with certainty, and a `finish` that does not wait returns before rank 1 takes part.
 NUM_STEPS = 2
@@ -181,7 +196,11 @@ def make_overlap(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_overlap(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
-    """Calls the answer once, then runs two steps, and marks when gradients come, backward ends and `finish` returns."""
+    """Calls the learner's function once and runs two steps. Marks when gradients come, backward ends, `finish` returns.
+
+    The `yield` before each step lets the runner alternate between two cases, so that a learner's function which keeps
+    something in a global variable is found out. `network` builds an MLP from these inputs.
+    """
     model = network(inputs)
     for parameter in model.parameters():  # before the learner's hooks, so that the mark precedes their message
         if parameter.requires_grad:
@@ -207,9 +226,9 @@ def run_overlap(submitted, inputs: dict[str, Any], context: RankContext) -> Iter
 
 def judge_overlap(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects messages during backward, the mean gradients after `finish`, and each gradient sent once per step."""
-    kinds = [output["finish"] for output in world.outputs]
-    yield expect(kinds == ["callable"] * world.size, words["no_function_returned"].format(kinds[0]))
-    if kinds != ["callable"] * world.size:
+    kinds = {output["finish"] for output in world.outputs}
+    yield expect(kinds == {"callable"}, words["no_function_returned"].format(world.outputs[0]["finish"]))
+    if kinds != {"callable"}:
         return
     yield from judge_event_order(world)
     yield from judge_overlapped_gradients(world)
@@ -221,6 +240,7 @@ def judge_event_order(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects in every step a message before the last gradient comes, and no message in flight after `finish`."""
     for rank in range(world.size):
         for events, gradients, backward_end, finish_end in steps_of(world, rank):
+            # Without any event the mistake is another one than starting the all-reduces too late.
             is_after_backward = bool(events) and all(event.start > backward_end for event in events)
             mistakes = ["after_backward"] if is_after_backward else []
             message = words["nothing_overlaps"]
@@ -231,13 +251,15 @@ def judge_event_order(world: JudgedWorld) -> Iterator[Judgement]:
 
 def steps_of(world: JudgedWorld, rank: int) -> Iterator[tuple[list[CommEvent], list[float], float, float]]:
     """For each step: its all-reduces, and the times at which gradients came, backward ended and `finish` returned."""
-    marks, before = world.marks[rank], 0.0
     sent = [event for event in world.logs[rank].events if event.op == "all_reduce"]
-    ends = ([time for name, time in marks if name == wanted] for wanted in ("backward over", "finished"))
-    for backward_end, finish_end in zip(*ends, strict=True):
-        gradients = [time for name, time in marks if name == "gradient" and before < time < backward_end]
-        yield [event for event in sent if before < event.start < finish_end], gradients, backward_end, finish_end
-        before = finish_end
+    times: dict[str, list[float]] = {"gradient": [], "backward over": [], "finished": []}
+    for name, time in world.marks[rank]:
+        times[name].append(time)
+    step_start = 0.0
+    for backward_end, finish_end in zip(times["backward over"], times["finished"], strict=True):
+        gradients = [time for time in times["gradient"] if step_start < time < backward_end]
+        yield [event for event in sent if step_start < event.start < finish_end], gradients, backward_end, finish_end
+        step_start = finish_end
 
 
 def judge_overlapped_gradients(world: JudgedWorld) -> Iterator[Judgement]:
@@ -248,11 +270,12 @@ def judge_overlapped_gradients(world: JudgedWorld) -> Iterator[Judgement]:
     """
     weights, n = world.inputs[0]["weights"], world.size
     local = [[gradients_for(inputs, inputs["x"][step]) for inputs in world.inputs] for step in range(NUM_STEPS)]
-    works_kept = {"works_kept": means_divided_early(local[1])}
+    works_kept = {"works_kept": means_divided_early(local[1])}  # the list of async works of step 1 is not emptied
     for rank, output in enumerate(world.outputs):
         can_explain = all(event.end <= end for events, _, _, end in steps_of(world, rank) for event in events)
         for step, got in enumerate(output["gradients"]):
             total, own = sum_of(local[step]), local[step][rank]
+            # Who all-reduces the parameters leaves every gradient as backward made it, perhaps divided.
             candidates = (own, scaled(own, 1 / n))
             unreduced = [one for one in candidates if all(is_close(one[name], got.get(name)) for name in one)]
             mistakes = {"sum_for_mean": total, "parameter_for_gradient": unreduced if world.logs[rank].events else []}
@@ -262,19 +285,21 @@ def judge_overlapped_gradients(world: JudgedWorld) -> Iterator[Judgement]:
             can_explain = can_explain and all(judgement.ok for judgement in judgements)
             yield from judgements
             yield expect_frozen_without_gradient(world.inputs[rank], got, rank)
-        summed = {"parameter_for_gradient": [scaled(weights, n), scaled(weights, n**2)]}  # after one step, after two
+        # Weights are equal on all ranks, so an all-reduce multiplies them by n. It may have run in one step or in both.
+        summed = {"parameter_for_gradient": [scaled(weights, n), scaled(weights, n**2)]}
         yield from expect_tensors(words["parameter"], weights, output["weights"], rank=rank, mistakes=summed)
 
 
 def means_divided_early(local: Sequence[NamedTensors]) -> list[dict[str, Tensor]]:
-    """What may come out in step 2 if the list still has the works of step 1.
+    """What may come out in step 2 if the learner's list of async works still has those of step 1.
 
     `finish` then divides a gradient for the work of step 1, perhaps before the sum of step 2 has arrived: each rank may
-    have divided what it sends, or not. Then it divides again, for the work of step 2.
+    have divided what it sends, or not. Then it divides again, for the work of step 2. So there is one result for each
+    set of ranks that divided early. local: the gradients of step 2 on each rank, before the all-reduce.
     """
     n = len(local)
-    factors = [of_ranks for of_ranks in itertools.product((1.0, 1 / n), repeat=n) if min(of_ranks) < 1]
-    return [scaled(sum_of(list(map(scaled, local, of_ranks))), 1 / n) for of_ranks in factors]
+    factors_by_rank = [factors for factors in itertools.product((1.0, 1 / n), repeat=n) if min(factors) < 1]
+    return [scaled(sum_of(list(map(scaled, local, factors))), 1 / n) for factors in factors_by_rank]
 
 
 def gradients_for(inputs: Mapping[str, Any], x: Tensor) -> dict[str, Tensor]:
@@ -308,11 +333,16 @@ OVERLAP = Task(
 
 
 # -- 03.rehearsed ----------------------------------------------------------------------------------------------------
-# The ranks run over gloo. During the learner's call NCCL's rules are in force: what NCCL refuses raises an error, and a
-# journal of all other calls comes back. `replay` plays the journals by NCCL's rules and says who would wait for ever.
-LARGE_ERROR = 9.0  # a squared error above this is large, as the lab's text says
-# The hint that gives the same advice as a cure of the replay, and the words of the error that each hint explains.
+# The learner writes a data-parallel step on a long series of rows, which is split over the ranks. Each row is first
+# averaged with its two neighbours, so a rank needs the last row of its left neighbour and the first one of its right
+# neighbour, in a ring. Then come a backward, the mean gradients, the sum of all squared errors, and a flag.
+# The ranks run over gloo. During the learner's call NCCL's rules are in force: what NCCL refuses raises an error, and
+# `record_journal` lists all other calls. `replay` runs these lists by NCCL's rules and says who would wait for ever: it
+# gives NcclVerdicts, each with its kind, a sentence (words) and an advice (cure).
+LARGE_ERROR = 9.0  # the flag says whether any squared error is above this, as the lab's text says
+# Key of a cure of the replay -> key of the hint that gives the same advice.
 HINT_FOR_CURE = {"messages": "circle", "first_use": "circle", "half_batched": "half_batched", "tags": "tags_kept"}
+# Key of a hint -> pattern of the error that NCCL or torch raises at the call.
 REFUSALS = {"strided": "Tensors must be contiguous", "bitwise_flag": r"ReduceOp\.B", "any_source": "recvAnysource"}
 
 
@@ -330,7 +360,7 @@ def make_rehearsed(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_rehearsed(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
-    """Calls the answer once while NCCL's rules are in force, and keeps the journal of its calls."""
+    """Calls the learner's function once while NCCL's rules are in force, and keeps the journal of its calls."""
     model = network(inputs)
     with record_journal() as records:
         returned = submitted(model, inputs["x"], inputs["y"])
@@ -350,8 +380,9 @@ def judge_rehearsed(world: JudgedWorld) -> Iterator[Judgement]:
     exchanged, _, _ = step_in_one_process(world, is_exchanged=True)
     wrong = {"edges_exchanged": exchanged, "sum_for_mean": scaled(right, world.size)}
     for rank, output in enumerate(world.outputs):
-        returned = output["returned"] if isinstance(output["returned"], list) else []
-        got_total, got_flag = returned if len(returned) == 2 else (None, None)
+        # The learner's function returns the sum of errors and the flag. A tuple arrives as a list.
+        is_pair = isinstance(output["returned"], list) and len(output["returned"]) == 2
+        got_total, got_flag = output["returned"] if is_pair else (None, None)
         yield from expect_tensors(words["gradient"], right, output["gradients"], rank=rank, mistakes=wrong)
         total, large = as_scalar(got_total, totals.dtype), as_scalar(got_flag, torch.bool)
         yield expect_tensor(words["sum_of_errors"], totals.sum(), total, rank=rank, mistakes={"own_sum": totals[rank]})
@@ -366,9 +397,12 @@ def step_in_one_process(world: JudgedWorld, *, is_exchanged: bool = False) -> tu
     """
     gradients, errors = [], []
     for rank, inputs in enumerate(world.inputs):
-        edges = [world.inputs[rank - 1]["x"][-1], world.inputs[(rank + 1) % world.size]["x"][0]]
-        before, after = reversed(edges) if is_exchanged else edges
+        # The last row of the left neighbour, and the first row of the right one.
+        before, after = world.inputs[rank - 1]["x"][-1], world.inputs[(rank + 1) % world.size]["x"][0]
+        if is_exchanged:
+            before, after = after, before
         model = network(inputs)
+        # unfold gives all windows of three neighbouring rows, with the three rows as the last dimension.
         smoothed = torch.stack([before, *inputs["x"], after]).unfold(0, 3, 1).mean(-1)
         errors.append((model(smoothed) - inputs["y"]).square())
         errors[-1].mean().backward()
@@ -384,7 +418,10 @@ def as_scalar(value: Any, dtype: torch.dtype) -> Any:
 
 
 def judgement_for(verdict: NcclVerdict) -> Judgement:
-    """The verdict in its own words, followed by its cure where no hint of this task gives the same advice."""
+    """The verdict in its own words, followed by its cure where no hint of this task gives the same advice.
+
+    A verdict has its cure as a text, so the key of the cure is found by comparing texts.
+    """
     hints = tuple(hint for cure, hint in HINT_FOR_CURE.items() if verdict.cure == nccl_words[f"cure.{cure}"])
     text = verdict.words if hints else Words.of("\n  ").join([verdict.words, verdict.cure])
     message = words["nccl_verdict"].format(nccl_words[f"kind.{verdict.kind}"], text)

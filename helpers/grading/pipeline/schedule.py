@@ -1,9 +1,17 @@
 """Judges the tasks of lab 06 about schedules and their times: 06.gpipe, 06.one_f_one_b, 06.bubble and 06.under_way.
 
-Each task calls the learner's function in one process with drawn cases, and compares every answer with the course's own
-schedules, or with a simulation of the drawn schedule. A mistake is named where its wrong function gives all of the
-learner's answers. p is the number of stages, one per rank, and m the number of micro-batches. An action is a text as
-PyTorch prints it: "2F0" is the forward of stage 2 on micro-batch 0.
+Each task asks the learner's function several questions in one process. A question is called a case: it is the list of
+the function's arguments, and `make_…` draws the cases. The answers are compared with the course's own schedules, or
+with a simulation of the drawn schedule.
+
+p is the number of stages, one per rank, and m the number of micro-batches. An action is a text as PyTorch prints it:
+"2F0" is the forward of stage 2 on micro-batch 0, "2B0" its backward. In 1F1B a rank first runs some forwards, its
+warm-up. Then it alternates backwards and forwards, and at the end it runs the remaining backwards, its cool-down.
+
+A mistake is a wrong solution that learners often write. Each table `WRONG_…` maps the key of its hint (hints.yaml has
+the text that the learner reads) to functions that contain this mistake, and a mistake is named only if one of them
+gives all of the learner's answers. `words["…"]` is a sentence of messages.yaml, or the name of a value in one. `rng`
+draws random numbers; `rng.integer(3, 5)` is 3, 4 or 5.
 """
 
 from __future__ import annotations
@@ -26,21 +34,22 @@ from helpers.schedules import Action, Message, awaited_by, sent_by
 
 words = LAB.messages
 
-Actions = list[str]
-ActionLists = Sequence[Actions]  # of all ranks
-Seconds = Sequence[float]
+Actions = list[str]  # what one rank does, in order
+ActionLists = Sequence[Actions]  # one list for each rank
+Seconds = Sequence[float]  # one number for each stage
 
 
 # -- 06.gpipe and 06.one_f_one_b -------------------------------------------------------------------------------------
 def make_orders(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws cases (rank, p, m) for both tasks.
 
-    Every rank of two pipelines comes, one of which has fewer micro-batches than stages. Then come as many micro-batches
-    as stages, a single one, a single stage, and numbers with two digits.
+    Two pipelines are asked for each of their ranks; the second one has fewer micro-batches than stages. Then come a
+    pipeline with as many micro-batches as stages, one with a single micro-batch, two with a single stage, and two in
+    which ranks and micro-batches have numbers with two digits. The result has one item, since there is one process.
     """
     p = rng.integer(3, 5)
     m = p + rng.integer(2, 4)
-    deep, few = rng.integer(5, 6), rng.integer(2, 3)
+    deep, few = rng.integer(5, 6), rng.integer(2, 3)  # stages and micro-batches of the second pipeline
     cases = [[rank, p, m] for rank in range(p)] + [[rank, deep, few] for rank in range(deep)]
     cases += [[rng.integer(0, p - 1), p, p], [rng.integer(0, p - 1), p, 1], [0, 1, rng.integer(3, 5)], [0, 1, 1]]
     return [{"cases": [*cases, [rng.integer(10, 11), 12, rng.integer(14, 16)], [0, 12, rng.integer(14, 16)]]}]
@@ -64,15 +73,26 @@ def actions_on(rank: int, kind: str, microbatches: range) -> Actions:
 def alternating(rank: int, m: int, warm_up: int) -> Actions:
     """`warm_up` forwards, but at most m; then a backward and a forward in turn, and the remaining backwards."""
     warm_up = min(warm_up, m)
-    turns = zip_longest(actions_on(rank, "B", range(m)), actions_on(rank, "F", range(warm_up, m)))
-    return actions_on(rank, "F", range(warm_up)) + [action for pair in turns for action in pair if action]
+    # Pairs of a backward and the next forward. Once no forwards are left, zip_longest pairs a backward with None.
+    pairs = zip_longest(actions_on(rank, "B", range(m)), actions_on(rank, "F", range(warm_up, m)))
+    return actions_on(rank, "F", range(warm_up)) + [action for pair in pairs for action in pair if action]
 
 
 def with_unlimited_warm_up(rank: int, p: int, m: int) -> Actions:
-    """1F1B with a warm-up of p - rank forwards, even where there are fewer micro-batches."""
+    """1F1B with a warm-up of p - rank forwards, even where there are fewer micro-batches than that.
+
+    Where m < p - rank it lists micro-batches that do not exist: forwards from m on, and backwards with negative
+    numbers.
+    """
     warm_up = p - rank
     turns = [action for j in range(m - warm_up) for action in (f"{rank}B{j}", f"{rank}F{warm_up + j}")]
     return actions_on(rank, "F", range(warm_up)) + turns + actions_on(rank, "B", range(m - warm_up, m))
+
+
+def unlimited_without_cool_down(rank: int, p: int, m: int) -> Actions:
+    """The same without the backwards at the end."""
+    num_turns = max(0, m - (p - rank))  # of one backward and one forward each
+    return with_unlimited_warm_up(rank, p, m)[: p - rank + 2 * num_turns]
 
 
 def without_cool_down(rank: int, p: int, m: int) -> Actions:
@@ -91,6 +111,7 @@ def counted_from_one(order: Answer) -> Answer:
     return actions
 
 
+# The tables of wrong functions. Each is called as the learner's function is, with (rank, p, m).
 WRONG_GPIPE: dict[str, list[Answer]] = {
     "last_micro_batch_first": [
         lambda rank, p, m: actions_on(rank, "F", range(m)) + actions_on(rank, "B", range(m - 1, -1, -1))
@@ -111,15 +132,11 @@ WRONG_ONE_F_ONE_B: dict[str, list[Answer]] = {
     ],
     "warm_up_everywhere": [lambda rank, p, m: alternating(rank, m, p)],
     "warm_up_turned_round": [lambda rank, p, m: alternating(rank, m, rank + 1)],
-    "rest_forgotten": [
-        without_cool_down,
-        # The warm-up and the turns alone; there are no turns where m < p - rank.
-        lambda rank, p, m: with_unlimited_warm_up(rank, p, m)[: max(p - rank, 2 * m - p + rank)],
-    ],
+    "rest_forgotten": [without_cool_down, unlimited_without_cool_down],
     "stages_for_micro_batches": [lambda rank, p, m: alternating(rank, p, p - rank)],
     "counted_from_one": [counted_from_one(one_f_one_b)],
     "rank_forgotten": [
-        lambda rank, p, m: [f"0{action[len(str(rank)) :]}" for action in one_f_one_b(rank, p, m)],
+        lambda rank, p, m: [str(Action.parse(action)._replace(stage=0)) for action in one_f_one_b(rank, p, m)],
         lambda rank, p, m: one_f_one_b(0, p, m),
     ],
     "fewer_than_stages": [with_unlimited_warm_up],
@@ -127,10 +144,11 @@ WRONG_ONE_F_ONE_B: dict[str, list[Answer]] = {
 
 
 def judge_one_f_one_b(world: JudgedWorld) -> Iterator[Judgement]:
-    """Expects the list of 1F1B in each case.
+    """Expects the list of 1F1B in each case, and yields one Judgement per case.
 
-    If only cases with fewer micro-batches than the warm-up needs are wrong, the answer forgot those cases, whatever
-    comes out in them.
+    world: the inputs and outputs of the run, each as a list by rank; here rank 0 is the only one. If the answer is
+    wrong only where there are fewer micro-batches than the warm-up needs, the mistake is that it forgot those cases,
+    whatever it returned there.
     """
     cases, got = world.inputs[0]["cases"], world.outputs[0]
     judgements = list(judge_answers(ONE_F_ONE_B, words["action_list"], cases, got, one_f_one_b, WRONG_ONE_F_ONE_B))
@@ -140,6 +158,7 @@ def judge_one_f_one_b(world: JudgedWorld) -> Iterator[Judgement]:
     yield from judgements
 
 
+# `question_task` builds a Task whose judge compares the answers with the right function and with the wrong ones.
 GPIPE = question_task(
     "06.gpipe",
     "gpipe(rank, num_stages, num_microbatches)",
@@ -174,10 +193,11 @@ def make_bubble(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
         cases.append([action_lists(order(p, m)), *draw_seconds(rng, p)])
     cases.append([with_reversed_backwards(schedules.gpipe(p, m)), *draw_seconds(rng, p)])
     cases.append([action_lists(schedules.one_f_one_b(p + 1, 2)), *draw_seconds(rng, p + 1)])
+    # Quarters of a second are no whole numbers, yet floats add them without rounding.
     quarters = [[seconds / 4 for seconds in of_stages] for of_stages in draw_seconds(rng, p)]
     cases.append([draw_late_peak(rng, p, m), *quarters])
-    cases.append([action_lists(schedules.one_f_one_b(11, 12)), *draw_seconds(rng, 11)])
-    free_forward = [[0, *[3] * (p - 1)], [2] * p]  # whole numbers, and a stage whose forward takes no time
+    cases.append([action_lists(schedules.one_f_one_b(11, 12)), *draw_seconds(rng, 11)])  # numbers with two digits
+    free_forward = [[0, *[3] * (p - 1)], [2] * p]  # ints, and a first stage whose forward takes no time
     cases.append([action_lists(schedules.gpipe(p, 1)), *free_forward])
     cases.append([action_lists(schedules.one_f_one_b(1, 3)), [2.0], [5.0]])
     return [{"cases": cases}]
@@ -195,59 +215,63 @@ def with_reversed_backwards(schedule: schedules.Schedule) -> list[Actions]:
 
 
 def draw_seconds(rng: CaseGenerator, p: int) -> list[list[float]]:
-    """Seconds of a forward and of a backward on each stage, with another sum on every stage."""
-    order = torch.randperm(p, generator=rng).tolist()
+    """Seconds of a forward and of a backward on each stage. No two stages need the same time for both together."""
+    order = torch.randperm(p, generator=rng).tolist()  # the fastest stage has number 0
     return [[float(2 + i) for i in order], [float(rng.integer(3, 4) + 3 * i) for i in order]]
 
 
 def draw_late_peak(rng: CaseGenerator, p: int, m: int) -> list[Actions]:
-    """A schedule in which some rank holds most micro-batches only after its first backward."""
+    """A schedule in which some rank holds most micro-batches only after its first backward.
+
+    Whoever counts the forwards before the first backward gets a number that is too small for it.
+    """
     while True:
         actions = draw_schedule(rng, p, m, has_same_order=False)
-        if any(max_in_flight(row) > next(i for i, action in enumerate(row) if "B" in action) for row in actions):
-            return actions
+        for row in actions:
+            num_before_backward = next(i for i, action in enumerate(row) if "B" in action)
+            if max_in_flight(row) > num_before_backward:
+                return actions
 
 
 def draw_schedule(rng: CaseGenerator, p: int, m: int, *, has_same_order: bool = True) -> list[Actions]:
     """Any schedule that can run.
 
-    has_same_order: all ranks take the micro-batches forward in one random order, and back in another.
+    has_same_order: all ranks take the micro-batches forward in one random order, and back in another. Otherwise each
+    rank takes them in an order of its own.
     """
     orders = {kind: torch.randperm(m, generator=rng).tolist() for kind in "FB"}
     schedule: list[Actions] = [[] for _ in range(p)]
-    done: set[tuple[int, str, int]] = set()
+    done: set[Action] = set()
     while len(done) < 2 * p * m:
         ready = [action for action in next_actions(orders, p, done, has_same_order) if is_ready(action, p, done)]
-        rank, kind, j = rng.one_of(*ready)
-        done.add((rank, kind, j))
-        schedule[rank].append(f"{rank}{kind}{j}")
+        action = rng.one_of(*ready)
+        done.add(action)
+        schedule[action.stage].append(str(action))
     return schedule
 
 
-def next_actions(
-    orders: dict[str, list[int]], p: int, done: set[tuple[int, str, int]], has_same_order: bool
-) -> Iterator[tuple[int, str, int]]:
+def next_actions(orders: dict[str, list[int]], p: int, done: set[Action], has_same_order: bool) -> Iterator[Action]:
     """For each rank the next forward and the next backward in the order, or all that remain if the order is free."""
     for rank in range(p):
         for kind, order in orders.items():
-            remaining = [(rank, kind, j) for j in order if (rank, kind, j) not in done]
+            remaining = [action for j in order if (action := Action(rank, kind, j)) not in done]
             yield from remaining[:1] if has_same_order else remaining
 
 
-def is_ready(action: tuple[int, str, int], p: int, done: set[tuple[int, str, int]]) -> bool:
+def is_ready(action: Action, p: int, done: set[Action]) -> bool:
     """Whether everything that this action needs is done."""
-    rank, kind, j = action
-    if kind == "F":
-        return rank == 0 or (rank - 1, "F", j) in done
-    return (rank, "F", j) in done and (rank == p - 1 or (rank + 1, "B", j) in done)
+    if action.kind == "F":
+        return action.stage == 0 or action._replace(stage=action.stage - 1) in done
+    is_last = action.stage == p - 1
+    return action._replace(kind="F") in done and (is_last or action._replace(stage=action.stage + 1) in done)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedStep:
-    """One step of a schedule. busy: the seconds that each rank computes. spans: its first start and its last end."""
+    """One step of a schedule, as the clock sees it. Each list has one item per rank."""
 
-    busy: list[float]
-    spans: list[tuple[float, float]]
+    busy: list[float]  # the seconds in which the rank computes
+    spans: list[tuple[float, float]]  # when its first action starts and when its last one ends, in seconds
 
     @property
     def seconds(self) -> float:
@@ -258,14 +282,14 @@ class SimulatedStep:
 def simulate(actions: ActionLists, forward: Seconds, backward: Seconds, *, waits_for: str = "FB") -> SimulatedStep:
     """Runs the schedule against the clock, each rank in its order, with messages that take no time.
 
-    waits_for: the directions of the messages that a rank waits for, forward "F" and backward "B"; people forget some.
+    waits_for: the directions of the messages that a rank waits for, forward "F" and backward "B". A known mistake is to
+    forget one of them, or both.
     """
     todo = [list(map(Action.parse, row)) for row in actions]
-    num_stages, free = len(todo), [0.0] * len(todo)
-    sent: dict[Message | None, float] = {
-        None: 0.0
-    }  # when each message was; an action that awaits None can start at once
-    spans: list[list[tuple[float, float]]] = [[] for _ in todo]
+    num_stages = len(todo)
+    times: list[list[tuple[float, float]]] = [[] for _ in todo]  # for each rank, start and end of each action
+    # When each message was sent, in seconds. An action that waits for no message awaits None, which was sent at 0.
+    sent: dict[Message | None, float] = {None: 0.0}
 
     def awaited(action: Action) -> Message | None:
         message = awaited_by(action, num_stages)
@@ -275,13 +299,15 @@ def simulate(actions: ActionLists, forward: Seconds, backward: Seconds, *, waits
         for rank, row in enumerate(todo):
             while row and awaited(row[0]) in sent:
                 action = row.pop(0)
-                start = max(free[rank], sent[awaited(action)])
-                free[rank] = start + (forward if action.kind == "F" else backward)[rank]
-                if message := sent_by(action, num_stages):
-                    sent[message] = free[rank]
-                spans[rank].append((start, free[rank]))
-    busy = [sum(end - start for start, end in of_rank) for of_rank in spans]
-    return SimulatedStep(busy=busy, spans=[(of_rank[0][0], of_rank[-1][1]) for of_rank in spans])
+                free_at = times[rank][-1][1] if times[rank] else 0.0
+                start = max(free_at, sent[awaited(action)])
+                end = start + (forward if action.kind == "F" else backward)[rank]
+                times[rank].append((start, end))
+                message = sent_by(action, num_stages)
+                if message is not None:
+                    sent[message] = end
+    busy = [sum(end - start for start, end in of_rank) for of_rank in times]
+    return SimulatedStep(busy=busy, spans=[(of_rank[0][0], of_rank[-1][1]) for of_rank in times])
 
 
 def max_in_flight(actions: Actions) -> int:
@@ -305,8 +331,13 @@ def in_flight(actions: ActionLists, forward: Seconds, backward: Seconds) -> list
 
 
 def from_step(measure: Callable[[SimulatedStep], float]) -> Answer:
-    """An answer that simulates the right step, and then measures something else."""
+    """A wrong function that simulates the right step, and then measures something else than the bubble."""
     return lambda *case: measure(simulate(*case))
+
+
+def mean_of_own_spans(step: SimulatedStep) -> float:
+    """The mean idle share if each rank is measured from its own first start to its own last end."""
+    return mean([1 - busy / (end - start) for busy, (start, end) in zip(step.busy, step.spans, strict=True)])
 
 
 def mean(values: Sequence[float]) -> float:
@@ -314,6 +345,8 @@ def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
+# The wrong functions for each of the two values that 06.bubble returns: the bubble, and the micro-batches held.
+# len(actions) is the number of stages, and len(actions[0]) // 2 that of the micro-batches: each goes forward and back.
 WRONG_FRACTIONS: dict[str, list[Answer]] = {
     "over_the_ideal": [from_step(lambda step: step.seconds / mean(step.busy) - 1)],
     "one_rank": [
@@ -321,13 +354,7 @@ WRONG_FRACTIONS: dict[str, list[Answer]] = {
         from_step(lambda step: 1 - step.busy[-1] / step.seconds),
         from_step(lambda step: 1 - max(step.busy) / step.seconds),
     ],
-    "own_span": [
-        from_step(
-            lambda step: mean(
-                [1 - busy / (end - start) for busy, (start, end) in zip(step.busy, step.spans, strict=True)]
-            )
-        )
-    ],
+    "own_span": [from_step(mean_of_own_spans)],
     "idle_seconds": [
         from_step(lambda step: step.seconds - mean(step.busy)),
         from_step(lambda step: len(step.busy) * step.seconds - sum(step.busy)),
@@ -373,10 +400,10 @@ BUBBLE = Task(
 
 # -- 06.under_way ----------------------------------------------------------------------------------------------------
 def make_under_way(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Draws cases (p, forward, backward, message), the last three in one unit of time.
+    """Draws cases (p, forward, backward, message): the stages, and three durations in the same unit of time.
 
-    The chapter's own numbers come first, then messages that take no time, a single rank, and cases that are not whole
-    numbers before they are rounded up, so that no rounding error can decide.
+    First come the numbers of chapter 06, then messages that take no time, and a single rank. In the other cases the
+    right value is no whole number before it is rounded up, so that a rounding error of the learner's cannot decide.
     """
     cases = [[4, 10, 20, 10], [rng.integer(3, 6), rng.integer(4, 9), rng.integer(10, 19), 0], [1, 10, 20, 10]]
     while len(cases) < 9:
@@ -387,9 +414,10 @@ def make_under_way(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def round_trip(p: int, forward: float, backward: float, message: float, *, num_messages: int | None = None) -> float:
-    """The time in which a micro-batch goes forward and back, in units of the work that rank 0 does for one.
+    """The time in which a micro-batch goes forward and back, in units of the work that rank 0 does for one micro-batch.
 
-    num_messages: the messages on its way, 2(p - 1) if none are given.
+    That unit is forward + backward. The computations on all p stages take p units, and the messages come on top.
+    num_messages: the messages on its way; if it is not given, p - 1 forward and as many back.
     """
     num_messages = 2 * (p - 1) if num_messages is None else num_messages
     return p + num_messages * message / (forward + backward)

@@ -2,8 +2,18 @@
 
 06.cut divides layers into stages so that the slowest stage is as fast as possible; the judge tries every cut, in one
 process. 06.stage runs the actions of one rank, forward and backward, on 1 to 5 live ranks. There the judge runs all
-stages in one process, and compares loss, gradients, the order of actions and the messages. A mistake is named by the
-values that it gives, or by what the ranks were waiting for when the run was ended.
+stages in one process, and compares loss, gradients, the order of actions and the messages. An action is a text such as
+"2F0", the forward of stage 2 on micro-batch 0, or "2B0", its backward. Rank r runs stage r; p is the number of stages
+and m that of micro-batches.
+
+For each task, `make_…` draws the inputs, one dict per rank. `run_…` calls the learner's function, `submitted`, on each
+rank. `judge_…` gets a JudgedWorld, whose `inputs`, `outputs` (what run_… returned), `logs` (the messages) and `marks`
+(named times) have one item per rank. Its `expect…` functions make Judgements.
+
+A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. Where an `expect…`
+function fails, it names of its `mistakes` those that fit: of a list all of them, and of a dict those whose value is the
+learner's. `words["…"]` is a sentence of messages.yaml, or the name of a value in one. `rng` draws random numbers;
+`rng.integer(3, 5)` is 3, 4 or 5.
 """
 
 from __future__ import annotations
@@ -32,7 +42,8 @@ from helpers.schedules import Action
 words = LAB.messages
 
 # -- 06.cut ----------------------------------------------------------------------------------------------------------
-NUM_LAYERS = (9, 12)  # at least and at most, where no shortcut may be best
+NUM_MODELS = 5  # cases in which no shortcut finds the best cut
+NUM_LAYERS = (9, 12)  # of such a model, at least and at most
 Costs = Sequence[float]  # of each layer
 Sizes = list[int]  # the number of layers in each stage
 
@@ -40,8 +51,8 @@ Sizes = list[int]  # the number of layers in each stage
 def make_cut(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws cases (costs, num_stages): some edge cases, and models for which no known shortcut finds the best cut."""
     cases = [[[7, 7, 7, 7], 4], [[3, 1, 2], 1], *draw_edge_cases(rng)]
-    num_edges = len(cases)
-    while len(cases) < num_edges + 5:
+    num_wanted = len(cases) + NUM_MODELS
+    while len(cases) < num_wanted:
         costs = [rng.integer(1, 20) for _ in range(rng.integer(*NUM_LAYERS))]
         num_stages = rng.integer(3, 4)  # with two stages, the last shortcut would find the best cut
         shortcuts = [equal_counts(costs, num_stages), *greedy_cuts(costs, num_stages)]
@@ -110,14 +121,14 @@ def greedy_cut(costs: Costs, num_stages: int, *, can_exceed: bool) -> Sizes:
 
     can_exceed: a stage takes layers until it has reached the mean; otherwise as long as they stay within the mean.
     """
-    share = sum(costs) / num_stages
+    mean_cost = sum(costs) / num_stages
     rounding = 1e-9  # so that layers which cost the mean exactly stay within it
     sizes, start = [], 0
     for stages_left in range(num_stages - 1, 0, -1):
         end = start + 1
-        while end < len(costs) - stages_left:
-            is_full = sum(costs[start:end]) >= share if can_exceed else sum(costs[start : end + 1]) >= share + rounding
-            if is_full:
+        while end < len(costs) - stages_left:  # each stage that is left needs a layer
+            cost, next_cost = sum(costs[start:end]), sum(costs[start : end + 1])  # without and with the next layer
+            if cost >= mean_cost if can_exceed else next_cost >= mean_cost + rounding:
                 break
             end += 1
         sizes.append(end - start)
@@ -146,10 +157,10 @@ def judge_cut(world: JudgedWorld) -> Iterator[Judgement]:
 
 
 def shortcuts_taken(cases: Sequence[Sequence[Any]], got: Sequence[Any]) -> list[str]:
-    """The shortcuts that give exactly these cuts."""
-    known = {"equal_counts": [[equal_counts(*case)] for case in cases]}
-    known["greedy"] = [greedy_cuts(*case) for case in cases]
-    return [key for key, cuts in known.items() if all(sizes in ways for sizes, ways in zip(got, cuts, strict=True))]
+    """The keys of the shortcuts that give exactly the learner's cuts, in every case."""
+    cuts_of = {"equal_counts": lambda *case: [equal_counts(*case)], "greedy": greedy_cuts}
+    pairs = list(zip(cases, got, strict=True))
+    return [key for key, cuts in cuts_of.items() if all(sizes in cuts(*case) for case, sizes in pairs)]
 
 
 CUT = Task(
@@ -170,7 +181,7 @@ FLOAT64_BYTES = 8
 
 
 def make_stage(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Draws four calls with other stages, inputs and lists of actions.
+    """Draws the inputs of four calls on the same ranks, each with other stages, inputs and lists of actions.
 
     They are 1F1B, in which neighbours send to each other at the same time; GPipe; a schedule without a name, in which
     micro-batches come back in another order than they went; and a single micro-batch. On 4 ranks, 1F1B has fewer
@@ -187,10 +198,14 @@ def make_stage(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def draw_mixed_schedule(rng: CaseGenerator, p: int, m: int) -> list[list[str]]:
-    """A schedule whose backwards follow neither the order of the forwards nor that of the micro-batches' numbers."""
+    """A schedule whose backwards follow neither the order of the forwards nor that of the micro-batches' numbers.
+
+    `draw_schedule` draws one order for the forwards of all ranks, and another one for their backwards.
+    """
     while True:
         actions = draw_schedule(rng, p, m)
-        if microbatches(actions[0], "F") != microbatches(actions[0], "B") != sorted(microbatches(actions[0], "B")):
+        forwards, backwards = microbatches(actions[0], "F"), microbatches(actions[0], "B")
+        if backwards not in (forwards, sorted(backwards)):
             return actions
 
 
@@ -200,34 +215,39 @@ def microbatches(actions: list[str], kind: str) -> list[int]:
 
 
 def draw_call(rng: CaseGenerator, actions: list[list[str]], more_dims: tuple[int, ...] = ()) -> list[dict[str, Any]]:
-    """What each rank gets: widths and weights of its stage, its actions, and the shape of what travels between stages.
+    """What each rank gets in one call.
 
-    The first rank also gets the inputs, and the last one the targets. more_dims are dimensions between rows and width.
+    widths: of its stage's input and output. weights: of its stage. actions: its list, in which each micro-batch stands
+    twice, forward and backward. inputs, targets: one tensor per micro-batch; only the first rank gets the inputs, and
+    only the last one the targets. shape: of a message between two stages. more_dims: dimensions between the rows and
+    the width of all these tensors.
     """
     p, m = len(actions), len(actions[0]) // 2
-    num_rows, hidden, first, last = (rng.integer(*limits) for limits in ((3, 6), (4, 7), (2, 3), (2, 3)))
-    widths = [first, *[hidden] * (p - 1), last]
-    inputs, targets = ([rng.tensor(num_rows, *more_dims, width) for _ in range(m)] for width in (first, last))
+    num_rows, hidden = rng.integer(3, 6), rng.integer(4, 7)
+    in_width, out_width = rng.integer(2, 3), rng.integer(2, 3)
+    widths = [in_width, *[hidden] * (p - 1), out_width]
+    inputs, targets = ([rng.tensor(num_rows, *more_dims, width) for _ in range(m)] for width in (in_width, out_width))
     calls = []
     for rank in range(p):
-        in_out = widths[rank : rank + 2]
-        weights = model_tools.random_weights(rng, build_stage(in_out))
-        call = {"widths": in_out, "weights": weights, "actions": actions[rank]}
+        stage_widths = widths[rank : rank + 2]
+        weights = model_tools.random_weights(rng, build_stage(stage_widths))
+        call = {"widths": stage_widths, "weights": weights, "actions": actions[rank]}
         call |= {"inputs": inputs if rank == 0 else None, "targets": targets if rank == p - 1 else None}
         calls.append(call | {"shape": [num_rows, *more_dims, hidden]})
     return calls
 
 
-def build_stage(in_out: list[int]) -> nn.Sequential:
-    """A stage from (rows, in_out[0]) to (rows, in_out[1]), in float64."""
-    return nn.Sequential(*model_tools.mlp([in_out[0], 5, in_out[1]]), nn.Tanh())
+def build_stage(widths: list[int]) -> nn.Sequential:
+    """A stage from (rows, widths[0]) to (rows, widths[1]), in float64, with a hidden layer of 5."""
+    return nn.Sequential(*model_tools.mlp([widths[0], 5, widths[1]]), nn.Tanh())
 
 
 class RecordingStage(nn.Module):
-    """A stage that records which micro-batch goes forward, and when the gradient of its output comes back.
+    """A stage that records what it does: which micro-batch goes forward, and when its output's gradient comes back.
 
-    order: the micro-batches in the order of the list. inputs: those of the first stage, which recognises by them the
-    micro-batch that it is given; other stages assume the order of the list.
+    order: the micro-batches in the order in which the list of actions sends them forward. inputs: the micro-batches'
+    inputs on the first stage, and None on the others. The first stage finds the number of a micro-batch by comparing
+    its input with these; the other stages assume the order of the list. done: what was recorded, as a list of actions.
     """
 
     def __init__(self, stage: nn.Module, rank: int, order: list[int], inputs: list[Tensor] | None):
@@ -237,8 +257,8 @@ class RecordingStage(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The stage's output, whose backward is recorded too."""
-        listed = self.order.pop(0) if self.order else "?"
-        j = next((j for j, given in enumerate(self.inputs) if torch.equal(given, x)), listed)
+        next_in_list = self.order.pop(0) if self.order else "?"  # "?" for a forward that is not in the list
+        j = next((j for j, candidate in enumerate(self.inputs) if torch.equal(candidate, x)), next_in_list)
         output = self.stage(x)
         self.done.append(f"{self.rank}F{j}")
         if output.requires_grad:
@@ -247,17 +267,22 @@ class RecordingStage(nn.Module):
 
 
 def run_call(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
-    """One call of the answer on this rank."""
+    """One call of the learner's function on this rank: the loss that it returned, what was done, and the gradients."""
     stage = build_stage(inputs["widths"])
     stage.load_state_dict(inputs["weights"])
     recording = RecordingStage(stage, context.rank, microbatches(inputs["actions"], "F"), inputs["inputs"])
+    # Copies, so that the learner's function cannot change what the judge computes with. None stays None.
     tensors = [inputs[name] and [tensor.clone() for tensor in inputs[name]] for name in ("inputs", "targets")]
     loss = submitted(recording, list(inputs["actions"]), *tensors, tuple(inputs["shape"]))
     return {"loss": loss, "done": list(recording.done), "gradients": model_tools.gradients_of(stage)}
 
 
 class PipelineInOneProcess:
-    """All stages in one process: the loss of each micro-batch, and the gradients that each of them contributes."""
+    """All stages in one process: the loss of each micro-batch, and the gradients that each of them contributes.
+
+    call: one of the four calls as a JudgedWorld of its own, of which only the inputs are used. losses: one number per
+    micro-batch. parts: parts[micro-batch][stage] has the gradients by the names of the stage's parameters.
+    """
 
     def __init__(self, call: JudgedWorld):
         self.stages = [build_stage(inputs["widths"]) for inputs in call.inputs]
@@ -265,7 +290,7 @@ class PipelineInOneProcess:
             stage.load_state_dict(inputs["weights"])
         self.inputs, self.targets = call.inputs[0]["inputs"], call.inputs[-1]["targets"]
         self.m, self.p = len(self.inputs), call.size
-        self.losses, self.parts = [], []  # parts[micro-batch][stage]
+        self.losses, self.parts = [], []
         for x, target in zip(self.inputs, self.targets, strict=True):
             loss = F.mse_loss(nn.Sequential(*self.stages)(x), target)
             self.losses.append(loss.item())
@@ -287,20 +312,29 @@ class PipelineInOneProcess:
         return self._gradients_from(sum(until(x).sum() for x in self.inputs))[rank]
 
     def wrong_gradients(self, rank: int) -> dict[str, list[NamedTensors]]:
-        """The gradients of a stage that each known mistake gives, by the key of its hint."""
-        m, num_behind = self.m, self.p - 1 - rank
+        """The gradients of a stage that each known mistake gives, by the key of its hint.
+
+        Most mistakes can be made in two ways, with and without the division by m.
+        """
+        m, num_behind = self.m, self.p - 1 - rank  # the stages behind this one
         last = self.parts[-1][rank]
+        # The right gradient has one division by m. It is divided once more on this stage, or on each stage behind it.
+        num_divisions = {2, num_behind + 1} if num_behind else {2}
         wrong = {
             "not_divided": [self.gradients(rank, 1.0)],
-            # Once more on this stage, or on each stage behind it.
-            "divided_on_every_stage": [self.gradients(rank, m ** -(n + 1.0)) for n in {1, num_behind} if n],
+            "divided_on_every_stage": [self.gradients(rank, 1 / m**n) for n in num_divisions],
             "divided_by_stages": [self.gradients(rank, factor) for factor in (1 / self.p, 1 / m / self.p)],
-            "cleared_every_micro_batch": [{n: value * factor for n, value in last.items()} for factor in (1, 1 / m)],
+            "cleared_every_micro_batch": [scaled(last, factor) for factor in (1, 1 / m)],
         }
         if num_behind:
             ones = self.gradients_from_ones(rank)
-            wrong["ones_for_the_gradient"] = [{n: value * factor for n, value in ones.items()} for factor in (1, 1 / m)]
+            wrong["ones_for_the_gradient"] = [scaled(ones, factor) for factor in (1, 1 / m)]
         return wrong
+
+
+def scaled(tensors: NamedTensors, factor: float) -> NamedTensors:
+    """Each tensor times the factor."""
+    return {name: tensor * factor for name, tensor in tensors.items()}
 
 
 def judge_stage(world: JudgedWorld) -> Iterator[Judgement]:
@@ -318,11 +352,15 @@ def judge_stage(world: JudgedWorld) -> Iterator[Judgement]:
 
 
 def order_mistakes(actions: list[str], done: list[str]) -> list[str]:
-    """The mistake of a rank that did every action once, but not in the order of its list."""
+    """The mistake of a rank that did every action once, but not in the order of its list; [] if it did others.
+
+    It ignored the numbers of the micro-batches if forwards and backwards alternate as the list says, and otherwise the
+    order of the list.
+    """
     if sorted(map(str, done)) != sorted(actions):
         return []
-    kinds = ["".join("F" if "F" in action else "B" for action in row) for row in (actions, done)]
-    return ["number_ignored" if kinds[0] == kinds[1] else "order_ignored"]
+    listed, performed = (["F" in action for action in row] for row in (actions, done))
+    return ["number_ignored" if listed == performed else "order_ignored"]
 
 
 def judge_loss(pipeline: PipelineInOneProcess, got: Any, rank: int) -> Judgement:
@@ -338,9 +376,12 @@ def judge_loss(pipeline: PipelineInOneProcess, got: Any, rank: int) -> Judgement
 
 
 def judge_messages(call: JudgedWorld, m: int) -> Iterator[Judgement]:
-    """Expects an activation to the next rank and a gradient to the one before, m times, all complete at the end."""
+    """Expects an activation to the next rank and a gradient to the one before, m times, all complete at the end.
+
+    A rank marks RETURNED when the learner's function returns. An event of its log is a send or a receive.
+    """
     message_bytes = FLOAT64_BYTES * prod(call.inputs[0]["shape"])
-    num_neighbours = [(rank > 0) + (rank < call.size - 1) for rank in range(call.size)]
+    num_neighbours = [int(rank > 0) + int(rank < call.size - 1) for rank in range(call.size)]
     yield from expect_payload_bytes(call, [message_bytes * m * count for count in num_neighbours], "send")
     for rank, (log, marks) in enumerate(zip(call.logs, call.marks, strict=True)):
         is_late = any(event.end > time for event in log.events for name, time in marks if name == RETURNED)
@@ -348,16 +389,22 @@ def judge_messages(call: JudgedWorld, m: int) -> Iterator[Judgement]:
 
 
 def recognise_stage(failure: RunFailure) -> list[str]:
-    """A hang is known by the calls in which ranks wait, and some mistakes by the words of torch's or our errors."""
+    """The mistakes that a run without outputs points to.
+
+    A hang is known by the calls in which ranks wait. Other mistakes are known by the text of the error, which comes
+    from torch or from the check.
+    """
     if failure.kind == "hang":
-        is_send_waiting = re.search(r"\bwaits in send\b(?! and)", failure.text)
-        return ["sends_block"] if is_send_waiting else ["nobody_sends"] if failure.is_waiting_in("recv") else []
+        # A rank that waits in a send alone, and not in a send and a receive that were started together.
+        if re.search(r"\bwaits in send\b(?! and)", failure.text):
+            return ["sends_block"]
+        return ["nobody_sends"] if failure.is_waiting_in("recv") else []
     if is_to_itself(failure) or "there is no rank" in failure.text:
         return ["ends_forgotten"]
     return [key for key, text in ERRORS.items() if text in failure.text]
 
 
-ERRORS = {
+ERRORS = {  # key of a hint -> what Python's or torch's error says
     "inputs_everywhere": "'NoneType' object is not subscriptable",
     "only_the_latest_kept": "backward through the graph a second time",
     "no_gradient_for_the_input": "got <class 'NoneType'>",
