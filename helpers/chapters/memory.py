@@ -1,8 +1,14 @@
 """Runs chapter 05: the memory of a training step, and what each way to save memory changes.
 
-`record_training` is the one experiment: a small GPT with a vocabulary of 2,048, in fp32, on four sequences of 128
-tokens. The others change one thing in it. Functions that `ranks.run` calls return plain records. Those whose names end
-in `_scene` measure, and draw what the chapter shows.
+The notebook of chapter 05 calls these functions. `record_training` is the one experiment: a small GPT with a vocabulary
+of 2,048, in fp32, on four sequences of 128 tokens. The others change one thing in it. `ranks.run(f)` calls f on every
+rank of a pool of processes and returns the list of results; functions that begin with "On a rank" are for it. Names
+that end in `_scene` measure, and return a `Scene`, a picture for the notebook, often with numbers that the text quotes.
+`parts_scene` draws one bar per row, made of Parts; `ends` is the text at the end of a bar.
+
+`record_memory(model, optimizer)` counts bytes by kind: a `MemoryBreakdown` has parameters, gradients, optimizer,
+buffers, activations and temporaries, at a marked instant (`.at(mark)`) or at the peak (`.peak`).
+`characters().batch(...)` returns tokens and targets of a small text corpus.
 """
 
 from __future__ import annotations
@@ -50,7 +56,8 @@ from helpers.workloads import GPT, GPTConfig, characters, token_loss
 SMALL = GPTConfig(vocab_size=68, context=64, num_layers=4, num_heads=4, hidden=96)
 SIZES = dict(vocab_size=2048, context=128, num_layers=4, num_heads=4, hidden=128)
 WIDE, WIDE_SPEC = GPTConfig(**SIZES), GPTConfig(**SIZES).spec
-STATE_KINDS = ("parameters", "gradients", "optimizer")
+STATE_KINDS = ("parameters", "gradients", "optimizer")  # fields of MemoryBreakdown that are model states
+CARD_BYTES = 64e6  # of the practice card
 
 
 # ---- what is held of the model itself ----
@@ -59,7 +66,8 @@ STATE_KINDS = ("parameters", "gradients", "optimizer")
 def state_bytes(wrap: str = "ours", precision: str = "fp32") -> MemoryBreakdown:
     """On a rank, after the third backward: weights, gradients, optimizer state, and as buffers the buckets of DDP.
 
-    wrap: as `wrapped` takes it. A few bytes of activations that the loss leaves are not counted.
+    wrap: as `wrapped` takes it. precision: "fp32", or "mixed" for bf16 weights with fp32 master weights. A few bytes of
+    activations that the loss leaves are not counted.
     """
     torch.manual_seed(0)
     gpt = GPT(SMALL) if precision == "fp32" else GPT(SMALL).bfloat16()
@@ -72,8 +80,9 @@ def state_bytes(wrap: str = "ours", precision: str = "fp32") -> MemoryBreakdown:
             token_loss(model(tokens), targets).backward()
             recorder.mark(f"backward {step}")
             optimizer.step()
+    # torch's reducer allocates its buckets by `empty`, so they count as activations of the wrapper, and are looked up.
     made = [one for one in recorder.largest(1000, "backward 3") if one.module == "DistributedDataParallel"]
-    buckets = sum(one.num_bytes for one in made if one.name == "empty")  # as torch's reducer allocates them
+    buckets = sum(one.num_bytes for one in made if one.name == "empty")
     return replace(recorder.at("backward 3"), activations=0, temporaries=0, buffers=buckets)
 
 
@@ -105,8 +114,8 @@ def record_training(
 ) -> MemoryRecorder:
     """Train `steps` steps and return what was recorded.
 
-    prepare(gpt): changes the model first. loss(gpt, tokens, targets): the loss of a micro-batch. update: whether the
-    optimizer steps.
+    batch: sequences per step, which `micro_batches` divides. prepare(gpt): changes the model first. loss(gpt, tokens,
+    targets): the loss of a micro-batch. update: whether the optimizer steps.
     """
     torch.manual_seed(0)
     gpt = GPT(config).to(device)
@@ -125,7 +134,10 @@ def record_training(
 
 
 def peak_on_card(batch: int) -> MemoryBreakdown:
-    """On a rank with a practice card: the peak of two steps. Raises torch.OutOfMemoryError where they do not fit."""
+    """On a rank with a practice card, a simulated GPU: the peak of two steps.
+
+    Raises torch.OutOfMemoryError if they do not fit.
+    """
     return record_training(batch=batch, steps=2, device="card").peak
 
 
@@ -146,7 +158,7 @@ def loss_in_chunks(gpt: GPT, x: Tensor, y: Tensor) -> Tensor:
 
 
 def kept_for_backward(config: GPTConfig, batch: int = 4) -> dict[str, int]:
-    """Module -> bytes of its activations when forward has ended. What is inside a block counts as the block's."""
+    """Module -> bytes of its activations when forward has ended. A block stands for all modules inside it."""
     gpt = GPT(config)
     tokens, targets = characters().batch(0, batch, config.context)
     with record_memory(gpt) as recorder:
@@ -155,13 +167,16 @@ def kept_for_backward(config: GPTConfig, batch: int = 4) -> dict[str, int]:
         loss.backward()
     kept: dict[str, int] = {}
     for module, num_bytes in recorder.by_module(name="forward").items():
-        owner = ".".join(module.split(".")[:2])
+        owner = ".".join(module.split(".")[:2])  # "blocks.0" for "blocks.0.attention"
         kept[owner] = kept.get(owner, 0) + num_bytes
     return kept
 
 
 def checkpointed_chain(num_segments: int, run: Callable = checkpoint_sequential) -> MemoryBreakdown:
-    """The peak of 64 layers, each of which keeps only its input, in so many checkpointed segments."""
+    """The peak of 64 layers, each of which keeps only its input, in so many checkpointed segments.
+
+    run: our `checkpoint_sequential` or PyTorch's.
+    """
     layers = nn.Sequential(*(nn.Linear(16, 16) for _ in range(64)))
     x = torch.ones(1024, 16, requires_grad=True)
     with record_memory(layers) as recorder:
@@ -182,7 +197,10 @@ def loss_and_gradients(prepare: Callable[[nn.Module], object] = lambda gpt: None
 
 
 def run_blocks_with(run: Callable, **options) -> Callable[[nn.Module], None]:
-    """A `prepare` by which each block runs as `run(block, x, **options)`; run is such as torch's checkpoint."""
+    """A `prepare` after which each block runs as `run(block, x, **options)`.
+
+    run: a function such as torch's checkpoint.
+    """
 
     def prepare(gpt: nn.Module) -> None:
         for block in gpt.blocks:
@@ -195,9 +213,9 @@ def run_blocks_with(run: Callable, **options) -> Callable[[nn.Module], None]:
 
 
 def train_within_budget(num_bytes: int, *, activations: bool = False, optimizer: bool = False, batch: int = 4):
-    """Two steps on a simulated device of so many bytes: weights and gradients, and the device. Raises OutOfBudget.
+    """Two steps on a simulated device of so many bytes. Returns weights and gradients, and the device, a `Budget`.
 
-    activations, optimizer: whether these are offloaded to the host.
+    activations, optimizer: whether these are offloaded to the host. Raises OutOfBudget where the steps do not fit.
     """
     torch.manual_seed(0)
     gpt = GPT(WIDE)
@@ -217,7 +235,10 @@ def train_within_budget(num_bytes: int, *, activations: bool = False, optimizer:
 def activations_after_steps(
     keep: Callable[[Tensor], object], *, backward: bool = False, grad: bool = True
 ) -> list[int]:
-    """Bytes of activations after each of four steps, where `keep(loss)` of each step goes into a list."""
+    """Bytes of activations after each of four steps, where `keep(loss)` of each step goes into a list.
+
+    backward: whether each step runs backward, which frees the graph. grad: whether a graph is recorded at all.
+    """
     torch.manual_seed(0)
     gpt, losses = GPT(GPTConfig.tiny()), []
     tokens, targets = characters().batch(0, 16, 32)
@@ -247,9 +268,13 @@ def percent(share: float) -> str:
 
 
 def attention_maps_scene() -> tuple[Scene, str]:
-    """What a layer keeps for backward with and without attention maps, and the maps' share in GPT-3, as "70 %"."""
+    """What a layer keeps for backward with and without attention maps, and the maps' share in GPT-3, as "70 %".
+
+    "materialized" attention stores the map of all tokens by all tokens; "flash" attention never does.
+    """
     gpt3, ways = PRESETS["gpt3-175b"], (dict(attention="materialized"), dict(attention="flash"))
     layer = [activations_per_layer(gpt3, Plan(**way)) for way in ways]
+    # In units of tokens x hidden, which Korthikanti et al. 2022 use: 34 without the maps, and 80 for GPT-3's maps.
     assert [num_bytes / (gpt3.seq * gpt3.hidden) for num_bytes in layer] == [34 + 80, 34]
     blocks = {}
     for context in (128, 512):
@@ -265,22 +290,28 @@ def attention_maps_scene() -> tuple[Scene, str]:
 
 def _maps_and_rest(kept: dict[str, list[int]], title: str) -> Scene:
     """One bar per name: what stays with flash attention, and what the maps add to it. kept: with maps, with flash."""
-    rows, ends = {}, {}
+    sizes, ends = {}, {}
     for name, (with_maps, flash) in kept.items():
-        sizes = {"activations": flash, "buffers": with_maps - flash}
-        rows[name] = [Part(text=format_bytes(size), kind=kind, size=size) for kind, size in sizes.items()]
+        sizes[name] = {"activations": flash, "buffers": with_maps - flash}
         ends[name] = f"{format_bytes(with_maps)}, maps {percent(1 - flash / with_maps)}"
-    return parts_scene(
-        rows, title=title, ends=ends, legend={"activations": "all the rest", "buffers": "attention maps"}
-    )
+    legend = {"activations": "all the rest", "buffers": "attention maps"}  # kinds are colours here
+    return parts_scene(_bars(sizes, format_bytes), title=title, ends=ends, legend=legend)
+
+
+def _bars(sizes: dict[str, dict[str, float]], text: Callable = lambda size: "") -> dict[str, list[Part]]:
+    """Rows for `parts_scene` from {bar: {kind: size}}. text: what stands in a part of this size."""
+    return {
+        name: [Part(text=text(size), kind=kind, size=size) for kind, size in by_kind.items()]
+        for name, by_kind in sizes.items()
+    }
 
 
 def recomputed_work_scene() -> Scene:
-    """The work of a step of three blocks with everything kept, and with every block recomputed."""
+    """The work of a step of three blocks with everything kept, and with every block recomputed, in forwards."""
     work, rows = {"forward": 1, "backward": 2, "weight_grad": 1}, {}
-    for name, again in {"everything kept": [], "every block recomputed": ["weight_grad"]}.items():
-        order = [("forward", block) for block in range(3)]
-        order += [(kind, block) for block in (2, 1, 0) for kind in (*again, "backward")]
+    kinds_in_backward = {"everything kept": ["backward"], "every block recomputed": ["weight_grad", "backward"]}
+    for name, kinds in kinds_in_backward.items():  # the colour of "weight_grad" means "forward again"
+        order = [("forward", block) for block in range(3)] + [(kind, block) for block in (2, 1, 0) for kind in kinds]
         rows[name] = [Part(text=f"{block}", kind=kind, size=work[kind]) for kind, block in order]
     return parts_scene(
         rows,
@@ -291,22 +322,26 @@ def recomputed_work_scene() -> Scene:
 
 
 def forgotten_random_state_scene() -> tuple[Scene, str, str]:
-    """How wrong recomputation without the random state is: a picture, a sentence, and what is wrong."""
+    """How wrong gradients are when recomputation draws other dropout masks, because the random state was not restored.
+
+    A picture, a sentence, and what is wrong: "the gradients", or "both" them and the loss.
+    """
     plain, differences = loss_and_gradients(), {}
     for name, run in {"ours": checkpoint, "PyTorch's": partial(torch_checkpoint, use_reentrant=False)}.items():
         assert_equal(plain, loss_and_gradients(run_blocks_with(run)))  # with the random state: the same
         wrong = loss_and_gradients(run_blocks_with(run, preserve_rng_state=False))
         differences[name] = {key: ((wrong[key] - plain[key]).norm() / plain[key].norm()).item() for key in plain}
-    ours = differences["ours"]
+    ours = differences["ours"]  # by name: the norm of the error, relative to the right tensor's norm
     assert {key for key in plain if ours[key]} == {key for key in plain if differences["PyTorch's"][key]}
     prefixes = {"the loss": "loss", "the last norm": "final_norm", "block 1": "blocks.1", "block 0": "blocks.0"}
     prefixes["embeddings"] = ("token_emb", "position_emb")
+    # The gradient of attention's key bias is left out: it is zero in theory, so its relative error means nothing.
     worst = {
         name: max(one for key, one in ours.items() if key.startswith(prefix) and "key.bias" not in key)
         for name, prefix in prefixes.items()
     }
     scene = parts_scene(
-        {name: [Part(text="", kind="gradients", size=one)] for name, one in worst.items()},
+        _bars({name: {"gradients": one} for name, one in worst.items()}),
         title="How far off, relative to the right one's norm: the loss, and the worst gradient of each part",
         ends={name: percent(one) if one else "equal to the last bit" for name, one in worst.items()},
     )
@@ -316,7 +351,7 @@ def forgotten_random_state_scene() -> tuple[Scene, str, str]:
 
 
 def full_card_scene(bytes_per_sequence: float) -> tuple[Scene, str, int, int]:
-    """Train ever more sequences on a practice card of 64 MB until they do not fit.
+    """Train ever more sequences on a practice card of 64 MB until they do not fit. A practice card is a simulated GPU.
 
     A picture of the peaks, the first line of the error, and the smallest number of sequences that does not fit, as
     predicted and as measured.
@@ -329,35 +364,39 @@ def full_card_scene(bytes_per_sequence: float) -> tuple[Scene, str, int, int]:
             except RankError as error:
                 message = str(error).splitlines()[0]
                 break
-    states = 12 * WIDE_SPEC.num_params
+    states = 12 * WIDE_SPEC.num_params  # fp32 weights and AdamW's two moments: at the peak there is no gradient yet
     refused, asked = f"{batch} sequences", states + batch * bytes_per_sequence
     kinds = [kind for kind in MEMORY_KINDS if any(getattr(one, kind) for one in peaks.values())]
-    bars = {n: [Part(text="", kind=kind, size=getattr(one, kind)) for kind in kinds] for n, one in peaks.items()}
+    bars = _bars({name: {kind: getattr(one, kind) for kind in kinds} for name, one in peaks.items()})
     ends = {name: f"{one.total / 1e6:.1f} MB, fits" for name, one in peaks.items()}
     text = f"{states / 1e6:.1f} + {batch} × {bytes_per_sequence / 1e6:.1f} MB"
     bars[refused] = [Part(text=text, kind="waiting", size=asked)]
     ends[refused] = f"{asked / 1e6:.1f} MB, does not fit"
     legend = {kind: kind_word(kind) for kind in kinds} | {"waiting": "predicted, refused"}
     title = "The peak of two steps; dashed: the card's 64 MB"
-    scene = parts_scene(bars, title=title, ends=ends, limits=dict.fromkeys(bars, 64e6), legend=legend)
-    return scene, message, int((64e6 - states) / bytes_per_sequence) + 1, batch
+    scene = parts_scene(bars, title=title, ends=ends, limits=dict.fromkeys(bars, CARD_BYTES), legend=legend)
+    return scene, message, int((CARD_BYTES - states) / bytes_per_sequence) + 1, batch
 
 
 def segments_scene() -> tuple[Scene, int, int]:
-    """The peak by number of checkpointed segments, of a chain and of a GPT, and the best number for the chain of 64.
+    """The peak by number of checkpointed segments, of a chain of 64 layers and of a GPT of 12 blocks.
 
-    The number as predicted and as measured. AssertionError where a peak is not n + 64/n inputs, or torch's differs.
+    Returns the picture, and the number of segments with the lowest peak for the chain, as predicted and as measured.
+    With n segments, the peak is n inputs of segments and the 64 / n inputs inside the segment that is recomputed.
+    AssertionError where a measured peak is another, or torch's differs.
     """
-    counts, unit = (2, 4, 8, 16, 32, 64), 4 * 1024 * 16
+    counts, unit = (2, 4, 8, 16, 32, 64), 4 * 1024 * 16  # unit: bytes of one layer's input
     inputs = {n: _held_by_backward(checkpointed_chain(n)) / unit for n in counts}
     assert all(abs(peak - (n + 64 / n)) < 0.01 for n, peak in inputs.items()), "n + 64/n"
     by_torch = checkpointed_chain(8, partial(torch_checkpoint_sequential, use_reentrant=False))
     assert abs(_held_by_backward(by_torch) / unit - 16) < 0.01
+    # Where the inside of a layer is 17 times as large as its input, as in a GPT block, more segments are best.
     assert best_segments(33, inside_bytes=17) == 33 and best_segments(64, inside_bytes=17) == 32
     thin, gpts = GPTConfig(vocab_size=68, context=64, num_layers=12, num_heads=4, hidden=32), {}
     for every in (4, 2, 1):
         run = record_training(thin, batch=16, prepare=partial(recompute_blocks, every=every), update=False)
-        gpts[f"{12 // every} segments"] = 12 // every * 16 * 64 * 32 * 4, _held_by_backward(run.peak)
+        num_segments, bytes_per_input = 12 // every, 16 * 64 * 32 * 4  # batch x tokens x hidden x fp32
+        gpts[f"{num_segments} segments"] = num_segments * bytes_per_input, _held_by_backward(run.peak)
     layers = {f"{n} segments": (n * unit, inputs[n] * unit) for n in counts}
     titles = {"64 linear layers: the peak": layers, "12 blocks of a GPT: the peak": gpts}
     scene = stacked_scene(
@@ -367,47 +406,43 @@ def segments_scene() -> tuple[Scene, int, int]:
 
 
 def _held_by_backward(peak: MemoryBreakdown) -> int:
+    """Bytes at this peak, without the model states."""
     return peak.activations + peak.temporaries
 
 
 def _segment_bars(peaks: dict[str, tuple[int, float]], title: str) -> Scene:
     """One bar per name. peaks: bytes of the segments' inputs, and of the whole peak."""
     legend = {"activations": "inputs of segments", "temporaries": "the rest: the inside of the segment that runs"}
-    rows = {}
-    for name, (inputs, peak) in peaks.items():
-        sizes = {"activations": inputs, "temporaries": peak - inputs}
-        rows[name] = [Part(text=format_bytes(size), kind=kind, size=size) for kind, size in sizes.items()]
-    return parts_scene(
-        rows, title=title, ends={name: format_bytes(peak) for name, (_, peak) in peaks.items()}, legend=legend
-    )
+    sizes = {name: {"activations": inputs, "temporaries": peak - inputs} for name, (inputs, peak) in peaks.items()}
+    ends = {name: format_bytes(peak) for name, (_, peak) in peaks.items()}
+    return parts_scene(_bars(sizes, format_bytes), title=title, ends=ends, legend=legend)
 
 
 def offload_scene() -> tuple[Scene, str, float]:
     """Two steps on simulated devices that are too small, with activations or the optimizer on the host.
 
-    A picture of the peaks, a list of what crosses the bus, and the MB that gradients and weights of the offloaded
-    optimizer put on the bus in each step.
+    A picture of the peaks, a list of what crosses the bus between GPU and host, and the MB per step that gradients and
+    weights of the offloaded optimizer put on the bus.
     """
     bars, ends, limits, lines = {}, {}, {}, []
-    for name, room, batch in [("activations", 35_000_000, 4), ("optimizer", 15_000_000, 1)]:
+    for name, capacity, batch in [("activations", 35_000_000, 4), ("optimizer", 15_000_000, 1)]:
         expected, unlimited = train_within_budget(10**9, batch=batch)
         try:
-            train_within_budget(room, batch=batch)
+            train_within_budget(capacity, batch=batch)
         except OutOfBudget:
-            refused = f"do not fit in {room / 1e6:.0f} MB"
-        state, budget = train_within_budget(room, batch=batch, **{name: True})
-        same = assert_equal(expected, state).partition(",")[0]
+            refused = f"do not fit in {capacity / 1e6:.0f} MB"
+        state, budget = train_within_budget(capacity, batch=batch, **{name: True})
+        same = assert_equal(expected, state).partition(",")[0]  # "equal: 54 tensors"
         stays, leaves = budget.peak(GPU), unlimited.peak(GPU) - budget.peak(GPU)
         rows = {"all on the GPU": {"other": stays, name: leaves}, f"{name} on the host": {"other": stays}}
         for (row, sizes), end in zip(rows.items(), (refused, f"fit, {same}"), strict=True):
             row = f"batch {batch}, {row}"
-            bars[row] = [Part(text="", kind=kind, size=size) for kind, size in sizes.items()]
-            limits[row], ends[row] = room, f"{sum(sizes.values()) / 1e6:.1f} MB {end}"
-        crossed = budget.bytes_by_purpose()
+            bars[row], limits[row], ends[row] = sizes, capacity, f"{sum(sizes.values()) / 1e6:.1f} MB {end}"
+        crossed = budget.bytes_by_purpose()  # purpose -> bytes between GPU and host in both steps
         in_each = [f"{what} {size / 2e6:.1f} MB" for what, size in crossed.items() if "once" not in what]  # 2 steps
         before = [f"; at the start, {what} {size / 1e6:.1f} MB" for what, size in crossed.items() if "once" in what]
         lines.append("- crossed in each step: " + ", ".join(in_each) + "".join(before))
     legend = {"other": "stays", "activations": "activations that leave", "optimizer": "AdamW's state, which leaves"}
     title = "The peak on the simulated device; dashed: what it has"
-    scene = parts_scene(bars, title=title, ends=ends, limits=limits, legend=legend)
+    scene = parts_scene(_bars(bars), title=title, ends=ends, limits=limits, legend=legend)
     return scene, "\n".join(lines), (crossed["gradients to the host"] + crossed["weights back"]) / 2e6
