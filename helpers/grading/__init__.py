@@ -1,5 +1,16 @@
 """The grader: judges a learner's answer to a task, for `check("03.average", average_gradients)` in a lab's cell.
 
+What it exports, each defined in the module from which it is imported below:
+check, exercise            judge an answer in a cell of a lab, and in a cell of a chapter; NotYet is what `check` raises
+grade                      judges an answer without a notebook and returns a Verdict, the outcome with its text
+drill, mock_view           a whiteboard drill and a mock interview that use the checks
+progress_view              a table of the tasks that the learner has passed
+solution, rubric           the lab's own answer to a task, and how an answer in words earns points
+Lab, lab_of, labs          the record of a lab, and how to find one by its number; chapters_with_tasks likewise
+Task, task_of, tasks_of    the record of a task, and how to find tasks by key or number; exercises_of likewise
+JudgedWorld, Judgement, RankContext, RunFailure, TaskRun   what a task's own functions get and return
+Words                      a text in English and Chinese
+
 How to write a check
 ====================
 Each lab has one folder, named as its topic. Its `__init__.py` holds one record, `LAB = Lab(number="03", …)`, with the
@@ -23,7 +34,8 @@ A task has three parts, so that the same check serves the learner's notebook and
            yield expect_tensor("the mean", mean, output["mean"], rank=rank, mistakes={"sum_for_mean": total})
        yield from expect_num_calls(world, "all_reduce", 1)
 
-   Never trust the outputs, because a cheat can write them. Judge what only right work gives.
+   A world is a number of ranks that run the answer together. Never trust the outputs, because a cheat can write them:
+   compare them with values that only right work gives.
 
 A task for one process with simulated devices has `runs_on="devices"`: a world size counts devices, `make_inputs`
 returns one dict for all of them, in a list, and the `rank` of a Judgement is a device. One for a single process has
@@ -32,29 +44,30 @@ returns one dict for all of them, in a list, and the `rank` of a Judgement is a 
 Hints and mistakes
 ==================
 Hints are a dict such as `{"sum_for_mean": Words(en="…", zh="…")}`, whose keys name mistakes. Our labs keep theirs in
-hints.yaml, and `LAB.hints("sum_for_mean own_sum")` takes those of a task. A mistake is recognised by the value that it
-would give (`mistakes={key: value}`), by the log (`expect_num_calls(..., mistakes={key: count})`, `expect_payload_bytes`,
-`expect(ok, sentence, mistakes=(key,))`), or by how the run failed: `recognise_failure(failure) -> [key, ...]`, for
-example `["both_receive_first"] if failure.kind == "hang" and failure.is_waiting_in("recv") else []`. Only a mistake
-that explains every failing case of every failing world gets its hint; of several, the one that stands first, so put
-specific ones first.
+hints.yaml, and `LAB.hints("sum_for_mean own_sum")` takes those of a task. A mistake is a wrong solution that learners
+often write. It is recognised by the value that it gives (`mistakes={key: value}`), by the log
+(`expect_num_calls(..., mistakes={key: count})`, `expect_payload_bytes`, `expect(ok, sentence, mistakes=(key,))`), or by
+how the run failed: `recognise_failure(failure) -> [key, ...]`, for example
+`["both_receive_first"] if failure.kind == "hang" and failure.is_waiting_in("recv") else []`. Only a mistake that
+explains every failing case of every failing world gets its hint; of several, the one that stands first, so put specific
+ones first.
 
 The name of a value, or a sentence, has both languages: `Words(en="the gradient of {}", zh="{} 的梯度").format(name)`.
 Our labs keep theirs in messages.yaml, and after `words = LAB.messages` this is `words["gradient"].format(name)`. The
 sentence of `expect` is read behind "on rank 1 of 3 ", or behind "with 3 ranks " if it has no rank.
 
-Each hint has a mutant in tests/mutants/NN_topic.yaml: who makes this mistake and why, and which lines of the solution
-it changes. tests/right_answers/NN_topic.yaml holds right answers in other styles (task, name, says, text).
-tests/grading runs them all, and no mutant may draw another mistake's hint; tests/grading/submissions.py says how both
-are written.
+Each hint has a mutant in tests/mutants/NN_topic.yaml, a solution with this mistake: the file says who makes it and why,
+and which lines of the right solution it changes. tests/right_answers/NN_topic.yaml holds right answers in other styles
+(task, name, says, text). tests/grading runs them all, and no mutant may draw another mistake's hint;
+tests/grading/submissions.py says how both are written.
 
 Who calls it
 ============
 A chapter's cell calls `exercise("03.average", average_gradients)`: the same judge, but nothing raises. A task that
-only a chapter asks stands in the same folder and in `in_chapter` of the LAB. Its answer is the folded one of the
-chapter. `grade(key, function)` gives the Verdict without a notebook. With `runner=`, another process runs the answer,
-as in class grading: a callable `(inputs, seed) -> TaskRun`. Otherwise a check runs on ranks of its own, in 0.02 to 1
-s, or 2 s for the first. A rank that computes for more than `cpu_seconds` is ended, as is a check of more than
+only a chapter asks stands in the same folder and in `in_chapter` of the LAB. Its right answer stands in a collapsed
+cell of the chapter. `grade(key, function)` gives the Verdict without a notebook. With `runner=`, another process runs
+the answer, as in class grading: a callable `(inputs, seed) -> TaskRun`. Otherwise a check runs on ranks of its own, in
+0.02 to 1 s, or 2 s for the first. A rank that computes for more than `cpu_seconds` is ended, as is a check of more than
 `seconds`, and safeguards/ protects the learner's machine. Keep torch.optim out of `run_submission`, because its first
 import takes a second.
 """

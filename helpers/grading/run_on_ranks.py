@@ -5,6 +5,13 @@ run_cases          what each rank does: limit its processor time, record what it
 run_cases_safely   the same within safeguards, which protect a learner's own machine; a class has a sandbox instead
 ObservedFunction   calls the learner's function and compares its arguments before and after
 RunningCase        one case of a task; if `run_submission` is a generator, it stops at each yield, so cases take turns
+
+Words of this file. A *Task* describes what a learner is to write; its `run_submission(submitted, inputs, context)` runs
+on each rank and calls the learner's function, `submitted`. A *world* is a number of ranks that run together, and a
+*case* is one set of inputs: all cases of a task run in the same world, one after the other or in turns. The *board* is
+a file in shared memory on which the ranks' engine counts every operation that a rank issues, so a learner's code cannot
+send something without a trace. A *safeguard* stops a learner's code from damaging the machine by accident. A TaskRun
+holds the outputs of all ranks, or a RunFailure; a RankError is what the engine raises when a rank fails or hangs.
 """
 
 from __future__ import annotations
@@ -15,7 +22,7 @@ import io
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -39,31 +46,34 @@ from helpers.ranks.limits import load_per_core
 from helpers.ranks.live import keep_current
 from helpers.ranks.transport import pack_call
 
-NUM_RANKS = 5
+NUM_RANKS = 5  # in the grader's own pool: the largest world of any task
 SHUTDOWN_SECONDS = 2.0  # of a check's time, kept to end ranks that do not react to an interrupt
 RETRY_SECONDS = 1.0  # for a case alone, after all cases together ran out of time; a right answer needs 0.2 s for all
 MAX_PRINTED = 4000  # characters of the learner's prints that are kept
 MAX_CALL_TEXT = 100  # characters of a call that are kept
-GRADER_FILES = sorted({path.name for path in Path(__file__).parent.rglob("*.py")})
+GRADER_FILES = sorted({path.name for path in Path(__file__).parent.rglob("*.py")})  # names that error texts leave out
+# The class of an exception on a rank -> the kind of the RunFailure. For any other the RankError names the kind.
 KINDS = {"TooLong": "too_long", "TooMuch": "memory", "Refused": "refused", "NotImplementedError": "not_written"}
 IssuedOnBoards = Mapping[tuple[str, str], Mapping[int, int]]  # (file of a board, its group) -> rank -> its operations
 
-_ranks: Ranks | None = None
+_ranks: Ranks | None = None  # the grader's own pool, once it is started
 
 
 # -- on a rank -------------------------------------------------------------------------------------------------------
 def run_cases(key: str, submitted: Callable, inputs: Sequence[Sequence[dict]], seed: int) -> tuple[list, ...]:
     """Run all cases of a task on this rank. inputs: as [rank][case]. Exceptions pass through.
 
-    Returns five values, as plain data: one list per case of outputs, events, marks and calls (see TaskRun), and the
-    number of operations that are still in flight, by group.
+    Returns five values, as plain data. The first four are lists with one item per case: what `run_submission` returned,
+    the communication events, the marks (name and time) that it set, and what ObservedFunction noted of each call. The
+    fifth maps the name of a process group to the number of its operations that are still in flight.
     """
     task, rank = task_of(key), dist.get_rank()
     reseed(seed + rank)
+    # FillUninitialized puts a large number into all that torch.empty returns, so that no answer passes because memory
+    # that it forgot to fill happens to be 0.
     with processor_limit(task.cpu_seconds), FillUninitialized():
-        cases = [
-            RunningCase(task, submitted, given, RankContext(rank, dist.get_world_size())) for given in inputs[rank]
-        ]
+        size = dist.get_world_size()
+        cases = [RunningCase(task, submitted, one, RankContext(rank, size)) for one in inputs[rank]]
         run_alternating(cases)
     rows = [(as_plain_data(case.outputs), case.events, case.context.marks, case.calls) for case in cases]
     columns = zip(*rows, strict=True)
@@ -94,12 +104,13 @@ def as_plain_data(value: Any) -> Any:
     return f"<{type(value).__name__}>"
 
 
-# -- beside the judge ------------------------------------------------------------------------------------------------
+# -- in the notebook's process, where the judge runs as well ---------------------------------------------------------
 def grader_ranks() -> Ranks:
     """The grader's own pool of ranks, started once. The learner's ranks, and the variables on them, stay untouched."""
     global _ranks
     if _ranks is None:
-        with keep_current():
+        with keep_current():  # the pool that the notebook's cells use by default stays the learner's
+            # apart: whatever code does on these ranks, the other ranks of the process are not affected.
             _ranks = Ranks(NUM_RANKS, device="cpu", quiet=True, apart=__name__)
     return _ranks
 
@@ -114,21 +125,23 @@ class LocalRunner:
 
     ranks: a pool of five, if not the grader's own. limit: seconds of wall time for each world; without a limit, all
     worlds together have `wall_seconds`. rank_function: what each rank runs; class grading puts a guard around it.
+    A call takes the inputs as [rank][case], and runs them on as many ranks.
     """
 
     def __init__(self, task: Task, submitted: Any, *, ranks: Ranks | None = None, limit: float | None = None):
         self.task, self.submitted, self.ranks, self.limit = task, submitted, ranks, limit
         self.rank_function = run_cases_safely
         self.seconds_left = limit or wall_seconds(task)
-        self.time_factor = 1.0 if limit else self.seconds_left / (task.seconds - SHUTDOWN_SECONDS)  # on a busy machine
-        self.has_timed_out = False
+        # By how much the time is extended, because the machine is busy; 1.0 on an idle one.
+        self.time_factor = 1.0 if limit else self.seconds_left / (task.seconds - SHUTDOWN_SECONDS)
+        self.has_timed_out = False  # whether any call so far ended because its time was up
 
     def __call__(self, inputs: Sequence[Sequence[dict]], seed: int) -> TaskRun:
         failure = why_not_callable(self.task, self.submitted)
         if failure is not None:
             return TaskRun(failure=asdict(failure))
         try:
-            with keep_current():
+            with keep_current():  # a slice of the pool is the world of the first ranks
                 world = (self.ranks or grader_ranks())[: len(inputs)]
         except (ValueError, RankError) as error:
             return TaskRun(failure=asdict(RunFailure(kind="no_ranks", text=str(error))))
@@ -137,7 +150,7 @@ class LocalRunner:
             return TaskRun(failure=asdict(RunFailure(kind="too_long", message=message)))
         start = time.monotonic()
         run = self._run_on(world, inputs, seed)
-        world.renew()
+        world.renew()  # replaces ranks that died or that the safeguards could not restore
         if self.limit is None:
             self.seconds_left -= time.monotonic() - start
         self.has_timed_out = self.has_timed_out or (run.failure or {}).get("kind") == "too_long"
@@ -154,7 +167,8 @@ class LocalRunner:
         return words["limits"].format(cpu=self.task.cpu_seconds, seconds=self.limit or self.task.seconds, more=more)
 
     def _run_on(self, world: Ranks, inputs: Sequence[Sequence[dict]], seed: int, *, is_retry: bool = False) -> TaskRun:
-        issued_before = world.issued()
+        """Run the cases on these ranks; every error of the ranks becomes the TaskRun's failure."""
+        issued_before = world.issued()  # operations so far, as the boards count them
         printed, timeout_before, folder = io.StringIO(), world.timeout, world.folder
         retry_seconds = min(self.seconds_left, RETRY_SECONDS * load_per_core())
         world.timeout = retry_seconds if self.has_timed_out else self.seconds_left
@@ -164,7 +178,7 @@ class LocalRunner:
             with contextlib.redirect_stdout(printed):
                 answers = world.run(self.rank_function, self.task.key, self.submitted, list(inputs), seed)
         except RankError as error:
-            if error.kind == "deaf" and not is_retry:  # a rank never took up the task, which is no fault of the answer
+            if error.kind == "deaf" and not is_retry:  # a rank never began the task, which is no fault of the answer
                 return self._run_on(world, inputs, seed, is_retry=True)
             failure = failure_of(error)
             if failure.kind == "too_long":
@@ -193,8 +207,9 @@ def board_counts(
     for board, ranks in after.items():
         _, group = board
         for rank, count in ranks.items():
-            known = counts[rank].get(group, -pending[rank].get(group, 0))
-            counts[rank][group] = known + count - before.get(board, {}).get(rank, 0)
+            # A group's count starts at minus the operations in flight, and every board of the group adds to it.
+            so_far = counts[rank].get(group, -pending[rank].get(group, 0))
+            counts[rank][group] = so_far + count - before.get(board, {}).get(rank, 0)
     return counts
 
 
@@ -216,6 +231,7 @@ def why_not_callable(task: Task, submitted: Any) -> RunFailure | None:
 
 def failure_of(error: RankError) -> RunFailure:
     """A RankError as a RunFailure, without its last line about kept variables and without the grader's own files."""
+    # `words` is the error's text in each language, and `map` changes the text of each. rpartition drops the last line.
     message = error.words.map(lambda text: without_grader_lines(text.rpartition("\n")[0]))
     raised = re.search(r"raised (\w+)", message.en)
     type_name = raised.group(1) if raised and error.kind == "exception" else ""
@@ -241,6 +257,8 @@ def _without_type(text: str) -> str:
 def without_grader_lines(text: str) -> str:
     """An error text without the lines in the grader's files, which a learner cannot change; the learner's own stay."""
     for name in GRADER_FILES:
+        # Such a line reads "run_on_ranks.py line 12: `code`", in English or Chinese. It stands before ", under " and
+        # the learner's own line, alone after "at", or at the end of a list.
         line = rf"(?<![\w.]){re.escape(name)} (line \d+|第 \d+ 行)([:：] ?`[^\n]*`)?"
         text = re.sub(rf"{line}, under |（其中 {line}）", "", text)
         text = re.sub(rf"\n *(at|位于) {line}$|(, |，){line}$", "", text, flags=re.MULTILINE)
@@ -256,6 +274,8 @@ def _cut(text: str) -> str:
 class ObservedFunction:
     """The learner's function as `run_submission` sees it: it also notes which promises a call breaks.
 
+    A promise is what a task asks of a call besides its result: to leave some arguments unchanged
+    (`task.must_not_change`), or to return a result in new memory (`task.returns_new_memory`).
     calls: one dict per call. "call" is the call as a text, "changed" names the arguments that it changed though they
     must not change, and "shared" those with which the result shares memory though it must not.
     """
@@ -278,60 +298,41 @@ class ObservedFunction:
         return result
 
 
-def snapshot(value: Any) -> Any:
-    """What `is_unchanged` compares with: values and settings of tensors, members of lists, dicts and modules."""
-    if isinstance(value, Tensor):
-        return value, value.detach().clone(), value.requires_grad, value.grad
+def members_of(value: Any) -> dict[Any, Any]:
+    """The items of a list by their index, those of a dict by their key, and the tensors of a module by their name."""
     if isinstance(value, list | tuple):
-        return list(value), [snapshot(item) for item in value]
-    if isinstance(value, Mapping):
-        return dict(value), {key: snapshot(item) for key, item in value.items()}
+        return dict(enumerate(value))
     if isinstance(value, nn.Module):
-        return {name: snapshot(tensor) for name, tensor in named_tensors(value)}
-    return value
+        return dict([*value.named_parameters(), *value.named_buffers()])
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def snapshot(value: Any) -> Any:
+    """What `is_unchanged` compares with: values and settings of a tensor; of anything else each member and its own
+    snapshot, by the member's key."""
+    if isinstance(value, Tensor):
+        return value.detach().clone(), value.requires_grad, value.grad
+    return {key: (member, snapshot(member)) for key, member in members_of(value).items()}
 
 
 def is_unchanged(before: Any, value: Any) -> bool:
-    """Whether `value` is still what it was when `snapshot(value)` gave `before`."""
+    """Whether `value` is still what it was when `snapshot(value)` gave `before`, with the same objects in it."""
     if isinstance(value, Tensor):
-        _, values, required_grad, grad = before
+        values, required_grad, grad = before
         is_comparable = values.shape == value.shape and values.dtype == value.dtype
         has_values = is_comparable and torch.equal(values.nan_to_num(), value.detach().nan_to_num())
         return has_values and value.requires_grad == required_grad and value.grad is grad
-    if isinstance(value, list | tuple):
-        members, snapshots = before
-        return len(members) == len(value) and all(
-            now is then and is_unchanged(earlier, now)
-            for now, then, earlier in zip(value, members, snapshots, strict=True)
-        )
-    if isinstance(value, Mapping):
-        members, snapshots = before
-        return members.keys() == value.keys() and all(
-            value[key] is members[key] and is_unchanged(snapshots[key], value[key]) for key in members
-        )
-    if isinstance(value, nn.Module):
-        tensors = dict(named_tensors(value))
-        return tensors.keys() == before.keys() and all(
-            tensor is before[name][0] and is_unchanged(before[name], tensor) for name, tensor in tensors.items()
-        )
-    return True
-
-
-def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The parameters and buffers of a model, by name."""
-    yield from model.named_parameters()
-    yield from model.named_buffers()
+    now = members_of(value)
+    return now.keys() == before.keys() and all(
+        now[key] is member and is_unchanged(earlier, member) for key, (member, earlier) in before.items()
+    )
 
 
 def storage_addresses(value: Any) -> set[int]:
     """The addresses at which the memory of the tensors in `value` begins."""
     if isinstance(value, Tensor):
         return {value.untyped_storage().data_ptr()} - {0}  # an empty tensor has the address 0
-    if isinstance(value, nn.Module):
-        return set().union(*(storage_addresses(tensor) for _, tensor in named_tensors(value)))
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    return set().union(*map(storage_addresses, value)) if isinstance(value, list | tuple) else set()
+    return set().union(*map(storage_addresses, members_of(value).values()))
 
 
 def call_text(name: str, args: Sequence[Any]) -> str:
@@ -360,6 +361,7 @@ class RunningCase:
     """One case of a task on this rank. `advance` runs it up to the next yield of `run_submission`, or to its end."""
 
     def __init__(self, task: Task, submitted: Callable[..., Any], inputs: Mapping[str, Any], context: RankContext):
+        # A class is passed on as it is, since `run_submission` may need its attributes and observes its calls itself.
         self.observed = submitted if isinstance(submitted, type) else ObservedFunction(submitted, task)
         self.run_submission, self.inputs, self.context = task.run_submission, inputs, context
         is_generator = inspect.isgeneratorfunction(task.run_submission)
@@ -396,9 +398,7 @@ def run_alternating(cases: Sequence[RunningCase]) -> None:
 
     So an answer that keeps something from one call for the next, in a global variable for example, mixes the two up.
     """
-    running, others = list(cases[:2]), cases[2:]
-    while running:
-        running = [case for case in running if case.advance()]
-    for case in others:
-        while case.advance():
-            pass
+    for together in (cases[:2], *([case] for case in cases[2:])):
+        running = list(together)
+        while running:
+            running = [case for case in running if case.advance()]

@@ -10,7 +10,7 @@ from torch import nn
 
 from helpers.grading import grade, task_of
 from helpers.grading.kit.histories import run_to_end
-from helpers.grading.kit.model_tools import MemoryMeter, as_integer, describe_if_detached, one_thread
+from helpers.grading.kit.model_tools import MemoryMeter, describe_if_detached, one_thread, simplified
 from helpers.grading.memory import byte_formulas, saved_activations, training_loops
 from helpers.grading.task import RankContext
 from helpers.predict.memory import activations_per_layer, model_states
@@ -98,9 +98,9 @@ def test_a_mistake_is_named_where_it_explains_all_that_is_wrong(ranks):
 
 @pytest.mark.parametrize("value", [12, 12.0, torch.tensor(12), torch.tensor([12.0])])
 def test_a_division_without_a_rest_is_no_mistake(value):
-    assert as_integer({"bytes": value}) == {"bytes": 12}
-    assert type(as_integer(value)) is int
-    assert as_integer(12.5) == 12.5
+    assert simplified({"bytes": value}) == {"bytes": 12}
+    assert type(simplified(value)) is int
+    assert simplified(12.5) == 12.5
 
 
 # -- the meter -------------------------------------------------------------------------------------------------------

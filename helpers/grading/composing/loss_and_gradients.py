@@ -3,6 +3,13 @@
 09.loss asks for one mean over the tokens of all replicas, 09.sync for the gradients that one process would have, and
 09.norm for their norm. Six cases bring every mesh of the ranks there are. Each judge computes the right values in one
 process. A mistake is named on a rank if it gives all values of that rank.
+
+How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
+learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
+with the right values, and yields one Judgement per comparison. A case is one choice of sizes, dtypes and memory layouts
+(`rng.case`), and `rng` draws the numbers. A mistake is a wrong solution that learners often write. Its name, such as
+"mean_of_means", is the key of its hint in hints.yaml. The `expect…` functions compare one value; their `mistakes` maps
+such keys to the value that the mistake gives. `words[…]` is a text of messages.yaml, in English and Chinese.
 """
 
 from __future__ import annotations

@@ -3,6 +3,12 @@
 09.places asks for a rank's coordinates and for all groups, 09.batch for the rows of a batch that a rank computes, and
 09.seeds which ranks must draw the same random numbers. The learner's function is called in one process for every rank
 of several meshes. A mistake is named only if it explains every answer.
+
+How to read it. A case is the list of arguments of one call of the learner's function; `make_…` draws the cases of a
+task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `question_task` builds the Task, which calls the learner's
+function with each case and compares the answers with those of the right function. A mistake is a wrong solution that
+learners often write. Each table `WRONG_…` maps the key of its hint in hints.yaml to functions that contain the mistake.
+`Words` is a text in English and Chinese.
 """
 
 from __future__ import annotations

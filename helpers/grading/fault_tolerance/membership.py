@@ -4,6 +4,12 @@
 says under which keys the members of the next group report. The learner's function is called in one process with drawn
 cases. The right function has options that turn it into the wrong ones; a mistake is named only if its function gives
 every answer.
+
+How to read it. A case is the list of arguments of one call of the learner's function; `make_…` draws the cases of a
+task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `question_task` builds the Task, which calls the learner's
+function with each case and compares the answers with those of the right function. A mistake is a wrong solution that
+learners often write. Each table `WRONG_…` maps the key of its hint in hints.yaml to functions that contain the mistake.
+`Words` is a text in English and Chinese.
 """
 
 from __future__ import annotations
@@ -14,7 +20,6 @@ from typing import Any
 import torch
 
 from helpers.grading.cases import CaseGenerator
-from helpers.grading.fault_tolerance import LAB
 from helpers.grading.kit import answers
 from helpers.grading.task import RankContext
 from helpers.learner.words import Words
@@ -132,7 +137,6 @@ VERDICT = answers.question_task(
     verdicts(),
     WRONG_VERDICTS,
     make_inputs=make_verdict,
-    hints=LAB.hints(*WRONG_VERDICTS),
 )
 
 # -- 12.regroup ------------------------------------------------------------------------------------------------------
@@ -238,6 +242,5 @@ REGROUP = answers.question_task(
     WRONG_GROUPS,
     make_inputs=make_regroup,
     run_submission=run_regroup,
-    hints=LAB.hints(*WRONG_GROUPS),
     must_not_change=("ranks", "spares", "dead"),
 )

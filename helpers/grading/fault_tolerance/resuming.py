@@ -3,6 +3,12 @@
 12.resume asks for the rank's next samples in the middle of an epoch, and 12.reshard for its elements of a tensor that
 other ranks saved. The learner's function is called in one process for every rank of drawn jobs. The right function has
 options that turn it into the wrong ones; a mistake is named only if its function gives every answer.
+
+How to read it. A case is the list of arguments of one call of the learner's function; `make_…` draws the cases of a
+task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `question_task` builds the Task, which calls the learner's
+function with each case and compares the answers with those of the right function. A mistake is a wrong solution that
+learners often write. Each table `WRONG_…` maps the key of its hint in hints.yaml to functions that contain the mistake.
+`Words` is a text in English and Chinese.
 """
 
 from __future__ import annotations
@@ -109,7 +115,6 @@ RESUME = answers.question_task(
     WRONG_SAMPLES,
     make_inputs=make_resume,
     run_submission=run_resume,
-    hints=LAB.hints(*WRONG_SAMPLES),
 )
 
 # -- 12.reshard ------------------------------------------------------------------------------------------------------
@@ -198,5 +203,4 @@ RESHARD = answers.question_task(
     WRONG_PARTS,
     make_inputs=make_reshard,
     run_submission=run_reshard,
-    hints=LAB.hints(*WRONG_PARTS),
 )

@@ -2,6 +2,12 @@
 
 12.save runs the learner's function on a simulated disk, which notes after every operation what a kill of the process
 and what a power cut would leave of the checkpoint. 12.interval compares numbers of steps with Young's formula.
+
+How to read it. A case is the list of arguments of one call of the learner's function; `make_…` draws the cases of a
+task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `question_task` builds the Task, which calls the learner's
+function with each case and compares the answers with those of the right function. A mistake is a wrong solution that
+learners often write. Each table `WRONG_…` maps the key of its hint in hints.yaml to functions that contain the mistake.
+`Words` is a text in English and Chinese.
 """
 
 from __future__ import annotations
@@ -303,5 +309,4 @@ INTERVAL = answers.question_task(
     best_interval,
     WRONG_INTERVALS,
     make_inputs=make_interval,
-    hints=LAB.hints(*WRONG_INTERVALS),
 )

@@ -1,8 +1,13 @@
 """Judges functions that are asked several questions, and names a mistake only if it explains every answer.
 
-The answers are numbers, words, or lists of them. `question_task` builds the whole Task of a function that runs in one
-process: the judge compares each answer with the right function's, and a known mistake is a wrong function which gives
-exactly the learner's answers, to all questions. Tasks on ranks use `run_questions` and `judge_answers` directly.
+A question is called a case: it is the list of arguments with which the learner's function is called. The answers are
+numbers, texts, or lists of them. `question_task` builds the whole Task of a function that runs in one process. Its
+judge compares each answer with that of the right function. A mistake is a wrong solution that learners often write; it
+stands here as a wrong function, and is named if that function gives exactly the learner's answers, to all questions.
+Tasks with a judge of their own use `run_questions` and `judge_answers` directly.
+
+A JudgedWorld is what a judge gets: `inputs` and `outputs`, each a list with one item per rank, which in one process is
+a single item. A Judgement is the outcome of one comparison. `Words` is a text in English and Chinese.
 """
 
 from __future__ import annotations
@@ -12,9 +17,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
-
 from helpers.grading.kit.comparisons import COMMA, expect, expect_equal
+from helpers.grading.kit.model_tools import simplified
+from helpers.grading.registry import lab_of
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words, book
 
@@ -24,6 +29,8 @@ WrongAnswers = Mapping[str, Sequence[Answer]]  # key of a hint -> wrong function
 FOR_CALL = Words(en="for {} {}", zh="{} 的{}")
 RAISED = Words(en="{} (called as {})", zh="{}（调用：{}）")
 TOLERANCE = 1e-9  # relative: by so much rounding may move a number
+ABSOLUTE_TOLERANCE = 1e-9  # for numbers that should be 0
+SHOWN_DIGITS = 6  # of a float in a sentence
 
 
 # -- on the ranks ----------------------------------------------------------------------------------------------------
@@ -33,7 +40,8 @@ def run_questions(
     """What the submitted function returns for each of inputs["cases"], each a list of arguments.
 
     The function gets copies, so that it cannot change a later question. If it raises, the error names the call. task:
-    for the name of the function, where `submitted` is something around the learner's function and has no `task`.
+    tells the name of the function. It is needed where `submitted` is a wrapper around the learner's function; otherwise
+    the grader has stored the task in `submitted.task`.
     """
     task, answers = task or getattr(submitted, "task", None), []
     for case in inputs["cases"]:
@@ -41,7 +49,7 @@ def run_questions(
             answers.append(submitted(*[copy_lists(argument) for argument in case]))
         except Exception as error:
             if task and not hasattr(error, "words"):
-                # The ranks report these words in place of the exception's own text.
+                # The ranks report the text in `error.words` in place of the exception's own.
                 error.words = RAISED.format(str(error), call_text(task, case)).map(str.strip)
             raise
     return answers
@@ -72,7 +80,8 @@ def question_task(
     """The Task of a function that answers questions in one process.
 
     what: the name of the answer; or the names of its values, if it is a tuple whose values are judged one by one.
-    right: the right function. more: make_inputs, hints and whatever else a Task has.
+    right: the right function. wrong: maps the key of each hint to the functions that contain this mistake. more:
+    make_inputs and whatever else a Task has; its hints are those of the mistakes unless it names others.
     """
 
     def judge(world: JudgedWorld) -> Iterator[Judgement]:
@@ -80,19 +89,21 @@ def question_task(
             yield from judge_answers(task, what, world.inputs[0]["cases"], world.outputs[0], right, wrong, tolerance)
             return
         columns = []
-        for place, name in enumerate(what):
-            wrong_values = {key: [value_at(place, one) for one in several] for key, several in wrong.items()}
-            columns.append((name, value_at(place, right), wrong_values))
+        for index, name in enumerate(what):
+            wrong_values = {hint: [value_at(index, one) for one in several] for hint, several in wrong.items()}
+            columns.append((name, value_at(index, right), wrong_values))
         yield from judge_several_answers(task, COMMA.join(what), columns, world, tolerance)
 
+    if "hints" not in more:
+        more["hints"] = lab_of(key.partition(".")[0]).hints(*wrong)
     more = {"run_submission": run_questions, "runs_on": "process"} | more
     task = Task(key=key, signature=signature, judge=judge, **more)
     return task
 
 
-def value_at(place: int, answer: Answer) -> Answer:
-    """The function that gives one value of an answer's tuple."""
-    return lambda *case: answer(*case)[place]
+def value_at(index: int, function: Answer) -> Answer:
+    """The function that gives one value of the tuple that `function` returns: the one at this index."""
+    return lambda *case: function(*case)[index]
 
 
 def judge_answers(
@@ -106,7 +117,8 @@ def judge_answers(
 ) -> Iterator[Judgement]:
     """One Judgement per case. A mistake is named if one of its wrong functions gives the learner's answer to each case.
 
-    what: the name of the answer in a sentence. tolerance: relative, for numbers.
+    what: the name of the answer in a sentence. got: the learner's answers, one per case. right: the right function.
+    mistakes: the wrong functions, by the key of the hint. tolerance: relative, for numbers.
     """
     is_known = functools.partial(is_mistake, cases=cases, got=got, tolerance=tolerance)
     known = [key for key, several in mistakes.items() if any(map(is_known, several))]
@@ -117,6 +129,7 @@ def judge_answers(
             continue
         name = FOR_CALL.format(call_text(task, case), what)
         expected_shown, shown = display_pair(expected, answer)
+        # expect_equal names the mistakes whose value is the learner's, so each known one is given that value.
         yield expect_equal(name, expected_shown, shown, mistakes=dict.fromkeys(known, shown))
 
 
@@ -127,7 +140,7 @@ def judge_several_answers(
     world: JudgedWorld,
     tolerance: float = TOLERANCE,
 ) -> Iterator[Judgement]:
-    """Judges a function that returns several values, one value after the other.
+    """Judges a function that returns several values, one value after the other, in a world of one process.
 
     names: all of the values, for a sentence. columns: for each value its name, the right function and the wrong ones.
     """
@@ -137,8 +150,8 @@ def judge_several_answers(
     yield expect(not misshapen, words["values_returned"].format(shown, count, names))
     if misshapen:
         return
-    for place, (what, right, wrong) in enumerate(columns):
-        yield from judge_answers(task, what, cases, [answer[place] for answer in answers], right, wrong, tolerance)
+    for index, (what, right, wrong) in enumerate(columns):
+        yield from judge_answers(task, what, cases, [answer[index] for answer in answers], right, wrong, tolerance)
 
 
 def is_mistake(wrong: Answer, cases: Sequence[Sequence[Any]], got: Sequence[Any], tolerance: float = TOLERANCE) -> bool:
@@ -152,24 +165,15 @@ def is_same_answer(right: Any, got: Any, tolerance: float = TOLERANCE) -> bool:
     if isinstance(right, list) and isinstance(got, list):
         return len(right) == len(got) and all(is_same_answer(*pair, tolerance) for pair in zip(right, got, strict=True))
     if is_number(right) and is_number(got):
-        return math.isclose(right, got, rel_tol=tolerance, abs_tol=1e-9)
+        return math.isclose(right, got, rel_tol=tolerance, abs_tol=ABSOLUTE_TOLERANCE)
     return type(right) is type(got) and right == got
 
 
 # -- values ----------------------------------------------------------------------------------------------------------
-def simplified(value: Any) -> Any:
-    """The value in the simplest types: a tensor of one element as its number, tuples as lists, 3.0 as 3."""
-    if isinstance(value, Tensor) and value.numel() == 1:
-        value = value.item()
-    if isinstance(value, list | tuple):
-        return [simplified(item) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
 def display_pair(right: Any, got: Any) -> tuple[Any, Any]:
     """Both answers as a sentence shows them: floats with six digits, if those tell the two apart."""
     values = simplified(right), simplified(got)
-    rounded = [float(f"{value:.6g}") if isinstance(value, float) else value for value in values]
+    rounded = [float(f"{value:.{SHOWN_DIGITS}g}") if isinstance(value, float) else value for value in values]
     return tuple(rounded) if rounded[0] != rounded[1] else values
 
 

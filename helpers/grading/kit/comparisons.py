@@ -4,10 +4,14 @@ A task's `judge` calls the `expect_…` functions, each of which returns or yiel
 
     yield expect_tensor(GRADIENT.format(name), mean, got, rank=rank, mistakes={"sum_for_mean": mean * world.size})
 
-`mistakes` maps the key of a hint to the value that this mistake would give. Where `got` equals that value, the
+A mistake is a wrong solution that learners often write, and the lab has a hint about it. `mistakes` maps the key of
+such a hint to the value that this mistake would give. Where `got`, the learner's value, equals that value, the
 Judgement names the mistake. `describe_tensor` finds the sentence about a wrong tensor: its shape, the factor by which
-it is off, or the index and the digit in which it differs. What was sent is judged from the communication log, never
-from the learner's source text.
+it is off, or the index and the digit in which it differs. What was sent is judged from the communication log
+(`world.logs`, one per rank), never from the learner's source text.
+
+`Words` is a text in English and Chinese with places to fill in, and `words["at"]` is one of values.yaml, which holds
+the sentences of this file. `what` is how a sentence names the value that is compared, such as "the gradient of bias".
 """
 
 from __future__ import annotations
@@ -25,21 +29,23 @@ from helpers.observe.equality import TOLERANCES
 from helpers.quantities.units import format_bytes
 
 words = book("values")
-COMMA = Words(en=", ", zh="、")
-Keys = Sequence[str]
-Named = Mapping[str, Tensor]
+COMMA = Words(en=", ", zh="、")  # COMMA.join(names) is a list of names in a sentence
+HintKeys = Sequence[str]
+NamedTensors = Mapping[str, Tensor]
 NARROW_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # those that a result may have been rounded to
-FEW_ROUNDINGS = 4 * torch.finfo(torch.float32).eps
+FEW_ROUNDINGS = 4 * torch.finfo(torch.float32).eps  # relative; what a few operations in float32 change
 MIN_EQUAL_DIGITS = 3  # in so many digits two numbers must agree before the sentence says so
 MIN_FACTOR_GAP = 0.005  # a factor that differs less from 1 would be read as 1.00
+FACTOR_TOLERANCE = 1e-6  # relative; a result that is this near to a multiple of the right one counts as the multiple
 
 
 # -- comparisons -----------------------------------------------------------------------------------------------------
 def is_close(expected: Tensor, got: Any) -> bool:
-    """Whether `got` equals `expected` as the course means it: float64 to 1e-10 of the norm, float32 to 1e-5 of the
-    largest value, other floating dtypes to eight rounding steps of it, and whole numbers exactly.
+    """Whether `got` equals `expected` as the course means it.
 
-    Where terms cancel, a right answer may differ by more; `forgive_rounding` looks at such a Judgement once more.
+    float64 must agree to 1e-10 of the norm, float32 to 1e-5 of the largest value, other floating dtypes to eight
+    rounding steps of the largest value, and whole numbers exactly. Where terms cancel, a right answer may differ by
+    more; the grader then looks at the Judgement once more (`helpers.grading.common_checks.forgive_rounding`).
     """
     if not isinstance(got, Tensor) or got.shape != expected.shape or got.dtype != expected.dtype:
         return False
@@ -107,29 +113,24 @@ def expect_tensors(
     got: Any,
     *,
     rank: int | None = None,
-    mistakes: Mapping[str, Named | Sequence[Named]] | None = None,
-    before: Named | None = None,
+    mistakes: Mapping[str, NamedTensors | Sequence[NamedTensors]] | None = None,
+    before: NamedTensors | None = None,
 ) -> Iterator[Judgement]:
     """Expects a dict of tensors by name, with one Judgement for each name.
 
     what: holds braces for the name. mistakes: maps the key of a hint to a dict of the wrong tensors, or to a list of
     such dicts. before: the values before the call, by name.
     """
-    given, earlier = got if isinstance(got, Mapping) else {}, before or {}
+    tensors, earlier = got if isinstance(got, Mapping) else {}, before or {}
     wrong_dicts = {key: [wrong] if isinstance(wrong, Mapping) else wrong for key, wrong in (mistakes or {}).items()}
     for name, tensor in expected.items():
         wrong = {key: [values[name] for values in dicts] for key, dicts in wrong_dicts.items()}
         options = {"rank": rank, "mistakes": wrong, "before": earlier.get(name)}
-        yield expect_tensor(what.format(name), tensor, given.get(name), **options)
+        yield expect_tensor(what.format(name), tensor, tensors.get(name), **options)
 
 
 def expect_equal(
-    what: Words | str,
-    expected: Any,
-    got: Any,
-    *,
-    rank: int | None = None,
-    mistakes: Mapping[str, Any] | None = None,
+    what: Words | str, expected: Any, got: Any, *, rank: int | None = None, mistakes: Mapping[str, Any] | None = None
 ) -> Judgement:
     """Expects `got == expected`, for numbers, strings and lists of them. The types must agree, so 3 is not 3.0."""
     if type(got) is type(expected) and got == expected:
@@ -138,8 +139,11 @@ def expect_equal(
     return Judgement(ok=False, message=describe_difference(Words.of(what), expected, got), rank=rank, mistakes=known)
 
 
-def expect(ok: bool, message: Words, *, rank: int | None = None, mistakes: Keys = ()) -> Judgement:
-    """Expects anything else that is true or false. message: the sentence about what is wrong if `ok` is false."""
+def expect(ok: bool, message: Words, *, rank: int | None = None, mistakes: HintKeys = ()) -> Judgement:
+    """Expects anything else that is true or false.
+
+    message: the sentence about what is wrong if `ok` is false. mistakes: the keys of the hints that explain it then.
+    """
     return Judgement(ok=bool(ok), message=message, rank=rank, mistakes=() if ok else tuple(mistakes))
 
 
@@ -158,7 +162,7 @@ def expect_num_calls(
 
 
 def expect_only_ops(
-    world: JudgedWorld, ops: Sequence[str], *, mistakes: Keys = (), mistake_of_op: Mapping[str, str] | None = None
+    world: JudgedWorld, ops: Sequence[str], *, mistakes: HintKeys = (), mistake_of_op: Mapping[str, str] | None = None
 ) -> Iterator[Judgement]:
     """Expects every rank to issue no other operation than these.
 
@@ -167,7 +171,7 @@ def expect_only_ops(
     needed = words["needs_only"].format(ops) if ops else words["needs_none"]
     for rank, log in enumerate(world.logs):
         others = [op for op in log.ops() if op not in ops]
-        known = [*mistakes, *(key for op, key in (mistake_of_op or {}).items() if op in others)]
+        known = [*mistakes, *(key for op, key in (mistake_of_op or {}).items() if op in others)]  # hints that apply
         message = words["calls"].format(others=COMMA.join(others), needed=needed)
         yield expect(not others, message, rank=rank, mistakes=known)
 
@@ -179,16 +183,16 @@ def expect_payload_bytes(
     *,
     mistakes: Mapping[str, int] | None = None,
 ) -> Iterator[Judgement]:
-    """Expects each rank to pass so many bytes to `op`, or to all operations together if `op` is None.
+    """Expects each rank to pass so many bytes to all calls of `op` together, or to all operations if `op` is None.
 
     expected: one number for all ranks, or one per rank. mistakes: maps a key to the bytes that the mistake gives.
     """
     per_rank = [expected] * world.size if isinstance(expected, int) else list(expected)
     for rank, (log, num_bytes) in enumerate(zip(world.logs, per_rank, strict=True)):
-        given = log.payload_bytes(op)
-        known = tuple(key for key, wrong in (mistakes or {}).items() if given == wrong)
-        message = words["moves"].format(op or words["task"], format_bytes(given), format_bytes(num_bytes))
-        yield expect(given == num_bytes, message, rank=rank, mistakes=known)
+        sent = log.payload_bytes(op)
+        known = tuple(key for key, wrong in (mistakes or {}).items() if sent == wrong)
+        message = words["moves"].format(op or words["task"], format_bytes(sent), format_bytes(num_bytes))
+        yield expect(sent == num_bytes, message, rank=rank, mistakes=known)
 
 
 # -- sentences about a wrong value -----------------------------------------------------------------------------------
@@ -197,6 +201,7 @@ def describe_tensor(what: Words, expected: Tensor, got: Any, before: Tensor | No
 
     before: the value before the call, if it was to be changed in place.
     """
+    # In the texts of values.yaml {got} is the learner's value and {due} the right one.
     if not isinstance(got, Tensor):
         return words["no_tensor"].format(what=what, got=shortened(got), due=tuple(expected.shape))
     if got.shape != expected.shape or got.dtype != expected.dtype:
@@ -215,19 +220,21 @@ def describe_tensor(what: Words, expected: Tensor, got: Any, before: Tensor | No
 
 
 def _describe_shape_and_dtype(what: Words, expected: Tensor, got: Tensor) -> Words:
-    differing = {}
-    if got.shape != expected.shape:
-        differing["shape"] = [str(tuple(one.shape)) for one in (got, expected)]
-    if got.dtype != expected.dtype:
-        differing["dtype"] = [str(one.dtype).removeprefix("torch.") for one in (got, expected)]
-    given, due = (" ".join(pair) for pair in zip(*differing.values(), strict=True))
-    return words["_and_".join(differing)].format(what=what, got=given, due=due)
+    """The sentence if the shape, the dtype or both differ; it is called "shape", "dtype" or "shape_and_dtype"."""
+    pairs = {  # what differs -> the learner's and the right one, as texts
+        "shape": [str(tuple(one.shape)) for one in (got, expected)],
+        "dtype": [str(one.dtype).removeprefix("torch.") for one in (got, expected)],
+    }
+    differing = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    shown, due = (" ".join(texts) for texts in zip(*differing.values(), strict=True))
+    return words["_and_".join(differing)].format(what=what, got=shown, due=due)
 
 
 def _describe_values(parts: dict[str, Any], expected: Tensor, got: Tensor, num_digits: int) -> Words:
     """The sentence where shape and dtype are right and every number is finite.
 
-    parts: what every sentence is filled with. num_digits: in so many digits the worst element agrees.
+    parts: what every sentence is filled with: "what", "at" (the index of the worst element), and that element in both
+    tensors, "got" and "due". num_digits: in so many digits the worst element agrees.
     """
     if got.numel() > 1 and not got.any():
         return words["zeros"].format(**parts)
@@ -237,6 +244,7 @@ def _describe_values(parts: dict[str, Any], expected: Tensor, got: Tensor, num_d
     narrow = narrower_dtype(expected, got) if num_digits else ""
     if narrow or num_digits >= MIN_EQUAL_DIGITS:
         return words["rounded" if narrow else "digits"].format(agree=num_digits, dtype=narrow, **parts)
+    # The same elements in another order are equal once both are sorted.
     in_order = [one.double().flatten().sort().values for one in (got, expected)]
     is_permuted = got.numel() > 1 and torch.allclose(*in_order, rtol=1e-10, atol=0)
     return words["order" if is_permuted else "value"].format(**parts)
@@ -245,13 +253,14 @@ def _describe_values(parts: dict[str, Any], expected: Tensor, got: Tensor, num_d
 def factor_of(expected: Tensor, got: Tensor) -> float | None:
     """The factor between the two tensors, if `got` is a visible multiple of `expected`; None if it is not."""
     a, b = expected.double().flatten(), got.double().flatten()
-    if a.numel() < 2 or not a.norm() > 0:
+    if a.numel() < 2 or not a.norm() > 0:  # one number is a multiple of any other
         return None
     factor = (a @ b / (a @ a)).item()  # the multiple of a that is nearest to b
-    is_multiple = (b - factor * a).norm() <= 1e-6 * a.norm()  # false where an element is infinite
-    if not is_multiple or abs(factor) < 1e-9 or abs(factor - 1) < MIN_FACTOR_GAP:
+    is_multiple = (b - factor * a).norm() <= FACTOR_TOLERANCE * a.norm()  # false where an element is infinite
+    is_zero = abs(factor) < 1e-9
+    if not is_multiple or is_zero or abs(factor - 1) < MIN_FACTOR_GAP:
         return None
-    return -1 if abs(factor + 1) < 1e-6 else factor
+    return -1 if abs(factor + 1) < FACTOR_TOLERANCE else factor
 
 
 def _factor_text(factor: float) -> str:
@@ -259,10 +268,15 @@ def _factor_text(factor: float) -> str:
 
 
 def num_equal_digits(got: float, expected: float) -> int:
-    """In how many digits two numbers agree: 3 for 1.00123 and 1.00099, 0 where the signs differ or they are equal."""
+    """In how many digits two numbers agree: 3 for 1.00123 and 1.00099.
+
+    It is 0 where the signs differ, where a number is 0 or not finite, and where the two are equal, since then there is
+    nothing to say about digits.
+    """
     if got == expected or not got * expected > 0 or not math.isfinite(got):
         return 0
-    return max(0, math.floor(-math.log10(abs(got - expected) / abs(expected))))
+    relative_difference = abs(got - expected) / abs(expected)
+    return max(0, math.floor(-math.log10(relative_difference)))
 
 
 def _shown_numbers(got: float, expected: float) -> dict[str, str]:
@@ -284,7 +298,8 @@ def narrower_dtype(expected: Tensor, got: Tensor) -> str:
     if not got.dtype.is_floating_point or torch.equal(got, got.round()):
         return ""  # whole numbers fit in every dtype
     for dtype in NARROW_DTYPES:
-        if torch.finfo(dtype).eps > torch.finfo(got.dtype).eps and torch.equal(got, _through(dtype, got)):
+        is_narrower = torch.finfo(dtype).eps > torch.finfo(got.dtype).eps
+        if is_narrower and torch.equal(got, _through(dtype, got)):  # every element of `got` fits in the dtype
             is_near = bool(((got - expected).abs() <= FEW_ROUNDINGS * expected.abs().max()).all())
             rounded = _through(dtype, expected)
             loses_digits = not torch.equal(rounded, expected)

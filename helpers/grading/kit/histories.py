@@ -2,7 +2,9 @@
 
 A history is what such a run leaves behind: a list of steps, each of which maps names to numbers, texts and tensors, as
 in {"scale": 1024.0, "weights 0": tensor}. The judges of labs 04 and 08 compute the right history, and one history for
-each known mistake. The mistake whose history is the learner's is the one that the Judgements name.
+each known mistake, which is a wrong solution that learners often write. The mistake whose history is the learner's is
+the one that the Judgements name, by the key of its hint. `Words` is a text in English and Chinese, and `words[…]` is
+one of values.yaml.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from helpers.learner.words import Words, book
 words = book("values")
 History = Sequence[Mapping[str, Any]]
 WrongHistories = Callable[[], Mapping[str, Sequence[History]]]  # key of a hint -> the histories that the mistake gives
-_names_mistakes: ContextVar[bool] = ContextVar("names_mistakes", default=True)
+_names_mistakes: ContextVar[bool] = ContextVar("names_mistakes", default=True)  # see without_naming_mistakes
+TOLERANCE = 1e-5  # relative, within which a value counts as that of a mistake
 
 
 # -- judging ---------------------------------------------------------------------------------------------------------
@@ -33,8 +36,9 @@ def judge_history(
 ) -> Iterator[Judgement]:
     """One Judgement per value, up to the first step that is wrong, since the later steps follow from it.
 
-    wrong_histories: is called only if a step is wrong. A mistake is named if one of its histories equals the learner's
-    in all steps. notes: one per step, added to the name of each value of that step.
+    got: the learner's history. wrong_histories: a function, called only if a step is wrong, that returns the histories
+    of each mistake; a mistake is named if one of them equals the learner's in all steps. notes: one per step, added to
+    the name of each value of that step.
     """
     is_history = isinstance(got, list) and len(got) == len(right) and all(isinstance(step, Mapping) for step in got)
     yield expect(is_history, words["steps_missing"], rank=rank)
@@ -42,11 +46,11 @@ def judge_history(
         return
     steps = list(zip(right, got, strict=True))
     first_wrong = next((index for index, pair in enumerate(steps) if not _is_right_step(*pair)), len(steps))
-    has_mistake = first_wrong < len(steps) and _names_mistakes.get()
-    mistakes = _mistakes_with(got, wrong_histories() if has_mistake else {})
-    for number, (step, learners) in enumerate(steps[: first_wrong + 1], 1):
-        for name, value in step.items():
-            judgement = compare_value(value_name(name, number, notes), value, learners.get(name), rank)
+    is_wrong = first_wrong < len(steps)
+    mistakes = _mistakes_with(got, wrong_histories()) if is_wrong and _names_mistakes.get() else ()
+    for number, (right_step, learners_step) in enumerate(steps[: first_wrong + 1], 1):
+        for name, value in right_step.items():
+            judgement = compare_value(value_name(name, number, notes), value, learners_step.get(name), rank)
             yield judgement if judgement.ok else dataclasses.replace(judgement, mistakes=mistakes)
 
 
@@ -58,12 +62,14 @@ def compare_value(name: Words, right: Any, got: Any, rank: int | None = None) ->
 
 
 def as_number(value: Any) -> Any:
-    """A number or a tensor of one element as a float, which nobody can change in place; anything else as it is."""
+    """A number or a tensor of one element as a float, which a later step cannot change in place; anything else as it
+    is."""
     value = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 def _is_right_step(right: Mapping[str, Any], got: Mapping[str, Any]) -> bool:
+    """Whether every value of this step is right. The number 1 of the step is for a sentence that nobody reads."""
     return all(compare_value(value_name(name, 1), value, got.get(name)).ok for name, value in right.items())
 
 
@@ -82,18 +88,23 @@ def is_same_history(history: History, got: History) -> bool:
 
 
 def _is_equal(a: Any, b: Any) -> bool:
+    """Whether two values agree up to TOLERANCE. NaN equals NaN, and a number equals a tensor with this one element."""
     if isinstance(a, Tensor):
         is_comparable = isinstance(b, Tensor) and a.shape == b.shape and a.dtype == b.dtype
-        return is_comparable and torch.allclose(a, b, rtol=1e-5, atol=1e-7, equal_nan=True)
+        return is_comparable and torch.allclose(a, b, rtol=TOLERANCE, atol=1e-7, equal_nan=True)
     a, b = as_number(a), as_number(b)
     if isinstance(a, float) and isinstance(b, float):
-        return math.isclose(a, b, rel_tol=1e-5) or (math.isnan(a) and math.isnan(b))
+        return math.isclose(a, b, rel_tol=TOLERANCE) or (math.isnan(a) and math.isnan(b))
     return type(a) is type(b) and a == b
 
 
 @contextmanager
 def without_naming_mistakes() -> Iterator[None]:
-    """Within it, `judge_history` names no mistakes: computing the wrong histories takes longer than all the rest."""
+    """Within it, `judge_history` names no mistakes.
+
+    The grader uses it when it only wants to know how far rounding moves the right values, because computing the wrong
+    histories takes longer than all the rest.
+    """
     before = _names_mistakes.set(False)
     try:
         yield
@@ -111,12 +122,12 @@ def histories_of_mistakes(history_of: Callable[[Any], Any], mistakes: Mapping[st
 
 
 def named_copies(kind: str, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Copies of the tensors, as {"weights 0": tensor, …} for the kind "weights"."""
+    """Copies of the tensors, as {"weights 0": tensor, …} for the kind "weights". A history's step can hold them."""
     return {f"{kind} {i}": tensor.detach().clone() for i, tensor in enumerate(tensors)}
 
 
 def run_to_end(run: Generator[None, None, Any]) -> Any:
-    """The return value of a generator that yields between its steps."""
+    """The return value of a generator that yields between its steps, such as a task's `run_submission` on a rank."""
     while True:
         try:
             next(run)
@@ -126,19 +137,24 @@ def run_to_end(run: Generator[None, None, Any]) -> Any:
 
 # -- the names of values ---------------------------------------------------------------------------------------------
 def value_name(name: str, step: int, notes: Sequence[Words] = ()) -> Words:
-    """What a sentence calls the value "weights 0" of a step, followed by the note of that step."""
+    """What a sentence calls the value "weights 0" of a step, followed by the note of that step.
+
+    step: counted from 1. values.yaml has a text for each kind of value, here "weights".
+    """
     kind, _, number = name.partition(" ")
     text = words[f"after_step.{kind}"].format(number, step)
     note = notes[step - 1] if notes else Words.of("")
+    # In Chinese the space behind the name goes away where a note in full-width brackets follows.
     return Words(en=text.en + note.en, zh=text.zh.rstrip() + note.zh if note.zh else text.zh)
 
 
 def overflow_notes(overflows: Sequence[Sequence[int] | bool]) -> list[Words]:
     """For each step a note that lists the steps so far in which a gradient overflowed.
 
-    overflows: for each step, whether one did, or the list of the ranks on which one did.
+    overflows: for each step, whether one did, or the list of the ranks on which one did. A step without overflow gets
+    the note of the step before it, or "" as long as there was none.
     """
-    en, zh, notes = [], [], []
+    en, zh, notes = [], [], []  # the steps with an overflow so far, in each language, and the notes
     for step, ranks in enumerate(overflows, 1):
         if ranks:
             numbers = [str(rank) for rank in ranks] if isinstance(ranks, Sequence) else []

@@ -1,6 +1,13 @@
 """What tasks about send and receive share: several calls of one function, and what each call sent and waited for.
 
-Used by labs 01 and 06. A mistake here often shows as a hang or an error, so this file also recognises it from those.
+Used by labs 01 and 06. Such a task runs the learner's function several times in one world, which is a number of ranks
+that run together: its inputs are {"calls": [inputs of the first call, …]} on each rank. `run_each_call` runs them, and
+`worlds_of_calls` takes the world apart again, so that a judge sees one call at a time. A mark is an instant that a rank
+notes, on the clock of the communication log.
+
+A mistake is a wrong solution that learners often write, such as "sends_first"; its name is the key of the hint about
+it. A mistake with send and receive often shows as a hang or an error, so this file also recognises it from the
+RunFailure, which says why a run gave no outputs.
 """
 
 from __future__ import annotations
@@ -17,11 +24,14 @@ from helpers.records import CommEvent, CommLog
 words = book("values")
 RETURNED = "returned"  # the mark that a rank sets when a call returned
 MESSAGE_HINTS = ("calls_a_collective", "sends_first", "receives_first", "not_waited")  # they fit each such task
-RunSubmission = Callable[[Callable[..., Any], dict[str, Any], RankContext], Any]
+RunSubmission = Callable[[Callable[..., Any], dict[str, Any], RankContext], Any]  # a task's run_submission
 
 
 def run_each_call(run_one: RunSubmission) -> RunSubmission:
-    """A `run_submission` for inputs {"calls": [...]}: runs `run_one` for each call and marks when it returned."""
+    """A `run_submission` for inputs {"calls": [...]}.
+
+    It runs `run_one`, the `run_submission` of one call, with the inputs of each call, and marks when the call returned.
+    """
 
     def run_submission(submitted: Callable[..., Any], inputs: dict[str, Any], context: RankContext) -> list[Any]:
         outputs = []
@@ -35,11 +45,11 @@ def run_each_call(run_one: RunSubmission) -> RunSubmission:
 
 def worlds_of_calls(world: JudgedWorld) -> Iterator[JudgedWorld]:
     """Each call as a JudgedWorld of its own: its inputs and outputs, its part of the logs, and when it returned."""
-    ends = [[seconds for name, seconds in marks if name == RETURNED] for marks in world.marks]
+    ends = [[seconds for name, seconds in marks if name == RETURNED] for marks in world.marks]  # as [rank][call]
     for number in range(len(world.inputs[0]["calls"])):
         logs = []
         for log, times in zip(world.logs, ends, strict=True):
-            start, end = times[number - 1] if number else 0.0, times[number]
+            start, end = times[number - 1] if number else 0.0, times[number]  # a call begins when the last one ended
             logs.append(CommLog(events=tuple(event for event in log.events if start < event.start < end)))
         yield JudgedWorld(
             size=world.size,
@@ -54,7 +64,7 @@ def expect_messages(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects that one call uses send and receive only, and that all of them are complete when it returns."""
     yield from expect_only_ops(world, ["send", "recv"], mistakes=["calls_a_collective"])
     for rank, (log, marks) in enumerate(zip(world.logs, world.marks, strict=True)):
-        _, returned_at = marks[0]
+        _, returned_at = marks[0]  # the only mark of a call: its name, and the seconds
         unfinished = sorted({event.op for event in log.events if event.end > returned_at})
         message = words["unfinished"].format(words["and"].join(unfinished))
         yield expect(not unfinished, message, rank=rank, mistakes=["not_waited"])
@@ -67,20 +77,24 @@ def sends_of(world: JudgedWorld, rank: int) -> list[CommEvent]:
 
 # -- mistakes that show as a failure ---------------------------------------------------------------------------------
 def recognise_among(*keys: str) -> Callable[[RunFailure], Sequence[str]]:
-    """A `recognise_failure` for a task that has these hints."""
+    """A `recognise_failure` for a task that has the hints with these keys: it returns those that fit the failure."""
     return lambda failure: [key for key in _recognised(failure) if key in keys]
 
 
 def _recognised(failure: RunFailure) -> Sequence[str]:
+    """The keys of all hints that fit the failure, by the text in which the ranks' engine describes it."""
     if failure.kind == "hang" and failure.text.startswith("every rank waits"):
         is_in_send, is_in_recv = failure.is_waiting_in("send"), failure.is_waiting_in("recv")
-        return [] if is_in_send == is_in_recv else ["sends_first" if is_in_send else "receives_first"]
+        if is_in_send == is_in_recv:  # some ranks wait in a send and others in a receive, so neither came first
+            return []
+        return ["sends_first" if is_in_send else "receives_first"]
+    # The engine says "rank 0 sends float32 x 4, rank 1 expects float32 x 5" where two ranks disagree about a message.
     dtypes = re.findall(r"\b(?:sends|expects) (\w+) x \d", failure.text)
     if failure.kind == "mismatch" and dtypes:
-        return ["sizes_differ"] if len(set(dtypes)) == 1 else []
+        return ["sizes_differ"] if len(set(dtypes)) == 1 else []  # with one dtype only the sizes can differ
     return ["sends_to_itself"] if is_to_itself(failure) else []
 
 
 def is_to_itself(failure: RunFailure) -> bool:
-    """Whether a rank named itself as its peer, which the wire refuses, and torch in its own blocking send."""
+    """Whether a rank named itself as its peer, which the ranks' engine refuses, as does torch in its blocking send."""
     return re.search(r"to or from itself|should not be the same as the rank", failure.text) is not None

@@ -1,7 +1,8 @@
 """Small float64 models, plain gradient descent and a meter of memory, for tasks whose answers train or run a model.
 
-A task's `make_inputs` draws weights with `random_weights`, its `run_submission` builds the model and watches the bytes
-with `MemoryMeter`, and its `judge` computes what one process gives.
+A task's `make_inputs` draws weights with `random_weights`, its `run_submission` builds the model on each rank and
+watches the bytes with `MemoryMeter`, and its `judge` computes what one process gives. The last two functions here look
+at what a learner's function returned.
 """
 
 from __future__ import annotations
@@ -26,11 +27,14 @@ def mlp(widths: list[int]) -> nn.Sequential:
     layers: list[nn.Module] = []
     for width, next_width in pairwise(widths):
         layers += [nn.Linear(width, next_width, dtype=torch.float64), nn.Tanh()]
-    return nn.Sequential(*layers[:-1])
+    return nn.Sequential(*layers[:-1])  # no tanh behind the last layer
 
 
 def random_weights(rng: CaseGenerator, model: nn.Module) -> dict[str, Tensor]:
-    """A random value for each parameter of `model`, by name, scaled so that tanh is not saturated."""
+    """A random value for each parameter of `model`, by name.
+
+    Each is divided by the root of its number of inputs, so that tanh is not saturated. The values are float64.
+    """
     return {name: rng.normal(*p.shape) / p.shape[-1] ** 0.5 for name, p in model.named_parameters()}
 
 
@@ -40,7 +44,7 @@ def gradients_of(model: nn.Module) -> dict[str, Tensor | None]:
 
 
 def detached_copies(tensors: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
-    """Copies outside the graph, which no later step changes; None stays None."""
+    """Copies outside autograd's graph, which no later step changes; None stays None."""
     return {name: None if tensor is None else tensor.detach().clone() for name, tensor in tensors.items()}
 
 
@@ -48,7 +52,7 @@ class GradientDescent:
     """Plain gradient descent with the methods of torch.optim.SGD that a learner calls.
 
     It is used on the ranks because the first optimizer of torch.optim in a process imports torch's compiler, which
-    takes a second of processor time on every rank.
+    takes a second of processor time on every rank. lr: the learning rate.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float):
@@ -73,9 +77,10 @@ class GradientDescent:
 class MemoryMeter(TorchDispatchMode):
     """Counts the bytes of all tensors that operations create inside `with MemoryMeter(existing) as meter:`.
 
-    It sees every operation and follows each storage until it is freed. existing: tensors that exist already; their
-    bytes do not count, nor does it count when they are freed. peak_bytes: the largest sum at any time. largest_bytes:
-    the bytes of the largest storage.
+    As a TorchDispatchMode it sees the result of every operation. It counts each storage, the memory behind one or more
+    tensors, once, until the storage is freed. existing: tensors that exist already; their bytes do not count, nor does
+    it count when they are freed. peak_bytes: the largest sum at any time. largest_bytes: the bytes of the largest
+    storage.
     """
 
     def __init__(self, existing: Iterable[Tensor] = ()):
@@ -87,8 +92,11 @@ class MemoryMeter(TorchDispatchMode):
 
     @property
     def current_bytes(self) -> int:
-        """The bytes that are in use now, after young objects that only a cycle of references keeps alive are freed."""
-        gc.collect(1)
+        """The bytes that are in use now.
+
+        Tensors that only a cycle of references keeps alive are freed before, since they are no mistake of the learner.
+        """
+        gc.collect(1)  # the two young generations, which takes less time than a full collection
         return self._current_bytes
 
     @classmethod
@@ -113,7 +121,7 @@ class MemoryMeter(TorchDispatchMode):
             self._followed.pop(key, None)
             self._current_bytes -= num_bytes
 
-        self._followed[key] = weakref.ref(storage, freed)
+        self._followed[key] = weakref.ref(storage, freed)  # calls `freed` when the storage is gone
         self._current_bytes += num_bytes
         self.peak_bytes = max(self.peak_bytes, self._current_bytes)
         self.largest_bytes = max(self.largest_bytes, num_bytes)
@@ -132,19 +140,25 @@ def one_thread() -> Iterator[None]:
 
 
 def describe_if_detached(value: Any) -> str:
-    """What `value` is, if backward cannot start from it: "None", "float", …; "" if it can."""
+    """What `value` is, if backward cannot start from it: "None", "float", "Tensor(requires_grad=False)"; "" if it can.
+
+    A judge writes it into the sentence that rejects an answer without a gradient.
+    """
     if not isinstance(value, Tensor):
         return "None" if value is None else type(value).__name__
     return "" if value.requires_grad else "Tensor(requires_grad=False)"
 
 
-def as_integer(value: Any) -> Any:
-    """A float without a fraction as an int, also inside a dict, since it is no mistake to divide with `/`.
+def simplified(value: Any) -> Any:
+    """The value in the simplest types, also inside dicts and lists, so that it can be compared with a right answer.
 
-    A tensor of one element counts as its number.
+    A tensor of one element becomes its number, a tuple a list, and 3.0 becomes 3, since it is no mistake to divide with
+    `/` where the result is a whole number.
     """
     if isinstance(value, dict):
-        return {key: as_integer(item) for key, item in value.items()}
+        return {key: simplified(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [simplified(item) for item in value]
     if isinstance(value, Tensor) and value.numel() == 1:
         value = value.item()
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -16,7 +16,7 @@ from typing import Any
 
 from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit.comparisons import expect_equal
-from helpers.grading.kit.model_tools import as_integer
+from helpers.grading.kit.model_tools import simplified
 from helpers.grading.memory import LAB
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
@@ -27,7 +27,7 @@ words = LAB.messages
 # -- a formula, called with several sizes ----------------------------------------------------------------------------
 def run_formula(submitted, inputs: dict[str, Any], context: RankContext) -> list[Any]:
     """What the answer returns for each case; 12.0 counts as 12."""
-    return [as_integer(submitted(*case.values())) for case in inputs["cases"]]
+    return [simplified(submitted(*case.values())) for case in inputs["cases"]]
 
 
 def judge_numbers(

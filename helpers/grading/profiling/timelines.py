@@ -3,6 +3,12 @@
 10.split divides the time of each message into waiting and moving, 10.exposed finds the communication that no compute
 covers, and 10.straggler names the rank for which the others wait, and why. The learner's function is called in one
 process with drawn timelines. A mistake is named only if its function gives every answer.
+
+How to read it. A case is the list of arguments of one call of the learner's function; `make_…` draws the cases of a
+task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `question_task` builds the Task, which calls the learner's
+function with each case and compares the answers with those of the right function. A mistake is a wrong solution that
+learners often write. Each table `WRONG_…` maps the key of its hint in hints.yaml to functions that contain the mistake.
+`Words` is a text in English and Chinese.
 """
 
 from __future__ import annotations
@@ -15,7 +21,6 @@ from typing import Any
 
 from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit import answers
-from helpers.grading.profiling import LAB
 from helpers.grading.task import RankContext
 from helpers.learner.words import Words
 
@@ -130,7 +135,6 @@ SPLIT = answers.question_task(
     WRONG_SPLITS,
     make_inputs=make_split,
     run_submission=run_split,
-    hints=LAB.hints(*WRONG_SPLITS),
 )
 
 
@@ -199,7 +203,6 @@ EXPOSED = answers.question_task(
     exposed,
     WRONG_EXPOSED,
     make_inputs=make_exposed,
-    hints=LAB.hints(*WRONG_EXPOSED),
 )
 
 # -- 10.straggler: timelines -----------------------------------------------------------------------------------------
@@ -369,5 +372,4 @@ STRAGGLER = answers.question_task(
     straggler,
     WRONG_STRAGGLERS,
     make_inputs=make_straggler,
-    hints=LAB.hints(*WRONG_STRAGGLERS),
 )

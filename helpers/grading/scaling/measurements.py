@@ -3,6 +3,12 @@
 11.efficiency asks for speed-ups, efficiencies and the serial share; 11.fit for the law T(n) = a + b / n + c n and for
 the one measurement that is an outlier. The function is called in one process with drawn measurements. A mistake is
 named only if its function gives every answer.
+
+How to read it. A case is the list of arguments of one call of the learner's function; `make_…` draws the cases of a
+task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `question_task` builds the Task, which calls the learner's
+function with each case and compares the answers with those of the right function. A mistake is a wrong solution that
+learners often write. Each table `WRONG_…` maps the key of its hint in hints.yaml to functions that contain the mistake.
+`Words` is a text in English and Chinese.
 """
 
 from __future__ import annotations
@@ -88,7 +94,6 @@ EFFICIENCY = answers.question_task(
     scaling_study(),
     WRONG_STUDIES,
     make_inputs=make_efficiency,
-    hints=LAB.hints(*WRONG_STUDIES),
 )
 
 # -- 11.fit ----------------------------------------------------------------------------------------------------------
@@ -169,5 +174,4 @@ FIT = answers.question_task(
     WRONG_LAWS,
     tolerance=1e-6,
     make_inputs=make_fit,
-    hints=LAB.hints(*WRONG_LAWS),
 )

@@ -4,6 +4,12 @@
 in which GPUs wait. 11.plans: the fastest of 200 plans that a cluster and a model allow. 11.days: how long a run takes.
 The learner's function is called in one process with drawn cases. The right function has options that turn it into the
 wrong ones; a mistake is named only if its function gives every answer.
+
+How to read it. A case is the list of arguments of one call of the learner's function; `make_…` draws the cases of a
+task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `question_task` builds the Task, which calls the learner's
+function with each case and compares the answers with those of the right function. A mistake is a wrong solution that
+learners often write. Each table `WRONG_…` maps the key of its hint in hints.yaml to functions that contain the mistake.
+`Words` is a text in English and Chinese.
 """
 
 from __future__ import annotations
@@ -13,7 +19,6 @@ from typing import Any
 
 from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit import answers
-from helpers.grading.scaling import LAB
 from helpers.learner.words import Words
 
 Seconds = Sequence[float]
@@ -93,7 +98,6 @@ EXPOSED = answers.question_task(
     exposed_seconds(),
     WRONG_EXPOSED,
     make_inputs=make_exposed,
-    hints=LAB.hints(*WRONG_EXPOSED),
 )
 
 # -- 11.bubble -------------------------------------------------------------------------------------------------------
@@ -174,7 +178,6 @@ BUBBLE = answers.question_task(
     pipeline_step(),
     WRONG_STEPS,
     make_inputs=make_bubble,
-    hints=LAB.hints(*WRONG_STEPS),
 )
 
 # -- 11.plans --------------------------------------------------------------------------------------------------------
@@ -274,7 +277,6 @@ PLANS = answers.question_task(
     best_plan(),
     WRONG_CHOICES,
     make_inputs=make_plans,
-    hints=LAB.hints(*WRONG_CHOICES),
 )
 
 # -- 11.days ---------------------------------------------------------------------------------------------------------
@@ -341,5 +343,4 @@ DAYS = answers.question_task(
     run_time(),
     WRONG_DAYS,
     make_inputs=make_days,
-    hints=LAB.hints(*WRONG_DAYS),
 )

@@ -3,6 +3,13 @@
 07.heads is a task of the lab: which rows of a fused weight of queries, keys and values a rank holds. The other three
 are exercises of the chapter. Each judge computes the result of one process, and what known mistakes give, and compares
 both with what every rank returned.
+
+How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
+learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
+with the right values, and yields one Judgement per comparison. A case is one choice of sizes, dtypes and memory layouts
+(`rng.case`), and `rng` draws the numbers. A mistake is a wrong solution that learners often write. Its name, such as
+"sum_missing", is the key of its hint in hints.yaml. The `expect…` functions compare one value; their `mistakes` maps
+such keys to the value that the mistake gives. `words[…]` is a text of messages.yaml, in English and Chinese.
 """
 
 from __future__ import annotations

@@ -3,6 +3,13 @@
 ColumnParallelLinear holds some columns of A and returns a part of y; RowParallelLinear holds some rows of A and returns
 the all-reduced y. nn.Linear stores A transposed, so columns of A are rows of its weight. forward_backward.py runs the
 learner's layer on live ranks; here its parameters, outputs, gradients and messages are compared with one process.
+
+How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
+learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
+with the right values, and yields one Judgement per comparison. A case is one choice of sizes, dtypes and memory layouts
+(`rng.case`), and `rng` draws the numbers. A mistake is a wrong solution that learners often write. Its name, such as
+"not_cut", is the key of its hint in hints.yaml. The `expect…` functions compare one value; their `mistakes` maps
+such keys to the value that the mistake gives. `words[…]` is a text of messages.yaml, in English and Chinese.
 """
 
 from __future__ import annotations

@@ -3,6 +3,13 @@
 A check draws logits and targets of four kinds, runs forward and backward on live ranks, and compares the loss, the
 gradient and the messages with torch's cross_entropy in one process. From the other ranks a token needs three numbers:
 the largest logit, the sum of exp, and the logit of its target.
+
+How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
+learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
+with the right values, and yields one Judgement per comparison. A case is one choice of sizes, dtypes and memory layouts
+(`rng.case`), and `rng` draws the numbers. A mistake is a wrong solution that learners often write. Its name, such as
+"padding_counted", is the key of its hint in hints.yaml. The `expect…` functions compare one value; their `mistakes`
+maps such keys to the value that the mistake gives. `words[…]` is a text of messages.yaml, in English and Chinese.
 """
 
 from __future__ import annotations

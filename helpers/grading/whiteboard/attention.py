@@ -3,6 +3,13 @@
 wb.softmax is the online softmax of FlashAttention, which may hold the scores of one block only; a meter watches the
 bytes. wb.merge joins the results of two blocks of keys, as every hop of ring attention needs it. Both are compared
 with attention over all keys at once.
+
+How to read it. A task has three functions, whose names begin with make, run and judge. The first draws the inputs of
+one case with the generator `rng`; a case is one choice of memory layouts and values, numbered `rng.case.number`. The
+second calls the learner's answer, `submitted`, and the third compares what it returned with the right values, yielding
+one Judgement per comparison. There is one process, so `world.inputs[0]` and `world.outputs[0]` are all there is. A
+mistake is a wrong solution that learners often write, and its name, such as "not_divided", is the key of its hint in
+hints.yaml. `words[…]` is a text of messages.yaml, in English and Chinese.
 """
 
 from __future__ import annotations

@@ -3,6 +3,13 @@ results.
 
 Output and gradients are compared with those of experts that all see all tokens, weighed by the router; each known
 mistake is another way to weigh them. The experts that the answer gets also count the tokens of each call.
+
+How to read it. A task has three functions, whose names begin with make, run and judge. The first draws the inputs of
+one case with the generator `rng`; a case is one choice of memory layouts and values, numbered `rng.case.number`. The
+second calls the learner's answer, `submitted`, and the third compares what it returned with the right values, yielding
+one Judgement per comparison. There is one process, so `world.inputs[0]` and `world.outputs[0]` are all there is. A
+mistake is a wrong solution that learners often write, and its name, such as "overwritten", is the key of its hint in
+hints.yaml. `words[…]` is a text of messages.yaml, in English and Chinese.
 """
 
 from __future__ import annotations

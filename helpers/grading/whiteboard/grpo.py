@@ -2,6 +2,13 @@
 
 Loss and gradient are compared with the course's own formula, and with that formula changed by one known mistake.
 Shao et al. 2024, DeepSeekMath, https://arxiv.org/abs/2402.03300, without the KL term.
+
+How to read it. A task has three functions, whose names begin with make, run and judge. The first draws the inputs of
+one case with the generator `rng`; a case is one choice of memory layouts and values, numbered `rng.case.number`. The
+second calls the learner's answer, `submitted`, and the third compares what it returned with the right values, yielding
+one Judgement per comparison. There is one process, so `world.inputs[0]` and `world.outputs[0]` are all there is. A
+mistake is a wrong solution that learners often write, and its name, such as "not_clipped", is the key of its hint in
+hints.yaml. `words[…]` is a text of messages.yaml, in English and Chinese.
 """
 
 from __future__ import annotations

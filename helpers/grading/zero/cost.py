@@ -3,6 +3,12 @@
 From Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models": mixed precision
 with Adam takes 2 + 2 + 12 bytes per parameter, and in a ring each of N ranks sends (N - 1) / N of what is reduced or
 gathered. The answer is called with several models; a mistake is named if its formula gives every number.
+
+How to read it. A case is the list of arguments of one call of the learner's function; `make_…` draws the cases of a
+task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `question_task` builds the Task, which calls the learner's
+function with each case and compares the answers with those of the right function. A mistake is a wrong solution that
+learners often write. Each table `WRONG_…` maps the key of its hint in hints.yaml to functions that contain the mistake.
+`Words` is a text in English and Chinese.
 """
 
 from __future__ import annotations

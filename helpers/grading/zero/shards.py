@@ -1,8 +1,15 @@
 """Judges 08.shard and 08.resume, and computes the shards, right and wrong, to which all tasks of lab 08 are compared.
 
-In this lab tensors are concatenated to one flat line. Zeros at its end make the number of ranks divide its length, and
-each rank gets one of the equal pieces. 08.shard asks for such a shard in one process; 08.resume asks every rank for
-its shard of a checkpoint that another number of ranks saved.
+In this lab tensors are concatenated to one flat line. Zeros at its end, the padding, make the number of ranks divide
+its length, and each rank gets one of the equal pieces, its shard. 08.shard asks for such a shard in one process;
+08.resume asks every rank for its shard of a checkpoint that another number of ranks saved.
+
+How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
+learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
+with the right values, and yields one Judgement per comparison. A case is one choice of sizes, dtypes and memory layouts
+(`rng.case`), and `rng` draws the numbers. A mistake is a wrong solution that learners often write. Its name, such as
+"tail_dropped", is the key of its hint in hints.yaml. The `expect…` functions compare one value; their `mistakes` maps
+such keys to the value that the mistake gives. `words[…]` is a text of messages.yaml, in English and Chinese.
 """
 
 from __future__ import annotations
@@ -18,8 +25,16 @@ import torch
 from torch import Tensor
 
 from helpers.grading.cases import CaseGenerator, Variations
-from helpers.grading.kit.comparisons import expect, expect_equal, expect_only_ops, expect_tensor, is_close
-from helpers.grading.kit.model_tools import MemoryMeter, as_integer
+from helpers.grading.kit.comparisons import (
+    expect,
+    expect_equal,
+    expect_num_calls,
+    expect_only_ops,
+    expect_payload_bytes,
+    expect_tensor,
+    is_close,
+)
+from helpers.grading.kit.model_tools import MemoryMeter, simplified
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.grading.zero import LAB
 from helpers.learner.words import Words
@@ -53,6 +68,7 @@ def shards_of(flat: Tensor, world_size: int) -> list[Tensor]:
 
 
 def shard_of(flat: Tensor, rank: int, world_size: int) -> Tensor:
+    """The shard of one rank."""
     return shards_of(flat, world_size)[rank]
 
 
@@ -87,13 +103,13 @@ class ReleaseWait:
     """
 
     def __init__(self, seconds: float = 0.5):
-        self.left = seconds
+        self.seconds_left = seconds
 
     def bytes_held(self, meter: MemoryMeter, limit: float) -> int:
-        """The bytes that are held now, or as soon as they are no more than `limit`."""
-        while (num_bytes := meter.current_bytes) > limit and self.left > 0:
+        """The bytes in use, measured again until they are no more than `limit` or the time is up."""
+        while (num_bytes := meter.current_bytes) > limit and self.seconds_left > 0:
             time.sleep(0.005)
-            self.left -= 0.005
+            self.seconds_left -= 0.005
         return num_bytes
 
 
@@ -102,7 +118,8 @@ def expect_small_storage(
 ) -> Judgement:
     """The tensor keeps no more memory than its elements need: it is no view of a longer line.
 
-    num_bytes: what `storage_bytes` said on the rank. mistakes: other hints that explain it as well.
+    what: how a sentence names the tensor. num_bytes: what `storage_bytes` said on the rank. mistakes: other hints that
+    explain it as well.
     """
     needed = tensor.numel() * tensor.element_size() if isinstance(tensor, Tensor) else 0
     message = words["memory_of_the_whole"].format(what, format_bytes(num_bytes), format_bytes(needed))
@@ -114,10 +131,30 @@ def expect_zero_ops(world: JudgedWorld) -> Iterator[Judgement]:
     yield from expect_only_ops(world, OPS, mistake_of_op={"all_reduce": "all_reduced"})
 
 
+def has_all_reduce(world: JudgedWorld) -> bool:
+    """Whether any rank issued an all-reduce. `world.logs` has one communication log per rank."""
+    return any(log.count("all_reduce") for log in world.logs)
+
+
+def expect_calls_and_bytes(
+    world: JudgedWorld, op: str, count: int, num_bytes: int, mistakes: Mapping[str, int]
+) -> Iterator[Judgement]:
+    """Every rank calls `op` so many times, and passes so many bytes to all calls together.
+
+    The bytes are judged only if the number of calls is right. mistakes: maps the key of a hint to another number of
+    calls that it explains.
+    """
+    yield from expect_num_calls(world, op, count, mistakes=mistakes)
+    if all(log.count(op) == count for log in world.logs):
+        yield from expect_payload_bytes(world, num_bytes, op)
+
+
 def is_padding_error(failure: RunFailure) -> bool:
     """Whether torch or the other ranks refused a reduce-scatter or all-gather, since its parts have unequal lengths."""
+    # This error of torch's does not name the operation.
     if failure.kind == "exception" and re.search(r"Check failed: (out|in)puts?\b.*sizes", failure.text):
         return True
+    # Any other names it. The kind "mismatch" means that the ranks passed tensors that do not fit together.
     is_named = any(op in failure.text for op in OPS)
     is_refused = failure.kind == "exception" and re.search("Check failed|size|shape", failure.text) is not None
     return is_named and (failure.kind == "mismatch" or is_refused)
@@ -128,13 +165,13 @@ TakeShard = Callable[[Sequence[Tensor], int, int], Tensor]  # tensors, rank, num
 
 
 def make_shard(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """For each of eight models the question to every one of its ranks.
+    """For each of eight models, one question about every one of its ranks: (tensors, rank, number of ranks).
 
-    In the first three models a division by the number of ranks leaves a rest of 1, the most padding there can be. Of
-    the others, the ranks divide two, one is smaller than its ranks are many, one has scalars and empty tensors, and
-    one has a single rank.
+    In the first three models a division by the number of ranks leaves a rest of 1, which needs the most padding there
+    can be. The others are special in one way each: the ranks divide the elements, there are more ranks than elements,
+    some tensors are scalars or empty, the ranks divide a single tensor, and there is one rank.
     """
-    models = []
+    models = []  # each (shapes of the tensors, number of ranks)
     for num_ranks in (3, 4, rng.integer(5, 9)):
         rows, columns = rng.integer(3, 5), rng.integer(3, 5)
         last = next(n for n in range(7, 20) if (2 * rows * columns + n) % num_ranks == 1)
@@ -151,19 +188,13 @@ def make_shard(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_shard(submitted: TakeShard, inputs: dict[str, Any], context: RankContext) -> list[dict[str, Any]]:
-    answers = []
-    for tensors, rank, num_ranks in inputs["cases"]:
-        shard = submitted(list(tensors), rank, num_ranks)
-        answers.append({"shard": shard, "storage_bytes": storage_bytes(shard)})
-    return answers
-
-
-def right_shard(tensors: Sequence[Tensor], rank: int, num_ranks: int) -> Tensor:
-    return shard_of(flatten(tensors), rank, num_ranks)
+    """The learner's shard for each question, and the bytes of memory that it keeps alive."""
+    shards = [submitted(list(tensors), rank, num_ranks) for tensors, rank, num_ranks in inputs["cases"]]
+    return [{"shard": shard, "storage_bytes": storage_bytes(shard)} for shard in shards]
 
 
 def of_line(take: Callable[[Tensor, int, int], Tensor]) -> TakeShard:
-    """A way to take a shard of a flat line, as one to take it of tensors."""
+    """Turns a function that takes a shard of a flat line into one that takes it of a list of tensors."""
     return lambda tensors, rank, num_ranks: take(flatten(tensors), rank, num_ranks)
 
 
@@ -180,10 +211,12 @@ def rounded_down(flat: Tensor, rank: int, num_ranks: int) -> Tensor:
 
 
 def padded_in_front(flat: Tensor, rank: int, num_ranks: int) -> Tensor:
+    """The zeros stand before the line and not behind it."""
     missing = padded(flat, num_ranks).numel() - flat.numel()
     return torch.cat([flat.new_zeros(missing), flat]).chunk(num_ranks)[rank]
 
 
+right_shard = of_line(shard_of)
 WRONG_SHARDS: dict[str, list[TakeShard]] = {
     "padded_where_even": [of_line(overpadded_shard)],
     "shards_differ_in_length": [of_line(unpadded_shard), of_line(lambda flat, rank, n: flat.tensor_split(n)[rank])],
@@ -196,9 +229,8 @@ WRONG_SHARDS: dict[str, list[TakeShard]] = {
 
 
 def judge_shard(world: JudgedWorld) -> Iterator[Judgement]:
-    """A mistake is named only if it gives the learner's shard in every case."""
-    cases, answers = world.inputs[0]["cases"], world.outputs[0]
-    pairs = list(zip(cases, answers, strict=True))
+    """A mistake is named only if it gives the learner's shard for every question."""
+    pairs = list(zip(world.inputs[0]["cases"], world.outputs[0], strict=True))  # (question, answer), in one process
 
     def explains_all(wrong: TakeShard) -> bool:
         return all(is_close(wrong(*case), answer["shard"]) for case, answer in pairs)
@@ -207,6 +239,7 @@ def judge_shard(world: JudgedWorld) -> Iterator[Judgement]:
     for (tensors, rank, num_ranks), answer in pairs:
         shard, expected = answer["shard"], right_shard(tensors, rank, num_ranks)
         what = words["shard_of"].format(" + ".join(str(tuple(one.shape)) for one in tensors), rank, num_ranks)
+        # A mistake is named if its value is the learner's, so each known one is given that value.
         yield expect_tensor(what, expected, shard, mistakes=dict.fromkeys(known, shard))
         if is_close(expected, shard):
             yield expect_small_storage(what, shard, answer["storage_bytes"])
@@ -226,10 +259,10 @@ SHARD = Task(
 )
 
 # -- 08.resume -------------------------------------------------------------------------------------------------------
-STATE_NAMES = ("parameters", "exp_avg", "exp_avg_sq")
+STATE_NAMES = ("parameters", "exp_avg", "exp_avg_sq")  # the last two are Adam's moments
 OLD_SIZES = (2, 3, 11, 1)  # numbers of ranks that saved; with 11, a sorted listing has rank_10.pt before rank_2.pt
-Files = Mapping[str, Mapping[str, Any]]  # file name to what the file holds
-State = dict[str, Any]
+Files = Mapping[str, Mapping[str, Any]]  # file name to what the file holds: "rank", "step", and a shard for each name
+State = dict[str, Any]  # of a rank: "step", and a shard for each of STATE_NAMES
 
 
 def make_resume(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -239,7 +272,10 @@ def make_resume(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def draw_checkpoint(rng: CaseGenerator, old_size: int, world_size: int) -> dict[str, Any]:
-    """The three full lines and the step. Except in the first case each line ends in zeros that are no padding."""
+    """The three full lines and the step that `old_size` ranks have saved.
+
+    Except in the first case each line ends in zeros that are no padding.
+    """
     num_elements = draw_length(rng, old_size, world_size)
     lines = {name: rng.tensor(num_elements).contiguous() for name in STATE_NAMES}
     lines["exp_avg_sq"] = lines["exp_avg_sq"].square()
@@ -272,6 +308,7 @@ def checkpoint_files(checkpoint: Mapping[str, Any]) -> dict[str, State]:
 
 
 def run_resume(submitted, inputs: dict[str, Any], context: RankContext) -> list[Any]:
+    """The state that the learner's function returns for each checkpoint, and the bytes that its tensors keep alive."""
     answers = []
     for checkpoint in inputs["checkpoints"]:
         state = submitted(checkpoint_files(checkpoint), checkpoint["num_elements"], context.rank, context.world_size)
@@ -293,9 +330,11 @@ def resumed_state(
     step_of: Callable[[list[int]], Any] = max,
     zeroed: tuple[str, ...] = (),
 ) -> State:
-    """A rank's new state. The options are the steps that known mistakes leave out or do in another way.
+    """A rank's new state. The options are what known mistakes leave out or do in another way.
 
-    trim: cut the old padding off. step_of: the step, from those of all files. zeroed: names whose values are lost.
+    sort_by_rank: join the files by the rank in them, not in the order of their names. trim: cut the old padding off.
+    take_shard: from the full line, a rank and the number of ranks. step_of: the step, from those of all files.
+    zeroed: names whose values are lost.
     """
     parts = sorted(files.values(), key=lambda one: one["rank"]) if sort_by_rank else list(files.values())
     state: State = {"step": step_of([one["step"] for one in parts])}
@@ -339,14 +378,15 @@ def judge_resume(world: JudgedWorld) -> Iterator[Judgement]:
 def judge_state(
     checkpoint: Mapping[str, Any], answer: Mapping[str, Any], rank: int, world_size: int
 ) -> Iterator[Judgement]:
+    """Judges one rank's state after one checkpoint: the step, then each tensor and its memory."""
     state = answer["state"]
     is_state = isinstance(state, Mapping)
     yield expect(is_state, words["no_state_returned"].format(type(state).__name__, STATE_NAMES), rank=rank)
     if not is_state:
         return
     arguments = checkpoint_files(checkpoint), checkpoint["num_elements"], rank, world_size
-    right, sizes = resumed_state(*arguments), (checkpoint["old_size"], world_size)
-    step = as_integer(state.get("step"))  # an optimizer's step may be a float, or a tensor of one element
+    right, sizes = resumed_state(*arguments), (checkpoint["old_size"], world_size)  # sizes: for the sentences
+    step = simplified(state.get("step"))  # an optimizer's step may be a float, or a tensor of one element
     is_right = step == right["step"] and all(is_close(right[name], state.get(name)) for name in STATE_NAMES)
     wrong = {} if is_right else {key: [one(*arguments) for one in several] for key, several in WRONG_STATES.items()}
     known = {key: step for key, states in wrong.items() if step in [one["step"] for one in states]}

@@ -3,7 +3,19 @@
 Every rank reduce-scatters the gradients, updates its shard of the parameters, and all-gathers the updated parameters.
 A check runs three steps on live ranks. It compares the parameters after each step with a simulation of all ranks in one
 process, and names a mistake if the simulation with this mistake gives the same parameters.
-The check's optimizer has momentum: with it a sum of gradients in place of their mean shows, which Adam would hide.
+The check's optimizer has momentum, because with it a sum of gradients in place of their mean shows. Adam would hide it.
+
+From shards.py: `flatten` puts all tensors in one line, `shard_of(flat, rank, n)` is a rank's piece of the padded line,
+`shards_of(flat, n)` are all of them, and `shard_length` and `padded_bytes` count their elements and bytes.
+`misplaced_shards` are four pieces from a wrong place of the line. A *history* is a list with one dict for each step,
+which maps "parameter 0" and so on to its values; `judge_history` compares two of them.
+
+How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
+learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
+with the right values, and yields one Judgement per comparison. A case is one choice of sizes, dtypes and memory layouts
+(`rng.case`), and `rng` draws the numbers. A mistake is a wrong solution that learners often write. Its name, such as
+"sum_for_mean", is the key of its hint in hints.yaml. The `expect…` functions compare one value; their `mistakes` maps
+such keys to the value that the mistake gives. `words[…]` is a text of messages.yaml, in English and Chinese.
 """
 
 from __future__ import annotations
@@ -19,19 +31,16 @@ from torch import Tensor, nn
 
 from helpers.grading.cases import CaseGenerator, Variations, with_layout
 from helpers.grading.kit import model_tools
-from helpers.grading.kit.comparisons import (
-    COMMA,
-    expect,
-    expect_num_calls,
-    expect_payload_bytes,
-    is_lone_rank_without_messages,
-)
+from helpers.grading.kit.comparisons import COMMA, expect, is_lone_rank_without_messages
 from helpers.grading.kit.histories import History, histories_of_mistakes, judge_history
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.grading.zero import LAB
 from helpers.grading.zero.shards import (
+    OPS,
+    expect_calls_and_bytes,
     expect_zero_ops,
     flatten,
+    has_all_reduce,
     is_padding_error,
     misplaced_shards,
     padded_bytes,
@@ -42,7 +51,7 @@ from helpers.grading.zero.shards import (
 
 words = LAB.messages
 
-NUM_STEPS = 3
+NUM_STEPS = 3  # of training in one case
 
 
 class Momentum(model_tools.GradientDescent):
@@ -69,10 +78,10 @@ class Momentum(model_tools.GradientDescent):
 
 # -- 08.stage1 -------------------------------------------------------------------------------------------------------
 def make_stage1(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """The same weights on every rank, and gradients of its own for three steps.
+    """The same weights on every rank, and for each rank other gradients for three steps.
 
-    Weights are around 10, so that no step cancels one in float32. Except in the first case, matrices are stored
-    transposed.
+    Weights are around 10, so that no step brings one near 0, where float32 would lose digits. Except in the first case,
+    matrices are stored transposed.
     """
     layout = "transposed" if rng.case.number else "contiguous"
     shapes = draw_shapes(rng, world_size)
@@ -95,27 +104,32 @@ def draw_shapes(rng: CaseGenerator, world_size: int) -> list[tuple[int, ...]]:
         return [(1,)] * rng.size(world_size)
     a, b = rng.integer(2, 4), rng.integer(3, 6)
     shapes: list[tuple[int, ...]] = [(a, b), (b,), (), (2, a, 2)]
+    # rng.size draws a number of elements that the ranks divide, or not, as the case asks. The last vector gives all
+    # elements together the same rest.
     missing = (rng.size(world_size) - sum(map(math.prod, shapes))) % world_size
     return [*shapes, (missing + world_size,)]
 
 
 def run_stage1(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
-    """Runs the steps. At each `yield` another case may take its turn on the ranks."""
+    """Runs the steps with the learner's class `submitted`. At each `yield` another case may take its turn on the ranks.
+
+    Returns the parameters after each step, and what the judge needs to know about side effects.
+    """
     parameters, optimizers, steps = [nn.Parameter(one.clone()) for one in inputs["weights"]], [], []
 
     def make_optimizer(tensors: Any) -> Momentum:
         optimizers.append(Momentum(tensors, inputs["lr"], inputs["momentum"]))
         return optimizers[-1]
 
-    given = list(parameters)
-    sharded = submitted(given, make_optimizer)
+    list_of_caller = list(parameters)
+    sharded = submitted(list_of_caller, make_optimizer)
     for gradients in inputs["steps"]:
         yield
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient.clone()
         sharded.step()
         steps.append({f"parameter {i}": parameter.detach().clone() for i, parameter in enumerate(parameters)})
-    is_same_list = len(given) == len(parameters) and all(map(operator.is_, given, parameters))
+    is_same_list = len(list_of_caller) == len(parameters) and all(map(operator.is_, list_of_caller, parameters))
     return {
         "history": steps,
         "state_elements": optimizers[-1].num_elements if optimizers else 0,
@@ -136,10 +150,10 @@ class Zero1Simulation:
     accumulates: bool = False  # the gradient of the shard is never cleared
 
     def run(self, world: JudgedWorld) -> list[History]:
-        """For each rank its parameters after each step."""
+        """For each rank its history: the parameters after each step, by name."""
         n = world.size
         weights, lr, momentum = (world.inputs[0][name] for name in ("weights", "lr", "momentum"))
-        flats = [flatten(weights)] * n
+        flats = [flatten(weights)] * n  # of each rank all parameters in one line
         take_shard = shard_of if self.misplaced is None else lambda *args: misplaced_shards(*args)[self.misplaced]
         shards = [take_shard(flats[0], rank, n).clone() for rank in range(n)]
         buffers, gradients = [torch.zeros_like(one) for one in shards], [torch.zeros_like(one) for one in shards]
@@ -148,6 +162,7 @@ class Zero1Simulation:
             local = [flatten(one["steps"][step]) for one in world.inputs]
             mean = sum(local) / (n if self.divisor is None else self.divisor)
             for rank in range(n):
+                # What the reduce-scatter gives the rank, and the step of the optimizer with it.
                 new = shard_of(mean if self.reduces else local[rank], rank, n)
                 gradients[rank] = new + gradients[rank] if self.accumulates else new
                 buffers[rank] = (0.0 if self.renews_optimizer else momentum) * buffers[rank] + gradients[rank]
@@ -172,6 +187,7 @@ def named_parameters(weights: Sequence[Tensor], flat: Tensor) -> dict[str, Tenso
 
 
 def simulations_of_mistakes(world_size: int) -> dict[str, list[Zero1Simulation]]:
+    """For each mistake the simulations that make it, one for each way in which it can be made."""
     return {
         "gather_forgotten": [Zero1Simulation(gathered="own")],
         "not_copied_back": [Zero1Simulation(gathered="none")],
@@ -204,7 +220,7 @@ def judge_stage1(world: JudgedWorld) -> Iterator[Judgement]:
         yield from judge_history(right[rank], output["history"], wrong, rank=rank)
         yield judge_state_size(output["state_elements"], num_elements, n, rank)
         yield from judge_side_effects(output, rank)
-    if not is_lone_rank_without_messages(world):
+    if not is_lone_rank_without_messages(world):  # with one rank it is right to send nothing
         yield from expect_zero_ops(world)
         yield from judge_one_message_each(world, num_elements)
 
@@ -222,23 +238,22 @@ def judge_one_message_each(world: JudgedWorld, num_elements: int) -> Iterator[Ju
     Where a rank calls all_reduce, that is the mistake, and a missing reduce-scatter or all-gather only follows from it.
     """
     num_bytes = padded_bytes([num_elements], world.size, world.inputs[0]["weights"][0].element_size())
-    has_all_reduce = any(log.count("all_reduce") for log in world.logs)
+    # A rank passes all gradients to a reduce-scatter, and one shard of the parameters to an all-gather.
     for op, payload, mistake in (
         ("reduce_scatter", NUM_STEPS * num_bytes, "own_gradient"),
         ("all_gather", NUM_STEPS * (num_bytes // world.size), "gather_forgotten"),
     ):
-        yield from expect_num_calls(world, op, NUM_STEPS, mistakes={} if has_all_reduce else {mistake: 0})
-        if all(log.count(op) == NUM_STEPS for log in world.logs):
-            yield from expect_payload_bytes(world, payload, op)
+        mistakes = {} if has_all_reduce(world) else {mistake: 0}
+        yield from expect_calls_and_bytes(world, op, NUM_STEPS, payload, mistakes)
 
 
 def judge_state_size(num_state: int, num_elements: int, world_size: int, rank: int) -> Judgement:
     """The optimizer has states for one shard; on the last ranks it may leave the padding out.
 
-    num_state: elements for which it has states.
+    num_state: elements for which it has states. num_elements: of all parameters together.
     """
-    most = shard_length(num_elements, world_size)
-    least = max(0, min(most, num_elements - rank * most))
+    most = shard_length(num_elements, world_size)  # elements of a shard with its padding
+    least = max(0, min(most, num_elements - rank * most))  # without the padding
     known = {num_elements: "whole_state", most * world_size: "whole_state", 0: "no_optimizer"}
     mistakes = [known[num_state]] if num_state in known else []
     message = words["optimizer_state"].format(num_state, most, num_elements)
@@ -246,6 +261,7 @@ def judge_state_size(num_state: int, num_elements: int, world_size: int, rank: i
 
 
 def recognise_failure(failure: RunFailure) -> list[str]:
+    """The hints that fit the error with which a run ended."""
     if is_padding_error(failure):
         return ["not_padded"]
     return ["no_grad_forgotten"] if "in-place operation" in failure.text else []
@@ -265,7 +281,10 @@ STAGE_1 = Task(
 
 # -- 08.zero1_step ---------------------------------------------------------------------------------------------------
 def make_step(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """One flat line that the ranks divide, so nothing is padded; weights are around 10, as in `make_stage1`."""
+    """All weights and all gradients as one line whose length the ranks divide, so that nothing is padded.
+
+    Weights are around 10, as in `make_stage1`.
+    """
     length = world_size * rng.integer(2, 5)
     constants = draw_constants(rng)
     weights = [10 + rng.tensor(length)]
@@ -274,7 +293,10 @@ def make_step(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_step(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
-    """Runs the steps, each with the same momentum as in `Momentum`."""
+    """Runs the steps with the learner's function, which gets the gradients, this rank's shard and the optimizer's step.
+
+    The step has the same momentum as in `Momentum`.
+    """
     shard = shard_of(inputs["weights"][0], context.rank, context.world_size).clone()
     velocity, steps = torch.zeros_like(shard), []
 
@@ -291,6 +313,7 @@ def run_step(submitted: Callable, inputs: dict[str, Any], context: RankContext) 
 
 
 def judge_step(world: JudgedWorld) -> Iterator[Judgement]:
+    """Judges the parameters after each step on each rank, and the messages of all steps."""
     simulations = {"sum_for_mean": [Zero1Simulation(divisor=1)], "own_gradient": [Zero1Simulation(reduces=False)]}
     right = Zero1Simulation().run(world)
     for rank, steps in enumerate(world.outputs):
@@ -298,11 +321,10 @@ def judge_step(world: JudgedWorld) -> Iterator[Judgement]:
         yield from judge_history(right[rank], steps, wrong, rank=rank)
     if is_lone_rank_without_messages(world):
         return
-    has_all_reduce = any(log.count("all_reduce") for log in world.logs)
     for rank, log in enumerate(world.logs):
-        others = [op for op in log.ops() if op not in ("reduce_scatter", "all_gather")]
+        others = [op for op in log.ops() if op not in OPS]
         message = words["calls_others"].format(COMMA.join(others))
-        yield expect(not others, message, rank=rank, mistakes=["all_reduced"] if has_all_reduce else [])
+        yield expect(not others, message, rank=rank, mistakes=["all_reduced"] if has_all_reduce(world) else [])
     yield from judge_one_message_each(world, world.inputs[0]["weights"][0].numel())
 
 

@@ -3,6 +3,18 @@
 The answer to 08.stage2 registers hooks that reduce-scatter each gradient as soon as backward has computed it, keep the
 shard and free the full gradient. A check runs several backward passes on live ranks. It measures what stays allocated
 after each, compares the shards with the gradients of one process, and looks at when each message was sent.
+
+From shards.py: gradients are flat lines, `shard_of(flat, rank, n)` is a rank's piece of the line padded with zeros, and
+`misplaced_shards` are four pieces from a wrong place. `padded_bytes` counts the bytes of lines with their padding. A
+MemoryMeter counts the bytes of all tensors that are created within it, and a ReleaseWait gives memory a moment to be
+freed before they are read.
+
+How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
+learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
+with the right values, and yields one Judgement per comparison. A case is one choice of sizes, dtypes and memory layouts
+(`rng.case`), and `rng` draws the numbers. A mistake is a wrong solution that learners often write. Its name, such as
+"sum_for_mean", is the key of its hint in hints.yaml. The `expect…` functions compare one value; their `mistakes` maps
+such keys to the value that the mistake gives. `words[…]` is a text of messages.yaml, in English and Chinese.
 """
 
 from __future__ import annotations
@@ -45,14 +57,16 @@ words = LAB.messages
 
 # -- 08.stage2: run it on a rank -------------------------------------------------------------------------------------
 NUM_EXAMPLES = 2  # in a micro-batch
+MAX_SHOWN = 60  # characters of a value that finish() returned in place of a list of tensors
 SLACK_BYTES = 512  # for small tensors that an answer may keep
 INDIVISIBLE = (7, 11, 13, 17)  # widths; 2, 3, 4 and 5 ranks divide neither one of them nor a product of two
-GRADIENT_READY, BACKWARD_OVER = "gradient", "backward over"  # marks of a rank
+GRADIENT_READY, BACKWARD_OVER = "gradient", "backward over"  # instants that a rank marks on the clock of its log
+# How a sentence names what finish() returned in step 1 and step 2; {} is filled with the index of the parameter.
 SHARDS = [Words(en=f"shards[{{}}] of step {n}", zh=f"第 {n} 步的 shards[{{}}] ") for n in (1, 2)]
 
 
 def make_stage2(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """A small MLP, and micro-batches for two steps: 1 and 2 of them in the first case.
+    """A small MLP, and micro-batches for two steps: in the first case one for step 1 and two for step 2.
 
     The ranks divide the numbers of elements of all parameters or of none, or a parameter has fewer elements than there
     are ranks. All numbers are positive, so that no sum of gradients cancels in float32.
@@ -72,6 +86,7 @@ def make_stage2(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def model_of(inputs: Mapping[str, Any]) -> nn.Module:
+    """The MLP of a rank's inputs, with its weights."""
     model = model_tools.mlp(inputs["widths"]).to(getattr(torch, inputs["dtype"]))
     model.load_state_dict(inputs["weights"])
     return model
@@ -80,10 +95,11 @@ def model_of(inputs: Mapping[str, Any]) -> nn.Module:
 def run_stage2(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
     """Runs two steps of some micro-batches each, with `finish()` at the end of each step.
 
-    At each `yield` another case may take its turn on the ranks.
+    The learner's function registers its hooks and returns `finish`, which returns the shards of all gradients. At each
+    `yield` another case may take its turn on the ranks.
     """
     model = model_of(inputs)
-    parameters, grad_bytes = list(model.parameters()), []
+    parameters, grad_bytes = list(model.parameters()), []  # grad_bytes: what all .grad hold, at each look
 
     def before_hook(parameter: nn.Parameter) -> None:
         """Runs before the learner's hook: notes what the gradients that came earlier still hold."""
@@ -92,8 +108,8 @@ def run_stage2(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
 
     for parameter in parameters:
         parameter.register_post_accumulate_grad_hook(before_hook)
-    given = list(parameters)
-    finish, steps, batches = submitted(given), [], iter(inputs["x"])
+    list_of_caller = list(parameters)
+    finish, steps, batches = submitted(list_of_caller), [], iter(inputs["x"])
     if not callable(finish):
         return {"finish": type(finish).__name__}
     wait, limit, returned = ReleaseWait(), bytes_allowed(parameters, context.world_size), []
@@ -106,9 +122,10 @@ def run_stage2(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
             context.mark(BACKWARD_OVER)
         shards = finish()
         returned.append(shards)
-        copies = [one.clone() for one in shards] if is_list_of_tensors(shards) else repr(shards)[:60]
+        copies = [one.clone() for one in shards] if is_list_of_tensors(shards) else repr(shards)[:MAX_SHOWN]
         steps.append({"shards": copies, "bytes_left": bytes_left})
-    is_same_list = len(given) == len(parameters) and all(map(operator.is_, given, parameters))
+    is_same_list = len(list_of_caller) == len(parameters) and all(map(operator.is_, list_of_caller, parameters))
+    # Shards of the first step must keep their values while the second step runs.
     is_stable = all(are_unchanged(shards, step["shards"]) for shards, step in zip(returned, steps, strict=True))
     memory = {"grad_bytes": grad_bytes, "list_intact": is_same_list, "shards_stable": is_stable}
     return {"finish": "callable", "steps": steps} | memory
@@ -123,6 +140,7 @@ def are_unchanged(shards: Any, copies: Any) -> bool:
 
 
 def bytes_of(gradient: Tensor | None) -> int:
+    """The bytes of a gradient's elements; 0 where there is none."""
     return 0 if gradient is None else gradient.numel() * gradient.element_size()
 
 
@@ -136,12 +154,15 @@ def bytes_allowed(parameters: Sequence[Tensor], world_size: int) -> float:
 
 
 def padded_gradient_bytes(parameters: Sequence[Tensor], world_size: int) -> int:
-    """Bytes of all shards of all ranks."""
+    """Bytes of the shards of these parameters' gradients on all ranks together."""
     return padded_bytes([one.numel() for one in parameters], world_size, parameters[0].element_size())
 
 
 def bytes_after_backward(model: nn.Module, x: Tensor, wait: ReleaseWait, limit: float) -> int:
-    """Runs forward and backward of a micro-batch, and returns the bytes that it leaves allocated."""
+    """Runs forward and backward of a micro-batch, and returns the bytes that it leaves allocated.
+
+    limit: bytes that are right; if there are more, `wait` gives a message that has just ended time to free its own.
+    """
     with MemoryMeter([*model.parameters(), x]) as meter:
         loss = model(x).square().sum()
         loss.backward()
@@ -163,7 +184,7 @@ class StepGradients:
     def __init__(self, world: JudgedWorld, numbers: Sequence[int]):
         """numbers: those of the step's micro-batches, counted through all steps."""
         self.n = world.size
-        with one_thread():
+        with one_thread():  # faster for so small a model
             self.batches = [[local_gradients(one, number) for one in world.inputs] for number in numbers]
 
     def mean(self, i: int, weights: Sequence[float] | None = None) -> Tensor:
@@ -181,7 +202,10 @@ class StepGradients:
         return shard_of(self.mean(i), rank, self.n)
 
     def wrong_shards(self, rank: int, i: int, previous: StepGradients | None) -> dict[str, Any]:
-        """What each mistake gives on this rank. previous: the step before, if there is one."""
+        """What each mistake gives as shard of parameter i on this rank, a list where there are several ways.
+
+        previous: the gradients of the step before, if there is one.
+        """
         n, shard, local = self.n, self.shard(rank, i), shard_of(self.local(rank, i), rank, self.n)
         wrong = {
             "sum_for_mean": shard * n,
@@ -202,9 +226,11 @@ class StepGradients:
 
 
 def judge_stage2(world: JudgedWorld) -> Iterator[Judgement]:
-    kinds = [output["finish"] for output in world.outputs]
-    yield expect(kinds == ["callable"] * world.size, words["no_function_returned"].format(kinds[0]))
-    if kinds != ["callable"] * world.size:
+    """Judges memory, then values, then messages; the messages only where there is somebody to send to."""
+    kinds = [output["finish"] for output in world.outputs]  # what each rank's answer returned, by its type
+    has_finish = kinds == ["callable"] * world.size
+    yield expect(has_finish, words["no_function_returned"].format(kinds[0]))
+    if not has_finish:
         return
     weights = list(world.inputs[0]["weights"].values())
     yield from judge_memory(world, weights)
@@ -222,14 +248,14 @@ def judge_order(world: JudgedWorld, num_parameters: int) -> Iterator[Judgement]:
     for rank, (log, marks) in enumerate(zip(world.logs, world.marks, strict=True)):
         start = 0.0
         for end in [when for name, when in marks if name == BACKWARD_OVER]:
-            last = max(when for name, when in marks if name == GRADIENT_READY and when < end)
+            last_gradient = max(when for name, when in marks if name == GRADIENT_READY and when < end)
             sent = [event for event in log.events if start < event.start < end]
             mistakes = ["after_backward"] if log.events else ["own_gradient"]
             message = words["nothing_overlaps"]
-            yield expect(any(event.start < last for event in sent), message, rank=rank, mistakes=mistakes)
+            yield expect(any(event.start < last_gradient for event in sent), message, rank=rank, mistakes=mistakes)
             message = words["messages_of_a_backward"].format(len(sent), num_parameters)
             yield expect(not sent or len(sent) == num_parameters, message, rank=rank)
-            start = end
+            start = end  # the next backward pass begins
 
 
 def judge_memory(world: JudgedWorld, weights: Sequence[Tensor]) -> Iterator[Judgement]:
@@ -242,15 +268,15 @@ def judge_memory(world: JudgedWorld, weights: Sequence[Tensor]) -> Iterator[Judg
         left = max(num_bytes for step in output["steps"] for num_bytes in step["bytes_left"])
         mistakes = ["whole_buffer_kept"]
         message = words["bytes_left"].format(format_bytes(left), shards)
+        # Where .grad is kept, too many bytes are left because of it, which has been said already.
         yield expect(left <= bytes_allowed(weights, world.size) or in_grad > 0, message, rank=rank, mistakes=mistakes)
-        intact = output["list_intact"]
-        yield expect(intact, words["parameter_list_changed"], rank=rank)
+        yield expect(output["list_intact"], words["parameter_list_changed"], rank=rank)
         yield expect(output["shards_stable"], words["shards_change"], rank=rank)
 
 
 def judge_values(world: JudgedWorld, num_parameters: int) -> Iterator[Judgement]:
     """finish() returns one shard per parameter, in the order of the parameters."""
-    counts = world.inputs[0]["micro_batches"]
+    counts = world.inputs[0]["micro_batches"]  # of each step
     steps = [StepGradients(world, range(sum(counts[:i]), sum(counts[: i + 1]))) for i in range(len(counts))]
     for rank, output in enumerate(world.outputs):
         for number, (step, outcome) in enumerate(zip(steps, output["steps"], strict=True)):
@@ -258,7 +284,10 @@ def judge_values(world: JudgedWorld, num_parameters: int) -> Iterator[Judgement]
             is_complete = isinstance(got, list) and len(got) == num_parameters
             shown = len(got) if isinstance(got, list) else got
             has_more = number > 0 and isinstance(got, list) and len(got) > num_parameters
-            known = ["nothing_returned"] if got == "None" else ["step_before_kept"] if has_more else []
+            if got == "None":
+                known = ["nothing_returned"]
+            else:
+                known = ["step_before_kept"] if has_more else []
             yield expect(is_complete, words["finish_returns"].format(shown, num_parameters), rank=rank, mistakes=known)
             if not is_complete:
                 break
@@ -289,6 +318,9 @@ STAGE_2 = Task(
 
 
 # -- 08.global_norm --------------------------------------------------------------------------------------------------
+NUMBER_BYTES = 8  # of one float64
+
+
 def make_norm(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Gradient shards of any shape on each rank; with three ranks or more the last one has none."""
     counts = [rng.integer(1, 4) for _ in range(world_size)]
@@ -298,6 +330,7 @@ def make_norm(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_norm(submitted, inputs: dict[str, Any], context: RankContext) -> float:
+    """The norm that the learner's function returns on this rank, as a number."""
     return float(submitted(list(inputs["shards"])))
 
 
@@ -311,10 +344,11 @@ def judge_norm(world: JudgedWorld) -> Iterator[Judgement]:
     if not is_lone_rank_without_messages(world):
         yield from expect_num_calls(world, "all_reduce", 1)
         for rank, log in enumerate(world.logs):
-            yield expect_equal(words["one_number_sent"], True, log.payload_bytes() <= 8, rank=rank)
+            yield expect_equal(words["one_number_sent"], True, log.payload_bytes() <= NUMBER_BYTES, rank=rank)
 
 
 def norm_of(tensors: list[Tensor]) -> float:
+    """The root of the sum of all squares, in float64."""
     return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors))
 
 

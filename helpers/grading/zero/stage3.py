@@ -3,6 +3,13 @@
 A linear layer holds a shard of its weight. It all-gathers the weight for forward and again for backward, frees it each
 time, and reduce-scatters the gradient. A check runs four such layers in a row on live ranks, so that full weights which
 stay allocated show beside the activations. It compares outputs, gradients and messages with one process.
+
+How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
+learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
+with the right values, and yields one Judgement per comparison. A case is one choice of sizes, dtypes and memory layouts
+(`rng.case`), and `rng` draws the numbers. A mistake is a wrong solution that learners often write. Its name, such as
+"sum_for_mean", is the key of its hint in hints.yaml. The `expect…` functions compare one value; their `mistakes` maps
+such keys to the value that the mistake gives. `words[…]` is a text of messages.yaml, in English and Chinese.
 """
 
 from __future__ import annotations
