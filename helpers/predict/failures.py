@@ -67,11 +67,11 @@ def _check_all(values: dict[str, float], expected: str, is_valid: Callable[[floa
             raise ValueError(f"{name} is {value!r}, but it must be {expected}")
 
 
-DAY = 86_400.0
-_MOST_NODES_AWAY = 1e6  # of the Poisson sum in spares_needed
-META_RSC1, META_RSC2 = 6.50e-3, 2.34e-3
+DAY = 86_400.0  # seconds
+_MOST_NODES_AWAY = 1e6  # beyond it the sum in spares_needed, one term per node, would take too long
+META_RSC1, META_RSC2 = 6.50e-3, 2.34e-3  # failures per node and day; the docstring of this file has the sources
 LLAMA3_GPUS, LLAMA3_SECONDS = 16_384, 54 * DAY
-LLAMA3 = {
+LLAMA3 = {  # interruptions by cause
     "faulty GPU": 148,
     "GPU HBM3 memory": 72,
     "software bug": 54,
@@ -135,8 +135,9 @@ def spares_needed(*, nodes: int, per_node_day: float, away: float, probability: 
     mean = away / mtbf(nodes=nodes, per_node_day=per_node_day)
     if mean > _MOST_NODES_AWAY:
         raise ValueError(f"{mean:.3g} nodes would be away at once: give a shorter time, fewer nodes, or a lower rate")
+    most_spares = 4 * mean + 1000 if mean > 0 else 0  # beyond it all further probabilities are 0 but for rounding
     spares, covered = 0, exp(-mean)  # covered: the probability that no more nodes are away than there are spares
-    while covered < probability and 0 < mean and spares < 4 * mean + 1000:  # beyond, only rounding is left
+    while covered < probability and spares < most_spares:
         spares += 1
         covered += exp(spares * log(mean) - mean - lgamma(spares + 1))
     return spares
@@ -150,7 +151,7 @@ def lost_gpu_hours(*, gpus: int, effective: float, seconds: float) -> float:
     return gpus * seconds / 3600 * (1 - effective)
 
 
-_MOST_MTBFS = 700.0  # exp of more mean times between failures is no float, and the effective share is 0 long before
+_MOST_MTBFS = 700.0  # times the MTBF: exp(710) is no float any more, and the effective share is 0 long before
 
 
 def young_interval(save: float, mtbf: float) -> float:
@@ -232,7 +233,7 @@ class Stretch:
     """A period of a simulated week, from `start` to `end` (seconds).
 
     kind: "kept" (useful work and its saves), "lost" (work since the last save, which is repeated later) or "repair".
-    work: seconds of work in a kept stretch; the rest of the stretch are saves.
+    work: seconds of work in a "kept" stretch; the rest of it is the time of the saves. 0 in the other two kinds.
     """
 
     kind: str
@@ -284,20 +285,25 @@ def simulate_week(
         )
     failures = _failures(nodes, per_node_day / DAY, seconds, Random(seed))
     stretches: list[Stretch] = []
-    start = 0.0  # when the job began to run again
+    start = 0.0  # when the job runs again, which lies in the future during a repair
     for failure in failures:
+        repair_began = failure
         if failure >= start:
             stretches += _run(start, failure, interval, save, failed=True)
-        began = failure if failure >= start else stretches.pop().start
+        else:  # during a repair: the last stretch is that repair, and a longer one takes its place
+            repair_began = stretches.pop().start
         start = failure + repair
-        stretches.append(Stretch(kind="repair", start=began, end=min(start, seconds)))
+        stretches.append(Stretch(kind="repair", start=repair_began, end=min(start, seconds)))
     if start < seconds:
         stretches += _run(start, seconds, interval, save, failed=False)
     return Week(seconds=seconds, failures=failures, stretches=tuple(stretches))
 
 
 def simulate_weeks(*, weeks: int = 200, seed: int = 0, **job: float) -> float:
-    """The mean share of useful work over so many simulated weeks. job: the arguments of simulate_week except seed."""
+    """The mean share of useful work over so many simulated weeks, each with failures of its own.
+
+    job: the arguments of simulate_week except seed.
+    """
     _check_counts(weeks=weeks)
     return sum(simulate_week(seed=seed * weeks + week, **job).shares["work"] for week in range(weeks)) / weeks
 
@@ -314,11 +320,18 @@ def _failures(nodes: int, per_second: float, seconds: float, draw: Random) -> tu
 
 
 def _run(start: float, end: float, interval: float, save: float, *, failed: bool) -> Iterator[Stretch]:
-    """The kept and the lost stretch of a run from `start` to `end`, which a failure ends, or else the week."""
+    """The kept and the lost stretch of a run from `start` to `end`, which a failure ends, or else the end of the week.
+
+    A cycle is `interval` seconds of work and a save. After whole cycles, `rest` seconds are left, in which no save
+    ended: a failure loses them, but at the end of the week their work counts. An infinite interval means no save.
+    """
     cycles, rest = divmod(end - start, interval + save)
-    kept = end - rest if failed else end
-    work = end - start - rest - cycles * save + (0.0 if failed else min(rest, interval))  # interval may be inf: never
-    if kept > start:
-        yield Stretch(kind="kept", start=start, end=kept, work=work)
-    if end > kept:
-        yield Stretch(kind="lost", start=kept, end=end)
+    saved_until = end - rest
+    kept_until = saved_until if failed else end
+    work = saved_until - start - cycles * save
+    if not failed:
+        work += min(rest, interval)
+    if kept_until > start:
+        yield Stretch(kind="kept", start=start, end=kept_until, work=work)
+    if end > kept_until:
+        yield Stretch(kind="lost", start=kept_until, end=end)

@@ -38,6 +38,11 @@ class MemoryBreakdown(Json):
         """Bytes of all kinds together."""
         return sum(getattr(self, name) for name in MEMORY_KINDS)
 
+    @property
+    def dominant(self) -> str:
+        """The kind with most bytes, such as "activations"; of equal ones the first in MEMORY_KINDS."""
+        return max(MEMORY_KINDS, key=lambda kind: getattr(self, kind))
+
     def summary(self) -> dict[str, tuple[float, str]]:
         """The rows of `compare`: name -> (value, unit)."""
         return {name: (getattr(self, name), "bytes") for name in (*MEMORY_KINDS, "total")}

@@ -1,10 +1,12 @@
 """Decides whether a training plan fits a GPU's memory, and finds the smallest change that makes it fit.
 
-`fit` answers for the fullest rank. Where the plan does not fit, it searches the changes that `moves` lists: first one
-or two changes that cost next to nothing, then any single change, then any pair, each time the cheapest by the more
-expensive of the two; then the few changes that a greedy search needs. World size and global batch stay the same. Only
-where nothing fits are GPUs added: dp is doubled until the plan fits. The memory explorer, the planner and the cards
-use it.
+`fit` answers for the fullest rank, which is the rank that needs the most bytes. Where the plan does not fit, `fit`
+searches the changes that `moves` lists, in this order:
+1. one or two changes that both cost next to nothing,
+2. any single change, and then any pair; of pairs, the one whose more expensive change is the cheapest,
+3. the few changes that a greedy search needs.
+World size and global batch stay the same in these three. Only where nothing fits are GPUs added: dp is doubled until
+the plan fits. The memory explorer, the planner and the interview cards use it.
 
 The changes, from what is free to what slows a step most, with what each costs and the source:
  1 flash attention    the same result, and faster                       Dao et al. 2022
@@ -37,13 +39,15 @@ from math import ceil, log2
 from helpers.learner.words import book
 from helpers.predict.memory import memory, model_states, params_per_rank
 from helpers.quantities.units import format_bytes
-from helpers.records import MEMORY_KINDS, MemoryBreakdown
+from helpers.records import MemoryBreakdown
 from helpers.specs import GPU, ModelSpec, Plan
 
-words = book("memory")
+words = book("memory")  # words("fits", size=…) returns the sentence of that key in the reader's language
 GPUS_PER_NODE = 8
-NEXT_TO_FREE = 4  # changes up to this order slow a step by a few percent at most, if backward hides the third's gather
-_AXES = ("tp", "pp", "cp")
+NEXT_TO_FREE = (
+    4  # changes 1 to 4 of the list slow a step by a few percent at most, if backward hides the third's gather
+)
+_AXES = ("tp", "pp", "cp")  # the axes that a change may enlarge, which shrinks dp
 _LARGEST_CP = 64
 
 
@@ -60,9 +64,10 @@ class Move:
         return words(f"move.{self.field}", value=self.value, old=getattr(before, self.field))
 
     def cost(self, after: Plan) -> str:
-        """What the change costs, in a few words."""
-        order = 2 if self.order == 6 and after.num_microbatches == 1 else self.order
-        if order == 8 and after.num_microbatches > 1:
+        """What the change costs, in a few words. after: the plan with the change."""
+        is_zero_2, is_zero_3 = self.order == 6, self.order == 8
+        order = 2 if is_zero_2 and after.num_microbatches == 1 else self.order  # then ZeRO-2 costs what ZeRO-1 does
+        if is_zero_3 and after.num_microbatches > 1:
             return words("cost.each", microbatches=after.num_microbatches)
         return words(f"cost.{order}", stages=after.pp - 1, microbatches=after.num_microbatches)
 
@@ -111,28 +116,28 @@ def apply_moves(model: ModelSpec, plan: Plan, chosen: Iterable[Move]) -> Plan | 
     rank to shard over, or sequence parallelism has no tensor-parallel group.
     """
     settings = {move.field: move.value for move in chosen}
-    factor = 1
+    factor = 1  # by which dp shrinks
     for axis in _AXES:
         factor *= settings.get(axis, getattr(plan, axis)) // getattr(plan, axis)
     if plan.dp % factor:
         return None
-    rows = plan.micro_batch // settings.get("micro_batch", plan.micro_batch)
-    count = plan.num_microbatches * factor * rows
+    pieces = plan.micro_batch // settings.get("micro_batch", plan.micro_batch)  # into which a micro-batch is cut
+    count = plan.num_microbatches * factor * pieces
     try:
         new = replace(plan, **settings, dp=plan.dp // factor, num_microbatches=count)
         new.check(model)
     except ValueError:
         return None
-    if ("zero" in settings and new.dp * new.cp == 1) or ("sequence_parallel" in settings and new.tp == 1):
-        return None
-    return new
+    has_nothing_to_shard = "zero" in settings and new.dp * new.cp == 1
+    has_no_tensor_group = "sequence_parallel" in settings and new.tp == 1
+    return None if has_nothing_to_shard or has_no_tensor_group else new
 
 
 # A rule of thumb of this course: a CUDA context takes 0.3 to 0.6 GB, NCCL's buffers up to a few GB with many peers, and
 # the caching allocator loses a few percent to fragmentation. None of them is in the formulas.
 USABLE_SHARE = 0.94
-KINDS = book("draw")
-_MOST_GPUS = 2**20
+KINDS = book("draw")  # has the names of the kinds of memory
+_MOST_GPUS = 2**20  # up to which `_with_more_gpus` doubles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,11 +172,6 @@ class Fit:
         return self.suggested and self.suggested.world_size
 
     @property
-    def dominant(self) -> str:
-        """The kind of memory with most bytes."""
-        return max(MEMORY_KINDS, key=lambda kind: getattr(self.memory, kind))
-
-    @property
     def verdict(self) -> str:
         """A sentence that says whether the plan fits."""
         share = words("share", share=100 * USABLE_SHARE, size=format_bytes(self.gpu.memory))
@@ -182,7 +182,8 @@ class Fit:
     @property
     def largest_kind(self) -> str:
         """A sentence about the kind of memory with most bytes."""
-        kind, size = self.dominant, getattr(self.memory, self.dominant)
+        kind = self.memory.dominant
+        size = getattr(self.memory, kind)
         word = words("kind_optimizer") if kind == "optimizer" else KINDS(f"kind.{kind}")
         return words("most", kind=word, size=format_bytes(size), share=100 * size / self.memory.total)
 
@@ -242,23 +243,26 @@ def fit(model: ModelSpec, plan: Plan, gpu: GPU, *, gpus_per_node: int = GPUS_PER
 def _price(chosen: tuple[Move, ...]) -> tuple:
     """A key that sorts choices: next to free first, then fewer changes, then the more expensive one's order."""
     orders = sorted((move.order for move in chosen), reverse=True)
-    return orders[0] > NEXT_TO_FREE, len(orders), orders
+    is_expensive = orders[0] > NEXT_TO_FREE  # False sorts before True
+    return is_expensive, len(orders), orders
 
 
 _Choice = tuple[tuple[Move, ...], Plan]  # moves, and the plan with them
 
 
 class _Search:
-    """Searches the moves that make `plan` fit into `usable` bytes."""
+    """Searches the moves that make `plan` fit into `usable` bytes. known: the moves to choose from, cheapest first."""
 
     def __init__(self, model: ModelSpec, plan: Plan, usable: float, known: tuple[Move, ...]) -> None:
         self._model, self._plan, self._usable, self._known = model, plan, usable, known
 
     def _bytes(self, chosen: Iterable[Move]) -> float:
+        """Bytes of the fullest rank after these moves; infinite where they are impossible."""
         new = apply_moves(self._model, self._plan, chosen)
         return float("inf") if new is None else fullest_stage(self._model, new)[1].total
 
     def _choice(self, chosen: tuple[Move, ...]) -> _Choice:
+        """The moves with the plan that they give."""
         plan = apply_moves(self._model, self._plan, chosen)
         assert plan is not None, "a choice that fits can be applied"
         return chosen, plan
@@ -282,7 +286,7 @@ class _Search:
                 chosen, current = extended, size
         if current > self._usable:
             return None
-        for move in sorted(chosen.values(), key=lambda move: -move.order):
+        for move in sorted(chosen.values(), key=lambda move: -move.order):  # the most expensive move first
             chosen = next(self._reductions(chosen, move), chosen)
         return self._choice(tuple(sorted(chosen.values(), key=lambda move: move.order)))
 
@@ -298,10 +302,12 @@ class _Search:
 def _with_more_gpus(model: ModelSpec, plan: Plan, usable: float, gpus_per_node: int) -> _Choice | None:
     """Double dp until the plan fits with the greedy search's moves; the global batch stays as long as possible.
 
-    The first number of doublings comes from the model states with an 8-bit optimizer, which is the least they can be.
+    To save time, the first number of doublings is a lower bound. It comes from the model states with an 8-bit
+    optimizer, which is the least they can be, sharded over all replicas and split over the GPUs of a node.
     """
-    least = model_states(params_per_rank(model, plan), replace(plan, optimizer="adamw_8bit")).total / usable
-    doublings = max(1, ceil(log2(max(least / (plan.dp * plan.cp * GPUS_PER_NODE), 1))))
+    gpus = model_states(params_per_rank(model, plan), replace(plan, optimizer="adamw_8bit")).total / usable
+    factor = max(gpus / (plan.dp * plan.cp * GPUS_PER_NODE), 1)
+    doublings = max(1, ceil(log2(factor)))
     while plan.world_size * 2**doublings <= _MOST_GPUS:
         factor = 2**doublings
         wider = replace(plan, dp=plan.dp * factor, num_microbatches=max(1, plan.num_microbatches // factor))

@@ -1,6 +1,8 @@
 """Defines the planner's records: the request, and a plan with its estimated memory, step time, reasons and warnings.
 
-It also names the strategies (DDP, ZeRO-1, TP + PP + DP and so on) and describes a plan in a few words.
+It also names the strategies (DDP, ZeRO-1, TP + PP + DP and so on) and describes a plan in a few words. All files of
+advice/ use these records. `words("plan", parts=…)` returns the text of that key in the reader's language, from
+words/advice.yaml.
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ from helpers.predict.time.convolutions import ResNet
 from helpers.predict.time.stacks import MEGATRON_CORE, Stack
 from helpers.predict.time.step import NOMINAL, Constants, StepTime
 from helpers.quantities.units import format_bytes, format_seconds
-from helpers.records import MEMORY_KINDS, MemoryBreakdown
+from helpers.records import MemoryBreakdown
 from helpers.specs import Cluster, ModelSpec, Plan
 
-words, KINDS, STEPS = book("advice"), book("draw"), book("steps")
+words = book("advice")
+KINDS, STEPS = book("draw"), book("steps")  # have the names of the kinds of memory, and of bars and bottlenecks
 TRAFFIC = ("NVLink", "network")  # the bottlenecks where ranks wait for bytes
 
 
@@ -58,7 +61,9 @@ def strategy_of(plan: Plan) -> str:
 class PlanRequest:
     """The checked arguments of `advise`. global_batch: sequences (or images) of a step over all ranks.
 
-    precision: None lets the planner choose, fp32 gradients where micro-batches are added up, as far as they fit.
+    precision: None lets the planner choose: it takes fp32 gradients where several micro-batches are added up, if they
+    fit. stack: the training framework, such as Megatron-Core, whose overlap and kernels decide the step's time.
+    constants: how near the machine comes to its nominal rates; NOMINAL stands for no calibration.
     """
 
     model: ModelSpec | ResNet
@@ -139,11 +144,6 @@ class PlanEstimate:
         return sum(self.shares.get(name, 0.0) for name in TRAFFIC) / self.seconds
 
     @property
-    def dominant(self) -> str:
-        """The kind of memory with most bytes."""
-        return max(MEMORY_KINDS, key=lambda kind: getattr(self.memory, kind))
-
-    @property
     def title(self) -> str:
         """The strategy's name as it is shown: the axes of a mixed plan, or the name in the reader's language."""
         if self.name in (StrategyName.CONTEXT, StrategyName.MIXED) and self.plan:
@@ -158,7 +158,7 @@ class PlanEstimate:
 
     def memory_text(self, usable: float) -> str:
         """A sentence about the bytes of the fullest rank, and the kind that takes most."""
-        most = self.dominant
+        most = self.memory.dominant
         kind = book("memory")("kind_optimizer") if most == "optimizer" else KINDS(f"kind.{most}")
         sizes = {"held": self.memory.total, "usable": usable, "size": getattr(self.memory, most)}
         return words("why.memory", kind=kind, **{name: format_bytes(size) for name, size in sizes.items()})
@@ -186,13 +186,15 @@ def describe_plan(plan: Plan) -> str:
 
 
 def bottleneck_name(request: PlanRequest, name: str) -> str:
-    """The name of a bottleneck as it is shown; the link inside a node has its own name."""
-    return request.cluster.intra.name.split(" (")[0] if name == "NVLink" else STEPS(f"binds.{name}")
+    """The name of a bottleneck as it is shown. "NVLink" stands for the link inside a node, which may be another one."""
+    if name == "NVLink":
+        return request.cluster.intra.name.split(" (")[0]  # "NVLink 4 (H100, one way)" without the parenthesis
+    return STEPS(f"binds.{name}")
 
 
 def bottleneck_sentence(request: PlanRequest, candidate: PlanEstimate) -> str:
     """The bottleneck of most seconds of the step, and the second one where the first has less than half of them."""
-    ordered = sorted(candidate.shares.items(), key=lambda pair: -pair[1])
+    ordered = sorted(candidate.shares.items(), key=lambda pair: -pair[1])  # most seconds first
     shown = ordered[:2] if ordered[0][1] < candidate.seconds / 2 else ordered[:1]
     texts = [
         words("reason.bound", what=bottleneck_name(request, name), share=100 * seconds / candidate.seconds)

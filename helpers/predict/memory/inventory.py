@@ -3,7 +3,11 @@
 activations.py has the papers' formulas, which assume 2-byte activations, 1-byte masks and materialized attention. This
 file says what happens in this course: fp32 or 16 bits throughout, torch's own attention, masks, logits and loss. It
 writes the model (`helpers/workloads/gpt.py`) as a list of operations (`gpt_step`, with layer_ops.py) and replays them
-on sizes alone (replay.py). Chapters 05 and 07 and some cards use `inventory`.
+on sizes alone (replay.py). Chapters 05 and 07 and some interview cards use `inventory`.
+
+An `Op` is one operation: the tensors that it creates, the ones that autograd saves for backward, and the variables of
+the Python code that end with it (`released`). A `RecomputedOps` is a group of operations under a checkpoint. Tensors
+are known by name, so the functions below pass names such as "query 0" (the query of block 0) to each other.
 
 The step is `loss = token_loss(model(tokens), targets); loss.backward()`, so no variable holds the logits during
 backward, on torch 2.13, CPU. Under tp the model is `shard_tensor_parallel(model, group)` and the loss
@@ -13,9 +17,9 @@ byte, too, except for sequences of a few tokens, where the embedding's backward 
 Left out: parameters and their gradients; the 5,056 bytes of generator state that each checkpoint keeps; what a kernel
 takes inside an operation.
 
-The operations were found by watching torch 2.13: its saved tensors, and every storage through a dispatch mode;
-tests/predict/memory/test_inventory.py watches again. B sequences of T tokens, H heads of d columns, h = H d, V
-vocabulary. What surprises:
+The operations were found by observing torch 2.13: its saved tensors, and every storage through a dispatch mode;
+tests/predict/memory/test_inventory.py observes them again. B sequences of T tokens, H heads of d columns, h = H d, V
+vocabulary. Three things surprise:
 - the matrices of the scores reach bmm as copies of query, key and value, if B > 1 and H > 1, and autograd keeps those;
 - torch's own attention builds the maps on a CPU as soon as there is dropout, and in float32 also for 16-bit models;
 - a dropout mask has the dtype of the tensor that it masks: 4 bytes per element in fp32, where the papers count 1.
@@ -33,17 +37,17 @@ from helpers.predict.memory.replay import MemoryReplay, Op, RecomputedOps, Sized
 from helpers.predict.memory.states import weight_bytes
 from helpers.quantities.units import format_bytes
 from helpers.specs import ModelSpec, Plan
-from helpers.specs.checks import check_plain
+from helpers.specs.checks import check_count, check_plain
 
-CALLER = "the caller"
+CALLER = "the caller"  # stands for a module where no module created a tensor: token ids and targets
 
 
 @dataclass(frozen=True, kw_only=True)
 class SavedTensor:
     """One tensor that autograd saves for backward.
 
-    module: the first module that saves it. shared_with: other modules that save the same tensor. made_by: the module
-    that created it, "the caller" for token ids and targets.
+    module: the path of the first module that saves it. shared_with: other modules that save the same tensor. made_by:
+    the module that created it, or CALLER.
     """
 
     module: str
@@ -78,8 +82,9 @@ class Inventory:
         return sum(row.num_bytes for row in self.rows)
 
     def by_module(self, depth: int | None = None, *, made: bool = False) -> dict[str, int]:
-        """Bytes by the module that saves them, or with `made` by the module that created them, as the meter has them.
+        """Bytes by the module that saves them, or with `made` by the module that created them.
 
+        The course's memory meter counts a tensor where it is created, so `made` is what compares with a measurement.
         depth: how many names of a module's path count; 2 adds up "blocks.0", None lists every module.
         """
         sizes: dict[str, int] = {}
@@ -120,17 +125,18 @@ def inventory(model: ModelSpec, plan: Plan, *, batch: int | None = None, dropout
 
 
 def _rows(steps: Sequence[Op | RecomputedOps], tensors: dict[str, SizedTensor]) -> tuple[SavedTensor, ...]:
-    keepers: dict[str, list[str]] = {}
+    """Every tensor that a step saves, with the modules that save it. Of a checkpoint only its inputs are saved."""
+    keepers: dict[str, list[str]] = {}  # tensor -> the modules that save it
     for step in steps:
         for name in step.inputs if isinstance(step, RecomputedOps) else step.saved:
             if step.module not in keepers.setdefault(name, []):
                 keepers[name].append(step.module)
     ops = [op for step in steps for op in (step.ops if isinstance(step, RecomputedOps) else (step,))]
     makers = {made.name: op.module for op in ops for made in op.creates}
-    return tuple(_kept(tensors[name], makers.get(name, CALLER), *modules) for name, modules in keepers.items())
+    return tuple(_saved(tensors[name], makers.get(name, CALLER), *modules) for name, modules in keepers.items())
 
 
-def _kept(tensor: SizedTensor, maker: str, module: str, *others: str) -> SavedTensor:
+def _saved(tensor: SizedTensor, maker: str, module: str, *others: str) -> SavedTensor:
     return SavedTensor(
         module=module, made_by=maker, name=tensor.name, shape=tensor.shape, dtype=tensor.dtype,
         num_bytes=tensor.num_bytes, shared_with=others,
@@ -138,20 +144,24 @@ def _kept(tensor: SizedTensor, maker: str, module: str, *others: str) -> SavedTe
 
 
 def _check(model: ModelSpec, plan: Plan, batch: int | None, dropout: float) -> None:
-    check_plain("inventory", model, plan)
-    gpt = dict(num_kv_heads=model.num_heads, ffn_hidden=4 * model.hidden, gated=False, bias=True, norm="layer")
-    given = dict(num_kv_heads=model.kv_heads, ffn_hidden=model.ffn, gated=model.gated, bias=model.bias, norm=model.norm)
-    gpt["positions"], given["positions"] = "learned", model.positions
-    if other := next((name for name in gpt if gpt[name] != given[name]), None):
-        raise ValueError(
-            f"inventory lists the tensors of the course's GPT, which has {other}={gpt[other]!r}, but this model has "
-            f"{given[other]!r}; for other models use activations(), which follows the papers"
-        )
-    if split := next((axis for axis in ("pp", "cp") if getattr(plan, axis) > 1), None):
-        raise ValueError(
-            f"inventory is of all layers and tokens, but the plan has {split}={getattr(plan, split)}; "
-            "set it to 1, or use activations(), which divides"
-        )
+    check_plain("inventory", model, plan)  # refuses fields that only few formulas model, such as experts and fp8
+    differing = {  # a field -> what the course's GPT has, and what this model has
+        "num_kv_heads": (model.num_heads, model.kv_heads), "ffn_hidden": (4 * model.hidden, model.ffn),
+        "gated": (False, model.gated), "bias": (True, model.bias), "norm": ("layer", model.norm),
+        "positions": ("learned", model.positions),
+    }  # fmt: skip
+    for name, (of_gpt, given) in differing.items():
+        if given != of_gpt:
+            raise ValueError(
+                f"inventory lists the tensors of the course's GPT, which has {name}={of_gpt!r}, but this model has "
+                f"{given!r}; for other models use activations(), which follows the papers"
+            )
+    for axis in ("pp", "cp"):
+        if getattr(plan, axis) > 1:
+            raise ValueError(
+                f"inventory is of all layers and tokens, but the plan has {axis}={getattr(plan, axis)}; "
+                "set it to 1, or use activations(), which divides"
+            )
     plan.check(model)
     if plan.tp > 1 and plan.recompute != "none":
         raise ValueError(
@@ -163,17 +173,20 @@ def _check(model: ModelSpec, plan: Plan, batch: int | None, dropout: float) -> N
             f"inventory: sequence_parallel cuts {model.seq} tokens into tp={plan.tp} equal parts; choose a seq that tp "
             "divides"
         )
-    if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
-        raise ValueError(f"inventory: batch is {batch!r}, but it must be a whole number of at least 1")
+    if batch is not None:
+        check_count("inventory", "batch", batch)
     if not 0 <= dropout < 1:
         raise ValueError(f"inventory: dropout is {dropout!r}, but it must be 0 or more and below 1")
 
 
-LOSS = "the loss"
+LOSS = "the loss"  # stands for a module where the operation belongs to the loss
 
 
 def gpt_step(shape: StepShape) -> list[Op | RecomputedOps]:
-    """The operations of forward: embeddings, blocks, final norm, head, loss. `step_inputs` must exist before."""
+    """The operations of forward: embeddings, blocks, final norm, head, loss.
+
+    The replay must create the tensors of `step_inputs` first.
+    """
     steps: list[Op | RecomputedOps] = [*_embeddings(shape)]
     for layer in range(shape.num_layers):
         ops, path = _block(shape, layer), f"blocks.{layer}"
@@ -194,11 +207,11 @@ def _input(layer: int) -> str:
 
 
 def _embeddings(shape: StepShape) -> list[Op]:
+    """Token and position vectors, their sum, and dropout."""
     positions = SizedTensor("positions", shape.full[1:2], "int64")
     total = "sum of vectors" if shape.dropout else _input(0)
-    tied_bytes = (
-        _table_gradient(shape).num_bytes if shape.tied else 0
-    )  # of the head's gradient, until the embedding's is added
+    # With a tied table, the head's gradient of it is still there when the embedding's backward makes its own.
+    tied_bytes = _table_gradient(shape).num_bytes if shape.tied else 0
     ops, names = _both_tables(shape, tied_bytes) if shape.tp == 1 else layer_ops.embeddings(shape, tied_bytes)
     added = SizedTensor(total, shape.stream, shape.dtype)
     ops = [
@@ -220,6 +233,7 @@ def _both_tables(shape: StepShape, tied_bytes: int) -> tuple[list[Op], tuple[str
 
 
 def _dropout(shape: StepShape, module: str, source: str, result: str) -> list[Op]:
+    """Dropout of the tensor `source`; with sequence parallelism a rank has a part of it, but draws the full mask."""
     if shape.sequence_parallel:
         return part_dropout(shape, module, source, result, shape.full, shape.stream)
     made, mask = (SizedTensor(name, shape.stream, shape.dtype) for name in (result, f"dropout mask of {result}"))
@@ -227,22 +241,27 @@ def _dropout(shape: StepShape, module: str, source: str, result: str) -> list[Op
 
 
 def _norm(shape: StepShape, module: str, source: str, result: str, released: tuple[str, ...] = ()) -> Op:
-    """A norm saves its input, and mean and 1 / deviation of each token."""
-    sides = [SizedTensor(f"{side} of {result}", (*shape.stream[:2], 1), shape.dtype) for side in ("mean", "rstd")]
-    sides += layer_ops.norm_vectors(shape, result)
-    creates, saved = (SizedTensor(result, shape.stream, shape.dtype), *sides), (source, *(side.name for side in sides))
+    """A norm saves its input, and the mean and 1 / deviation (rstd) of each token."""
+    extra = [SizedTensor(f"{name} of {result}", (*shape.stream[:2], 1), shape.dtype) for name in ("mean", "rstd")]
+    extra += layer_ops.norm_vectors(shape, result)  # empty without sequence parallelism
+    creates, saved = (SizedTensor(result, shape.stream, shape.dtype), *extra), (source, *(one.name for one in extra))
     return Op(module=module, creates=creates, inputs=(source,), saved=saved, released=released)
 
 
 def _linear(
     shape: StepShape, module: str, source: str, result: str, columns: int, released: tuple[str, ...] = ()
 ) -> Op:
+    """A linear layer, which saves its input. columns: the width of its result."""
     made = SizedTensor(result, (*shape.stream[:2], columns), shape.dtype)
     return Op(module=module, creates=(made,), inputs=(source,), saved=(source,), released=released)
 
 
 def _block(shape: StepShape, layer: int) -> list[Op | RecomputedOps]:
-    """A block. Its variables refer to the block's input to the end, and to a part's input until that part returns."""
+    """A block: attention and feed-forward, each with its residual sum.
+
+    The block's own variable refers to its input until the block ends, and a part's variables refer to what the part
+    gets until that part returns. This decides where each tensor is released.
+    """
     path, x, middle, out = f"blocks.{layer}", _input(layer), f"middle of block {layer}", _input(layer + 1)
     return [
         *_attention(shape, path, layer),
@@ -253,6 +272,7 @@ def _block(shape: StepShape, layer: int) -> list[Op | RecomputedOps]:
 
 
 def _residual(shape: StepShape, path: str, branch: str, x: str, out: str, released: tuple[str, ...]) -> list[Op]:
+    """out = x + dropout(branch). path: of the block. released: variables that end with the sum, beside the branch."""
     ops, end = [], branch
     if shape.dropout:
         end = f"{branch} after dropout"
@@ -262,6 +282,7 @@ def _residual(shape: StepShape, path: str, branch: str, x: str, out: str, releas
 
 
 def _attention(shape: StepShape, path: str, layer: int) -> list[Op | RecomputedOps]:
+    """Norm, query, key and value, attention itself, and the projection. Its result is "projection <layer>"."""
     normed, module = f"normed input {layer}", f"{path}.attention"
     heads = tuple(f"{name} {layer}" for name in ("query", "key", "value"))
     ops: list[Op | RecomputedOps] = [_norm(shape, f"{path}.attention_norm", _input(layer), normed)]
@@ -278,6 +299,7 @@ def _attention(shape: StepShape, path: str, layer: int) -> list[Op | RecomputedO
         ops.append(RecomputedOps(module=module, ops=tuple(attend), inputs=heads, output=mixed))
     else:
         ops += attend
+    # Maps leave the result as (B, H, T, d). With several heads, torch copies it when the heads are joined to (B, T, h).
     flat = f"flat {mixed}" if shape.builds_maps and shape.local_heads > 1 else mixed
     if flat != mixed:
         made = SizedTensor(flat, (*shape.full[:2], shape.hidden // shape.tp), shape.dtype)
@@ -294,6 +316,7 @@ def _second(shape: StepShape, module: str, source: str, result: str, released: t
 
 
 def _feed_forward(shape: StepShape, path: str, layer: int, x: str) -> list[Op]:
+    """Norm, up, GELU and down. Its result is "down <layer>"."""
     normed, wide, active = (f"{name} {layer}" for name in ("normed middle", "up", "gelu"))
     module, width = f"{path}.feed_forward", 4 * shape.hidden // shape.tp
     made = SizedTensor(active, (*shape.full[:2], width), shape.dtype)
@@ -320,7 +343,8 @@ def _table_gradient(shape: StepShape) -> SizedTensor:
 
 
 def _head(shape: StepShape) -> list[Op]:
-    last, normed = _input(shape.num_layers), "normed output"
+    """The final norm, the head, and the loss."""
+    last, normed = _input(shape.num_layers), "normed output"  # `last`: what the last block returned
     *before, head = _first(shape, "head", normed, "logits", ceil(shape.vocab / shape.tp), (normed,))
     return [
         _norm(shape, "final_norm", last, normed, (last,)),
@@ -334,13 +358,8 @@ def _loss(shape: StepShape) -> list[Op]:
     log_softmax = SizedTensor("log-softmax", (shape.batch * shape.tokens, shape.vocab), shape.dtype)
     loss, weight = (SizedTensor(name, (), shape.dtype) for name in ("loss", "weight of all targets"))
     saved = (log_softmax.name, "targets", weight.name)
+    released = ("logits", log_softmax.name)
     return [
         Op(module=LOSS, creates=(log_softmax,), inputs=("logits",), saved=(log_softmax.name,)),
-        Op(
-            module=LOSS,
-            creates=(loss, weight),
-            inputs=(log_softmax.name,),
-            saved=saved,
-            released=("logits", log_softmax.name),
-        ),
+        Op(module=LOSS, creates=(loss, weight), inputs=(log_softmax.name,), saved=saved, released=released),
     ]

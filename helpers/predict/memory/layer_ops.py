@@ -1,12 +1,19 @@
 """Writes attention and tensor-parallel layers as the operations that torch runs on a CPU, for the inventory of memory.
 
-inventory.py puts these operations together to a GPT's training step, and replay.py replays them on sizes alone.
-B sequences of T tokens, H heads of d columns, t ranks, h hidden, V vocabulary. Query, key and value come as views
-(B, H, T, d) of (B, T, h). Attention exists in three forms: torch's flash kernel, torch's fallback, and written out.
+inventory.py puts these operations together to a GPT's training step, and replay.py replays them on sizes alone. An `Op`
+(replay.py) says which tensors one operation creates, which ones autograd saves, and which variables of the Python code
+end with it (`released`). A `SizedTensor` is a name, a shape and a dtype. Tensors are known by name: a function here
+gets the names of the tensors that exist already, and names the tensors that it creates.
 
-The tensor-parallel layers are those of `helpers/parallel/tensor_parallel`. Dropout is as with `seed=None`: every rank
-draws the full mask and keeps its part. A rank whose vocabulary shard is padded makes one more copy of its logits, for
-a moment. Watched on torch 2.13; tests/predict/memory/test_tensor_inventory.py watches again. What surprises:
+B sequences of T tokens, H heads of d columns, t ranks, h hidden, V vocabulary. A map is an attention map: the scores,
+or what is made of them, of shape (B, H, T, T). Query, key and value come as views (B, H, T, d) of (B, T, h), and
+torch's batched product (bmm) copies such a view first. Attention exists in three forms: torch's flash kernel, torch's
+fallback for dropout on a CPU, and written out in Python ("materialized").
+
+The tensor-parallel layers are those of `helpers/parallel/tensor_parallel`. Under them every rank draws the full dropout
+mask and keeps its part. A rank whose vocabulary shard is padded makes one more copy of its logits, for a moment.
+All this was observed on torch 2.13, and tests/predict/memory/test_tensor_inventory.py observes it again. Two things
+surprise:
 - a tensor split along the tokens is copied into a contiguous buffer before it is sent, if B > 1: a full copy, for a
   moment;
 - with sequence parallelism a norm keeps its two vectors stacked, 2 h elements.
@@ -22,7 +29,11 @@ from helpers.predict.memory.replay import BYTES, Op, SizedTensor
 
 @dataclass(frozen=True, kw_only=True)
 class StepShape:
-    """The sizes and options that decide which operations run. All are of the full model; dtype is of weights too."""
+    """The sizes and options that decide which operations run. All sizes are those of the full model, on no rank's part.
+
+    dtype: of weights and activations. dropout: whether there is any. attention: "flash" or "materialized". recompute:
+    "none", "selective" or "full". tied: whether embedding and head share one table. tp: the tensor-parallel size.
+    """
 
     batch: int
     tokens: int
@@ -75,53 +86,47 @@ class StepShape:
 
 
 def attention_ops(shape: StepShape, module: str, heads: tuple[str, ...], mixed: str) -> list[Op]:
-    """The operations from query, key and value (`heads`, variables of the caller) to the result `mixed`."""
+    """The operations from query, key and value to the result of attention.
+
+    module: the path of the module, such as "blocks.0.attention". heads: the names of query, key and value, which are
+    variables of the calling function. mixed: the name of the result, in which the values are mixed by the weights.
+    """
     if not shape.builds_maps:
         return [_flash(shape, module, heads, mixed)]
-    spelled_out = shape.attention == "materialized" or shape.tp > 1  # under tp masks come from outside the kernel
-    return (_spelled_out if spelled_out else _fallback)(shape, module, heads, mixed)
+    if shape.attention == "materialized" or shape.tp > 1:  # under tp the dropout mask comes from outside the kernel
+        return _spelled_out(shape, module, heads, mixed)
+    return _fallback(shape, module, heads, mixed)
 
 
 def _flash(shape: StepShape, module: str, heads: tuple[str, ...], mixed: str) -> Op:
     """Flash attention saves its inputs, its output and the fp32 log-sum-exp per row; backward rebuilds the maps."""
-    out, rows = (
-        SizedTensor(mixed, shape.heads, shape.dtype),
-        SizedTensor(f"logsumexp of {mixed}", shape.heads[:3], "float32"),
-    )
-    return Op(module=module, creates=(out, rows), inputs=heads, saved=(*heads, out.name, rows.name))
+    out = SizedTensor(mixed, shape.heads, shape.dtype)
+    log_sums = SizedTensor(f"logsumexp of {mixed}", shape.heads[:3], "float32")
+    return Op(module=module, creates=(out, log_sums), inputs=heads, saved=(*heads, out.name, log_sums.name))
 
 
 def _spelled_out(shape: StepShape, module: str, heads: tuple[str, ...], mixed: str) -> list[Op]:
     """`materialized_attention` of the course's GPT, line by line; its masked scores live until the function returns."""
     query, key, value = (_batched(shape, name) for name in heads)
     raw, scaled, masked = _maps(shape, mixed, shape.dtype, "scores", "scaled scores", "masked scores")
-    out, weights, mask = (
-        SizedTensor(mixed, shape.heads, shape.dtype),
-        _weights(shape, mixed),
-        SizedTensor("", shape.maps[2:], shape.dtype),
-    )
+    out, weights = SizedTensor(mixed, shape.heads, shape.dtype), _weights(shape, mixed)
+    causal_mask = SizedTensor("", shape.maps[2:], shape.dtype)  # without a name, since it lives for one operation
     return [
         *_copies(shape, module, heads[:2], shape.dtype),
         _product(module, raw, (query, key), released=_without(heads, (query, key))),
         Op(module=module, creates=(scaled,), inputs=(raw.name,), released=(raw.name,)),
-        Op(
-            module=module,
-            creates=(masked,),
-            inputs=(scaled.name,),
-            released=(scaled.name,),
-            passes_gradient=True,
-            temporary=mask.num_bytes,
-        ),
+        Op(module=module, creates=(masked,), inputs=(scaled.name,), released=(scaled.name,), passes_gradient=True,
+           temporary=causal_mask.num_bytes),
         *_softmax(shape, module, mixed, masked.name, shape.dtype),
         *_copies(shape, module, heads[2:], shape.dtype),
         _product(module, out, (weights, value), released=(*_without(heads, (value,)), masked.name, weights)),
-        *_relaid(shape, module, mixed),
-    ]
+        *_gradient_copy(shape, module, mixed),
+    ]  # fmt: skip
 
 
 def _fallback(shape: StepShape, module: str, heads: tuple[str, ...], mixed: str) -> list[Op]:
     """torch's attention without a flash kernel: it scales query and key each, and converts 16-bit inputs to fp32."""
-    wide = heads if shape.dtype == "float32" else tuple(f"fp32 {name}" for name in heads)
+    wide = heads if shape.dtype == "float32" else tuple(f"fp32 {name}" for name in heads)  # the fp32 query, key, value
     casts = [_same_shape(shape, module, old, new) for old, new in zip(heads, wide, strict=True) if old != new]
     scaled = tuple(f"scaled {name}" for name in heads[:2])
     query, key, value = (_batched(shape, name) for name in (*scaled, wide[2]))
@@ -132,7 +137,7 @@ def _fallback(shape: StepShape, module: str, heads: tuple[str, ...], mixed: str)
     ops = [
         *casts,
         _same_shape(shape, module, wide[0], scaled[0]),
-        Op(module=module, creates=(mask,), temporary=shape.tokens**2),
+        Op(module=module, creates=(mask,), temporary=shape.tokens**2),  # a mask of bools comes first, 1 byte each
         _same_shape(shape, module, wide[1], scaled[1]),
         *_copies(shape, module, scaled, "float32"),
         _product(module, raw, (query, key), released=(*_without(scaled, (query, key)), scaled[1])),
@@ -141,35 +146,40 @@ def _fallback(shape: StepShape, module: str, heads: tuple[str, ...], mixed: str)
         *([] if wide == heads else [Op(module=module, creates=(returned,))]),
         *_copies(shape, module, wide[2:], "float32"),
         _product(module, out, (_weights(shape, mixed), value), released=_without(wide, (value,))),
-        *_relaid(shape, module, out.name),
+        *_gradient_copy(shape, module, out.name),
     ]
-    extra = () if wide == heads else (*wide, returned.name)
-    end = (scaled[0], mask.name, _weights(shape, mixed), *extra)
+    fp32_only = () if wide == heads else (*wide, returned.name)
+    released_at_end = (scaled[0], mask.name, _weights(shape, mixed), *fp32_only)
     if out.name == mixed:
-        return [*ops, Op(module=module, released=end)]
-    return [*ops, _same_shape(shape, module, out.name, mixed, shape.dtype, released=(out.name, *end))]
+        return [*ops, Op(module=module, released=released_at_end)]
+    return [*ops, _same_shape(shape, module, out.name, mixed, shape.dtype, released=(out.name, *released_at_end))]
 
 
-def _relaid(shape: StepShape, module: str, mixed: str) -> list[Op]:
+def _gradient_copy(shape: StepShape, module: str, mixed: str) -> list[Op]:
     """In backward, bmm needs a copy of the gradient (B, H, T, d), which comes as a view of (B, T, h)."""
     return [Op(module=module, gradient_of=mixed, inputs=(mixed,))] if shape.batched_copies else []
 
 
 def _maps(shape: StepShape, mixed: str, dtype: str, *names: str) -> list[SizedTensor]:
+    """One attention map of each of these names, on the way to the result `mixed`."""
     return [SizedTensor(f"{name} of {mixed}", shape.maps, dtype) for name in names]
 
 
 def _weights(shape: StepShape, mixed: str) -> str:
+    """The name of the attention weights that are multiplied with the values."""
     return f"dropped softmax of {mixed}" if shape.dropout else f"softmax of {mixed}"
 
 
 def _batched(shape: StepShape, name: str) -> str:
-    """The tensor that bmm reads: a copy where (B, H) cannot be one dimension of the view."""
+    """The name of the tensor that bmm reads: a copy where (B, H) cannot be one dimension of the view."""
     return f"copy of {name}" if shape.batched_copies else name
 
 
 def _without(names: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of `others` that are not in `names`: the tensors that the calling function created itself."""
+    """Those of `others` that are not in `names`.
+
+    With the caller's tensors as `names`, these are the copies that attention made itself and may release.
+    """
     return tuple(name for name in others if name not in names)
 
 
@@ -177,49 +187,49 @@ def _same_shape(
     shape: StepShape, module: str, source: str, result: str, dtype: str = "float32", released: tuple[str, ...] = (),
     passes_gradient: bool = False,
 ) -> Op:  # fmt: skip
+    """An operation that makes one tensor (B, H, T, d) of another one: a cast, a copy or a scaling."""
     made = SizedTensor(result, shape.heads, dtype)
     return Op(module=module, creates=(made,), inputs=(source,), released=released, passes_gradient=passes_gradient)
 
 
 def _copies(shape: StepShape, module: str, names: tuple[str, ...], dtype: str) -> list[Op]:
+    """The copies that bmm needs of these tensors; none where it can read the views."""
     pairs = [(name, _batched(shape, name)) for name in names]
     return [_same_shape(shape, module, old, new, dtype, passes_gradient=True) for old, new in pairs if old != new]
 
 
 def _product(module: str, out: SizedTensor, factors: tuple[str, str], released: tuple[str, ...]) -> Op:
+    """A batched product, which saves both factors for backward."""
     return Op(module=module, creates=(out,), inputs=factors, saved=factors, released=released)
 
 
 def _softmax(
     shape: StepShape, module: str, mixed: str, scores: str, dtype: str, released: tuple[str, ...] = ()
 ) -> list[Op]:
-    """Softmax saves its output. Dropout saves its mask and creates a third map."""
+    """Softmax of the map `scores`, and dropout. Softmax saves its output; dropout saves its mask and makes one map."""
     softmax, dropped, mask = _maps(shape, mixed, dtype, "softmax", "dropped softmax", "dropout mask of softmax")
     ops = [Op(module=module, creates=(softmax,), inputs=(scores,), saved=(softmax.name,), released=released)]
     if shape.dropout and shape.tp > 1:
         full = (shape.batch, shape.num_heads, *shape.maps[2:])
         return ops + part_dropout(shape, module, softmax.name, dropped.name, full, shape.maps)
     if shape.dropout:
-        ops.append(
-            Op(
-                module=module,
-                creates=(dropped, mask),
-                inputs=(softmax.name,),
-                saved=(mask.name,),
-                released=(softmax.name,),
-            )
-        )
+        out = {"creates": (dropped, mask), "saved": (mask.name,)}
+        ops.append(Op(module=module, inputs=(softmax.name,), released=(softmax.name,), **out))
     return ops
 
 
 def part_dropout(
     shape: StepShape, module: str, source: str, result: str, full: tuple[int, ...], part: tuple[int, ...]
 ) -> list[Op]:
-    """Dropout of one rank's part of a tensor: the rank draws the full mask and keeps its part of it."""
+    """Dropout of one rank's part of a tensor: the rank draws the full mask and keeps its part of it.
+
+    full, part: the shapes of the full tensor and of the rank's part.
+    """
     mask = SizedTensor(f"dropout mask of {result}", part, shape.dtype)
     drawn, out = SizedTensor(f"whole {mask.name}", full, shape.dtype), SizedTensor(result, part, shape.dtype)
     return [
-        Op(module=module, creates=(drawn,), temporary=2 * drawn.num_bytes),  # the ones, and the noise
+        # The mask is dropout of a tensor of ones, which needs two temporaries: the ones, and the random numbers.
+        Op(module=module, creates=(drawn,), temporary=2 * drawn.num_bytes),
         Op(module=module, creates=(mask,), released=(drawn.name,)),
         Op(module=module, creates=(out,), inputs=(source,), saved=(mask.name,), released=(mask.name, source)),
     ]
@@ -230,18 +240,19 @@ def columns(
 ) -> list[Op]:
     """Column-parallel layers that read one input, as one autograd function. results: name -> columns on a rank.
 
-    The function saves its input as it came. With sequence parallelism the full input exists while forward multiplies
-    and again while backward does.
+    The function saves its input as it came. With sequence parallelism that is a shard, so the full input exists only
+    while forward multiplies with it, and again while backward does.
     """
     made = tuple(SizedTensor(name, (*shape.full[:2], width), shape.dtype) for name, width in results.items())
     op = Op(module=module, creates=made, inputs=(source,), saved=(source,), released=released, num_results=len(made))
     if not shape.sequence_parallel:
         return [op]
     full = SizedTensor(f"gathered {source}", shape.full, shape.dtype)
-    relaid = _relaid_bytes(shape)
+    copied = _contiguous_bytes(shape)
+    in_backward = 2 * full.num_bytes + copied  # the full input again, and the gradient of the full input
     return [
-        Op(module=module, creates=(full,), temporary=relaid),
-        replace(op, released=(full.name, *released), backward_temporary=2 * full.num_bytes + relaid),
+        Op(module=module, creates=(full,), temporary=copied),
+        replace(op, released=(full.name, *released), backward_temporary=in_backward),
     ]
 
 
@@ -252,14 +263,9 @@ def rows(shape: StepShape, module: str, source: str, result: str, released: tupl
     return [
         Op(module=module, creates=(partial,), inputs=(source,), saved=(source,)),
         _summed(shape, module, partial, total),
-        Op(
-            module=module,
-            creates=(out,),
-            inputs=(total.name,),
-            released=(partial.name, total.name, *released),
-            passes_gradient=True,
-        ),
-    ]
+        Op(module=module, creates=(out,), inputs=(total.name,), released=(partial.name, total.name, *released),
+           passes_gradient=True),
+    ]  # fmt: skip
 
 
 def _summed(
@@ -269,11 +275,11 @@ def _summed(
     op = Op(module=module, creates=(total,), inputs=(partial.name,), released=released)
     if not shape.sequence_parallel:
         return replace(op, passes_gradient=True)
-    relaid = _relaid_bytes(shape)
-    return replace(op, temporary=relaid, backward_temporary=relaid)
+    copied = _contiguous_bytes(shape)
+    return replace(op, temporary=copied, backward_temporary=copied)
 
 
-def _relaid_bytes(shape: StepShape) -> int:
+def _contiguous_bytes(shape: StepShape) -> int:
     """Bytes of the contiguous copy of token shards; with one sequence they are contiguous already."""
     return prod(shape.full) * BYTES[shape.dtype] if shape.batch > 1 else 0
 
@@ -294,6 +300,7 @@ def embeddings(shape: StepShape, tied_bytes: int) -> tuple[list[Op], tuple[str, 
 def _token_embedding(shape: StepShape, tied_bytes: int) -> list[Op]:
     """The rows of ids in the rank's vocabulary shard, zeros for other ids, and the sum over the ranks."""
     module, ids = "token_embedding", shape.full[:2]
+    # The ids minus the first id of the shard; the same with 0 for ids of other shards; and which ids these are.
     shifted, local = SizedTensor("ids counted from here", ids, "int64"), SizedTensor("ids here", ids, "int64")
     remote = SizedTensor("ids elsewhere", ids, "bool")
     rows_of_table, masked = (SizedTensor(name, shape.full, shape.dtype) for name in ("rows", "rows or zeros"))
@@ -302,15 +309,10 @@ def _token_embedding(shape: StepShape, tied_bytes: int) -> list[Op]:
         Op(module=module, creates=(shifted,)),
         Op(module=module, creates=(remote,), temporary=2 * remote.num_bytes),
         Op(module=module, creates=(rows_of_table, local), saved=(local.name,), backward_temporary=tied_bytes),
-        Op(
-            module=module,
-            creates=(masked,),
-            inputs=(rows_of_table.name,),
-            saved=(remote.name,),
-            released=(rows_of_table.name,),
-        ),
+        Op(module=module, creates=(masked,), inputs=(rows_of_table.name,), saved=(remote.name,),
+           released=(rows_of_table.name,)),
         _summed(shape, module, masked, total, released=(masked.name, shifted.name, remote.name)),
-    ]
+    ]  # fmt: skip
 
 
 def _position_embedding(shape: StepShape) -> list[Op]:
@@ -328,16 +330,14 @@ def loss(shape: StepShape, module: str) -> list[Op]:
     """`vocab_parallel_cross_entropy`, which saves the exponentials of the rank's logits, in fp32 at least."""
     tokens, width = shape.batch * shape.tokens, ceil(shape.vocab / shape.tp)
     exponentials = SizedTensor("exponentials", (tokens, width), "float32")
-    sums, targets_here = (
-        SizedTensor("sums and targets' logits", (2, tokens), "float32"),
-        SizedTensor("targets here", (tokens, 1), "int64"),
-    )
+    sums = SizedTensor("sums and targets' logits", (2, tokens), "float32")
+    targets_here = SizedTensor("targets here", (tokens, 1), "int64")
     flags = [SizedTensor(name, (tokens,), "bool") for name in ("whether here", "whether counted")]
     total, count = SizedTensor("sum of losses", (), "float32"), SizedTensor("number of targets", (), "int64")
     saved_tensors = (exponentials, sums, targets_here, *flags)
-    is_16_bit = shape.dtype != "float32"
-    wide = exponentials.num_bytes if is_16_bit else 0
-    # Per token: its largest logit, the target's logit, the unmasked id and a flag. The scalar sum comes only later.
+    wide = 0 if shape.dtype == "float32" else exponentials.num_bytes  # 16-bit logits are copied to fp32
+    # Per token: its largest logit, the target's logit, the unmasked id and a flag. The sum of the losses, a scalar of
+    # 4 bytes in `creates`, comes only later, so it is subtracted.
     small = (4 + 4 + 8 + 1) * tokens - 4
     return [
         Op(

@@ -27,9 +27,9 @@ def test_a_plan_that_fits_says_so_and_changes_nothing():
 
 def test_what_dominates_is_the_largest_kind():
     advice = fit(LLAMA, Plan(dp=8), H100)
-    assert advice.dominant == "optimizer"
+    assert advice.memory.dominant == "optimizer"
     assert "Most is optimizer state: 96.4 GB, 56 %." in advice.text
-    assert fit(LLAMA, Plan(dp=8, zero=3, micro_batch=4), H100).dominant == "activations"
+    assert fit(LLAMA, Plan(dp=8, zero=3, micro_batch=4), H100).memory.dominant == "activations"
 
 
 def test_one_change_is_said_with_what_it_saves_and_costs():
