@@ -1,8 +1,15 @@
 """Judges the tasks of lab 03 that make values equal on all ranks: 03.start, 03.average and 03.accumulate.
 
-Each task draws weights, gradients or micro-batches for every rank, runs the learner's function on live ranks, and
-compares every rank with what one process computes from the inputs of all ranks. A mistake is named where a rank holds
-exactly the tensors that this mistake gives. communication.py draws its models with the functions of this file, too.
+For each task, `make_…` draws weights, gradients or micro-batches, one dict per rank. `run_…` calls the learner's
+function, `submitted`, on each rank of a live process group. `judge_…` compares every rank with what one process
+computes from the inputs of all ranks. It gets a JudgedWorld, whose `inputs`, `outputs` (what run_… returned) and `logs`
+(the collective calls) have one item per rank. Its `expect…` functions make Judgements.
+
+A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. `mistakes` maps
+such keys to the wrong tensors, or to a list of them for several ways to make the mistake; an `expect…` function names
+those that are exactly the learner's. `words["…"]` is a sentence of messages.yaml, or the name of a value in one.
+A check tries several cases, which vary sizes, dtypes and memory layout. `rng`, which draws the inputs, knows the case:
+`rng.tensor(*shape)` has its dtype and layout. communication.py draws its models with the functions of this file, too.
 """
 
 from __future__ import annotations
@@ -23,6 +30,7 @@ from helpers.learner.words import Words
 
 words = LAB.messages
 
+# Names of values, for steps 1 and 2; {} stands for the name of a parameter.
 STEP_GRADIENTS = [Words(en=f"the gradient of {{}} in step {n}", zh=f"第 {n} 步中 {{}} 的梯度") for n in (1, 2)]
 STEP_PARAMETERS = [Words(en=f"the parameter {{}} after step {n}", zh=f"第 {n} 步后的参数 {{}} ") for n in (1, 2)]
 DTYPES_AND_LAYOUTS = Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"))
@@ -47,7 +55,10 @@ def scaled(tensors: NamedTensors, factor: float) -> dict[str, Tensor]:
 
 # -- models ----------------------------------------------------------------------------------------------------------
 def draw_dense(rng: CaseGenerator, *shape: int) -> Tensor:
-    """A random tensor laid out as backward leaves gradients: a matrix may be transposed, a vector is never a slice."""
+    """A random tensor without gaps in memory, as a gradient is after backward.
+
+    In some cases `rng.tensor` gives transposed matrices, which have no gaps, and vectors of every second element.
+    """
     tensor = rng.tensor(*shape)
     return tensor if tensor.dim() > 1 else tensor.contiguous()
 
@@ -80,7 +91,7 @@ def expect_frozen_without_gradient(inputs: Mapping[str, Any], gradients: Mapping
 
 
 # -- 03.start --------------------------------------------------------------------------------------------------------
-UNSAVED = "mask"  # a buffer that is not in state_dict()
+UNSAVED = "mask"  # the name of a buffer that is not in state_dict()
 FROZEN_PARAMETER = "2.bias"
 
 
@@ -98,7 +109,7 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def make_start(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Draws other parameters and buffers for each rank."""
+    """Draws different parameters and buffers for each rank."""
     width = rng.integer(3, 6)
     model = normed_model(width)
     inputs = []
@@ -111,7 +122,10 @@ def make_start(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_start(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
-    """Calls the answer on a model with this rank's values, and notes which tensors it replaced by other objects."""
+    """Calls the learner's function on a model with this rank's values.
+
+    Returns all tensors, the names of the frozen parameters, and those of the tensors that are other objects now.
+    """
     model = normed_model(inputs["width"])
     for name, tensor in tensors_of(model).items():
         tensor.data = (inputs["parameters"] | inputs["buffers"])[name].clone()
@@ -133,7 +147,8 @@ def judge_start(world: JudgedWorld) -> Iterator[Judgement]:
         yield from parameters
         unsaved = {UNSAVED: inputs["buffers"][UNSAVED]}
         wrong = {"unsaved_forgotten": rank_0["buffers"] | unsaved, "buffers_forgotten": inputs["buffers"]}
-        # Both mistakes leave the same unsaved buffer, so one is named only where it explains the whole model.
+        # Both mistakes leave the same unsaved buffer, so one is named only where it explains the whole model: all
+        # parameters are right, and all buffers are those that the mistake gives.
         judged = {key: [*parameters, *expect_tensors(words["buffer"], buffers, got)] for key, buffers in wrong.items()}
         mistakes = {key: wrong[key] for key, judgements in judged.items() if all(one.ok for one in judgements)}
         yield from expect_tensors(words["buffer"], rank_0["buffers"], got, rank=rank, mistakes=mistakes)
@@ -146,7 +161,10 @@ def expect_same_objects(replaced: Sequence[str], rank: int) -> Judgement:
 
 
 def recognise_start(failure: RunFailure) -> list[str]:
-    """Ranks that broadcast from different roots do not match: each one named itself as the source."""
+    """The mistakes that a run without outputs points to: broadcasts from different roots do not match.
+
+    That happens if each rank names itself as the source.
+    """
     roots = set(re.findall(r"calls broadcast root (\d+)", failure.text))
     return ["own_root"] if failure.kind == "mismatch" and len(roots) > 1 else []
 
@@ -180,7 +198,7 @@ def make_average(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_average(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
-    """Calls the answer on a model whose gradients are set as backward would leave them."""
+    """Calls the learner's function on a model whose gradients are set as backward would leave them."""
     model = network(inputs)
     for name, parameter in model.named_parameters():
         parameter.grad = inputs["gradients"][name]
@@ -241,10 +259,10 @@ def make_accumulate(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]
     shared = {"widths": widths, "weights": weights, "frozen": frozen, "lr": rng.one_of(0.1, 0.2, 0.5)}
     inputs = []
     for rank in range(world_size):
-        steps = [
-            [{"x": rng.tensor(n, widths[0]), "y": rng.tensor(n, widths[-1])} for n in lengths]
-            for lengths in (draw_lengths(rng, num_micro_batches, rank, world_size) for _ in range(NUM_STEPS))
-        ]
+        steps = []
+        for _ in range(NUM_STEPS):
+            lengths = draw_lengths(rng, num_micro_batches, rank, world_size)
+            steps.append([{"x": rng.tensor(n, widths[0]), "y": rng.tensor(n, widths[-1])} for n in lengths])
         inputs.append(shared | {"stale": weights_for(rng, model), "steps": steps})
     return inputs
 
@@ -260,13 +278,14 @@ def draw_lengths(rng: CaseGenerator, num_micro_batches: int, rank: int, world_si
     lengths = (torch.randperm(5, generator=rng) + 1 + 5 * rank)[:num_micro_batches].tolist()
     if rng.case.sizes != "some_empty":
         return lengths
-    return [0] * num_micro_batches if 0 < rank == world_size - 1 else [*lengths[:-1], 0]
+    is_last_of_several = world_size > 1 and rank == world_size - 1
+    return [0] * num_micro_batches if is_last_of_several else [*lengths[:-1], 0]
 
 
 def run_accumulate(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
-    """Calls the answer once per step, and copies gradients and weights after each.
+    """Calls the learner's function once per step, and copies gradients and weights after each.
 
-    The `yield` lets the runner alternate between two cases, so that an answer which keeps something in a global
+    The `yield` lets the runner alternate between two cases, so that a function which keeps something in a global
     variable is found out.
     """
     model = network(inputs)
@@ -304,8 +323,8 @@ def judge_accumulate(world: JudgedWorld) -> Iterator[Judgement]:
 def judge_traffic(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects that each rank sends the gradients once per step, and at most a few bytes of counts besides."""
     trained = without_frozen(world.inputs[0]["weights"], world.inputs[0])
-    once, num_micro_batches = NUM_STEPS * sum(t.nbytes for t in trained.values()), len(world.inputs[0]["steps"][0])
-    per_micro_batch = once * num_micro_batches
+    once = NUM_STEPS * sum(tensor.nbytes for tensor in trained.values())  # bytes of the gradients of all steps
+    per_micro_batch = once * len(world.inputs[0]["steps"][0])  # the bytes if every micro-batch sends its gradients
     for rank, log in enumerate(world.logs):
         sent = log.payload_bytes()
         is_per_micro_batch = per_micro_batch <= sent <= per_micro_batch + NUM_STEPS * COUNT_BYTES * MAX_MICRO_BATCHES
@@ -331,11 +350,14 @@ def wrong_means(world: JudgedWorld, parts: list[list[NamedTensors]], counts: Cou
     """
     num_examples, n = sum(map(sum, counts)), world.size
     total = sum_of([part for of_rank in parts for part in of_rank])
-    micro_means = [[divided(*pair) for pair in zip(*rank, strict=True)] for rank in zip(parts, counts, strict=True)]
-    rank_means = [divided(sum_of(of_rank), sum(count)) for of_rank, count in zip(parts, counts, strict=True)]
-    stale = [without_frozen(inputs["stale"], inputs) for inputs in world.inputs]
+    right = scaled(total, 1 / num_examples)
+    rank_means, sums_of_means = [], []  # for each rank, the mean over its examples, and the sum of its batches' means
+    for rank_parts, rank_counts in zip(parts, counts, strict=True):
+        rank_means.append(divided(sum_of(rank_parts), sum(rank_counts)))
+        sums_of_means.append(sum_of(list(map(divided, rank_parts, rank_counts))))
+    mean_of_means = mean_of(sums_of_means)
+    stale = [without_frozen(inputs["stale"], inputs) for inputs in world.inputs]  # gradients of an earlier step
     last, last_count = sum_of([of_rank[-1] for of_rank in parts]), sum(count[-1] for count in counts)
-    right, mean_of_means = scaled(total, 1 / num_examples), mean_of([sum_of(means) for means in micro_means])
     # Some divide the mean of means by the number of micro-batches, too. A loss with `.mean()` instead of `.sum()` is
     # also divided by the number of outputs.
     k, num_outputs = len(counts[0]), world.inputs[0]["widths"][-1]
@@ -362,9 +384,13 @@ def divided(tensors: NamedTensors, count: int) -> dict[str, Tensor]:
 def local_updates(
     before: NamedTensors, local: NamedTensors, counts: Counts, rank: int, lr: float
 ) -> list[NamedTensors]:
-    """The weights if the optimizer steps with this rank's own gradient, divided in each way that people divide it."""
+    """The weights if the optimizer steps with this rank's own gradient, divided in each way that people divide it.
+
+    They divide by all examples, by the mean number of examples per rank, by this rank's own examples, or not at all.
+    """
     num_examples = sum(map(sum, counts))
-    factors = [1 / num_examples, len(counts) / num_examples, 1 / (sum(counts[rank]) or num_examples), 1.0]
+    num_own = sum(counts[rank]) or num_examples  # a rank without examples has a zero gradient, whatever it divides by
+    factors = [1 / num_examples, len(counts) / num_examples, 1 / num_own, 1.0]
     return [updated(before, scaled(local, factor), lr) for factor in factors]
 
 

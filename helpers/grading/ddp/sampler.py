@@ -3,6 +3,13 @@
 The learner's class is tried on live ranks with three seeds and three epochs, and nothing may be sent. There are many
 right orders, so no order is compared with ours. The judge checks what every right order has: shares of one length,
 every example seen, the same order for the same epoch and seed, and other orders for others.
+
+`make_sampler` draws the inputs, one dict per rank. `run_sampler` runs the learner's class, `submitted`, on each rank.
+`judge_sampler` gets a JudgedWorld, whose `inputs` and `outputs` (what run_sampler returned) have one item per rank; the
+`expect…` functions make its Judgements. A mistake is a wrong solution that learners often write, named by the key of
+its hint in hints.yaml; where an `expect…` function fails, its `mistakes` are named. `words["…"]` is a sentence of
+messages.yaml, or the name of a value in one. `rng` draws random numbers, and `rng.case` says which case is drawn: each
+check tries one with an "uneven", an "even" and a "few" number of examples.
 """
 
 from __future__ import annotations
@@ -32,17 +39,19 @@ def make_sampler(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """
     num_examples, seed = (MANY + rng.integer(0, 2)) * world_size, rng.integer(1, 10**6)
     if rng.case.sizes == "uneven":
-        num_examples += rng.integer(1, max(1, world_size - 2))  # from 3 ranks on, two or more must be repeated
+        # From 3 ranks on, two examples or more must be repeated, so that all shares have one length.
+        num_examples += rng.integer(1, max(1, world_size - 2))
     elif rng.case.sizes == "few":
-        num_examples = max(1, (world_size - 1) // 2)  # some come more than twice
+        num_examples = max(1, (world_size - 1) // 2)  # so few that some example comes more than twice
     return [{"num_examples": num_examples, "seeds": [0, seed, seed + 1]} for _ in range(world_size)]
 
 
 def run_sampler(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
     """Makes one sampler per seed, and lets them take turns, each in another epoch, since none may affect the others.
 
-    first: the order of each sampler before set_epoch is called. orders: for each sampler, its order in each epoch.
-    twice: a second pass of sampler 0 through the epoch of its last turn. again: its epoch 1, set once more.
+    Returns `first`, the order of each sampler before set_epoch is called; `orders`, for each sampler its order in each
+    epoch; `twice`, a second pass of sampler 0 through the epoch of its last turn; `again`, its epoch 1, set once more;
+    and `lengths`, the len() of each sampler.
     """
     samplers = [submitted(inputs["num_examples"], context.rank, context.world_size, seed) for seed in inputs["seeds"]]
     outputs: dict[str, Any] = {"first": [indices(sampler) for sampler in samplers], "orders": [{} for _ in samplers]}
@@ -65,7 +74,8 @@ def indices(sampler) -> list[int]:
 def judge_sampler(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects no messages, shares of one length that cover all examples, and orders that follow seed and epoch."""
     yield from expect_only_ops(world, [])
-    shares = {  # shares[number of the seed, epoch][rank]; keys of a dict become texts when a rank sends it
+    # shares[number of the seed, epoch][rank]. On the way from the ranks the keys of a dict become texts, so str(epoch).
+    shares = {
         (number, epoch): [output["orders"][number][str(epoch)] for output in world.outputs]
         for number in range(len(world.inputs[0]["seeds"]))
         for epoch in range(NUM_EPOCHS)
@@ -89,29 +99,40 @@ def judge_repeats(world: JudgedWorld) -> Iterator[Judgement]:
     for rank, output in enumerate(world.outputs):
         orders = output["orders"]
         what = words["order_before_set_epoch"]
-        pairs = [(what, of_seed["0"], first) for of_seed, first in zip(orders, output["first"], strict=True)]
-        pairs += [
+        # Each comparison has the name of the order, the order when it was seen first, and the one that repeats it.
+        comparisons = [(what, of_seed["0"], first) for of_seed, first in zip(orders, output["first"], strict=True)]
+        comparisons += [
             (words["second_pass"], orders[0][str(NUM_EPOCHS - 1)], output["twice"]),
             (words["order_of_epoch_1_again"], orders[0]["1"], output["again"]),
         ]
-        is_always_new = all(expected != got for _, expected, got in pairs)
-        mistakes = ["epoch_of_another"] if is_shared or is_few else []
-        mistakes += ["not_seeded"] if is_always_new or is_few else []
-        for what, expected, got in pairs:
+        is_always_new = all(expected != got for _, expected, got in comparisons)
+        mistakes = keys_of(epoch_of_another=is_shared or is_few, not_seeded=is_always_new or is_few)
+        for what, expected, got in comparisons:
             yield expect_equal(what, expected, got, rank=rank, mistakes=dict.fromkeys(mistakes, got))
+
+
+def keys_of(**is_possible: bool) -> list[str]:
+    """The mistakes that are possible, by the keys of their hints."""
+    return [key for key, possible in is_possible.items() if possible]
 
 
 # -- the shares of an epoch ------------------------------------------------------------------------------------------
 def judge_lengths(world: JudgedWorld, shares: dict[tuple[int, int], Shares]) -> Iterator[Judgement]:
     """Expects shares of the smallest length that is enough, and `len` to return it."""
     num_examples = world.inputs[0]["num_examples"]
-    length, first = math.ceil(num_examples / world.size), shares[0, 0]
-    short = {"unequal_shares" if len(set(map(len, first))) > 1 else "tail_dropped": num_examples // world.size}
+    length = math.ceil(num_examples / world.size)
+    has_unequal = len(set(map(len, shares[0, 0]))) > 1
+    # Both mistakes give a rank the length that is rounded down.
+    mistakes = {"unequal_shares" if has_unequal else "tail_dropped": num_examples // world.size}
     for rank, output in enumerate(world.outputs):
-        real_lengths = [len(of_ranks[rank]) for of_ranks in shares.values()]
-        for what, lengths in ((words["num_indices"], real_lengths), (words["len_of_sampler"], output["lengths"])):
-            wrong = next((one for one in lengths if one != length), length)
-            yield expect_equal(what, length, wrong, rank=rank, mistakes=short if what is words["num_indices"] else {})
+        real_length = first_other(length, [len(of_ranks[rank]) for of_ranks in shares.values()])
+        yield expect_equal(words["num_indices"], length, real_length, rank=rank, mistakes=mistakes)
+        yield expect_equal(words["len_of_sampler"], length, first_other(length, output["lengths"]), rank=rank)
+
+
+def first_other(expected: int, lengths: Sequence[int]) -> int:
+    """The first length that is not the expected one; if there is none, the expected one."""
+    return next((length for length in lengths if length != expected), expected)
 
 
 def judge_coverage(
@@ -125,12 +146,12 @@ def judge_coverage(
     num_examples = world.inputs[0]["num_examples"]
     length, is_few = math.ceil(num_examples / world.size), num_examples < MANY
     for (_, epoch), of_ranks in shares.items():
-        counts = Counter(index for share in of_ranks for index in share)
+        counts = Counter(index for share in of_ranks for index in share)  # how often each example is seen
         missing, invalid = set(range(num_examples)) - set(counts), set(counts) - set(range(num_examples))
         mistakes = []
         if all(len(share) == length for share in of_ranks) and not invalid and (missing or is_few):
-            mistakes += ["ranks_shuffle_apart"] if is_repeatable and (is_few or has_two_orders(of_ranks)) else []
-            mistakes += ["not_seeded"] if is_few or not is_repeatable else []
+            is_apart = is_repeatable and (is_few or has_two_orders(of_ranks))
+            mistakes = keys_of(ranks_shuffle_apart=is_apart, not_seeded=is_few or not is_repeatable)
         message = words["examples_never_seen"].format(len(missing), num_examples, epoch)
         yield expect(not missing, message, mistakes=mistakes)
         spread = max(counts.values(), default=0) - min(counts.values(), default=0)
@@ -138,9 +159,14 @@ def judge_coverage(
 
 
 def has_two_orders(shares: Shares) -> bool:
-    """Whether two ranks see common examples in different orders, which one shuffle divided among ranks cannot give."""
-    pairs = combinations(shares, 2)
-    return any([one for one in a if one in b] != [one for one in b if one in a] for a, b in pairs)
+    """Whether two ranks see their common examples in different orders.
+
+    One shuffle that is divided among the ranks cannot give that.
+    """
+    for a, b in combinations(shares, 2):
+        if [index for index in a if index in b] != [index for index in b if index in a]:
+            return True
+    return False
 
 
 # -- one epoch compared with another ---------------------------------------------------------------------------------
@@ -151,22 +177,23 @@ def judge_orders(world: JudgedWorld, shares: dict[tuple[int, int], Shares]) -> I
     # A share in ascending order may descend once, where the examples that fill the last share begin.
     is_ascending = {key: all(num_descents(share) <= 1 for share in of_ranks) for key, of_ranks in shares.items()}
     is_never_shuffled = all(is_ascending.values())
-    mistakes = ["not_shuffled"] if is_never_shuffled else []
+    mistakes = keys_of(not_shuffled=is_never_shuffled)
     yield expect(not is_ascending[0, 0], words["share_in_order"].format(seeds[0]), mistakes=mistakes)
     is_epoch_ignored = all(epochs.count(epochs[0]) == NUM_EPOCHS for epochs in by_seed)
+    # Whoever never shuffles seems to ignore epoch and seed as well. So only the first key that applies is named.
+    mistakes = keys_of(not_shuffled=is_never_shuffled, epoch_ignored=is_epoch_ignored)[:1]
     for seed, epochs in zip(seeds, by_seed, strict=True):
-        is_one_order = epochs.count(epochs[0]) == NUM_EPOCHS
-        mistakes = ["not_shuffled"] if is_never_shuffled else ["epoch_ignored"] if is_epoch_ignored else []
-        message = words["one_order" if is_one_order else "two_equal_orders"].format(seed)
-        yield expect(len(set(map(str, epochs))) == NUM_EPOCHS, message, mistakes=mistakes)
+        num_orders = len(set(map(str, epochs)))
+        message = words["one_order" if num_orders == 1 else "two_equal_orders"].format(seed)
+        yield expect(num_orders == NUM_EPOCHS, message, mistakes=mistakes)
     is_seed_ignored = all(epochs == by_seed[0] for epochs in by_seed)
-    mistakes = ["not_shuffled"] if is_never_shuffled else ["seed_ignored"] if is_seed_ignored else []
-    message = words["seed_without_effect"]
-    yield expect(all(a != b for a, b in pairwise(epochs[0] for epochs in by_seed)), message, mistakes=mistakes)
+    mistakes = keys_of(not_shuffled=is_never_shuffled, seed_ignored=is_seed_ignored)[:1]
+    has_new_orders = all(one[0] != next_one[0] for one, next_one in pairwise(by_seed))  # in epoch 0, with each seed
+    yield expect(has_new_orders, words["seed_without_effect"], mistakes=mistakes)
     same_sets = [rank for rank in range(world.size) if all(has_one_set(epochs, rank) for epochs in by_seed)]
-    mistakes = ["shuffled_within"]
     message = words["same_examples"].format(same_sets[0] if same_sets else 0)
-    yield expect(world.size == 1 or is_never_shuffled or is_epoch_ignored or not same_sets, message, mistakes=mistakes)
+    has_other_cause = world.size == 1 or is_never_shuffled or is_epoch_ignored  # of the same set in every epoch
+    yield expect(has_other_cause or not same_sets, message, mistakes=["shuffled_within"])
 
 
 def has_one_set(epochs: Sequence[Shares], rank: int) -> bool:
