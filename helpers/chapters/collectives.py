@@ -7,7 +7,6 @@ that take `ranks` call them.
 from __future__ import annotations
 
 import inspect
-import time
 import warnings
 from collections.abc import Callable
 
@@ -21,6 +20,7 @@ from helpers.draw import Part, parts_scene
 from helpers.draw.scene import Scene
 from helpers.learner.words import book
 from helpers.observe.comms import record_comms
+from helpers.observe.stopwatch import seconds_of_steps
 from helpers.observe.timeline import communication_span
 from helpers.quantities import costs
 from helpers.ranks import RankError, Ranks
@@ -54,13 +54,8 @@ def count_sent_bytes(all_reduce: AllReduce, numel: int) -> int:
 
 def fastest_seconds(all_reduce: AllReduce, num_bytes: int, repeats: int = 5) -> float:
     """On a rank: seconds of the fastest of some runs, because a busy machine only ever adds time."""
-    x, seconds = torch.ones(num_bytes // 4), []
-    for _ in range(repeats):
-        dist.barrier()
-        start = time.perf_counter()
-        all_reduce(x)
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
+    x = torch.ones(num_bytes // 4)
+    return min(seconds_of_steps(lambda: all_reduce(x), repeats))
 
 
 def count_equal_results() -> int:

@@ -1,8 +1,13 @@
 """Runs chapter 09: one model under many plans, compared with one process, what each axis sends, and what goes wrong.
 
+A `Plan` says how ranks are divided: dp replicas, tp shards of each layer, pp stages; `Trainer` trains a model under
+one. A `Training` says what is trained, and `training.under(Strategy, **options)` how: a strategy is a subclass of
+`OneProcess`, which is built on each rank with the model and the training. `training.run()` returns losses, norms and
+weights by name; `ranks.run(f)` calls f on every rank of a pool of processes, and returns the list of results.
+
 What goes wrong: an optimizer that is made too early, a mean over the wrong group, the norms of single ranks, one seed
 for all tensor parallel ranks, tensor parallelism over the slow link. Functions that take `ranks` are called in the
-notebook; the others run on a rank, or in one process where they say so.
+notebook; the others run on a rank, or in one process where they say so. Those that end in `_scene` return a picture.
 """
 
 from __future__ import annotations
@@ -37,11 +42,12 @@ from helpers.workloads import GPT, GPTConfig, characters, token_loss, train_alon
 from helpers.workloads.gpt import RESIDUAL
 
 SQUARE, CUBE = Plan(dp=2, tp=2), Plan(dp=2, pp=2, tp=2, num_microbatches=4)
-ROWS, TOKENS = 16, 16  # of a global batch
+ROWS, TOKENS = 16, 16  # sequences of a global batch, and tokens of a sequence
 ADAMW = dict(lr=3e-3, eps=1e-6)
-BYTES_MODEL = GPTConfig(vocab_size=68, context=64, num_layers=4, num_heads=4, hidden=128)
-SEEDED = GPTConfig.tiny()
-REPLICAS = 4  # tensor parallel ranks that draw with one seed
+BYTES_MODEL = GPTConfig(vocab_size=68, context=64, num_layers=4, num_heads=4, hidden=128)  # its messages are counted
+SEEDED = GPTConfig.tiny()  # the model of the section on one seed
+REPLICAS = 4  # tensor parallel ranks that draw with one seed, so that their shards are equal
+# The emulated links inside a node and between nodes: seconds, and bytes per second.
 FAST, SLOW = Link(latency=0, bandwidth=1e9), Link(latency=0, bandwidth=4e6)
 
 
@@ -64,11 +70,13 @@ TRAINING = Training(
 
 
 class PlanRank(OneProcess):
-    """A rank of the Trainer under a plan. load: the folder of a checkpoint from which it goes on."""
+    """A rank of the Trainer under a plan."""
 
     def __init__(self, model: nn.Module, training: Training, plan: Plan, load: str = ""):
-        how = dict(loss=training.loss, optimizer=training.optimizer, max_norm=training.max_norm, **training.options)
-        self.trainer = Trainer.load(load, model, plan, **how) if load else Trainer(model, plan, **how)
+        """load: the folder of a checkpoint from which it goes on; "" to begin anew."""
+        settings = dict(loss=training.loss, optimizer=training.optimizer, max_norm=training.max_norm)
+        settings |= training.options
+        self.trainer = Trainer.load(load, model, plan, **settings) if load else Trainer(model, plan, **settings)
         self.training, self.first_step = training, self.trainer.steps
 
     def step(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -80,14 +88,17 @@ class PlanRank(OneProcess):
 
 
 def losses_beside_one_process(ranks: Ranks, plan: Plan) -> tuple[list[float], list[float], str]:
-    """Losses of one process, of the plan on rank 0, and the verdict on losses, norms and weights of every rank."""
+    """Losses of one process, of the plan on rank 0, and the verdict on losses, norms and weights of every rank.
+
+    The verdict is a line such as "equal: 54 tensors x 4 ranks, …"; AssertionError where they differ.
+    """
     alone, by_rank = TRAINING.run(), ranks.run(TRAINING.under(PlanRank, plan=plan).run)
     verdict = assert_equal(alone, by_rank, atol=KEY_BIAS_ROUNDING)
     return alone["losses"].tolist(), by_rank[0]["losses"].tolist(), verdict
 
 
 class TorchRank(PlanRank):
-    """A rank under a plan that PyTorch's own parts carry out."""
+    """A rank under a plan that PyTorch's own parts carry out, instead of our Trainer."""
 
     def __init__(self, model: nn.Module, training: Training, plan: Plan):
         from helpers.chapters.torch_trainer import TorchTrainer  # imports DTensor for seconds, and one cell needs it
@@ -115,9 +126,11 @@ def train_and_save(plan: Plan, steps: int, folder: str) -> None:
 
 
 def resumed(before: tuple[Ranks, Plan], after: tuple[Ranks, Plan], steps: int = 4) -> tuple[dict[str, int], int, str]:
-    """Sizes in bytes of the files that the first plan saves, by name, and of the file of one process, after `steps`.
+    """Train `steps` under a first plan, save, and train as many steps more from that checkpoint under a second plan.
 
-    And the verdict on as many steps more under the second plan, compared with one process.
+    before, after: the ranks and the plan of the first and of the second half. Returns the sizes in bytes of the files
+    that the first plan saves, by name; the size of the one file that one process saves; and the verdict on the second
+    half, compared with one process.
     """
     (writers, old), (readers, new) = before, after
     alone = replace(TRAINING, steps=2 * steps).run()
@@ -137,7 +150,7 @@ def resumed(before: tuple[Ranks, Plan], after: tuple[Ranks, Plan], steps: int = 
 
 
 def step_log(plan: Plan, num_sequences: int) -> AxisTraffic:
-    """On a rank: what it sends by axis in the second step of `BYTES_MODEL`, counted on the wire."""
+    """On a rank: the messages that it sends in the second step of `BYTES_MODEL`, by axis, as they were recorded."""
     torch.manual_seed(0)
     trainer = Trainer(GPT(BYTES_MODEL), plan, loss=token_loss, optimizer=torch.optim.SGD, lr=0.1)
     tokens = torch.randint(0, BYTES_MODEL.vocab_size, (num_sequences, BYTES_MODEL.context))
@@ -179,12 +192,18 @@ LAYOUTS = {
 
 
 def layouts_scene(ranks: Ranks) -> tuple[Scene, str, str]:
-    """Bytes of the busiest rank in each layout, by axis; a sentence on the count; the layout with the fewest bytes."""
-    kinds, sent = {"tp": "activations", "dp": "gradients", "pp": "buffers"}, {}
+    """Bytes of the busiest rank in each layout, by axis.
+
+    Returns the picture, a sentence on the count, and the layout with the fewest bytes.
+    """
+    kinds, sent = {"tp": "activations", "dp": "gradients", "pp": "buffers"}, {}  # a kind is a colour here
     for name, plan in LAYOUTS.items():
         sent[name] = bytes_of_busiest_rank(plan, 16)
         assert checked_bytes(ranks, plan, 16) == sum(sent[name].values())
-    rows = {n: [Part(text=axis, kind=kinds[axis], size=size) for axis, size in one.items()] for n, one in sent.items()}
+    rows = {
+        name: [Part(text=axis, kind=kinds[axis], size=size) for axis, size in by_axis.items()]
+        for name, by_axis in sent.items()
+    }
     totals = {name: sum(by_axis.values()) for name, by_axis in sent.items()}
     ends = {name: f"{total / 1e6:.2f} MB" for name, total in totals.items()}
     legend = {kind: axis for axis, kind in kinds.items()}
@@ -194,13 +213,17 @@ def layouts_scene(ranks: Ranks) -> tuple[Scene, str, str]:
 
 
 def crossover_scene(ranks: Ranks) -> tuple[Scene, int]:
-    """MB that a rank sends by number of sequences, with dp 4 and with tp 2 x dp 2; from where dp 4 sends less."""
+    """MB that a rank sends by number of sequences, with dp 4 and with tp 2 x dp 2.
+
+    Returns the picture, and the number of sequences from which on dp 4 sends less.
+    """
     numbers, curves = (4, 8, 12, 16, 20, 24), {}
     for name in ("dp 4", "tp 2 × dp 2"):
         curves[name] = [(n, sum(bytes_of_busiest_rank(LAYOUTS[name], n).values()) / 1e6) for n in numbers]
         assert checked_bytes(ranks, LAYOUTS[name], 4) == round(curves[name][0][1] * 1e6)
     pairs = zip(curves["tp 2 × dp 2"], curves["dp 4"], strict=True)
-    first = next(n for (n, with_tp), (_, flat) in pairs if flat < with_tp)
+    first = next(n for (n, with_tp), (_, without_tp) in pairs if without_tp < with_tp)
+    # dp 4 always sends the same, and tp grows linearly, so the curves cross where this line has the height `flat`.
     flat, (start, *_, end) = curves["dp 4"][0][1], curves["tp 2 × dp 2"]
     equal = start[0] + (flat - start[1]) * (end[0] - start[0]) / (end[1] - start[1])
     scene = curves_scene(
@@ -230,7 +253,7 @@ class ShardedRank(OneProcess):
         self.loss = vocab_parallel_cross_entropy
 
     def forward_backward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        self.model.zero_grad()  # the optimizer may hold other parameters
+        self.model.zero_grad()  # an optimizer that was made first holds the unsharded parameters, and clears only those
         return super().forward_backward(inputs, targets)
 
 
@@ -249,7 +272,7 @@ def shard_and_train(steps: int, *, optimizer_first: bool) -> tuple[list[float], 
 
 
 class AveragedOverAxis(OneProcess):
-    """dp 2 x tp 2, where gradients are averaged over the groups of `axis`, or over "world".
+    """dp 2 x tp 2, where gradients are averaged over the groups of `axis`: "dp", which is right, "tp", or "world".
 
     divisor: by what their sum is divided, if not by the size of the group.
     """
@@ -283,7 +306,7 @@ def losses_averaged_over(axis: str, steps: int, divisor: int | None = None) -> l
 
 
 def two_norms() -> tuple[float, float]:
-    """On a rank of the cube, after one step: the norm of its own gradients, and the norm that the Trainer found."""
+    """On a rank of `CUBE`, after one step: the norm of its own gradients, and the norm that the Trainer found."""
     training = replace(TRAINING, max_norm=None).under(PlanRank, plan=CUBE)
     trainer = training.build().trainer
     trainer.step(*global_batch(0))
@@ -292,7 +315,11 @@ def two_norms() -> tuple[float, float]:
 
 
 def four_norms(ranks: Ranks) -> tuple[list[float], float, float, float]:
-    """Each rank's own norm; of all their squares added up; the Trainer's, the same on every rank; of one process."""
+    """Four norms of the gradients of one step.
+
+    Each rank's own norm; the norm of all their squares added up, in which replicas count several times; the Trainer's,
+    the same on every rank; that of one process.
+    """
     local, global_norms = zip(*ranks.run(two_norms), strict=True)
     if len(set(global_norms)) > 1:
         raise RuntimeError(f"the Trainer's norm is not one number: {global_norms}")
@@ -312,7 +339,10 @@ def losses_in_one_process(model: nn.Module, steps: int) -> list[float]:
 
 
 def gpt_of_seeds(one_seed: bool) -> GPT:
-    """A GPT as one process draws it; with one_seed, as four tp ranks with the same seed do: each shard four times."""
+    """A GPT as one process draws it; with one_seed, as four tp ranks with the same seed do: each shard four times.
+
+    The shards of RESIDUAL weights, which write into the residual stream, are columns; those of all others are rows.
+    """
     torch.manual_seed(0)
     model = GPT(SEEDED)
     if one_seed:
@@ -342,7 +372,7 @@ def train_with_one_seed(steps: int) -> tuple[list[float], dict[str, Tensor]]:
     trainer = Trainer(model, Plan(tp=REPLICAS), loss=token_loss, optimizer=AdamW, lr=3e-3)
     draw = torch.Generator().manual_seed(1)
     for name, parameter in _sharded_matrices(model):
-        assert placements_of(parameter)["tp"].copies == 1
+        assert placements_of(parameter)["tp"].copies == 1  # it is sharded over tp, not replicated
         parameter.data.copy_(_draw(name, parameter, draw))
     losses = [trainer.step(*characters().batch(step, 8, SEEDED.context)).item() for step in range(steps)]
     return losses, {name: parameter.detach().clone() for name, parameter in _sharded_matrices(model)}
@@ -363,6 +393,7 @@ def emulate_on_two_nodes(tp_inside: bool, num_sequences: int = 16) -> Timeline:
 
 
 def _record_step(num_sequences: int) -> Timeline:
+    """On a rank: the timeline of one step, in which waits for tp's messages do not count as compute."""
     torch.manual_seed(0)
     trainer = Trainer(GPT(BYTES_MODEL), SQUARE, loss=token_loss, optimizer=torch.optim.SGD, lr=0.1)
     for rows in (2, num_sequences):  # the first one warms up
@@ -370,12 +401,16 @@ def _record_step(num_sequences: int) -> Timeline:
         dist.barrier()
         with record_comms() as comms, record_timeline(trainer.local_model, source="emulated") as recorder:
             trainer.step(tokens, tokens)
-    tp = tuple(trainer.mesh.ranks_along("tp", trainer.axes.rank))
+    tp = tuple(trainer.mesh.ranks_along("tp", trainer.axes.rank))  # the ranks of this rank's tp group
     return without_waits(recorder.timeline, [one for one in comms.log.events if one.group_ranks == tp])
 
 
 def without_waits(timeline: Timeline, waited_for: Sequence[CommEvent]) -> Timeline:
-    """The same timeline, but a rank does not count as computing while it waits for these messages inside a module."""
+    """The same timeline, but a rank does not count as computing while it waits for these messages inside a module.
+
+    A span of compute is cut at each message inside it: the piece before the message, then the piece after it, and so
+    on.
+    """
     spans = []
     for span in timeline.spans:
         start = span.start

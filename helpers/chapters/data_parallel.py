@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 from helpers.observe.comms import record_comms
 from helpers.observe.equality import assert_equal
+from helpers.observe.stopwatch import seconds_of
 from helpers.observe.training import OneProcess, Training
 from helpers.parallel.data_parallel import DataParallel
 from helpers.parallel.ddp import DistributedDataParallel
@@ -95,13 +95,6 @@ def memory_bars() -> dict[str, MemoryBreakdown]:
     return bars
 
 
-def seconds(run: Callable, *args: object) -> float:
-    """How long one call takes."""
-    start = time.perf_counter()
-    run(*args)
-    return time.perf_counter() - start
-
-
 def python_work() -> None:
     """Some milliseconds of pure Python, which holds the interpreter's lock (GIL)."""
     total = 0
@@ -127,7 +120,7 @@ def in_two_threads(work: Work) -> None:
 
 def times_as_fast(two: Ranks, work: Work, rounds: int = 15) -> tuple[float, float]:
     """How many times as fast two threads, and two processes, do the work twice as one thread does it. 2 is perfect."""
-    measured = [(seconds(work), seconds(in_two_threads, work), seconds(two.run, work)) for _ in range(rounds)]
+    measured = [(seconds_of(work), seconds_of(in_two_threads, work), seconds_of(two.run, work)) for _ in range(rounds)]
     one, threads, processes = map(min, zip(*measured, strict=True))
     return 2 * one / threads, 2 * one / processes
 
@@ -183,7 +176,7 @@ def step_seconds(case: Callable, wrap: Callable, rank: int = 0, world_size: int 
         token_loss(forward(inputs), targets).backward()
 
     step()
-    return min(seconds(step) for _ in range(3))
+    return min(seconds_of(step) for _ in range(3))
 
 
 def rank_seconds(case: Callable) -> float:

@@ -1,13 +1,18 @@
 """Runs chapter 03: a small GPT under each DDP on ranks, the messages that are sent, and what one process gives.
 
-Functions whose docstring begins with "On a rank" are for `ranks.run`; the others run in the notebook's process.
+Functions whose docstring begins with "On a rank" are for `ranks.run(f)`, which calls f in each process of a pool and
+returns the list of results; the others run in the notebook's process. `characters().batch(step, rows, length, rank=…,
+world_size=…)` returns this rank's rows of tokens and targets from a small text corpus. `wrap` is always a function that
+wraps a model, such as our `DistributedDataParallel`, our slow `NaiveDDP`, or PyTorch's class.
+
+A `Training` says what is trained, and `training.under(Strategy, **options)` how: a strategy is a subclass of
+`DataParallelRanks`, which is built on each rank with the model and the training, and trains on its own rows.
 """
 
 from __future__ import annotations
 
 import statistics
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -20,6 +25,7 @@ from torch import Tensor, nn
 from helpers.collectives import all_reduce_ring
 from helpers.observe.comms import record_comms
 from helpers.observe.equality import Tensors, assert_equal, state_of
+from helpers.observe.stopwatch import seconds_of
 from helpers.observe.training import KEY_BIAS_ROUNDING, DataParallelRanks, Training
 from helpers.parallel.ddp import (
     DistributedDataParallel,
@@ -51,7 +57,7 @@ def rank_and_size() -> tuple[int, int]:
 
 
 def sixteen_gradients() -> BackwardPass:
-    """The model whose step is emulated: gradients of 0.5 MiB, 7.5 ms of backward before each, 40 ms of forward."""
+    """The model whose step is emulated: 16 gradients of 0.5 MiB, 7.5 ms of backward before each, 40 ms of forward."""
     names = tuple(f"gradient {number}" for number in reversed(range(16)))
     return BackwardPass(names=names, num_bytes=(2**19,) * 16, seconds=(0.0075,) * 16, forward_seconds=0.04)
 
@@ -105,7 +111,10 @@ def averaged_weights(ranks: Ranks) -> list[str]:
 
 
 def equality_line(alone: Tensors, results: Sequence[Tensors]) -> str:
-    """A line that begins with "equal" or "not equal": whether every rank's tensors are those of one process."""
+    """A line that begins with "equal" or "not equal": whether every rank's tensors are those of one process.
+
+    alone: what one process gives, by name. results: the same of each rank.
+    """
     try:
         assert_equal(alone, results, atol=KEY_BIAS_ROUNDING)
     except AssertionError:
@@ -114,10 +123,12 @@ def equality_line(alone: Tensors, results: Sequence[Tensors]) -> str:
 
 
 def _difference(alone: Tensors, result: Tensors) -> str:
+    """How rank 0 differs: by the last loss if losses were recorded, else by the gradients."""
     if "losses" in alone:
         losses = [states["losses"][-1].item() for states in (result, alone)]
         return "the loss of step {} is {:.3f}, one process has {:.3f}".format(len(alone["losses"]), *losses)
-    gradients, wanted = (torch.cat([s[n].flatten() for n in alone if n.endswith(".grad")]) for s in (result, alone))
+    names = [name for name in alone if name.endswith(".grad")]
+    gradients, wanted = (torch.cat([states[name].flatten() for name in names]) for states in (result, alone))
     return f"the gradient is off by {(gradients - wanted).norm() / wanted.norm():.0%}"
 
 
@@ -166,7 +177,10 @@ def sent_by_rings(sizes: Sequence[int]) -> int:
 
 
 def backward_with_hook(hook: Callable | None = None) -> tuple[int, Tensor]:
-    """On a rank: payload in bytes of one backward with this communication hook, and all gradients, flattened."""
+    """On a rank: payload in bytes of one backward with this communication hook, and all gradients, flattened.
+
+    hook: replaces the all-reduce of a bucket, for example by one in bf16, as in PyTorch's register_comm_hook.
+    """
     torch.manual_seed(0)
     model, (rank, world_size) = DistributedDataParallel(GPT(TINY)), rank_and_size()
     if hook:
@@ -210,7 +224,8 @@ def accumulate(num_no_sync: int, num_microbatches: int = 4) -> tuple[list[int], 
 def gradients_by_rank(*, counts_tokens: bool) -> Tensors:
     """On a rank: gradients of a batch in which rank r has LENGTHS[r] tokens that count.
 
-    counts_tokens: whether the loss is the mean over all tokens, or else the mean of the ranks' means.
+    counts_tokens: whether the loss is the mean over the tokens of all ranks, or else each rank's own mean, which DDP
+    averages.
     """
     torch.manual_seed(0)
     model, rank = DistributedDataParallel(GPT(TINY).double()), dist.get_rank()
@@ -233,11 +248,15 @@ def gradients_by_token() -> Tensors:
 
 
 def _summed_loss(logits: Tensor, targets: Tensor, length: int) -> Tensor:
+    """The summed loss of the first `length` tokens, which are those that count."""
     return F.cross_entropy(logits[:length], targets[:length], reduction="sum")
 
 
 def batch_norm_gradients(*, synced: bool = False) -> Tensors:
-    """Gradients of a small ResNet on 32 images, of which each rank has its share. synced: with SyncBatchNorm."""
+    """Gradients of a small ResNet on 32 images, of which each rank has its share. synced: with SyncBatchNorm.
+
+    The count of batches in BatchNorm's state is left out.
+    """
     rank, world_size = rank_and_size()
     images, labels = digits(flat=False, dtype=torch.float64)
     torch.manual_seed(0)
@@ -268,13 +287,9 @@ def sampler_orders(calls_set_epoch: bool) -> list[list[list[int]]]:
 def step_seconds(batch: int, steps: int = 9) -> float:
     """On a rank: median seconds of forward and backward of an MLP of 4.7 M parameters on its share of `batch` rows."""
     torch.manual_seed(0)
-    model, times = DistributedDataParallel(MLP([256, 2048, 2048, 10])), []
+    model = DistributedDataParallel(MLP([256, 2048, 2048, 10]))
     x = torch.ones(batch // dist.get_world_size(), 256)
-    for _ in range(steps):
-        start = time.perf_counter()
-        model(x).sum().backward()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    return statistics.median(seconds_of(lambda: model(x).sum().backward()) for _ in range(steps))
 
 
 # ---- a layer that one rank skips ----

@@ -1,7 +1,10 @@
 """Runs chapter 10: a job with a slow rank, a hang, weights that drift apart, data loaders, and buckets that are tuned.
 
 Compute is paced and loading sleeps, so that four ranks on two cores show what four GPUs would: results are emulated,
-and no speed. Functions whose docstring begins with "On a rank" are for `ranks.run`; those for buckets need TUNING_LINK.
+and no speed. A `PacedLinear` is a linear layer whose forward and backward take the given seconds. Functions whose
+docstring begins with "On a rank" are for `ranks.run(f)`, which calls f in each process of a pool and returns the list
+of results. Those for buckets need ranks with the emulated link TUNING_LINK. Functions that end in `_scene` return a
+picture. A `TraceRun` is what torch.profiler recorded of a job, read from its files: steps and a timeline by rank.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from helpers.commands.traces.waterfall import Waterfall
 from helpers.draw import Axis, Part, curves_scene, parts_scene
 from helpers.draw.scene import Scene
 from helpers.observe.paced import PacedLinear, paced
+from helpers.observe.stopwatch import seconds_of_steps
 from helpers.observe.watchdog import Watchdog
 from helpers.parallel.ddp import DistributedDataParallel
 from helpers.predict.time.data_parallel import BackwardPass, simulate_ddp_step
@@ -33,9 +37,9 @@ from helpers.ranks import Ranks
 from helpers.records import Timeline
 from helpers.specs import Link
 
-LAYERS, WIDTH, ROWS, STEPS = 4, 64, 4, 8
+LAYERS, WIDTH, ROWS, STEPS = 4, 64, 4, 8  # of the job: layers and their width, rows of a batch, steps
 FORWARD, BACKWARD, LOADING = 0.006, 0.010, 0.010  # seconds: of a layer, of a layer, of a batch
-SLOW_RANK = (2, 1.5)  # which rank is slow, and by which share of its compute
+SLOW_RANK = (2, 1.5)  # which rank is slower than the others, and by how many times its compute
 ITEM_SECONDS, STEP_SECONDS, ITEMS = 0.004, 0.020, 10  # to load an item, to compute a step; items of a batch
 
 
@@ -59,7 +63,8 @@ class SlowRows(Dataset):
 def fixed_job(slower: float = 0.0) -> tuple[nn.Module, torch.optim.Optimizer, DataLoader]:
     """On a rank: torch's DDP around four paced layers, an optimizer, and batches for eight steps.
 
-    slower: by which share of its compute this rank is slower than `FORWARD` and `BACKWARD` say.
+    It is the job with the slow rank repaired. slower: by which share of its compute this rank is slower than `FORWARD`
+    and `BACKWARD` say.
     """
     pace = {"forward_seconds": FORWARD * (1 + slower), "backward_seconds": BACKWARD * (1 + slower)}
     layers = nn.Sequential(*(PacedLinear(WIDTH, WIDTH, **pace) for _ in range(LAYERS)))
@@ -72,24 +77,29 @@ def fixed_job(slower: float = 0.0) -> tuple[nn.Module, torch.optim.Optimizer, Da
 
 
 def slow_job() -> tuple[nn.Module, torch.optim.Optimizer, DataLoader]:
-    """On a rank: the same job, in which one rank is slow."""
+    """On a rank: the same job, in which the rank of SLOW_RANK is slow."""
     return fixed_job(SLOW_RANK[1] * (dist.get_rank() == SLOW_RANK[0]))
 
 
 def parts_of_a_step(run: TraceRun) -> tuple[int, dict[int, dict[str, float]]]:
-    """The number of the step of median length, and rank -> part -> seconds in it.
+    """The number of the step of median length, and in it, for each rank, the seconds of each part such as "forward".
 
-    The median, because the machine may be busy in another step.
+    The median, because the machine may be busy in another step. A `Waterfall` divides each step of each rank into
+    parts.
     """
     waterfall = Waterfall.of(run)
     tables = waterfall.tables
+    # A table has a dict of seconds by part for each step. A step is as long as on the rank where it is longest.
     lengths = [max(sum(table[i].values()) for table in tables.values()) for i in range(len(waterfall.steps))]
     index = lengths.index(statistics.median_low(lengths))
     return waterfall.steps[index], {rank: table[index] for rank, table in tables.items()}
 
 
 def spans_of_a_step(run: TraceRun, number: int, rank: int) -> Timeline:
-    """What a rank did in one step, without the lane of the host and without naming the ranks that it waits for."""
+    """What a rank did in one step, without the lane of the host and without naming the ranks that it waits for.
+
+    A span's name may end in " ← rank 2", the rank that it waits for.
+    """
     step = next(one for one in run.steps[rank] if one.number == number)
     inside = [
         replace(span, start=max(span.start, step.start), end=min(span.end, step.end), name=span.name.partition(" ←")[0])
@@ -154,7 +164,7 @@ def interface_changed_after_init(name: str) -> list[str]:
                 call()
                 outcomes.append("runs")
             except RuntimeError as error:
-                outcomes.append(str(error).rsplit("] ", 1)[-1])
+                outcomes.append(str(error).rsplit("] ", 1)[-1])  # without the line of gloo's own source
     finally:
         os.environ["GLOO_SOCKET_IFNAME"] = before
     return outcomes
@@ -172,7 +182,7 @@ def late_step_seconds(prefetch_factor: int, late: float = 0.25, batch: int = 24)
 
 
 def _steps(rows: SlowRows, **options: int) -> list[float]:
-    """Seconds of each step but the first: loading, or waiting for it, and 20 ms of compute."""
+    """Seconds of each step but the first: loading, or waiting for the loader's workers, and 20 ms of compute."""
     start, seconds = None, []
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create")  # these workers wait, and need no core
@@ -207,12 +217,19 @@ class PacedStack(nn.Module):
 
 
 def bucket_cap_mb(num_layers: int) -> float:
-    """The bucket_cap_mb, in MiB, that closes a bucket after so many layers, whether a weight or a bias comes last."""
+    """The bucket_cap_mb, in MiB, that closes a bucket after so many layers, whether a weight or a bias comes last.
+
+    DDP closes a bucket once its size reaches the cap. A bias has 4 bytes for each of TUNED_WIDTH elements, so the cap
+    lies half of that below the size of the layers.
+    """
     return (num_layers * LAYER_BYTES - 2 * TUNED_WIDTH) / 2**20
 
 
 def predicted_step_seconds(num_layers: int, strategy: str = "overlapped") -> float:
-    """Predicted seconds of a step whose buckets hold so many layers."""
+    """Predicted seconds of a step whose buckets hold so many layers.
+
+    strategy: "overlapped", or as in `simulate_ddp_step`.
+    """
     n = NUM_TUNED_LAYERS
     names = tuple(f"layer {number}" for number in reversed(range(n)))
     sizes, seconds = (LAYER_BYTES,) * n, (TUNED_BACKWARD,) * n
@@ -223,14 +240,12 @@ def predicted_step_seconds(num_layers: int, strategy: str = "overlapped") -> flo
 
 def step_seconds(model: nn.Module, steps: int) -> list[float]:
     """On a rank: the seconds of each step, from a barrier to the end of backward."""
-    seconds = []
-    for _ in range(steps):
+
+    def step() -> None:
         model.zero_grad()
-        dist.barrier()
-        start = time.perf_counter()
         model(torch.ones(2, TUNED_WIDTH)).sum().backward()
-        seconds.append(time.perf_counter() - start)
-    return seconds
+
+    return seconds_of_steps(step, steps)
 
 
 def step_seconds_of_torch_ddp(num_layers: int) -> list[float]:
@@ -245,7 +260,10 @@ def step_seconds_of_our_ddp(num_layers: int, *, overlap: bool = True, in_order: 
 
 
 def buckets_scene(ranks: Ranks) -> tuple[Scene, int, int]:
-    """Seconds of a step by layers per bucket; and the best of 1, 4 and 16 layers, as predicted and as emulated."""
+    """Seconds of a step by layers per bucket.
+
+    Returns the picture, and the best of 1, 4 and 16 layers, as predicted and as emulated.
+    """
     sizes, emulated = (1, 2, 4, 8, 16), {}
     for size in (1, 4, 16):
         steps = zip(*ranks.run(step_seconds_of_torch_ddp, size), strict=True)
@@ -263,7 +281,8 @@ def buckets_scene(ranks: Ranks) -> tuple[Scene, int, int]:
 def registration_order_scene(ranks: Ranks) -> tuple[Scene, tuple[bool, bool]]:
     """Steps without overlap, and with layers registered in the wrong and in the right order.
 
-    And whether the wrong order slows down the first step, and whether it slows down the second.
+    Returns the picture, and whether the wrong order slows down the first step, and whether it slows down the second.
+    DDP fills its buckets in the reverse order of registration, and learns the real order in the first step.
     """
 
     def slowest_ms(**options: bool) -> list[float]:

@@ -12,9 +12,9 @@ from itertools import count
 import torch
 import torch.distributed as dist
 
-from helpers.chapters.data_parallel import seconds
 from helpers.observe.emulate import emulate_ddp_step
 from helpers.observe.paced import wait_until
+from helpers.observe.stopwatch import seconds_of_steps
 from helpers.parallel.ddp import DistributedDataParallel, FlatDDP
 from helpers.predict.scaling import NoiseScale, Point, noise_scale
 from helpers.predict.scaling.laws import points_of, words
@@ -25,9 +25,10 @@ from helpers.records.checks import check_one_of
 from helpers.specs import Link
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
 
-TIMED_LIVE_STEPS = 5
+WARMUP_STEPS, TIMED_LIVE_STEPS, TIMED_AMDAHL_STEPS = 2, 5, 3
 LIVE = GPTConfig(vocab_size=68, context=64, num_layers=2, num_heads=4, hidden=128)
-# An emulated card, about a T4 at 40 %, with 16,384 tokens of a GPT of 10.7 million parameters: 27 ms of backward.
+# An emulated card: a GPU that is only a backward pass with modelled durations. It is about a T4 at 40 % of its peak,
+# with 16,384 tokens of a GPT of 10.7 million parameters: 27 ms of backward.
 CARD = gpt_backward(GPTConfig.ten_million().spec, tokens=16_384, flops_per_second=26e12)
 
 
@@ -83,9 +84,8 @@ def live_speedup(
     with keep_current(), nullcontext(ranks) if ranks else Ranks(max(counts), device="cpu", quiet=True) as world:
         for n, size in zip(counts, global_batches, strict=True):
             by_rank = world[:n].run(_live_steps, size)
-            step_seconds.append(
-                min(max(step) for step in zip(*by_rank, strict=True))
-            )  # a step ends with its slowest rank
+            # A step ends with its slowest rank. The fastest step counts, because a busy machine only ever adds time.
+            step_seconds.append(min(max(step) for step in zip(*by_rank, strict=True)))
         cores = len(set().union(*world[: counts[-1]].run(_cores)))
     rates = [size / one for size, one in zip(global_batches, step_seconds, strict=True)]
     return Speedups(points=points_of(counts, rates, step_seconds), cores=cores)
@@ -97,7 +97,7 @@ def _cores() -> set[int]:
 
 
 def _live_steps(batch: int) -> list[float]:
-    """On a rank: seconds of forward and backward, after two steps to warm up."""
+    """On a rank: the seconds of forward and backward in each timed step."""
     torch.manual_seed(0)
     model = DistributedDataParallel(GPT(LIVE))
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -107,11 +107,7 @@ def _live_steps(batch: int) -> list[float]:
         model.zero_grad()
         token_loss(model(tokens), targets).backward()
 
-    step_seconds = []
-    for _ in range(TIMED_LIVE_STEPS + 2):
-        dist.barrier()
-        step_seconds.append(seconds(step))
-    return step_seconds[2:]
+    return seconds_of_steps(step, WARMUP_STEPS + TIMED_LIVE_STEPS)[WARMUP_STEPS:]
 
 
 def emulated_speedup(link: Link, *, counts: Sequence[int] = (1, 2, 4), kind: str = "weak") -> Speedups:
@@ -184,9 +180,6 @@ def _gradient_norms(
     return by_steps
 
 
-TIMED_AMDAHL_STEPS = 3
-
-
 # ---- steps of which only one part is divided among ranks: Amdahl's law on emulated cards ----
 
 
@@ -223,14 +216,13 @@ def divided_steps(
 
 def _fastest(share: float, serial: float) -> float:
     """On a rank: seconds of the fastest step, from a barrier to the end of the all-reduce."""
-    message, step_seconds = torch.ones(1), []
-    for _ in range(TIMED_AMDAHL_STEPS):
-        dist.barrier()
-        start = time.perf_counter()
+    message = torch.ones(1)
+
+    def step() -> None:
         if dist.get_rank() == 0:
-            wait_until(start + serial)
+            wait_until(time.perf_counter() + serial)
         dist.broadcast(message, 0)
         wait_until(time.perf_counter() + share)
         dist.all_reduce(message)
-        step_seconds.append(time.perf_counter() - start)
-    return min(step_seconds)
+
+    return min(seconds_of_steps(step, TIMED_AMDAHL_STEPS))

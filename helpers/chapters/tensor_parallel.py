@@ -1,7 +1,14 @@
 """Runs chapter 07: a GPT that is sharded by our tensor parallelism and by PyTorch's DTensor, its messages and memory.
 
-Functions that take `ranks` are called in the notebook; the others run on one rank, or in one process where they say so.
-All ranks of a tensor parallel group see the same batch. tensor_parallel_timing.py has the emulated durations.
+Functions that take `ranks`, a pool of live processes, are called in the notebook; the others run on one rank, or in one
+process where they say so. `ranks.run(f)` calls f on every rank and returns the list of results. All ranks of a tensor
+parallel group see the same batch: `characters().batch(step, rows, length)` returns tokens and targets of a small text
+corpus. tensor_parallel_timing.py has the emulated durations.
+
+A `Training` says what is trained, and `training.under(Strategy)` how: a strategy is a subclass of `OneProcess`, which
+is built on each rank with the model and the training. `tp.shard_tensor_parallel(model)` replaces the layers of a GPT by
+sharded ones, in place, and returns it. Its output is a shard of the logits, whose loss is
+`tp.vocab_parallel_cross_entropy`.
 """
 
 from __future__ import annotations
@@ -33,7 +40,7 @@ from helpers.specs import ModelSpec, Plan
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
 
 TINY = GPTConfig.tiny(context=16)
-TEN_MILLION = GPTConfig.ten_million().spec
+TEN_MILLION = GPTConfig.ten_million().spec  # a `spec` has the sizes that the predictions need
 WIDE = ModelSpec(num_layers=4, hidden=128, num_heads=4, vocab=256, seq=128)
 SPLITS = ("columns", "rows")  # along which a matrix is divided
 
@@ -69,7 +76,10 @@ class TensorParallelRank(OneProcess):
 
 
 class MeshRank(TensorParallelRank):
-    """dp 2 x tp 2 on 4 ranks: layers are sharded over `tp`, and our DDP averages the gradients of shards over `dp`."""
+    """dp 2 x tp 2 on 4 ranks: layers are sharded over `tp`, and our DDP averages the gradients of shards over `dp`.
+
+    `rows` says which part of the batch this rank trains on, and into how many parts the batch is divided.
+    """
 
     def __init__(self, model: nn.Module, training: Training):
         mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
@@ -83,7 +93,10 @@ class MeshRank(TensorParallelRank):
 
 
 def full_state(model: nn.Module, gather: Callable[[nn.Module], Tensors]) -> Tensors:
-    """Full weights and gradients by name, as `gather` puts them together. The model cannot be used after it."""
+    """Full weights and gradients by name, as `gather` puts them together from the shards.
+
+    The model cannot be used after it.
+    """
     weights = gather(model)
     for parameter in model.parameters():
         parameter.data = parameter.grad  # gradients are sharded as weights are, so what gathers one gathers the other
@@ -97,15 +110,18 @@ def equality_line(
     strategy: type = TensorParallelRank,
     alone: Tensors | None = None,
 ) -> str:
-    """The verdict on losses, weights and gradients of every rank. alone: of one process, if it was trained already."""
+    """Train on `ranks` and in one process: the verdict on losses, weights and gradients of every rank, as one line.
+
+    alone: the result of one process, if it was trained already. AssertionError where they differ.
+    """
     return beside_one_process(ranks, training_of(config, steps).under(strategy), alone)
 
 
 def forgotten_reduction(ranks: Ranks, alone: Tensors) -> tuple[Tensor, str, float]:
-    """What happens on 2 ranks without the all-reduce of the gradients of sequence parallelism's norms.
+    """What happens on 2 ranks if the gradients of the norms are not all-reduced, as sequence parallelism needs.
 
-    How far the loss of each step is from that of `alone`, one process; the name of a weight of a norm; and how far its
-    two replicas are apart after the last step.
+    Returns how far the loss of each step is from that of `alone`, one process; the name of a weight of a norm; and how
+    far its two replicas are apart after the last step.
     """
     options = dict(prepare=use_plain_norms, sequence_parallel=True)
     wrong = ranks[:2].run(training_of().under(TensorParallelRank, **options).run)
@@ -114,7 +130,7 @@ def forgotten_reduction(ranks: Ranks, alone: Tensors) -> tuple[Tensor, str, floa
 
 
 def use_plain_norms(model: nn.Module) -> None:
-    """Give the norms of sequence parallelism torch's plain forward, as somebody might who writes this from memory."""
+    """Give the norms of sequence parallelism torch's plain forward, which forgets to reduce their gradients."""
     for module in model.modules():
         if isinstance(module, SequenceParallelNorm):
             module.forward = lambda x, norm=module: nn.LayerNorm.forward(norm, x)
@@ -134,7 +150,10 @@ def messages_of_a_step(batch: int = 4, **options) -> CommLog:
 
 
 def checked_messages(ranks: Ranks, batch: int = 4, **options) -> CommLog:
-    """The predicted messages of that step. RuntimeError where a rank sent another one, or in another order."""
+    """The predicted messages of `messages_of_a_step`.
+
+    RuntimeError where a rank sent another one, or in another order.
+    """
     plan = Plan(tp=len(ranks), sequence_parallel=options.get("sequence_parallel", False))
     predicted = tensor_parallel_traffic(TEN_MILLION, plan, batch=batch)
     for log in ranks.run(messages_of_a_step, batch, **options):
@@ -143,6 +162,7 @@ def checked_messages(ranks: Ranks, batch: int = 4, **options) -> CommLog:
 
 
 def _in_order(log: CommLog) -> list[tuple[str, int]]:
+    """Operation and payload of each message, in the order in which the rank issued them."""
     return [(event.op, event.payload_bytes) for event in sorted(log.events, key=lambda event: event.sequence)]
 
 
@@ -212,10 +232,11 @@ def step_with_dtensor(share_the_input: bool = True) -> tuple[Tensors, int, int]:
 
 
 def compare_with_dtensor(ranks: Ranks) -> tuple[str, int, int, int]:
-    """One step by PyTorch's DTensor on 4 ranks: the verdict on its gradients against one process, and its payload.
+    """One step by PyTorch's DTensor on 4 ranks, compared with one process, and what it sends.
 
-    The last two numbers are of a plan that names query, key and value each: its payload in bytes, and how many
-    all-reduces it makes in one layer. AssertionError where the first plan does not hand over as many bytes as ours.
+    Returns the verdict on its gradients against one process; its payload in bytes; and for a plan that names query, key
+    and value each, its payload, and how many all-reduces it makes in one layer. AssertionError where the first plan
+    does not send as many bytes as our own tensor parallelism.
     """
     alone = training_of(steps=1).run()
     alone = {name: grad for name, grad in alone.items() if name.endswith(".grad") and "head" not in name}
@@ -224,6 +245,7 @@ def compare_with_dtensor(ranks: Ranks) -> tuple[str, int, int, int]:
     (_, count, size), (_, more, larger) = by_rank[0], plain[0]
     shape = ModelSpec(num_layers=2, hidden=32, num_heads=4, vocab=68, seq=16)
     assert size == tensor_parallel_traffic(shape, Plan(tp=4), batch=8, dtype_bytes=8).payload_bytes() < larger
+    # The first plan makes four all-reduces per layer, and the other ones are in the two layers of TINY.
     return verdict, size, larger, 4 + (more - count) // 2
 
 
@@ -231,7 +253,10 @@ def compare_with_dtensor(ranks: Ranks) -> tuple[str, int, int, int]:
 
 
 def is_one_sum_enough(split_a: str, split_b: str) -> bool:
-    """Whether GeLU(XA)B is right on two ranks that send nothing until they add up their results at the end."""
+    """Whether GeLU(XA)B is right on two ranks that send nothing until they add up their results at the end.
+
+    split_a, split_b: along which dimension A and B are divided, "columns" or "rows".
+    """
     torch.manual_seed(0)
     x, a, b = (torch.randn(*shape, dtype=torch.float64) for shape in [(4, 6), (6, 8), (8, 6)])
     try:
@@ -243,7 +268,11 @@ def is_one_sum_enough(split_a: str, split_b: str) -> bool:
 
 
 def _partial_sum(x: Tensor, a: Tensor, b: Tensor, split_a: str, split_b: str, rank: int) -> Tensor:
-    hidden = F.gelu(x @ a.chunk(2, 1)[rank] if split_a == "columns" else x.chunk(2, 1)[rank] @ a.chunk(2, 0)[rank])
+    """GeLU(XA)B of one rank's shards. A matrix that is split by rows needs the matching columns of its input."""
+    if split_a == "columns":
+        hidden = F.gelu(x @ a.chunk(2, 1)[rank])
+    else:
+        hidden = F.gelu(x.chunk(2, 1)[rank] @ a.chunk(2, 0)[rank])
     if split_b == "columns":
         return hidden @ b.chunk(2, 1)[rank]
     return (hidden if split_a == "columns" else hidden.chunk(2, 1)[rank]) @ b.chunk(2, 0)[rank]
@@ -258,8 +287,9 @@ def key_shard_shape(config: GPTConfig) -> tuple[int, ...]:
 
 
 def attention_on_two_ranks(cut: Split, hidden: int = 8, head: int = 2) -> tuple[Tensor, Tensor]:
-    """The output of attention with a fused query, key and value weight: of one process, and of two ranks, each of which
-    has the shard that `cut` takes from the weight. head: the size of a head.
+    """The output of attention with a fused query, key and value weight: of one process, and of two ranks.
+
+    cut: which rows of the fused weight a rank holds; `cut.take(weight, rank)` returns them. head: the size of a head.
     """
     torch.manual_seed(0)
     fused = torch.randn(3 * hidden, hidden, dtype=torch.float64)
@@ -274,16 +304,18 @@ def attention_on_two_ranks(cut: Split, hidden: int = 8, head: int = 2) -> tuple[
 
 
 def fused_splits_scene() -> tuple[Scene, bool]:
-    """Two ways to split a fused Q, K, V over two ranks, and whether equal blocks give the output of one process."""
-    halves = {"two equal blocks": [(0, 0, 0, 0), (0, 0, 1, 1), (1, 1, 1, 1)]}
-    halves["each of the three by heads"] = [(0, 0, 1, 1)] * 3
+    """Two ways to split a fused Q, K, V over two ranks, and whether equal blocks give the output of one process.
+
+    In the picture each matrix has four heads, and `ranks` of a matrix says which rank holds each head.
+    """
+    halves = {"Q, K, V cut into two equal blocks": [(0, 0, 0, 0), (0, 0, 1, 1), (1, 1, 1, 1)]}
+    halves["Q, K, V, each of the three by heads"] = [(0, 0, 1, 1)] * 3
     scenes = []
     for title, ranks_of in halves.items():
         parts = dict(num_rows=8, num_columns=6, cut="rows", num_parts=4, shape="8 rows", part_text="4 heads")
         matrices = [Matrix(name=name, ranks=owners, **parts) for name, owners in zip("QKV", ranks_of, strict=True)]
-        title = f"Q, K, V cut into {title}" if "equal" in title else f"Q, K, V, {title}"
-        scenes.append(shards_scene(matrices, title=title, largest=11))
-    assert torch.allclose(*attention_on_two_ranks(fused_split([8] * 3, 2, unit=2)))
+        scenes.append(shards_scene(matrices, title=title, largest=11))  # pixels of a cell
+    assert torch.allclose(*attention_on_two_ranks(fused_split([8] * 3, 2, unit=2)))  # each of the three by heads
     is_right = torch.allclose(*attention_on_two_ranks(even_split(24, 2)))
     return stacked_scene(*scenes, title="Equal blocks, and heads"), is_right
 
@@ -294,8 +326,8 @@ def fused_splits_scene() -> tuple[Scene, bool]:
 def loss_of_shards(local_maximum: bool = False, scale: float = 1.0) -> tuple[bool, float, float, int]:
     """On a rank: the vocabulary-parallel loss of 64 tokens over 2,048 vocabulary entries.
 
-    Whether loss and gradient are right; the loss; that of one process; bytes of payload.
-    local_maximum: with the mistake of `loss_with_local_maximum`. scale: of the logits.
+    Returns whether loss and gradient are right; the loss; that of one process; bytes of payload. local_maximum: with
+    the mistake of `loss_with_local_maximum`. scale: of the logits.
     """
     torch.manual_seed(0)
     logits, targets = scale * torch.randn(64, 2048), torch.randint(0, 2048, (64,))
@@ -325,14 +357,15 @@ def loss_with_local_maximum(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def gradient_norms() -> list[float]:
-    """On a rank: two norms of all gradients. The first sums the squares of every rank, so replicas count several times;
-    the second is the true one.
+    """On a rank: two norms of all gradients.
+
+    The first sums the squares of every rank, so replicas count several times. The second is the true one.
     """
     torch.manual_seed(0)
     group, model = dist.group.WORLD, tp.shard_tensor_parallel(GPT(TINY).double())
     tokens, targets = characters().batch(0, 8, 16)
     tp.vocab_parallel_cross_entropy(model(tokens), targets).backward()
-    added = gradient_norm([parameter.grad for parameter in model.parameters()], group=group)
+    added = gradient_norm([parameter.grad for parameter in model.parameters()], group=group)  # sums over the group
     return [added.item(), clip_grad_norm_(model.parameters(), 1.0, group=group).item()]
 
 

@@ -1,7 +1,13 @@
 """Runs chapter 08: the stages of ZeRO on ranks, the bytes that a rank stores and sends under each, and their limits.
 
-Functions that take `ranks` are called in the notebook; the others run on a rank, or in one process where they say so.
-P = bytes of all parameters. Stage 0 is plain data parallelism.
+Functions that take `ranks`, a pool of live processes, are called in the notebook; the others run on a rank, or in one
+process where they say so. `ranks.run(f)` calls f on every rank and returns the list of results. P = bytes of all
+parameters. Stage 0 is plain data parallelism; stage 1 shards the optimizer's state, stage 2 also the gradients, and
+stage 3 also the weights. FSDP2 is PyTorch's stage 3.
+
+A `Training` says what is trained, and `training.under(Strategy, **options)` how: a strategy is a subclass of
+`OneProcess`, which is built on each rank with the model and the training. `run()` trains; `build()` returns the
+strategy before its first step, and `train(built)` trains it.
 """
 
 from __future__ import annotations
@@ -38,18 +44,18 @@ from helpers.records import CommEvent, CommLog, MemoryBreakdown
 from helpers.workloads import GPT, MLP, GPTConfig, rank_slice, token_loss
 
 WIDTHS = [64, 96, 96, 32]  # of the MLP of three layers, 18,656 parameters, whose messages are counted
-UNITS = [[0, 1], [2, 3], [4, 5]]  # weight and bias of a layer travel together
+UNITS = [[0, 1], [2, 3], [4, 5]]  # indices of parameters: weight and bias of a layer are sent together
 WIDE = [64, 256, 256, 256, 256, 32]  # of an MLP of 0.9 MB of weights
 ADAMW = dict(lr=1e-3, eps=1e-6, foreach=False)
 
 
 def under_stage(stage: int, model: nn.Module, make: type = AdamW, **options):
-    """The model to call and the optimizer to step, under a stage of ZeRO."""
+    """The model to call and the optimizer to step, under a stage of ZeRO. make: the class of the optimizer."""
     if stage == 1:
         return model, Zero1(model.parameters(), make, **options)
     if stage == 2:
         return model, Zero2(model, make, **options)
-    model = Zero3(model) if stage == 3 else DistributedDataParallel(model) if stage == 0 else model
+    model = Zero3(model) if stage == 3 else DistributedDataParallel(model)
     return model, make(model.parameters(), **options)
 
 
@@ -57,7 +63,7 @@ def under_stage(stage: int, model: nn.Module, make: type = AdamW, **options):
 
 
 def stored_bytes(stage: int, config: GPTConfig) -> MemoryBreakdown:
-    """On a rank: weights, gradients after backward, the optimizer's state after a step, activations before backward."""
+    """On a rank: weights and optimizer's state after a step, gradients after backward, activations before backward."""
     torch.manual_seed(0)
     model, optimizer = under_stage(stage, GPT(config), **ADAMW)
     tokens = torch.randint(0, config.vocab_size, (2, config.context))
@@ -74,7 +80,10 @@ def stored_bytes(stage: int, config: GPTConfig) -> MemoryBreakdown:
 
 
 def stored_bytes_by_stage(ranks: Ranks, config: GPTConfig) -> dict[str, MemoryBreakdown]:
-    """What a rank stores at stages 0 to 3. RuntimeError where two ranks store different amounts."""
+    """What a rank stores at stages 0 to 3: "stage 0" -> bytes by kind.
+
+    RuntimeError where two ranks store different amounts.
+    """
     return {
         f"stage {stage}": same_on_every_rank(ranks.run(stored_bytes, stage, config), f"stage {stage}: ")
         for stage in range(4)
@@ -87,7 +96,8 @@ def stored_bytes_by_stage(ranks: Ranks, config: GPTConfig) -> dict[str, MemoryBr
 def messages_of_a_step(stage: int, num_microbatches: int = 1, no_sync: bool = False) -> CommLog:
     """On a rank: the messages of one step of SGD.
 
-    no_sync: all micro-batches but the last run under no_sync. At stage 1 they always do: it has full gradients anyway.
+    no_sync: all micro-batches but the last run under no_sync, which sends no gradients. At stage 1 they always do,
+    because a rank has full gradients anyway.
     """
     torch.manual_seed(0)
     model, optimizer = under_stage(stage, MLP(WIDTHS), torch.optim.SGD, lr=0.1)
@@ -127,13 +137,15 @@ def _counts(log: CommLog) -> Counter:
 def messages_in_order(engine: str, prefetch: int = 0) -> list[tuple[str, int, int]]:
     """On a rank: what a step sends, in the order of the calls: (operation, layer, bytes of payload).
 
-    engine: "ours" or "FSDP2". It is the second step, since ours learns in the first one which layer follows which.
+    engine: "ours" or "FSDP2". prefetch: how many layers ahead ours gathers. It is the second step, since ours learns in
+    the first one which layer follows which.
     """
     torch.manual_seed(0)
     model = Zero3(MLP(WIDTHS), prefetch=prefetch) if engine == "ours" else _fsdp2(MLP(WIDTHS))
     for _ in range(2):
         with record_comms() as recorder:
             model(torch.randn(8, WIDTHS[0])).square().mean().backward()
+    # Number of elements -> layer. The layers have different sizes, so a message's size says which layer it is about.
     layer_of = {sum(p.numel() for p in layer.parameters()): index for index, layer in enumerate(MLP(WIDTHS).layers)}
     events = sorted(recorder.log.events, key=lambda event: event.start)
     return [(event.op, layer_of[_elements_of_layer(event)], event.payload_bytes) for event in events]
@@ -171,7 +183,10 @@ def small_gpt() -> GPT:
 
 @cache
 def rows_of_tokens() -> Tensor:
-    """12 rows of tokens, which 1, 2, 3 and 4 ranks divide: the numbers that are drawn after those of `small_gpt`."""
+    """12 rows of tokens, a number that 1, 2, 3 and 4 ranks divide.
+
+    They are drawn after a model is built, so that they come from the random numbers that follow those of its weights.
+    """
     torch.manual_seed(0)
     small_gpt()
     return torch.randint(0, 68, (12, 8))
@@ -207,7 +222,10 @@ class ZeroRank(DataParallelRanks):
 
 
 def equality_lines(ranks: Ranks) -> list[str]:
-    """Lines that say how equal losses and weights are to one process, after ten steps under each stage and FSDP2."""
+    """Lines that say how equal losses and weights are to one process, after ten steps under each stage and FSDP2.
+
+    AssertionError where they are not equal.
+    """
     alone, lines = TRAINING.run(), []
     for stage in (1, 2, 3):
         trained = TRAINING.under(ZeroRank, stage=stage)
@@ -236,6 +254,7 @@ def norm_in_one_process() -> float:
 
 
 def _after_backward() -> Zero3:
+    """On a rank of 4: the model under stage 3 after the backward of the first batch."""
     built = TRAINING.under(ZeroRank, stage=3).build()
     built.forward_backward(*(rank_slice(rows, *built.rows) for rows in TRAINING.batch(0)))
     return built.forward
@@ -262,7 +281,10 @@ def resume_for_five_steps(folder: str) -> Tensors:
 
 
 def resumed(writers: Ranks, readers: Ranks) -> tuple[list[str], str]:
-    """The files of `writers` after five steps, and the verdict on five more by `readers` against one process."""
+    """Five steps of `writers` under stage 3, saved, and five more steps of `readers`, whose number may be another.
+
+    Returns the names of the saved files, and the verdict on the weights in the end, compared with one process.
+    """
     weights = {name: tensor for name, tensor in TRAINING.run().items() if name != "losses"}
     with tempfile.TemporaryDirectory() as parent:
         folder = os.path.join(parent, "step_5")
@@ -275,7 +297,11 @@ def resumed(writers: Ranks, readers: Ranks) -> tuple[list[str], str]:
 
 
 def train_on_device_of(num_bytes: int, on_meta: bool = False, offload: bool = False) -> tuple[str, Tensors | None]:
-    """On a rank: one step of stage 3 on a device of so many bytes: a verdict, and the full weights if it fits."""
+    """On a rank: one step of stage 3 on a simulated device of so many bytes.
+
+    Returns a verdict, and the full weights if it fits. on_meta: the model is built on the meta device, and only its
+    shards get memory. offload: shards are kept on the host.
+    """
     torch.manual_seed(0)
     budget, verdict = Budget(num_bytes), "cannot be built"
     options = dict(offload=budget if offload else None, limit=1, prefetch=0)
@@ -305,7 +331,7 @@ def small_device_lines(ranks: Ranks) -> list[str]:
     return lines
 
 
-# ---- an optimizer that looks at more than one number ----
+# ---- an optimizer that cannot be sharded, because it looks at rows and columns of a matrix ----
 
 
 def adafactor_error() -> str:

@@ -7,6 +7,7 @@ magnitudes.py  tensor values by their power of two
 traces.py      torch.profiler on live ranks, one file per rank
 equality.py    whether ranks hold what one process holds
 training.py    one small training under any strategy, compared with one process
+stopwatch.py   how long calls and steps take
 emulate.py     a simulated step that real ranks run in slow motion, on paced.py
 torchrun.py    scripts and modules under torchrun
 restarts.py    a job under torchrun that loses a rank or a node (restart_job.py is what its ranks run)
