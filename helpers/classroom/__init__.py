@@ -1,18 +1,30 @@
 """Class use: `python -m helpers grade PATH...` grades a folder of submissions; `--mine` shows your own progress.
 
-Learners' code runs in a sandbox. The grader's process never runs or unpickles anything of theirs: it sends the inputs
-of a task over a socket, reads tensors and plain data back, and judges them. A forged verdict therefore has no place to
-go.
+Learners' code runs in a sandbox, a process that cannot reach the grader's files. The grader's process never runs or
+unpickles anything that a learner wrote: it sends the inputs of a task over a socket, reads tensors and plain data back,
+and judges them. A verdict that learners' code forges therefore reaches nobody.
 
-cli               the command line submissions       which files were handed in, and by whom labs              what a
-lab asks, and a teacher's private checks program, scan     a notebook parsed into statements; what in it a teacher
-should read allowed           what submissions and sandboxes may use: modules of the course, Python modules, names grade
-one submission, and a class; the state file that lets a run resume results           the records of what came out
-sandbox           starts a sandbox, sends it requests, ends it isolation         how strictly this system can isolate a
-sandbox; its limits fork_server       the process that sandboxes are forked from, with torch imported launcher
-sets up the namespaces or user id of a sandbox messages          plain data over the socket sandbox_worker    inside the
-sandbox: runs cells and tasks strip_answers     removes all answers from the worker's memory, and lists the files to
-hide guard             inside the sandbox: notes what honest answers do not do reports           the HTML report, CSV
-files for gradebooks, the table for the terminal similarity        answers that differ only in names and order viva
-questions for an oral exam about each learner's own code; code_changes makes the variants
+In the grader's process:
+
+cli               the command line
+submissions       which files were handed in, and by whom
+labs              what a lab asks, and a teacher's private checks
+program, scan     a notebook parsed into statements; what in it a teacher should read
+allowed           what submissions and sandboxes may use: modules of the course, Python modules, names
+grade             grades one submission, and a class; the state file that lets a run resume
+results           the records of what came out
+reports           the HTML report, CSV files for gradebooks, the table for the terminal
+similarity        answers that differ only in names and order
+viva              questions for an oral exam about each learner's own code; code_changes makes the variants
+
+Around the sandbox and inside it:
+
+sandbox           starts a sandbox, sends it requests, ends it
+isolation         how strictly this system can isolate a sandbox; its limits
+fork_server       the process that sandboxes are forked from, with torch imported
+launcher          sets up the namespaces or user id of a sandbox
+messages          plain data over the socket
+sandbox_worker    inside the sandbox: runs cells and tasks
+strip_answers     removes all answers from the worker's memory, and lists the files to hide
+guard             inside the sandbox: notes what honest answers do not do
 """

@@ -1,8 +1,9 @@
 """Lists what a submission may use: modules of the course, Python modules, names; everything else is flagged or hidden.
 
-Nothing here lists what cheats do. allowed.yaml lists what honest answers need, and scan.py flags the rest for a
-teacher. Of the course's own modules, the lists below name those that ranks in a sandbox need; strip_answers.py hides
-the rest.
+Nothing here lists what cheats do. allowed.yaml lists what honest answers need (answers that solve a task without going
+around the grader), and scan.py flags the rest for a teacher. Of the course's own modules, the lists below name those
+that ranks in a sandbox need; strip_answers.py hides the rest. `words` holds the reasons for flags: words[key] is a
+sentence in every language, as Words.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ words = book("flags")
 # A module that none of these lists names is hidden from the sandbox, removed from its memory, and flagged where a
 # submission names it. A package that is added to the course later is therefore closed until somebody lists it here.
 COURSE = ("helpers", "solutions", "tests", "benchmarks")
+# What notebooks import from the grader, `check` above all. In a sandbox functions that do nothing stand for it.
 ALLOWED_IN_ANSWERS = (
     "helpers.grading",
     "helpers.grading.check",
     "helpers.grading.progress_view",
     "helpers.grading.rubric",
 )
-# If the lab's own cell imports one of these names, an answer may use it, for example to draw a picture.
+# If a cell of the lab itself imports one of these names, an answer may use it too, for example to draw a picture.
 ALLOWED_WHERE_GIVEN = ("helpers.draw", "helpers.records", "helpers.grading.profiling.clinic.clinic")
 # What runs a task on ranks in a sandbox: packages with everything that is below them, then single modules.
 PACKAGES_IN_SANDBOX = (
@@ -65,14 +67,15 @@ PROCESSES = ("subprocess", "multiprocessing", "pty", "torch.multiprocessing", "_
 PROCESSES += ("concurrent.futures.ProcessPoolExecutor", "concurrent.futures.process")  # its threads are right in lab 02
 MEMORY = ("ctypes", "_ctypes", "mmap")
 
-# -- what honest answers use -------------------------------------------------------------------------------------------
+# -- what honest answers use, and what they do not use -----------------------------------------------------------------
+# allowed.yaml explains each of its lists. USUAL: name of a list in it -> the names in that list.
 _lists = yaml.safe_load(Path(__file__).with_name("allowed.yaml").read_text(encoding="utf-8"))
 USUAL = {name: frozenset(texts.split()) for name, texts in _lists.items() if isinstance(texts, str)}
 USUAL_NAMES_OF = {module: frozenset(texts.split()) for module, texts in _lists["names_of"].items()}
 SUSPECT_MODULES, FRAME_ATTRIBUTES, RARE_NAMES = USUAL["suspect_modules"], USUAL["frames"], USUAL["rare"]
-USUAL_DUNDERS, DEFINABLE_DUNDERS = (
-    frozenset(f"__{name}__" for name in USUAL[kind]) for kind in ("dunders", "definable_dunders")
-)
+USUAL_DUNDERS = frozenset(f"__{name}__" for name in USUAL["dunders"])
+DEFINABLE_DUNDERS = frozenset(f"__{name}__" for name in USUAL["definable_dunders"])
+# Key of the sentence that says why a call is suspect -> names of functions.
 SUSPECT_CALLS = {reason: frozenset(names.split()) for reason, names in _lists["calls"].items()}
 THREAD_MODULES, USUAL_PACKAGES = tuple(USUAL["threads"]), tuple(USUAL["packages"])
 SETTABLE_MODULES = ("torch.backends",)  # an answer may set their attributes
@@ -82,26 +85,26 @@ def why_forbidden(name: str, lab: str) -> Words | None:
     """A sentence that says why no answer to lab "03" may use the module or object `name`; None if it may."""
     if name in ALLOWED_IN_ANSWERS:
         return None
-    for roots, key in (
-        (COURSE, "course"),
-        (lab_of(lab).forbids, "torchs_own"),
-        (NETWORK, "network"),
-        (PROCESSES, "starts"),
-        (MEMORY, "memory"),
-    ):
+    # `forbids` are dotted names of what a lab asks the learner to write, such as torch's own DistributedDataParallel.
+    forbidden = {"course": COURSE, "torchs_own": lab_of(lab).forbids}
+    forbidden |= {"network": NETWORK, "starts": PROCESSES, "memory": MEMORY}
+    for key, roots in forbidden.items():
         if is_within(name, roots):
             return words[key].format(name)
     return None
 
 
 def why_object_forbidden(value: object, lab: str) -> Words | None:
-    """The same for an object of torch, whatever the answer calls it."""
+    """A sentence that says why no answer to lab "03" may use this object of torch, whatever name the answer gives it.
+
+    None if the lab does not forbid it, or if it is not defined in torch.
+    """
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
     if not isinstance(module, str) or not module.startswith("torch"):
         return None
-    for one in lab_of(lab).forbids:
-        if value is imported_object(one) or is_within(f"{module}.{name}", (one,)):
-            return words["torchs_own"].format(one)
+    for forbidden in lab_of(lab).forbids:
+        if value is imported_object(forbidden) or is_within(f"{module}.{name}", (forbidden,)):
+            return words["torchs_own"].format(forbidden)
     return None
 
 
@@ -125,6 +128,7 @@ def is_usual_module(module: str, given: Container[str]) -> bool:
     if is_within(module, THREAD_MODULES):
         return "threading" in given
     root = module.partition(".")[0]
+    # Of Python's packages all modules are usual; of torch only those that the list names.
     is_of_python = root in USUAL_NAMES_OF or (root != "torch" and root in USUAL["modules"])
     return is_of_python or module in USUAL["modules"] or module in given or is_within(module, USUAL_PACKAGES)
 
@@ -134,10 +138,10 @@ def imported_object(name: str) -> object | None:
     """The object with this dotted name, if its module is imported already; nothing is imported for it."""
     parts = name.split(".")
     value = sys.modules.get(parts[0])
-    for number, part in enumerate(parts[1:], 2):
+    for length, part in enumerate(parts[1:], 2):
         if value is None:
             return None
-        value = sys.modules.get(".".join(parts[:number])) or namespace_of(value).get(part)
+        value = sys.modules.get(".".join(parts[:length])) or namespace_of(value).get(part)
     return value
 
 

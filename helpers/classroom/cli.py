@@ -1,6 +1,9 @@
 """Runs `python -m helpers grade`: grades a folder of submissions, or with `--mine` shows the learner's own progress.
 
-Grading writes report.html, the CSV files for gradebooks and the state file that lets an interrupted run resume.
+Grading writes report.html, the CSV files for gradebooks and the state file that lets an interrupted run resume. With
+`--viva` it then writes questions for an oral exam about each learner's own code.
+
+The seed draws the inputs of the tasks. It is kept from learners' code, so that no answer can know its inputs.
 """
 
 from __future__ import annotations
@@ -13,11 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from helpers.classroom import isolation, labs, reports, similarity, viva
-from helpers.classroom.grade import ClassState, GradingSettings, grade_all, open_state
+from helpers.classroom.grade import ClassState, GradingSettings, grade_all, open_state, ungraded_tasks
 from helpers.classroom.isolation import ROOT
 from helpers.classroom.labs import CHECK_CALL, LabNotebook
 from helpers.classroom.reports import report_html, write_tables
-from helpers.classroom.results import GradedSubmission, GradedTask, flags_of
+from helpers.classroom.results import GradedSubmission, flags_of
 from helpers.classroom.strip_answers import hidden_paths
 from helpers.classroom.submissions import Submission, attempts_by_learner, find_submissions
 from helpers.commands.doctor import usable_cores
@@ -27,7 +30,7 @@ from helpers.learner.words import LANGUAGES, language
 from helpers.quantities.units import format_seconds
 
 REPORT = "report.html"
-FOLDERS_WITH_ANSWERS = ("solutions", "tests", "work", "notebooks", "benchmarks", ".git")
+FOLDERS_WITH_ANSWERS = ("solutions", "tests", "work", "notebooks", "benchmarks", ".git")  # of this repository
 
 
 def parser() -> argparse.ArgumentParser:
@@ -56,10 +59,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0 when all was graded, 1 for a sentence about what is wrong, 130 after Ctrl-C."""
+    """The exit code: 0 when all was graded, 1 where a printed sentence says what is wrong, 130 after Ctrl-C."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    is_viva = arguments[:1] == ["viva"]  # a word is easier to say than --viva
-    options = parser().parse_args(["--viva", *arguments[1:]] if is_viva else arguments)
+    if arguments[:1] == ["viva"]:  # `grade viva PATH` means `grade --viva PATH`
+        arguments = ["--viva", *arguments[1:]]
+    options = parser().parse_args(arguments)
     if options.mine:
         print(own_progress_table())
         return 0
@@ -74,6 +78,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _grade(options: argparse.Namespace) -> int:
+    """Grade the submissions, then ask the questions if wanted. Raises ValueError or OSError before it has begun.
+
+    candidates: the labs to which a submission may belong.
+    """
     out = options.out or Path("graded")
     extra_points = labs.use_private_checks(str(options.checks.resolve())) if options.checks else {}
     lab_names = [options.lab] if options.lab else labs.lab_names()
@@ -107,6 +115,7 @@ def _run(
     candidates: tuple[LabNotebook, ...],
     jobs: int,
 ) -> int:
+    """Grade, write the report also of an interrupted run, print a table. Returns the exit code."""
     out = state.path.parent
     try:
         results = grade_all(submissions, settings, state, jobs=jobs, on_graded=_print_progress)
@@ -131,19 +140,22 @@ def write_report(
     isolation_text: str,
     is_complete: bool,
 ) -> str:
-    """Write the report and the CSV files into `out`; return the table that the terminal shows."""
+    """Write the report and the CSV files into `out`; return the table that the terminal shows.
+
+    candidates: the labs to which a submission may belong. isolation_text: how learners' code was isolated.
+    """
     results = with_tasks(results, candidates)
-    rubrics = {f"{lab.name}.{question.grade_id}": question.rubric for lab in candidates for question in lab.questions}
     attempts = attempts_by_learner(submissions, results)
     write_tables(results, out, attempts)
     lab_list = ", ".join(sorted({one.lab for one in results if one.lab})) or "submissions"
-    more = {
-        "attempts": attempts,
-        "pairs": similarity.similar_pairs(submissions, results, candidates),
-        "rubrics": rubrics,
-    }
     text = report_html(
-        results, title=f"Graded: {lab_list}", isolation_text=isolation_text, is_complete=is_complete, **more
+        results,
+        title=f"Graded: {lab_list}",
+        isolation_text=isolation_text,
+        is_complete=is_complete,
+        attempts=attempts,
+        pairs=similarity.similar_pairs(submissions, results, candidates),
+        rubrics={f"{lab.name}.{one.grade_id}": one.rubric for lab in candidates for one in lab.questions},
     )
     (out / REPORT).write_text(text, encoding="utf-8")
     return reports.terminal_table(results, attempts)
@@ -158,23 +170,21 @@ def with_tasks(results: list[GradedSubmission], candidates: tuple[LabNotebook, .
     lab = next((lab for lab in candidates if found == {lab.name}), None)
     if lab is None:
         return results
-    not_graded = tuple(
-        GradedTask(key=task.key, state="not graded", points=0.0, max_points=task.points) for task in lab.tasks
-    )
-    return [one if one.tasks else replace(one, lab=lab.name, tasks=not_graded) for one in results]
+    return [one if one.tasks else replace(one, lab=lab.name, tasks=ungraded_tasks(lab)) for one in results]
 
 
 def _print_progress(result: GradedSubmission, number: int, total: int) -> None:
     marks = "  ".join(f"{task.key} {task.state}" for task in result.tasks if task.state != "passed")
     flags = flags_of(result)
-    more = f"  {len(flags)} flag{'s' * (len(flags) != 1)}" if flags else ""
+    flag_count = f"  {len(flags)} flag{'' if len(flags) == 1 else 's'}" if flags else ""
     problem = f"  {result.problems[0]}" if result.problems else ""
     points = f"{result.points:g}/{result.max_points:g}" if result.tasks else "?"
-    line = f"[{number}/{total}] {result.learner}: {points} in {format_seconds(result.seconds)}  {marks}{more}{problem}"
-    print(line.rstrip(), flush=True)
+    line = f"[{number}/{total}] {result.learner}: {points} in {format_seconds(result.seconds)}  {marks}"
+    print(f"{line}{flag_count}{problem}".rstrip(), flush=True)
 
 
 def _seed(options: argparse.Namespace) -> int | None:
+    """The seed from the options or the seed file; None if neither gives one. Raises ValueError for a bad file."""
     if options.seed_file is None:
         return options.seed
     try:
@@ -201,11 +211,11 @@ def own_progress_table(path: str | os.PathLike | None = None, root: Path = ROOT)
 
     path: the progress file, if it is not the one in the home folder.
     """
-    done = progress.read_standings(path)
+    standings_by_lab = progress.read_standings(path)  # number of a lab -> key of a task -> whether it is passed, …
     lines = [f"{'lab':<18} {'done':<8} {'attempts':>8}   tasks"]
     next_task = None
     for lab in labs.lab_names(root):
-        keys, standings = checked_keys(root / "labs" / f"{lab}.ipynb"), done.get(lab[:2], {})
+        keys, standings = checked_keys(root / "labs" / f"{lab}.ipynb"), standings_by_lab.get(lab[:2], {})
         passed = [key for key in keys if key in standings and standings[key].passed]
         attempts = sum(standings[key].attempts for key in keys if key in standings)
         marks = "  ".join(_own_mark(key, standings.get(key)) for key in keys)
@@ -220,6 +230,7 @@ def own_progress_table(path: str | os.PathLike | None = None, root: Path = ROOT)
 
 
 def _own_mark(key: str, standing: progress.Standing | None) -> str:
+    """A task as "average ✓ (12 s)". standing: what the progress file says about it, None if it was never tried."""
     name = key.partition(".")[2]
     if standing is None:
         return f"{name} –"

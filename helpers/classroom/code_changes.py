@@ -1,6 +1,7 @@
 """Lists small changes to a learner's code that are worth an exam question: a deleted line, a replaced piece.
 
-viva.py runs the changed cells and asks what happens. Every change leaves the numbers of the lines as they are.
+viva.py runs the changed cells and asks what happens. Every change leaves the numbers of the lines as they are. A simple
+statement is one without a block of its own, such as an assignment or a call.
 """
 
 from __future__ import annotations
@@ -11,20 +12,14 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-SIMPLE = (
-    ast.Expr,
-    ast.Assign,
-    ast.AugAssign,
-    ast.Delete,
-    ast.Continue,
-    ast.Break,
-)  # deleting a return only gives None, which is no interesting question
+# The simple statements that are deleted. Without a return a function only gives None, which asks nothing interesting.
+SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.Delete, ast.Continue, ast.Break)
 SWAPPED = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Lt: ast.LtE, ast.LtE: ast.Lt}
 SWAPPED |= {ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 OTHER_CALL = {"min": "max", "max": "min"}
-DROPPED_CALLS = ("clone", "detach", "contiguous")
-OTHER_NAME = {"SUM": "MAX", "AVG": "SUM", "MAX": "SUM"}
-BLOCKS = ("body", "orelse", "finalbody")
+DROPPED_CALLS = ("clone", "detach", "contiguous")  # x.clone() becomes x
+OTHER_NAME = {"SUM": "MAX", "AVG": "SUM", "MAX": "SUM"}  # of dist.ReduceOp
+BLOCKS = ("body", "orelse", "finalbody")  # fields of a compound statement that hold statements
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,16 +42,23 @@ def split_lines(source: str) -> list[str]:
 
 # -- deletions -----------------------------------------------------------------------------------------------------
 def deletions(source: str, nodes: Sequence[ast.stmt]) -> list[CodeChange]:
-    """The deletions of one line after which every name is still defined; assignments come last."""
+    """The deletions of one line after which every name is still defined; assignments come last.
+
+    source: of a cell. nodes: the functions and classes in it that may be changed.
+    """
     lines = split_lines(source)
-    found = []
+    assignments, others = [], []
     for node in nodes:
         for one, block in _simple_statements(node):
             if len(block) > 1 and _is_alone_on_its_line(one, node) and not _leaves_name_undefined(one, node):
-                rest = [*lines[: one.lineno - 1], "", *lines[one.lineno :]]
-                change = CodeChange(line=one.lineno, old=lines[one.lineno - 1].strip(), new="", source="\n".join(rest))
-                found.append((isinstance(one, ast.Assign), change))
-    return [change for _, change in sorted(found, key=lambda pair: pair[0])]
+                change = _with_line(lines, one.lineno, "", old=lines[one.lineno - 1].strip(), new="")
+                (assignments if isinstance(one, ast.Assign) else others).append(change)
+    return others + assignments
+
+
+def _with_line(lines: Sequence[str], number: int, line: str, *, old: str, new: str) -> CodeChange:
+    """The change that puts `line` in place of the line with this number. old, new: what a reader is told about it."""
+    return CodeChange(line=number, old=old, new=new, source="\n".join([*lines[: number - 1], line, *lines[number:]]))
 
 
 def _simple_statements(node: ast.AST) -> Iterator[tuple[ast.stmt, list[ast.stmt]]]:
@@ -73,31 +75,34 @@ def _is_docstring(node: ast.AST) -> bool:
 
 
 def _is_alone_on_its_line(one: ast.stmt, node: ast.stmt) -> bool:
+    """Whether the statement takes one line, on which no other statement of `node` begins, and no head of one ends."""
     others = [part for part in ast.walk(node) if isinstance(part, ast.stmt) and part is not one]
     lines = {line for part in others for line in (part.lineno, _head_end(part))}
     return one.lineno == one.end_lineno and one.lineno not in lines
 
 
 def _head_end(node: ast.stmt) -> int:
+    """The last line of a statement without its block."""
     body = getattr(node, "body", None)
     return node.end_lineno if not body else body[0].lineno - 1
 
 
 def _leaves_name_undefined(one: ast.stmt, node: ast.stmt) -> bool:
-    """Whether a name is undefined without this line, which would only give a NameError."""
-    bound = {part.id for part in ast.walk(one) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+    """Whether a name that the rest of `node` uses is undefined without this line, which would only give a NameError."""
     if isinstance(one, ast.AugAssign):
         return False  # `+=` needs an earlier value, so the name is defined without it
-    inside = set(map(id, ast.walk(one)))
-    rest = [part for part in ast.walk(node) if id(part) not in inside]
-    stored = [part for part in rest if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)]
-    before = {part.id for part in stored if part.lineno < one.lineno}
-    before |= {part.arg for part in rest if isinstance(part, ast.arg)}
-    used = {part.id for part in rest if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)}
-    return bool(bound & used - before) or _sets_attribute_of_self(one)
+    inside = list(ast.walk(one))
+    outside = [part for part in ast.walk(node) if part not in inside]
+    names = [part for part in outside if isinstance(part, ast.Name)]
+    bound = {part.id for part in inside if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+    bound_before = {part.id for part in names if isinstance(part.ctx, ast.Store) and part.lineno < one.lineno}
+    bound_before |= {part.arg for part in outside if isinstance(part, ast.arg)}
+    used = {part.id for part in names if isinstance(part.ctx, ast.Load)}
+    return bool(bound & used - bound_before) or _sets_attribute_of_self(one)
 
 
 def _sets_attribute_of_self(one: ast.stmt) -> bool:
+    """Whether it is `self.x = …`, without which a later method would only raise an AttributeError."""
     targets = one.targets if isinstance(one, ast.Assign) else []
     return any(isinstance(part, ast.Attribute) and getattr(part.value, "id", "") == "self" for part in targets)
 
@@ -113,8 +118,7 @@ def replacements(source: str, nodes: Sequence[ast.stmt]) -> list[CodeChange]:
                 old = _segment(lines, part)
                 if old and new != old and lines[part.lineno - 1].count(old) == 1:
                     line = lines[part.lineno - 1].replace(old, new)
-                    rest = [*lines[: part.lineno - 1], line, *lines[part.lineno :]]
-                    found.append(CodeChange(line=part.lineno, old=old, new=new, source="\n".join(rest)))
+                    found.append(_with_line(lines, part.lineno, line, old=old, new=new))
     return found
 
 
@@ -122,13 +126,13 @@ def _segment(lines: Sequence[str], node: ast.AST) -> str:
     """The source of a node; "" if it takes several lines."""
     if node.lineno != node.end_lineno:
         return ""
-    return lines[node.lineno - 1].encode()[node.col_offset : node.end_col_offset].decode()
+    return lines[node.lineno - 1].encode()[node.col_offset : node.end_col_offset].decode()  # ast counts in bytes
 
 
 def _alternatives(node: ast.AST) -> Iterator[str]:
     """The sources that may stand in place of an expression or an augmented assignment."""
     match node:
-        case ast.BinOp(op=ast.Mod(), left=left) if not isinstance(left, ast.Constant):
+        case ast.BinOp(op=ast.Mod(), left=left) if not isinstance(left, ast.Constant):  # `(a + b) % n` without `% n`
             yield f"({ast.unparse(left)})" if isinstance(left, ast.BinOp) else ast.unparse(left)
         case ast.BinOp(op=op) | ast.AugAssign(op=op) if type(op) in SWAPPED:
             yield _source_with(node, op=SWAPPED[type(op)]())

@@ -2,9 +2,15 @@
 
     grader ──socket──> fork server ──fork──> launcher ──fork──> sandbox worker ──fork──> the zygote of its ranks
 
-The first half is the grader's side: `fork_server()` starts the process once, `fork` asks it for a launcher. The second
-half is the process itself, which never runs a learner's code. On systems where fork is not safe (macOS), sandbox.py
-starts new interpreters instead.
+launcher         sets up the isolation of one sandbox and waits for its end (launcher.py)
+sandbox worker   runs the learner's cells (sandbox_worker.py)
+zygote           a process with torch imported, from which the ranks of a task are forked (helpers/ranks/zygote.py)
+control          the socket between the grader and the worker
+lifeline         the read end of a pipe; when the grader's end closes, the launcher ends the sandbox
+
+The first half of this file is the grader's side: `fork_server()` starts the process once, and its method `fork` asks it
+for a launcher. The second half is the fork server itself, which never runs a learner's code. On systems where fork is
+not safe (macOS), sandbox.py starts new interpreters instead.
 """
 
 from __future__ import annotations
@@ -56,7 +62,10 @@ class ForkServerClient:
             )
 
     def fork(self, config: dict[str, Any], control: int, lifeline: int) -> ForkedLauncher:
-        """Fork a launcher with this configuration (see launcher.py). Raises OSError if the fork server is gone."""
+        """Fork a launcher with this configuration, whose keys launcher.py lists. control, lifeline: file descriptors.
+
+        Raises OSError if the fork server is gone.
+        """
         output, launcher_output = os.pipe()
         status, launcher_status = os.pipe()
         descriptors = [control, lifeline, launcher_output, launcher_status]
@@ -74,7 +83,11 @@ class ForkServerClient:
 
 
 class ForkedLauncher:
-    """A forked launcher with the part of subprocess.Popen's interface that sandbox.py uses."""
+    """A forked launcher with the part of subprocess.Popen's interface that sandbox.py uses.
+
+    output, status: file descriptors of pipes. `output` has what the launcher and the sandbox print. On `status` the
+    launcher writes two lines, its process id at the start and its exit code at the end.
+    """
 
     def __init__(self, output: int, status: int):
         self.stdout, self.status, self.buffer = open(output, "rb"), status, b""
@@ -139,11 +152,11 @@ def main(descriptor: int) -> None:
 
 
 def preload() -> None:
-    """Import what the notebooks of all labs need. strip_answers.py removes the answers from each forked copy."""
+    """Import what the notebooks of all labs need. strip_answers.py removes the answers from each forked process."""
     for number in labs():
-        tasks_of(number)
+        tasks_of(number)  # imports the modules of the lab's tasks
     zygote._preload()
-    gc.freeze()
+    gc.freeze()  # the collector of a forked process then leaves these objects alone, so their memory stays shared
 
 
 def _run_launcher(config: dict[str, Any], control: int, lifeline: int, output: int, status: int) -> None:
@@ -171,7 +184,8 @@ def _run_worker(control: int) -> int:
     """Run as the sandbox worker. Returns the exit code."""
     try:
         tempfile.tempdir = None  # the cached value is that of the fork server
-        process.adopt(process.ZygoteClient(_fork_zygote))  # before anything of the learner's has run
+        # All ranks of this process are forked from this zygote, which starts before any line of the learner has run.
+        process.adopt(process.ZygoteClient(_fork_zygote))
         sandbox_worker.main(control)
         return 0
     except BaseException:
@@ -183,6 +197,7 @@ def _run_worker(control: int) -> int:
 
 
 def _fork_zygote(zygote_socket: socket.socket, log: BinaryIO) -> ForkedChild:
+    """Fork the zygote of a sandbox's ranks, which takes requests from this socket and prints into `log`."""
     pid = os.fork()
     if pid:
         return ForkedChild(pid)

@@ -1,5 +1,13 @@
 """Grades submissions: each one in a sandbox of its own, a whole class several at a time, resumable after an interrupt.
 
+A submission is the notebook of one learner. It is graded in these steps:
+
+1. `program_of` parses the notebook into the statements that each task needs, and `scan` flags unusual lines for a
+   teacher. Nothing runs yet.
+2. The sandbox, a separate process that cannot reach the grader's files, runs the notebook's cells.
+3. For each task, the sandbox runs the learner's function on the inputs of the task and sends back plain data.
+4. The judge of the task, which runs in this process and knows the right outputs, gives the verdict.
+
 `grade_one` returns a GradedSubmission whatever the file holds. `grade_all` writes each result to the state file as soon
 as it is there: one line of JSON for the settings, then one line per graded submission.
 """
@@ -21,7 +29,7 @@ from typing import Any
 from helpers.classroom import labs, messages
 from helpers.classroom.isolation import Limits
 from helpers.classroom.labs import LabNotebook, LabTask
-from helpers.classroom.program import Program, program_of
+from helpers.classroom.program import Cell, Program, program_of
 from helpers.classroom.results import (
     CERTAIN,
     LIKELY,
@@ -33,7 +41,7 @@ from helpers.classroom.results import (
     submission_from_json,
     submission_to_json,
 )
-from helpers.classroom.sandbox import Sandbox, SandboxEnded
+from helpers.classroom.sandbox import Sandbox, SandboxEnded, end_all_sandboxes
 from helpers.classroom.scan import scan
 from helpers.classroom.submissions import MAX_BYTES, Submission, UnreadableNotebook, read_notebook
 from helpers.grading import common_checks
@@ -44,16 +52,18 @@ from helpers.grading.verdict import words
 from helpers.learner.words import LANGUAGES
 from helpers.ranks.zygote import FORKS
 
-MAX_TEXT = 4_000
+MAX_TEXT = 4_000  # characters of a text that came out of a sandbox; the rest is dropped
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradingSettings:
     """What is the same for a whole class.
 
-    labs: a submission is to one of these. seed: of the inputs; it never enters a sandbox. isolation_level: one of
-    isolation.ISOLATION_LEVELS. private: paths that learners' code must not see. checks: folder of private checks, or
-    "". lang: the language of verdicts and flags.
+    labs: every submission answers one of these labs.
+    seed: from which the inputs of the tasks are drawn. It never enters a sandbox, so no answer can know the inputs.
+    isolation_level: how strictly sandboxes are isolated: "namespaces", "uid" or "plain" (isolation.py).
+    private: paths that learners' code must not see. checks: folder of the teacher's private checks, or "".
+    lang: the language of verdicts and flags.
     """
 
     labs: tuple[LabNotebook, ...]
@@ -66,7 +76,7 @@ class GradingSettings:
 
 
 def grade_one(submission: Submission, settings: GradingSettings) -> GradedSubmission:
-    """Grade one submission. Never raises for what is in the file."""
+    """Grade one submission. Never raises for what is in the file: problems are sentences in the result."""
     start = time.perf_counter()
     ungraded = GradedSubmission(
         learner=submission.learner,
@@ -91,15 +101,29 @@ def grade_one(submission: Submission, settings: GradingSettings) -> GradedSubmis
 
 
 def _not_graded(ungraded: GradedSubmission, settings: GradingSettings, problem: str, start: float) -> GradedSubmission:
-    tasks = settings.labs[0].tasks if len(settings.labs) == 1 else ()
-    graded = tuple(GradedTask(key=task.key, state="not graded", points=0.0, max_points=task.points) for task in tasks)
-    lab = settings.labs[0].name if tasks else ""
-    seconds = time.perf_counter() - start
-    return replace(ungraded, lab=lab, tasks=graded, problems=(*ungraded.problems, problem), seconds=seconds)
+    """The result for a file that cannot be graded. Its tasks are known only if all submissions are to one lab."""
+    lab = settings.labs[0] if len(settings.labs) == 1 and settings.labs[0].tasks else None
+    return replace(
+        ungraded,
+        lab=lab.name if lab else "",
+        tasks=ungraded_tasks(lab) if lab else (),
+        problems=(*ungraded.problems, problem),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def ungraded_tasks(lab: LabNotebook) -> tuple[GradedTask, ...]:
+    """The tasks of a lab as results of a notebook that could not be run."""
+    return tuple(GradedTask(key=task.key, state="not graded", max_points=task.points) for task in lab.tasks)
 
 
 class _SubmissionGrader:
-    """Grades one submission. Cells that end the sandbox are left out when the sandbox is started again."""
+    """Grades one submission. A cell that ends the sandbox is left out when the sandbox is started again.
+
+    flags: for the teacher, from the scan before and from what the guard in the sandbox saw.
+    problems: sentences about cells that failed. skipped_cells: names of the cells that ended the sandbox.
+    have_cells_run: whether the present sandbox has run all other cells.
+    """
 
     def __init__(self, cells: list[dict], lab: LabNotebook, settings: GradingSettings):
         self.lab, self.settings = lab, settings
@@ -109,6 +133,7 @@ class _SubmissionGrader:
         self.skipped_cells: set[str] = set()
         self.have_cells_run = False
         setup = {"lab": lab.number, "checks": settings.checks, "private": list(settings.private)}
+        # Where processes are not forked (macOS), each new process must read the private checks from their folder.
         hide = [path for path in settings.private if FORKS or path != settings.checks]
         self.sandbox = Sandbox(setup, isolation_level=settings.isolation_level, limits=settings.limits, hide=hide)
 
@@ -141,16 +166,15 @@ class _SubmissionGrader:
     def run_cells(self) -> None:
         """Start the sandbox if need be, and run every cell that does not end it.
 
-        Raises SandboxEnded if it does not start.
+        When a cell ends the sandbox, all cells before it run once more in a new sandbox, without that cell.
+        Raises SandboxEnded if the sandbox does not start.
         """
         while not self.have_cells_run:
-            for cell in self.program.cells:
-                if cell.name not in self.skipped_cells and not self._run_cell(cell):
-                    break
-            else:
-                self.have_cells_run = True
+            cells = [cell for cell in self.program.cells if cell.name not in self.skipped_cells]
+            self.have_cells_run = all(map(self._run_cell, cells))  # stops at the first cell that ends the sandbox
 
-    def _run_cell(self, cell: Any) -> bool:
+    def _run_cell(self, cell: Cell) -> bool:
+        """Run one cell, and note what was wrong with it. Returns False if the cell ended the sandbox."""
         seconds = self.settings.limits.cell_seconds
         question = {"do": "cell", "name": cell.name, "source": cell.source, "lines": list(cell.lines)}
         try:
@@ -167,18 +191,20 @@ class _SubmissionGrader:
         return True
 
     def _add_noted_flags(self, answer: dict, keys: Sequence[str]) -> None:
+        """Add what the guard in the sandbox noted, once for each of these tasks."""
         noted = answer.get("noted")
         for note in noted if isinstance(noted, list) else []:
-            with suppress(KeyError, TypeError):  # the learner's code could write there, too
+            with suppress(KeyError, TypeError):  # the learner's code could have written a note of any form
                 location, reason = str(note["location"])[:100], str(note["reason"][self.settings.lang])[:300]
                 self.flags += [Flag(key=key, location=location, reason=reason, certainty=LIKELY) for key in keys]
 
     # -- tasks -----------------------------------------------------------------------------------------------------
     def _grade_task(self, lab_task: LabTask) -> GradedTask:
+        graded = GradedTask(key=lab_task.key, state="failed", max_points=lab_task.points)
         if lab_task.key in self.program.missing_tasks:
-            near = similar_name(lab_task.task, self.program.defined_names)
+            near = similar_name(lab_task.task, self.program.defined_names)  # a misspelled name of the task, or ""
             text = f"{lab_task.task.name} is not defined in this notebook{f', but {near} is' if near else ''}."
-            return GradedTask(key=lab_task.key, state="missing", points=0.0, max_points=lab_task.points, text=text)
+            return replace(graded, state="missing", text=text)
         try:
             verdict = grade(
                 lab_task.key,
@@ -188,12 +214,11 @@ class _SubmissionGrader:
             )
         except Exception as error:  # outputs that a learner made up may break a judge
             text = f"The answer could not be judged ({type(error).__name__}: {str(error)[:200]})."
-            return GradedTask(key=lab_task.key, state="failed", points=0.0, max_points=lab_task.points, text=text)
-        return GradedTask(
-            key=lab_task.key,
-            state="passed" if verdict.passed else "failed",
-            points=lab_task.points if verdict.passed else 0.0,
-            max_points=lab_task.points,
+            return replace(graded, text=text)
+        if verdict.passed:
+            graded = replace(graded, state="passed", points=lab_task.points)
+        return replace(
+            graded,
             text=verdict.text(self.settings.lang)[:MAX_TEXT],
             mistake=verdict.mistake,
             hint=verdict.hint.in_(self.settings.lang) if verdict.hint else "",
@@ -201,15 +226,16 @@ class _SubmissionGrader:
 
 
 class _SandboxRunner:
-    """Runs a task in the sandbox for `grade`.
+    """Runs a task in the sandbox: `grade` calls it once for each number of ranks.
 
-    Nothing of what comes back is trusted but the values, which are judged.
+    Nothing of what comes back is trusted except the output values, which are judged.
     """
 
     def __init__(self, grader: _SubmissionGrader, key: str):
         self.grader, self.key = grader, key
 
     def __call__(self, inputs: Sequence[dict], seed: int) -> TaskRun:
+        """What the ranks returned, or a TaskRun with a failure. inputs: [rank][case]. seed: that of the inputs."""
         grader = self.grader
         limits = grader.settings.limits
         question = {"do": "run", "key": self.key, "inputs": list(inputs), "seed": rank_seed(seed, self.key)}
@@ -218,35 +244,33 @@ class _SandboxRunner:
             grader.run_cells()
             answer = grader.sandbox.ask(question, limits.world_seconds)
         except SandboxEnded as error:
-            grader.have_cells_run = False
-            kind = "too_long" if "no answer" in str(error) or grader.sandbox.is_out_of_time else "died"
-            return TaskRun(failure={"kind": kind, "text": f"{error}"})
+            grader.have_cells_run = False  # the next task starts a new sandbox, which has to run the cells
+            is_timeout = "no answer" in str(error) or grader.sandbox.is_out_of_time
+            return TaskRun(failure={"kind": "too_long" if is_timeout else "died", "text": f"{error}"})
         grader._add_noted_flags(answer, [self.key])
         run = parse_task_run(answer.get("run"))
         with suppress(ValueError, KeyError, TypeError, AttributeError):  # a made-up run, which the judge will refuse
+            # `issued` counts every operation. A sentence comes back if it counts more than the events in the run.
             if hidden := common_checks.hidden_messages(run):
                 flag = Flag(key=self.key, location="", reason=hidden.in_(grader.settings.lang), certainty=CERTAIN)
                 grader.flags.append(flag)
-        return replace(run, issued=[])
+        return replace(run, issued=[])  # with these counts `grade` would fail the answer; here a teacher decides
 
 
 def rank_seed(seed: int, key: str) -> int:
-    """The seed of what the ranks draw; it tells nothing about the seed of the inputs."""
+    """The seed of what the ranks draw: a hash, from which learners' code cannot compute the seed of the inputs."""
     return int.from_bytes(hashlib.sha256(f"{seed} {key}".encode()).digest()[:4], "big") % 1_000_000
 
 
 def parse_task_run(fields: Any) -> TaskRun:
-    """The TaskRun in what came out of a sandbox, or one that has failed if that is no TaskRun."""
+    """The TaskRun whose fields came out of a sandbox, or a failed TaskRun if they are not those of one."""
     try:
         failure = fields["failure"]
         if failure is not None:
             message = {lang: failure["message"][lang][:MAX_TEXT] for lang in LANGUAGES}
-            failure = {
-                "kind": failure["kind"],
-                "text": message["en"],
-                "type_name": failure["type_name"],
-                "message": message,
-            }
+            failure = {name: failure[name] for name in ("kind", "type_name")} | {"text": message["en"]}
+            failure["message"] = message
+            # `words` has a sentence "trouble.KIND" for every kind of failure that there is.
             if f"trouble.{failure['kind']}" not in words or not isinstance(failure["type_name"], str):
                 raise messages.InvalidMessage("a failure of an unknown kind")
         lists = {name: fields[name] for name in ("outputs", "events", "marks", "calls", "issued")}
@@ -276,7 +300,7 @@ STATE_VERSION = 3  # of the fields in the file; another version is refused
 class ClassState:
     """The results so far, in memory and in the state file; `open_state` makes one.
 
-    seed: of the inputs of this class. done: learner to result.
+    path: of the state file. seed: of the inputs of this class. done: learner to result.
     """
 
     path: Path
@@ -320,29 +344,30 @@ def open_state(out: Path, seed: int | None) -> ClassState:
 
 
 def _read_lines(path: Path) -> list[dict]:
-    try:
-        texts = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    except FileNotFoundError:
-        return []
+    """The objects in the lines of the file, {} for a damaged line; no line if there is no file."""
+    texts = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else []
     found = []
     for text in filter(str.strip, texts):
-        try:
-            found.append(json.loads(text))
-        except ValueError:
-            found.append({})
-    return [line if isinstance(line, dict) else {} for line in found]
+        line = None
+        with suppress(ValueError):
+            line = json.loads(text)
+        found.append(line if isinstance(line, dict) else {})
+    return found
 
 
 def _append(path: Path, fields: dict) -> None:
-    with open(path, "a+b") as file:
-        is_incomplete = file.seek(0, os.SEEK_END) and (file.seek(-1, os.SEEK_END), file.read(1) != b"\n")[1]
-        file.write((b"\n" if is_incomplete else b"") + json.dumps(fields, ensure_ascii=False).encode() + b"\n")
+    """Append one line, behind a line break if the last line was cut off because the grader was killed."""
+    with open(path, "a+b") as file:  # all writes go to the end, wherever it has read
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        is_cut_off = file.read(1) not in (b"", b"\n")
+        file.write((b"\n" if is_cut_off else b"") + json.dumps(fields, ensure_ascii=False).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
 
 
 # -- a class -----------------------------------------------------------------------------------------------------------
-OnGraded = Callable[[GradedSubmission, int, int], None]
+OnGraded = Callable[[GradedSubmission, int, int], None]  # called with a result, how many are graded, how many there are
 
 
 def grade_all(
@@ -354,7 +379,7 @@ def grade_all(
     every sandbox has ended; `state` then has what was graded.
     """
     waiting = [one for one in submissions if not state.has_graded(one.learner, digest_of(one))]
-    number = len(submissions) - len(waiting)
+    num_graded = len(submissions) - len(waiting)
     with ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="grade") as pool:
         running: set[Future[GradedSubmission]] = set()
         try:
@@ -363,20 +388,13 @@ def grade_all(
                     running.add(pool.submit(grade_one, waiting.pop(0), settings))
                 done, running = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
-                    number += 1
+                    num_graded += 1
                     state.add(future.result())
-                    on_graded(future.result(), number, len(submissions))
+                    on_graded(future.result(), num_graded, len(submissions))
         except BaseException:
-            end_all_sandboxes()
+            end_all_sandboxes()  # so that the threads that wait for one come back at once
             raise
     return [state.done[one.learner] for one in submissions]
-
-
-def end_all_sandboxes() -> None:
-    """End every sandbox, so that the threads that wait for one come back at once."""
-    from helpers.classroom import sandbox
-
-    sandbox.end_all_sandboxes()
 
 
 def digest_of(submission: Submission) -> str:

@@ -1,10 +1,15 @@
 """Notes, inside the sandbox, what the learner's code does at run time that honest answers do not do, with its line.
 
-Python's audit hooks and a few wrapped functions report imports, files, network, processes and looks into memory. Frames
-of the learner are known by the file names that their cells were compiled under ("cell average"). The guard notes and
-lets it go on: the verdict does not depend on it, and the wall around the process is the sandbox. Only two things raise
-NotAllowed: forks without end, which would outrun the count of processes, and, at the isolation level "plain", which has
-no wall around files, changing files of others and starting programs.
+Python's audit hooks (sys.addaudithook) and a few wrapped functions report imports, files, network, processes and looks
+into memory. A stack frame belongs to the learner if its code was compiled under the file name of a cell, such as
+"cell average". The guard writes a note and lets the code go on: the verdict does not depend on the notes, and it is the
+sandbox that keeps the code from doing harm. Only two things raise NotAllowed:
+
+- forks without end, which would be faster than the watch that counts processes;
+- at the isolation level "plain", which does not protect files: changing files of others, and starting programs.
+
+A note is a line of JSON, {"location": "cell average, line 4", "reason": {"en": …, "zh": …}}. `words` holds the reasons
+(Words, a sentence in every language) and `why_forbidden(name, lab)` is such a sentence if no answer may use the module.
 """
 
 from __future__ import annotations
@@ -30,6 +35,7 @@ from helpers.learner.words import Words
 
 NOTES_FILE = "notes.txt"  # in the sandbox's folder; ranks append lines, the sandbox worker reads them
 MAX_FORKS = 4  # of one process
+MAX_NOTES, MAX_NOTES_CHARACTERS = 20, 50_000  # that are read at a time
 _CELL_PREFIX = "cell "  # of the file names of a learner's cells
 _installed: Guard | None = None
 
@@ -42,14 +48,16 @@ class Guard:
     """The guard of one process.
 
     lab: "03". folder: where notes go. private: prefixes of paths that the learner's code must not open.
-    isolation_level: of the sandbox around the process.
+    isolation_level: of the sandbox around the process: "namespaces", "uid" or "plain".
+    rules: audit event -> function of the event's arguments, which returns the reason for a note, or None.
+    is_busy: the guard itself causes events now, which it must not note. forks: how many forks there were.
     """
 
     def __init__(self, lab: str, folder: str, private: tuple[str, ...] = (), isolation_level: str = "plain"):
         self.lab, self.notes = lab, os.path.join(folder, NOTES_FILE)
         self.private = tuple(map(os.path.realpath, private))
         self.has_file_isolation = isolation_level != "plain"
-        self.writable = (os.path.realpath(folder), "/dev", "/proc/self")
+        self.writable = (os.path.realpath(folder), "/dev", "/proc/self")  # what honest code may change
         self.is_busy, self.forks = False, 0
         memory = lambda args: words["memory"].format("gc") if is_direct() else None  # noqa: E731
         self.rules: dict[str, Callable[[tuple], Words | None]] = {
@@ -104,14 +112,15 @@ class Guard:
         raise NotAllowed(f"the grader's machine is kept from this: {why.en}")
 
     # -- rules: a sentence about the event, or None if it is harmless ------------------------------------------------
+    # args: the arguments of the audit event, as Python documents them, for "open" the path, the mode and the flags.
     def _rule_open(self, args: tuple) -> Words | None:
-        full = full_path(args[0])
+        full = full_path(args[0])  # None for a file descriptor, which was opened before
         if full is None:
             return None
         if is_below(full, self.private):
             return words["files_private"].format(os.path.basename(full))
-        writes = args[2] & (os.O_WRONLY | os.O_RDWR) if isinstance(args[2], int) else 0
-        return self._rule_change(args) if writes else None
+        is_writing = args[2] & (os.O_WRONLY | os.O_RDWR) if isinstance(args[2], int) else 0
+        return self._rule_change(args) if is_writing else None
 
     def _rule_change(self, args: tuple) -> Words | None:
         full = full_path(args[0])
@@ -134,8 +143,9 @@ class Guard:
         return words["connects"].format(args[1][0]) if isinstance(args[1], tuple) else None
 
     def _watched_import(self, original: Callable) -> Callable:
-        """`original`, which imports a module, with a note if the learner calls it: no audit event tells of loaded
-        modules.
+        """`original`, which imports a module, with a note if the learner's code calls it and may not have the module.
+
+        The audit event "import" does not occur for a module that is loaded already, so these functions are wrapped too.
         """
 
         @functools.wraps(original)  # pickle then sends it by its name
@@ -150,9 +160,9 @@ class Guard:
         return import_watched
 
     def _caller(self) -> Any:
-        """The frame that called the caller.
+        """The frame that called the caller of this method.
 
-        The guard is busy meanwhile, because asking for a frame is an audit event.
+        The guard is busy meanwhile, because asking for a frame is itself an audit event.
         """
         before, self.is_busy = self.is_busy, True
         try:
@@ -161,9 +171,10 @@ class Guard:
             self.is_busy = before
 
     def _is_by_learner(self, frame: Any) -> bool:
-        """Whether the learner's code is behind a call from `frame`, directly or through a text that it runs.
+        """Whether the learner's code is behind a call from `frame`, directly or through a text that it runs with exec.
 
-        For None, any frame of the learner's above counts, even below a library.
+        If `frame` runs a library, the library calls for a reason of its own. With None instead of a frame, it is enough
+        that some frame further up the stack is the learner's, also where a library stands between.
         """
         before, self.is_busy = self.is_busy, True
         try:
@@ -172,11 +183,14 @@ class Guard:
             self.is_busy = before
 
     def _watch_torch_classes(self) -> None:
+        """Note each instance of a class of torch that the lab forbids, such as torch's own DistributedDataParallel."""
         for name in lab_of(self.lab).forbids_instances:
-            kind = pkgutil.resolve_name(name)
-            kind.__init__ = self._noting_init(kind.__init__, words["torchs_own"].format(name))
+            forbidden = pkgutil.resolve_name(name)
+            forbidden.__init__ = self._noting_init(forbidden.__init__, words["torchs_own"].format(name))
 
     def _noting_init(self, original: Callable, why: Words) -> Callable:
+        """The `__init__` of a class, with a note if the learner's code makes the instance."""
+
         @functools.wraps(original)
         def noting(*args: Any, **kwargs: Any) -> None:
             if self._is_by_learner(None):
@@ -195,16 +209,19 @@ def install(lab: str, folder: str, private: tuple[str, ...] = (), isolation_leve
 
 
 def read_notes(folder: str) -> list[dict]:
-    """The notes since the last call, each once: "location", and "reason" in every language."""
+    """The notes since the last call, each once: "location", and "reason" in every language.
+
+    The learner's code can write into the file, too, so only its beginning is read.
+    """
     path = os.path.join(folder, NOTES_FILE)
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            lines = file.read(50_000).splitlines()
+            lines = file.read(MAX_NOTES_CHARACTERS).splitlines()
         os.remove(path)
     except OSError:
         return []
     found = []
-    for line in list(dict.fromkeys(lines))[:20]:
+    for line in list(dict.fromkeys(lines))[:MAX_NOTES]:
         with contextlib.suppress(ValueError):
             found.append(json.loads(line))
     return found
@@ -224,7 +241,7 @@ def frame_of_learner() -> Any:
 
 
 def is_direct() -> bool:
-    """Whether the learner's own line calls, directly or through `inspect`, and not a library on its own behalf."""
+    """Whether the learner's own line causes the event, directly or through `inspect`, and not a library for itself."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename in (__file__, importlib.__file__, _INSPECT):
         frame = frame.f_back
@@ -232,9 +249,10 @@ def is_direct() -> bool:
 
 
 def is_import_by_library() -> bool:
-    """Whether a library's module imports something while it is imported itself, which torch does late.
+    """Whether a library's module imports something while it is imported itself.
 
-    The import system must be running that module, because `exec` of a text under a library's file name is no import.
+    torch imports some of its modules late, when the learner's code is on the stack already. The import system must be
+    running that module, because a learner could `exec` a text under a library's file name, which is no import.
     """
     frame = sys._getframe(1)
     while frame is not None and (frame.f_code.co_filename == __file__ or is_import_system(frame)):
@@ -255,6 +273,7 @@ def _is_installed(file: str) -> bool:
     return file.startswith("<frozen ") or is_below(os.path.abspath(file), _LIBRARIES)
 
 
+# Folders of Python's own modules, of installed packages and of this course.
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _LIBRARIES += (os.path.dirname(helpers.__file__),)
 _INSPECT = os.path.join(os.path.dirname(os.__file__), "inspect.py")

@@ -1,7 +1,8 @@
 """Finds the strictest isolation that this system allows for learners' code, and watches the limits of a sandbox.
 
-There are three levels: Linux namespaces, another user id, or no isolation but limits (launcher.py sets them up).
-`LimitWatch` looks at the processes of a sandbox from outside: how many there are, their memory, their processor time.
+There are three levels: Linux namespaces, another user id, or no isolation but limits. launcher.py is the program that
+sets them up; `launcher_config` writes its configuration. `Limits` says what a sandbox may use, and a `LimitWatch` looks
+at the processes of a sandbox from outside: how many there are, their memory, their processor time.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from helpers.ranks.limits import load_per_core
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = Path(__file__).with_name("launcher.py")
-ISOLATION_LEVELS = ("namespaces", "uid", "plain")
+ISOLATION_LEVELS = ("namespaces", "uid", "plain")  # the strictest first
 ISOLATION_TEXTS = {
     "namespaces": "Each notebook ran without network, with every file read-only but its own copy, with the other "
     "submissions and the solutions hidden, and with processes of its own (Linux namespaces).",
@@ -44,12 +45,18 @@ def launcher_config(
 ) -> str:
     """The argument of launcher.py, in JSON.
 
-    home: the writable folder. keep: paths that must stay visible. more: other fields, such as control, env and limits.
+    command: the command line to run in the sandbox.
+    lifeline: file descriptor of the read end of a pipe. When the other end closes, the launcher ends the sandbox.
+    home: the writable folder. keep: paths that must stay visible, besides Python and this repository.
+    more: other fields. control: file descriptor of the socket to the grader, -1 for none. env: environment variables.
+    limits: resource limits, such as {"RLIMIT_CPU": 400}. hide: paths to hide. uid: the user id for the level "uid".
+    tmpfs_bytes: the size of /tmp.
     """
     needed = {str(ROOT), str(Path(sys.prefix).resolve()), str(Path(sys.base_prefix).resolve()), *keep}
+    outer_first = sorted(needed, key=len)  # a path comes before the paths below it, so that these are mounted over it
     defaults = {"control": -1, "env": {}, "limits": {}, "hide": [], "uid": SPARE_UID, "tmpfs_bytes": 512_000_000}
     values = {"isolation_level": isolation_level, "command": command, "lifeline": lifeline, "home": home}
-    return json.dumps(defaults | values | {"keep": sorted(needed, key=len)} | more)
+    return json.dumps(defaults | values | {"keep": outer_first} | more)
 
 
 @functools.cache
@@ -57,22 +64,21 @@ def is_available(isolation_level: str) -> bool:
     """Whether a Python with this course's packages starts at this level on this machine. Takes about 0.1 s."""
     if isolation_level == "uid" and os.geteuid() != 0:
         return False
-    read, write = os.pipe()
+    lifeline, write_end = os.pipe()  # the lifeline closes below, when the probe has ended
     with tempfile.TemporaryDirectory() as home:
-        os.chmod(home, 0o777)
-        inside = "/tmp/home" if isolation_level == "namespaces" else home
-        probe = (
-            f"import sys; sys.path.insert(0, {str(ROOT)!r}); import psutil, helpers.quantities.units; print('holds')"
-        )
-        argument = launcher_config(isolation_level, [sys.executable, "-B", "-c", probe], lifeline=read, home=inside)
+        os.chmod(home, 0o777)  # another user id must be able to use it
+        inside = "/tmp/home" if isolation_level == "namespaces" else home  # there /tmp is a file system of its own
+        imports = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import psutil, helpers.quantities.units"
+        probe = [sys.executable, "-B", "-c", f"{imports}; print('holds')"]
+        argument = launcher_config(isolation_level, probe, lifeline=lifeline, home=inside)
         command = [sys.executable, "-I", str(LAUNCHER), argument]
         try:
-            done = subprocess.run(command, pass_fds=[read], capture_output=True, text=True, timeout=60)
+            done = subprocess.run(command, pass_fds=[lifeline], capture_output=True, text=True, timeout=60)
         except subprocess.TimeoutExpired:
             return False
         finally:
-            os.close(read)
-            os.close(write)
+            os.close(lifeline)
+            os.close(write_end)
     return done.stdout.strip() == "holds"
 
 
@@ -83,6 +89,8 @@ def strictest_available() -> str:
 
 # -- limits ------------------------------------------------------------------------------------------------------------
 WATCH_INTERVAL = 0.15  # seconds
+USUAL_LOAD = 4.0  # processes that want a core at one time, up to which the limits are not lengthened
+MAX_SLOWDOWN = 4.0  # times by which a busy machine may lengthen a limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +99,8 @@ class Limits:
 
     cell_seconds: processor time of one cell. world_seconds: wall time of one task on one number of ranks.
     grace_seconds: how much longer the grader waits before it ends the sandbox. total_seconds: wall time of the whole
-    notebook.
+    notebook. cpu_seconds: processor time of all processes of the notebook together, also of those that have ended.
+    memory_bytes, processes: what they may use at one time. file_bytes: the size of one file that they write.
     """
 
     cell_seconds: float = 10.0
@@ -105,20 +114,22 @@ class Limits:
 
     def scaled_for_load(self, seconds: float) -> float:
         """These seconds of an idle machine as seconds of this machine now: up to four times as many."""
-        return seconds * min(4.0, max(1.0, load_per_core() / 4))
+        return seconds * min(MAX_SLOWDOWN, max(1.0, load_per_core() / USUAL_LOAD))
 
 
 class LimitWatch(threading.Thread):
-    """Calls `end(reason)` once the processes below `pid` exceed `limits`.
+    """A thread that calls `end(reason)` once when the processes below `pid` exceed `limits`.
 
     peak_bytes: the most memory that it saw in use. is_over: set it to stop watching.
+    private_bytes_measured: the quick count of bytes at the time of the last exact measurement.
+    cpu: (process id, its start time) -> seconds of processor time; it keeps processes that have ended.
     """
 
     def __init__(self, pid: int, limits: Limits, end: Callable[[str], None]):
         super().__init__(daemon=True, name=f"watch-{pid}")
         self.pid, self.limits, self.end = pid, limits, end
         self.is_over = threading.Event()
-        self.peak_bytes, self.measured_at = 0, 0  # measured_at: private bytes at the last exact measurement
+        self.peak_bytes = self.private_bytes_measured = 0
         self.cpu: dict[tuple[int, float], float] = {}
 
     def run(self) -> None:
@@ -148,11 +159,10 @@ class LimitWatch(threading.Thread):
         pids = [process.pid for process in processes]
         # Private bytes are quick to read but count pages that forked processes share once per process. The exact number
         # is slow to read, so it is read only when the quick one has grown by a tenth or is beyond the limit.
-        used = sum(map(_private_bytes, pids))
-        if used > 1.1 * self.measured_at or used > self.limits.memory_bytes:
-            self.measured_at = used
-            used = sum(map(_proportional_bytes, pids))
-            self.peak_bytes = max(self.peak_bytes, used)
+        private_bytes = sum(map(_private_bytes, pids))
+        if private_bytes > 1.1 * self.private_bytes_measured or private_bytes > self.limits.memory_bytes:
+            self.private_bytes_measured = private_bytes
+            self.peak_bytes = max(self.peak_bytes, sum(map(_proportional_bytes, pids)))
         if self.peak_bytes > self.limits.memory_bytes:
             return f"it used more than {self.limits.memory_bytes / 1e9:.1f} GB of memory"
         return None
@@ -172,6 +182,7 @@ def _proportional_bytes(pid: int) -> int:
 
 
 def _fields(path: str, names: tuple[str, ...]) -> list[int]:
+    """The values of these fields in a file of /proc such as "Pss:  12 kB", in bytes; empty if it cannot be read."""
     try:
         with open(path) as file:
             return [int(line.split()[1]) * 1024 for line in file if line.partition(":")[0] in names]

@@ -1,5 +1,14 @@
 """Reads what a lab asks from its notebook: tasks with points, locked cells, questions in words with their rubric.
 
+A lab is a notebook in labs/, prepared for nbgrader. nbgrader's marks in the metadata of a cell say what it is:
+
+grade_id    the name of the cell
+grade       the cell gives points: a check in code, or a question in words that a person grades
+solution    learners write into the cell
+locked      learners must not change the cell
+points      how many points it gives
+
+A task is what a check cell grades, by a call such as check("03.average", average); "03.average" is its key.
 `use_private_checks` adds the tasks that a teacher keeps outside the public tree.
 """
 
@@ -21,7 +30,11 @@ from helpers.grading.lab_notebooks import graded_cells, marks_of, source_of
 from helpers.grading.registry import tasks_of
 from helpers.grading.task import Task
 
+# A call of `check` that is not commented out. Its group is the key of the task.
 CHECK_CALL = re.compile(r"""^[^#\n]*\bcheck\(\s*["']([^"']*)["']""", re.MULTILINE)
+
+
+DEFINITION = re.compile(r"^(?:def|class) +(\w+)", re.MULTILINE)  # of a function or class; its group is the name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +64,11 @@ class WrittenQuestion:
 class LabNotebook:
     """The notebook of a lab.
 
-    name: "03_ddp". locked: grade_id to the source of each cell that learners must not change. setup_cells: (grade_id,
-    source) of the locked code cells that are no checks. answer_cells: grade_ids of the cells in which learners write.
-    task_of_cell: grade_id of such a cell to the key of the task that it defines.
+    name: "03_ddp".
+    locked: grade_id to the source of each cell that learners must not change.
+    setup_cells: (grade_id, source) of the locked code cells that are no checks.
+    answer_cells: grade_ids of the code cells in which learners write.
+    task_of_cell: grade_id of an answer cell to the key of the task that it defines.
     """
 
     name: str
@@ -96,42 +111,44 @@ def load_lab(name: str, root: Path = ROOT, extra_points: dict[str, float] | None
     path = root / "labs" / f"{name}.ipynb"
     if not path.exists():
         raise ValueError(f"there is no lab {name!r}: there are {', '.join(lab_names(root))}.")
-    cells, points, checks = list(graded_cells(path)), {}, {}
-    for grade_id, marks, cell in cells:
-        for key in CHECK_CALL.findall(source_of(cell)) if cell["cell_type"] == "code" and marks.get("grade") else []:
+    cells, points, checks = list(graded_cells(path)), {}, {}  # points and checks: by the key of the task
+    code_cells = [(grade_id, marks, source_of(cell)) for grade_id, marks, cell in cells if cell["cell_type"] == "code"]
+    for grade_id, marks, source in code_cells:
+        for key in CHECK_CALL.findall(source) if marks.get("grade") else []:
             points[key], checks[key] = float(marks.get("points", 0)), grade_id
     tasks = tasks_of(name.partition("_")[0])
     points |= {key: float(number) for key, number in (extra_points or {}).items() if key in tasks}
+    # The tasks in the order of the notebook, then those that the notebook does not check.
     order = [*(key for key in points if key in tasks), *(key for key in tasks if key not in points)]
+    locked_code = [(grade_id, source) for grade_id, marks, source in code_cells if is_locked(marks)]
+    graded = {grade_id for grade_id, marks, _ in code_cells if marks.get("grade")}
+    answers = {grade_id: source for grade_id, marks, source in code_cells if marks.get("solution")}
     return LabNotebook(
         name=name,
         tasks=tuple(LabTask(task=tasks[key], points=points.get(key, 0.0), check=checks.get(key, "")) for key in order),
         questions=tuple(_questions(cells, root / "solutions" / f"{name}.ipynb")),
         locked={grade_id: source_of(cell) for grade_id, marks, cell in cells if is_locked(marks)},
-        setup_cells=tuple(
-            (grade_id, source_of(cell))
-            for grade_id, marks, cell in cells
-            if cell["cell_type"] == "code" and is_locked(marks) and not marks.get("grade")
-        ),
-        task_of_cell=_tasks_by_cell(cells, {task.name: key for key, task in tasks.items()}),
-        answer_cells=frozenset(
-            grade_id for grade_id, marks, cell in cells if cell["cell_type"] == "code" and marks.get("solution")
-        ),
+        setup_cells=tuple((grade_id, source) for grade_id, source in locked_code if grade_id not in graded),
+        task_of_cell=_tasks_by_cell(answers, {task.name: key for key, task in tasks.items()}),
+        answer_cells=frozenset(answers),
     )
 
 
-def _tasks_by_cell(cells: list[tuple[str, dict, dict]], keys: dict[str, str]) -> dict[str, str]:
+def _tasks_by_cell(answers: dict[str, str], keys: dict[str, str]) -> dict[str, str]:
+    """Grade_id of an answer cell to the key of the first task that it defines.
+
+    answers: grade_id to source. keys: name of a task's function or class to its key.
+    """
     found = {}
-    for grade_id, marks, cell in cells:
-        if cell["cell_type"] == "code" and marks.get("solution"):
-            names = re.findall(r"^(?:def|class) +(\w+)", source_of(cell), re.MULTILINE)
-            known = [keys[name] for name in names if name in keys]
-            if known:
-                found[grade_id] = known[0]
+    for grade_id, source in answers.items():
+        known = [keys[name] for name in DEFINITION.findall(source) if name in keys]
+        if known:
+            found[grade_id] = known[0]
     return found
 
 
 def _questions(cells: list[tuple[str, dict, dict]], solution: Path) -> Iterator[WrittenQuestion]:
+    """The questions in words. cells: (grade_id, marks, cell). solution: the notebook with the rubrics."""
     rubrics = {grade_id: source_of(cell) for grade_id, _, cell in graded_cells(solution)} if solution.exists() else {}
     for grade_id, marks, cell in cells:
         if cell["cell_type"] == "markdown" and marks.get("grade") and marks.get("solution"):
@@ -145,7 +162,7 @@ def detect_lab(cells: list[dict], candidates: list[LabNotebook]) -> LabNotebook 
     def score(lab: LabNotebook) -> tuple[int, int]:
         found = {marks_of(cell).get("grade_id") for cell in cells} & lab.grade_ids
         text = "\n".join(source_of(cell) for cell in cells if cell.get("cell_type") == "code")
-        defined = set(re.findall(r"^(?:def|class) +(\w+)", text, re.MULTILINE))
+        defined = set(DEFINITION.findall(text))
         return len({one.task.name for one in lab.tasks} & defined), len(found)
 
     best = max(candidates, key=score, default=None)
@@ -180,8 +197,8 @@ _parse_lock = threading.RLock()
 def parse(source: str, name: str = "<unknown>") -> ast.Module:
     """Do what `ast.parse` does, in one thread at a time.
 
-    With two threads at once, CPython 3.11 may lose count of the depth of each. It then raises SystemError, "AST
-    constructor recursion depth mismatch" (gh-106905), for a source that is right.
+    If two threads parse at once, CPython 3.11 may lose count of the recursion depth of each. It then raises SystemError
+    for a correct source, "AST constructor recursion depth mismatch" (issue gh-106905 of CPython).
     """
     with _parse_lock:
         return ast.parse(source, name)

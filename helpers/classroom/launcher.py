@@ -1,13 +1,27 @@
 """Starts one process in a sandbox: `python -I launcher.py CONFIG`, with CONFIG in JSON (isolation.launcher_config).
 
-The configuration names a command to run; the fork server puts a function under "run" instead. The isolation levels are:
+The isolation levels are:
 
 namespaces   own users, processes, network and mounts: only loopback, files read-only except a small /tmp, hidden paths
              empty, no capability left. For root, and for other users if the kernel allows it.
 uid          another user's id, for root in a container. The network stays.
 plain        limits only.
 
-Everything that the process started ends when it ends, or when the lifeline closes, which the grader's death does too.
+The lifeline is the read end of a pipe whose other end the grader holds. It closes when the grader closes it or dies.
+Everything that the process started ends when the process ends, or when the lifeline closes.
+
+The keys of the configuration:
+
+isolation_level   one of the three above
+command           the command line to run; the fork server (fork_server.py) gives a function under "run" instead
+control           file descriptor of the socket to the grader, -1 for none; all others are closed in the process
+lifeline          file descriptor of the lifeline
+home              the folder in which the process runs and may write
+hide, keep        paths that must be empty for the process, and paths below them that must stay visible
+env, limits       environment variables, and resource limits such as {"RLIMIT_CPU": 400}
+uid               the user id for the level "uid"
+tmpfs_bytes       size of /tmp at the level "namespaces"
+
 This file uses the standard library only, so that it starts fast and in any Python.
 """
 
@@ -26,9 +40,9 @@ import sys
 import time
 from contextlib import suppress
 
-# Constants of Linux's system calls (unshare, mount, prctl, mount_setattr, capset).
+# Constants of Linux's system calls (unshare, mount, prctl, mount_setattr, capset), as in the headers of the kernel.
 NEW_USER, NEW_OTHERS = 0x10000000, 0x00020000 | 0x20000000 | 0x40000000 | 0x08000000  # mounts, pids, network, IPC
-MS_BIND, MS_PRIVATE_ALL, NO_SUID_DEV = 0x1000, 0x40000 | 0x4000, 0x2 | 0x4
+MS_BIND, MS_RECURSIVE, MS_PRIVATE_ALL, NO_SUID_DEV = 0x1000, 0x4000, 0x40000 | 0x4000, 0x2 | 0x4
 SET_DEATH_SIGNAL, SET_DUMPABLE, DROP_BOUND, SET_SUBREAPER, NO_NEW_PRIVILEGES = 1, 4, 24, 36, 38
 SYS_MOUNT_SETATTR, SYS_CAPSET = 442, 126 if os.uname().machine == "x86_64" else 91
 AT_RECURSIVE, CAPABILITY_3 = 0x8000, 0x20080522
@@ -39,7 +53,7 @@ LARGE_TEMPORARY = ("/tmp", "/dev/shm")  # these get tmpfs_bytes, the others 1 MB
 def main(config: dict) -> int:
     """Start the process and wait for its end. Returns its exit code; 124 if the lifeline was closed."""
     if sys.platform.startswith("linux"):
-        _libc().prctl(SET_SUBREAPER, 1, 0, 0, 0)
+        _libc().prctl(SET_SUBREAPER, 1, 0, 0, 0)  # orphans become children of this process, which can then end them
     if config["isolation_level"] == "namespaces":
         return _run_in_namespaces(config)
     child = os.fork()
@@ -51,6 +65,7 @@ def main(config: dict) -> int:
 
 
 def _run_in_namespaces(config: dict) -> int:
+    """Make new namespaces and run the command in them. Returns its exit code."""
     uid, gid = os.getuid(), os.getgid()
     has_user_namespace = _libc().unshare(NEW_USER | NEW_OTHERS) == 0
     if not has_user_namespace:
@@ -63,21 +78,23 @@ def _run_in_namespaces(config: dict) -> int:
     if first == 0:  # process 1 of the new namespace: when it ends, all of them end
         os._exit(_run_first_process(config))
     with suppress(OSError):
-        os.close(config["control"])
+        os.close(config["control"])  # only the command may hold the socket, so that its end closes the socket
     return os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
 
 
 def _run_first_process(config: dict) -> int:
-    _libc().prctl(SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-    _libc().prctl(SET_DUMPABLE, 0, 0, 0, 0)
+    """Set up the mounts of the new namespaces, run the command as a child, and return its exit code."""
+    _libc().prctl(SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)  # this process is killed when its parent dies
+    _libc().prctl(SET_DUMPABLE, 0, 0, 0, 0)  # the command cannot look into this process through /proc
     _loopback_up()
-    _mount("none", "/", None, MS_PRIVATE_ALL)
+    _mount("none", "/", None, MS_PRIVATE_ALL)  # mounts from here on are seen in this namespace only
     _mount("proc", "/proc", "proc", NO_SUID_DEV)
     with suppress(OSError), open("/proc/sys/user/max_user_namespaces", "w") as file:
-        file.write("0")
+        file.write("0")  # the command cannot make namespaces of its own
+    # struct mount_attr of the kernel: set the attribute 1, MOUNT_ATTR_RDONLY. -100 is AT_FDCWD, 32 the struct's size.
     read_only = struct.pack("QQQQ", 1, 0, 0, 0)
     _raise_if_failed(_libc().syscall(SYS_MOUNT_SETATTR, -100, b"/", AT_RECURSIVE, read_only, 32), "mount_setattr")
-    for path in sorted({*TEMPORARY, *config["hide"]}, key=len):
+    for path in sorted({*TEMPORARY, *config["hide"]}, key=len):  # a folder comes before what is below it
         _cover(path, config)
     os.makedirs(config["home"], exist_ok=True)
     child = os.fork()
@@ -87,17 +104,20 @@ def _run_first_process(config: dict) -> int:
 
 
 def _cover(path: str, config: dict) -> None:
-    """Hide `path` below an empty file or folder, except the paths below it that must be kept."""
+    """Hide `path` below an empty file or folder, except the paths below it that must be kept.
+
+    A kept path is opened before, and mounted again at its place in the empty folder.
+    """
     if os.path.islink(path) or not os.path.exists(path) or path in config["keep"]:
         return
     if not os.path.isdir(path):
         return _mount("/dev/null", path, None, MS_BIND)
     kept = [(name, os.open(name, os.O_PATH)) for name in config["keep"] if name.startswith(path.rstrip("/") + "/")]
-    size = config["tmpfs_bytes"] if path in LARGE_TEMPORARY else 1_000_000
+    size = config["tmpfs_bytes"] if path in LARGE_TEMPORARY else 1_000_000  # bytes
     _mount("tmpfs", path, "tmpfs", NO_SUID_DEV, f"size={size},mode=777")
     for name, descriptor in kept:
         os.makedirs(name, exist_ok=True)
-        _mount(f"/proc/self/fd/{descriptor}", name, None, MS_BIND | 0x4000)
+        _mount(f"/proc/self/fd/{descriptor}", name, None, MS_BIND | MS_RECURSIVE)
         os.close(descriptor)
 
 
@@ -113,10 +133,10 @@ def _become_command(config: dict) -> None:
             os.setgid(config["uid"])
             os.setuid(config["uid"])
         for name, value in config["limits"].items():
-            kind = getattr(resource, name)
-            hard = resource.getrlimit(kind)[1]
-            most = value if hard == resource.RLIM_INFINITY else min(value, hard)
-            resource.setrlimit(kind, (most, most))
+            number = getattr(resource, name)
+            hard = resource.getrlimit(number)[1]  # a limit above the hard one is refused
+            limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(number, (limit, limit))
         if sys.platform.startswith("linux"):
             _drop_capabilities()
             _libc().prctl(SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
@@ -132,14 +152,15 @@ def _become_command(config: dict) -> None:
 
 
 def close_all_but(*kept: int) -> None:
-    """Close every file descriptor but these and the first three."""
+    """Close every file descriptor except these and the first three (standard input, output and error)."""
     edges = sorted({2, *(one for one in kept if one > 2), os.sysconf("SC_OPEN_MAX")})
     for before, after in zip(edges, edges[1:], strict=False):  # each gap between two kept ones
         os.closerange(before + 1, after)
 
 
 def _drop_capabilities() -> None:
-    for capability in range(64):
+    """Give up all rights of root, and the right to gain new ones by starting a program."""
+    for capability in range(64):  # Linux has about 40; an unknown number is an error that does no harm
         _libc().prctl(DROP_BOUND, capability, 0, 0, 0)
     header, nothing = struct.pack("Ii", CAPABILITY_3, 0), bytes(24)
     _libc().syscall(SYS_CAPSET, header, nothing)
@@ -151,6 +172,7 @@ def _wait_for(child: int, lifeline: int) -> int:
 
     Returns the exit code.
     """
+    # When a child ends, Python writes a byte into this pipe, which wakes up the `select` below.
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -174,7 +196,7 @@ def _end_descendants(child: int) -> None:
     """
     with suppress(OSError):
         os.killpg(child, signal.SIGKILL)
-    for _ in range(200):
+    for _ in range(200):  # about one second in all
         below = _descendants(os.getpid())
         if not below:
             return
@@ -189,20 +211,23 @@ def _end_descendants(child: int) -> None:
 
 
 def _descendants(root: int) -> list[int]:
-    parents: dict[int, list[int]] = {}
+    """The process ids of all children of a process, their children, and so on."""
+    children: dict[int, list[int]] = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc/self") else []:
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError):  # ValueError: the entry is no process
             with open(f"/proc/{int(name)}/stat") as file:
-                parents.setdefault(int(file.read().rpartition(")")[2].split()[1]), []).append(int(name))
+                parent = int(file.read().rpartition(")")[2].split()[1])  # "pid (name) state parent …"
+            children.setdefault(parent, []).append(int(name))
     found, waiting = [], [root]
     while waiting:
-        below = parents.get(waiting.pop(), [])
+        below = children.get(waiting.pop(), [])
         found += below
         waiting += below
     return found
 
 
 def _loopback_up() -> None:
+    """Switch on the loopback interface, the only network of the namespace, over which the ranks communicate."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
         fcntl.ioctl(handle, 0x8914, struct.pack("16sh14x", b"lo", 0x1 | 0x40))  # SIOCSIFFLAGS: IFF_UP | IFF_RUNNING
 

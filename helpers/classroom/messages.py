@@ -1,6 +1,8 @@
 """Sends plain data between the grader and the sandbox over a socket; neither side unpickles what the other one sends.
 
-A message is its length in 8 bytes, then what torch.save writes for numbers, texts, tensors, lists and dictionaries.
+A message is its length in 8 bytes, then what torch.save writes for numbers, texts, tensors, lists and dictionaries. It
+is read with weights_only=True, which builds no other objects, and checked piece by piece. The sandbox may send
+anything, because a learner's code runs there.
 """
 
 from __future__ import annotations
@@ -35,8 +37,9 @@ def send(sock: socket.socket, value: Any, seconds: float | None = None) -> None:
 
 
 def receive(sock: socket.socket, seconds: float | None = None) -> Any:
-    """The next message. Raises EOFError if the other end is gone, TimeoutError if no message comes in time,
-    InvalidMessage.
+    """The next message. seconds: how long to wait, None for ever.
+
+    Raises EOFError if the other end is gone, TimeoutError if no message comes in time, and InvalidMessage.
     """
     deadline = None if seconds is None else time.monotonic() + seconds
     (length,) = _LENGTH.unpack(_read_exactly(sock, _LENGTH.size, deadline))
@@ -48,7 +51,7 @@ def receive(sock: socket.socket, seconds: float | None = None) -> Any:
 def decode_message(body: bytes) -> Any:
     """The plain data in torch.save's bytes. Raises InvalidMessage for anything else."""
     try:
-        with zipfile.ZipFile(io.BytesIO(body)) as archive:  # torch would unpack a tightly packed file of any size
+        with zipfile.ZipFile(io.BytesIO(body)) as archive:  # torch.load would unpack a small archive to any size
             entries = archive.infolist()
         if sum(entry.file_size for entry in entries) > MAX_BYTES or len(entries) > MAX_ITEMS:
             raise InvalidMessage("an answer that unpacks to more than may be sent")
@@ -61,7 +64,7 @@ def decode_message(body: bytes) -> Any:
 
 
 class _Cleaner:
-    """Copies plain data and counts its items, so that a small message with shared parts cannot become a huge text."""
+    """Copies plain data and counts its items, so that a small message with shared parts cannot become a huge copy."""
 
     def __init__(self) -> None:
         self.items = 0
@@ -71,8 +74,8 @@ class _Cleaner:
         self.items += 1
         if self.items > MAX_ITEMS or depth > MAX_DEPTH:
             raise InvalidMessage("an answer of too many pieces")
-        kind = type(value)
-        if value is None or kind in (bool, float) or (kind is int and abs(value) < 2**63):
+        kind = type(value)  # the exact type: a subclass could have methods of the learner
+        if value is None or kind in (bool, float) or (kind is int and abs(value) < 2**63):  # what int64 holds
             return value
         if kind is str and len(value) <= MAX_BYTES:
             return value
@@ -81,7 +84,7 @@ class _Cleaner:
         if kind in (list, tuple):
             return kind(self.clean(item, depth + 1) for item in value)
         if kind is dict:
-            # A key has MAX_DEPTH already, so that it cannot be a container.
+            # A key counts as MAX_DEPTH deep, so that a container in it is refused.
             return {self.clean(key, MAX_DEPTH): self.clean(item, depth + 1) for key, item in value.items()}
         raise InvalidMessage(f"an answer with a {kind.__name__} in it")
 

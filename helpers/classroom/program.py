@@ -1,7 +1,11 @@
 """Parses a submitted notebook into statements, finds those that each task needs, and what their names stand for.
 
-Nothing is run here. `program_of` gives the cells that the sandbox will run, statement by statement. The functions below
-it resolve names for scan.py, as far as the text tells: which module or object a name was imported from.
+Nothing is run here. `program_of` gives the cells that the sandbox will run, and of each cell the lines of the
+statements that count. The functions below it resolve names for scan.py, as far as the text tells: which module or
+object a name was imported from.
+
+A lab is a notebook that nbgrader released. Each of its cells has a `grade_id` in its metadata. Locked cells (set-up and
+checks) must not be changed, and learners write into answer cells. They may also add cells of their own.
 """
 
 from __future__ import annotations
@@ -16,15 +20,16 @@ from helpers.classroom.labs import LabNotebook, is_locked, is_plain_check, parse
 from helpers.grading.lab_notebooks import marks_of, source_of
 from helpers.grading.registry import lab_of
 
-DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-BINDS = (*DEFINES, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
+DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)  # statements that define one name, `node.name`
+BINDS = (*DEFINES, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)  # simple statements that bind names
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Statement:
     """One statement at the top level of a cell.
 
-    names: those that it binds. uses: those that it reads. is_from_lab: it stands in a cell of the lab's own.
+    cell: the name of its cell, as in `Cell`. names: those that it binds. uses: those that it mentions.
+    is_from_lab: it comes from the lab's own set-up cell, not from the submission.
     is_in_answer_cell: it stands in a cell in which learners write an answer.
     """
 
@@ -43,7 +48,10 @@ class Statement:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A cell as the sandbox runs it: those statements of its source that start at `lines`."""
+    """A cell as the sandbox runs it: those statements of its source that start at `lines`.
+
+    name: "lab GRADE_ID" for a cell of the lab, "cell GRADE_ID" for an answer cell, "cell 7" for another cell.
+    """
 
     name: str
     source: str
@@ -55,10 +63,13 @@ class Cell:
 class Program:
     """A notebook, sorted by task.
 
-    cells: to be run, in order. needed_statements: key of a task to the statements that it needs. missing_tasks: keys of
-    tasks that the notebook does not define. problems: sentences. changed_checks: key of a task to the grade_id of its
-    check, if the learner changed that cell. answers: grade_id to an answer in words. task_of_cell: name of a cell to
-    the key of its task. defined_names: the learner's functions and classes.
+    cells: to be run, in order.
+    needed_statements: key of a task, such as "03.average", to the statements that it needs.
+    missing_tasks: keys of tasks that the notebook does not define.
+    problems: sentences about cells that could not be parsed.
+    changed_checks: key of a task to the grade_id of the cell that checks it, if the learner changed that cell.
+    answers: grade_id of a question to the answer in words.
+    task_of_cell: name of a cell to the key of its task. defined_names: the learner's functions and classes.
     """
 
     cells: list[Cell] = field(default_factory=list)
@@ -78,11 +89,14 @@ class Program:
 
 
 def program_of(cells: Sequence[dict], lab: LabNotebook) -> Program:
-    """Parse the cells of a submission to `lab`."""
-    program, sources = Program(), {}
+    """Parse the cells of a submission to `lab`.
+
+    Of the locked cells, the lab's own version is used: what a submission has in their place is not run.
+    """
+    program, sources = Program(), {}  # sources: name of a cell to its source
     statements = list(_lab_statements(lab, sources))
     for number, cell in enumerate(cells, 1):
-        marks = marks_of(cell)
+        marks = marks_of(cell)  # nbgrader's metadata of the cell: grade_id, grade, locked, solution, points
         grade_id = marks.get("grade_id", "")
         if cell["cell_type"] != "code":
             if grade_id in {question.grade_id for question in lab.questions}:
@@ -99,6 +113,7 @@ def program_of(cells: Sequence[dict], lab: LabNotebook) -> Program:
 
 
 def _lab_statements(lab: LabNotebook, sources: dict[str, str]) -> Iterator[Statement]:
+    """The statements of the lab's set-up cells that bind names, without those for pictures. Adds to `sources`."""
     for grade_id, source in lab.setup_cells:
         name = f"lab {grade_id}"
         sources[name] = source
@@ -108,11 +123,12 @@ def _lab_statements(lab: LabNotebook, sources: dict[str, str]) -> Iterator[State
 
 
 def _is_for_a_picture(node: ast.stmt) -> bool:
-    """Whether a statement of the lab's own sets variables, which are for pictures unless they are CONSTANTS."""
+    """Whether a statement of the lab sets variables. By convention they are for pictures unless they are CONSTANTS."""
     return isinstance(node, ast.Assign | ast.AnnAssign) and not all(name.isupper() for name in _bound_names(node))
 
 
 def _note_changed_check(program: Program, lab: LabNotebook, grade_id: str, source: str) -> None:
+    """Note the task of a locked check that the learner changed, if more than its white space or a plain call."""
     original = lab.locked.get(grade_id)
     if original is None or source.split() == original.split() or is_plain_check(source):
         return
@@ -160,74 +176,79 @@ def _bound_names(node: ast.stmt) -> Iterator[str]:
 
 
 def _assign_to_tasks(program: Program, lab: LabNotebook, statements: list[Statement], sources: dict[str, str]) -> None:
-    wanted: set[Statement] = set()
-    own = [one for one in statements if not one.is_from_lab]
-    program.defined_names = [one.node.name for one in own if isinstance(one.node, DEFINES)]
+    """Find the statements that each task needs, and from them the cells to run. Fills the fields of `program`.
+
+    to_run: all statements that some task needs, and everything else in an answer cell.
+    """
+    to_run: set[Statement] = set()
+    by_learner = [one for one in statements if not one.is_from_lab]
+    program.defined_names = [one.node.name for one in by_learner if isinstance(one.node, DEFINES)]
     tasks = program.task_of_cell = {f"cell {grade_id}": key for grade_id, key in lab.task_of_cell.items()}
     for lab_task in lab.tasks:
-        defining = [one for one in own if lab_task.task.name in one.names]
+        defining = [one for one in by_learner if lab_task.task.name in one.names]
         in_its_cell = [one for one in statements if one.is_in_answer_cell and tasks.get(one.cell) == lab_task.key]
         if not defining and not in_its_cell:
             program.missing_tasks.append(lab_task.key)
         needed = _with_dependencies(statements, {lab_task.task.name})
         program.needed_statements[lab_task.key] = [one for one in statements if one in needed]
         tasks |= {one.cell: lab_task.key for one in defining if one.cell not in tasks}
-        wanted |= needed
-    for statement in statements:  # everything else in an answer cell is run as well, for the task of the cell
-        if statement.is_in_answer_cell and statement not in wanted:
+        to_run |= needed
+    for statement in statements:
+        if statement.is_in_answer_cell and statement not in to_run:
             more = _with_dependencies(statements, set(statement.uses)) | {statement}
-            wanted |= more
+            to_run |= more
             if key := tasks.get(statement.cell):
                 needed = program.needed_statements[key]
                 needed += [one for one in more if one not in needed]
-    _add_statements_on_same_lines(program, statements, wanted)
+    _add_statements_on_same_lines(program, statements, to_run)
     for name, source in sources.items():
-        to_run = [one for one in statements if one.cell == name and one in wanted]
-        if to_run:
-            lines = tuple(one.line for one in to_run)
-            program.cells.append(Cell(name=name, source=source, lines=lines, is_from_lab=to_run[0].is_from_lab))
+        of_cell = [one for one in statements if one.cell == name and one in to_run]
+        if of_cell:
+            lines = tuple(one.line for one in of_cell)
+            program.cells.append(Cell(name=name, source=source, lines=lines, is_from_lab=of_cell[0].is_from_lab))
 
 
-def _add_statements_on_same_lines(program: Program, statements: list[Statement], wanted: set[Statement]) -> None:
-    """Add what stands on the line of a needed statement: a cell is run by lines, so it would run and must be read."""
-    lines = {(one.cell, one.line): one for one in wanted}
+def _add_statements_on_same_lines(program: Program, statements: list[Statement], to_run: set[Statement]) -> None:
+    """Add statements that stand on the same line as one to run, as in `a = 1; b = 2`.
+
+    The sandbox chooses statements by their lines, so it would run these too, and scan.py must read what is run.
+    """
+    by_line = {(one.cell, one.line): one for one in to_run}
     for statement in statements:
-        first = lines.get((statement.cell, statement.line))
-        if first is not None and statement not in wanted:
-            wanted.add(statement)
+        neighbour = by_line.get((statement.cell, statement.line))
+        if neighbour is not None and statement not in to_run:
+            to_run.add(statement)
             for needed in program.needed_statements.values():
-                if first in needed:
+                if neighbour in needed:
                     needed.append(statement)
 
 
 def _with_dependencies(statements: list[Statement], names: set[str]) -> set[Statement]:
     """The statements that bind `names`, those that bind the names that these use, and so on."""
     found: set[Statement] = set()
+    binding = [one for one in statements if isinstance(one.node, (*BINDS, ast.If, ast.Try))]  # no loops, no calls
     waiting, known = set(names), set()
     while waiting:
         name = waiting.pop()
         known.add(name)
-        for statement in statements:
-            if (
-                name in statement.names
-                and statement not in found
-                and isinstance(statement.node, (*BINDS, ast.If, ast.Try))
-            ):
+        for statement in binding:
+            if name in statement.names and statement not in found:
                 found.add(statement)
                 waiting |= statement.uses - known
     return found
 
 
 def without_magics(source: str) -> str:
-    """The source with nothing that only a notebook understands (%magic, %%magic, !command, help?); lines keep their
-    numbers.
+    """The source without what only a notebook understands: %magic, %%magic, !command, help?.
+
+    Such a line becomes empty or `pass`, so that all lines keep their numbers.
     """
     lines = source.split("\n")
     first = next((line for line in lines if line.strip()), "")
-    if first.startswith("%%"):
+    if first.startswith("%%"):  # a magic for the whole cell: the cell is Python only below some of them
         runs_cell = re.match(r"%%(time|timeit|capture)\b", first) is not None
         lines = ["" if line is first else line for line in lines] if runs_cell else [""] * len(lines)
-    magic = re.compile(r"^(\s*)(%|!|\?).*$|^(\s*)[\w.]+\?{1,2}\s*$")
+    magic = re.compile(r"^(\s*)(%|!|\?).*$|^(\s*)[\w.]+\?{1,2}\s*$")  # the groups 1 and 3 are the indentation
     try:
         parse("\n".join(lines))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -237,10 +258,12 @@ def without_magics(source: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class NotebookNames:
-    """What the names of an answer stand for.
+    """What the names of an answer stand for, as far as its text tells.
 
-    aliases: what each imported name stands for. lab: "03". own_attributes: those that the answer defines itself.
-    imported_by_lab: the dotted names that the lab's own cells import. is_metered: whether the task counts bytes.
+    aliases: what each imported name stands for, such as "dist" -> "torch.distributed". lab: its number, "03".
+    own_attributes: attributes that the answer defines itself.
+    imported_by_lab: the dotted names that the lab's own cells import.
+    is_metered: whether the task counts the bytes that an answer holds.
     """
 
     aliases: Mapping[str, str]
@@ -251,7 +274,10 @@ class NotebookNames:
 
     @functools.cached_property
     def forbidden_leaves(self) -> set[str]:
-        """The last parts of forbidden names that are no plain words: "DistributedSampler", but not "parallel"."""
+        """The last parts of the names that the lab forbids, such as "DistributedSampler".
+
+        Plain words such as "parallel" are left out, because they stand in many harmless texts.
+        """
         leaves = {name.rpartition(".")[2] for name in lab_of(self.lab).forbids}
         return {leaf for leaf in leaves if leaf != leaf.lower() or "_" in leaf.strip("_")}
 
@@ -262,11 +288,11 @@ def import_aliases(nodes: Iterable[ast.AST]) -> dict[str, str]:
     After `send = dist.send`, "send" stands for "torch.distributed.send".
     """
     found: dict[str, str] = {}
-    assigned: list[tuple[str, ast.AST]] = []
+    assigned: list[tuple[str, ast.AST]] = []  # a variable and the expression that it was set to
     for node in (part for one in nodes for part in ast.walk(one)):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                top = alias.name.partition(".")[0]
+                top = alias.name.partition(".")[0]  # without `as`, `import a.b` binds only `a`
                 found[alias.asname or top] = alias.name if alias.asname else top
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
@@ -299,11 +325,12 @@ def defined_attributes(nodes: Iterable[ast.AST]) -> frozenset[str]:
             found.add(node.attr)
         elif isinstance(node, ast.ClassDef):
             found |= {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
-            found |= {part.id for one in node.body for part in ast.walk(one) if isinstance(part, ast.Name)}
+            found |= {part.id for one in node.body for part in ast.walk(one) if isinstance(part, ast.Name)}  # fields
     return frozenset(found)
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
+# Nodes that have local names. A class is none of them: its names are attributes.
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -312,7 +339,7 @@ def local_names(scope: ast.AST, aliases: Mapping[str, str]) -> set[str]:
 
     `send = dist.send` in a function makes such an alias.
     """
-    bound, aliased, outer = set(), set(), set()
+    bound, aliased, outer = set(), set(), set()  # outer: declared global or nonlocal
     for node in _nodes_in_scope(scope):
         if isinstance(node, ast.arg):
             bound.add(node.arg)
@@ -331,8 +358,8 @@ def _nodes_in_scope(scope: ast.AST) -> Iterator[ast.AST]:
     """The nodes of a scope without those of the scopes inside it, which only add their names."""
     if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
         yield from (part for part in ast.walk(scope.args) if isinstance(part, ast.arg))
-        waiting = list(scope.body) if isinstance(scope.body, list) else [scope.body]
-    else:
+        waiting = list(scope.body) if isinstance(scope.body, list) else [scope.body]  # a lambda's body is one node
+    else:  # a comprehension binds the targets of its `for`
         waiting = [one.target for one in scope.generators]
     while waiting:
         node = waiting.pop()
@@ -360,11 +387,11 @@ def constant_text(node: ast.AST) -> str | None:
         case ast.Constant(value=str() as text):
             return text
         case ast.BinOp(op=ast.Mult(), left=ast.Constant(value=str() as text), right=ast.Constant(value=int() as times)):
-            return text * min(times, 20)
+            return text * min(times, 20)  # no name is longer, and "a" * 10**9 would fill the memory
         case ast.BinOp(op=ast.Add(), left=left, right=right):
             parts = constant_text(left), constant_text(right)
             return None if None in parts else "".join(parts)
-        case ast.Call(func=ast.Attribute(attr="join", value=between), args=[ast.List() | ast.Tuple() as several]):
-            texts = [constant_text(between), *map(constant_text, several.elts)]
+        case ast.Call(func=ast.Attribute(attr="join", value=separator), args=[ast.List() | ast.Tuple() as items]):
+            texts = [constant_text(separator), *map(constant_text, items.elts)]
             return None if None in texts else texts[0].join(texts[1:])
     return None

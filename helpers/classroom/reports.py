@@ -6,9 +6,12 @@ look at, similar answers, answers in words by question, and every verdict. The C
 grades.csv   everything: learner, name, file, total, attempts, each task, each answer in words (empty: for a person),
              remarks
 moodle.csv   for Moodle's Grades > Import > CSV file: map "ID number" or "Username" to the user, the others to
-             grade items; "Identifier" and "Grade" are those of an assignment's offline grading worksheet
+             grade items; "Identifier" and "Grade" are the columns of an assignment's offline grading worksheet
 canvas.csv   for Canvas's Gradebook > Import: Student, ID, SIS User ID, SIS Login ID, Section, then one assignment, with
              the row Points Possible
+
+An answer in words (`written`) is graded by hand. A flag marks something unusual in a notebook that a teacher should
+read; it takes no points. Attempts are how often a learner ran the check of a task, if their progress file says so.
 """
 
 from __future__ import annotations
@@ -33,35 +36,11 @@ LEGEND = {
     "missing": "not in the notebook",
     "not graded": "nothing could be run",
 }
-STYLE = """
-:root { color-scheme: light dark; --ink: #1c1f23; --paper: #ffffff; --soft: #5a626b; --line: #d4d9de;
-  --passed: #d3efd9; --failed: #f8d6d2; --flag: #fbe6b8; --missing: #e6e9ed; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e8eaed; --paper: #16181b; --soft: #a4acb5; --line: #3a4047;
-  --passed: #1d4a2b; --failed: #5e2420; --flag: #57430f; --missing: #2a2f35; } }
-@media print { :root { --ink: #000; --paper: #fff; --soft: #333; --line: #888; --passed: #e4f5e8; --failed: #fbe3e0;
-  --flag: #fdf0cf; --missing: #eee; } details > *:not(summary) { display: block; } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 70rem;
-  margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; } p { max-width: 46rem; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; margin: 1rem 0; }
-th, td { border: 1px solid var(--line); padding: .3rem .6rem; text-align: left; vertical-align: top; }
-thead th { position: sticky; top: 0; background: var(--paper); } td.number { text-align: right; }
-td.passed, span.passed { background: var(--passed); } td.failed, span.failed { background: var(--failed); }
-span.flag { background: var(--flag); padding: 0 .25rem; }
-td.missing, td.not-graded, span.missing, span.not-graded { background: var(--missing); }
-td.task { white-space: nowrap; }
-.two { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem; } .two pre { margin: 0; }
-.legend span { padding: .1rem .5rem; margin-right: .4rem; border: 1px solid var(--line); }
-pre { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--missing);
-  padding: .6rem .8rem; font-size: .85rem; }
-details { border-top: 1px solid var(--line); padding: .4rem 0; } summary { cursor: pointer; }
-small, .soft { color: var(--soft); }
-a { color: inherit; }
-"""
+STYLE = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
 MAX_PAIRS = 100  # pairs of similar answers that are shown; more say that something else is the matter
-Attempts = Mapping[
-    str, Mapping[str, int]
-]  # learner to task to number of attempts, for those who handed in a progress file
+MAX_REASON = 160  # characters of a verdict that stand for a reason in the table of reasons
+# Learner to key of a task to number of attempts, for the learners who handed in a progress file.
+Attempts = Mapping[str, Mapping[str, int]]
 
 
 def report_html(
@@ -96,10 +75,10 @@ def report_html(
 
 
 def _summary(results: Sequence[GradedSubmission], isolation_text: str, is_complete: bool) -> Iterator[str]:
-    full = sum(bool(one.tasks) and all(task.state == "passed" for task in one.tasks) for one in results)
-    unread = sum(any(task.state == "not graded" for task in one.tasks) or not one.tasks for one in results)
-    reported = sum(bool(flags_of(one)) for one in results)
-    yield f"<p>{len(results)} submissions: {full} passed every task, {unread} could not be graded, {reported} "
+    passed = sum(bool(one.tasks) and all(task.state == "passed" for task in one.tasks) for one in results)
+    ungraded = sum(any(task.state == "not graded" for task in one.tasks) or not one.tasks for one in results)
+    flagged = sum(bool(flags_of(one)) for one in results)
+    yield f"<p>{len(results)} submissions: {passed} passed every task, {ungraded} could not be graded, {flagged} "
     yield "have a flag. A flag takes no points.</p>"
     if not is_complete:
         yield "<p><strong>The run was interrupted: these are the results so far.</strong> The same command goes on.</p>"
@@ -128,6 +107,7 @@ def _task_map(results: Sequence[GradedSubmission], attempts: Attempts) -> Iterat
 
 
 def _cell(task: GradedTask | None, attempts: Mapping[str, int] | None) -> str:
+    """A learner's cell for one task: empty if the learner's lab does not have the task."""
     if task is None:
         return "<td></td>"
     text = f"{MARKS[task.state]} {task.points:g}/{task.max_points:g}"
@@ -143,22 +123,24 @@ def _reasons(results: Sequence[GradedSubmission]) -> Iterator[str]:
     rows = []
     for key in task_keys(results):
         tasks = [task for one in results for task in one.tasks if task.key == key]
-        rows.append((sum(task.state == "passed" for task in tasks) / len(tasks), key, tasks))
-    for share, key, tasks in sorted(rows, key=lambda row: row[:2]):
+        num_passed = sum(task.state == "passed" for task in tasks)
+        rows.append((num_passed / len(tasks), key, num_passed, tasks))
+    for _, key, num_passed, tasks in sorted(rows, key=lambda row: row[:2]):  # the hardest task first
         reasons = Counter(_reason(task) for task in tasks if task.state != "passed")
         items = "".join(f"<li>{count} × {escape(reason)}</li>" for reason, count in reasons.most_common())
-        passed = f"{round(share * len(tasks))} of {len(tasks)}"
+        passed = f"{num_passed} of {len(tasks)}"
         yield f"<tr><th scope='row'>{escape(key)}</th><td>{passed}</td><td><ul>{items}</ul></td></tr>"
     yield "</tbody></table>"
 
 
 def _reason(task: GradedTask) -> str:
+    """Why a task was not passed: the hint for a known mistake, or what the verdict says below its first line."""
     if task.state != "failed":
         return LEGEND[task.state]
     if task.hint:
         return task.hint
-    lines = [line.strip() for line in task.text.splitlines()]
-    return lines[1][:160] if len(lines) > 1 else task.text[:160]
+    lines = [line.strip() for line in task.text.splitlines()]  # the first line only says that the task failed
+    return lines[1][:MAX_REASON] if len(lines) > 1 else task.text[:MAX_REASON]
 
 
 def _to_look_at(results: Sequence[GradedSubmission]) -> Iterator[str]:
@@ -185,7 +167,7 @@ def _remarks(one: GradedSubmission) -> Iterator[tuple[str, str, str, str]]:
 
 
 def remarks_of(one: GradedSubmission) -> list[str]:
-    """The same as sentences."""
+    """What `_remarks` lists, as sentences."""
     return [*(flag.text for flag in flags_of(one)), *one.problems, *one.notes]
 
 
@@ -199,7 +181,8 @@ def _similar_answers(results: Sequence[GradedSubmission], pairs: Sequence[Simila
     yield "people learn together, and some answers have few forms. What is the lab's own, the solution's, or written "
     yield "by more than a third of the class is not counted. Ask both about a line of it (<code>grade viva</code>).</p>"
     for pair in pairs[:MAX_PAIRS]:
-        both, share = " and ".join(names[learner] for learner in pair.learners), f"{pair.share:.0%} of the pieces equal"
+        both = " and ".join(names[learner] for learner in pair.learners)
+        share = f"{pair.share:.0%} of the pieces equal"
         yield f"<details><summary>{escape(pair.key)}: {both} <small>{share}</small></summary><div class='two'>"
         yield "".join(f"<pre>{escape(text)}</pre>" for text in pair.texts) + "</div></details>"
     if len(pairs) > MAX_PAIRS:
@@ -256,7 +239,8 @@ def grades(results: Sequence[GradedSubmission], attempts: Attempts) -> Iterable[
         remarks = " ".join([*one.problems, *(flag.text for flag in flags_of(one)), *one.notes])
         tasks = [_number(points[key]) if key in points else "" for key in keys]
         totals = [_number(one.points), _number(one.max_points), attempts_summary(attempts.get(one.learner))]
-        yield [one.learner, one.name, one.file, one.lab, *totals, *tasks, *["" for _ in written], remarks]
+        by_hand = [""] * len(written)  # a person fills these in
+        yield [one.learner, one.name, one.file, one.lab, *totals, *tasks, *by_hand, remarks]
 
 
 def moodle(results: Sequence[GradedSubmission]) -> Iterable[list]:
@@ -265,6 +249,7 @@ def moodle(results: Sequence[GradedSubmission]) -> Iterable[list]:
     yield ["Identifier", "Full name", "ID number", "Username", "Grade", "Maximum grade", *keys]
     for one in results:
         points = {task.key: _number(task.points) for task in one.tasks}
+        # In files from Moodle, `learner` is the number of the participant; otherwise it is the name of the user.
         is_from_moodle = one.source == "moodle"
         identifier = f"Participant {one.learner}" if is_from_moodle else ""
         user = "" if is_from_moodle else one.learner
@@ -280,7 +265,7 @@ def canvas(results: Sequence[GradedSubmission]) -> Iterable[list]:
     yield ["    Points Possible", "", "", "", "", *(_number(max_points[lab]) for lab in labs)]
     for one in results:
         is_from_canvas = one.source == "canvas"
-        ids = [one.learner, "", ""] if is_from_canvas else ["", one.learner, one.learner]
+        ids = [one.learner, "", ""] if is_from_canvas else ["", one.learner, one.learner]  # ID, SIS User ID, SIS Login
         yield [one.name or one.learner, *ids, "", *(_number(one.points) if lab == one.lab else "" for lab in labs)]
 
 
@@ -316,15 +301,11 @@ def terminal_table(results: Sequence[GradedSubmission], attempts: Attempts) -> s
 
 
 def _terminal_row(one: GradedSubmission, keys: Sequence[str], attempts: Attempts) -> list[str]:
-    marks = {task.key: MARKS.get(task.state, "!") for task in one.tasks}
+    marks = {task.key: MARKS[task.state] for task in one.tasks}
     points = f"{one.points:g}/{one.max_points:g}" if one.tasks else "?"
     summaries = [attempts_summary(attempts.get(one.learner)), flags_summary(flags_of(one))]
-    return [
-        _printable(one.name or one.learner),
-        points,
-        *(marks.get(key, "") for key in keys),
-        *map(_printable, summaries),
-    ]
+    name = _printable(one.name or one.learner)
+    return [name, points, *(marks.get(key, "") for key in keys), *map(_printable, summaries)]
 
 
 def _short_key(key: str, keys: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-CERTAINTIES = CERTAIN, LIKELY, LOOK = "certain", "likely", "look"
+CERTAINTIES = CERTAIN, LIKELY, LOOK = "certain", "likely", "look"  # the most certain first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +39,11 @@ class Flag:
 
 
 def sorted_flags(flags: Iterable[Flag]) -> tuple[Flag, ...]:
-    """The most certain flags first; of flags that differ only in their certainty, the most certain one."""
-    first: dict[tuple[str, str, str], Flag] = {}
+    """The most certain flags first; of flags that differ only in their certainty, only the most certain one stays."""
+    most_certain: dict[tuple[str, str, str], Flag] = {}
     for flag in sorted(flags, key=lambda flag: CERTAINTIES.index(flag.certainty)):
-        first.setdefault((flag.key, flag.location, flag.reason), flag)
-    return tuple(first.values())
+        most_certain.setdefault((flag.key, flag.location, flag.reason), flag)
+    return tuple(most_certain.values())
 
 
 STATES = ("passed", "failed", "missing", "not graded")
@@ -51,15 +51,18 @@ STATES = ("passed", "failed", "missing", "not graded")
 
 @dataclass(frozen=True, kw_only=True)
 class GradedTask:
-    """One task of a submission. text: the verdict. mistake: the key of the hint, if a known mistake was recognised.
+    """One task of a submission.
 
-    state: "passed"; "failed", the check says no; "missing", the notebook does not define it; "not graded", nothing
-    could be run.
+    key: of the task, such as "03.average".
+    state: one of STATES. "failed" means that the check says no, "missing" that the notebook does not define the task,
+    and "not graded" that nothing could be run.
+    text: the verdict, as the learner would read it.
+    mistake: the key of the known mistake that the check recognised, None if it recognised none. hint: for that mistake.
     """
 
     key: str
     state: str
-    points: float
+    points: float = 0.0
     max_points: float
     text: str = ""
     mistake: str | None = None
@@ -69,7 +72,7 @@ class GradedTask:
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenAnswer:
-    """An answer in words, which a person grades."""
+    """An answer in words, which a person grades. grade_id: nbgrader's name for the cell that asks the question."""
 
     grade_id: str
     max_points: float
@@ -85,8 +88,11 @@ class WrittenAnswer:
 class GradedSubmission:
     """What grading one learner's notebook gave.
 
-    name, source: the learner's name and the system that the file came from, where the file name tells. digest: the hash
-    of the file. problems: sentences about parts that could not be graded. notes: sentences that a teacher should know.
+    learner: the id by which the learner is known, from the name of the file or folder. file: its name.
+    name, source: the learner's name, and "moodle" or "canvas" for the system that the file came from; "" where the name
+    of the file does not tell. digest: the hash of the file. lab: "03_ddp", or "" if it is not known.
+    problems: sentences about parts that could not be graded. notes: sentences that a teacher should know.
+    seconds: that grading took. peak_bytes: the most memory that the sandbox used, 0 if nothing was run.
     """
 
     learner: str
@@ -123,7 +129,7 @@ def submission_from_json(fields: Mapping[str, Any]) -> GradedSubmission:
     fields = dict(fields)
     tasks = tuple(_task_from_json(task) for task in fields.pop("tasks"))
     written = tuple(WrittenAnswer(**answer) for answer in fields.pop("written"))
-    lists = {name: tuple(fields.pop(name)) for name in ("problems", "notes")}
+    lists = {name: tuple(fields.pop(name)) for name in ("problems", "notes")}  # JSON has no tuples
     return GradedSubmission(**fields, **lists, tasks=tasks, written=written)
 
 
@@ -138,13 +144,13 @@ _LOCATION = re.compile(r"cell (?P<cell>[^,:]+)(, line (?P<line>\d+))?")
 def flags_of(result: GradedSubmission) -> tuple[Flag, ...]:
     """The flags of a submission, the most certain first.
 
-    A line that several tasks use has one flag with all their keys.
+    A line that several tasks use has one flag, whose `key` lists the keys of all these tasks.
     """
-    keys: dict[Flag, list[str]] = {}
+    keys_of: dict[Flag, list[str]] = {}  # a flag without its key -> the keys of all tasks that have this flag
     for task in result.tasks:
         for flag in task.flags:
-            keys.setdefault(replace(flag, key=""), []).append(flag.key)
-    return sorted_flags(replace(flag, key=", ".join(of)) for flag, of in keys.items())
+            keys_of.setdefault(replace(flag, key=""), []).append(flag.key)
+    return sorted_flags(replace(flag, key=", ".join(keys)) for flag, keys in keys_of.items())
 
 
 def flags_summary(flags: Sequence[Flag]) -> str:
@@ -153,18 +159,20 @@ def flags_summary(flags: Sequence[Flag]) -> str:
     for certainty in CERTAINTIES:
         of_this = [flag for flag in flags if flag.certainty == certainty]
         locations = sorted({short_location(flag) for flag in of_this if flag.location}, key=_by_line)
-        parts += (
-            [f"{len(of_this)} {certainty}" + (f" ({', '.join(locations)})" if locations else "")] if of_this else []
-        )
+        if of_this:
+            parts.append(f"{len(of_this)} {certainty}" + (f" ({', '.join(locations)})" if locations else ""))
     return ", ".join(parts) or "–"
 
 
 def _by_line(location: str) -> tuple[str, int]:
+    """The sort key of "average:12", so that line 12 comes after line 4."""
     cell, _, line = location.partition(":")
     return cell, int(line) if line.isdigit() else 0
 
 
 def short_location(flag: Flag) -> str:
-    """The flag's location as "average:4" for "cell average, line 4"."""
+    """The flag's location as "average:4" for "cell average, line 4", and "average" where it names no line."""
     found = _LOCATION.fullmatch(flag.location)
-    return ":".join(filter(None, (found["cell"], found["line"]))) if found else flag.location
+    if found is None:
+        return flag.location
+    return f"{found['cell']}:{found['line']}" if found["line"] else found["cell"]

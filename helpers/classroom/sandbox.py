@@ -1,6 +1,9 @@
 """Starts a sandboxed process for one submission, asks it to run cells and tasks, and ends it with all it started.
 
-This is the side of the judge, in the grader's process; sandbox_worker.py is what runs inside.
+This file runs in the grader's process; sandbox_worker.py is what runs inside. One sandbox consists of a launcher, which
+sets up the isolation and ends everything at the end (launcher.py), and of the worker below it, which runs the learner's
+code. The grader sends requests to the worker over a socket. On Linux the launcher is forked from a process that has
+torch imported (fork_server.py), elsewhere (FORKS is False) it is a new interpreter.
 """
 
 from __future__ import annotations
@@ -27,11 +30,12 @@ from helpers.ranks.zygote import FORKS
 
 MAX_OUTPUT = 4_000  # characters of its output that are kept; the rest is read and dropped
 HOME_INSIDE = "/tmp/learner"  # its folder, if it has a file system of its own
+END_SECONDS = 20.0  # that the launcher gets to end all processes, before it is killed
 OUT_OF_TIME = "the time for the whole notebook is used up"
 
 _sandboxes: weakref.WeakSet[Sandbox] = weakref.WeakSet()
-_uids = itertools.count()
-_is_leaving = threading.Event()
+_uids = itertools.count()  # numbers of sandboxes, from which their user ids are made
+_is_leaving = threading.Event()  # set when the grader ends, so that no sandbox starts any more
 
 
 def end_all_sandboxes() -> None:
@@ -49,8 +53,12 @@ class Sandbox:
     """One process that runs a learner's code, with what it starts.
 
     setup: the first message to it, with the keys "lab", "checks" (folder of private checks or "") and "private" (paths
-    that the learner's code must not open). hide: paths that do not exist in the sandbox. printed: the beginning of its
-    output. reason: why it was ended. lifeline: the end of a pipe; when it closes, the launcher ends everything.
+    that the learner's code must not open). isolation_level: "namespaces", "uid" or "plain" (isolation.py).
+    hide: paths that do not exist in the sandbox.
+    process: the launcher, None while the sandbox is down. printed: the beginning of the output.
+    reason: why the sandbox was ended, None while it runs. deadline: of the whole notebook, as time.monotonic().
+    lifeline: the write end of a pipe, -1 if it is closed; when it closes, the launcher ends everything.
+    lock: for `_kill`, which the watching thread calls, too.
     """
 
     def __init__(self, setup: dict[str, Any], *, isolation_level: str, limits: Limits, hide: list[str] | None = None):
@@ -75,17 +83,12 @@ class Sandbox:
             os.chown(self.home, uid, uid)
         worker_socket, lifeline = self._open()
         command = [sys.executable, "-B", "-m", "helpers.classroom.sandbox_worker", str(worker_socket.fileno())]
-        more = {
-            "control": worker_socket.fileno(),
-            "env": _environment(inside),
-            "hide": self.hide,
-            "limits": self._limits(),
-        }
+        environment = {**ENVIRONMENT, "HOME": inside, "TMPDIR": inside}  # nothing comes from the grader's own
+        more = {"control": worker_socket.fileno(), "env": environment, "hide": self.hide, "limits": self._limits()}
         more |= {"uid": uid, "lab": self.setup["lab"], "checks": self.setup["checks"]}
-        keep = (self.setup["checks"],) if self.setup["checks"] and not FORKS else ()
-        argument = isolation.launcher_config(
-            self.isolation_level, command, lifeline=lifeline, home=inside, keep=keep, **more
-        )
+        keep = (self.setup["checks"],) if self.setup["checks"] and not FORKS else ()  # a fork has read them already
+        paths = {"home": inside, "keep": keep}
+        argument = isolation.launcher_config(self.isolation_level, command, lifeline=lifeline, **paths, **more)
         try:
             self.process = (_fork_launcher if FORKS else _start_launcher)(argument, worker_socket.fileno(), lifeline)
         finally:
@@ -109,11 +112,12 @@ class Sandbox:
             return worker_socket, lifeline
 
     def _limits(self) -> dict[str, int]:
+        """The limits that the kernel keeps, by their names in the module `resource`."""
         limits = {"RLIMIT_FSIZE": self.limits.file_bytes, "RLIMIT_CORE": 0, "RLIMIT_NOFILE": 1024}
         limits["RLIMIT_CPU"] = int(self.limits.cpu_seconds)
-        return limits | (
-            {"RLIMIT_NPROC": 400} if self.isolation_level == "uid" else {}
-        )  # for a user id, threads count as well
+        if self.isolation_level == "uid":
+            limits["RLIMIT_NPROC"] = 400  # it counts the threads of the user id as well
+        return limits
 
     def _read_output(self, pipe: Any) -> None:
         """Read all output, so that the process never waits for a reader, and keep the beginning."""
@@ -123,13 +127,13 @@ class Sandbox:
                     self.printed = (self.printed + data.decode(errors="replace"))[:MAX_OUTPUT]
 
     def _kill(self, reason: str) -> None:
-        """Close the lifeline, upon which the launcher ends all processes below it."""
+        """Close the lifeline, upon which the launcher ends all processes below it. The first reason counts."""
         with self.lock:
             self.reason = self.reason or reason
             if self.lifeline < 0:
                 return
             with suppress(OSError):
-                self.socket.shutdown(socket.SHUT_RDWR)
+                self.socket.shutdown(socket.SHUT_RDWR)  # a thread that waits for an answer wakes up
             os.close(self.lifeline)
             self.lifeline = -1
 
@@ -139,7 +143,7 @@ class Sandbox:
             return
         self._kill("it was ended")
         try:
-            self.process.wait(20)
+            self.process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -154,13 +158,14 @@ class Sandbox:
     def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Send a request and return the answer; start the sandbox first if need be.
 
+        request: as sandbox_worker.py describes them. seconds: that the request may take on an idle machine.
         Raises SandboxEnded if no answer comes. The sandbox is then down, and the next request starts it again.
         """
         if self.process is None:
             self.start()
         left = min(self.limits.scaled_for_load(seconds + self.limits.grace_seconds), self.deadline - time.monotonic())
         try:
-            if left <= 0:
+            if left <= 0:  # the time for the whole notebook is used up
                 raise TimeoutError
             messages.send(self.socket, request, left)
             answer = messages.receive(self.socket, left)
@@ -182,21 +187,18 @@ class Sandbox:
         return time.monotonic() >= self.deadline
 
     def _how_it_ended(self) -> str:
+        """Why the connection closed, if nobody here has ended the sandbox."""
         try:
             code = self.process.wait(5)
         except subprocess.TimeoutExpired:
             return "it closed its connection to the grader"
-        if code in (125, 126):
+        if code in (125, 126):  # the launcher's codes for this
             return f"the sandbox did not start ({self.printed.strip()[-300:]})"
         return f"it ended its process (exit code {code})"
 
 
-def _environment(home: str) -> dict[str, str]:
-    """The environment of the sandbox, which has nothing of the grader's but where programs are."""
-    return {**ENVIRONMENT, "HOME": home, "TMPDIR": home}
-
-
 def _fork_launcher(argument: str, control: int, lifeline: int) -> ForkedLauncher:
+    """Fork the launcher from the fork server, with the configuration `argument` in JSON."""
     try:
         return fork_server().fork(json.loads(argument), control, lifeline)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:

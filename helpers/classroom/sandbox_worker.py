@@ -1,11 +1,15 @@
 """Runs a learner's cells and tasks inside the sandbox, and answers the grader's requests over a socket.
 
-The worker judges nothing. It knows two requests:
+The worker judges nothing. The first message that it gets is the setup, a dictionary with the keys "lab" ("03"),
+"checks" (folder of private checks, or ""), "private" (paths that learners' code must not open), "folder" (where the
+guard writes) and "isolation_level". Then it answers two kinds of requests, which "do" tells apart:
 
+do       further keys                   what it does, and the key of its answer
 "cell"   name, source, lines, seconds   run the statements that start at these lines; "error": a sentence or None
-"run"    key, inputs, seed, seconds     run a task on ranks; "run": the fields of a TaskRun
+"run"    key, inputs, seed, seconds     run a task on ranks; "run": the fields of a TaskRun (outputs, events, …)
 
-Both answers have "noted": what the guard saw meanwhile.
+Both answers have "noted": what the guard saw meanwhile (guard.py). The worker starts the ranks of a task as further
+processes, which get the same setup.
 """
 
 from __future__ import annotations
@@ -37,7 +41,10 @@ _is_ready = False
 
 
 class GuardedCaseRunner:
-    """Runs the cases of a task on a rank, with the guard and the private checks. Pickle sends the class by its name."""
+    """Runs the cases of a task on a rank, with the guard and the private checks.
+
+    It is a class, not a closure, because pickle must be able to send it to the ranks.
+    """
 
     def __init__(self, setup: dict[str, Any]):
         self.setup = setup
@@ -52,8 +59,9 @@ class GuardedCaseRunner:
 
 
 class TruncatedOutput(io.TextIOBase):
-    """Passes on the first `max_characters`: 100 MB from each rank would fill the memory of the process that collects
-    them.
+    """Passes on the first `max_characters` that are printed.
+
+    100 MB from each rank would fill the memory of the process that collects what the ranks print.
     """
 
     def __init__(self, inner: Any, max_characters: int = 20_000):
@@ -97,14 +105,14 @@ def main(descriptor: int) -> None:
 
 
 def _new_main_module() -> dict[str, Any]:
-    """The names of a new `__main__`, which is the learner's notebook from here on, as in a kernel."""
+    """The namespace of a new module `__main__`, in which the learner's cells run, as in a Jupyter kernel."""
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
     return vars(module)
 
 
 def answer_request(request: dict[str, Any], names: dict[str, Any], setup: dict[str, Any]) -> dict[str, Any]:
-    """Run a cell or a task. names: of the learner's notebook."""
+    """Run a cell or a task. names: the namespace of the learner's notebook."""
     if request["do"] == "cell":
         error = run_cell(request["name"], request["source"], request["lines"], names, request["seconds"])
         return {"error": error, "noted": guard.read_notes(setup["folder"])}
@@ -124,7 +132,7 @@ def run_cell(name: str, source: str, lines: Sequence[int], names: dict[str, Any]
 
     Returns a sentence about the exception, or None.
     """
-    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)  # tracebacks show its lines
     body = [node for node in ast.parse(source, name).body if node.lineno in set(lines)]
     code = compile(ast.Module(body, []), name, "exec", dont_inherit=True)
     try:

@@ -1,7 +1,20 @@
 """Reads a submission without running it, and flags for a teacher each line that does what honest answers do not do.
 
-The scan knows what honest answers use (allowed.py) and flags everything else, so it sees ways to cheat that nobody has
-listed. A flag takes no points. `Reader` reads one statement name by name; `scan` reads all that the tasks need.
+An honest answer is one that solves the task without going around the grader. The scan knows what honest answers use
+(the lists of allowed.py and allowed.yaml) and flags everything else, so it sees ways to cheat that nobody has listed. A
+flag takes no points; a teacher reads it. `scan` reads every statement that the tasks of a lab need, and `Reader` reads
+one such statement.
+
+Words that are used below:
+
+Words           a sentence in every language of the course. `words[key].format(…)` gives the one with this key, here the
+                reason for a flag: `words["frames"]` says that the answer looks into other functions' frames.
+certainty       CERTAIN, LIKELY or LOOK (results.py): how sure it is that no honest answer has this line
+metered task    a task that counts the bytes that the answer holds in memory. Tricks that hide bytes from the count
+                are flagged only there (`unmetered`).
+the wire        the course's process-group backend, which counts messages. What is below it (`below_the_wire`) could
+                send messages that nobody counts.
+dunder          a name with two underscores on each side, such as __class__
 """
 
 from __future__ import annotations
@@ -42,13 +55,14 @@ from helpers.grading.kit import model_tools
 from helpers.grading.task import Task
 from helpers.learner.words import Words
 
-READING_METHODS = {"read_text", "read_bytes", "glob", "rglob", "iterdir"}
-MODULE_DUNDERS = {"__name__", "__doc__", "__version__"}
+READING_METHODS = {"read_text", "read_bytes", "glob", "rglob", "iterdir"}  # of pathlib.Path
+MODULE_DUNDERS = {"__name__", "__doc__", "__version__"}  # that an answer may read of a module
 OPENING_CALLS = {"open", "io.open", "os.open", "pathlib.Path"}
+# Parts of paths that lead to answers, to other learners' files, or into another process.
 FOREIGN_FILES = ("solutions", ".ipynb", "/proc/", "submitted", "progress.jsonl", "helpers")
-ATTRIBUTE_CALLS = ("getattr", "setattr", "delattr", "hasattr")
+ATTRIBUTE_CALLS = ("getattr", "setattr", "delattr", "hasattr")  # builtins that take the name of an attribute as text
 GETTER_FACTORIES = {"operator.attrgetter", "operator.methodcaller"}
-NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")  # a dotted name
 DUNDER = re.compile(r"__[a-z]\w*?__")
 
 
@@ -64,8 +78,14 @@ class LineFlag:
 class Reader:
     """Reads the statements of a notebook one after the other.
 
-    shadowed: for each scope that is open, the names that it binds itself. class_members: statements that stand directly
-    in a class.
+    The methods `_flags_of_…` give (certainty, reason) pairs for one node of the syntax tree; `read` adds the line.
+
+    notebook: what the names of the notebook stand for, and what the lab allows.
+    aliases: imported name -> what it stands for, such as "dist" -> "torch.distributed".
+    shadowed: for each scope (function, lambda, comprehension) around the present node, the names that it binds itself,
+    which therefore do not stand for what was imported.
+    class_members: statements that stand directly in a class.
+    line: the line of the node that is read.
     """
 
     def __init__(self, notebook: NotebookNames):
@@ -76,26 +96,27 @@ class Reader:
 
     def read(self, node: ast.AST) -> Iterator[LineFlag]:
         """The flags of a node and of everything in it."""
-        self.line = getattr(node, "lineno", self.line)
-        line = self.line
+        self.line = getattr(node, "lineno", self.line)  # some nodes, such as arguments, have no line of their own
+        line = self.line  # reading the parts changes self.line
         for certainty, reason in self._flags_of(node):
             yield LineFlag(line=line, certainty=certainty, reason=reason)
-        outer = outer_parts(node) if isinstance(node, SCOPES) else []
+        is_scope = isinstance(node, SCOPES)
+        outer = outer_parts(node) if is_scope else []  # defaults and decorators, which do not see the scope's names
         for child in outer:
             yield from self.read(child)
-        if isinstance(node, SCOPES):
+        if is_scope:
             self.shadowed.append(local_names(node, self.aliases))
         for child in self._parts_to_read(node):
             if child not in outer:
                 yield from self.read(child)
-        if isinstance(node, SCOPES):
+        if is_scope:
             self.shadowed.pop()
 
     def _parts_to_read(self, node: ast.AST) -> Iterator[ast.AST]:
         """The parts of a node that are not read yet: no docstring, and no piece of a name that was read as a whole."""
         if (isinstance(node, ast.Attribute | ast.Name) and self.name_of(node)) or constant_text(node) is not None:
-            return
-        if isinstance(node, ast.arguments):
+            return  # `_flags_of` has read the complete name or text
+        if isinstance(node, ast.arguments):  # its defaults are outer parts, which `read` has read
             yield from (part for part in ast.walk(node) if isinstance(part, ast.arg))
             return
         for child in ast.iter_child_nodes(node):
@@ -103,12 +124,12 @@ class Reader:
             is_module_alias = isinstance(node, ast.Assign) and child is node.value and self._is_module_alias(node)
             is_called = isinstance(node, ast.Call) and child is node.func
             if is_called and getattr(child, "attr", "") == "inner" and not self.name_of(child):
-                yield child.value  # the method `inner` of a tensor is no name of the wire
+                yield child.value  # x.inner(y) calls a tensor's method; only an attribute `inner` is below the wire
             elif not (is_text or is_module_alias or (is_called and getattr(child, "id", "") in ATTRIBUTE_CALLS)):
-                yield child
+                yield child  # a called getattr is left out, because `_flags_of_getattr` judges it
 
     def _is_module_alias(self, node: ast.Assign) -> bool:
-        """Whether an assignment gives a module another name, which `aliases` knows."""
+        """Whether an assignment only gives a module another name. `aliases` knows that name, so its uses are read."""
         is_known = node not in self.class_members and all(isinstance(target, ast.Name) for target in node.targets)
         return is_known and self._is_module(node.value)
 
@@ -121,9 +142,11 @@ class Reader:
         return "" if is_shadowed else dotted_name(node, self.aliases)
 
     def _is_module(self, node: ast.AST) -> bool:
-        return isinstance(imported_object(self.name_of(node) or "-"), types.ModuleType)
+        name = self.name_of(node)
+        return bool(name) and isinstance(imported_object(name), types.ModuleType)
 
     def _flags_of(self, node: ast.AST) -> Iterator[tuple[str, Words]]:
+        """The flags of the node itself, as (certainty, reason)."""
         match node:
             case ast.Import():
                 for alias in node.names:
@@ -154,14 +177,16 @@ class Reader:
                 self.class_members |= set(node.body)
                 yield from self._flags_of_class(node)
             case ast.Subscript(value=ast.Constant(value=str() | bytes()), slice=ast.Slice(step=ast.UnaryOp())):
-                yield LOOK, words["built_name"].format("[::-1]")
+                yield LOOK, words["built_name"].format("[::-1]")  # "lave"[::-1] builds the name "eval"
 
     def _is_builtin(self, name: str) -> bool:
+        """Whether the name is a builtin or a dunder that no enclosing scope binds itself."""
         is_shadowed = any(name in names for names in self.shadowed)
         return not is_shadowed and (hasattr(builtins, name) or "__" in name)
 
     # -- imports and dotted names ----------------------------------------------------------------------------------
     def _flags_of_import(self, name: str, module: str) -> Iterator[tuple[str, Words]]:
+        """The flags of an import of `name` ("math" or "math.sqrt") from `module` ("math")."""
         given = self.notebook.imported_by_lab
         if name in given or (module in given and not is_within(module, ("torch",))):
             return
@@ -171,21 +196,21 @@ class Reader:
             yield CERTAIN, why
         elif is_within(module, ("numpy",)) and self.notebook.is_metered:
             yield LIKELY, words["unmetered"].format(module)
-        elif is_usual_module(module, given) or (
-            is_within(module, allowed.THREAD_MODULES) and not self.notebook.is_metered
-        ):
+        elif is_usual_module(module, given):
             yield from self._flags_of_parts(name)
-        elif is_within(module, allowed.THREAD_MODULES):
-            yield LOOK, words["threads"].format(module)
+        elif is_within(module, allowed.THREAD_MODULES):  # a thread could hold bytes that a metered task does not see
+            if self.notebook.is_metered:
+                yield LOOK, words["threads"].format(module)
+            else:
+                yield from self._flags_of_parts(name)
+        elif root in allowed.SUSPECT_MODULES:
+            yield LIKELY, words["innards"].format(module)
         else:
-            yield (
-                (LIKELY, words["innards"].format(module))
-                if root in allowed.SUSPECT_MODULES
-                else (LOOK, words["unusual"].format(module))
-            )
+            yield LOOK, words["unusual"].format(module)
 
     def _flags_of_name(self, name: str, node: ast.Attribute | ast.Name) -> Iterator[tuple[str, Words]]:
-        if not isinstance(node.ctx, ast.Load):
+        """The flags of a use of the imported object `name`, such as "torch.distributed.send", at this node."""
+        if not isinstance(node.ctx, ast.Load):  # the answer sets or deletes it, for example dist.send = …
             if isinstance(node, ast.Attribute) and not is_within(name, allowed.SETTABLE_MODULES):
                 yield CERTAIN, words["replaces"].format(name)
             return
@@ -197,7 +222,7 @@ class Reader:
             yield CERTAIN, why
         else:
             yield from self._flags_of_parts(name)
-            if self._is_module(node):
+            if self._is_module(node):  # the module itself is passed on, so its attributes can be used unseen
                 yield LIKELY, words["handed_on"].format(name)
 
     def _is_allowed_from_lab(self, name: str) -> bool:
@@ -206,17 +231,16 @@ class Reader:
         return is_imported and is_within(name, allowed.ALLOWED_WHERE_GIVEN)
 
     def _flags_of_parts(self, name: str) -> Iterator[tuple[str, Words]]:
-        """The first flag of a dotted name, part by part: is each part a name that answers need, and does it keep its
-        word?
-        """
-        sofar, *parts = name.split(".")
+        """The first flag of a dotted name, read part by part: "torch.nn.Linear" as torch.nn, then torch.nn.Linear."""
+        owner, *parts = name.split(".")
         for part in parts:
-            if problem := self._flag_of_part(sofar, part):
+            if problem := self._flag_of_part(owner, part):
                 yield problem
                 return
-            sofar = f"{sofar}.{part}"
+            owner = f"{owner}.{part}"
 
     def _flag_of_part(self, owner: str, part: str) -> tuple[str, Words] | None:
+        """The flag of the name `part` in the module or class `owner`; None if honest answers use it."""
         name = f"{owner}.{part}"
         if name in allowed.SUSPECT_CALLS["frames"]:
             return CERTAIN, words["frames"].format(name)
@@ -235,19 +259,21 @@ class Reader:
         return self._flag_of_object(name, imported_object(name))
 
     def _flag_of_object(self, name: str, value: object) -> tuple[str, Words] | None:
-        """The flag of the object behind a name: other modules also hold references to modules and to torch's own
-        answers.
+        """The flag of the object behind a harmless name, which may be a module or a class that no answer may use.
+
+        For example, many modules of Python import `os`, so random._os is os, and torch's own DDP has several names.
         """
         if isinstance(value, types.ModuleType):
             real = value.__name__
             is_usual = is_usual_module(real, self.notebook.imported_by_lab)
+            # Of the modules in USUAL_NAMES_OF only some names are allowed, so no second name may lead to them.
             is_fine = is_usual and (real == name or real.partition(".")[0] not in allowed.USUAL_NAMES_OF)
             return None if is_fine else (LIKELY, words["reaches"].format(real, name))
         if value is None and name.rpartition(".")[2] in allowed.SUSPECT_MODULES:
-            return LIKELY, words["hidden"].format(name)
+            return LIKELY, words["hidden"].format(name)  # not imported yet, but named like a suspect module
         if why := why_object_forbidden(value, self.lab):
             return CERTAIN, why
-        home = str(getattr(value, "__module__", None))
+        home = str(getattr(value, "__module__", None))  # the module that defines the object
         root = home.partition(".")[0]
         if root in allowed.SUSPECT_MODULES and root != name.partition(".")[0]:
             return LIKELY, words["rare"].format(f"{home}.{getattr(value, '__qualname__', '')}")
@@ -255,6 +281,7 @@ class Reader:
 
     # -- the rest --------------------------------------------------------------------------------------------------
     def _flags_of_attribute(self, attr: str) -> Iterator[tuple[str, Words]]:
+        """The flags of an attribute of an object that is not known, such as `x.f_back`."""
         if attr in allowed.FRAME_ATTRIBUTES:
             yield CERTAIN, words["frames"].format(attr)
         elif DUNDER.fullmatch(attr) and attr not in allowed.USUAL_DUNDERS:
@@ -267,6 +294,7 @@ class Reader:
             yield LOOK, words["built_name"].format(attr)
 
     def _flags_of_class(self, node: ast.ClassDef) -> Iterator[tuple[str, Words]]:
+        """The dunders that a class defines although honest answers do not, such as __reduce__."""
         names = [part.name for part in node.body if isinstance(part, ast.FunctionDef)]
         assigned = (target for part in node.body if isinstance(part, ast.Assign) for target in part.targets)
         for name in [*names, *(target.id for target in assigned if isinstance(target, ast.Name))]:
@@ -274,15 +302,16 @@ class Reader:
                 yield LIKELY, words["defines"].format(node.name, name)
 
     def _flags_of_call(self, node: ast.Call) -> Iterator[tuple[str, Words]]:
+        """The flags of what is called, and of texts among its arguments that name files, modules or a verdict."""
         name = self.name_of(node.func) or (node.func.id if isinstance(node.func, ast.Name) else "")
         texts = [one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-        for reason, names in allowed.SUSPECT_CALLS.items():
+        for reason, names in allowed.SUSPECT_CALLS.items():  # key of the sentence -> names of functions
             if name in names:
                 yield CERTAIN, words[reason].format(name)
         if name in allowed.SUSPECT_CALLS["imports_text"]:
             yield from ((CERTAIN, why) for text in texts if (why := why_forbidden(text, self.lab)))
         if "new_" in name and any(keyword.arg == "backend" for keyword in node.keywords):
-            yield LOOK, words["below_the_wire"].format(f"{name}(backend=…)")
+            yield LOOK, words["below_the_wire"].format(f"{name}(backend=…)")  # such as dist.new_group
         if name in ATTRIBUTE_CALLS and len(node.args) > 1:
             yield from self._flags_of_getattr(name, *node.args[:2])
         if name in GETTER_FACTORIES:
@@ -292,10 +321,11 @@ class Reader:
             if part := next((part for part in FOREIGN_FILES if part in text), None):
                 yield CERTAIN, words["elsewhere"].format(text if len(text) < 60 else part)
         for text in texts if name == "print" else []:
-            if " passed" in text and "ranks" in text:
+            if " passed" in text and "ranks" in text:  # it prints what the check would print
                 yield CERTAIN, words["verdict"]
 
     def _flags_of_getattr(self, called: str, owner: ast.AST, attribute: ast.AST) -> Iterator[tuple[str, Words]]:
+        """The flags of called(owner, attribute), where `called` is one of ATTRIBUTE_CALLS."""
         owner_name, text = self.name_of(owner), constant_text(attribute)
         if called in ("setattr", "delattr") and owner_name:
             yield CERTAIN, words["replaces"].format(f"{owner_name}.{text or '…'}")
@@ -309,7 +339,9 @@ class Reader:
             yield LOOK, words["by_built_name"].format(called)
 
     def _flags_of_getter(self, called: str, args: list[ast.expr]) -> Iterator[tuple[str, Words]]:
-        for arg in args[: 1 if called.endswith("caller") else None]:  # methodcaller passes the other arguments on
+        """The flags of attrgetter("a.b", "c") or methodcaller("a", …), whose texts are names of attributes."""
+        is_methodcaller = called.endswith("caller")  # it passes all arguments but the first on to the method
+        for arg in args[:1] if is_methodcaller else args:
             text = constant_text(arg)
             if text is None:
                 yield LIKELY, words["by_built_name"].format(called)
@@ -317,6 +349,7 @@ class Reader:
                 yield from self._flags_of_attribute(part)
 
     def _flags_of_text(self, text: str, *, is_built: bool) -> Iterator[tuple[str, Words]]:
+        """The flags of a text that is a name, for getattr or exec. is_built: "so" + "cket" rather than "socket"."""
         unusual = [one for one in DUNDER.findall(text) if one not in allowed.USUAL_DUNDERS]
         if unusual:
             yield LIKELY, words["names_in_text"].format(unusual[0])
@@ -329,7 +362,7 @@ class Reader:
 
 
 def scan(program: Program, lab: LabNotebook, lang: str = "en") -> list[Flag]:
-    """The flags of every statement that a task needs."""
+    """The flags of every statement that a task needs, and of checks that the learner changed. lang: of the reasons."""
     statements = [statement for needed in program.needed_statements.values() for statement in needed]
     names = names_of_notebook(statements, lab)
     tasks = {one.key: one.task for one in lab.tasks}
@@ -343,13 +376,13 @@ def scan(program: Program, lab: LabNotebook, lang: str = "en") -> list[Flag]:
                     found.append(
                         Flag(key=key, location=location, reason=flag.reason.in_(lang), certainty=flag.certainty)
                     )
-    for key, cell in program.changed_checks.items():
+    for key, cell in program.changed_checks.items():  # key of a task -> the cell that checks it
         found.append(Flag(key=key, location="", reason=words["check_changed"].format(cell).in_(lang), certainty=LOOK))
     return list(dict.fromkeys(found))
 
 
 def names_of_notebook(statements: Sequence[Statement], lab: LabNotebook) -> NotebookNames:
-    """What the names in these statements stand for."""
+    """What the names in these statements stand for. A statement that several tasks need counts once."""
     nodes = [one.node for one in dict.fromkeys(statements)]
     return NotebookNames(
         aliases=import_aliases(nodes),
@@ -367,6 +400,6 @@ def is_metered(task: Task) -> bool:
 
 
 def _defines_check(statement: Statement) -> bool:
-    """Whether a statement defines a `check` of the learner's own, which is never called."""
+    """Whether a statement defines a `check` of the learner's own, which nothing calls while tasks are graded."""
     node = statement.node
     return isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == "check"

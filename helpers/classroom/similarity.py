@@ -1,9 +1,10 @@
 """Finds answers to a task that differ only in names, comments, formatting and the order of statements.
 
 An answer is compared as a bag of pieces: each simple statement, and the head of each loop, branch and function, with
-the answer's own names numbered by their first use in the piece. Two answers are similar if most of their pieces are
-equal and some of the equal pieces are rare: not in the lab, not in the solution, and not written by more than a third
-of the class. A short answer that has one natural form is therefore never listed.
+the answer's own names numbered by their first use in the piece: `total = total + x` becomes "a0 = a0 + a1". Two answers
+are similar if most of their pieces are equal and some of the equal pieces are rare: not in the lab, not in the
+solution, and not written by more than a third of the class. A short answer that has one natural form is therefore never
+listed.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ from helpers.grading.lab_notebooks import graded_cells, source_of
 MIN_SHARE = 0.8  # of the pieces must be equal
 MIN_RARE_PIECES = 4  # among the equal pieces
 COMMON_SHARE = 1 / 3  # a piece that more of the class wrote is not rare
-BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
+BODIES = ("body", "orelse", "finalbody", "handlers", "cases")  # fields of a compound statement that hold statements
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarPair:
-    """Two learners with similar answers to a task. share: of equal pieces, 0 to 1. texts: what each of them wrote."""
+    """Two learners with similar answers to a task.
+
+    key: of the task. share: of equal pieces, from 0 to 1. texts: what each of them wrote.
+    """
 
     key: str
     learners: tuple[str, str]
@@ -41,7 +45,7 @@ class SimilarPair:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskAnswer:
-    """What a learner wrote for a task."""
+    """What a learner wrote for a task. pieces: how often each piece stands in it."""
 
     learner: str
     text: str
@@ -51,14 +55,14 @@ class TaskAnswer:
 def similar_pairs(
     submissions: Iterable[Submission], results: Iterable[GradedSubmission], candidates: Iterable[LabNotebook]
 ) -> list[SimilarPair]:
-    """All pairs of similar answers in a class, the most similar first."""
-    of_learner, by_name = {one.learner: one for one in submissions}, {lab.name: lab for lab in candidates}
-    answers: dict[str, list[TaskAnswer]] = defaultdict(list)
+    """All pairs of similar answers in a class, the most similar first. candidates: the labs that were graded."""
+    of_learner, labs_by_name = {one.learner: one for one in submissions}, {lab.name: lab for lab in candidates}
+    answers: dict[str, list[TaskAnswer]] = defaultdict(list)  # key of a task -> everybody's answer
     for result in results:
-        if result.lab in by_name and result.learner in of_learner and result.digest:
-            for key, answer in _answers_of(of_learner[result.learner], by_name[result.lab]):
+        if result.lab in labs_by_name and result.learner in of_learner and result.digest:
+            for key, answer in _answers_of(of_learner[result.learner], labs_by_name[result.lab]):
                 answers[key].append(answer)
-    usual = {key: pieces for lab in by_name.values() for key, pieces in lab_pieces(lab).items()}
+    usual = {key: pieces for lab in labs_by_name.values() for key, pieces in lab_pieces(lab).items()}
     found = [pair for key, several in answers.items() for pair in pairs_of_task(key, several, usual.get(key, {}))]
     return sorted(found, key=lambda pair: (-pair.share, pair.key, pair.learners))
 
@@ -66,16 +70,18 @@ def similar_pairs(
 def pairs_of_task(key: str, answers: Sequence[TaskAnswer], usual: Iterable[str]) -> Iterator[SimilarPair]:
     """The pairs of similar answers to one task. usual: the pieces of the lab and of its solution."""
     num_learners = Counter(piece for answer in answers for piece in answer.pieces)
-    max_common = max(2, COMMON_SHARE * len(answers))
-    rare = {piece for piece, number in num_learners.items() if number <= max_common} - set(usual)
+    max_learners = max(2, COMMON_SHARE * len(answers))  # a pair has two, however small the class is
+    rare = {piece for piece, number in num_learners.items() if number <= max_learners} - set(usual)
     for one, other in combinations(answers, 2):
-        common = one.pieces & other.pieces
-        share = 2 * common.total() / max(1, one.pieces.total() + other.pieces.total())
-        if share >= MIN_SHARE and sum(number for piece, number in common.items() if piece in rare) >= MIN_RARE_PIECES:
+        equal = one.pieces & other.pieces  # of a Counter: each piece as often as both have it
+        share = 2 * equal.total() / max(1, one.pieces.total() + other.pieces.total())
+        num_rare = sum(number for piece, number in equal.items() if piece in rare)
+        if share >= MIN_SHARE and num_rare >= MIN_RARE_PIECES:
             yield SimilarPair(key=key, learners=(one.learner, other.learner), share=share, texts=(one.text, other.text))
 
 
 def _answers_of(submission: Submission, lab: LabNotebook) -> Iterator[tuple[str, TaskAnswer]]:
+    """(key of a task, answer) for each task that the learner wrote something for."""
     try:
         program = program_of(read_notebook(submission.path)[0], lab)
     except (UnreadableNotebook, RecursionError):
@@ -88,12 +94,9 @@ def _answers_of(submission: Submission, lab: LabNotebook) -> Iterator[tuple[str,
 
 def learner_statements(program: Program, key: str) -> list[Statement]:
     """What the learner wrote for a task, without the lab's own lines and the cells of other tasks."""
-    own = [one for one in program.needed_statements[key] if not one.is_from_lab and not _is_import(one.node)]
+    by_learner = [one for one in program.needed_statements[key] if not one.is_from_lab]
+    own = [one for one in by_learner if not isinstance(one.node, ast.Import | ast.ImportFrom)]
     return [one for one in own if program.task_of_cell.get(one.cell, key) == key]
-
-
-def _is_import(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Import | ast.ImportFrom)
 
 
 def text_of(program: Program, written: Iterable[Statement]) -> str:
@@ -142,12 +145,13 @@ def _own_names(nodes: Iterable[ast.stmt]) -> set[str]:
 
 
 def _pieces(node: ast.stmt, own: set[str]) -> Iterator[str]:
+    """The piece of a statement, then those of the statements inside it. own: the names that the answer defines."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) or isinstance(node, ast.Pass):
         return  # a docstring is no part of what an answer does
-    inner = [part for name in BODIES for part in getattr(node, name, [])]
     yield ast.unparse(_Numbered(own).visit(_head(node)))
-    for part in inner:
-        yield from _pieces(part, own)
+    for name in BODIES:
+        for part in getattr(node, name, []):
+            yield from _pieces(part, own)
 
 
 def _head(node: ast.stmt) -> ast.stmt:

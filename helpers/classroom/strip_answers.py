@@ -1,13 +1,18 @@
 """Removes every answer from the process that runs a learner's code, and lists the files that its sandbox hides.
 
-The file of a task holds `make_inputs`, `run_submission` and `judge` side by side, and judges import references. Before
-a sandbox starts, `strip_answers` therefore removes from the process everything but `run_submission` and what that uses.
-Only the modules that allowed.py lists stay as they are, so a module that nobody has listed is removed. `hidden_paths`
-applies the same list to the files. The judge runs in another process and keeps everything.
+A task is a record of three functions: `make_inputs` draws the inputs, `run_submission` calls the learner's function on
+each rank, and `judge` compares the outputs with the right ones. All three stand in one file, and the judge imports the
+right answers. A sandbox needs `run_submission` alone. Before it starts, `strip_answers` therefore removes from the
+process everything but `run_submission` and what that uses. Only the modules that allowed.py lists stay as they are, so
+a module that nobody has listed is removed. `hidden_paths` applies the same list to the files. The judge runs in the
+grader's process, which keeps everything.
+
+A closed module is a module of this course that allowed.py does not list.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import sys
@@ -39,6 +44,7 @@ def hidden_paths(package: Path = Path(helpers.__file__).parent) -> list[str]:
 
 
 def _hidden_below(folder: Path, package: str) -> Iterator[Path]:
+    """The hidden entries below `folder`, whose dotted name is `package`."""
     for path in sorted(folder.iterdir()):
         module = package if path.name == "__init__.py" else f"{package}.{path.stem}"
         if path.is_dir() and not is_package_in_sandbox(module) and has_modules_in_sandbox(module):
@@ -56,13 +62,9 @@ def strip_answers(lab: str) -> None:
     """
     tasks = list(registry.tasks_of(lab).values())
     closed = {name: module for name, module in sys.modules.items() if _is_closed(name)}
-    used = names_used_by([task.run_submission for task in tasks], closed)
-    used |= {
-        (name, key)
-        for name, module in closed.items()
-        for key, value in vars(module).items()
-        if any(value is task for task in tasks)
-    }
+    used = names_used_by([task.run_submission for task in tasks], closed)  # pairs (module, name)
+    for name, module in closed.items():
+        used |= {(name, key) for key, value in vars(module).items() if any(value is task for task in tasks)}
     needed = _with_parent_packages({*(sys.modules.keys() - closed.keys()), *(home for home, _ in used)})
     forgotten = {name for name in closed if name not in needed or is_within(name, _packages_of_other_labs(lab))}
     for name, module in closed.items():
@@ -78,6 +80,7 @@ def _is_closed(module: str) -> bool:
 
 
 def _with_parent_packages(modules: Iterable[str]) -> set[str]:
+    """The modules with all packages above them: for "a.b.c" also "a.b" and "a"."""
     paths = (name.split(".") for name in modules)
     return {".".join(parts[:length]) for parts in paths for length in range(1, len(parts) + 1)}
 
@@ -88,10 +91,11 @@ def _packages_of_other_labs(lab: str) -> tuple[str, ...]:
 
 
 def _remove_unused_names(module: types.ModuleType, used: set[str]) -> None:
+    """Delete every name of a module except `used`, its submodules, and the record that describes a lab."""
     for key, value in list(vars(module).items()):
         is_submodule = isinstance(value, types.ModuleType) and value.__name__ == f"{module.__name__}.{key}"
-        is_record = isinstance(value, registry.Lab)
-        if not (key in used or key.startswith("__") or is_submodule or is_record):
+        is_lab = isinstance(value, registry.Lab)
+        if not (key in used or key.startswith("__") or is_submodule or is_lab):
             delattr(module, key)
 
 
@@ -109,7 +113,7 @@ def _forget(forgotten: set[str]) -> None:
         package, _, key = name.rpartition(".")
         if package in sys.modules:
             vars(sys.modules[package]).pop(key, None)
-        vars(sys.modules.pop(name)).clear()
+        vars(sys.modules.pop(name)).clear()  # whoever holds the module itself finds nothing in it
     for name, module in list(sys.modules.items()):
         for key, value in list(vars(module).items()) if is_within(name, ("helpers",)) else ():
             if isinstance(value, types.FunctionType | type) and value.__module__ in forgotten:
@@ -117,7 +121,7 @@ def _forget(forgotten: set[str]) -> None:
 
 
 def _replace_checks() -> None:
-    """Give the names that a notebook may import from the grader a meaning: here they do nothing."""
+    """Put functions that do nothing in place of those that a notebook imports from the grader, such as `check`."""
     for name in ALLOWED_IN_ANSWERS:
         package, _, key = name.rpartition(".")
         if package in sys.modules and name not in sys.modules:
@@ -130,7 +134,11 @@ def _do_nothing(*args: Any, **kwargs: Any) -> None:
 
 # -- what a function uses --------------------------------------------------------------------------------------------
 def names_used_by(functions: Iterable[Any], modules: dict[str, types.ModuleType]) -> set[tuple[str, str]]:
-    """All pairs (module, name) of `modules` that these functions may use, judged by the names in their code."""
+    """All pairs (module, name) of `modules` that these functions may use, judged by the names in their code.
+
+    What a used name stands for is searched in the same way. Where a function uses a module, as in `wire.send`, its code
+    has both names, so all of its names are looked up in that module as well.
+    """
     used: set[tuple[str, str]] = set()
     waiting, seen = list(functions), set()
     while waiting:
@@ -140,19 +148,16 @@ def names_used_by(functions: Iterable[Any], modules: dict[str, types.ModuleType]
         seen.add(id(value))
         for function in functions_of(value):
             names = set(names_in_code(function.__code__))
-            homes = [function.__globals__.get("__name__", "")]
+            homes = [function.__globals__.get("__name__", "")]  # modules in which to look; it grows in the loop
             for home in homes:
                 for name in names & vars(modules[home]).keys() if home in modules else ():
                     value = vars(modules[home])[name]
                     used.add((home, name))
-                    if isinstance(value, types.ModuleType):
-                        homes += [value.__name__] if value.__name__ not in homes else []
+                    if isinstance(value, types.ModuleType) and value.__name__ not in homes:
+                        homes.append(value.__name__)
                     waiting.append(value)
-            waiting += [
-                *(function.__defaults__ or ()),
-                *(function.__kwdefaults__ or {}).values(),
-                *closure_values(function),
-            ]
+            waiting += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+            waiting += closure_values(function)
     return used
 
 
@@ -164,7 +169,7 @@ def functions_of(value: Any) -> Iterator[types.FunctionType]:
         parts = value.values() if isinstance(value, dict) else value
         yield from (one for part in parts for one in functions_of(part))
     elif isinstance(value, Task):
-        yield from functions_of(value.run_submission)  # its judge holds the right answers
+        yield from functions_of(value.run_submission)  # not its judge, which holds the right answers
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         yield from (one for field in dataclasses.fields(value) for one in functions_of(getattr(value, field.name)))
     elif isinstance(value, staticmethod | classmethod | types.MethodType):
@@ -175,11 +180,10 @@ def functions_of(value: Any) -> Iterator[types.FunctionType]:
         yield value
         yield from functions_of(getattr(value, "__wrapped__", None))
     elif isinstance(value, type) and value.__module__.startswith("helpers"):
-        for kind in value.__mro__[:-1]:
-            if kind.__module__.startswith("helpers"):
-                yield from (
-                    one for part in vars(kind).values() if not isinstance(part, type) for one in functions_of(part)
-                )
+        for base in value.__mro__[:-1]:  # the class itself first; the last one is `object`
+            if base.__module__.startswith("helpers"):
+                parts = [part for part in vars(base).values() if not isinstance(part, type)]
+                yield from (one for part in parts for one in functions_of(part))
 
 
 def names_in_code(code: types.CodeType) -> Iterator[str]:
@@ -193,7 +197,5 @@ def names_in_code(code: types.CodeType) -> Iterator[str]:
 def closure_values(function: types.FunctionType) -> Iterator[Any]:
     """The values that a function has closed over."""
     for cell in function.__closure__ or ():
-        try:
+        with contextlib.suppress(ValueError):  # the cell is empty: the variable is not set yet
             yield cell.cell_contents
-        except ValueError:
-            continue

@@ -1,5 +1,12 @@
 """Finds which files were handed in and by whom, in the layouts of a plain folder, nbgrader, Moodle and Canvas.
 
+The layouts, with the learner "ada" and the lab "03_ddp":
+
+plain      ada.ipynb, or ada/anything.ipynb
+nbgrader   submitted/ada/03_ddp/03_ddp.ipynb
+Moodle     Ada Lovelace_123_assignsubmission_file_/03_ddp.ipynb, where 123 is the number of the participant
+Canvas     lovelaceada_123_456_03_ddp.ipynb, where 123 is the id of the learner and 456 that of the submission
+
 It also counts how often learners tried the checks, if they handed in their progress file. Checks write that file to
 `~/.rank-by-rank/progress.jsonl`. It may lie as `progress.jsonl` in the learner's folder, also below `.rank-by-rank`, or
 as `ada_progress.jsonl` beside `ada.ipynb`. Nobody can verify what it says.
@@ -32,6 +39,7 @@ IGNORED = {".ipynb_checkpoints", "__MACOSX", "__pycache__"}
 class Submission:
     """One learner's notebook file.
 
+    learner: the id of the learner, from the name of the file or folder. path: of the notebook.
     name, source: the learner's name and "moodle" or "canvas", if the file name tells them. notes: sentences for the
     teacher. progress: the progress file that came with the notebook, if one did.
     """
@@ -49,7 +57,10 @@ class UnreadableNotebook(Exception):
 
 
 def find_submissions(paths: Iterable[Path], lab: str | None = None) -> list[Submission]:
-    """One submission per learner, ordered by learner. Raises ValueError for a path that does not exist."""
+    """One submission per learner, ordered by learner. Raises ValueError for a path that does not exist.
+
+    lab: in nbgrader's layout, only submissions to this lab, such as "03_ddp"; None for those to any lab.
+    """
     by_learner: dict[str, list[Submission]] = defaultdict(list)
     progress: dict[str, Path] = {}
     for path in paths:
@@ -73,30 +84,37 @@ def _progress_files(root: Path) -> dict[str, Path]:
 
 
 def _base(root: Path) -> Path:
+    """The folder that holds a file or folder per learner."""
     return root / "submitted" if (root / "submitted").is_dir() else root
 
 
 def _in_folder(root: Path, lab: str | None) -> Iterator[Submission]:
-    files = [path for path in sorted(root.rglob("*")) if _is_candidate(path, root)]
+    """A submission for each file in the folder that may be one."""
     base = _base(root)
-    for path in files:
-        if path.is_relative_to(base):
-            parts = path.relative_to(base).parts
-            if not (lab and len(parts) == 3 and parts[1] != lab and parts[1][:2].isdigit()):
-                yield _of_file(path, parts[0], parts)
+    for path in sorted(root.rglob("*")):
+        if not path.is_relative_to(base) or not _is_candidate(path, root):
+            continue
+        parts = path.relative_to(base).parts
+        # In nbgrader's layout, learner/lab/file, the folder names the lab. Other folders begin with no number.
+        is_of_other_lab = lab and len(parts) == 3 and parts[1] != lab and parts[1][:2].isdigit()
+        if not is_of_other_lab:
+            yield _of_file(path, parts[0], parts)
 
 
 def _is_candidate(path: Path, root: Path) -> bool:
+    """Whether a path below `root` may be a submission. A link may be one, so that it is reported, but is not read."""
     inner = path.relative_to(root).parts
-    if any(part in IGNORED or part.startswith(".") for part in inner):
-        return False
-    if path.name.endswith(PROGRESS):
+    if path.name.endswith(PROGRESS) or any(part in IGNORED or part.startswith(".") for part in inner):
         return False
     is_extra = len(inner) > 1 and path.suffix != ".ipynb"  # a learner's folder may hold other files beside the notebook
     return path.is_symlink() or (path.is_file() and not is_extra)
 
 
 def _of_file(path: Path, first: str, parts: tuple[str, ...] | None) -> Submission:
+    """The submission in this file. first: the file or folder that is named after the learner.
+
+    parts: the path below the folder of the class; None for a file that was given by itself.
+    """
     stem = first.removesuffix(".ipynb")
     if moodle := MOODLE.fullmatch(stem):
         return Submission(learner=moodle["id"], path=path, name=moodle["name"], source="moodle")
@@ -111,9 +129,8 @@ def _latest_of(several: list[Submission]) -> Submission:
         return several[0]
     notebooks = [one for one in several if one.path.suffix == ".ipynb"] or several
     latest = max(notebooks, key=lambda one: (one.path.lstat().st_mtime_ns, str(one.path)))
-    others = ", ".join(
-        one.path.name if one.path.name != latest.path.name else str(one.path) for one in several if one is not latest
-    )
+    paths = [one.path for one in several if one is not latest]
+    others = ", ".join(path.name if path.name != latest.path.name else str(path) for path in paths)
     note = f"{len(several)} files of this learner: {latest.path.name}, changed last, was graded, not {others}."
     return replace(latest, notes=(note,))
 
@@ -137,6 +154,7 @@ def read_notebook(path: Path) -> tuple[list[dict], str]:
 
 
 def _cells(body: bytes) -> list[dict]:
+    """The cells in the bytes of a notebook file. Raises UnreadableNotebook."""
     try:
         notebook = json.loads(body.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
@@ -160,7 +178,7 @@ MAX_PROGRESS_BYTES = 5_000_000  # a check adds 150 bytes
 def attempts_by_learner(
     submissions: Iterable[Submission], results: Iterable[GradedSubmission]
 ) -> dict[str, dict[str, int]]:
-    """Learner to key of a task to the number of attempts, for the learners who handed in a progress file."""
+    """Learner -> key of a task -> number of attempts, for the learners who handed in a progress file."""
     files = {one.learner: one.progress for one in submissions if one.progress}
     found = {}
     for result in results:

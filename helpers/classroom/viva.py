@@ -1,7 +1,9 @@
 """Makes three questions for each learner about their own code, and writes the pages for an oral exam (viva).
 
 The answers come from running the learner's code in the sandbox, changed in one place. Each learner gets a page to print
-with the questions alone; the teacher gets one page with all questions and answers.
+with the questions alone; the teacher gets one page with all questions and answers. There are three kinds of questions:
+what the check says if a line is deleted, which messages a rank sends, and what the check says if an operator, a number
+or a call is replaced. `words` holds the texts of the pages: words(key, language, …).
 """
 
 from __future__ import annotations
@@ -28,7 +30,6 @@ from helpers.classroom.similarity import learner_statements
 from helpers.classroom.submissions import Submission, read_notebook
 from helpers.grading.lab_notebooks import source_of
 from helpers.grading.registry import task_of
-from helpers.grading.task import Task
 from helpers.learner.words import book
 from helpers.quantities.units import format_bytes
 from helpers.records import CommEvent
@@ -38,9 +39,11 @@ NUM_QUESTIONS = 3
 MAX_TRIES = 6  # changed versions that are run for one question
 MAX_TRIES_PER_CELL = 3
 NUM_RANKS = 3  # of a question about messages
-MAX_EVENTS = 12
+MAX_EVENTS = 12  # messages that an answer lists
+# An answer with one of these errors makes no question: that a name is missing teaches nothing.
 TRIVIAL_ERROR = re.compile(r"\b(NameError|UnboundLocalError|SyntaxError|IndentationError)\b", re.ASCII)
 ANY_ERROR = re.compile(r"\b\w+Error\b", re.ASCII)
+# Fields of isolation.Limits, shorter than those for grading, because many changed versions are run.
 SHORT_LIMITS = {"cell_seconds": 5.0, "world_seconds": 10.0, "grace_seconds": 5.0, "total_seconds": 60.0}
 
 
@@ -48,7 +51,8 @@ SHORT_LIMITS = {"cell_seconds": 5.0, "world_seconds": 10.0, "grace_seconds": 5.0
 class VivaQuestion:
     """A question about one task.
 
-    code: the cell as it was handed in. line: the line that the question is about, 0 for none. text: the question.
+    key: of the task, "03.average". code: the cell as it was handed in.
+    line: the line that the question is about, 0 for none. text: the question.
     answer: what running the code gave. was_changed: whether the question is about a changed version of the code.
     """
 
@@ -102,7 +106,12 @@ def questions_for(submission: Submission, result: GradedSubmission, settings: Gr
 
 
 class _QuestionMaker:
-    """Makes the questions for one learner. verdicts: of each changed version that was run already."""
+    """Makes the questions for one learner.
+
+    passed: keys of the tasks that the learner passed. rng: seeded, so that a second run asks the same.
+    notebook: the cells as in the file. cells: those with a passed task, in random order.
+    verdicts: (change, key of the task) -> what the check said about each changed version that was run already.
+    """
 
     def __init__(
         self, submission: Submission, lab: LabNotebook, settings: GradingSettings, passed: set[str], rng: random.Random
@@ -119,13 +128,13 @@ class _QuestionMaker:
         """The questions, each about a task without a question so far, as long as there is one."""
         found: list[VivaQuestion] = []
         kinds = (self.about_deletions, self.about_messages, self.about_replacements)
-        for kind in (*kinds, self.about_deletions, self.about_replacements):
+        for ask_about in (*kinds, self.about_deletions, self.about_replacements):  # the last two fill up to three
+            if len(found) == NUM_QUESTIONS:
+                break
             keys = [question.key for question in found]
-            cells = sorted(self.cells, key=lambda cell: keys.count(cell.key))
-            candidates = islice((question for cell in cells for question in kind(cell)), MAX_TRIES)
-            if len(found) < NUM_QUESTIONS and (
-                question := best_question(one for one in candidates if one not in found)
-            ):
+            cells = sorted(self.cells, key=lambda cell: keys.count(cell.key))  # tasks without a question first
+            candidates = islice((question for cell in cells for question in ask_about(cell)), MAX_TRIES)
+            if question := best_question(one for one in candidates if one not in found):
                 found.append(question)
         return found
 
@@ -141,14 +150,17 @@ class _QuestionMaker:
         return self._changed("replace", cell, changes)
 
     def _changed(self, kind: str, cell: TaskCell, changes: Sequence[CodeChange]) -> Iterator[VivaQuestion | None]:
+        """A question per change, None where the verdict teaches nothing. kind: "delete" or "replace", key of a text."""
         for change in changes[:MAX_TRIES_PER_CELL]:
             if (change, cell.key) not in self.verdicts:
                 self.verdicts[change, cell.key] = self._verdict(cell, change)
             answer = self.verdicts[change, cell.key]
+            if not answer or TRIVIAL_ERROR.search(answer):
+                yield None
+                continue
             values = {"line": change.line, "old": change.old, "new": change.new}
             fields = {"line": change.line, "text": words(kind, self.settings.lang, **values), "answer": answer}
-            is_telling = answer and not TRIVIAL_ERROR.search(answer)
-            yield VivaQuestion(key=cell.key, code=cell.source, was_changed=True, **fields) if is_telling else None
+            yield VivaQuestion(key=cell.key, code=cell.source, was_changed=True, **fields)
 
     def _verdict(self, cell: TaskCell, change: CodeChange) -> str:
         """What the check says about the changed cell; "" if it passes or cannot be run."""
@@ -165,32 +177,30 @@ class _QuestionMaker:
     def about_messages(self, cell: TaskCell) -> Iterator[VivaQuestion]:
         """Which messages a rank sends, if the ranks of the task send any."""
         task = task_of(cell.key)
-        if task.runs_on == "ranks" and NUM_RANKS in task.world_sizes and (question := self._about_messages(cell, task)):
-            yield question
-
-    def _about_messages(self, cell: TaskCell, task: Task) -> VivaQuestion | None:
+        if task.runs_on != "ranks" or NUM_RANKS not in task.world_sizes:
+            return
         run = run_plain_case(self.notebook, lab_with_task(self.lab, cell.key), self.settings, cell.key, NUM_RANKS)
         rank = self.rng.randrange(NUM_RANKS)
-        try:
-            calls = [str(call["call"]) for call in run.calls[rank][0]]
+        try:  # the fields of a run are lists: [rank][case]; there is one case here
+            calls = [str(call["call"]) for call in run.calls[rank][0]]  # how the task called the learner's function
             events = [CommEvent(**event) for event in run.events[rank][0]]
         except (LookupError, TypeError, ValueError):  # a learner's ranks may send anything back
-            return None
+            return
         values = {"size": NUM_RANKS, "rank": rank, "call": calls[0] if calls else task.signature, "count": len(calls)}
         text = words("sent_more" if len(calls) > 1 else "sent", self.settings.lang, **values)
         answer = "\n".join(_event_lines(events, self.settings.lang))
-        fields = {"line": 0, "text": text, "answer": answer, "was_changed": False}
-        return VivaQuestion(key=cell.key, code=cell.source, **fields) if answer else None
+        if answer:
+            yield VivaQuestion(key=cell.key, code=cell.source, line=0, text=text, answer=answer, was_changed=False)
 
 
 def best_question(candidates: Iterable[VivaQuestion | None]) -> VivaQuestion | None:
     """The first question whose answer is about values or waiting ranks, else the first about an exception."""
-    raising = None
+    about_exception = None
     for question in candidates:
         if question and not ANY_ERROR.search(question.answer):
             return question
-        raising = raising or question
-    return raising
+        about_exception = about_exception or question
+    return about_exception
 
 
 def lab_with_task(lab: LabNotebook, key: str) -> LabNotebook:
@@ -202,6 +212,7 @@ def lab_with_task(lab: LabNotebook, key: str) -> LabNotebook:
 def task_cells(program: Program, notebook: Sequence[dict]) -> Iterator[TaskCell]:
     """For each task, the cell in which its function or class is defined."""
     sources = {cell.name: cell.source for cell in program.cells}
+    # Source -> index in the notebook. The program's sources are without magics, so these must be too.
     indices = {without_magics(source_of(one)): i for i, one in enumerate(notebook) if one["cell_type"] == "code"}
     for key in program.needed_statements:
         name = task_of(key).name
@@ -217,12 +228,13 @@ def task_cells(program: Program, notebook: Sequence[dict]) -> Iterator[TaskCell]
 def _event_lines(events: Sequence[CommEvent], lang: str) -> Iterator[str]:
     """One line per event: the operation, its size, the other rank, and the learner's line that issued it."""
     for number, event in enumerate(events[:MAX_EVENTS], 1):
-        shape = ", ".join(map(str, event.shape)) or "()"
-        values = {"op": event.op, "dtype": str(event.dtype)[:20], "shape": f"({shape[:40]})" if event.shape else shape}
+        # The texts are cut, because a learner's ranks may send back events with texts of any length.
+        shape = f"({', '.join(map(str, event.shape))[:40]})" if event.shape else "()"
+        values = {"op": event.op, "dtype": str(event.dtype)[:20], "shape": shape}
         line = words("event", lang, number=number, payload=format_bytes(event.payload_bytes), **values)
         if event.peer is not None:
             line += words({"send": "to", "recv": "from"}.get(event.op, "root"), lang, peer=event.peer)
-        caller = re.fullmatch(r"cell \w+:(\d+)", str(event.caller))
+        caller = re.fullmatch(r"cell \w+:(\d+)", str(event.caller))  # the learner's line, if one issued it
         yield line + (words("by", lang, line=caller[1]) if caller else "")
     if len(events) > MAX_EVENTS:
         yield words("more", lang, count=len(events) - MAX_EVENTS)
@@ -230,19 +242,15 @@ def _event_lines(events: Sequence[CommEvent], lang: str) -> Iterator[str]:
 
 # -- pages -------------------------------------------------------------------------------------------------------------
 ANSWERS = "answers.html"
-VIVA_STYLE = """
-section { break-inside: avoid; margin-bottom: 2rem; } .room { height: 7rem; border-bottom: 1px solid var(--line); }
-pre.code { line-height: 1.4; } pre.code b { background: var(--flag, #fbe6b8); font-weight: inherit; }
-article + article { break-before: page; border-top: 2px solid var(--line); }
-"""
+VIVA_STYLE = Path(__file__).with_name("viva.css").read_text(encoding="utf-8")
 
 
 def write_all(
     pairs: Sequence[tuple[Submission, GradedSubmission]], settings: GradingSettings, folder: Path, *, jobs: int
 ) -> int:
-    """Make the questions for a class and write every page. Returns the exit code.
+    """Make the questions for a class and write every page. Returns the exit code: 0, or 130 after Ctrl-C.
 
-    After Ctrl-C that is 130, and the pages of the learners whose questions were ready are there.
+    After Ctrl-C the pages of the learners whose questions were ready are written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     questions_of: dict[str, list[VivaQuestion]] = {}
@@ -267,7 +275,7 @@ def write_all(
 def write_page(
     folder: Path, number: int, result: GradedSubmission, questions: Sequence[VivaQuestion], lang: str
 ) -> Path:
-    """Write the learner's page, which has no answers. Returns its path."""
+    """Write the learner's page, which has room for answers but no answers. Returns its path."""
     name = re.sub(r"[^\w.-]", "_", result.name or result.learner)[:80]
     path = folder / f"{number:02}-{name}.html"
     title = words("title", lang, lab=result.lab)
@@ -303,6 +311,7 @@ def _question_html(position: int, question: VivaQuestion, lang: str) -> Iterator
 
 
 def _numbered(code: str, marked: int) -> str:
+    """The code with line numbers as HTML. marked: the number of the line in bold, 0 for none."""
     lines = [f"{number:3}  {escape(line)}" for number, line in enumerate(split_lines(code), 1)]
     return "\n".join(f"<b>{line}</b>" if number == marked else line for number, line in enumerate(lines, 1))
 
