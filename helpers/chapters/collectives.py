@@ -1,7 +1,12 @@
 """Runs chapter 01: collectives that are counted, timed and compared with one process, and six programs by NCCL's rules.
 
-Functions whose docstring begins with "On a rank" are for `ranks.run`, and take an all-reduce, ours or PyTorch's; those
-that take `ranks` call them.
+Functions whose docstring begins with "On a rank" are for `ranks.run(f)`, which calls f in each process of a pool and
+returns the list of results. They take an all-reduce, ours or PyTorch's; those that take `ranks` call them.
+`helpers.collectives` has this course's own collectives, and its ALL_REDUCE maps the name of an algorithm, such as
+"ring", to a function. `record_comms` records the messages of a rank. An emulated link delays messages as a network of
+given latency and bandwidth would.
+
+The six programs are in nccl_programs.py. With `rules="nccl"`, ranks that talk by gloo report what NCCL would do.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ from helpers.specs import Link
 
 AllReduce = Callable[[Tensor], object]
 REDUCE = {"sum": torch.sum, "avg": torch.mean, "max": torch.amax, "min": torch.amin, "prod": torch.prod}
-SIZES = (0, 1, 3, 1003)
+SIZES = (0, 1, 3, 1003)  # elements
 
 
 def three_collectives_line() -> str:
@@ -61,7 +66,7 @@ def fastest_seconds(all_reduce: AllReduce, num_bytes: int, repeats: int = 5) -> 
 def count_equal_results() -> int:
     """On a rank: how many of our all-reduces, by algorithm, operation and size, give what one process gives.
 
-    AssertionError where one does not.
+    AssertionError where one does not. The sizes include none, and a number that the ranks do not divide.
     """
     rank, n, checked = dist.get_rank(), dist.get_world_size(), 0
     for numel in SIZES:
@@ -119,18 +124,20 @@ def names_equal_to_torch() -> list[str]:
         dist.reduce_scatter(pairs["reduce_scatter"][1], list(local.clone().chunk(n)))
         collectives.all_to_all(exchanged, local)
         dist.all_to_all_single(pairs["all_to_all"][1], local)
-    defined = {name: pair for name, pair in pairs.items() if name != "reduce" or rank == 0}  # its result is rank 0's
-    return [name for name in pairs if name not in defined or torch.equal(*defined[name])]
+    if rank != 0:
+        pairs["reduce"] = (total, total)  # only rank 0 has the result of a reduce, so the others compare nothing
+    return [name for name, (ours, by_torch) in pairs.items() if torch.equal(ours, by_torch)]
 
 
 def _sends(all_reduce: AllReduce, num_bytes: int) -> list:
+    """On a rank: the recorded sends of one all-reduce."""
     with record_comms() as recorder:
         all_reduce(torch.ones(num_bytes // 4))
     return [event for event in recorder.log.events if event.op == "send"]
 
 
 def emulated_sends(ranks: Ranks, algorithm: str, num_bytes: int, title: str) -> Timeline:
-    """When each rank sends in one all-reduce over the ranks' emulated link."""
+    """When each rank sends in one all-reduce over the ranks' emulated link, as a timeline with a span per message."""
     by_rank = ranks.run(_sends, collectives.ALL_REDUCE[algorithm], num_bytes)
     spans = [communication_span(event, f"to {event.peer}") for events in by_rank for event in events]
     return Timeline(spans=tuple(spans), source="emulated", title=title).shifted_to_zero()
@@ -145,6 +152,7 @@ def seconds_by_link(ranks: Ranks, free: Ranks, link: Link, num_bytes: int) -> di
     for algorithm, all_reduce in collectives.ALL_REDUCE.items():
         expected = costs.seconds("all_reduce", num_bytes, len(ranks), link, algorithm)
         emulated, without_link = (max(world.run(fastest_seconds, all_reduce, num_bytes)) for world in (ranks, free))
+        # 5 % less are allowed, because clocks and the emulated waits are not exact.
         assert emulated > 0.95 * expected, f"{algorithm} took {emulated} s, and its link alone takes {expected} s"
         seconds[algorithm] = expected, emulated, without_link
     return seconds
@@ -167,16 +175,18 @@ def outcomes_of_programs() -> dict[str, tuple[str, str]]:
             outcomes[name] = RUNS_TEXT, RUNS_TEXT
             try:
                 ranks.run(_with_tensors, name)
-            except RankError as error:
+            except RankError as error:  # it hung on gloo, or ran and broke a rule of NCCL
                 outcomes[name] = HANGS_TEXT if error.kind == "hang" else RUNS_TEXT, _on_nccl(error)
     return outcomes
 
 
 def _with_tensors(name: str) -> None:
+    """On a rank: run one of the six programs."""
     getattr(nccl_programs, name)(dist.get_rank(), torch.ones(4), torch.zeros(4))
 
 
 def _on_nccl(error: RankError) -> str:
+    """What the program would do on NCCL, from the kind of the finding that the error reports."""
     words = book("nccl")
     return next(outcome for kind, outcome in OUTCOME_BY_KIND.items() if words[f"kind.{kind}"].en in error.words.en)
 
@@ -188,21 +198,21 @@ def programs_markdown() -> str:
 
 
 def programs_scene() -> tuple[Scene, str]:
-    """What the six programs do with gloo and would do with NCCL, and the names of those that may hang on NCCL."""
+    """What the six programs do with gloo and would do with NCCL.
+
+    Returns the picture, and the names of those that may hang on NCCL, as "a, b and f".
+    """
     outcomes = outcomes_of_programs()
     gists = {"a": "send, recv", "b": "isend, irecv", "c": "one batch", "d": "one receives first"}
     gists |= {"e": "two tags", "f": "two groups, two orders"}
-    kinds = {RUNS_TEXT: "data", HANGS_TEXT: "waiting"}
+
+    def part(backend: str, text: str) -> Part:
+        colour = "data" if text == RUNS_TEXT else "waiting" if HANGS_TEXT in text else "weight_grad"
+        return Part(text=f"{backend}: {text}", kind=colour, size=1)
+
     rows = {
-        f"{name}: {gists[name]}": [
-            Part(
-                text=f"{backend}: {text}",
-                kind=kinds.get(text, "waiting" if HANGS_TEXT in text else "weight_grad"),
-                size=1,
-            )
-            for backend, text in zip(("gloo", "NCCL"), both, strict=True)
-        ]
-        for name, both in outcomes.items()
+        f"{name}: {gists[name]}": [part("gloo", on_gloo), part("NCCL", on_nccl)]
+        for name, (on_gloo, on_nccl) in outcomes.items()
     }
     scene = parts_scene(rows, title="Six programs: run with gloo, played by NCCL's rules", ends=dict.fromkeys(rows, ""))
     *first, last = [name for name, (_, on_nccl) in outcomes.items() if HANGS_TEXT in on_nccl]

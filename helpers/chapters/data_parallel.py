@@ -1,6 +1,13 @@
 """Runs chapter 02: DataParallel on simulated devices, compared with one process and with the ranks of DDP.
 
-`ddp_step` and `rank_seconds` run on a rank; the other functions run in the notebook's process.
+`ddp_step` and `rank_seconds` run on a rank; the other functions run in the notebook's process. `VirtualDevices(n)` are
+n simulated GPUs, which count the bytes that are stored on each. Our `DataParallel(model, devices)` is called like the
+model: it replicates the model on the devices, runs each replica in a thread on a part of the batch, and gathers the
+outputs on the first device, the master. `characters().batch(step, rows, length)` returns tokens and targets of a small
+text corpus.
+
+A `Training` says what is trained, and `training.under(Strategy)` how; `run()` returns losses, weights and gradients by
+name.
 """
 
 from __future__ import annotations
@@ -62,7 +69,7 @@ def check_equal_to_one_process(*counts: int) -> None:
 
 
 def bytes_after_loss(loss_inside: bool) -> tuple[int, int, int]:
-    """Bytes on the first device, on another one, and of the parameters, after the loss of the second step.
+    """Bytes on the first device and on another one after the loss of the second step, and the bytes of the parameters.
 
     loss_inside: the loss is computed in the replicas, and not on the first device from gathered logits.
     """
@@ -83,7 +90,10 @@ def bytes_after_loss(loss_inside: bool) -> tuple[int, int, int]:
 
 
 def memory_bars() -> dict[str, MemoryBreakdown]:
-    """What the first device and another one store, with the loss on the first device and in the replicas."""
+    """What the first device and another one store, with the loss on the first device and in the replicas.
+
+    Returns {label of a bar: bytes by kind}.
+    """
     bars = {}
     for loss_inside, label in ((False, "loss on the master"), (True, "loss in the replicas")):
         master, other, size = bytes_after_loss(loss_inside)
@@ -119,14 +129,20 @@ def in_two_threads(work: Work) -> None:
 
 
 def times_as_fast(two: Ranks, work: Work, rounds: int = 15) -> tuple[float, float]:
-    """How many times as fast two threads, and two processes, do the work twice as one thread does it. 2 is perfect."""
+    """How many times as fast two threads, and two processes, do the work twice as one thread does it. 2 is perfect.
+
+    two: a pool of two processes. The fastest of some rounds counts, because a busy machine only ever adds time.
+    """
     measured = [(seconds_of(work), seconds_of(in_two_threads, work), seconds_of(two.run, work)) for _ in range(rounds)]
     one, threads, processes = map(min, zip(*measured, strict=True))
     return 2 * one / threads, 2 * one / processes
 
 
 def autocast_by_thread() -> dict[str, torch.dtype]:
-    """In which dtype a linear layer computes under autocast with float16: here, in other threads, in our replicas."""
+    """In which dtype a linear layer computes under autocast with float16: here, in other threads, in our replicas.
+
+    Autocast is on in one thread only, so a thread that does not enter it again computes in float32.
+    """
     x, dtypes = torch.ones(8, 4), {}
 
     def forward(name: str, enters_autocast: bool = False) -> None:
@@ -166,7 +182,11 @@ def mlp_case() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
 
 
 def step_seconds(case: Callable, wrap: Callable, rank: int = 0, world_size: int = 1) -> float:
-    """Seconds of the fastest of three steps, after one to warm up."""
+    """Seconds of the fastest of three steps, after one to warm up.
+
+    case: makes a model and its batch. wrap: makes of the model what is called. rank, world_size: which part of the
+    batch.
+    """
     model, batch = case()
     forward = wrap(model)
     inputs, targets = (rank_slice(tensor, rank, world_size) for tensor in batch)
@@ -201,7 +221,10 @@ def softmax_and_bce(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def fit(loss_of: Callable, steps: int = 300) -> tuple[float, float]:
-    """Train an MLP on digits: the norm of its first gradient, and its accuracy on the test set."""
+    """Train an MLP on handwritten digits: the norm of its first gradient, and its accuracy on the test set.
+
+    loss_of(logits, labels): the loss.
+    """
     (x, y), (x_test, y_test) = digits("train"), digits("test")
     torch.manual_seed(0)
     model, first = MLP([64, 64, 10]), None

@@ -1,7 +1,12 @@
 """Runs chapter 12's checkpoints: ours compared with PyTorch's, and checkpoints that are damaged in every way.
 
-`damage_checkpoints` has ranks of its own, because it kills them. The chapter's jobs under torchrun are in
-observe/restarts.py.
+A `Trainer` trains a model under a `Plan`: how many data parallel (dp) and tensor parallel (tp) ranks, and which stage
+of ZeRO. Its checkpoint is a folder with one file per rank and a manifest, which names every file with its checksum; a
+folder without a manifest is not complete. `AsyncSaver.save` starts to write one while training goes on, and `wait`
+returns when it is on the disk. `newest(parent)` is the newest complete checkpoint of a folder.
+
+`ranks.run(f)` calls f on every rank of a pool of processes. `damage_checkpoints` has ranks of its own, because it kills
+them. The chapter's jobs under torchrun are in observe/restarts.py.
 """
 
 from __future__ import annotations
@@ -37,7 +42,7 @@ from helpers.observe.equality import assert_equal
 from helpers.ranks import RankError, Ranks
 from helpers.workloads import GPT, GPTConfig, token_loss
 
-words = book("checkpoint").section("harm")
+words = book("checkpoint").section("harm")  # name of a harm -> what is done, in both languages
 MEDIUM, TINY = GPTConfig.tiny(num_layers=1, hidden=128, context=16), GPTConfig.tiny(context=16)
 SHARDED = Plan(dp=2, zero=1)
 
@@ -59,7 +64,7 @@ def trainer_of(plan: Plan, config: GPTConfig, folder: Path | None = None) -> Tra
 class SaveTimes(NamedTuple):
     """Seconds until an asynchronous save is on the disk, and for how long it stops the step (stall).
 
-    equal: the verdict on all tensors of both checkpoints, after loading them with another sharding.
+    equal: the verdict on all tensors of both checkpoints, after loading them with another sharding, as one line.
     """
 
     ours: float
@@ -82,34 +87,39 @@ def compare_with_torch(ranks: Ranks, config: GPTConfig = MEDIUM, repeats: int = 
         loaded = ranks[:2].run(_reshard, folder, config)
         expected = full_tensors_of(folder / "ours_0")
         equal = assert_equal(expected, [*loaded, *(values for values, _ in by_torch)], rtol=0)
-    seconds = [
-        statistics.median(max(pair) for pair in zip(*by_rank, strict=True))
-        for side in (ours, [times for _, times in by_torch])
-        for by_rank in zip(*side, strict=True)
-    ]
-    return SaveTimes(seconds[0], seconds[2], seconds[1], seconds[3], equal)
+
+    def median_of_slowest(times: list[tuple[list[float], list[float]]]) -> list[float]:
+        """Of the seconds, and of the stalls: the median of all saves, each as long as on its slowest rank."""
+        return [statistics.median(map(max, *by_rank)) for by_rank in zip(*times, strict=True)]
+
+    (our_seconds, our_stall), (torch_seconds, torch_stall) = map(
+        median_of_slowest, (ours, [times for _, times in by_torch])
+    )
+    return SaveTimes(our_seconds, torch_seconds, our_stall, torch_stall, equal)
 
 
 def _time_our_saves(folder: Path, config: GPTConfig, repeats: int) -> tuple[list[float], list[float]]:
+    """On a rank: the seconds and the stalls of our saves, as `_timed` returns them."""
     saver = AsyncSaver(trainer_of(Plan(dp=2, zero=3), config))
     return _timed(lambda i: saver.save(folder / f"ours_{i}"), lambda _: saver.wait(), repeats)
 
 
 def _time_torch_saves(folder: Path, repeats: int) -> tuple[dict[str, Tensor], tuple[list[float], list[float]]]:
+    """On a rank: the full tensors that PyTorch loads with another sharding, and the seconds and stalls of its saves."""
     import torch.distributed.checkpoint as dcp  # with DTensor, seconds that only this needs
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 
     mesh, values = init_device_mesh("cpu", (2,)), full_tensors_of(folder / "ours_0")
 
-    def shard(dim: int, times: int) -> dict[str, Tensor]:
-        full = {name: one * times for name, one in values.items()}
+    def shard(dim: int, full: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Each tensor divided along this dimension, 0 or -1. Scalars are not divided."""
         return {
-            n: distribute_tensor(one, mesh, [Shard(dim % one.dim())], src_data_rank=None) if one.dim() else one
-            for n, one in full.items()
+            name: distribute_tensor(one, mesh, [Shard(dim % one.dim())], src_data_rank=None) if one.dim() else one
+            for name, one in full.items()
         }
 
-    rows, columns = shard(0, 1), shard(-1, 0)
+    rows, columns = shard(0, values), shard(-1, {name: torch.zeros_like(one) for name, one in values.items()})
     times = _timed(
         lambda i: dcp.async_save(rows, checkpoint_id=folder / f"torch_{i}"), lambda future: future.result(), repeats
     )
@@ -146,9 +156,10 @@ def full_tensors_of(folder: Path) -> dict[str, Tensor]:
 
 
 class DamagedCheckpoint(NamedTuple):
-    """done: what was done to the second of two checkpoints. error: of the save, or of the load.
+    """What was done to the second of two checkpoints, and what came of it.
 
-    offered: the name of the folder of the newest complete one.
+    done: what was done, in words. error: the message of the save, or of the load. offered: the name of the folder of
+    the newest complete checkpoint, from which a job would go on, or "".
     """
 
     done: Words
@@ -195,14 +206,16 @@ def flip_bit(path: Path, at: int | None = None) -> None:
     path.write_bytes(content)
 
 
+# What can happen to a checkpoint, by name. A harm to a save is (rank, function that makes a context), in which the save
+# of that rank goes wrong.
 torch_save = torch.save  # which the patches below replace
-KILLED = {  # which rank, and what kills its process in the middle of a save
+KILLED = {  # the process of the rank is killed in the middle of a save
     "before_data": (1, lambda: patch.object(torch, "save", kill_process)),
     "amid_data": (1, lambda: patch.object(torch, "save", partial(save_half, killed=True))),
     "before_manifest": (0, lambda: patch.object(Manifest, "write", kill_process)),
     "before_name": (0, lambda: patch.object(saving, "_sync_folder", kill_process)),
 }
-REFUSED = {  # which rank, and why it cannot write in time
+REFUSED = {  # the rank cannot write, or not in time
     "no_space": (1, lambda: patch.object(torch, "save", partial(save_half, killed=False))),
     "small_files": (1, small_files),
     "slow_rank": (1, lambda: patch.object(torch, "save", save_late)),
@@ -217,7 +230,10 @@ DAMAGED: dict[str, Callable[[Path], object]] = {  # what happens to a complete c
 
 
 def attempt_save_or_load(folder: Path, *, harm: str = "", load: bool = False) -> str:
-    """On a rank: the error of a load, or of an asynchronous save hit by `harm` (of KILLED or REFUSED); "" if none."""
+    """On a rank: the error of a load, or of an asynchronous save hit by `harm`; "" if there is none.
+
+    harm: a key of KILLED or REFUSED. load: whether to load instead of saving.
+    """
     rank, make_harm = (KILLED | REFUSED).get(harm, (0, nullcontext))
     try:
         trainer = trainer_of(SHARDED, TINY, folder if load else None)
@@ -243,6 +259,7 @@ def damage_checkpoints(*only: str) -> list[DamagedCheckpoint]:
 
 
 def _damage_one(ranks: Ranks, harm: str, complete: Path) -> DamagedCheckpoint:
+    """Copy a complete checkpoint as step 10, make a damaged one as step 20, and load that."""
     with tempfile.TemporaryDirectory() as parent:
         second, error = step_folder(parent, 20), ""
         shutil.copytree(complete, step_folder(parent, 10))

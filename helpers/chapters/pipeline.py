@@ -1,6 +1,13 @@
 """Runs chapter 06: pipeline schedules on live ranks, compared with one process and with PyTorch's runtime, and counted.
 
-Most functions take ranks and a schedule, and return numbers or raise. Those that say "on a rank" are for `ranks.run`.
+Most functions take `ranks`, a pool of live processes, and a schedule, and return numbers or raise. `ranks.run(f)` calls
+f on every rank and returns the list of results; those that say "on a rank" are for it. A `Schedule` gives each rank the
+order of its forwards and backwards; `one_f_one_b(4, 8)` is that of 4 ranks and 8 micro-batches. Our
+`PipelineStage(model, None, schedule, loss=…)` holds the layers of this rank and runs its part of a step.
+
+A `Training` says what is trained, and `training.under(Strategy, **options)` how: a strategy is a subclass of
+`OneProcess`, which is built on each rank with the model and the training. `run()` trains, and `build()` returns the
+strategy before its first step.
 """
 
 from __future__ import annotations
@@ -29,7 +36,10 @@ ROWS, WIDE = 16, 4096
 
 
 def model_and_batch(kind: str) -> tuple[nn.Module, Tensor, Tensor, object]:
-    """A model in float64, inputs, targets and loss: "layers" (a chain of 8), "gpt" (a tied matrix) or "cnn"."""
+    """A model in float64, inputs, targets and loss.
+
+    kind: "layers" (a chain of 8), "gpt" (whose embedding and head share one tied matrix) or "cnn".
+    """
     torch.manual_seed(0)
     tokens, labels = torch.randint(0, 68, (8, 8)), torch.randint(0, 8, (8,))
     if kind == "gpt":
@@ -42,7 +52,7 @@ def model_and_batch(kind: str) -> tuple[nn.Module, Tensor, Tensor, object]:
 
 
 def training_of(kind: str, steps: int = 3, max_norm: float | None = 0.5) -> Training:
-    """Steps of AdamW on the batch of `model_and_batch`, with clipped gradients."""
+    """Steps of AdamW on the batch of `model_and_batch`, with gradients that are clipped to `max_norm`."""
     return Training(
         model=lambda: model_and_batch(kind)[0],
         batch=lambda step: model_and_batch(kind)[1:3],
@@ -72,7 +82,7 @@ class PipelineRank(OneProcess):
 def equal_to_one_process(ranks: Ranks, schedule: Schedule, kind: str = "layers", **options) -> str:
     """The verdict on losses, norms, gradients and weights of every rank. options: of PipelineStage.
 
-    Raises AssertionError where a rank differs.
+    The verdict is a line such as "equal: 16 tensors, …"; raises AssertionError where a rank differs.
     """
     training = training_of(kind)
     trained = training.under(PipelineRank, schedule=schedule, **options)
@@ -121,7 +131,7 @@ def exchange_messages(send: str) -> int:
 
 
 def run_as_chain(model: nn.Module, x: Tensor) -> str:
-    """What happens to the output if a model is run as the chain of its children, as an answer of guess 06.children."""
+    """What happens to the output if a model runs as the chain of its children, in the words of the notebook's question."""
     try:
         equal = nn.Sequential(*model.children())(x).allclose(model(x))
     except RuntimeError:
@@ -130,7 +140,10 @@ def run_as_chain(model: nn.Module, x: Tensor) -> str:
 
 
 class TiedRun(NamedTuple):
-    """apart: the largest difference of the two replicas of a tied matrix, before the first step and after each."""
+    """A training of a GPT whose tied matrix is on two ranks.
+
+    apart: the largest difference of the two replicas of the matrix, before the first step and after each.
+    """
 
     apart: list[float]
     losses: list[float]
@@ -142,7 +155,8 @@ def train_tied(ranks: Ranks, *, exchange: bool, steps: int = 10) -> TiedRun:
     exchange: whether these two add up their gradients of the matrix, or forget to.
     """
     (first, _), *_, (last, losses) = ranks[:4].run(_train_tied_stage, exchange, steps)
-    return TiedRun([(a - b).abs().max().item() for a, b in zip(first, last, strict=True)], losses)
+    apart = [(a - b).abs().max().item() for a, b in zip(first, last, strict=True)]
+    return TiedRun(apart, losses)
 
 
 # ---- on a rank ----
@@ -163,11 +177,14 @@ def _gradients_by_torch(schedule: Schedule) -> Tensors:
         path = Path(folder, "schedule.csv")
         path.write_text(schedule.to_csv(), encoding="utf-8")
         runtime._load_csv(str(path))
-    runtime.step(*((x,) if 0 in local else ()), **(dict(target=y, losses=[]) if last in local else {}))
+    inputs = (x,) if 0 in local else ()  # only the first stage takes inputs, and only the last one targets
+    targets = dict(target=y, losses=[]) if last in local else {}
+    runtime.step(*inputs, **targets)
     return {names[q]: q.grad for s in local for q in parts[s].parameters()}
 
 
 def _peak_bytes(schedule: Schedule, recompute: bool) -> int:
+    """On a rank: bytes of activations at the peak of the second step."""
     layers = [nn.Sequential(nn.Linear(8, WIDE), nn.Tanh(), nn.Linear(WIDE, 8)) for _ in range(schedule.num_stages)]
     stage = PipelineStage(layers, None, schedule, loss=nn.functional.cross_entropy, recompute=recompute)
     x, y = _rows(ROWS * schedule.num_microbatches)
@@ -178,6 +195,7 @@ def _peak_bytes(schedule: Schedule, recompute: bool) -> int:
 
 
 def _count_sends(schedule: Schedule) -> int:
+    """On a rank: how many messages it sends in the second step."""
     layers = [nn.Linear(8, 8) for _ in range(schedule.num_stages)]
     stage = PipelineStage(layers, None, schedule, loss=nn.functional.cross_entropy)
     x, y = _rows(2 * schedule.num_microbatches)
@@ -192,7 +210,7 @@ def _train_tied_stage(exchange: bool, steps: int) -> tuple[list[Tensor], list[fl
     training = training_of("gpt", max_norm=None).under(PipelineRank, schedule=one_f_one_b(dist.get_world_size(), 4))
     rank = training.build()
     if not exchange:
-        rank.model.tied = []  # the owners forget each other
+        rank.model.tied = []  # the list of matrices whose gradients two stages add up
     embeddings = [one for one in rank.model.parameters() if rank.names[one] == "token_embedding.weight"]
     replicas, losses = [parameter.detach().clone() for parameter in embeddings], []
     for step in range(steps):
@@ -203,6 +221,7 @@ def _train_tied_stage(exchange: bool, steps: int) -> tuple[list[Tensor], list[fl
 
 
 def _rows(count: int) -> tuple[Tensor, Tensor]:
+    """So many inputs of width 8, and their labels, which are all class 0."""
     torch.manual_seed(0)
     return torch.randn(count, 8), torch.zeros(count).long()
 

@@ -1,4 +1,10 @@
-"""Runs chapter 11: speed-up on live ranks and on emulated cards, Amdahl's law, and the gradient noise scale."""
+"""Runs chapter 11: speed-up on live ranks and on emulated cards, Amdahl's law, and the gradient noise scale.
+
+Live ranks are processes that share this machine's cores: `Ranks(n)` is a pool of n, `ranks[:k]` its first k, and
+`ranks.run(f)` calls f on each and returns the list of results. An emulated card is no device: ranks only wait as long
+as a model says that a GPU would compute, and messages as long as a link would carry them. The Amdahl runs are paced in
+the same way.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +40,10 @@ CARD = gpt_backward(GPTConfig.ten_million().spec, tokens=16_384, flops_per_secon
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Speedups:
-    """Measured speed-ups, one point per number of ranks.
+    """Measured speed-ups, one `Point` per number of ranks.
 
-    predicted: speed-ups on emulated cards. Live ranks have none; they share `cores` cores.
+    A Point has gpus, seconds of a step, samples per second, speedup and efficiency. predicted: speed-ups of the
+    simulation, for emulated cards; live ranks have none. cores: how many cores the live ranks share.
     """
 
     points: tuple[Point, ...]
@@ -52,14 +59,15 @@ class Speedups:
         return tuple(point.speedup for point in self.points)
 
     def __repr__(self) -> str:
-        lines = [
+        lines = [  # `words` fills the sentence of a key with numbers, in the learner's language
             words("runs.row", n=one.gpus, seconds=one.seconds * 1e3, times=one.speedup, efficiency=one.efficiency)
-            + (words("runs.predicted", times=self.predicted[index]) if self.predicted else "")
-            for index, one in enumerate(self.points)
+            for one in self.points
         ]
-        most = self.gpus[-1]
-        live = [words("runs.share" if most > self.cores else "runs.own", n=most, cores=self.cores)]
-        return "\n".join(lines + live * (not self.predicted))
+        if self.predicted:
+            pairs = zip(lines, self.predicted, strict=True)
+            return "\n".join(line + words("runs.predicted", times=times) for line, times in pairs)
+        key = "runs.share" if self.gpus[-1] > self.cores else "runs.own"
+        return "\n".join([*lines, words(key, n=self.gpus[-1], cores=self.cores)])
 
 
 def live_speedup(
@@ -67,12 +75,13 @@ def live_speedup(
 ) -> Speedups:
     """The speed-up of a small GPT under DDP on so many live ranks, which share this machine's cores.
 
-    The fastest of a few steps counts.
-    batch: sequences of a step that the ranks divide ("strong"), or of each rank ("weak"). ranks: whose processes are
-    used; new ones if None. Raises ValueError where a batch does not divide or there are too few ranks.
+    counts: the numbers of ranks. batch: sequences of a step that the ranks divide ("strong"), or of each rank ("weak").
+    ranks: whose processes are used; new ones if None. The fastest of a few steps counts. Raises ValueError where a
+    batch does not divide or there are too few ranks.
     """
     check_one_of("live_speedup", "kind", kind, ("strong", "weak"))
-    if list(counts) != sorted(set(counts)) or min(counts) < 1 or (ranks and max(counts) > len(ranks)):
+    are_rising = list(counts) == sorted(set(counts)) and min(counts) >= 1
+    if not are_rising or (ranks and max(counts) > len(ranks)):
         raise ValueError(
             f"live_speedup: counts are {list(counts)}; give rising ones, at most as many as you have ranks"
         )
@@ -81,6 +90,7 @@ def live_speedup(
         if size % n:
             raise ValueError(f"live_speedup: {batch} sequences do not divide among {n} ranks; give a multiple of it")
     step_seconds = []
+    # keep_current: the notebook's %%ranks cells go on with their own ranks, and not with these.
     with keep_current(), nullcontext(ranks) if ranks else Ranks(max(counts), device="cpu", quiet=True) as world:
         for n, size in zip(counts, global_batches, strict=True):
             by_rank = world[:n].run(_live_steps, size)
@@ -113,12 +123,13 @@ def _live_steps(batch: int) -> list[float]:
 def emulated_speedup(link: Link, *, counts: Sequence[int] = (1, 2, 4), kind: str = "weak") -> Speedups:
     """The speed-up of DDP on emulated cards and an emulated link, with the prediction of `simulate_ddp_step`.
 
-    kind: with "strong" the cards divide the tokens of one card. One card waits for no message, so it is not emulated.
+    kind: with "strong" the cards divide the tokens of one card; with "weak" each has as many. One card waits for no
+    message, so it is not emulated.
     """
     check_one_of("emulated_speedup", "kind", kind, ("strong", "weak"))
-    rates, predicted, step_seconds = [], [], []
+    rates, predicted, step_seconds = [], [], []  # rates: batches of one card per second
     for n in counts:
-        part = 1 / n if kind == "strong" else 1.0
+        part = 1 / n if kind == "strong" else 1.0  # of the card's tokens
         backward = tuple(one * part for one in CARD.seconds)
         card = replace(CARD, seconds=backward, forward_seconds=CARD.forward_seconds * part)
         simulated = simulate_ddp_step(card, link=link, world_size=n).duration
@@ -127,7 +138,7 @@ def emulated_speedup(link: Link, *, counts: Sequence[int] = (1, 2, 4), kind: str
         rates.append(n * part / emulated)
         predicted.append(n * part / simulated)
     points = points_of(counts, rates, step_seconds)
-    first = counts[0] / predicted[0]
+    first = counts[0] / predicted[0]  # so that the speed-up of the first count is that count, as it is in `points`
     return Speedups(points=points, predicted=tuple(one * first for one in predicted))
 
 
@@ -154,7 +165,10 @@ def measure_noise_scale(
 def _gradient_norms(
     batch: int, batches: int, trained: Sequence[int], seed: int
 ) -> dict[int, list[tuple[float, float]]]:
-    """On a rank, at each of `trained`: the squared norms of its own gradients and of their mean over all ranks."""
+    """On a rank, at each of `trained`: the squared norms of its own gradients and of their mean over all ranks.
+
+    Returns {number of training steps: one pair for each of `batches` batches}.
+    """
     where = {"rank": dist.get_rank(), "world_size": dist.get_world_size(), "seed": seed}
     torch.manual_seed(seed)
     model, corpus, draws = FlatDDP(GPT(GPTConfig.tiny())), characters(), count()
@@ -192,7 +206,7 @@ def share_cores(ranks: Ranks, *, cores: int, counts: Sequence[int] = (1, 2, 4)) 
 
 
 def _take_cores(cores: int) -> int:
-    """On a rank: use only the first `cores` of its cores. How many it may use now."""
+    """On a rank: use only the first `cores` of its cores. Returns how many it may use now."""
     if not hasattr(os, "sched_setaffinity"):
         return os.cpu_count() or 1
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])

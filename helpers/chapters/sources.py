@@ -1,8 +1,9 @@
 """Runs the old code of the page of sources: lines as a document prints them, and the DeepSpeed JSON of an old post.
 
-The JSON is in deepspeed_job/: as the post prints it (printed.json) and repaired (ds_config.json), with the meaning of
-each key (keys.yaml). Nothing here needs DeepSpeed. tests/chapters/deepspeed_train.py does: its test lets DeepSpeed's
-launcher run it with ds_config.json. The notebook on what to take to work uses `attempt`, too.
+The documents are those that the course started from; the notebook `sources` shows what is right in them. The JSON is in
+deepspeed_job/: as the post prints it (printed.json) and repaired (ds_config.json), with the meaning of each key
+(keys.yaml). Nothing here needs DeepSpeed. tests/chapters/deepspeed_train.py does: its test lets DeepSpeed's launcher
+run it with ds_config.json. The notebook on what to take to work uses `attempt`, too.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ def batch_sizes(settings: Mapping[str, Any], ranks: int) -> BatchSizes:
             f"neither {TRAIN} nor {MICRO} is given, and DeepSpeed cannot know how many examples a step has; "
             f"add one of them, such as {json.dumps(TRAIN)}: {4 * (steps or 1) * ranks}"
         )
+    # As DeepSpeed does, what is missing follows from what is given. Accumulation is 1 if only one size is given.
     if steps is None:
         steps = 1 if train is None or micro is None else train // (micro * ranks)
     micro = train // (steps * ranks) if micro is None else micro

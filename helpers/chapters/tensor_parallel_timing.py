@@ -1,9 +1,14 @@
 """Emulates the durations of tensor parallel layers for chapter 07: how long a rank waits, and what overlap hides.
 
-Two ranks run our f and g with real messages and modelled durations. Compute and link are slowed down alike, as in
-observe/emulate.py. Messages are shrunk to MESSAGE bytes, and the bandwidth with them. Two ranks stand for all, on a
-link that is slower by as much, so the share of the messages stays what it is at full speed. Results are labelled
-"emulated".
+Two ranks run our f and g with real messages and modelled durations. f and g are Megatron's names for the two operators
+around a sharded layer: f, here `identity_all_reduce`, does nothing in forward and all-reduces in backward; g, here
+`all_reduce_identity`, does the opposite.
+
+Compute and link are slowed down alike, so that the milliseconds that a small machine loses do not show, and the
+recording is scaled back, as in observe/emulate.py. Messages are shrunk to MESSAGE bytes, and the bandwidth with them.
+Two ranks stand for all, on a link that is slower by as much, so the share of the messages stays what it is at full
+speed. Results are labelled "emulated". A `Pace` runs operations one after another in slow motion, and records a span
+for each.
 """
 
 from __future__ import annotations
@@ -28,12 +33,16 @@ from helpers.specs import GPU, Link, ModelSpec
 SECONDS = 1.5  # how long a layer takes in slow motion
 MESSAGE = 65_536  # bytes of a message
 EFFICIENCY = 0.4  # of the peak rate, as in every prediction of this course
-COLUMNS_SLOWDOWN = 6.0
+COLUMNS_SLOWDOWN = 6.0  # by which factor `emulate_columns` slows down compute and link
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerTimes:
-    """compute: seconds of the forward of attention, and of that of the MLP. message: bytes of an all-reduce."""
+    """What one layer does on one rank.
+
+    compute: seconds of the forward of attention, and of that of the MLP. message: bytes of an all-reduce, of which a
+    layer has four: after attention and MLP, in forward and in backward.
+    """
 
     num_ranks: int
     link: Link
@@ -42,8 +51,13 @@ class LayerTimes:
 
     @classmethod
     def of(cls, model: ModelSpec, gpu: GPU, link: Link, num_ranks: int) -> LayerTimes:
-        """Of one sequence in 16 bits. The compute of embedding and head is spread over the layers."""
-        parts = forward_parts(model)
+        """The times of a layer for one sequence in 16 bits.
+
+        The compute of embedding and head is spread over the layers.
+        """
+        parts = forward_parts(
+            model
+        )  # floating-point operations by part: "attention", "feed-forward", "head" and others
         seconds = sum(parts.values()) / num_ranks / (EFFICIENCY * gpu.flops) / model.num_layers
         mlp = seconds * parts["feed-forward"] / (sum(parts.values()) - parts["head"])
         message = 2 * model.seq * model.hidden
@@ -51,12 +65,12 @@ class LayerTimes:
 
     @property
     def send(self) -> float:
-        """Seconds of an all-reduce, of which a layer has four."""
+        """Seconds of an all-reduce."""
         return costs.seconds("all_reduce", self.message, self.num_ranks, self.link)
 
     @property
     def busy(self) -> float:
-        """Seconds of compute, forward and backward."""
+        """Seconds of compute, forward and backward. Backward takes twice as long as forward."""
         return 3 * sum(self.compute)
 
     @property
@@ -76,6 +90,7 @@ def emulate_layers(layers: LayerTimes, title: str = "") -> Timeline:
     The two stand for all `num_ranks`: their all-reduce takes as long as one of so many ranks on the link.
     """
     slowdown = SECONDS / (layers.busy + 4 * layers.send)
+    # An all-reduce of two ranks pays the latency twice, and sends as many bytes as the message has.
     latency = costs.seconds("all_reduce", 0, layers.num_ranks, layers.link)
     link = Link(latency=latency / 2, bandwidth=MESSAGE / (layers.send - latency))
     with slow_ranks(2, link, slowdown) as ranks:
@@ -85,7 +100,7 @@ def emulate_layers(layers: LayerTimes, title: str = "") -> Timeline:
 
 
 def _layer(slowdown: float, compute: Sequence[float]) -> Timeline:
-    """On a rank, twice: the first time without waits. The second time is recorded."""
+    """On a rank, one layer twice: the first time without waits, to warm up. The second time is recorded."""
     pace = Pace()
     for factor in (0.0, slowdown):
         x = torch.ones(MESSAGE // 4, requires_grad=True)
@@ -100,7 +115,10 @@ def _layer(slowdown: float, compute: Sequence[float]) -> Timeline:
 
 
 def _share(x: Tensor, name: str, seconds: float, pace: Pace) -> Tensor:
-    """x divided by the number of ranks, so that their sum is x again. Backward takes twice the seconds of forward."""
+    """What a rank computes in a layer: x divided by the number of ranks, so that the ranks' sum is x again.
+
+    Backward takes twice the seconds of forward.
+    """
     forward = partial(pace.run, seconds=seconds, name=name, kind="forward")
     backward = partial(pace.run, seconds=2 * seconds, name=name, kind="backward")
     size = dist.get_world_size()
@@ -108,6 +126,7 @@ def _share(x: Tensor, name: str, seconds: float, pace: Pace) -> Tensor:
 
 
 def _timeline(pace: Pace, recorder: CommRecorder) -> Timeline:
+    """The spans of compute that `pace` recorded, and one for each all-reduce."""
     sums = [event for event in recorder.log.events if event.op == "all_reduce"]
     sent = [_all_reduce(dist.get_rank(), event.start, event.end) for event in sums]
     return Timeline(spans=pace.spans + sent, source="emulated")
@@ -138,13 +157,14 @@ def simulate_columns(overlap: bool, *, layers: int, compute: float, send: float,
 
 
 def emulate_columns(overlap: bool, *, layers: int, compute: float, send: float, title: str) -> Timeline:
-    """The same on two ranks."""
+    """What `simulate_columns` predicts with the same arguments, run on two ranks."""
     link = Link(latency=0.0, bandwidth=MESSAGE / send)  # a ring of two carries all of the bytes once
     with slow_ranks(2, link, COLUMNS_SLOWDOWN) as ranks:
         return scaled_back(ranks.run(_columns, overlap, layers, compute), COLUMNS_SLOWDOWN, title=title)
 
 
 def _columns(overlap: bool, layers: int, compute: float) -> Timeline:
+    """On a rank: the backward of all layers, last layer first."""
     pace, dx = Pace(), torch.ones(MESSAGE // 4)
     dist.barrier()
     pace.restart(COLUMNS_SLOWDOWN)

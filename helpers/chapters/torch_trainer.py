@@ -1,8 +1,11 @@
 """Trains a GPT on two axes at once by PyTorch's own parts, so that `compose.Trainer` can be compared with it.
 
+`compose.Trainer` is this course's trainer. A `Plan` says how many ranks each axis has:
+
     tp   parallelize_module on a DeviceMesh, and loss_parallel
     pp   torch.distributed.pipelining, with the stages of `partition`
     dp   zero=3: fully_shard; zero=0: DistributedDataParallel, which takes no DTensors, so without tp
+
 The order of the parts is that of the Trainer. The GPT must be untied, because parallelize_module splits a tied matrix
 in two. Gradients are not clipped, because `get_total_norm` refuses gradients on different meshes, as there are where
 norms are replicated on every tp rank. Chapter 09, a benchmark and tests of composing use it.
@@ -56,11 +59,11 @@ class TorchTrainer:
         self.runner = self._data_parallel(mesh)
         if plan.pp > 1:
             self.runner = self._pipeline(mesh, device)
-        self.optimizer = torch.optim.AdamW(
-            self.part.parameters(), foreach=False, **options
-        )  # foreach needs tensors of one kind
+        # Without foreach, which needs tensors of one kind: DTensors and plain ones stand side by side.
+        self.optimizer = torch.optim.AdamW(self.part.parameters(), foreach=False, **options)
 
     def _data_parallel(self, mesh) -> nn.Module:
+        """What is called instead of the model: wrapped for the dp axis, unless that has one rank."""
         if self.plan.zero == 3:
             for block in self.model.blocks:
                 fully_shard(block, mesh=mesh["dp"])
@@ -70,13 +73,16 @@ class TorchTrainer:
         return nn.parallel.DistributedDataParallel(self.part, process_group=mesh.get_group("dp"))
 
     def _pipeline(self, mesh, device: str):
+        """The schedule that runs this rank's stage of the pipeline."""
         index, group = mesh.get_local_rank("pp"), mesh.get_group("pp")
         stage = pipelining.PipelineStage(self.runner, index, self.plan.pp, torch.device(device), group=group)
         loss = lambda output, target: token_loss(output, target, reduction="sum") / self.total  # noqa: E731
         return pipelining.Schedule1F1B(stage, self.plan.num_microbatches, loss_fn=loss, scale_grads=False)
 
     def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """One step of the global batch on this rank. Returns the mean loss over all tokens that count."""
         replica = self.mesh.get_local_rank("dp")
+        # All targets that count, on average per replica: dp averages gradients, and the sum over all tokens is wanted.
         self.total = int((targets != IGNORED).sum()) / self.plan.dp
         x, y = (each.chunk(self.plan.dp)[replica] for each in (tokens, targets))
         self.optimizer.zero_grad()
@@ -88,6 +94,7 @@ class TorchTrainer:
         return loss / self.plan.dp
 
     def _run_model(self, x: Tensor, y: Tensor) -> Tensor:
+        """Forward and backward of all micro-batches. Returns their summed loss, divided by the tokens of a replica."""
         m, losses = self.plan.num_microbatches, []
         for micro_x, micro_y in zip(x.chunk(m), y.chunk(m), strict=True):
             loss = token_loss(self.runner(micro_x), micro_y, reduction="sum") / self.total
@@ -96,6 +103,7 @@ class TorchTrainer:
         return torch.stack(losses).sum()
 
     def _run_pipeline(self, x: Tensor, y: Tensor) -> Tensor:
+        """The same through the pipeline. A rank without the last stage has no loss and returns 0."""
         index, last = self.mesh.get_local_rank("pp"), self.plan.pp - 1
         losses: list[Tensor] = []
         last_only = dict(target=y, losses=losses) if index == last else {}
@@ -118,6 +126,7 @@ def _full_tensor(tensor: Tensor) -> Tensor:
 
 
 def _check(model: GPT, plan: Plan) -> None:
+    """ValueError where the model or the plan is not one of those at the top of this file."""
     if model.config.tied or plan.cp > 1 or plan.zero not in (0, 3) or (plan.zero and plan.pp > 1):
         raise ValueError(
             f"TorchTrainer got a GPT with tied={model.config.tied} and {plan}: give an untied one, and of ZeRO stage 0 "
