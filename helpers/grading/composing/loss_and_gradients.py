@@ -4,6 +4,11 @@
 09.norm for their norm. Six cases bring every mesh of the ranks there are. Each judge computes the right values in one
 process. A mistake is named on a rank if it gives all values of that rank.
 
+A mesh numbers ranks along the axes dp (data parallel), pp (pipeline stages) and tp (tensor parallel). Ranks with one dp
+coordinate form a replica of the model. ENDS is a fourth axis, "ends": its groups join the first and the last stage of a
+pipeline, which share a tied weight. From meshes.py: `mesh_of_case` draws the mesh of a case, `group_inputs` stores it
+in a rank's inputs, and `mesh_in` and `process_groups` read it back, the latter as groups of torch.distributed.
+
 How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
 learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
 with the right values, and yields one Judgement per comparison. A case is one choice of sizes, dtypes and memory layouts
@@ -51,7 +56,7 @@ def make_loss(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     Every replica has another number of tokens that count. In every other case one of several replicas has none.
     """
     mesh = mesh_of_case(rng, world_size)
-    counts = [rng.integer(1, 3) + 3 * replica for replica in range(mesh.dp)]
+    counts = [rng.integer(1, 3) + 3 * replica for replica in range(mesh.dp)]  # tokens that count, of each replica
     if mesh.dp > 1 and rng.case.number % 2:
         counts[rng.integer(0, mesh.dp - 1)] = 0
     weight, replicas = rng.tensor(NUM_FEATURES), []
@@ -64,6 +69,7 @@ def make_loss(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_loss(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
+    """The gradient of the rank's loss, and the number to print; or the type of an answer that is no pair."""
     weight = inputs["weight"].clone().requires_grad_()
     losses = (inputs["x"] @ weight).square()
     answer = submitted(losses, inputs["counted"], process_groups(inputs)["dp"])
@@ -85,8 +91,9 @@ def judge_loss(world: JudgedWorld) -> Iterator[Judgement]:
         yield expect(other_type is None, words["no_two_values"].format(other_type), rank=rank)
         if other_type is not None:
             continue
-        replicas = mesh.ranks_along("dp", rank)
+        replicas = mesh.ranks_along("dp", rank)  # ranks that differ from this one in their dp coordinate alone
         right, wrong = right_and_wrong_losses(world, replicas, mesh.coordinates(rank)["dp"])
+        # is_same_history compares lists of dicts of values; here each list has the one dict of the rank.
         known = [key for key, several in wrong.items() if any(is_same_history([one], [got]) for one in several)]
         mistakes = dict.fromkeys(known, got["gradient"])
         what = words["loss_gradient"].format(mesh_text(mesh))
@@ -99,14 +106,14 @@ def judge_loss(world: JudgedWorld) -> Iterator[Judgement]:
 def right_and_wrong_losses(
     world: JudgedWorld, replicas: list[int], own: int
 ) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
-    """The right gradient and the right number to print, and those that each mistake gives.
+    """The right gradient and the right number to print, and for each mistake the pairs of both that it may give.
 
-    replicas: one rank of each replica. own: the replica that is asked.
+    replicas: one rank of each replica. own: the index of the replica to which the rank belongs that is judged.
     """
     sums, gradients, counts, lengths = zip(*(token_sums(world.inputs[rank]) for rank in replicas), strict=True)
     gradient, n, total, count = gradients[own], len(replicas), sum(sums), sum(counts)
     means = [part / k if k else math.nan for part, k in zip(sums, counts, strict=True)]
-    own_mean = gradient / max(1, counts[own])
+    own_mean = gradient / max(1, counts[own])  # the gradient of the mean over this replica's tokens alone
     pairs = {
         "mean_of_means": [(own_mean, shown) for shown in (sum(means) / n, total / count, means[own])],
         "copies_forgotten": [(gradient / count, total / count)],
@@ -137,7 +144,8 @@ LOSS = Task(
 
 # -- 09.sync ---------------------------------------------------------------------------------------------------------
 SHAPES = {"matrix": (2, 3), "norm": (4,), "bias": (3,), "last": (3, 2), "both": (2,), "frozen": (2,)}  # in each stage
-# On tp a gradient is that of a shard, a partial sum of the right one, or already equal on all ranks.
+# The placement of a gradient on tp: "sharded", the gradient of the rank's shard; "partial", a partial sum of the right
+# gradient, which must still be summed; "replicated", already equal on all ranks.
 TP_PLACEMENT = {
     "matrix": "sharded",
     "norm": "partial",
@@ -150,10 +158,10 @@ Gradients = dict[str, Tensor | None]  # of a rank, by the parameter's name
 
 
 def make_sync(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Gradients after backward, in any order. On the first and the last stage "last" and "both" are tied weights."""
+    """Gradients after backward, in random order. On the first and last stage "last" and "both" are tied weights."""
     mesh = mesh_of_case(rng, world_size)
     names = [list(SHAPES)[i] for i in torch.randperm(len(SHAPES), generator=rng)]
-    biases: dict[tuple[int, int], Tensor] = {}
+    biases: dict[tuple[int, int], Tensor] = {}  # by the dp and pp coordinates
     inputs = []
     for rank in range(world_size):
         position = mesh.coordinates(rank)
@@ -161,13 +169,14 @@ def make_sync(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
         gradients["bias"] = biases.setdefault((position["dp"], position["pp"]), gradients["bias"])  # equal on tp
         gradients["frozen"] = None
         placements = {name: {"tp": TP_PLACEMENT[name]} for name in names}
-        if is_end(mesh, position["pp"]):
+        if is_end(mesh, position["pp"]):  # the first or the last of several stages
             placements["last"][ENDS] = placements["both"][ENDS] = "partial"
         inputs.append(group_inputs(mesh, rank) | {"gradients": gradients, "placements": placements})
     return inputs
 
 
 def run_sync(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Tensor | None]:
+    """The gradients of this rank's parameters after the learner's function has changed them in place."""
     parameters = [torch.nn.Parameter(torch.zeros(SHAPES[name])) for name in inputs["gradients"]]
     for parameter, gradient in zip(parameters, inputs["gradients"].values(), strict=True):
         parameter.data = parameter.data if gradient is None else torch.zeros_like(gradient)
@@ -180,13 +189,13 @@ def run_sync(submitted: Callable, inputs: dict[str, Any], context: RankContext) 
 def synchronised(world: JudgedWorld, mesh: Mesh, **divisors: int) -> list[Gradients]:
     """The gradients of every rank afterwards: the mean over dp, then sums over tp and over the ends.
 
-    divisors: for a mistake, by what the sum on an axis is divided, 0 where this reduction is left out; all_ranks=n for
-    one sum over all ranks, divided by n, and nothing else.
+    divisors: for a mistake, an axis and the number by which its sum is divided, or 0 if this reduction is left out.
+    With all_ranks=n there is one sum over all ranks, divided by n, and nothing else.
     """
     gradients = [dict(one["gradients"]) for one in world.inputs]
     if "all_ranks" in divisors:
         return reduced(gradients, [list(range(world.size))], list(gradients[0]), divisors["all_ranks"])
-    for axis, names, divisor in (
+    for axis, names, divisor in (  # the parameters that are reduced on an axis, and by what their sum is divided
         ("dp", list(gradients[0]), mesh.dp),
         ("tp", ["norm", "both"], 1),
         (ENDS, ["last", "both"], 1),
@@ -200,7 +209,8 @@ def reduced(before: list[Gradients], groups: list[list[int]], names: Sequence[st
     """The gradients of every rank after each group has summed these parameters' gradients and divided the sums."""
     after = [dict(one) for one in before]
     for ranks in groups:
-        for name in (one for one in names if before[ranks[0]][one] is not None):
+        trained = [name for name in names if before[ranks[0]][name] is not None]  # a frozen one has no gradient
+        for name in trained:
             total = sum(before[rank][name] for rank in ranks) / divisor
             for rank in ranks:
                 after[rank][name] = total
@@ -219,30 +229,34 @@ def wrong_divisors(mesh: Mesh) -> dict[str, list[dict[str, int]]]:
 
 
 def judge_sync(world: JudgedWorld) -> Iterator[Judgement]:
+    """One Judgement per rank and parameter. A mistake is named if it gives all gradients of the rank."""
     mesh = mesh_in(world.inputs[0])
     right = synchronised(world, mesh)
     pairs = zip(world.inputs, world.outputs, strict=True)
-    results = [dict(zip(one["gradients"], got, strict=True)) for one, got in pairs]
+    results = [dict(zip(one["gradients"], got, strict=True)) for one, got in pairs]  # of each rank, by name
     is_right = all(map(has_gradients, results, right))
     mistakes = {} if is_right else wrong_divisors(mesh)
     wrong = {key: [synchronised(world, mesh, **one) for one in several] for key, several in mistakes.items()}
-    for rank, (one, got) in enumerate(zip(world.inputs, results, strict=True)):
+    for rank, (inputs, got) in enumerate(zip(world.inputs, results, strict=True)):
         known = [key for key, variants in wrong.items() if any(has_gradients(got, each[rank]) for each in variants)]
         for name, expected in right[rank].items():
             if expected is None:
                 yield expect_equal(words["frozen_gradient"], None, got[name], rank=rank)
                 continue
-            placement = ", ".join(f"{axis}: {kind}" for axis, kind in one["placements"][name].items())
+            placement = ", ".join(f"{axis}: {kind}" for axis, kind in inputs["placements"][name].items())
             what = words["synced_gradient"].format(placement, mesh_text(mesh))
-            explained, before = dict.fromkeys(known, got[name]), one["gradients"][name]
+            # A mistake is named if its value is the learner's, so each one that explains all values is given that.
+            explained, before = dict.fromkeys(known, got[name]), inputs["gradients"][name]
             yield expect_tensor(what, expected, got[name], rank=rank, mistakes=explained, before=before)
 
 
 def has_gradients(got: Mapping[str, Any], expected: Gradients) -> bool:
+    """Whether `got` has all of the expected gradients; it may have more."""
     return all(tensor is None or is_close(tensor, got[name]) for name, tensor in expected.items())
 
 
 def recognise_sync(failure: RunFailure) -> list[str]:
+    """An error about None comes from the parameter that has no gradient."""
     is_none = failure.type_name in ("TypeError", "AttributeError") and "NoneType" in failure.text
     return ["frozen_has_no_gradient"] if is_none else []
 
@@ -260,6 +274,7 @@ SYNC = Task(
 )
 
 # -- 09.norm ---------------------------------------------------------------------------------------------------------
+# The parameters of a stage, and whether each is sharded over tp or has replicas there; "tied" is on both end stages.
 TP_SHARDING = {"matrix": "sharded", "norm": "replicated", "bias": "replicated", "tied": "sharded"}
 MAX_BYTES = 8 * 4  # per norm: one number for each axis, and one more
 REPLICA_AXES = ("dp", "tp", ENDS)  # on which a gradient may have replicas
@@ -272,43 +287,47 @@ def make_norm(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """
     mesh = mesh_of_case(rng, world_size)
     dp = "sharded" if rng.case.number % 2 else "replicated"
-    powers = [2.0, math.inf, rng.one_of(1.0, 3.0)]
+    powers = [2.0, math.inf, rng.one_of(1.0, 3.0)]  # p of each norm that is asked for
     drawn: dict[tuple, Tensor] = {}  # replicas have one key, and so the same tensor
     inputs = []
     for rank in range(world_size):
         position = mesh.coordinates(rank)
-        one: dict[str, Any] = group_inputs(mesh, rank) | {"powers": powers, "gradients": [], "placements": []}
-        is_tied = is_end(mesh, position["pp"])
+        of_rank: dict[str, Any] = group_inputs(mesh, rank) | {"powers": powers, "gradients": [], "placements": []}
+        has_tied_weight = is_end(mesh, position["pp"])
         names = list(TP_SHARDING)
-        if not (is_tied or mesh.pp == 1):
+        if not (has_tied_weight or mesh.pp == 1):  # a stage between the first and the last
             names = names[:2] if mesh.pp > 3 else []
         for name in names:
             placement = {"dp": dp, "tp": TP_SHARDING[name]}
-            placement |= {ENDS: "replicated"} if is_tied and name == "tied" else {}
+            placement |= {ENDS: "replicated"} if has_tied_weight and name == "tied" else {}
+            # The coordinates on which the gradient differs; on a stage it does, unless the weight is tied.
             key = [name, *(position[axis] for axis in ("dp", "tp") if placement[axis] == "sharded")]
             key += [] if ENDS in placement else [position["pp"]]
-            one["gradients"].append(drawn.setdefault(tuple(key), rng.tensor(rng.integer(2, 5))))
-            one["placements"].append(placement)
-        inputs.append(one)
+            of_rank["gradients"].append(drawn.setdefault(tuple(key), rng.tensor(rng.integer(2, 5))))
+            of_rank["placements"].append(placement)
+        inputs.append(of_rank)
     return inputs
 
 
 def run_norm(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[float]:
+    """The norms that the learner's function returns on this rank, one for each of the powers."""
     groups = process_groups(inputs)
     gradients, placements = inputs["gradients"], inputs["placements"]
     return [float(submitted(list(gradients), list(placements), groups, p)) for p in inputs["powers"]]
 
 
 class GradientsOfRanks:
-    """The gradients of some ranks, each with its number of replicas, by which the sum of its powers is divided.
+    """The gradients of some ranks, each with its number of replicas, from which their norm is computed.
 
-    replica_axes: the axes on which replicas are recognised as such. On an axis that is left out each of them counts.
+    The sum over |g|^p of a gradient is divided by its number of replicas, so that all replicas count as one.
+    replica_axes: the axes on which replicas are recognised as such. Leaving one out is a mistake, since each replica on
+    it then counts.
     """
 
     def __init__(
         self, world: JudgedWorld, mesh: Mesh, ranks: Iterable[int], replica_axes: Sequence[str] = REPLICA_AXES
     ):
-        sizes = {"dp": mesh.dp, "tp": mesh.tp, ENDS: 2}
+        sizes = {"dp": mesh.dp, "tp": mesh.tp, ENDS: 2}  # replicas on each axis
         self.by_rank: list[list[tuple[Tensor, int]]] = []
         for inputs in (world.inputs[rank] for rank in ranks):
             with_replicas = []
@@ -318,7 +337,7 @@ class GradientsOfRanks:
             self.by_rank.append(with_replicas)
 
     def norm(self, p: float, power: float | None = None) -> float:
-        """The norm with power p. power: with which the norms of the ranks are combined, if not with p itself."""
+        """The norm with power p. power: for a mistake, the power with which the norms of the ranks are combined."""
         norms = [self._norm_of_rank(gradients, p) for gradients in self.by_rank]
         power = p if power is None else power
         return max(norms, default=0.0) if power == math.inf else sum(one**power for one in norms) ** (1 / power)
@@ -333,8 +352,10 @@ def wrong_norms(world: JudgedWorld, mesh: Mesh, rank: int, powers: Sequence[floa
     """For each mistake the norms that it gives on this rank, one list for each variant of the mistake."""
     every = range(world.size)
     gradients = GradientsOfRanks(world, mesh, every)
+    # Replicas are not recognised on one axis, or on none at all.
     overlooked = [GradientsOfRanks(world, mesh, every, axes) for axes in ((), ("dp", ENDS), ("tp", ENDS), ("dp", "tp"))]
     positions = [mesh.coordinates(one) for one in every]
+    # The ranks of this rank's replica (one dp coordinate), and those of its stage (one pp coordinate).
     replica, stage = ([one for one in every if positions[one][axis] == positions[rank][axis]] for axis in ("dp", "pp"))
     of_stage = [GradientsOfRanks(world, mesh, stage, axes) for axes in (("dp", "tp"), REPLICA_AXES)]
     return {

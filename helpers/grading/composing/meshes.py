@@ -1,4 +1,9 @@
-"""Provides the meshes of a number of ranks, and on each rank the process groups of a mesh, for the tasks of lab 09."""
+"""Provides the meshes of a number of ranks, and on each rank the process groups of a mesh, for the tasks of lab 09.
+
+A `Mesh(dp=2, pp=1, tp=2)` numbers four ranks along three axes: dp for data parallel replicas, pp for pipeline stages,
+tp for tensor parallel shards. `mesh.groups("tp")` are the lists of ranks that differ on this axis alone, and
+`mesh.coordinates(rank)` maps each axis to the rank's coordinate.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +19,20 @@ ENDS = "ends"  # the first and the last stage of a pipeline, which share a tied 
 
 
 def meshes_of(world_size: int) -> list[Mesh]:
-    """All meshes of so many ranks, those with several axes first."""
+    """All meshes of so many ranks, those with several axes first, since they tell more."""
     divisors = [n for n in range(1, world_size + 1) if world_size % n == 0]
     sizes = [(dp, pp, world_size // (dp * pp)) for dp in divisors for pp in divisors if world_size % (dp * pp) == 0]
     return [Mesh(dp=dp, pp=pp, tp=tp) for dp, pp, tp in sorted(sizes, key=lambda one: one.count(1))]
 
 
 def mesh_of_case(rng: CaseGenerator, world_size: int) -> Mesh:
-    """The mesh whose turn it is: six cases bring every mesh of up to five ranks."""
+    """The mesh whose turn it is, by the number of the case: six cases bring every mesh of up to five ranks."""
     meshes = meshes_of(world_size)
     return meshes[rng.case.number % len(meshes)]
 
 
 def sizes_of(mesh: Mesh) -> dict[str, int]:
+    """The number of ranks on each axis."""
     return {axis: getattr(mesh, axis) for axis in AXES}
 
 
@@ -60,16 +66,19 @@ def group_inputs(mesh: Mesh, rank: int) -> dict[str, Any]:
     """
     axes = (*AXES, ENDS)
     local = {axis: ranks for axis in axes for ranks in groups_along(mesh, axis) if rank in ranks}
+    # A set, because several meshes have the same group.
     every = {tuple(ranks) for one in meshes_of(mesh.world_size) for axis in axes for ranks in groups_along(one, axis)}
     return {"mesh": sizes_of(mesh), "groups": local, "all_groups": [list(ranks) for ranks in sorted(every)]}
 
 
 def mesh_in(inputs: dict[str, Any]) -> Mesh:
+    """The mesh that `group_inputs` put into a rank's inputs."""
     return Mesh(**inputs["mesh"])
 
 
 # -- on a rank -------------------------------------------------------------------------------------------------------
-_created: dict[dist.ProcessGroup, dict[tuple[int, ...], dist.ProcessGroup]] = {}  # by the group of all ranks
+# The group of all ranks of a world -> the ranks of a group -> the group. Worlds of other sizes have other groups.
+_created: dict[dist.ProcessGroup, dict[tuple[int, ...], dist.ProcessGroup]] = {}
 
 
 def process_groups(inputs: dict[str, Any]) -> dict[str, dist.ProcessGroup]:

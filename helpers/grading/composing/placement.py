@@ -5,10 +5,14 @@
 of several meshes. A mistake is named only if it explains every answer.
 
 How to read it. A case is the list of arguments of one call of the learner's function; `make_…` draws the cases of a
-task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `question_task` builds the Task, which calls the learner's
-function with each case and compares the answers with those of the right function. A mistake is a wrong solution that
-learners often write. Each table `WRONG_…` maps the key of its hint in hints.yaml to functions that contain the mistake.
-`Words` is a text in English and Chinese.
+task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `run_…` calls the learner's function, `submitted`, with
+every case and makes the answers comparable, and `judge_…` compares them with the right ones and yields one Judgement
+per comparison. A mistake is a wrong solution that learners often write. Each table `WRONG_…` maps the key of its hint
+in hints.yaml to functions that contain the mistake. `Words` and `words[…]` are texts in English and Chinese.
+
+From the kit's answers.py: `run_questions` returns the answer to each case, and `judge_answers` compares answers with
+those of the right function, naming the mistakes whose functions give all of the learner's answers. A `Mesh` numbers
+ranks along the axes dp, pp and tp, in AXES; `coordinates_of` gives a rank's coordinate on each axis.
 """
 
 from __future__ import annotations
@@ -34,11 +38,11 @@ from helpers.specs.mesh import Mesh
 words = LAB.messages
 
 # -- 09.places -------------------------------------------------------------------------------------------------------
-Places = list[Any]  # the coordinates of a rank, then the groups of each axis
+Places = list[Any]  # an answer as a list: a dict of the rank's coordinates, then for each of AXES all its groups
 
 
 def make_places(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Every rank of meshes with one axis, with two and with three."""
+    """Every rank of meshes with one axis, with two and with three. sizes: (dp, pp, tp) of each mesh."""
     sizes = [(1, 1, 1), (rng.integer(2, 5), 1, 1), (1, rng.integer(2, 5), 1), (1, 1, rng.integer(2, 5))]
     sizes += [(2, 2, 2), (2, 1, 4), (3, 2, 1), (1, 4, 2), rng.one_of((2, 3, 4), (4, 3, 2), (3, 2, 4), (3, 4, 2))]
     return [{"cases": [[rank, dp, pp, tp] for dp, pp, tp in sizes for rank in range(dp * pp * tp)]}]
@@ -49,27 +53,32 @@ def run_places(submitted: Callable, inputs: dict[str, Any], context: RankContext
 
 
 def as_columns(answer: Any) -> Places:
-    """The two dicts of an answer as a list. An answer of another form stands in every column, where it is wrong."""
+    """The two dicts of an answer, a place and groups by axis, as a list.
+
+    An answer of another form stands in every column, where it is wrong.
+    """
     place, groups = answer if isinstance(answer, tuple | list) and len(answer) == 2 else (answer, answer)
     return [place, *(groups.get(axis) if isinstance(groups, Mapping) else groups for axis in AXES)]
 
 
 def right_places(rank: int, *sizes: int) -> Places:
+    """The right answer. sizes: dp, pp and tp, here and in the wrong functions below."""
     mesh = mesh_with(sizes)
     return [coordinates_of(mesh, rank), *(mesh.groups(axis) for axis in AXES)]
 
 
 def mesh_with(sizes: Sequence[int]) -> Mesh:
+    """The mesh with these sizes of dp, pp and tp."""
     return Mesh(**dict(zip(AXES, sizes, strict=True)))
 
 
 def numbered_by(*order: str) -> Callable[..., Places]:
-    """Ranks numbered in another order of the axes, the fastest first.
+    """The mistake: ranks are numbered in another order of the axes. order: the axes, the one that changes first, first.
 
-    `Mesh` numbers tp first, then dp, then pp. So each axis is taken for the axis of `Mesh` with its speed, and the
-    result is named back.
+    In a `Mesh` the tp coordinate changes from one rank to the next, then dp, then pp. Here each axis is given the place
+    of another one in a `Mesh`, and the coordinates and groups that come out are named back.
     """
-    mesh_axis = dict(zip(order, ("tp", "dp", "pp"), strict=True))
+    mesh_axis = dict(zip(order, ("tp", "dp", "pp"), strict=True))  # axis -> the axis of the Mesh that stands for it
 
     def wrong(rank: int, *sizes: int) -> Places:
         mesh = Mesh(**{mesh_axis[axis]: size for axis, size in zip(AXES, sizes, strict=True)})
@@ -83,6 +92,7 @@ def numbered_by(*order: str) -> Callable[..., Places]:
 def own_group_first(rank: int, *sizes: int) -> Places:
     """The mistake: of the groups of an axis the rank's own stands first."""
     place, *groups = right_places(rank, *sizes)
+    # False sorts before True, so the group that holds the rank comes first and the others keep their order.
     return [place, *(sorted(every, key=lambda ranks: rank not in ranks) for every in groups)]
 
 
@@ -104,24 +114,27 @@ WRONG_PLACES: dict[str, list[Callable[..., Places]]] = {
         numbered_by("pp", "tp", "dp"),
     ],
 }
+# How a sentence names each item of `Places`.
 COLUMNS = (Words(en="the place", zh=" place "), *(Words(en=f"groups[{a!r}]", zh=f" groups[{a!r}]") for a in AXES))
 
 
 def judge_places(world: JudgedWorld) -> Iterator[Judgement]:
     """The place and the groups are judged apart, so that a mistake in one half of the answers is named as well."""
-    cases, given = world.inputs[0]["cases"], world.outputs[0]
+    cases, given_answers = world.inputs[0]["cases"], world.outputs[0]
     wrong = {key: [[one(*case) for case in cases] for one in several] for key, several in WRONG_PLACES.items()}
     for half in (slice(0, 1), slice(1, None)):  # the first column, and all others
-        got = half_of(given, half)
+        got = half_of(given_answers, half)
         known = [key for key, several in wrong.items() if got in [half_of(one, half) for one in several]]
         for column in range(len(COLUMNS))[half]:  # the numbers of this half's columns
+            # value_at(column, function) is the function that gives one column of what `function` returns.
             explained = {key: [answers.value_at(column, one) for one in WRONG_PLACES[key]] for key in known}
-            values, right = [one[column] for one in given], answers.value_at(column, right_places)
+            values, right = [one[column] for one in given_answers], answers.value_at(column, right_places)
             yield from answers.judge_answers(PLACES, COLUMNS[column], cases, values, right, explained)
 
 
-def half_of(given: Sequence[Places], half: slice) -> list[Places]:
-    return [one[half] for one in given]
+def half_of(given_answers: Sequence[Places], half: slice) -> list[Places]:
+    """These columns of each answer."""
+    return [one[half] for one in given_answers]
 
 
 PLACES = Task(
@@ -136,7 +149,7 @@ PLACES = Task(
 
 
 # -- 09.batch --------------------------------------------------------------------------------------------------------
-REFUSED = "ValueError"  # stands for an answer that raised one
+REFUSED = "ValueError"  # stands for the answer of a function that raised one, as it must if a batch cannot be divided
 Rows = list[list[int]]  # the numbers of the rows in each micro-batch
 
 
@@ -150,15 +163,17 @@ def make_batch(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
         m = rng.integer(2, 3) if dp < 3 else 2
         calls.append((dp * m * rng.integer(2, 3), dp, pp, tp, m))
     calls += [(2 * rng.integer(1, 3), 2, 2, 1, 1), (6 * rng.integer(1, 2) + 2, 2, 1, 2, 3), (9, 2, 1, 2, 3)]
-    # dp and m both divide 6, but dp * m does not; of 7 rows one replica would get 4 and the other 3.
+    # The last two must be refused: dp and m both divide 6, but dp * m does not; of 7 rows one replica would get 4 and
+    # the other 3.
     calls += [(6, 2, 1, 2, 2), (7, 2, 1, 1, 2)]
     return [{"cases": [[list(range(n)), rank, *sizes] for n, *sizes in calls for rank in range(math.prod(sizes[:3]))]}]
 
 
 def run_batch(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Any]:
-    """Each row of the batch holds its own number, twice."""
+    """The numbers of the rows that the learner's function returns. Each row of a batch holds its number twice."""
 
     def numbers_of_rows(rows: list[int], *args: int) -> Any:
+        """What the learner's function returns for a batch of these rows; args are the rest of the case."""
         try:
             parts = submitted(torch.tensor(rows)[:, None].repeat(1, 2), *args)
         except ValueError:
@@ -169,6 +184,7 @@ def run_batch(submitted: Callable, inputs: dict[str, Any], context: RankContext)
 
 
 def row_numbers(part: Any) -> Any:
+    """The numbers in a part of the batch; anything but a part of the batch as it is."""
     is_rows = isinstance(part, Tensor) and part.dim() == 2 and part.shape[1] == 2
     return part[:, 0].tolist() if is_rows else part
 
@@ -187,7 +203,8 @@ def never_refused(rows: list[int], rank: int, dp: int, pp: int, tp: int, m: int)
 
 def tail_dropped(rows: list[int], rank: int, dp: int, pp: int, tp: int, m: int) -> Rows:
     """The mistake: rows that are left over are dropped."""
-    return never_refused(rows[: len(rows) // (dp * m) * dp * m], rank, dp, pp, tp, m)
+    num_divisible = len(rows) // (dp * m) * dp * m
+    return never_refused(rows[:num_divisible], rank, dp, pp, tp, m)
 
 
 def checked_apart(rows: list[int], rank: int, dp: int, pp: int, tp: int, m: int) -> Rows | str:
@@ -196,6 +213,7 @@ def checked_apart(rows: list[int], rank: int, dp: int, pp: int, tp: int, m: int)
 
 
 def chunks(rows: list[int], n: int) -> Rows:
+    """The rows in n parts, as torch.chunk splits them."""
     return [part.tolist() for part in torch.tensor(rows).chunk(n)]
 
 
@@ -215,8 +233,9 @@ WRONG_REFUSALS = {"rest_let_through": [never_refused, tail_dropped, checked_apar
 def judge_batch(world: JudgedWorld) -> Iterator[Judgement]:
     """Batches to divide and batches to refuse are judged apart: a first attempt often does both wrong."""
     pairs = list(zip(world.inputs[0]["cases"], world.outputs[0], strict=True))
-    for is_refused, wrong in ((False, WRONG_ROWS), (True, WRONG_REFUSALS)):
-        cases, got = zip(*(one for one in pairs if (right_rows(*one[0]) == REFUSED) == is_refused), strict=True)
+    for must_refuse, wrong in ((False, WRONG_ROWS), (True, WRONG_REFUSALS)):
+        of_kind = [(case, got) for case, got in pairs if (right_rows(*case) == REFUSED) == must_refuse]
+        cases, got = zip(*of_kind, strict=True)
         yield from answers.judge_answers(BATCH, words["rows_of_micro_batches"], cases, got, right_rows, wrong)
 
 
@@ -232,8 +251,9 @@ BATCH = Task(
 )
 
 # -- 09.seeds --------------------------------------------------------------------------------------------------------
-# The answer has a seed of each kind. Any numbers will do, so the judge looks only at which ranks share one: it replaces
-# each rank's seed by the first rank that has the same.
+# The answer is a dict with a seed of each kind: for drawing weights, or for dropout, in layers that are replicated on
+# tp ("whole") or sharded over tp ("cut"). Any numbers will do, so the judge looks only at which ranks share one: it
+# replaces each rank's seed by the first rank that has the same.
 AXES_OF_KIND = {  # ranks must draw other numbers if they differ on one of these axes, and the same ones if not
     "whole_weights": ("pp",),
     "cut_weights": ("pp", "tp"),
@@ -241,7 +261,8 @@ AXES_OF_KIND = {  # ranks must draw other numbers if they differ on one of these
     "cut_dropout": ("dp", "pp", "tp"),
 }
 MESHES = [Mesh(dp=dp, pp=pp, tp=tp) for dp, pp, tp in ((2, 2, 2), (2, 1, 4), (1, 3, 2), (1, 1, 1))]
-# On the large ones seeds collide that add coordinates, as they are or with factors such as 1, 100 and 10,000.
+# On these large meshes two ranks get the same seed by accident if an answer adds their coordinates, as they are or with
+# factors such as 1, 100 and 10,000.
 MESHES += [Mesh(dp=16, pp=4, tp=8), Mesh(dp=160, pp=2, tp=2), Mesh(dp=2, pp=128, tp=2), Mesh(dp=2, pp=2, tp=128)]
 NUM_REPEATED = MESHES[0].world_size  # ranks that are asked again, with another seed and as if in another process
 SEED_RANGE = range(-(2**63), 2**64)  # what torch.manual_seed takes
@@ -255,16 +276,16 @@ def make_seeds(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_seeds(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Any]:
-    """Asks about the first mesh once more with a `hash` that gives other numbers for texts, as in another process.
+    """The seeds for every case, and then those for the first mesh once more with another `hash`, as in a new process.
 
-    Python salts the hash of texts anew in every process. `submitted` may be wrapped, and the learner's function is in
-    its attribute of that name.
+    Python salts the hash of texts anew in every process, so an answer must not use it. The function `hash` is replaced
+    among the global names of the learner's function, which a wrapper around it has as its attribute `submitted`.
     """
-    given = answers.run_questions(submitted, inputs, context)
+    seeds = answers.run_questions(submitted, inputs, context)
     names = getattr(getattr(submitted, "submitted", submitted), "__globals__", {})
     original, names["hash"] = names.get("hash", hash), lambda value: hash(salted(value))
     try:
-        return given + answers.run_questions(submitted, {"cases": inputs["cases"][:NUM_REPEATED]}, context)
+        return seeds + answers.run_questions(submitted, {"cases": inputs["cases"][:NUM_REPEATED]}, context)
     finally:
         names["hash"] = original
 
@@ -277,6 +298,7 @@ def salted(value: Any) -> Any:
 
 
 def all_coordinates(mesh: Mesh) -> list[dict[str, int]]:
+    """The coordinates of each rank, in the order of ranks."""
     return [coordinates_of(mesh, rank) for rank in range(mesh.world_size)]
 
 
@@ -287,7 +309,7 @@ def first_ranks(values: Iterable[Hashable]) -> list[int]:
 
 
 def right_first_ranks(mesh: Mesh, axes: Sequence[str]) -> list[int]:
-    """The same for values that differ exactly where coordinates on these axes do."""
+    """The first rank that shares each rank's seed, if seeds differ exactly where coordinates on these axes do."""
     return first_ranks(tuple(place[axis] for axis in axes) for place in all_coordinates(mesh))
 
 
@@ -298,22 +320,21 @@ def judge_seeds(world: JudgedWorld) -> Iterator[Judgement]:
     yield expect(not invalid, words["no_seeds"].format(shown, COMMA.join(AXES_OF_KIND)))
     if invalid:
         return
-    given = iter(world.outputs[0])
-    by_mesh = [[next(given) for _ in range(mesh.world_size)] for mesh in MESHES]
-    other_seed, other_hash = ([next(given) for _ in range(NUM_REPEATED)] for _ in range(2))
-    yield expect(other_hash == by_mesh[0], words["hash_is_salted"])
-    pairs = list(zip(by_mesh[0], other_seed, strict=True))
+    remaining = iter(world.outputs[0])  # the answers in the order in which `run_seeds` asked
+    by_mesh = [[next(remaining) for _ in range(mesh.world_size)] for mesh in MESHES]
+    with_other_seed, with_other_hash = ([next(remaining) for _ in range(NUM_REPEATED)] for _ in range(2))
+    yield expect(with_other_hash == by_mesh[0], words["hash_is_salted"])
+    pairs = list(zip(by_mesh[0], with_other_seed, strict=True))
     constant = [kind for kind in AXES_OF_KIND if any(one[kind] == other[kind] for one, other in pairs)]
     yield expect(not constant, words["seed_without_effect"].format(COMMA.join(constant)))
-    yield from judge_sharing(
-        {kind: [first_ranks(one[kind] for one in each) for each in by_mesh] for kind in AXES_OF_KIND}
-    )
+    shared = {kind: [first_ranks(one[kind] for one in seeds) for seeds in by_mesh] for kind in AXES_OF_KIND}
+    yield from judge_sharing(shared)
 
 
 def judge_sharing(shared: Mapping[str, Sequence[list[int]]]) -> Iterator[Judgement]:
-    """shared: of each kind and each mesh the first ranks with the same seed.
+    """Judges which ranks share a seed. A mistake is named only if it explains every kind that is wrong, on all meshes.
 
-    A mistake is named only if it explains every kind that is wrong, on all meshes.
+    shared: for each kind of seed and each mesh, the first rank that has the same seed as each rank.
     """
     right = {kind: [right_first_ranks(mesh, axes) for mesh in MESHES] for kind, axes in AXES_OF_KIND.items()}
     wrong = [mistakes_in_sharing(kind, got) for kind, got in shared.items() if got != right[kind]]
@@ -321,22 +342,27 @@ def judge_sharing(shared: Mapping[str, Sequence[list[int]]]) -> Iterator[Judgeme
     for kind, several in shared.items():
         for mesh, got, expected in zip(MESHES, several, right[kind], strict=True):
             differing = [rank for rank in range(mesh.world_size) if got[rank] != expected[rank]]
-            rank = differing[0] if differing else 0
+            rank = differing[0] if differing else 0  # the sentence is about the first rank that is wrong
+            # It shares its seed with an earlier rank than it should, or has another seed than the one it should share.
             text = words["same_seed"] if got[rank] < expected[rank] else words["other_seed"]
             text = text.format(kind, mesh_text(mesh), rank, min(got[rank], expected[rank]))
             yield expect(got == expected, text, mistakes=known)
 
 
 def is_seeds(answer: Any) -> bool:
+    """Whether an answer has an integer of the right range for each kind of seed."""
     return isinstance(answer, Mapping) and all(
         type(answer.get(kind)) is int and answer[kind] in SEED_RANGE for kind in AXES_OF_KIND
     )
 
 
 def mistakes_in_sharing(kind: str, shared: Sequence[list[int]]) -> set[str]:
-    """Names mistakes by the axes on which the seeds do differ. Where no axes fit, ranks share a seed by chance."""
+    """Names mistakes by the axes on which the seeds of a kind do differ.
+
+    shared: as in `judge_sharing`, for this kind. Where no set of axes fits, ranks share a seed by chance.
+    """
     right = set(AXES_OF_KIND[kind])
-    for axes in (set(some) for n in range(4) for some in combinations(AXES, n)):
+    for axes in (set(some) for n in range(4) for some in combinations(AXES, n)):  # every set of the three axes
         if all(right_first_ranks(mesh, sorted(axes)) == one for mesh, one in zip(MESHES, shared, strict=True)):
             known = {"tensor_ranks_alike": right - axes == {"tp"}, "copies_alike": "dp" in right - axes}
             known["whole_drawn_apart"] = bool(axes - right)

@@ -1,8 +1,14 @@
 """Shows a learner the six buggy jobs of a number, and judges 10.patients, the learner's diagnoses of them.
 
-`clinic(391)` is what a notebook displays: for each job what a colleague says, what it prints and its script, and all
-causes to choose from, which stand in causes.yaml. The jobs and their bugs are those of helpers.commands.broken_jobs.
-The learner returns the number and for each job the rank to blame, the line and the cause; each is judged by itself.
+The number is the learner's own, such as a student number, and decides which six jobs they get. `clinic(391)` is what a
+notebook displays: for each job what a colleague says, what it prints and its script, and all causes to choose from,
+which stand in causes.yaml. The jobs and their bugs are those of helpers.commands.broken_jobs; a BrokenJob has `name`,
+`ranks` (how many it ran on), `rank` (the one to blame, None if all are), `line` and `other_lines` (any of which is a
+right answer), `script`, `log`, `symptom` (what the colleague says) and `hint`.
+
+The learner returns the number and for each job a diagnosis: the rank to blame, the line and the cause. Each part is
+judged by itself. A mistake is a wrong answer that learners often give, and its name, such as "waiting_blamed", is the
+key of a hint in hints.yaml. `words[…]` is a text of clinic.yaml, in English and Chinese.
 """
 
 from __future__ import annotations
@@ -32,7 +38,7 @@ def jobs_of(number: int) -> tuple[BrokenJob, ...]:
     """The six jobs of a number, sorted by name. Raises ValueError for anything but an integer."""
     if type(number) is not int:
         raise ValueError(words("no_number", number=repr(number)))
-    chance = random.Random(f"clinic {number}")
+    chance = random.Random(f"clinic {number}")  # the same number always gets the same jobs
     with_one, with_all = ([job for job in broken_jobs() if (job.rank is None) == is_all] for is_all in (False, True))
     jobs = chance.sample(with_one, NUM_WITH_ONE_RANK) + chance.sample(with_all, NUM_WITH_ALL_RANKS)
     return tuple(sorted(jobs, key=lambda job: job.name))
@@ -44,12 +50,12 @@ def causes() -> dict[str, Words]:
     import yaml  # takes 20 ms, which an import of this module should not cost
 
     entries = yaml.safe_load(Path(__file__).with_name("causes.yaml").read_text(encoding="utf-8"))
-    by_name = {name: Words(**texts) for name, texts in entries["ill"].items()}
+    by_name = {name: Words(**texts) for name, texts in entries["ill"].items()}  # the causes of our buggy jobs
     return by_name | {f"other {i}": Words(**texts) for i, texts in enumerate(entries["other"], start=1)}
 
 
 def clinic(number: int, *, lang: str | None = None) -> MarkdownText:
-    """The six jobs of your number, and the causes to choose from, as Markdown.
+    """The six jobs of your number, and all causes to choose from in alphabetical order, as Markdown.
 
     lang: "en" or "zh". Raises ValueError for anything but an integer.
     """
@@ -86,15 +92,12 @@ def run_submission(submitted: Callable, inputs: dict[str, Any], context: RankCon
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedDiagnosis:
-    """A learner's diagnosis of one job. given: its three PARTS. wrong: those that are wrong.
-
-    is_readable: False if the learner gave nothing that has three parts; then all of them count as wrong.
-    """
+    """A learner's diagnosis of one job, and which of its parts are wrong."""
 
     job: BrokenJob
-    given: tuple[Any, ...]
-    wrong: tuple[str, ...]
-    is_readable: bool = True
+    given: tuple[Any, ...]  # what the learner gave for each of PARTS: the rank, the line and the cause
+    wrong: tuple[str, ...]  # the PARTS that are wrong
+    is_readable: bool = True  # False if the learner gave nothing that has three parts; then all PARTS count as wrong
 
     @property
     def line(self) -> int:
@@ -103,7 +106,10 @@ class JudgedDiagnosis:
 
 
 def judge_diagnosis(job: BrokenJob, given: Any) -> JudgedDiagnosis:
-    """given: the rank (an integer or "all"), the line and the cause. Any of the lines that jobs.yaml lists is right."""
+    """Judges what the learner gave for a job: the rank (an integer or "all"), the line and the cause.
+
+    Any of the lines that the job lists is right.
+    """
     if not (isinstance(given, list) and len(given) == len(PARTS)) or isinstance(given[1], str):
         return JudgedDiagnosis(job=job, given=(None,) * len(PARTS), wrong=PARTS, is_readable=False)
     rank, line, cause = given
@@ -117,6 +123,7 @@ def judge_diagnosis(job: BrokenJob, given: Any) -> JudgedDiagnosis:
 
 
 def accepted_lines(job: BrokenJob) -> set[int]:
+    """The numbers of the lines that count as right; the job names a line by its text."""
     return {job.line_number(part) for part in (job.line, *job.other_lines)}
 
 
@@ -159,7 +166,7 @@ def wrong_parts_text(one: JudgedDiagnosis) -> Words:
 
 
 def is_counted_from_zero(diagnoses: list[JudgedDiagnosis]) -> bool:
-    """Whether all wrong lines, in at least two jobs, stand directly above a right one."""
+    """Whether all wrong lines, in at least two jobs, stand directly above a right one, as if counted from 0."""
     wrong = [one for one in diagnoses if one.is_readable and "line" in one.wrong]
     return len(wrong) > 1 and all(one.line + 1 in accepted_lines(one.job) for one in wrong)
 
@@ -168,7 +175,7 @@ def mistakes_in(one: JudgedDiagnosis, from_zero: bool) -> list[str]:
     """The hints that explain a diagnosis. from_zero: all wrong lines are right if counted from 0."""
     if not one.is_readable:
         return []
-    found = {"counted_from_zero": from_zero and "line" in one.wrong}
+    found = {"counted_from_zero": from_zero and "line" in one.wrong}  # key of a hint -> whether it fits
     rank, right_rank = one.given[0], one.job.rank
     if "rank" in one.wrong:
         found["waiting_blamed"] = type(rank) is int and right_rank is not None
@@ -176,8 +183,8 @@ def mistakes_in(one: JudgedDiagnosis, from_zero: bool) -> list[str]:
         found["one_blamed"] = type(rank) is int and right_rank is None
     if "line" in one.wrong and not from_zero:
         rows = one.job.script.splitlines()
-        is_line = 0 < one.line <= len(rows)
-        found["line_of_symptom"] = is_line and any(part in rows[one.line - 1] for part in SYMPTOM_LINES)
+        is_in_script = 0 < one.line <= len(rows)  # lines are counted from 1
+        found["line_of_symptom"] = is_in_script and any(part in rows[one.line - 1] for part in SYMPTOM_LINES)
     return [key for key, fits in found.items() if fits]
 
 

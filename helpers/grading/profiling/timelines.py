@@ -1,8 +1,8 @@
 """Judges 10.split, 10.exposed and 10.straggler, in which the learner's program reads timelines of ranks.
 
-10.split divides the time of each message into waiting and moving, 10.exposed finds the communication that no compute
-covers, and 10.straggler names the rank for which the others wait, and why. The learner's function is called in one
-process with drawn timelines. A mistake is named only if its function gives every answer.
+10.split divides the time of each message into waiting for other ranks and moving data. 10.exposed finds the
+communication that no compute covers. 10.straggler names the rank for which the others wait, and why. The learner's
+function is called in one process with drawn timelines. A mistake is named only if its function gives every answer.
 
 How to read it. A case is the list of arguments of one call of the learner's function; `make_…` draws the cases of a
 task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `question_task` builds the Task, which calls the learner's
@@ -30,8 +30,9 @@ Span = tuple[float, float]  # start and end
 # -- 10.split --------------------------------------------------------------------------------------------------------
 Calls = list[dict[str, Span]]  # for each rank, a message's name to when the rank called it and when it returned
 CallsWithLast = list[dict[str, tuple[float, float, float]]]  # the same, with the last call of the message on any rank
-Rows = list[list[Any]]  # rank, name, waiting, moving
-Split = Callable[[float, float, float], tuple[float, float]]  # call, return, last call of all ranks: waiting, moving
+Rows = list[list[Any]]  # each row is rank, name of the message, seconds of waiting, seconds of moving
+# From the times of a rank's call and return, and of the last call on any rank, to the seconds of waiting and of moving.
+Split = Callable[[float, float, float], tuple[float, float]]
 
 
 def make_split(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -69,6 +70,8 @@ def draw_calls(rng: CaseGenerator, num_ranks: int, messages: list) -> Calls:
 
 
 def run_split(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Any]:
+    """The learner's answer to each case, as rows. `run_questions` calls a function with every case of the inputs."""
+
     def rows_of_answer(calls: Calls) -> Any:
         return as_rows(submitted([dict(of_rank) for of_rank in calls]))
 
@@ -87,6 +90,7 @@ def as_rows(answer: Any) -> Any:
 
 
 def as_list(value: Any) -> list[Any]:
+    """A pair of times as a list; an answer that is no pair as a list of one item."""
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
@@ -114,19 +118,23 @@ def at_last_call(called: float, returned: float, last: float) -> tuple[float, fl
 
 
 def split_rows(calls: CallsWithLast, split: Split = at_last_call) -> Rows:
+    """The rows of an answer that splits the time of each message in this way."""
     return as_rows([{name: split(*times) for name, times in of_rank.items()} for of_rank in calls])
 
 
 def right_split(calls: Calls) -> Rows:
+    """The right answer, as rows."""
     return split_rows(with_last_call(calls))
 
 
+# In the lambdas c and r are the times at which a rank called and returned.
 WRONG_SPLITS: dict[str, list[Callable[[Calls], Rows]]] = {
     "matched_by_place": [lambda calls: split_rows(matched_by_position(calls))],
     "moving_below_zero": [lambda calls: split_rows(with_last_call(calls), lambda c, r, last: (last - c, r - last))],
     "late_is_waiting": [lambda calls: split_rows(with_last_call(calls, min), lambda c, r, first: (c - first, r - c))],
     "moving_from_call": [lambda calls: split_rows(with_last_call(calls), lambda c, r, last: (min(last, r) - c, r - c))],
 }
+# The arguments of question_task: key, signature, how a sentence names the answer, right function, wrong functions.
 SPLIT = answers.question_task(
     "10.split",
     "split(calls)",
@@ -140,7 +148,10 @@ SPLIT = answers.question_task(
 
 # -- 10.exposed ------------------------------------------------------------------------------------------------------
 def make_exposed(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Empty lists, and spans that touch, contain or overlap each other. The first ones are short enough to be read."""
+    """Empty lists, and spans that touch, contain or overlap each other. The first ones are short enough to be read.
+
+    A case is the spans of communication and the spans of compute.
+    """
     cases = [[[], []], [[(1.0, 2.0)], []], [[], [(1.0, 2.0)]], [[(1.0, 3.0)], [(2.0, 4.0)]]]
     cases += [
         [[(1.0, 2.0)], [(0.0, 3.0)]],
@@ -153,11 +164,13 @@ def make_exposed(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def draw_spans(rng: CaseGenerator) -> list[Span]:
+    """One to five spans of any length, which may overlap."""
     starts = [QUARTER * rng.integer(0, 40) for _ in range(rng.integer(1, 5))]
     return [(start, start + QUARTER * rng.integer(1, 12)) for start in starts]
 
 
 def is_covered(spans: list[Span], start: float, end: float) -> bool:
+    """Whether one of the spans holds all of the time from start to end."""
     return any(a <= start and end <= b for a, b in spans)
 
 
@@ -169,10 +182,12 @@ def exposed(communication: list[Span], compute: list[Span]) -> float:
 
 
 def total_seconds(spans: list[Span]) -> float:
+    """The lengths of all spans added up, even where they overlap."""
     return float(sum(end - start for start, end in spans))
 
 
 def overlap(one: Span, other: Span) -> float:
+    """The seconds that two spans have in common."""
     return max(0.0, min(one[1], other[1]) - max(one[0], other[0]))
 
 
@@ -181,6 +196,7 @@ def less_all_overlaps(communication: list[Span], compute: list[Span]) -> float:
     return total_seconds(communication) - sum(overlap(m, c) for m in communication for c in compute)
 
 
+# In the lambdas `sent` and `computed` are the spans of communication and of compute, m and c one span of each.
 WRONG_EXPOSED: dict[str, list[Callable[[list[Span], list[Span]], float]]] = {
     "sums_subtracted": [
         lambda sent, computed: total_seconds(sent) - total_seconds(computed),
@@ -206,13 +222,15 @@ EXPOSED = answers.question_task(
 )
 
 # -- 10.straggler: timelines -----------------------------------------------------------------------------------------
+# Why a rank may be slow: it waits for its data, computes for long, or has a slow link to the others.
 CAUSES = ("data", "compute", "link")
 GRAIN = 1 / 64  # seconds; every time in 10.straggler is a multiple of it, so that sums are exact
 USUAL_SECONDS = {"data": 0.5, "compute": 2.0, "link": 1.0}  # in a step
 MIN_SHARE = 0.1  # of the run; if the other ranks wait for less than this, no rank is a straggler
+SIDE_SHARE = 4  # the main cause of a slow rank takes so many times the extra seconds of each other cause
 LanePiece = tuple[str, float, float]  # lane, start, end; "communication" runs from a rank's call to its return
 Timelines = list[list[list[LanePiece]]]  # by rank and step
-ExtraSeconds = Callable[[int, str, int], float]  # of a rank, a cause and a step, beyond the usual seconds
+ExtraSeconds = Callable[[int, str, int], float]  # from a rank, a cause and a step to seconds beyond the usual ones
 
 
 def make_straggler(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -234,44 +252,59 @@ def make_straggler(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def no_extra(rank: int, cause: str, step: int) -> float:
+    """No rank is slow."""
     return 0.0
 
 
 def slow_in_all_steps(slow_rank: int, main: str, seconds: float) -> ExtraSeconds:
-    """The other causes take a quarter of the extra seconds, so an answer has to look for the largest excess."""
+    """One rank takes these extra seconds in every step, for the cause `main`.
+
+    The other causes take a quarter of them on this rank, so an answer has to look for the largest excess.
+    """
 
     def extra(rank: int, cause: str, step: int) -> float:
         if rank != slow_rank:
             return 0.0
-        return seconds if cause == main else seconds / 4
+        return seconds if cause == main else seconds / SIDE_SHARE
 
     return extra
 
 
 def slow_in_one_step(rng: CaseGenerator, num_ranks: int, main: str) -> ExtraSeconds:
-    """One rank is very slow in one step, and its neighbour a little slow in all: who is last most often is not it."""
+    """One rank is very slow in one step, and the next rank a little slow in all steps.
+
+    The straggler is the first one, since the others wait for it longer in total. The rank that calls last in most steps
+    is the other one, which a wrong answer names.
+    """
     slow_rank, slow_step = rng.integer(0, num_ranks - 1), rng.integer(2, 8)
 
     def extra(rank: int, cause: str, step: int) -> float:
         if rank == slow_rank and step == slow_step:
             return 9.0 if cause == main else 0.0
-        return 6 * GRAIN if rank == (slow_rank + 1) % num_ranks and cause == "compute" else 0.0
+        is_little_slow = rank == (slow_rank + 1) % num_ranks and cause == "compute"
+        return 6 * GRAIN if is_little_slow else 0.0
 
     return extra
 
 
 def slow_without_effect(slow_rank: int) -> ExtraSeconds:
     """A rank that computes longer, and whose data come sooner by as much: no other rank waits for it."""
-    return lambda rank, cause, step: {"data": -0.25, "compute": 0.25}.get(cause, 0.0) if rank == slow_rank else 0.0
+    seconds = {"data": -0.25, "compute": 0.25}
+    return lambda rank, cause, step: seconds.get(cause, 0.0) if rank == slow_rank else 0.0
 
 
 def draw_timelines(rng: CaseGenerator, num_ranks: int, num_steps: int, extra: ExtraSeconds) -> Timelines:
-    """All ranks begin at 0. A different jitter for each rank in a step makes sure that only one calls last."""
+    """The timelines of a run, in which each rank takes the usual seconds and the extra ones.
+
+    All ranks begin at 0. In each step compute takes a few GRAINs longer by rank (jitter), so that only one rank calls
+    last. The pieces of a step are in random order.
+    """
     now, timelines = [0.0] * num_ranks, [[] for _ in range(num_ranks)]
     for step in range(num_steps):
         pieces = [[] for _ in range(num_ranks)]
         for rank, jitter in enumerate(shuffled(rng, range(num_ranks))):
             data, compute = (USUAL_SECONDS[cause] + extra(rank, cause, step) for cause in CAUSES[:2])
+            # Compute stands in two pieces, as forward and backward do.
             for lane, seconds in (("data", data), ("compute", compute / 2), ("compute", compute / 2 + GRAIN * jitter)):
                 pieces[rank].append((lane, now[rank], now[rank] + seconds))
                 now[rank] += seconds
@@ -284,6 +317,7 @@ def draw_timelines(rng: CaseGenerator, num_ranks: int, num_steps: int, extra: Ex
 
 
 def shuffled(rng: CaseGenerator, values: Sequence[Any]) -> list[Any]:
+    """The values in random order: each gets a random key, and the keys are sorted."""
     keys = [rng.integer(0, 10**6) for _ in values]
     return [values[i] for i in sorted(range(len(values)), key=keys.__getitem__)]
 
@@ -291,28 +325,24 @@ def shuffled(rng: CaseGenerator, values: Sequence[Any]) -> list[Any]:
 # -- 10.straggler: the rule, and what people do instead --------------------------------------------------------------
 @dataclass(frozen=True)
 class WaitStatistics:
-    """What a run's timelines say of each rank, in seconds.
+    """What a run's timelines say; each list has one item per rank."""
 
-    run_seconds: from the first start to the last end. charged: what other ranks waited because this one called last.
-    times_last: how often it did. waited: what it waited itself. by_cause: its seconds per cause. with_waiting: the
-    same, but the waiting in a message counts as "link".
-    """
-
-    run_seconds: float
-    charged: list[float]
-    times_last: list[float]
-    waited: list[float]
-    by_cause: list[dict[str, float]]
-    with_waiting: list[dict[str, float]]
+    run_seconds: float  # from the first start to the last end
+    charged: list[float]  # seconds that other ranks waited because this rank called last
+    times_last: list[float]  # in how many steps it called last
+    waited: list[float]  # seconds that it waited itself
+    by_cause: list[dict[str, float]]  # its seconds per cause; "link" counts from the last call of all ranks
+    with_waiting: list[dict[str, float]]  # the same, but "link" counts from the rank's own call, with the waiting in it
 
 
 def wait_statistics(timelines: Timelines) -> WaitStatistics:
+    """Adds up the waiting and the causes over all steps of a run. In each step the ranks wait for the last call."""
     n = len(timelines)
     spans = [span for of_rank in timelines for step in of_rank for span in step]
     run_seconds = max(end for _, _, end in spans) - min(start for _, start, _ in spans)
     charged, times_last, waited = ([0.0] * n for _ in range(3))
     by_cause, with_waiting = ([dict.fromkeys(CAUSES, 0.0) for _ in range(n)] for _ in range(2))
-    for step in zip(*timelines, strict=True):
+    for step in zip(*timelines, strict=True):  # for each rank its pieces of the step
         calls = [next(start for lane, start, _ in pieces if lane == "communication") for pieces in step]
         last = max(calls)
         slow_rank = calls.index(last)
@@ -328,12 +358,12 @@ def wait_statistics(timelines: Timelines) -> WaitStatistics:
 
 
 def share_waited(found: WaitStatistics) -> float:
-    """The share of the run that each other rank spends waiting for the rank that is waited for most."""
+    """The share of the run that another rank, on average, spends waiting for the rank that is waited for most."""
     return max(found.charged) / (found.run_seconds * max(1, len(found.charged) - 1))
 
 
 def excess(seconds: list[dict[str, float]], rank: int) -> dict[str, float]:
-    """Of each cause, by how many seconds this rank is above the median of the others."""
+    """For each cause by how many seconds this rank is above the median of the others. seconds: of all ranks."""
     others = [one for other, one in enumerate(seconds) if other != rank]
     return {cause: seconds[rank][cause] - statistics.median(one[cause] for one in others) for cause in CAUSES}
 

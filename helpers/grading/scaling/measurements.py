@@ -1,8 +1,9 @@
 """Judges 11.efficiency and 11.fit, in which the learner's function reads times measured on several numbers of GPUs.
 
-11.efficiency asks for speed-ups, efficiencies and the serial share; 11.fit for the law T(n) = a + b / n + c n and for
-the one measurement that is an outlier. The function is called in one process with drawn measurements. A mistake is
-named only if its function gives every answer.
+11.efficiency asks for speed-ups, efficiencies and the serial share, which is the part of the work that more GPUs do not
+speed up. 11.fit asks for the law T(n) = a + b / n + c n of a step's seconds on n GPUs, and for the one measurement that
+is an outlier. The function is called in one process with drawn measurements. A mistake is named only if its function
+gives every answer.
 
 How to read it. A case is the list of arguments of one call of the learner's function; `make_…` draws the cases of a
 task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `question_task` builds the Task, which calls the learner's
@@ -28,25 +29,30 @@ words = LAB.messages
 Counts, Times = Sequence[int], Sequence[float]  # numbers of GPUs, and the seconds of a step on each
 
 # -- 11.efficiency ---------------------------------------------------------------------------------------------------
-ScalingStudy = Callable[
-    [Counts, Times], tuple[list[float], list[float], float]
-]  # speed-ups, efficiencies, serial share
+# From measurements to the speed-up and the efficiency of each, and the serial share.
+ScalingStudy = Callable[[Counts, Times], tuple[list[float], list[float], float]]
 
 
 def make_efficiency(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Times a + b / n on n GPUs: the lab text's own example, from one GPU, without a serial part, unsorted; then any.
+    """Times a + b / n on n GPUs for eight jobs, each (numbers of GPUs, a, b).
 
-    Each job is (numbers of GPUs, a, b).
+    The first four are the lab text's own example, one that starts from one GPU, one without a serial part, and one that
+    is not sorted. The others are drawn, and one of those is not sorted either.
     """
     jobs = [([2, 4, 8], 4, 16), ([1, 2, 4], 1, 8), ([4, 8, 16], 0, 64), ([16, 4, 64, 8], 3, 128)]
     for first in (1, 2, 3, 8):
         gpus = sorted({first * rng.integer(2, 20) for _ in range(rng.integer(1, 3))} | {first, 21 * first})
-        jobs.append((gpus if first != 3 else gpus[1:] + gpus[:1], rng.integer(1, 9) / 4, 8 * rng.integer(2, 40)))
+        if first == 3:
+            gpus = gpus[1:] + gpus[:1]
+        jobs.append((gpus, rng.integer(1, 9) / 4, 8 * rng.integer(2, 40)))
     return [{"cases": [[gpus, [a + b / n for n in gpus]] for gpus, a, b in jobs]}]
 
 
 def serial_from_two(few: int, slow: float, many: int, fast: float) -> float:
-    """The serial share a / (a + b) of T(n) = a + b / n, from the times on the fewest and on the most GPUs."""
+    """The serial share a / (a + b) of T(n) = a + b / n, from the times on the fewest and on the most GPUs.
+
+    few, many: the numbers of GPUs. slow, fast: the seconds on them.
+    """
     b = (slow - fast) / (1 / few - 1 / many)
     return 1 - b / (slow - b / few + b)
 
@@ -63,11 +69,12 @@ def scaling_study(
 
     baseline: the measurement to which the others are compared: on the fewest GPUs ("smallest"), the first in the list
     ("listed"), or the smallest as if it had been made on one GPU ("one"). ideal: the speed-up on n GPUs without any
-    loss, if the baseline has n0. serial: the serial share, from the first and the last measurement.
+    loss, if the baseline has n0. serial: the serial share, from the first and the last measurement, with the arguments
+    of `serial_from_two`.
     """
 
     def study(gpus: Counts, seconds: Times) -> tuple[list[float], list[float], float]:
-        rows = sorted(zip(gpus, seconds, strict=True))
+        rows = sorted(zip(gpus, seconds, strict=True))  # pairs (GPUs, seconds), the fewest GPUs first
         slow = rows[0][1]
         n0, t0 = {"smallest": rows[0], "one": (1, slow), "listed": (gpus[0], seconds[0])}[baseline]
         speedups = [n0 * t0 / t for t in seconds]
@@ -79,6 +86,7 @@ def scaling_study(
 
 WRONG_STUDIES: dict[str, list[ScalingStudy]] = {
     "first_taken_for_one": [scaling_study("one")],
+    # The ideal speed-up is taken to be n / n0, but here speed-ups start at n0, so efficiencies exceed 1.
     "more_than_whole": [scaling_study(ideal=lambda n, n0: n / n0)],
     "first_in_the_list": [scaling_study("listed")],
     "serial_from_one_point": [
@@ -87,6 +95,7 @@ WRONG_STUDIES: dict[str, list[ScalingStudy]] = {
         scaling_study(serial=lambda few, slow, many, fast: serial_from_one(slow / fast, many / few)),
     ],
 }
+# The arguments of question_task: key, signature, how a sentence names each value, right function, wrong functions.
 EFFICIENCY = answers.question_task(
     "11.efficiency",
     "strong_scaling(gpus, seconds)",
@@ -99,15 +108,17 @@ EFFICIENCY = answers.question_task(
 # -- 11.fit ----------------------------------------------------------------------------------------------------------
 Law = tuple[float, float, float, int]  # a, b and c, and the number of GPUs of the outlier
 NOISE = 0.004  # relative, in every measurement
-CLEAR = 9.0  # leaving out any other measurement than the outlier leaves a sum of squares that is so many times larger
+# The outlier is clear if leaving out any other measurement leaves a sum of squares that is so many times larger.
+CLEAR = 9.0
 
 
 def make_fit(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Eight series of measurements with one outlier each, drawn until all of these hold.
+    """Eight series of measurements with one outlier each.
 
-    It is clear which one the outlier is. In every second series a fit through all measurements misses a good one by
-    most, so an answer that leaves that one out is wrong; doubled numbers of GPUs allow this at their ends. In the
-    other series it does not. Of these, two have evenly spaced numbers of GPUs, and the last one is the outlier.
+    A series is drawn again until it is clear which measurement is the outlier. In every second series a fit through all
+    measurements misses some other measurement by most ("misleading"), so an answer that leaves that one out is wrong.
+    This can happen where the numbers of GPUs double from one measurement to the next. In two of the other series they
+    are evenly spaced instead ("even"), and the last measurement is the outlier.
     """
     cases: list[list[Any]] = []
     while len(cases) < 8:
@@ -121,21 +132,24 @@ def make_fit(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
         least, second_least = sorted(squares for squares, _, _ in leave_one_out(*case))[:2]
         is_misleading = law_without_furthest(*case)[-1] != gpus[outlier]
         is_clear = second_least > CLEAR * least and fitted_law(*case)[-1] == gpus[outlier]
-        if is_clear and is_misleading == (len(cases) % 2 == 1):
+        must_mislead = len(cases) % 2 == 1
+        if is_clear and is_misleading == must_mislead:
             cases.append(case)
     return [{"cases": cases}]
 
 
 def least_squares(gpus: Counts, seconds: Times, num_terms: int = 3) -> tuple[float, list[float], list[float]]:
-    """Fits a + b / n + c n; with two terms c is 0.
+    """Fits a + b / n + c n to all measurements; with two terms c is 0.
 
-    Returns the sum of squares that is left, the three constants, and the distance of each measurement from the law.
+    Returns the sum of squares that is left, the constants a, b and c, and the distance of each measurement from the
+    law.
     """
     n, t = np.array(gpus, dtype=float), np.array(seconds)
     columns = np.stack([n**0, 1 / n, n][:num_terms], axis=1)  # (measurements, terms)
     constants = np.linalg.lstsq(columns, t, rcond=None)[0]
     distances = np.abs(t - columns @ constants)
-    return float((distances**2).sum()), [*constants.tolist(), 0.0][:3], distances.tolist()
+    a, b, c = [*constants.tolist(), 0.0][:3]  # the 0.0 is for a c that is not fitted
+    return float((distances**2).sum()), [a, b, c], distances.tolist()
 
 
 def leave_one_out(gpus: Counts, seconds: Times, num_terms: int = 3) -> list[tuple[float, list[float], int]]:

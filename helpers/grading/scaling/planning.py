@@ -2,8 +2,8 @@
 
 11.exposed: the communication that backward does not hide. 11.bubble: the time of a pipelined step, and the share of it
 in which GPUs wait. 11.plans: the fastest of 200 plans that a cluster and a model allow. 11.days: how long a run takes.
-The learner's function is called in one process with drawn cases. The right function has options that turn it into the
-wrong ones; a mistake is named only if its function gives every answer.
+The learner's function is called in one process with drawn cases. For each task there is a function that makes the right
+solution, such as `exposed_seconds()`. With other arguments it makes a wrong one, which contains a known mistake.
 
 How to read it. A case is the list of arguments of one call of the learner's function; `make_…` draws the cases of a
 task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `question_task` builds the Task, which calls the learner's
@@ -22,8 +22,11 @@ from helpers.grading.kit import answers
 from helpers.learner.words import Words
 
 Seconds = Sequence[float]
+# The arguments of each question_task below: key, signature, how a sentence names the answer, the right function, and
+# the wrong functions by the key of the hint.
 
 # -- 11.exposed ------------------------------------------------------------------------------------------------------
+# From a case, as `make_exposed` lists its items, to the exposed seconds.
 ExposedSeconds = Callable[[Seconds, Sequence[int], float, int, float], float]
 GB = 10**9
 
@@ -72,8 +75,9 @@ def exposed_seconds(
 ) -> ExposedSeconds:
     """The right function, or with other arguments a wrong one.
 
-    arrivals: when each bucket has arrived. combine: makes one number of the seconds by which each arrives after
-    backward has ended. bits: in a byte. ring_share: which multiple of a bucket's bytes a link carries in an all-reduce.
+    arrivals: from when each bucket is ready, and how long the link carries it, to when it has arrived. combine: makes
+    one number of the seconds by which each arrives after backward has ended. bits: in a byte. ring_share: from the
+    number of ranks to the multiple of a bucket's bytes that a link carries in a ring all-reduce.
     """
 
     def seconds(ready: Seconds, sizes: Sequence[int], backward: float, ranks: int, gbit: float) -> float:
@@ -83,6 +87,7 @@ def exposed_seconds(
     return seconds
 
 
+# In "begins_at_once" the communication begins with backward, and in "last_bucket_hidden" the last bucket costs nothing.
 WRONG_EXPOSED: dict[str, list[ExposedSeconds]] = {
     "bits_as_bytes": [exposed_seconds(bits=1)],
     "ring_forgotten": [exposed_seconds(ring_share=of) for of in (lambda n: 1, lambda n: 2, lambda n: (n - 1) / n)],
@@ -116,19 +121,23 @@ def make_bubble(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def mean(forward: Seconds) -> float:
+    """The mean time of a stage."""
     return sum(forward) / len(forward)
 
 
 def idle_share(forward: Seconds, m: int, chunks: int, duration: float) -> float:
-    """The share of the step in which a stage waits, in the mean.
+    """The bubble: the share of the step in which a stage waits, in the mean over stages.
 
-    duration: the seconds of the step, if it had forward passes alone.
+    duration: the seconds of the step, if it had forward passes alone. chunks does not matter here.
     """
     return 1 - m * mean(forward) / duration
 
 
 def bubble_of_equal_stages(forward: Seconds, m: int, chunks: int, duration: float) -> float:
-    """The mistake: (p - 1) / (m + p - 1), the formula for p stages that are equally fast."""
+    """The mistake: (p - 1) / (m + p - 1), the formula for p stages that are equally fast.
+
+    With several model chunks per stage, p - 1 is divided by their number.
+    """
     waits = (len(forward) - 1) / chunks
     return waits / (m + waits)
 
@@ -142,9 +151,10 @@ def pipeline_step(
 ) -> PipelineStep:
     """The right function, or with other arguments a wrong one.
 
-    passes: what forward and backward of a micro-batch take, in forward passes; backward takes two. pace: of the stages,
-    the seconds for which every micro-batch takes its turn. ramp: what filling and draining the pipeline adds, from the
-    seconds of all other stages together.
+    passes: what forward and backward of a micro-batch take, in forward passes; backward takes two. pace: from the
+    stages' seconds to those in which the pipeline finishes one micro-batch after another; the slowest stage sets them.
+    ramp: the seconds that filling and draining the pipeline adds, from those of all other stages together and the
+    number of chunks. bubble: the share in which stages wait; see `idle_share` for its arguments.
     """
 
     def step(forward: Seconds, micro_batches: int, chunks: int) -> tuple[float, float]:
@@ -181,17 +191,17 @@ BUBBLE = answers.question_task(
 )
 
 # -- 11.plans --------------------------------------------------------------------------------------------------------
-CandidatePlan, TrainingJob = dict[str, Any], Mapping[str, int]
-Rule, Choice = (
-    Callable[[CandidatePlan, TrainingJob], bool],
-    Callable[[Sequence[CandidatePlan], TrainingJob], str | None],
-)
+CandidatePlan = dict[str, Any]  # a value for each of FIELDS
+TrainingJob = Mapping[str, int]  # the cluster and the model, as `draw_job` makes them
+Rule = Callable[[CandidatePlan, TrainingJob], bool]  # whether a plan fulfils what a job asks for
+Choice = Callable[[Sequence[CandidatePlan], TrainingJob], str | None]  # the name of the chosen plan; None if none fits
 GIB = 2**30 / 1e9  # in GB
 NUM_PLANS = 200
 FASTEST = 5.0  # seconds of a step; all plans that are not placed on purpose take at least 10
-FIELDS = ("name", "dp", "tp", "pp", "micro_batch", "gb", "seconds")
-# The fastest plans of each kind of job, which make it special. A plan is: by what factor it has more GPUs than the
-# cluster, tp, pp, micro-batch, and its memory as a multiple of the job's GiB taken as GB (1 GiB is 1.0737 GB).
+FIELDS = ("name", "dp", "tp", "pp", "micro_batch", "gb", "seconds")  # gb: memory per GPU; seconds: of a step
+# There are ten kinds of jobs. In each, the plans listed here are placed among slower ones: they are the fastest, but
+# most break one rule, after which the kind is named. A plan is: by what factor it has more GPUs than the cluster, tp,
+# pp, micro-batch, and its memory as a multiple of the job's GiB taken as GB (1 GiB is 1.0737 GB).
 FASTEST_PLANS: dict[str, list[tuple[float, ...]]] = {
     "plain": [],
     # The first needs a little more than the memory and the second a little less, with no whole number of GB between.
@@ -220,22 +230,25 @@ def draw_job(rng: CaseGenerator, kind: str) -> list[Any]:
     gpus, gib = rng.one_of(32, 64, 128), rng.one_of(24, 40, 80)
     job = {"gpus": gpus, "gpus_per_node": 8, "gib": gib, "heads": 12 if kind in ("plain", "heads") else 48}
     job |= {"layers": 8 * rng.one_of(3, 5, 7), "batch": 2 * gpus * rng.one_of(1, 3, 5)}
+    # Where the fastest plans stand in the list. Nine numbers are drawn, since some may be equal and three are needed.
     positions = sorted({rng.integer(0, NUM_PLANS - 1) for _ in range(9)})
-    # There are at most three fastest plans, so the other positions stay with ordinary plans.
     placed = dict(zip(positions, FASTEST_PLANS[kind], strict=False))
     plans = []
     for number in range(NUM_PLANS):
+        # tp and pp up to 16, a micro-batch up to 4, and 30 to 140 % of the memory
         ordinary = 1, *(2 ** rng.integer(0, most) for most in (4, 4, 2)), rng.integer(30, 140) / 100
         factor, tp, pp, micro_batch, share = placed.get(number, ordinary)
         seconds = FASTEST if number in placed else 10 + rng.integer(0, 8000) / 400
-        gb = round((share + (3 if kind == "nothing fits" else 0)) * gib, 2)
+        if kind == "nothing fits":
+            share += 3  # more than three times the memory that there is
+        gb = round(share * gib, 2)
         dp = max(1, factor * gpus // (tp * pp))
         name = f"plan {number}: dp {dp}, tp {tp}, pp {pp}, micro-batch {micro_batch}, {gb} GB"
         plans.append(dict(zip(FIELDS, (name, dp, tp, pp, micro_batch, gb, seconds), strict=True)))
     return [plans, job]
 
 
-# What a plan p has to fulfil.
+# What a plan p has to fulfil, by the name of the rule.
 RULES: dict[str, Rule] = {
     "gpus": lambda p, job: p["dp"] * p["tp"] * p["pp"] == job["gpus"],
     "nodes": lambda p, job: job["gpus_per_node"] % p["tp"] == 0,
@@ -249,7 +262,8 @@ RULES: dict[str, Rule] = {
 def best_plan(*, tie: Callable[[CandidatePlan, int], float] = lambda p, i: p["tp"] * p["pp"], **rules: Rule) -> Choice:
     """The right function, or with other arguments a wrong one.
 
-    tie: from a plan and its position i; among equally fast plans the smallest value wins. rules: in place of RULES.
+    tie: from a plan and its position i; among equally fast plans the smallest value wins. rules: by name, in place of
+    those of RULES. The function that is made returns the name of the plan, or None if no plan keeps all rules.
     """
     rules = RULES | rules
 
@@ -286,8 +300,8 @@ RunTime = Callable[..., tuple[float, float]]  # days and GPU-hours
 def make_days(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """The lab text's own case, one without recomputation and losses, one with a long sequence; then any.
 
-    A case is: the model, the tokens, the number of GPUs, their peak (FLOP/s), HFU, the share of forward that is
-    recomputed, and the share of the time that is lost.
+    A case is: the model, the tokens, the number of GPUs, their peak (FLOP/s), the hardware FLOPs utilization (HFU: the
+    share of the peak that runs), the share of forward that is recomputed, and the share of the time that is lost.
     """
     small = {"parameters": 7 * 10**9, "layers": 32, "hidden": 4096, "seq": 4096}
     cases = [
@@ -313,8 +327,9 @@ def run_time(
     """The right function, or with other arguments a wrong one.
 
     A token takes 6 FLOPs per parameter, and `attention` * layers * hidden * sequence length for attention. mfu: the
-    model's share of the FLOPs that run, where forward counts 1 and backward 2. with_losses: the seconds with the time
-    that is lost. counted_gpus: of how many GPUs the hours are counted.
+    model FLOPs utilization, from the HFU and the share of forward that is recomputed, which the HFU counts but the MFU
+    does not; forward counts 1 and backward 2. with_losses: from the seconds of training and the share of time that is
+    lost to all seconds. counted_gpus: of how many GPUs the hours are counted, from the number there is.
     """
 
     def days(

@@ -38,24 +38,26 @@ words = LAB.messages
 FORWARD, BACKWARD = "forward", "backward"  # names of the passes, and of the marks that a rank sets at their ends
 PASSES = (FORWARD, BACKWARD)
 TORCH_WARNING = "an autograd kernel was not registered"  # torch warns so when backward reaches a bare dist.all_reduce
-HIDDEN_COLLECTIVE = "torch warns: backward goes through a collective that autograd does not know"
-MistakesOf = Callable[[Sequence[CommEvent]], Sequence[str]]  # the messages of a pass to the hints that explain them
+HIDDEN_COLLECTIVE = "torch warns: backward goes through a collective that autograd does not know"  # our error's text
+# From the messages of a pass, in the order in which a rank issued them, to the keys of the hints that explain them.
+MistakesOf = Callable[[Sequence[CommEvent]], Sequence[str]]
 
 
 # -- on a rank -------------------------------------------------------------------------------------------------------
 def run_backward(context: RankContext, outputs: Sequence[Any], gradients: Sequence[Tensor]) -> str:
     """Runs backward from each output with its gradient, and marks the end of the pass.
 
-    Returns "", or what an output is instead of a tensor that requires a gradient. Then no backward runs at all.
+    Returns "" if backward could run. Otherwise none runs, and the text says what an output is instead of a tensor that
+    requires a gradient, for example "None".
     """
-    ends = [describe_if_detached(output) for output in outputs]
-    if not any(ends):
+    not_differentiable = [describe_if_detached(output) for output in outputs]  # "" for a tensor with a gradient
+    if not any(not_differentiable):
         with errors_for_hidden_collectives():
             for output, gradient in zip(outputs, gradients, strict=True):
-                if output.shape == gradient.shape:  # the judge says of an output that it has another shape
+                if output.shape == gradient.shape:  # if not, the judge says that the output has another shape
                     output.backward(gradient)
     context.mark(BACKWARD)
-    return next(filter(None, ends), "")
+    return next(filter(None, not_differentiable), "")
 
 
 @contextmanager
@@ -76,22 +78,27 @@ def by_case_number(rng: CaseGenerator, *values: Any) -> Any:
 
 
 def draw_exact(rng: CaseGenerator, *shape: int) -> Tensor:
-    """Like rng.tensor, but with whole numbers where the dtype is narrower than float64.
+    """A random tensor with the dtype and layout of the case, whose sums are exact where its dtype is narrow.
 
-    Sums of small whole numbers are exact in any order, so a right answer equals the reference in bfloat16 as well.
+    `rng.tensor` draws normally distributed numbers. Where the dtype is narrower than float64 they become small whole
+    numbers, whose sums are exact in any order, so that a right answer equals the reference in bfloat16 as well.
     """
     tensor = rng.tensor(*shape)
     return tensor if tensor.dtype == torch.float64 else (2 * tensor).round()
 
 
 class ForwardBackward:
-    """One case on all ranks. events[rank]["forward"] are the messages that the rank issued in forward, in order."""
+    """One case as it ran on all ranks, with the messages of each pass.
+
+    inputs and outputs have one item per rank. size: the number of ranks. events[rank]["forward"] are the messages that
+    the rank issued in forward, in order; likewise "backward".
+    """
 
     def __init__(self, world: JudgedWorld):
         self.inputs, self.outputs, self.size = world.inputs, world.outputs, world.size
         self.events: list[dict[str, list[CommEvent]]] = []
         for log, marks in zip(world.logs, world.marks, strict=True):
-            ends = dict(marks)
+            ends = dict(marks)  # name of a pass -> the time at which it ended on this rank
             before = [event for event in log.events if event.start < ends[FORWARD]]
             after = [event for event in log.events if ends[FORWARD] <= event.start < ends[BACKWARD]]
             self.events.append({FORWARD: before, BACKWARD: after})
@@ -119,36 +126,40 @@ def all_reduce(num_bytes: int, reduce_op: str = "SUM") -> str:
 
 
 def has_all_gather(events: Sequence[CommEvent]) -> bool:
+    """Whether an all-gather is among these messages."""
     return any(event.op == "all_gather" for event in events)
 
 
 def expect_messages(
     run: ForwardBackward, name: str, *allowed: Sequence[str], mistakes_of: MistakesOf = lambda events: ()
 ) -> Iterator[Judgement]:
-    """In the pass `name` every rank issues one of these lists of messages, in this order.
+    """In the pass `name` every rank issues one of the `allowed` lists of messages, in this order.
 
-    With one rank there is nobody to send to, so no message is right as well. mistakes_of: which hints explain the
-    messages of a rank that issued others.
+    Messages are given by their description (see `describe`). With one rank there is nobody to send to, so no message is
+    right as well. mistakes_of: which hints explain the messages of a rank that issued others.
     """
     for rank, events in enumerate(run.events):
         got = [describe(event) for event in events[name]]
-        expected = next((list(one) for one in allowed if list(one) == got), list(allowed[0]))
+        expected = got if got in map(list, allowed) else list(allowed[0])
         expected = [] if run.size == 1 and not got else expected
         mistakes = dict.fromkeys(mistakes_of(events[name]), got)
         yield expect_equal(words[f"messages_of_{name}"], expected, got, rank=rank, mistakes=mistakes)
 
 
 def expect_differentiable(run: ForwardBackward, call: str) -> Iterator[Judgement]:
-    """Backward can start from what the answer returns. call: how the message names it."""
+    """Backward can start from what the answer returns. call: how the message names what was called, "layer(x)"."""
     text = words["no_gradient_from"].format(call, run.returned_instead)
     yield expect(not run.returned_instead, text, mistakes=["no_gradient"])
 
 
 def recognise_hidden_collective(failure: RunFailure) -> list[str]:
+    """The hint for a run that ended because backward went through a collective that autograd does not know."""
     return ["unknown_to_autograd"] if HIDDEN_COLLECTIVE in failure.text else []
 
 
 # -- 07.column and 07.row: run the learner's layer -------------------------------------------------------------------
+# What the inputs of both tasks vary in. There are at least four cases, since `by_case_number` takes turns of up to
+# four.
 LAYER_VARIATIONS = Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), min_cases=4)
 NUM_BATCHES = 2  # that one layer gets: forward of both, then backward of both
 
@@ -165,14 +176,16 @@ def draw_leading_shape(rng: CaseGenerator) -> list[int]:
 
 
 def run_layer(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
-    """Sends two batches forward and then both back; at last doubles the parameters in place, as an optimizer step.
+    """Runs the learner's class, `submitted`, and returns everything that the judge looks at.
 
-    At each `yield` another case may take its turn on the ranks.
+    It makes a parallel layer of a full nn.Linear, sends two batches forward and then both back, and doubles the
+    parameters in place, as an optimizer step might change them. At the end it deletes its nn.Linear, to see whether the
+    layer keeps that alive. At each `yield` another case may take its turn on the ranks.
     """
     linear = linear_from(inputs)
-    before, given_memory = snapshot(linear), storage_addresses(linear)
+    before, memory_of_linear = snapshot(linear), storage_addresses(linear)
     layer = submitted(linear)
-    shares_memory = any(storage_addresses(parameter) & given_memory for parameter in parameters_of(layer).values())
+    shares_memory = any(storage_addresses(parameter) & memory_of_linear for parameter in parameters_of(layer).values())
     yield
     batches = [x.detach().requires_grad_() for x in inputs["x"].unbind()]
     outputs = [layer(x) for x in batches]
@@ -189,18 +202,20 @@ def run_layer(submitted, inputs: dict[str, Any], context: RankContext) -> Iterat
     }
     result["stepped"] = output_after_doubling(layer, parameters, batches[0])
     result["linear_changed"] = not is_unchanged(before, linear)
-    given_weight = weakref.ref(linear.weight)
+    full_weight = weakref.ref(linear.weight)
     del linear, before
-    if given_weight() is not None:
+    if full_weight() is not None:
         gc.collect()  # a cycle of references may keep it alive, which is no mistake
     result |= {"y": stacked(outputs), "x_gradient": stacked([x.grad for x in batches])}
+    # The gradient that x gets from a use outside the layer; a hook that the layer has left on x would change it.
     batches[0].grad = None
     batches[0].sum().backward()
-    return result | {"outside": batches[0].grad, "linear_alive": given_weight() is not None}
+    return result | {"outside": batches[0].grad, "linear_alive": full_weight() is not None}
 
 
 @torch.no_grad()
 def output_after_doubling(layer: Any, parameters: Mapping[str, nn.Parameter], x: Tensor) -> Any:
+    """Doubles the parameters in place and runs the layer once more."""
     for parameter in parameters.values():
         parameter.mul_(2)
     return layer(x.detach())
@@ -229,7 +244,10 @@ def parameters_of(layer: Any) -> dict[str, nn.Parameter]:
 
 # -- 07.column and 07.row: judge what both layers do alike -----------------------------------------------------------
 class LinearReference:
-    """The output and all gradients of the full layer in one process."""
+    """The output y and all gradients of the full layer in one process.
+
+    gradient: that of y. gradients: those of "x", "weight" and, if there is one, "bias".
+    """
 
     def __init__(self, x: Tensor, weight: Tensor, bias: Tensor | None, gradient: Tensor):
         leaves = {"x": x, "weight": weight} | ({} if bias is None else {"bias": bias})
@@ -242,12 +260,15 @@ class LinearReference:
 def judge_parameter(
     run: ForwardBackward, rank: int, name: str, right: Tensor, mistakes: Mapping[str, Any]
 ) -> Iterator[Judgement]:
-    """The parameter has the values of this rank's shard, and no more memory than the shard needs."""
+    """The parameter has the values of this rank's shard, and no more memory than the shard needs.
+
+    right: the shard. mistakes: maps the key of a hint to the value that the mistake gives.
+    """
     got = run.outputs[rank]
     parameter, stored = got["parameters"].get(name), got["stored_bytes"].get(name, 0)
     yield expect_tensor(words["layer_parameter"].format(name), right, parameter, rank=rank, mistakes=mistakes)
     is_larger = isinstance(parameter, Tensor) and parameter.numel() > right.numel()
-    is_view = stored > (parameter.nbytes if isinstance(parameter, Tensor) else 0)
+    is_view = stored > (parameter.nbytes if isinstance(parameter, Tensor) else 0)  # it keeps more than its elements
     if stored == right.nbytes * run.size and is_larger:
         known = ["not_cut"]
     else:
@@ -256,25 +277,32 @@ def judge_parameter(
     yield expect(stored <= right.nbytes, message, rank=rank, mistakes=known)
 
 
-def judge_copy(run: ForwardBackward, rank: int) -> Iterator[Judgement]:
-    """The shard is a copy, even with one rank, and the given layer stays as it was and can be freed."""
+def judge_is_copy(run: ForwardBackward, rank: int) -> Iterator[Judgement]:
+    """The shard is a copy, even with one rank, and the full nn.Linear stays as it was and can be freed."""
     got, inputs = run.outputs[rank], run.inputs[rank]
-    has_bias, is_cut = inputs["bias"] is not None, not is_close(inputs["weight"], got["parameters"].get("weight"))
+    has_bias, is_full = inputs["bias"] is not None, is_close(inputs["weight"], got["parameters"].get("weight"))
     yield expect(has_bias or "bias" not in got["parameters"], words["bias_is_a_parameter"], rank=rank)
-    mistakes = (["not_cut"] if not is_cut else []) + (["view_of_the_whole"] if is_cut or run.size == 1 else [])
+    # With one rank the shard is the full weight, so memory that is shared may be either mistake.
+    mistakes = ["not_cut"] if is_full else []
+    if not is_full or run.size == 1:
+        mistakes.append("view_of_the_whole")
     yield expect(not got["shares_memory"], words["shares_memory"], rank=rank, mistakes=mistakes)
     yield expect(not got["linear_changed"], words["layer_changed"], rank=rank)
     yield expect(not got["linear_alive"], words["layer_kept_alive"], rank=rank)
 
 
-def judge_outside(run: ForwardBackward, rank: int) -> Iterator[Judgement]:
-    """A second use of x, x.sum(), gets its own gradient: the layer must not have put a hook on x itself."""
+def judge_second_use_of_x(run: ForwardBackward, rank: int) -> Iterator[Judgement]:
+    """A use of x outside the layer, x.sum(), gets a gradient of ones, so the layer must have put no hook on x."""
     x = run.inputs[rank]["x"][0]
     yield expect_tensor(words["gradient_beside_layer"], torch.ones_like(x), run.outputs[rank]["outside"], rank=rank)
 
 
-def judge_stepped(run: ForwardBackward, rank: int, y: Tensor) -> Iterator[Judgement]:
-    """The layer computes with its current parameters. y: the right output of both batches before they were doubled."""
+def judge_output_after_doubling(run: ForwardBackward, rank: int, y: Tensor) -> Iterator[Judgement]:
+    """The layer computes with its current parameters, so its output doubles when they do.
+
+    y: the right output of both batches before that. It is judged only where the output was right and the layer has a
+    weight.
+    """
     got = run.outputs[rank]
     if is_close(y, got["y"]) and "weight" in got["parameters"]:
         yield expect_tensor(words["output_after_doubling"], 2 * y[0], got["stepped"], rank=rank)
@@ -284,5 +312,5 @@ def shape_error_of(text: str) -> str:
     """What torch's error about shapes is about: "product" (of x and the weight), "bias", or "" for another text."""
     if "mat1 and mat2 shapes cannot be multiplied" in text or "size mismatch" in text:
         return "product"
-    bias_errors = ("The expanded size of the tensor", "The size of tensor a")
+    bias_errors = ("The expanded size of the tensor", "The size of tensor a")  # how torch's errors about adding begin
     return "bias" if any(part in text for part in bias_errors) else ""

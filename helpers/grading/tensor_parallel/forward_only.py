@@ -1,8 +1,9 @@
 """Judges the tasks of tensor parallelism that have no backward pass: 07.heads, 07.mlp, 07.token_loss and 07.norm.
 
 07.heads is a task of the lab: which rows of a fused weight of queries, keys and values a rank holds. The other three
-are exercises of the chapter. Each judge computes the result of one process, and what known mistakes give, and compares
-both with what every rank returned.
+are exercises of the chapter: an MLP, the loss of tokens, and the norm of gradients. Each judge computes the result of
+one process, and what known mistakes give, and compares both with what every rank returned.
+`by_case_number(rng, a, b)` is a in the first case, b in the second, and so on in turn.
 
 How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
 learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
@@ -39,7 +40,9 @@ from helpers.grading.tensor_parallel.forward_backward import by_case_number
 words = LAB.messages
 
 # -- 07.heads --------------------------------------------------------------------------------------------------------
-ShardHeads = Callable[[Tensor, int, int, int, int], Tensor]  # weight, query heads, key-value heads, rank, ranks
+# From the fused weight, the numbers of query heads and of key-value heads, the rank and the number of ranks to a shard.
+# The rows of the fused weight are those of all query heads, then of all key heads, then of all value heads.
+ShardHeads = Callable[[Tensor, int, int, int, int], Tensor]
 
 
 def make_heads(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -48,7 +51,7 @@ def make_heads(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     A head has a multiple of `world_size` rows, so a split that goes across heads is possible and shows as a mistake.
     """
     n = world_size
-    few = 2 if n == 4 else 1  # key-value heads: fewer than ranks, and several of them where that is possible
+    few = 2 if n == 4 else 1  # key-value heads: fewer than ranks, and more than one where that divides the ranks
     num_heads, num_kv_heads = by_case_number(
         rng, (2 * n, 2 * n), (4 * n, 2 * n), (2 * n, n), (3 * n, few), (n, 1), (n, n)
     )
@@ -61,6 +64,7 @@ def run_heads(submitted, inputs: dict[str, Any], context: RankContext) -> Any:
     return submitted(inputs["weight"], inputs["num_heads"], inputs["num_kv_heads"])
 
 
+# Functions from here to `of_first_rank` take the arguments of `ShardHeads`: one is right, the others make a mistake.
 def split_qkv(weight: Tensor, num_heads: int, num_kv_heads: int) -> tuple[Tensor, ...]:
     """Queries, keys and values, each (heads, rows of a head, columns)."""
     head_rows = len(weight) // (num_heads + 2 * num_kv_heads)
@@ -69,14 +73,14 @@ def split_qkv(weight: Tensor, num_heads: int, num_kv_heads: int) -> tuple[Tensor
 
 
 def local_heads(num: int, rank: int, size: int) -> slice:
-    """The heads of a rank. With fewer heads than ranks it is one, which several ranks share."""
+    """The heads of a rank, of `num` heads on `size` ranks. With fewer heads than ranks it is one, which ranks share."""
     if num >= size:
         return slice(rank * (num // size), (rank + 1) * (num // size))
     return slice(rank * num // size, rank * num // size + 1)
 
 
 def fused(*heads: Tensor) -> Tensor:
-    """One weight again, its rows in the order of the arguments."""
+    """One weight again, its rows in the order of the arguments, each (heads, rows of a head, columns) or one head."""
     return torch.cat([part.flatten(0, part.dim() - 2) for part in heads])
 
 
@@ -89,8 +93,7 @@ def shard_heads(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, si
 
 def one_block(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Tensor:
     """The mistake: a plain split of the rows, as if they were all of one kind."""
-    each = len(weight) // size
-    return weight[rank * each : (rank + 1) * each]
+    return weight.chunk(size)[rank]
 
 
 def head_by_head(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Tensor:
@@ -102,14 +105,15 @@ def head_by_head(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, s
 
 
 def every_nth_head(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Tensor:
-    """The mistake: heads are dealt out one by one, so a rank's heads are no neighbours."""
+    """The mistake: a rank takes every n-th head, n being the number of ranks, and not neighbouring ones."""
     q, k, v = split_qkv(weight, num_heads, num_kv_heads)
     local_kv = slice(rank, None, size) if num_kv_heads >= size else local_heads(num_kv_heads, rank, size)
     return fused(q[rank::size], k[local_kv], v[local_kv])
 
 
 def kv_head_modulo(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Tensor:
-    """The mistake: of too few key-value heads a rank takes rank % num_kv_heads, which is not that of its queries."""
+    """The mistake: with fewer key-value heads than ranks a rank takes number rank % num_kv_heads, which is not that of
+    its queries."""
     if num_kv_heads >= size:
         return shard_heads(weight, num_heads, num_kv_heads, rank, size)
     q, k, v = split_qkv(weight, num_heads, num_kv_heads)
@@ -133,16 +137,18 @@ def thirds(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: i
 
 
 def values_before_keys(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Tensor:
+    """The mistake: the right heads, but the values stand before the keys."""
     q, k, v = split_qkv(weight, num_heads, num_kv_heads)
     local, local_kv = local_heads(num_heads, rank, size), local_heads(num_kv_heads, rank, size)
     return fused(q[local], v[local_kv], k[local_kv])
 
 
 def of_first_rank(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Tensor:
+    """The mistake: every rank takes the heads of rank 0."""
     return shard_heads(weight, num_heads, num_kv_heads, 0, size)
 
 
-WRONG_HEADS: dict[str, ShardHeads] = {
+WRONG_HEADS: dict[str, ShardHeads] = {  # key of a hint -> the function with this mistake
     "one_block": one_block,
     "thirds": thirds,
     "cut_across_heads": across_heads,
@@ -181,10 +187,10 @@ HEADS = Task(
 
 # -- 07.mlp ----------------------------------------------------------------------------------------------------------
 def make_mlp(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """The same matrices on every rank. The ranks divide both widths, so a split of either is possible."""
+    """The same x and weight matrices A and B on every rank. The ranks divide both widths, so either can be split."""
     tokens, hidden, width = rng.integer(2, 5), world_size * rng.integer(2, 3), world_size * rng.integer(4, 6)
-    one = {"x": rng.tensor(tokens, hidden), "A": rng.tensor(hidden, width), "B": rng.tensor(width, hidden)}
-    return [one] * world_size
+    inputs = {"x": rng.tensor(tokens, hidden), "A": rng.tensor(hidden, width), "B": rng.tensor(width, hidden)}
+    return [inputs] * world_size
 
 
 def run_mlp(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> Any:
@@ -201,6 +207,7 @@ def judge_mlp(world: JudgedWorld) -> Iterator[Judgement]:
     results = []
     for rank, got in enumerate(world.outputs):
         columns, rows = shards[rank]
+        # "not_cut_at_all": each rank computes the full result, and the all-reduce adds n of them.
         wrong = {
             "sum_missing": F.gelu(x @ columns) @ rows,
             "gelu_of_addends": gelu_of_sums,
@@ -210,6 +217,7 @@ def judge_mlp(world: JudgedWorld) -> Iterator[Judgement]:
     yield from results
     if not is_lone_rank_without_messages(world):
         yield from expect_num_calls(world, "all_reduce", 1)
+        # An all-reduce before gelu has the bytes of x A; that explains other bytes only where the values are wrong too.
         before_gelu = {} if all(one.ok for one in results) else {"gelu_of_addends": (x @ a).nbytes}
         yield from expect_payload_bytes(world, right.nbytes, mistakes=before_gelu)
 
@@ -228,14 +236,15 @@ MLP = Task(
 
 # -- 07.token_loss ---------------------------------------------------------------------------------------------------
 def make_loss(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Logits of each rank, and the target's logit on the rank that has it, 0 on the others.
+    """Logits of each rank's vocabulary shard, and the target's logit on the rank that has it, 0 on the others.
 
     Every token's logits lie around 1000 or -1000, where exp is infinite or 0 unless the maximum is subtracted. A
     token's target is the first entry of some rank's shard.
     """
     tokens, width = rng.integer(4, 7), rng.integer(3, 5)
-    far = 1000.0 * (1 - 2 * (torch.arange(tokens, dtype=torch.float64) % 2))
+    far = 1000.0 * (1 - 2 * (torch.arange(tokens, dtype=torch.float64) % 2))  # 1000, -1000, 1000, …
     logits = [rng.tensor(tokens, width) + far[:, None] for _ in range(world_size)]
+    # owners: for each token the rank that has its target
     owners = torch.tensor([rng.integer(0, world_size - 1) for _ in range(tokens)])
     return [{"logits": one, "right_logit": one[:, 0] * (owners == rank)} for rank, one in enumerate(logits)]
 
@@ -248,7 +257,7 @@ def judge_loss(world: JudgedWorld) -> Iterator[Judgement]:
     """Every rank returns log(sum of exp) - target for each token, and sends at most three numbers per token."""
     shards, targets = ([one[name] for one in world.inputs] for name in ("logits", "right_logit"))
     largest, target = torch.cat(shards, 1).amax(1), sum(targets)
-    sums = [(one - largest[:, None]).exp().sum(1) for one in shards]
+    sums = [(one - largest[:, None]).exp().sum(1) for one in shards]  # of each rank, for each token
     mixed_sum = sum((one - one.amax(1)[:, None]).exp().sum(1) for one in shards)  # each rank subtracted its own maximum
     right = sum(sums).log() + largest - target
     for rank, got in enumerate(world.outputs):
@@ -263,7 +272,7 @@ def judge_loss(world: JudgedWorld) -> Iterator[Judgement]:
             continue
         yield expect_tensor(words["losses"], right, got, rank=rank, mistakes=wrong)
     for rank, log in enumerate(world.logs):
-        is_small = log.payload_bytes() <= 3 * right.numel() * right.element_size()
+        is_small = log.payload_bytes() <= 3 * right.nbytes  # the maximum, the sum, and the target's logit of each token
         yield expect(is_small, words["numbers_per_token"], rank=rank)
 
 
@@ -280,8 +289,14 @@ TOKEN_LOSS = Task(
 
 
 # -- 07.norm ---------------------------------------------------------------------------------------------------------
+NUMBER_BYTES = 8  # of one float64
+
+
 def make_norm(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Gradients of shards, another for each rank, and then gradients of replicated parameters, equal on all ranks."""
+    """Gradients of shards, another for each rank, and then gradients of replicated parameters, equal on all ranks.
+
+    copies: for each gradient the number of ranks that have the same one.
+    """
     replicated = [rng.tensor(rng.integer(2, 6)) for _ in range(rng.integer(1, 3))]
     counts = [rng.integer(1, 3) for _ in range(world_size)]
     ranks = [[rng.tensor(rng.integer(2, 6)) for _ in range(count)] for count in counts]
@@ -310,11 +325,11 @@ def judge_norm(world: JudgedWorld) -> Iterator[Judgement]:
     if not is_lone_rank_without_messages(world):
         yield from expect_num_calls(world, "all_reduce", 1)
         for rank, log in enumerate(world.logs):
-            yield expect(log.payload_bytes() <= 8, words["more_than_one_number"], rank=rank)
+            yield expect(log.payload_bytes() <= NUMBER_BYTES, words["more_than_one_number"], rank=rank)
 
 
 def sum_of_squares(inputs: dict[str, Any], replicated: bool) -> float:
-    """Over a rank's gradients of shards, or over its replicated ones, of which there are several copies."""
+    """Over a rank's gradients of replicated parameters, of which several ranks have a copy, or over all others."""
     pairs = zip(inputs["gradients"], inputs["copies"], strict=True)
     return sum(float(gradient.double().square().sum()) for gradient, copies in pairs if (copies > 1) == replicated)
 

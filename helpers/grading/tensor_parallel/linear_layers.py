@@ -4,6 +4,12 @@ ColumnParallelLinear holds some columns of A and returns a part of y; RowParalle
 the all-reduced y. nn.Linear stores A transposed, so columns of A are rows of its weight. forward_backward.py runs the
 learner's layer on live ranks; here its parameters, outputs, gradients and messages are compared with one process.
 
+From forward_backward.py: `run_layer` runs the learner's layer, for which LAYER_VARIATIONS names the cases. A
+`ForwardBackward` is one case as it ran on all ranks: inputs and outputs with one item per rank, and the messages of
+each pass. A `LinearReference` has the output and the gradients of the full layer in one process. The functions
+`judge_…` that are imported judge what both layers must do alike. `by_case_number(rng, a, b)` is a in the first case, b
+in the second, and so on in turn; `draw_exact` draws a tensor whose sums are exact.
+
 How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
 learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
 with the right values, and yields one Judgement per comparison. A case is one choice of sizes, dtypes and memory layouts
@@ -14,6 +20,7 @@ such keys to the value that the mistake gives. `words[…]` is a text of message
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -39,10 +46,10 @@ from helpers.grading.tensor_parallel.forward_backward import (
     expect_differentiable,
     expect_messages,
     has_all_gather,
-    judge_copy,
-    judge_outside,
+    judge_is_copy,
+    judge_output_after_doubling,
     judge_parameter,
-    judge_stepped,
+    judge_second_use_of_x,
     recognise_hidden_collective,
     run_layer,
     shape_error_of,
@@ -54,9 +61,10 @@ words = LAB.messages
 
 # -- 07.column -------------------------------------------------------------------------------------------------------
 def make_column(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """One layer whose outputs the ranks divide; in case 1 each rank has a single output.
+    """One full layer whose output features the ranks divide; in case 1 each rank has a single one.
 
-    in_features is odd, so that an even number of ranks cannot split the weight along the wrong dimension.
+    in_features is odd, so that an even number of ranks cannot split the weight along the wrong dimension. Each rank
+    gets the same x, and the gradient of its part of y.
     """
     in_features, out_features = 2 * rng.integer(2, 4) + 1, world_size * by_case_number(rng, 3, 1, 4, rng.integer(2, 5))
     layer, leading = draw_linear(rng, in_features, out_features), draw_leading_shape(rng)
@@ -81,6 +89,7 @@ def judge_column(world: JudgedWorld) -> Iterator[Judgement]:
         return ["gathers_the_output" if has_all_gather(events) else "forward_reduced"]
 
     num_tensors = 2 if inputs["bias"] is None else 3  # x, the weight and the bias
+    # The hints that explain a wrong number of messages in backward.
     by_count = {0: ["backward_not_reduced"], NUM_BATCHES * num_tensors: ["gradients_reduced"]}
     right = [all_reduce(inputs["x"][0].nbytes)] * NUM_BATCHES
     yield from expect_messages(run, FORWARD, [], mistakes_of=mistakes_of_forward)
@@ -90,7 +99,7 @@ def judge_column(world: JudgedWorld) -> Iterator[Judgement]:
 def judge_column_rank(run: ForwardBackward, rank: int, reference: LinearReference) -> Iterator[Judgement]:
     """The parameters, output and gradients of one rank."""
     inputs, got, size = run.inputs[rank], run.outputs[rank], run.size
-    parts = reference.y.chunk(size, dim=-1)
+    parts = reference.y.chunk(size, dim=-1)  # the right output of each rank
     bias = 0 if inputs["bias"] is None else inputs["bias"].chunk(size)[rank]
     for name in ("weight", "bias"):
         if inputs[name] is not None:
@@ -99,14 +108,14 @@ def judge_column_rank(run: ForwardBackward, rank: int, reference: LinearReferenc
     wrong = {"bias_forgotten": parts[rank] - bias, "forward_reduced": sum(parts)}
     wrong |= {"gathers_the_output": reference.y} if has_all_gather(run.events[rank][FORWARD]) else {}
     yield expect_tensor(words["output"], parts[rank], got["y"], rank=rank, mistakes=wrong)
-    yield from judge_copy(run, rank)
-    yield from judge_outside(run, rank)
-    yield from judge_stepped(run, rank, parts[rank])
+    yield from judge_is_copy(run, rank)
+    yield from judge_second_use_of_x(run, rank)
+    yield from judge_output_after_doubling(run, rank, parts[rank])
     of_x = reference.gradients["x"]
-    local = inputs["gradient"] @ inputs["weight"].chunk(size)[rank]
+    local = inputs["gradient"] @ inputs["weight"].chunk(size)[rank]  # this rank's partial sum of the gradient of x
     wrong = {"backward_not_reduced": local, "averaged": of_x / size}
     yield expect_tensor(words["gradient_of_x"], of_x, got["x_gradient"], rank=rank, mistakes=wrong)
-    for name in got["gradients"].keys() & reference.gradients.keys():
+    for name in got["gradients"].keys() & reference.gradients.keys():  # "weight", and "bias" if the layer has one
         shards = reference.gradients[name].chunk(size)
         wrong = {"gradients_reduced": [sum(shards), sum(shards) / size]}
         what = words["layer_gradient"].format(name)
@@ -114,7 +123,7 @@ def judge_column_rank(run: ForwardBackward, rank: int, reference: LinearReferenc
 
 
 def wrong_column_shards(tensor: torch.Tensor, size: int) -> dict[str, Any]:
-    """What each mistake keeps of a weight or bias, on any rank."""
+    """For each mistake what a rank holds of a weight or bias; "dealt_out" depends on the rank, so it is a list."""
     return {
         "not_cut": tensor,
         "not_parameters": None,
@@ -124,6 +133,7 @@ def wrong_column_shards(tensor: torch.Tensor, size: int) -> dict[str, Any]:
 
 
 def recognise_column(failure: RunFailure) -> list[str]:
+    """The hints that fit torch's error about shapes in a product or about a bias, or a hidden collective."""
     known = {"product": ["cut_across"], "bias": ["bias_not_cut"], "": []}
     return recognise_hidden_collective(failure) + known[shape_error_of(failure.text)]
 
@@ -144,8 +154,8 @@ COLUMN = Task(
 )
 
 # -- 07.row ----------------------------------------------------------------------------------------------------------
-# Features of x on a rank. Split once more over 2 to 5 ranks, 5 and 7 give shards of 1 to 4 features: none is 5 or 7, so
-# the shapes in torch's error say whether an answer split x again.
+# Features of x on a rank. A common mistake is to split x once more, though each rank already gets its own features.
+# Then 2 to 5 ranks get 1 to 4 of them, which is neither 5 nor 7, so the shapes in torch's error show the mistake.
 WIDTHS_PER_RANK = (5, 7)
 
 
@@ -175,6 +185,7 @@ def judge_row(world: JudgedWorld) -> Iterator[Judgement]:
         return [] if events else ["forward_not_reduced"]
 
     def mistakes_of_backward(events: Sequence[CommEvent]) -> list[str]:
+        """By the number of messages: one for each batch, or one for each parameter, of one batch or of both."""
         if len(events) == NUM_BATCHES:
             return ["backward_reduced"]
         num_parameters = 1 if inputs["bias"] is None else 2
@@ -197,12 +208,13 @@ def judge_row_rank(run: ForwardBackward, rank: int, reference: LinearReference) 
     }
     yield from judge_parameter(run, rank, "weight", shards[rank], wrong)
     if bias is not None:
-        missing = "bias_on_one_rank" if rank else "not_parameters"  # rank 0 is the one that would have it
+        # Where a rank has no bias, it is on rank 0 alone, or is no parameter if rank 0 has none either.
+        missing = "bias_on_one_rank" if rank else "not_parameters"
         yield from judge_parameter(run, rank, "bias", bias, {"bias_shared_out": bias / size, missing: None})
     yield judge_row_output(run, rank, reference)
-    yield from judge_copy(run, rank)
-    yield from judge_outside(run, rank)
-    yield from judge_stepped(run, rank, reference.y)
+    yield from judge_is_copy(run, rank)
+    yield from judge_second_use_of_x(run, rank)
+    yield from judge_output_after_doubling(run, rank, reference.y)
     of_x = reference.gradients["x"].chunk(size, dim=-1)[rank]
     mistakes = {"backward_reduced": of_x * size}
     yield expect_tensor(words["gradient_of_x"], of_x, got["x_gradient"], rank=rank, mistakes=mistakes)
@@ -210,6 +222,7 @@ def judge_row_rank(run: ForwardBackward, rank: int, reference: LinearReference) 
 
 
 def judge_row_gradients(run: ForwardBackward, rank: int, reference: LinearReference) -> Iterator[Judgement]:
+    """The gradients of the weight's shard and of the bias, of which every rank has all."""
     got, size = run.outputs[rank]["gradients"], run.size
     of_weight, of_bias = reference.gradients["weight"].chunk(size, dim=1)[rank], reference.gradients.get("bias")
     wrong = {"backward_reduced": of_weight * size}
@@ -219,13 +232,14 @@ def judge_row_gradients(run: ForwardBackward, rank: int, reference: LinearRefere
     if of_bias is not None and "bias" in got:
         wrong = {
             "bias_shared_out": of_bias / size,
-            "bias_on_one_rank": [None, of_bias * 0] if rank else [],
+            "bias_on_one_rank": [None, of_bias * 0] if rank else [],  # rank 0 has the bias, so its gradient is right
             "gradients_reduced": of_bias * size,
         }
         yield expect_tensor(words["layer_gradient"].format("bias"), of_bias, got["bias"], rank=rank, mistakes=wrong)
 
 
 def judge_row_output(run: ForwardBackward, rank: int, reference: LinearReference) -> Judgement:
+    """The output, the same on every rank."""
     inputs, size, y = run.inputs[rank], run.size, reference.y
     bias = 0 if inputs["bias"] is None else inputs["bias"]
     partial_sum = inputs["x"] @ inputs["weight"].chunk(size, dim=1)[rank].T
@@ -239,20 +253,19 @@ def judge_row_output(run: ForwardBackward, rank: int, reference: LinearReference
 
 
 def recognise_row(failure: RunFailure) -> list[str]:
-    """Reads from torch's error about a product how many features x had: those it was given, or a shard of them."""
+    """Reads from torch's error about a product how many features x had: WIDTHS_PER_RANK, or fewer if split again."""
     known = {"product": ["cut_across"], "bias": ["bias_cut"], "": []}[shape_error_of(failure.text)]
-    product = re.search(r"\(\d+x(\d+) and \d+x\d+\)", failure.text)
+    product = re.search(r"\(\d+x(\d+) and \d+x\d+\)", failure.text)  # "(6x2 and 5x4)": x has 2 features
     if product and int(product.group(1)) not in WIDTHS_PER_RANK:
         known = ["input_cut_again"] if int(product.group(1)) < min(WIDTHS_PER_RANK) else []
     return recognise_hidden_collective(failure) + known
 
 
-ROW = Task(
+ROW = dataclasses.replace(
+    COLUMN,
     key="07.row",
     signature="RowParallelLinear(linear)",
     make_inputs=make_row,
-    variations=LAYER_VARIATIONS,
-    run_submission=run_layer,
     judge=judge_row,
     recognise_failure=recognise_row,
     hints=LAB.hints(

@@ -1,7 +1,14 @@
 """Judges 07.identity_all_reduce and 07.all_reduce_identity, the operators that Megatron calls f and g.
 
 f passes x on in forward and all-reduces the gradient in backward; g does the opposite. A check computes f(x) + x + r on
-live ranks, so the three terms share one gradient tensor, and compares outputs, gradients and messages with one process.
+live ranks, where r is another tensor of the shape of x. Autograd passes one gradient tensor to all three terms, so an
+operator that changes it in place changes the gradients of x and r as well. Outputs, gradients and messages are compared
+with one process.
+
+From forward_backward.py: a `ForwardBackward` is one case as it ran on all ranks: inputs and outputs with one item per
+rank, and the messages of each pass. `by_case_number(rng, a, b)` is a in the first case, b in the second, and so on in
+turn; `draw_exact` draws a tensor whose sums are exact. `run_backward` starts backward from an output, and
+`expect_messages` judges the messages of one pass.
 
 How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
 learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
@@ -13,6 +20,7 @@ such keys to the value that the mistake gives. `words[…]` is a text of message
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -40,7 +48,7 @@ from helpers.records import CommEvent
 
 words = LAB.messages
 
-F_NAME, G_NAME = "identity_all_reduce", "all_reduce_identity"
+F_NAME, G_NAME = "identity_all_reduce", "all_reduce_identity"  # named by what they do in forward, then in backward
 
 
 def make_f(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -61,10 +69,11 @@ def draw_shape(rng: CaseGenerator) -> list[int]:
 
 
 def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
-    """Runs backward through submitted(x) + r + x.
+    """Runs forward and backward through submitted(x) + r + x; r has the values of x.
 
     Autograd gives the same gradient tensor to all three terms, to submitted(x) first. An answer that changes it in
-    place therefore changes the gradients of r and x. x is no leaf, as in a model. At the `yield` another case may run.
+    place therefore changes the gradients of r and x. Neither x nor r is a leaf of the graph, because no input of a
+    layer inside a model is one. At the `yield` another case may run.
     """
     leaf, r_leaf = (inputs["x"].clone().requires_grad_() for _ in range(2))
     x, r = leaf * 1.0, r_leaf * 1.0
@@ -85,7 +94,7 @@ def judge_f(world: JudgedWorld) -> Iterator[Judgement]:
     if run.returned_instead:
         return
     x, gradients = run.inputs[0]["x"], [one["gradient"] for one in run.inputs]
-    total, does_g = sum(gradients), []
+    total, does_g = sum(gradients), []  # does_g: for each rank, whether the answer does what g does, in place of f
     for rank, (gradient, got) in enumerate(zip(gradients, run.outputs, strict=True)):
         wrong = {"forward_reduced": run.size * x}
         wrong_back = {"backward_not_reduced": 2 * gradient, "averaged": total / run.size + gradient}
@@ -111,7 +120,7 @@ def judge_g(world: JudgedWorld) -> Iterator[Judgement]:
     if run.returned_instead:
         return
     parts, gradients = ([one[name] for one in run.inputs] for name in ("x", "gradient"))
-    total, total_back, does_f = sum(parts), sum(gradients), []
+    total, total_back, does_f = sum(parts), sum(gradients), []  # does_f: for each rank, whether it does what f does
     for rank, (x, gradient, got) in enumerate(zip(parts, gradients, run.outputs, strict=True)):
         wrong = {"forward_not_reduced": x, "averaged": total / run.size}
         averaged = [gradient / run.size + gradient, total_back / run.size + gradient]
@@ -134,9 +143,9 @@ def judge_g(world: JudgedWorld) -> Iterator[Judgement]:
 
 
 def keys_by_passes(run: ForwardBackward, right_pass: str, does_other: bool) -> list[str]:
-    """The hints that explain in which passes messages were sent, where the right one is `right_pass` alone.
+    """The hints that explain in which passes some rank sent a message, where the right one is `right_pass` alone.
 
-    does_other: the values on every rank are those of the other operator.
+    does_other: the values on every rank are those of the other operator. Returns [] for the right pass alone.
     """
     wrong_pass = FORWARD if right_pass == BACKWARD else BACKWARD
     known = {
@@ -148,21 +157,23 @@ def keys_by_passes(run: ForwardBackward, right_pass: str, does_other: bool) -> l
 
 
 def judge_sum(run: ForwardBackward, rank: int, total: torch.Tensor, wrong: dict[str, Any]) -> Judgement:
-    """The output is the sum of the parts, and not the parts concatenated or stacked."""
+    """The output of g is the sum of the ranks' x, and not these concatenated or stacked.
+
+    wrong: what other mistakes give, by the key of the hint.
+    """
     parts = [one["x"] for one in run.inputs]
     gathered = [torch.cat(parts, dim) for dim in range(parts[0].dim())] + [torch.stack(parts)]
     known = wrong | {"gathers_the_parts": gathered}
     return expect_tensor(words["output"], total, run.outputs[rank]["y"], rank=rank, mistakes=known)
 
 
-VARIATIONS = Variations(
-    dtypes=("float64", "float32", "bfloat16"), layouts=("contiguous", "transposed"), values=("normal", "zero")
-)
 IDENTITY_ALL_REDUCE = Task(
     key=f"07.{F_NAME}",
     signature=f"{F_NAME}(x)",
     make_inputs=make_f,
-    variations=VARIATIONS,
+    variations=Variations(
+        dtypes=("float64", "float32", "bfloat16"), layouts=("contiguous", "transposed"), values=("normal", "zero")
+    ),
     run_submission=run_submission,
     judge=judge_f,
     recognise_failure=recognise_hidden_collective,
@@ -171,14 +182,12 @@ IDENTITY_ALL_REDUCE = Task(
         "gradient_changed",
     ),
 )
-ALL_REDUCE_IDENTITY = Task(
+ALL_REDUCE_IDENTITY = dataclasses.replace(
+    IDENTITY_ALL_REDUCE,
     key=f"07.{G_NAME}",
     signature=f"{G_NAME}(x)",
     make_inputs=make_g,
-    variations=VARIATIONS,
-    run_submission=run_submission,
     judge=judge_g,
-    recognise_failure=recognise_hidden_collective,
     hints=LAB.hints(
         "operators_swapped unknown_to_autograd no_gradient gathers_the_parts forward_not_reduced",
         "backward_reduced averaged x_changed",

@@ -2,7 +2,13 @@
 
 A check draws logits and targets of four kinds, runs forward and backward on live ranks, and compares the loss, the
 gradient and the messages with torch's cross_entropy in one process. From the other ranks a token needs three numbers:
-the largest logit, the sum of exp, and the logit of its target.
+the largest logit, the sum of exp, and the logit of its target. To *mask* a target means to use 0 in place of its logit
+on the ranks that do not have it.
+
+From forward_backward.py: a `ForwardBackward` is one case as it ran on all ranks: inputs and outputs with one item per
+rank, and the messages of each pass. `by_case_number(rng, a, b)` is a in the first case, b in the second, and so on in
+turn. `all_reduce(96, "MAX")` describes an all-reduce of 96 bytes, and `expect_messages` compares the messages of a pass
+with lists of such descriptions.
 
 How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
 learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
@@ -63,17 +69,17 @@ def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     spread = 0.5 if kind == "narrow" else 2.0  # of few entries, each must keep a probability that float32 can hold
     ranks = [spread * rng.tensor(len(targets), width) + offsets for _ in range(world_size)]
     shards = [with_layout(one.to(getattr(torch, rng.case.dtypes)), rng.case.layouts) for one in ranks]
-    factor = 1.5 + rng.integer(1, 9) / 10
+    factor = 1.5 + rng.integer(1, 9) / 10  # not 1, so that an answer must use the gradient that it gets
     return [{"logits": one, "targets": targets, "factor": factor} for one in shards]
 
 
 def draw_targets(rng: CaseGenerator, kind: str, width: int, world_size: int) -> Tensor:
-    """The target of each token, for shards of `width` entries. See `make` for the kinds."""
+    """The target of each token, for shards of `width` entries. See `make_inputs` for the kinds."""
     if kind == "narrow":
         return draw_entries(rng, 0, width * world_size, rng.integer(1, 3))
     if kind == "lonely":
         return draw_entries(rng, width * rng.integer(0, world_size - 1), width, rng.integer(5, 8))
-    firsts = torch.arange(world_size) * width
+    firsts = torch.arange(world_size) * width  # the first entry of each shard
     others = draw_entries(rng, 0, width * world_size, rng.integer(9, 12) - world_size)
     targets = torch.cat([firsts, firsts + width - 1, others])
     targets[2 * world_size + rng.integer(0, 1) :: 2] = PADDING  # every other of `others`
@@ -99,7 +105,9 @@ def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> I
 class CrossEntropyReference:
     """Loss and gradients of one process, and what each known mistake gives instead.
 
-    `shards`, `gradients` and `maxima` have one entry per rank; `largest` and `counted` (no padding) one per token.
+    shards, gradients, maxima: for each rank its logits (tokens, entries), their right gradient, and the largest logit
+    of each token among them. largest: the largest logit of each token on any rank. counted: for each token whether it
+    counts, which padding does not. factor: by which the loss is multiplied. size: the number of ranks.
     """
 
     def __init__(self, run: ForwardBackward):
@@ -127,12 +135,13 @@ class CrossEntropyReference:
         return (self.shards[rank] - maximum[:, None]).exp().sum(dim=1)
 
     def mean(self, losses: Tensor) -> Tensor:
+        """The mean over the tokens that count."""
         return losses[self.counted].mean()
 
     def sums_and_targets(self, maxima: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Of each rank the sums of exp, and the logits of the targets that it has, 0 elsewhere.
 
-        From its logits each rank subtracts its entry of `maxima`.
+        From its logits each rank subtracts its entry of the argument `maxima`, which has a maximum for each token.
         """
         sums = [self.sums(rank, maximum) for rank, maximum in enumerate(maxima)]
         targets = []
@@ -146,11 +155,12 @@ class CrossEntropyReference:
         sums, targets = self.sums_and_targets([self.largest] * self.size)
         local_sums, local_targets = self.sums_and_targets(self.maxima)  # each rank subtracts its own maximum
         total, target = sum(sums), sum(targets)
+        # Without a mask every rank adds some logit: of the column nearest to the target, or of the target modulo width.
         unmasked_nearest = sum(self.logits_at(r, self.largest, self.local_targets(r)[1]) for r in range(self.size))
         unmasked_modulo = sum(self.logits_at(r, self.largest, self.targets % self.width) for r in range(self.size))
         all_tokens = total.log() - target
         return {
-            "max_not_reduced": [
+            "max_not_reduced": [  # the target's logit less the rank's own maximum, or as it is
                 self.mean(sum(local_sums).log() - sum(local_targets)),
                 self.mean(sum(local_sums).log() + self.maxima[rank] - (target + self.largest)),
             ],
@@ -160,7 +170,7 @@ class CrossEntropyReference:
             ],
             "target_not_reduced": [self.mean(total.log() - targets[rank])],
             "target_not_masked": [self.mean(total.log() - unmasked_nearest), self.mean(total.log() - unmasked_modulo)],
-            "padding_counted": [
+            "padding_counted": [  # in the divisor, in both sum and divisor, in the sum
                 self.loss * self.counted.double().mean(),
                 all_tokens.mean(),
                 all_tokens.sum() / self.counted.sum(),
@@ -175,10 +185,11 @@ class CrossEntropyReference:
         The right one is scale * (softmax - 1 at the target), and 0 for padding.
         """
         right, (is_local, column) = self.gradients[rank], self.local_targets(rank)
-        scale, share = self.factor / int(self.counted.sum()), float(self.counted.double().mean())
+        # scale: the gradient that each token's loss gets. counted_share: of all tokens, those that count.
+        scale, counted_share = self.factor / int(self.counted.sum()), float(self.counted.double().mean())
         total = sum(self.sums(r, self.largest) for r in range(self.size))
         softmax = (self.shards[rank] - self.largest[:, None]).exp() / total[:, None]
-        padding = right + scale * softmax * ~self.counted[:, None]
+        padding = right + scale * softmax * ~self.counted[:, None]  # tokens of padding get a gradient as well
         through_max, nearest, modulo = right.clone(), right.clone(), right.clone()
         # Without a mask, a rank subtracts at some column of its own for targets that are elsewhere.
         rows, elsewhere = torch.arange(len(right)), scale * (~is_local & self.counted).to(right.dtype)
@@ -193,7 +204,7 @@ class CrossEntropyReference:
             "incoming_gradient_forgotten": right / self.factor,
             "max_follows_gradient": [through_max, *zeros],
             "target_not_masked": [nearest, modulo],
-            "padding_counted": [right * share, padding * share, padding],
+            "padding_counted": [right * counted_share, padding * counted_share, padding],
         }
 
 
@@ -201,7 +212,7 @@ class CrossEntropyReference:
 def judge(world: JudgedWorld) -> Iterator[Judgement]:
     """In forward a maximum and then two sums, which may be one message; no message in backward.
 
-    Where losses are wrong, the hints that explain them explain the messages as well.
+    Where losses are wrong, the hints that explain them also count as explanations of wrong messages.
     """
     run = ForwardBackward(world)
     yield from expect_differentiable(run, "the loss")
@@ -217,7 +228,7 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
             yield expect_tensor(words["gradient_of_logits"], right, got["logits_gradient"], rank=rank, mistakes=wrong)
     num_bytes = reference.loss.element_size() * len(reference.targets)  # one number per token
     maximum, one_sum, both_sums = all_reduce(num_bytes, "MAX"), all_reduce(num_bytes), all_reduce(2 * num_bytes)
-    keys = {key for loss in losses for key in loss.mistakes}
+    keys = {key for loss in losses for key in loss.mistakes}  # hints that explain the losses
     is_right = all(loss.ok for loss in losses)
     known = partial(mistakes_of_forward, num_bytes=num_bytes) if is_right else lambda events: keys
     yield from expect_messages(run, FORWARD, [maximum, one_sum, one_sum], [maximum, both_sums], mistakes_of=known)
@@ -225,6 +236,7 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
 
 
 def judge_loss(reference: CrossEntropyReference, got: Any, rank: int) -> Judgement:
+    """Compares a rank's loss. One that is NaN or infinite shows that exp has overflowed, which is out_of_range."""
     if isinstance(got, Tensor) and got.numel() == 1 and not got.isfinite():
         return expect(False, words["loss_is"].format(got.item()), rank=rank, mistakes=["out_of_range"])
     wrong = {} if is_close(reference.loss, got) else reference.wrong_losses(rank)
@@ -234,7 +246,8 @@ def judge_loss(reference: CrossEntropyReference, got: Any, rank: int) -> Judgeme
 def mistakes_of_forward(events: Sequence[CommEvent], num_bytes: int) -> list[str]:
     """The hints that explain wrong messages in forward. num_bytes: of a message with one number per token.
 
-    Three sums or more without a small message must hold logits.
+    Right are a maximum and two sums, each with one number per token. Sums with three numbers per token or more, without
+    any message as small as that, must hold logits.
     """
     summed = sum(event.payload_bytes for event in events if event.reduce_op == "SUM")
     has_small = any(event.payload_bytes <= num_bytes for event in events)
@@ -248,19 +261,18 @@ def mistakes_of_forward(events: Sequence[CommEvent], num_bytes: int) -> list[str
 
 
 def recognise_failure(failure: RunFailure) -> list[str]:
-    """An index that is out of bounds is a target that was not shifted to the shard's first entry."""
+    """An index is out of bounds where the first entry of the shard was not subtracted from the target."""
     known = ["target_not_shifted"] if "index" in failure.text and "out of bounds" in failure.text else []
     return recognise_hidden_collective(failure) + known
 
 
-VARIATIONS = Variations(
-    dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), values=("normal", "zero"), min_cases=4
-)
 CROSS_ENTROPY = Task(
     key="07.cross_entropy",
     signature="vocab_parallel_cross_entropy(logits, targets)",
     make_inputs=make_inputs,
-    variations=VARIATIONS,
+    variations=Variations(
+        dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), values=("normal", "zero"), min_cases=4
+    ),
     must_not_change=("logits", "targets"),
     run_submission=run_submission,
     judge=judge,

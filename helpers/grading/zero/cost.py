@@ -2,13 +2,14 @@
 
 From Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models": mixed precision
 with Adam takes 2 + 2 + 12 bytes per parameter, and in a ring each of N ranks sends (N - 1) / N of what is reduced or
-gathered. The answer is called with several models; a mistake is named if its formula gives every number.
+gathered. A stage says what the ranks share out: stage 0 nothing, 1 the optimizer states, 2 the gradients as well, and 3
+also the weights. A mistake is named if its formula gives every number.
 
 How to read it. A case is the list of arguments of one call of the learner's function; `make_…` draws the cases of a
-task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `question_task` builds the Task, which calls the learner's
-function with each case and compares the answers with those of the right function. A mistake is a wrong solution that
+task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `run_questions` calls the learner's function with each case,
+and `judge_several_answers` compares the answers with those of the right functions. A mistake is a wrong solution that
 learners often write. Each table `WRONG_…` maps the key of its hint in hints.yaml to functions that contain the mistake.
-`Words` is a text in English and Chinese.
+`words[…]` is a text of messages.yaml in English and Chinese.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 def bytes_held(
     num_parameters: int, world_size: int, stage: int, m: int = 1, state_bytes: tuple[int, ...] = STATE_BYTES
 ) -> float:
-    """Weights are sharded from stage 3 on, gradients from stage 2, and optimizer states from stage 1."""
+    """Weights are sharded from stage 3 on, gradients from stage 2, and optimizer states from stage 1.
+
+    m does not matter here; every function takes all four arguments of a case.
+    """
     first_sharded = (3, 2, 1)
     pairs = zip(state_bytes, first_sharded, strict=True)
     return num_parameters * sum(size / (world_size if stage >= first else 1) for size, first in pairs)
@@ -78,7 +82,7 @@ def held_with(*state_bytes: int) -> Answer:
     return lambda n, ranks, stage, m: bytes_held(n, ranks, stage, m, state_bytes)
 
 
-# In these lambdas n is the number of parameters.
+# A table of mistakes maps the key of a hint to wrong formulas. In these lambdas n is the number of parameters.
 WRONG_HELD: dict[str, list[Answer]] = {
     "one_stage_off": [
         lambda n, ranks, stage, m: bytes_held(n, ranks, stage - 1),
@@ -88,7 +92,7 @@ WRONG_HELD: dict[str, list[Answer]] = {
     "stage_alone": [lambda n, ranks, stage, m: n * (16 - (0, 12, 2, 2)[stage] * (1 - 1 / ranks))],
     "master_forgotten": [held_with(2, 2, 8)],
     "all_in_fp32": [held_with(4, 4, 8), held_with(4, 4, 12)],
-    "everything_cut": [lambda n, ranks, stage, m: 16 * n / ranks],
+    "everything_cut": [lambda n, ranks, stage, m: 16 * n / ranks],  # all 16 bytes are sharded in every stage
 }
 WRONG_SENT: dict[str, list[Answer]] = {
     "ring_share_forgotten": [
@@ -105,6 +109,7 @@ WRONG_SENT: dict[str, list[Answer]] = {
 
 
 def judge(world: JudgedWorld) -> Iterator[Judgement]:
+    """Judges the bytes held and the bytes sent apart, so that a mistake in one of them is named as well."""
     columns = (words["bytes_held"], bytes_held, WRONG_HELD), (words["bytes_sent"], bytes_sent, WRONG_SENT)
     yield from judge_several_answers(COST, words["bytes_held_and_sent"], columns, world)
 

@@ -4,6 +4,11 @@ A linear layer holds a shard of its weight. It all-gathers the weight for forwar
 time, and reduce-scatters the gradient. A check runs four such layers in a row on live ranks, so that full weights which
 stay allocated show beside the activations. It compares outputs, gradients and messages with one process.
 
+From shards.py: a shard is a piece of the flattened weight, padded with zeros; `shard_of(flat, rank, n)` gives a rank's,
+and `misplaced_shards` four from a wrong place. `padded_bytes` counts the bytes of lines with their padding. A
+MemoryMeter counts the bytes of all tensors that are created within it, and a ReleaseWait gives memory a moment to be
+freed before they are read.
+
 How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
 learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
 with the right values, and yields one Judgement per comparison. A case is one choice of sizes, dtypes and memory layouts
@@ -25,20 +30,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from helpers.grading.cases import CaseGenerator, Variations
-from helpers.grading.kit.comparisons import (
-    expect,
-    expect_num_calls,
-    expect_payload_bytes,
-    expect_tensor,
-    is_close,
-    is_lone_rank_without_messages,
-)
+from helpers.grading.kit.comparisons import expect, expect_tensor, is_close, is_lone_rank_without_messages
 from helpers.grading.kit.model_tools import MemoryMeter, describe_if_detached, one_thread
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.grading.zero import LAB
 from helpers.grading.zero.shards import (
     ReleaseWait,
+    expect_calls_and_bytes,
     expect_zero_ops,
+    has_all_reduce,
     is_padding_error,
     misplaced_shards,
     padded_bytes,
@@ -54,13 +54,14 @@ INDIVISIBLE = (13, 17)  # widths; 2, 3, 4 and 5 ranks do not divide a product of
 
 
 def make_stage3(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Shards of four weights (out, in), and micro-batches with the gradient of the last output; rank 0 has the weights.
+    """Shards of four weights (out, in), and micro-batches with the gradient of the last output.
 
-    The ranks divide the numbers of elements of all weights or of none, or a weight has fewer elements than there are
-    ranks. All numbers are positive, so that no sum of gradients cancels in float32.
+    The inputs of rank 0 also have the full weights, for the judge alone. The ranks divide the numbers of elements of
+    all weights or of none, or a weight has fewer elements than there are ranks. All numbers are positive, so that no
+    sum of gradients cancels in float32.
     """
     n = world_size
-    widths = {
+    widths = {  # inputs of each layer, and outputs of the last one
         "uneven": [rng.one_of(*INDIVISIBLE) for _ in range(NUM_LAYERS + 1)],
         "even": [n * rng.integer(2, 4) for _ in range(NUM_LAYERS + 1)],
         "few": [rng.integer(1, 2) if n > 4 else 1 for _ in range(NUM_LAYERS + 1)],
@@ -71,10 +72,8 @@ def make_stage3(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     inputs = []
     for rank in range(n):
         shards = [shard_of(weight.flatten(), rank, n) for weight in weights]
-        batches = [
-            {"x": rng.tensor(rows, widths[0]).abs(), "gradient": rng.tensor(rows, widths[-1]).abs()}
-            for _ in range(num_batches)
-        ]
+        tensors = [[rng.tensor(rows, width).abs() for width in (widths[0], widths[-1])] for _ in range(num_batches)]
+        batches = [{"x": x, "gradient": gradient} for x, gradient in tensors]
         inputs.append({"shapes": shapes, "shards": shards, "batches": batches, "weights": weights if rank == 0 else []})
     return inputs
 
@@ -82,15 +81,15 @@ def make_stage3(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 def run_stage3(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
     """Sends each micro-batch forward and back, with tanh behind each layer. At a `yield` another case may run.
 
-    Backward starts from a sum. From a tensor and its gradient torch would import its symbolic shapes, which takes a
-    second on every rank.
+    `submitted(x, shard, shape)` is the learner's layer. Backward starts from the sum of output times gradient, because
+    `y.backward(gradient)` would import torch's symbolic shapes, which takes a second on every rank.
     """
     shards = [shard.clone().requires_grad_() for shard in inputs["shards"]]
     batches, wait = [], ReleaseWait()
-    for given in inputs["batches"]:
+    for batch in inputs["batches"]:
         yield
-        x = given["x"].clone().requires_grad_()
-        with MemoryMeter([*shards, x, given["gradient"]]) as meter:
+        x = batch["x"].clone().requires_grad_()
+        with MemoryMeter([*shards, x, batch["gradient"]]) as meter:
             y = x
             for shard, shape in zip(shards, inputs["shapes"], strict=True):
                 y = torch.tanh(submitted(y, shard, tuple(shape)))
@@ -98,8 +97,8 @@ def run_stage3(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
         if describe_if_detached(y):
             return {"returned_instead": describe_if_detached(y)}
         yield
-        (y * given["gradient"]).sum().backward()
-        is_intact = torch.equal(x, given["x"]) and all(map(torch.equal, shards, inputs["shards"]))
+        (y * batch["gradient"]).sum().backward()
+        is_intact = torch.equal(x, batch["x"]) and all(map(torch.equal, shards, inputs["shards"]))
         batches.append({"y": y.detach(), "x_gradient": x.grad, "bytes_held": num_bytes, "inputs_intact": is_intact})
     return {"batches": batches, "gradients": [shard.grad for shard in shards]}
 
@@ -126,14 +125,14 @@ class FullWeightReference:
     def __init__(self, world: JudgedWorld):
         self.n, self.weights = world.size, world.inputs[0]["weights"]
         with one_thread():
-            self.runs = [[self._run(given) for given in one["batches"]] for one in world.inputs]
+            self.runs = [[self._run(batch) for batch in one["batches"]] for one in world.inputs]
 
-    def _run(self, given: dict[str, Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
-        weights, x = [one.clone().requires_grad_() for one in self.weights], given["x"].clone().requires_grad_()
+    def _run(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
+        weights, x = [one.clone().requires_grad_() for one in self.weights], batch["x"].clone().requires_grad_()
         y = x
         for weight in weights:
             y = torch.tanh(y @ weight.T)
-        (y * given["gradient"]).sum().backward()
+        (y * batch["gradient"]).sum().backward()
         return y.detach(), x.grad, [weight.grad.flatten() for weight in weights]
 
     def total(self, i: int, first: int = 0) -> Tensor:
@@ -145,8 +144,8 @@ class FullWeightReference:
         return shard_of(self.total(i), rank, self.n) / self.n
 
     def mistakes_in(self, rank: int, got: Sequence[Any]) -> list[str]:
-        """The mistakes of which one variant gives the gradients of all shards of this rank."""
-        wrong = [self.wrong_shards(rank, i) for i in range(len(got))]
+        """The mistakes of which one variant gives the gradients of all shards of this rank. got: the learner's."""
+        wrong = [self.wrong_shards(rank, i) for i in range(len(got))]  # for each weight: mistake -> its variants
 
         def explains(key: str, variant: int) -> bool:
             return all(is_close(one[key][variant], shard) for one, shard in zip(wrong, got, strict=True))
@@ -168,11 +167,10 @@ class FullWeightReference:
 
 
 def judge_stage3(world: JudgedWorld) -> Iterator[Judgement]:
+    """Judges values, memory and messages, unless a layer returned something without a gradient."""
     for rank, output in enumerate(world.outputs):
         if "returned_instead" in output:
-            yield Judgement(
-                ok=False, message=words["sharded_linear_returns"].format(output["returned_instead"]), rank=rank
-            )
+            yield expect(False, words["sharded_linear_returns"].format(output["returned_instead"]), rank=rank)
             return
     reference = FullWeightReference(world)
     for rank, output in enumerate(world.outputs):
@@ -187,14 +185,14 @@ def judge_stage3(world: JudgedWorld) -> Iterator[Judgement]:
 def judge_values(reference: FullWeightReference, output: dict[str, Any], rank: int) -> Iterator[Judgement]:
     """Outputs, gradients of x, and gradients of shards.
 
-    The last ones are compared with mistakes only where the gradients of x are right: else they are wrong because of it.
+    Where the gradients of x are wrong, those of the shards are wrong because of that, so no mistake is named for them.
     """
     pairs = list(zip(reference.runs[rank], output["batches"], strict=True))
     for (y, x_gradient, _), batch in pairs:
         yield expect_tensor(words["output_of_last_layer"], y, batch["y"], rank=rank)
         mistakes = {"input_gets_nothing": None}
         yield expect_tensor(words["gradient_of_x"], x_gradient, batch["x_gradient"], rank=rank, mistakes=mistakes)
-    got, wrong = output["gradients"], {}
+    got, wrong = output["gradients"], {}  # wrong: mistake -> the gradient that it gives for each shard
     if got[-1] is None:
         wrong = {"shard_gets_nothing": [None] * len(got)}
     elif all(is_close(x_gradient, batch["x_gradient"]) for (_, x_gradient, _), batch in pairs):
@@ -224,20 +222,15 @@ def judge_messages(world: JudgedWorld) -> Iterator[Judgement]:
     inputs = world.inputs[0]
     lengths, num_batches = [math.prod(shape) for shape in inputs["shapes"]], len(inputs["batches"])
     total = padded_bytes(lengths, world.size, inputs["shards"][0].element_size())
-    passes, has_all_reduce = num_batches * NUM_LAYERS, any(log.count("all_reduce") for log in world.logs)
-    # Operation to the number of calls, the bytes, and the mistake that another number of calls tells.
-    expected = {
-        "all_gather": (2 * passes, 2 * num_batches * total // world.size, {"weight_kept": passes}),
-        "reduce_scatter": (passes, num_batches * total, {} if has_all_reduce else {"own_gradient": 0}),
-    }
-    for op, (count, num_bytes, mistakes) in expected.items():
-        yield from expect_num_calls(world, op, count, mistakes=mistakes)
-        if all(log.count(op) == count for log in world.logs):
-            yield from expect_payload_bytes(world, num_bytes, op)
+    passes = num_batches * NUM_LAYERS
+    own_gradient = {} if has_all_reduce(world) else {"own_gradient": 0}  # no call at all tells this mistake
+    gathered_bytes = 2 * num_batches * total // world.size  # a rank passes its shard alone
+    yield from expect_calls_and_bytes(world, "all_gather", 2 * passes, gathered_bytes, {"weight_kept": passes})
+    yield from expect_calls_and_bytes(world, "reduce_scatter", passes, num_batches * total, own_gradient)
 
 
 def recognise_failure(failure: RunFailure) -> list[str]:
-    """Reads the text of torch's own errors."""
+    """The hints that fit the text of torch's own error."""
     known = ["zeros_kept"] if has_padding_in_view(failure) else []
     known += [key for key, part in ERRORS.items() if part in failure.text]
     return known or (["not_padded"] if is_padding_error(failure) else [])
@@ -249,7 +242,7 @@ def has_padding_in_view(failure: RunFailure) -> bool:
     return failed is not None and int(failed[2]) > math.prod(map(int, failed[1].split(",")))
 
 
-ERRORS = {
+ERRORS = {  # key of a hint -> what stands in the error of torch that this mistake causes
     "gradient_of_another_shape": "returned an invalid gradient",
     "gradients_miscounted": "returned an incorrect number of gradients",
 }
@@ -286,7 +279,7 @@ def layer_with(forward: Callable) -> Callable[[Tensor, Tensor, tuple[int, int]],
             if len(ctx.saved_tensors) != 2:
                 raise ValueError(f"backward finds {len(ctx.saved_tensors)} saved tensors: it needs x and one more")
             (x, saved), n = ctx.saved_tensors, dist.get_world_size()
-            line = torch.zeros(n * ctx.length, dtype=x.dtype)
+            line = torch.zeros(n * ctx.length, dtype=x.dtype)  # the weight's gradient, flat and padded
             line[: math.prod(ctx.shape)] = (gradient.T @ x).flatten()
             shard = torch.empty(ctx.length, dtype=x.dtype)
             dist.reduce_scatter(shard, list(line.chunk(n)))
@@ -297,6 +290,7 @@ def layer_with(forward: Callable) -> Callable[[Tensor, Tensor, tuple[int, int]],
 
 
 def gathered_weight(shard: Tensor, shape: tuple[int, int]) -> Tensor:
+    """The full weight, from the shards of all ranks."""
     parts = [torch.empty_like(shard) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, shard)
     return torch.cat(parts)[: math.prod(shape)].view(shape)
@@ -313,6 +307,7 @@ def judge_forward(world: JudgedWorld) -> Iterator[Judgement]:
 
 
 def recognise_forward(failure: RunFailure) -> list[str]:
+    """The only mistake of forward that ends a run: the zeros of the padding are not cut off."""
     return ["zeros_kept"] if has_padding_in_view(failure) else []
 
 
