@@ -131,7 +131,7 @@ def exchange_messages(send: str) -> int:
 
 
 def run_as_chain(model: nn.Module, x: Tensor) -> str:
-    """What happens to the output if a model runs as the chain of its children, in the words of the notebook's question."""
+    """What happens to the output if a model runs as the chain of its children, as the notebook's question calls it."""
     try:
         equal = nn.Sequential(*model.children())(x).allclose(model(x))
     except RuntimeError:

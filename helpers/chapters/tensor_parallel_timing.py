@@ -57,7 +57,7 @@ class LayerTimes:
         """
         parts = forward_parts(
             model
-        )  # floating-point operations by part: "attention", "feed-forward", "head" and others
+        )  # operations of "feed-forward", "head" and the other parts
         seconds = sum(parts.values()) / num_ranks / (EFFICIENCY * gpu.flops) / model.num_layers
         mlp = seconds * parts["feed-forward"] / (sum(parts.values()) - parts["head"])
         message = 2 * model.seq * model.hidden

@@ -1,6 +1,7 @@
 """Records every operation of torch.distributed that one rank issues, without a change of the code that issues them.
 
-Chapters, tests, benchmarks, the grader and the `train` command count messages and bytes with it.
+On the course's ranks, every operation of torch.distributed passes through the wire (helpers/ranks/wire.py), to which a
+recorder subscribes. Chapters, tests, benchmarks, the grader and the `train` command count messages and bytes with it.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ def payload_of(op: str, function: Callable[..., object], *arguments: object) -> 
 
 
 def _wait_for_pending() -> None:
+    """Wait until no operation of this rank is in flight, but not longer than PENDING_SECONDS."""
     deadline = time.monotonic() + PENDING_SECONDS
     while wire.pending() and time.monotonic() < deadline:
         time.sleep(0.001)

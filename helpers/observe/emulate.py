@@ -1,11 +1,14 @@
 """Runs a simulated training step on real ranks in slow motion, so that a prediction can be compared with a run.
 
-Processes, messages and values are real, durations are modelled:
-1. Compute and link are slowed down alike, until the milliseconds that a small machine loses do not show.
-2. Messages are shrunk, and the link's bandwidth with them, so that a small machine can carry them.
-3. Each rank runs the strategy on paced layers (paced.py), and the wire holds messages back as the link would.
-4. The recording is scaled back to modelled seconds and bytes, and labelled "emulated". It is never speed.
-The chapters on DDP, pipelines, ZeRO and tensor parallelism call it, and so do benchmarks.
+Processes, messages and values are real, durations are modelled: 1. Compute and link are slowed down alike, until the
+milliseconds that a small machine loses do not show. 2. Messages are shrunk, and the link's bandwidth with them, so that
+a small machine can carry them. 3. Each rank runs the strategy on paced layers (paced.py), and the wire holds messages
+back as the link would. 4. The recording is scaled back to modelled seconds and bytes, and labelled "emulated". It is
+never speed.
+
+The prediction and the recording are Timelines: lists of spans, each with a rank, a start and an end. A link is a
+latency in seconds and a bandwidth in bytes per second. The chapters on DDP, pipelines, ZeRO and tensor parallelism call
+it, and so do benchmarks.
 """
 
 from __future__ import annotations
@@ -46,8 +49,9 @@ def emulate(
 ) -> Timeline:
     """Run `on_rank(slowdown, *arguments)` on new ranks, and scale what it records back to modelled seconds and bytes.
 
-    seconds: how long the predicted step takes in slow motion. shrink: by which factor `on_rank` makes messages smaller.
-    The Timeline has the prediction's title and starts at 0. RankError when a rank fails.
+    predicted: the same step, simulated. seconds: how long that step takes in slow motion. shrink: by which factor
+    `on_rank` makes messages smaller. The Timeline has the prediction's title and starts at 0. RankError when a rank
+    fails.
     """
     slowdown = seconds / predicted.duration
     with keep_current(), slow_ranks(world_size, link, slowdown, shrink) as ranks:
@@ -79,7 +83,7 @@ def scaled_back(timelines: Sequence[Timeline], slowdown: float, shrink: float = 
 # ---- DDP ----
 
 DDP_SECONDS = 1.0  # how long a step of DDP takes in slow motion
-DDP_SHRINK = 64
+DDP_SHRINK = 64  # by which factor messages are smaller
 WARMUP_STEPS = 2  # steps without waits before the one that is recorded: DDP rebuilds its buckets after the first
 STRATEGIES = {
     "naive": NaiveDDP,
@@ -94,13 +98,15 @@ def emulate_ddp_step(
 ) -> Timeline:
     """What `simulate_ddp_step` predicts with the same arguments, run by our DDP. Takes some seconds.
 
-    A message's span begins when the link is free for it, as in the prediction. ValueError for over MAX_RANKS ranks.
+    backward: the gradients in the order in which backward makes them, each with its bytes and the seconds before it. A
+    message's span begins when the link is free for it, as in the prediction. ValueError for over MAX_RANKS ranks.
     """
     check_world_size(world_size)
     caps = {"bucket_cap_mb": bucket_cap_mb, "first_bucket_mb": first_bucket_mb}
-    predicted = simulate_ddp_step(backward, link=link, world_size=world_size, **caps)
-    how = dict(predicted=predicted, link=link, world_size=world_size, seconds=DDP_SECONDS, shrink=DDP_SHRINK)
-    return rename_like(emulate(_ddp_step, backward, _shrunk(caps), **how), predicted)
+    where = dict(link=link, world_size=world_size)
+    predicted = simulate_ddp_step(backward, **where, **caps)
+    options = dict(predicted=predicted, **where, seconds=DDP_SECONDS, shrink=DDP_SHRINK)
+    return rename_like(emulate(_ddp_step, backward, _shrunk(caps), **options), predicted)
 
 
 def emulate_ddp_strategies(
@@ -108,7 +114,8 @@ def emulate_ddp_strategies(
 ) -> tuple[dict[str, Timeline], dict[str, Timeline]]:
     """One step under each of `STRATEGIES`: the predictions and the emulations, by name of the strategy.
 
-    All run on the same ranks. slowdown: of compute and link. caps: bucket_cap_mb and first_bucket_mb, in MiB.
+    All run on the same ranks. slowdown: the factor by which compute and link are slower. caps: bucket_cap_mb and
+    first_bucket_mb, in MiB.
     """
     predicted, emulated = {}, {}
     with slow_ranks(world_size, link, slowdown, DDP_SHRINK) as ranks:
@@ -128,7 +135,10 @@ def _shrunk(caps: Mapping[str, float]) -> dict[str, float]:
 def _ddp_step(
     slowdown: float, backward: BackwardPass, caps: dict[str, float], strategy: str = "overlapped"
 ) -> Timeline:
-    """On a rank: the last step is recorded. Compute never waits for messages, so it always catches up."""
+    """On a rank: two steps to warm up, and one that is recorded.
+
+    Compute never waits for messages, so it always catches up.
+    """
     pace = Pace(max_lateness=ALWAYS_CATCH_UP)
     has_buckets = strategy not in ("naive", "flat")  # these two send when `average_gradients` is called
     model = STRATEGIES[strategy](nn.Sequential(*_ddp_layers(backward, pace)), **(caps if has_buckets else {}))
@@ -144,7 +154,7 @@ def _ddp_step(
 
 def _ddp_layers(backward: BackwardPass, pace: Pace) -> list[PacedMean]:
     """A layer for each gradient, in the order of forward: the last gradient belongs to the first layer."""
-    forward_to_backward = backward.forward_seconds / (sum(backward.seconds) or 1.0)
+    forward_to_backward = backward.forward_seconds / (sum(backward.seconds) or 1.0)  # seconds per second of backward
     pairs = zip(backward.num_bytes, backward.seconds, strict=True)
     layers = [
         PacedMean(num_bytes / DDP_SHRINK, seconds * forward_to_backward, seconds, pace) for num_bytes, seconds in pairs
@@ -165,7 +175,8 @@ def emulate_pipeline_step(
 ) -> Timeline:
     """What `simulate` predicts with the same arguments, run by `PipelineStage`. Takes some seconds.
 
-    The Timeline has one span per action. ValueError for more than MAX_RANKS ranks or a step without duration.
+    forward, backward_input, backward_weight, send: seconds of each kind of action, one number or one per stage. The
+    Timeline has one span per action. ValueError for more than MAX_RANKS ranks or a step without duration.
     """
     check_world_size(schedule.num_ranks)
     seconds = seconds_by_kind(schedule.num_stages, forward, backward_input, backward_weight)
@@ -173,13 +184,13 @@ def emulate_pipeline_step(
     predicted = replace(simulate(schedule, **times, send=send), title=schedule.name)
     if not predicted.duration:
         raise ValueError("all durations are 0 s, so there is nothing to play: give one that is above 0")
-    link = Link(latency=send, bandwidth=1e12)
-    how = dict(link=link, world_size=schedule.num_ranks, seconds=PIPELINE_SECONDS)
-    return emulate(_pipeline_step, schedule, seconds, predicted=predicted, **how)
+    options = dict(world_size=schedule.num_ranks, seconds=PIPELINE_SECONDS)
+    link = Link(latency=send, bandwidth=1e12)  # so wide that a message takes the latency only
+    return emulate(_pipeline_step, schedule, seconds, predicted=predicted, link=link, **options)
 
 
 def larger_bubble(steps: Mapping[str, Timeline]) -> str:
-    """Which step has the larger idle share, as an answer of guess 06.slow."""
+    """Which step has the larger idle share, in the words of chapter 06's question."""
     idle = {name: step.bubble_fraction for name, step in steps.items()}
     if max(idle.values()) - min(idle.values()) < SAME_IDLE_SHARE:
         return "they stay equally large"
@@ -198,7 +209,10 @@ def _pipeline_step(slowdown: float, schedule: Schedule, seconds: dict[str, list[
 
 
 class _PacedStage(PipelineStage):
-    """A stage whose actions each take their modelled time."""
+    """A stage whose actions, each a forward or a backward of one micro-batch, take their modelled time.
+
+    seconds: kind of action -> seconds by stage.
+    """
 
     def __init__(self, schedule: Schedule, seconds: dict[str, list[float]]) -> None:
         layers = [nn.Linear(WIDTH, WIDTH) for _ in range(schedule.num_stages)]
@@ -206,6 +220,7 @@ class _PacedStage(PipelineStage):
         self.seconds, self.pace = seconds, Pace(MAX_LATENESS)
 
     def compute(self, action: Action, given: torch.Tensor | None):
+        """Run one action at the pace. given: the tensor that it needs, from another stage."""
         run = partial(super().compute, action, given)
         return self.pace.run(run, self.seconds[action.kind][action.stage], str(action), KINDS[action.kind])
 
@@ -221,14 +236,15 @@ def emulate_zero3_step(
 ) -> Timeline:
     """What `simulate_zero3_step` predicts with the same arguments, run by our `Zero3`. Takes some seconds.
 
-    ValueError for more than MAX_RANKS ranks.
+    prefetch, limit, keep_parameters: options of `Zero3`, such as how many layers ahead it gathers weights. ValueError
+    for more than MAX_RANKS ranks.
     """
     check_world_size(world_size)
     options = dict(prefetch=prefetch, limit=limit, keep_parameters=keep_parameters)
     predicted = simulate_zero3_step(step, link=link, world_size=world_size, **options)
     shrink = max(1.0, max(step.num_bytes) / LARGEST_UNIT)
-    how = dict(predicted=predicted, link=link, world_size=world_size, seconds=ZERO_SECONDS, shrink=shrink)
-    emulated = emulate(_zero3_step, step, shrink, options, **how)
+    where = dict(link=link, world_size=world_size, seconds=ZERO_SECONDS, shrink=shrink)
+    emulated = emulate(_zero3_step, step, shrink, options, predicted=predicted, **where)
     spans = [span for rank in emulated.ranks for span in _as_simulated(emulated.for_rank(rank).spans, step)]
     return replace(emulated, spans=spans)
 
@@ -236,7 +252,8 @@ def emulate_zero3_step(
 def _zero3_step(slowdown: float, step: Zero3Step, shrink: float, options: dict) -> Timeline:
     """On a rank: the first step, without waits, finds the order of the layers; the second one is recorded."""
     pace, sizes = Pace(), [num_bytes / shrink for num_bytes in step.num_bytes]
-    layers = [PacedMean(*numbers, pace) for numbers in zip(sizes, step.forward, step.backward, strict=True)]
+    triples = zip(sizes, step.forward, step.backward, strict=True)
+    layers = [PacedMean(num_bytes, forward, backward, pace) for num_bytes, forward, backward in triples]
     model = Zero3(nn.Sequential(*layers), **options)
     for factor in (0.0, slowdown):
         dist.barrier()
@@ -254,8 +271,12 @@ def _end_span(recorder: TimelineRecorder, gradient: Tensor) -> None:
 
 
 def _as_simulated(spans: Sequence[Span], step: Zero3Step) -> Iterator[Span]:
-    """A rank's spans as the simulation has them: without waits, neither of compute nor in front of the link."""
-    free = 0.0
+    """A rank's spans as the simulation has them: without waits, neither of compute nor in front of the link.
+
+    A recorded message begins when it is passed to the link, which may still be busy with another one. A recorded layer
+    begins when the one before it has ended, and then waits for its weights.
+    """
+    free = 0.0  # when the link has carried the last message
     for span in sorted(spans, key=lambda span: span.start):
         if span.lane == "communication":
             yield replace(span, start=min(max(span.start, free), span.end))

@@ -1,8 +1,10 @@
 """Compares the tensors of ranks with those of one process, and says in one line whether they are equal.
 
-Tolerances: float64 within 1e-10 of each tensor's norm; float32 max|a - b| within 1e-5 of max|b|; a 16-bit tensor within
-8 of its own rounding steps of max|b|. A gradient that is zero in theory, such as that of attention's key bias, holds
-only rounding noise: give it an absolute tolerance by name. Chapters, tests and benchmarks prove strategies with it.
+A difference has to be within the tolerance of the dtype: in float64 the norm of the difference is at most 1e-10 of the
+tensor's norm; in float32 the largest difference is at most 1e-5 of the largest value; in 16 bits it is at most 8
+rounding steps (eps) of the largest value. A gradient that is zero in theory, such as that of attention's key bias,
+holds only rounding noise: give it an absolute tolerance by name. Chapters, tests and benchmarks prove strategies with
+it.
 """
 
 from __future__ import annotations
@@ -72,21 +74,26 @@ def state_of(model: torch.nn.Module) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class _Comparison:
+    """How far two tensors are apart, and a sentence where that is too far, or ""."""
+
     difference: float
     problem: str = ""
 
 
 def _check_names(reference: Tensors, tensors: Tensors, where: str) -> None:
+    """AssertionError where the two have other names. where: which rank, for the message."""
     missing, extra = sorted(reference.keys() - tensors.keys()), sorted(tensors.keys() - reference.keys())
     if missing or extra:
         raise AssertionError(f"{where}missing tensors {missing}, unexpected tensors {extra}")
 
 
 def _absolute(name: str, atol: Mapping[str, float] | None) -> float | None:
+    """The absolute tolerance of a tensor, by the first pattern that its name matches; None if there is none."""
     return next((value for pattern, value in (atol or {}).items() if fnmatch(name, pattern)), None)
 
 
 def _compare(label: str, expected: Tensor, actual: Tensor, rtol: float | None, atol: float | None) -> _Comparison:
+    """Compare one tensor. rtol, atol: None for the tolerance of the dtype."""
     if expected.shape != actual.shape or expected.dtype != actual.dtype:
         shapes = [f"{tuple(t.shape)} {t.dtype}" for t in (actual, expected)]
         return _Comparison(float("inf"), f"{label} is {shapes[0]}, expected {shapes[1]}")
@@ -94,10 +101,13 @@ def _compare(label: str, expected: Tensor, actual: Tensor, rtol: float | None, a
     if expected.numel() == 0 or torch.equal(expected, actual):
         return _Comparison(0.0)
     gap = (actual.double() - expected.double()).abs()
-    size = 1.0 if atol is not None else _size(expected)
-    measured = gap.double().norm() if expected.dtype == torch.float64 and atol is None else gap.max()
-    difference = measured.item() / size if size else float("inf")
-    limit = atol if atol is not None else rtol if rtol is not None else _tolerance(expected.dtype)
+    if atol is not None:
+        difference, limit = gap.max().item(), atol
+    else:
+        measured = gap.norm() if expected.dtype == torch.float64 else gap.max()
+        size = _size(expected)
+        difference = measured.item() / size if size else float("inf")
+        limit = rtol if rtol is not None else _tolerance(expected.dtype)
     if difference <= limit:
         return _Comparison(difference)
     return _Comparison(difference, _describe(label, expected, actual, gap, difference, limit))
@@ -110,12 +120,17 @@ def _size(expected: Tensor) -> float:
 
 
 def _tolerance(dtype: torch.dtype) -> float:
+    """The relative tolerance of a dtype; 0 for integers."""
     if not dtype.is_floating_point:
         return 0.0
     return TOLERANCES.get(dtype, 8 * torch.finfo(dtype).eps)
 
 
 def _describe(label: str, expected: Tensor, actual: Tensor, gap: Tensor, difference: float, limit: float) -> str:
+    """The sentence about a tensor that differs: where it differs most, and both values there.
+
+    It adds the factor if the whole tensor is a multiple of the expected one.
+    """
     worst = int(gap.nan_to_num(nan=float("inf")).argmax())
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), expected.shape))
     values = f"{actual.flatten()[worst].item():.6g}, expected {expected.flatten()[worst].item():.6g}"
@@ -127,8 +142,8 @@ def _ratio_hint(expected: Tensor, actual: Tensor) -> str:
     """The factor, if the whole tensor is a multiple: 3.00 times on 3 ranks is a sum where a mean is meant."""
     if not expected.norm() > 0:
         return ""
-    factor = (actual @ expected / (expected @ expected)).item()
-    if not (actual - factor * expected).norm() <= 1e-4 * actual.norm():
+    factor = (actual @ expected / (expected @ expected)).item()  # the best factor, by least squares
+    if not (actual - factor * expected).norm() <= 1e-4 * actual.norm():  # `not … <=` is true for NaN as well
         return ""
     return f"; the whole tensor is {factor:.2f} times the expected one" if abs(factor - 1) > 0.005 else ""
 

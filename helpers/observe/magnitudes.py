@@ -1,7 +1,8 @@
 """Counts tensor values by their power of two, also for everything that a training step computes.
 
-`magnitudes` counts tensors, `record_magnitudes` a step of a model. The counts are exact, subnormal numbers included,
-because frexp reads the exponent off the bits. Chapter 04 and tools/record_magnitudes.py use it.
+`magnitudes` counts the values of tensors, and `record_magnitudes` those of a step of a model. A `Magnitudes` has the
+lowest power, the counts from there on, and how many values are zero or not finite. The counts are exact, subnormal
+numbers included, because frexp reads the exponent off the bits. Chapter 04 and tools/record_magnitudes.py use it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def magnitudes(tensors: Tensor | Iterable[Tensor], name: str = "values") -> Magn
         found, counts = exponents.unique(return_counts=True)
         for power, count in zip(found.tolist(), counts.tolist(), strict=True):
             powers[power] = powers.get(power, 0) + count
-    lowest, highest = (min(powers), max(powers)) if powers else (0, -1)
+    lowest, highest = (min(powers), max(powers)) if powers else (0, -1)  # no counts where all values are zero
     counts = tuple(powers.get(power, 0) for power in range(lowest, highest + 1))
     return Magnitudes(name=name, lowest=lowest, counts=counts, zeros=zeros, not_finite=not_finite)
 
@@ -73,11 +74,8 @@ class MagnitudeRecorder:
 def record_magnitudes(model: nn.Module) -> Iterator[MagnitudeRecorder]:
     """Record forward and backward of `model` at every nn.Linear. It copies each tensor, so it is for small models."""
     recorder = MagnitudeRecorder(model)
-    hooks = [
-        module.register_forward_hook(recorder.copy_output)
-        for module in model.modules()
-        if isinstance(module, nn.Linear)
-    ]
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    hooks = [layer.register_forward_hook(recorder.copy_output) for layer in layers]
     try:
         yield recorder
     finally:

@@ -1,6 +1,8 @@
 """Records the bytes that one rank holds during real steps: by kind, over time, at the peak, and by module.
 
 Run the steps in `with record_memory(model, optimizer) as recorder:`, then read `recorder.peak`, `.at(mark)` and others.
+memory_storages.py finds the storages (the memory behind tensors) and what each one is; memory_positions.py says where
+in the step one was made. This file puts both together.
 
 Every storage has one kind for its whole life:
     parameters    of the model; also full weights that a sharding strategy gathers for a module's forward
@@ -11,18 +13,20 @@ Every storage has one kind for its whole life:
                   pass had ended: what autograd saves for backward, and outputs that you keep; also the model's inputs
     temporaries   everything else: what a forward frees before it ends, gradients of activations, what an optimizer's
                   step needs for a moment
+
 A storage that was there before and belongs to neither the model nor the optimizer is not counted, and neither is memory
 that a kernel uses inside. The simulated devices of parallel/shared/virtual_devices.py count for themselves; here they
 are CPU memory. On CUDA kinds are found in the same way, and `allocator` adds what torch's caching allocator reports:
+
     allocated     bytes of the tensors that live, each rounded up to 512
     reserved      bytes of the GPU's memory that the allocator has taken, for tensors that live or may come
+
 The difference is `fragmentation`: reserved, but in pieces into which the next tensor may not fit. nvidia-smi shows 0.3
 to 1 GB more: the CUDA context, and what libraries hold.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -71,12 +75,13 @@ def record_memory(model: nn.Module, optimizer: object = None) -> Iterator[Memory
     optimizers = optimizers_in(optimizer)
     recorder = MemoryRecorder(model, optimizers, device)
     with ExitStack() as stack:
-        with_hooks = next((found for found in optimizers if isinstance(found, Optimizer)), None)
+        with_hooks = next((found for found in optimizers if isinstance(found, Optimizer)), None)  # torch's own class
         recorder._spans = stack.enter_context(record_timeline(model, with_hooks))
         for handle in recorder._hooks():
             stack.callback(handle.remove)
         stack.enter_context(recorder._tracker.watch_resizes())
         stack.enter_context(recorder._tracker)
+        # On a simulated GPU that is full, the out-of-memory error lists the bytes by kind.
         stack.enter_context(reporting_memory_kinds(device, recorder._kinds_now))
         try:
             yield recorder
@@ -94,7 +99,7 @@ class MemoryRecorder:
 
     def __init__(self, model: nn.Module, optimizers: list, device: torch.device) -> None:
         self._model, self._device = model, device
-        self._position = PositionTracker(self._before_forward, self._after_forward)
+        self._position = PositionTracker(self._before_forward, lambda: self._tracker.settle())
         self._tracker = StorageTracker(device, self._position.now)
         self._labels = StorageLabels(model, optimizers, self._tracker)
         self._events = self._tracker.events
@@ -115,7 +120,7 @@ class MemoryRecorder:
         if name in self._marks:
             raise ValueError(f"mark({name!r}): this name is taken; give each instant its own, as 'step 2, {name}'")
         self._labels.label_all()
-        if not self._position.is_inside:
+        if not self._position.is_inside:  # no forward runs, so what the last one made was made to be kept
             self._tracker.settle()
         self._marks[name] = len(self._events), time.perf_counter()
         if has_allocator(self._device):
@@ -140,7 +145,7 @@ class MemoryRecorder:
     @property
     def peak(self) -> MemoryBreakdown:
         """Bytes by kind when the total was largest; `.instant` is such as "backward of blocks.3.feed_forward"."""
-        last = self._events[num_events_at_peak(self._events) - 1]
+        last = self._events[num_events_at_peak(self._events) - 1]  # the event that led to the peak
         return breakdown(self._sizes(), str(last.position))
 
     @property
@@ -180,10 +185,10 @@ class MemoryRecorder:
         return dict(sums.most_common())
 
     def timeline(self, rank: int | None = None) -> Timeline:
-        """The spans of `record_timeline`, and each storage with its lifetime, for a TimelineExplorer.
+        """The spans of `record_timeline`, and each storage with its lifetime, for the widget TimelineExplorer.
 
-        rank: as which rank it appears; this one if None. On CUDA a storage begins when the CPU asks for it, and a span
-        when the GPU runs. Raises RuntimeError while the block still runs.
+        rank: the number under which it appears; that of this rank if None. On CUDA a storage begins when the CPU asks
+        for it, and a span when the GPU runs. Raises RuntimeError while the block still runs.
         """
         if self._tracker.running:
             raise RuntimeError("the block of record_memory still runs; read `timeline` after it")
@@ -208,6 +213,7 @@ class MemoryRecorder:
         return sizes_after(self._events[:num_events])
 
     def _hooks(self) -> Iterator:
+        """Register the hooks on the model that find positions and labels; yields the handles to remove."""
         yield from self._position.hooks(self._model)
         yield from self._labels.hooks()
 
@@ -218,11 +224,8 @@ class MemoryRecorder:
             tensors = (leaf for leaf in tree_iter(inputs) if isinstance(leaf, Tensor))
             self._tracker.keep_for_backward(tensors, self._labels.modules[module])
 
-    def _after_forward(self) -> None:
-        """Called when a forward pass of the model has ended."""
-        self._tracker.settle()
-
     def _finish(self) -> None:
+        """Called when the block ends."""
         self._labels.label_all()
         self._tracker.settle()
         self._end = time.perf_counter()
@@ -247,40 +250,15 @@ class AllocatorBytes:
 
 def allocator_bytes(device: torch.device | str | int) -> AllocatorBytes:
     """The numbers of a GPU's caching allocator now. Raises RuntimeError for a device that has none."""
-    device = _with_allocator(device)
-    return AllocatorBytes(
-        allocated=module_of(device).memory_allocated(device),
-        reserved=module_of(device).memory_reserved(device),
-        peak_allocated=module_of(device).max_memory_allocated(device),
-    )
-
-
-@contextmanager
-def save_snapshot(path: str | os.PathLike, *, max_entries: int = 100_000) -> Iterator[None]:
-    """`with save_snapshot("step.pickle"): step()` writes every block with the code that asked for it.
-
-    Drop the file on https://pytorch.org/memory_viz, which reads it in your browser. It has the last `max_entries`
-    allocations and frees. Raises RuntimeError where no GPU is in use, or torch has no such recording.
-    """
-    record = getattr(torch.cuda.memory, "_record_memory_history", None)
-    if record is None or not torch.cuda.is_available():
-        raise RuntimeError(
-            "save_snapshot needs an NVIDIA GPU and its caching allocator, and torch sees none here; on CPU "
-            "record_memory(model).largest() says what is held, and by which module"
-        )
-    record(max_entries=max_entries)
-    try:
-        yield
-    finally:  # also after an out-of-memory error, which is what most people look for
-        torch.cuda.memory._dump_snapshot(os.fspath(path))
-        record(enabled=None)
-
-
-def _with_allocator(device: torch.device | str | int) -> torch.device:
     device = torch.device(device)
     if not has_allocator(device):
         raise RuntimeError(
             f"there is no caching allocator on {device.type!r}: allocated, reserved and fragmentation are a GPU's; "
             "read at(...) and peak, which count the bytes of tensors on any device"
         )
-    return device
+    module = module_of(device)  # such as torch.cuda
+    return AllocatorBytes(
+        allocated=module.memory_allocated(device),
+        reserved=module.memory_reserved(device),
+        peak_allocated=module.max_memory_allocated(device),
+    )

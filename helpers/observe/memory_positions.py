@@ -4,7 +4,8 @@ The parts are forward, recomputation, backward, the loss, and the step of the op
 
 In forward, hooks before and after every module keep a stack. In backward, it uses that autograd numbers its nodes in
 the order in which forward makes them: the numbers at which modules began and ended tell whose node runs. There is no
-hook on a tensor, so no gradient changes.
+hook on a tensor, so no gradient changes. The functions of `torch._C` that it needs are private: they return the
+backward that runs in this thread, and the node of it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ ACCUMULATES = 2**64 - 1  # the number of every node that accumulates a gradient 
 
 
 class Position(NamedTuple):
-    """phase: forward, recomputation, backward, step or other. module: its path, "the loss", an optimizer's name."""
+    """Where in a step something happens.
+
+    phase: forward, recomputation, backward, step or other. module: its path, "the loss", or an optimizer's name.
+    """
 
     phase: str
     module: str
@@ -58,15 +62,16 @@ class PositionTracker:
         self._optimizer = ""  # the type of the optimizer whose step runs now
         self._outside = OUTSIDE  # what runs while no forward does: the loss, until backward begins
         self._numbers, self._owners = [-1], [OUTSIDE]  # nodes from each number on belong to the owner at its index
-        self._last = OUTSIDE
+        self._last = OUTSIDE  # the owner of the last node of the backward that runs
 
     def now(self) -> Position:
         """The position of what happens in this thread at this moment."""
         in_backward = torch._C._current_graph_task_id() != NO_BACKWARD
         if in_backward:
             self._outside = OUTSIDE
-            if self._stack:
+            if self._stack:  # a checkpointed module runs its forward again
                 return Position("recomputation", self._stack[-1])
+            # Backward runs without recording a graph. Where one is recorded, something is computed again for it.
             return Position("recomputation" if torch.is_grad_enabled() else "backward", self._owner())
         if self._optimizer:
             return Position("step", self._optimizer)
@@ -88,6 +93,7 @@ class PositionTracker:
         yield register_optimizer_step_post_hook(self._after_step)
 
     def _enter(self, name: str, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        """The hook before a module's forward."""
         is_outermost = not self.is_inside
         if is_outermost:
             self._optimizer = ""  # a step that raised an error did not call its post hook
@@ -96,6 +102,7 @@ class PositionTracker:
         self._set_owner(name)
 
     def _leave(self, *_: object) -> None:
+        """The hook after a module's forward."""
         if self._stack:  # empty where another hook raised before ours
             self._stack.pop()
         if self._stack:
@@ -111,7 +118,10 @@ class PositionTracker:
         self._owners.append(owner)
 
     def _owner(self) -> str:
-        """Whose node runs. A node that accumulates a gradient has no number of its own, so it is the last owner's."""
+        """Whose node of the backward runs now: the path of a module.
+
+        A node that accumulates a gradient has no number of its own, so it counts as the last owner's.
+        """
         node = torch._C._current_autograd_node()
         number = ACCUMULATES if node is None else node._sequence_nr()
         if number != ACCUMULATES:

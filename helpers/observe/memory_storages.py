@@ -1,11 +1,18 @@
 """Tracks every tensor storage from its creation until it is freed, and finds out what each one is.
 
-`memory.py` records with it. `StorageTracker`, a dispatch mode, sees the result of each operation of this thread, and of
-the threads that backward uses for it, and keeps a weak reference to each storage. `StorageLabels` says which storages
-are parameters, gradients, buffers and optimizer state, by looking at who points to them. The functions at the end add
-up the list of events. Views share a storage, which counts once. Not seen are memory that an operation allocates and
-frees inside its kernel, and memory that C++ allocates without an operation (buckets of PyTorch's DDP that were built
-before).
+memory.py records with it. A storage is the memory behind one or more tensors: views share it, and it counts once.
+
+`StorageTracker`, a dispatch mode, sees the result of each operation of this thread, and of the threads that backward
+uses for it, and keeps a weak reference to each storage. It writes a list of events: so many bytes more or fewer.
+`StorageLabels` says which storages are parameters, gradients, buffers and optimizer state, by looking at who points to
+them. The functions at the end add up the list of events.
+
+A storage without such a label is an activation if it outlives the forward pass that made it, because then it was made
+to be kept for backward; otherwise it is a temporary. A `Position` says where in the step it was made: a phase, such as
+"forward", and a module.
+
+Not seen are memory that an operation allocates and frees inside its kernel, and memory that C++ allocates without an
+operation (buckets of PyTorch's DDP that were built before).
 """
 
 from __future__ import annotations
@@ -37,15 +44,20 @@ RETURN_THEIR_INPUT = {"lift_fresh", "lift", "set_", "resize_", "resize_as_"}  # 
 class TrackedStorage(weakref.ref):
     """A weak reference to a storage, and what is known about it.
 
-    kind: of MEMORY_KINDS or STEP_COUNTERS, "" until a label is found. is_kept: see `StorageTracker.settle`. made_by: an
-    operation or a text. module: whose forward or backward made it, or to whose parameter it belongs.
+    key: the id of the storage. shape, dtype: of the tensor by which it was found. kind: of MEMORY_KINDS or
+    STEP_COUNTERS, "" until a label is found. is_kept: whether it outlived a forward pass. made_by: an operation or a
+    text. module: whose forward or backward made it, or to whose parameter it belongs. name: of the parameter or state,
+    "" for others.
     """
 
     __slots__ = ("key", "num_bytes", "shape", "dtype", "made_by", "module", "kind", "is_kept", "name")
 
 
 class StorageEvent(NamedTuple):
-    """From `seconds` on (time.perf_counter) there are `change` bytes more. position: None where something is freed."""
+    """From `seconds` on (time.perf_counter) there are `change` bytes more of a storage, or fewer.
+
+    position: where in the step that happened; None where the storage is freed.
+    """
 
     seconds: float
     storage: TrackedStorage
@@ -65,8 +77,8 @@ class StorageTracker(TorchDispatchMode):
         self.running = True
         self._device, self._position = device, position
         self._known: dict[int, TrackedStorage] = {}  # by the id of the storage, while it lives
-        self._unsettled: list[TrackedStorage] = []
-        self._makes_storage: dict[int, bool] = {}
+        self._unsettled: list[TrackedStorage] = []  # made by a forward that still runs, so not known to be kept
+        self._makes_storage: dict[int, bool] = {}  # id of an operation -> what `can_make_storage` says of it
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -126,6 +138,7 @@ class StorageTracker(TorchDispatchMode):
         super().__exit__(*error)
 
     def _track(self, storage: torch.UntypedStorage, tensor: Tensor, made_by: object) -> TrackedStorage | None:
+        """Remember a storage that is new. Returns None for one on another device."""
         if tensor.device != self._device:  # a storage of a practice card is memory of the CPU
             return None
         position = self._position()
@@ -136,8 +149,7 @@ class StorageTracker(TorchDispatchMode):
         self._known[new.key] = new
         self.events.append(StorageEvent(time.perf_counter(), new, new.num_bytes, position))
         if position.phase in ("backward", "step"):
-            if self._unsettled:
-                self.settle()
+            self.settle()  # the forward before it has ended
         elif position.phase != "other" and not _starts_backward(made_by, position):
             self._unsettled.append(new)
         return new
@@ -149,6 +161,7 @@ class StorageTracker(TorchDispatchMode):
             self._known.pop(storage.key, None)
 
     def _resized(self, known: TrackedStorage, num_bytes: int) -> None:
+        """Add an event for a storage whose size has changed."""
         change, known.num_bytes = num_bytes - known.num_bytes, num_bytes
         self.events.append(StorageEvent(time.perf_counter(), known, change, self._position()))
 
@@ -171,7 +184,7 @@ class StorageTracker(TorchDispatchMode):
 
 
 def storages_of(tensor: Tensor) -> tuple[torch.UntypedStorage, ...]:
-    """The storage of a plain tensor, or those of the parts of a DTensor or a sparse one. A layout may have none."""
+    """The storage of a plain tensor, or those of the parts of a DTensor or a sparse one. Other layouts have none."""
     if type(tensor) not in PLAIN_TENSORS and is_traceable_wrapper_subclass(tensor):
         parts = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
         return tuple(storage for part in parts if isinstance(part, Tensor) for storage in storages_of(part))
@@ -216,12 +229,15 @@ def optimizers_in(optimizer: object) -> list:
 
 
 class StorageLabels:
-    """Labels what the model and the optimizers point to: at once, as gradients come, and after each step."""
+    """Labels what the model and the optimizers point to: at once, as gradients come, and after each step.
+
+    optimizers: those that the user named. An optimizer that steps without having been named is labelled from then on.
+    """
 
     def __init__(self, model: nn.Module, optimizers: list, tracker: StorageTracker) -> None:
-        self._given, self._tracker = optimizers, tracker
+        self._given, self._tracker = optimizers, tracker  # given: those that the user named
         self._found: list[Optimizer] = []  # these stepped and were not given: their parameters may be another model's
-        self.modules = module_names(model)
+        self.modules = module_names(model)  # module -> its path
         self._names = {id(p): (f"{name}.{p_name}", name) for name, p_name, p in self._parameters()}
 
     def label_all(self) -> None:
@@ -269,6 +285,7 @@ class StorageLabels:
                     yield path, name, parameter
 
     def _after_step(self, optimizer: Optimizer, *_: object) -> None:
+        """Called after each step of any optimizer in the process."""
         if any(optimizer is known for known in self._given):
             self._label_master_weights(optimizer)
         elif not any(optimizer is known for known in self._found):
@@ -283,13 +300,17 @@ class StorageLabels:
                 self.label_gradient(parameter)
 
     def _label_state(self, optimizer: object) -> None:
+        """Label what `optimizer.state` holds for each parameter, such as AdamW's two moments."""
         for parameter, state in getattr(optimizer, "state", {}).items():
-            for key, value in state.items() if isinstance(state, dict) else ():
+            if not isinstance(state, dict):
+                continue
+            for key, value in state.items():
                 if isinstance(value, Tensor):
                     is_counter = key == "step" and value.numel() == 1
                     self._label(value, STEP_COUNTERS if is_counter else "optimizer", parameter, f"{key} of ")
 
     def _label(self, tensor: Tensor, kind: str, parameter: object, prefix: str = "") -> None:
+        """Label a tensor that belongs to `parameter`: its name is that of the parameter, with the prefix before it."""
         if isinstance(tensor, FreedWeight):
             return  # a shape without numbers: they are in a shard
         name, module = self._names.get(id(parameter), ("master weights", "the optimizer"))
@@ -298,7 +319,7 @@ class StorageLabels:
 
 # ---- what a list of events adds up to ----
 
-StorageSizes = list[tuple[TrackedStorage, int]]
+StorageSizes = list[tuple[TrackedStorage, int]]  # storages with their bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,7 +377,7 @@ def sizes_after(events: Iterable[StorageEvent]) -> StorageSizes:
 
 
 def breakdown(sizes: StorageSizes, instant: str) -> MemoryBreakdown:
-    """The sums by kind."""
+    """The sums by kind, in bytes. instant: the name of the moment."""
     sums: Counter[str] = Counter()
     for storage, num_bytes in sizes:
         sums[kind_of(storage)] += num_bytes
@@ -367,7 +388,7 @@ def breakdown(sizes: StorageSizes, instant: str) -> MemoryBreakdown:
 def describe(storage: TrackedStorage, num_bytes: int) -> StorageInfo:
     """What is known about a storage, as plain data."""
     made_by = storage.made_by if isinstance(storage.made_by, str) else storage.made_by.name()
-    name = storage.name or made_by.partition("::")[2].partition(".")[0] or made_by
+    name = storage.name or made_by.partition("::")[2].partition(".")[0] or made_by  # "add" for "aten::add.Tensor"
     num_elements = num_bytes // storage.dtype.itemsize
     shape = tuple(storage.shape) if prod(storage.shape) == num_elements else (num_elements,)  # found through a view
     dtype, kind = str(storage.dtype).removeprefix("torch."), kind_of(storage)
@@ -375,8 +396,11 @@ def describe(storage: TrackedStorage, num_bytes: int) -> StorageInfo:
 
 
 def holdings(events: Sequence[StorageEvent], rank: int, end: float) -> Iterator[Holding]:
-    """From when to when each storage was there at which size; `end` (seconds) is where the recording ended."""
-    opened: dict[int, tuple[TrackedStorage, int, float]] = {}
+    """From when to when each storage was there at which size. A storage that is resized gives one Holding per size.
+
+    rank: the number under which they appear. end: the time, in seconds, at which the recording ended.
+    """
+    opened: dict[int, tuple[TrackedStorage, int, float]] = {}  # storage, bytes, since when it has this size
     for event, _ in totals(events):
         key = id(event.storage)
         storage, size, start = opened.pop(key, (event.storage, 0, event.seconds))

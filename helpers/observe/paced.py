@@ -2,7 +2,8 @@
 
 On two cores four ranks cannot compute at the same time, so overlap and pipeline bubbles do not show. Paced ranks sleep
 instead: processes, messages and values are real, and only the durations are modelled. Label every result "emulated",
-and never quote it as speed. `emulate.py`, the chapters and the benchmarks use it.
+and never quote it as speed. `emulate.py`, the chapters and the benchmarks use it. A `Span` is a named piece of time on
+one rank.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Pace:
 
     An operation takes its modelled seconds times `slowdown`. It counts from the end of the operation before it, so that
     milliseconds which a busy machine loses do not add up. If it starts later than `max_lateness` times its own
-    duration, it was waiting for a message, and counts from its real start. With 0 every operation counts from its real
-    start.
+    duration, it was waiting for a message, and counts from its real start. With max_lateness 0 every operation counts
+    from its real start.
     """
 
     def __init__(self, max_lateness: float = 0.0) -> None:
@@ -55,7 +56,10 @@ class Pace:
         self.restart(slowdown=0.0)
 
     def restart(self, slowdown: float) -> None:
-        """Forget what was recorded, and count from now."""
+        """Forget what was recorded, and count from now.
+
+        With a slowdown of 0 operations take no modelled time, as to warm up.
+        """
         self.slowdown, self.end = slowdown, time.perf_counter()
         self.spans: list[Span] = []
 
@@ -75,8 +79,9 @@ class Pace:
 class PacedFunction(torch.autograd.Function):
     """An operation on tensors whose forward and backward are each run by a callable that paces them.
 
-    `PacedFunction.apply(run_forward, run_backward, operation, gradients, *tensors)`. run_forward(f) returns f().
-    gradients(grad, *tensors) returns one gradient per tensor.
+    `PacedFunction.apply(run_forward, run_backward, operation, gradients, *tensors)`. run_forward(f) and run_backward(f)
+    return f(), after the modelled time. operation(*tensors): the forward. gradients(grad, *tensors) returns one
+    gradient per tensor, for the gradient of the output.
     """
 
     @staticmethod
@@ -106,7 +111,8 @@ class PacedLinear(nn.Linear):
 
 
 def _linear_gradients(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return grad @ weight, grad.T @ x, grad.sum(0)  # (B, in), (out, in), (out,)
+    """The gradients of x, weight and bias: (B, in), (out, in) and (out,)."""
+    return grad @ weight, grad.T @ x, grad.sum(0)
 
 
 class PacedMean(nn.Module):
@@ -125,4 +131,5 @@ class PacedMean(nn.Module):
 
 
 def _mean_gradients(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of x and weight."""
     return grad * weight.mean(), torch.full_like(weight, (grad * x / weight.numel()).item())

@@ -1,7 +1,13 @@
-"""Trains on one rank of a job of restarts.py, until a rank is to die, and resumes from the newest checkpoint.
+"""Trains on one rank of a job of restarts.py, until its node is to die, and resumes from the newest checkpoint.
 
 torchrun starts it as `-m helpers.observe.restart_job FOLDER SETTINGS`. It is a training script as on a cluster: the
-same command starts a run and resumes it, on any number of ranks. SETTINGS is JSON with the keys of `run_job`.
+same command starts a run and resumes it, on any number of ranks. SETTINGS is JSON with these keys:
+
+    steps        how many steps the whole training has
+    save_every   after how many steps it saves a checkpoint
+    at_step      in which step the node of rank 1 dies
+    back_at      before which step the node is started again, or null
+    limit        seconds after which the job is given up
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 LR = 1e-3
+NUM_RANKS = 2  # while both nodes live
 ROWS = 12  # of the global batch, which stays the same when ranks die: 1, 2, 3 or 4 of them divide it
 
 
@@ -32,9 +39,9 @@ def train(folder: Path, settings: dict[str, Any]) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     model, plan = GPT(GPTConfig.tiny()).double(), Plan(dp=world)
-    how = {"loss": token_loss, "optimizer": torch.optim.AdamW, "lr": LR}
-    complete = sorted(folder.glob("step_*/manifest.json"))
-    trainer = Trainer.load(complete[-1].parent, model, plan, **how) if complete else Trainer(model, plan, **how)
+    options = {"loss": token_loss, "optimizer": torch.optim.AdamW, "lr": LR}
+    complete = sorted(folder.glob("step_*/manifest.json"))  # a checkpoint is complete once it has a manifest
+    trainer = Trainer.load(complete[-1].parent, model, plan, **options) if complete else Trainer(model, plan, **options)
     print_line(rank, ranks=world, after=trainer.steps)
     while trainer.steps < settings["steps"]:
         step = trainer.steps + 1
@@ -53,12 +60,11 @@ def print_line(rank: int, **what: Any) -> None:
 
 
 def die_if_planned(folder: Path, settings: dict[str, Any], step: int, rank: int) -> None:
-    """Die once, in the step and on the rank of the settings. With "node" the agent dies, too, as in a power failure."""
-    death = folder / "death"
-    if settings["dies"] == [rank, step] and not death.exists():
+    """On rank 1, die once, in the step of the settings, together with the node's agent, as in a power failure."""
+    death = folder / "death"  # a file that says that it has happened
+    if (rank, step) == (1, settings["at_step"]) and not death.exists():
         death.touch()
-        if settings["what"] == "node":
-            os.kill(os.getppid(), signal.SIGKILL)
+        os.kill(os.getppid(), signal.SIGKILL)  # the agent
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -69,11 +75,9 @@ def wait_for_all(folder: Path, settings: dict[str, Any], step: int, world: int) 
     starts all ranks again.
     """
     is_early = step == 1 and not (folder / "death").exists()
-    if (is_early or step == settings["back_at"]) and world < settings["ranks"]:
+    if (is_early or step == settings["back_at"]) and world < NUM_RANKS:
         time.sleep(settings["limit"])
-        raise TimeoutError(
-            f"step {step} waited {settings['limit']} s for {settings['ranks']} ranks, and there are {world}"
-        )
+        raise TimeoutError(f"step {step} waited {settings['limit']} s for {NUM_RANKS} ranks, and there are {world}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Runs a training job under torchrun that loses a rank or a node and goes on, and returns what happened as data.
+"""Runs a training job under torchrun that loses a node and goes on, and returns what happened as data.
 
-restart_job.py is the script that each rank runs. Two agents stand for two nodes of a cluster; both are on this machine.
-Chapter 12 uses it.
+An agent is torchrun's process on a node: it starts the ranks of that node, and starts them again when the membership of
+the job changes. Two agents stand for two nodes of a cluster; both are on this machine. restart_job.py is the script
+that each rank runs. Chapter 12 uses it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ import psutil
 from helpers.ranks.limits import load_per_core
 
 JOB = "helpers.observe.restart_job"
+NUM_NODES = 2  # each with one rank
 LIMIT = 240.0  # seconds for all of it; a busy machine imports torch slowly
+POLL_SECONDS = 0.05  # between two looks at the agents
 
 
 def rendezvous_conf() -> str:
@@ -69,98 +72,69 @@ class RestartedJob:
         return "\n".join([*rows, f"{len(self.losses)} steps, {self.done_again} done again"])
 
 
-def rank_dies(*, ranks: int = 2, at_step: int = 6, max_restarts: int = 1, **how: Any) -> RestartedJob:
-    """Run one agent, whose last rank is killed in step `at_step`. `--max-restarts` lets torchrun start all ranks again.
-
-    With `max_restarts=0` the job ends there. how: steps, save_every, limit, as of run_job.
-    """
-    options = ["--nnodes=1", f"--nproc-per-node={ranks}", _restarts(max_restarts)]
-    return run_job([options], ranks=ranks, dies=(ranks - 1, at_step), **how)
-
-
-def node_dies(*, at_step: int = 6, back_at: int | None = None, max_restarts: int = 3, **how: Any) -> RestartedJob:
-    """Run two agents with one rank each, `--nnodes=1:2`. One node dies in step `at_step`, and the other goes on.
-
-    back_at: before this step the dead node is started again, and both go on from the newest checkpoint.
-    """
-    node = ["--nnodes=1:2", "--nproc-per-node=1", _restarts(max_restarts)]
-    return run_job([node, node], ranks=2, dies=(1, at_step), what="node", back_at=back_at, **how)
-
-
-def run_job(
-    agents: list[list[str]], *, ranks: int, dies: tuple[int, int] | None = None, what: str = "rank",
-    back_at: int | None = None, steps: int = 12, save_every: int = 4, limit: float = LIMIT,
+def node_dies(
+    *, at_step: int = 6, back_at: int | None = None, max_restarts: int = 3, steps: int = 12, save_every: int = 4,
+    limit: float = LIMIT,
 ) -> RestartedJob:  # fmt: skip
-    """Start torchrun once for each of `agents`, which are options of its command line, and wait until all have ended.
+    """Run two agents with one rank each, `--nnodes=1:2`. The node of rank 1 dies in step `at_step`, the other goes on.
 
-    dies: which rank dies, in which step. what: "rank", or "node" if its agent dies, too. back_at: an agent that was
-    killed is started again, and the others wait for it before this step. No process stays behind.
-    Raises TimeoutError after `limit` seconds, ValueError for a death or a return that is not among the steps.
+    back_at: before this step the dead node is started again, and both go on from the newest checkpoint. max_restarts:
+    how often torchrun may start the ranks again. steps: of the whole training, with a checkpoint every `save_every`.
+    No process stays behind. Raises TimeoutError after `limit` seconds, ValueError for a death or a return that is not
+    among the steps.
     """
-    counts = (ranks, steps, save_every, *(dies or ())[1:])
-    if not all(type(one) is int for one in counts) or min(counts[:3]) < 1 or not limit > 0:
+    if not all(type(one) is int for one in (at_step, steps, save_every)) or min(steps, save_every) < 1 or limit <= 0:
         raise ValueError(
-            f"ranks={ranks!r}, steps={steps!r}, save_every={save_every!r}, dies={dies!r}, "
-            f"limit={limit!r}: give whole numbers of 1 or more, and a limit above 0 s"
+            f"{steps=}, {save_every=}, {at_step=}, {limit=}: give whole numbers of 1 or more, and a limit above 0 s"
         )
-    if dies and not 0 < dies[1] <= steps or back_at is not None and not dies[1] < back_at <= steps:
-        raise ValueError(f"death in step {dies[1]}, return at {back_at}: give steps from 1 to {steps}, first the death")
-    settings = {
-        "steps": steps,
-        "save_every": save_every,
-        "ranks": ranks,
-        "dies": dies,
-        "what": what,
-        "back_at": back_at,
-    }
-    start = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, _Agents(folder, settings | {"limit": limit}) as job:
-        for options in agents:
-            job.start(options)
-        must_return = back_at is not None
-        while None in [agent.poll() for agent in job.running]:
+    if not 0 < at_step <= steps or back_at is not None and not at_step < back_at <= steps:
+        raise ValueError(f"death in step {at_step}, return at {back_at}: give steps from 1 to {steps}, first the death")
+    if type(max_restarts) is not int or max_restarts < 0:
+        raise ValueError(f"{max_restarts=}: give 0 or more, how often the job may be started again")
+    settings = dict(steps=steps, save_every=save_every, at_step=at_step, back_at=back_at, limit=limit)
+    start, must_return = time.monotonic(), back_at is not None
+    with tempfile.TemporaryDirectory() as folder, _Agents(folder, settings, max_restarts) as job:
+        for _ in range(NUM_NODES):
+            job.start()
+        while None in [agent.poll() for agent in job.agents]:  # poll() is None while a process runs
             if time.monotonic() > start + limit:
                 raise TimeoutError(f"the job had not ended after {limit:g} s. {job.last_output()}")
-            dead = [index for index, agent in enumerate(job.running) if agent.returncode == -signal.SIGKILL]
-            if dead and must_return and any(json.loads(line).get("step") == back_at - 1 for line in job.lines()):
-                must_return = False  # the others have gone on without it
-                job.start(agents[dead[0]])
-            time.sleep(0.05)
-        return _read_lines(job.lines(), tuple(agent.returncode for agent in job.running), time.monotonic() - start)
-
-
-def _restarts(most: int) -> str:
-    if type(most) is not int or most < 0:
-        raise ValueError(f"max_restarts={most!r}: give 0 or more, how often the job may be started again")
-    return f"--max-restarts={most}"
+            is_dead = any(agent.returncode == -signal.SIGKILL for agent in job.agents)
+            if must_return and is_dead and any(json.loads(line).get("step") == back_at - 1 for line in job.lines()):
+                must_return = False  # the other node has gone on up to the step before the return
+                job.start()
+            time.sleep(POLL_SECONDS)
+        returncodes = tuple(agent.returncode for agent in job.agents)
+        return _read_lines(job.lines(), returncodes, time.monotonic() - start)
 
 
 class _Agents:
-    """The agents of torchrun, whose rendezvous store is in this process, so that it outlives each of them.
+    """The agents of torchrun, one per node. Their rendezvous store is in this process, so it outlives each of them.
 
-    On a cluster the first node holds the store, and the job ends when that node dies.
+    The store is where agents meet and agree on ranks. On a cluster the first node holds it, and the job ends when that
+    node dies.
     """
 
-    def __init__(self, folder: str, settings: dict[str, Any]):
+    def __init__(self, folder: str, settings: dict[str, Any], max_restarts: int):
         import torch.distributed as dist
 
-        self.folder, self.settings = Path(folder), settings
-        self.running: list[subprocess.Popen] = []
-        self.conf = rendezvous_conf()
+        self.folder = Path(folder)
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        rendezvous = ["--rdzv-backend=c10d", f"--rdzv-conf={rendezvous_conf()}", "--rdzv-id=job"]
+        rendezvous += [f"--rdzv-endpoint=127.0.0.1:{self.store.port}", "--local-addr=127.0.0.1"]
+        options = [f"--nnodes=1:{NUM_NODES}", "--nproc-per-node=1", f"--max-restarts={max_restarts}"]
+        self.command = [sys.executable, "-m", "torch.distributed.run", *rendezvous, *options]
+        self.command += ["--monitor-interval=0.1", "-m", JOB, folder, json.dumps(settings)]
+        self.agents: list[subprocess.Popen] = []
         self.out, self.err = (open(self.folder / name, "ab") for name in ("out", "err"))
 
     def __enter__(self) -> _Agents:
         return self
 
-    def start(self, options: list[str]) -> None:
+    def start(self) -> None:
         """Start one agent. The first variable gives each generation a new store, without stale keys of an old one."""
-        endpoint = [f"--rdzv-endpoint=127.0.0.1:{self.store.port}", "--rdzv-id=job", "--local-addr=127.0.0.1"]
-        rendezvous = ["--rdzv-backend=c10d", f"--rdzv-conf={self.conf}", *endpoint, "--monitor-interval=0.1"]
-        command = [sys.executable, "-m", "torch.distributed.run", *rendezvous, *options, "-m", JOB]
         env = os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
-        line = [*command, str(self.folder), json.dumps(self.settings)]
-        self.running.append(subprocess.Popen(line, env=env, stdout=self.out, stderr=self.err))
+        self.agents.append(subprocess.Popen(self.command, env=env, stdout=self.out, stderr=self.err))
 
     def lines(self) -> list[str]:
         """The lines of JSON that the ranks have printed."""
@@ -173,7 +147,7 @@ class _Agents:
 
     def __exit__(self, *_: object) -> None:
         """End all processes. Ranks of a dead agent have sessions of their own, so the folder's name finds them."""
-        for agent in self.running:
+        for agent in self.agents:
             agent.kill()
             agent.wait()
         for process in psutil.process_iter(["cmdline"]):
@@ -184,6 +158,10 @@ class _Agents:
 
 
 def _read_lines(lines: list[str], returncodes: tuple[int, ...], seconds: float) -> RestartedJob:
+    """What happened, from the JSON lines of the ranks: {"rank", "ranks", "after"} at a start, {"rank", "step", "loss"}.
+
+    Every rank prints the same steps, so those of rank 0 are counted.
+    """
     by_rank: dict[int, list[str]] = {}
     starts: list[dict[str, Any]] = []
     losses: dict[int, float] = {}
@@ -195,13 +173,14 @@ def _read_lines(lines: list[str], returncodes: tuple[int, ...], seconds: float) 
         elif one["rank"] == 0:
             starts[-1]["last_step"] = one["step"]
             losses[one["step"]] = one["loss"]
-    real = [
-        one for one in starts if one["last_step"] > one["after"]
-    ]  # an early node does no step until the other comes
-    generations = tuple(JobGeneration(number=number, **one) for number, one in enumerate(real))
+    # A node that comes early starts alone, and does no step until the other one is there.
+    with_steps = [one for one in starts if one["last_step"] > one["after"]]
+    generations = tuple(JobGeneration(number=number, **one) for number, one in enumerate(with_steps))
     again = sum(one.last_step - one.after for one in generations) - len(losses)
-    how = {"returncodes": returncodes, "seconds": seconds, "lines": by_rank}
-    return RestartedJob(generations=generations, losses=losses, done_again=again, **how)
+    return RestartedJob(
+        generations=generations, losses=losses, done_again=again, lines=by_rank, returncodes=returncodes,
+        seconds=seconds,
+    )  # fmt: skip
 
 
 def undisturbed(steps: int = 12) -> dict[int, float]:

@@ -1,7 +1,8 @@
 """Records what one rank does when: compute by hooks on modules and the optimizer, communication from the wire.
 
 Chapters, the memory recorder and the emulations use `record_timeline`. `rename_like` gives a recorded step of DDP the
-names of its prediction.
+names of its prediction. A `Timeline` is a list of spans, each with a rank, a lane ("compute" or "communication"), a
+name, a kind, a start and an end.
 
 Forward: hooks run before and after each part of the model. Backward: a hook is on each part's output, and the part's
 backward runs from the arrival of that gradient to the arrival of the next part's. Such a hook returns None, so it
@@ -39,18 +40,23 @@ def parts(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _collect(module: nn.Module, prefix: str, found: dict[str, nn.Module]) -> None:
+    """Add the parts below `module` to `found`. prefix: the path of the module, with a dot at its end."""
     children = dict(module.named_children())
     for name, child in children.items():
         path = f"{prefix}{name}"
         is_list = isinstance(child, (nn.ModuleList, nn.ModuleDict))
-        if is_list or (len(children) == 1 and any(True for _ in child.children())):
-            _collect(child, "" if name == "module" else f"{path}.", found)
+        is_wrapped = len(children) == 1 and any(True for _ in child.children())
+        if is_list or is_wrapped:
+            _collect(child, "" if name == "module" else f"{path}.", found)  # DDP and others name their child "module"
         else:
             found[path] = child
 
 
 class _Clock:
-    """Instants as `time.perf_counter` seconds. On CPU they are read at once, on CUDA at the end of the recording."""
+    """Instants as `time.perf_counter` seconds. On CPU they are read at once, on CUDA at the end of the recording.
+
+    An instant is a float on the CPU and an event on CUDA, where kernels run later than the call that starts them.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.later = runs_later(device)
@@ -65,9 +71,11 @@ class _Clock:
         return event
 
     def now(self) -> float | torch.Event:
+        """This instant."""
         return self._event() if self.later else time.perf_counter()
 
     def seconds(self, instant: float | torch.Event) -> float:
+        """An instant in seconds."""
         if not self.later:
             return instant
         instant.synchronize()
@@ -81,10 +89,10 @@ class TimelineRecorder:
         self._clock, self._rank, self._source, self._title = clock, rank, source, title
         self._open: tuple[str, str, object] | None = None  # name, kind, start
         self._outer: list[tuple[str, str] | None] = []  # the span that a recomputation inside a backward interrupts
-        self._closed: list[tuple[str, str, object, object]] = []
+        self._closed: list[tuple[str, str, object, object]] = []  # name, kind, start, end
         self._events: list[CommEvent] = []
-        self._callback_is_queued = False
-        self._loss_starts: object = None
+        self._callback_is_queued = False  # whether autograd will call `_backward_ends`
+        self._loss_starts: object = None  # the instant at which the last part's forward ended
 
     def mark(self, name: str | None, kind: str = "") -> None:
         """End the open span; with a name, start the next one at the same instant."""
@@ -101,7 +109,8 @@ class TimelineRecorder:
 
     def leave(self, *_: object) -> None:
         """Return to what the forward or the optimizer step interrupted."""
-        self.mark(*(self._outer.pop() if self._outer else None) or (None,))
+        interrupted = self._outer.pop() if self._outer else None  # its name and kind
+        self.mark(*(interrupted or (None,)))
 
     def leave_forward(self, name: str, module: nn.Module, inputs: object, output: object) -> None:
         """End the forward of a part. The arrival of its output's gradient will be the start of its backward."""
@@ -112,13 +121,15 @@ class TimelineRecorder:
                 tensor.register_hook(partial(self._backward_starts, name))
 
     def _backward_starts(self, name: str, gradient: torch.Tensor) -> None:
+        """The hook on a part's output: its gradient has arrived."""
         if not self._callback_is_queued:
             self._callback_is_queued = True
             Variable._execution_engine.queue_callback(self._backward_ends)
-            self._open = self._loss_starts and ("loss", "other", self._loss_starts)
+            self._open = ("loss", "other", self._loss_starts) if self._loss_starts else None
         self.mark(name, "backward")
 
     def _backward_ends(self) -> None:
+        """Called by autograd when the whole backward has ended."""
         self._callback_is_queued = False
         self.mark(None)
 
@@ -141,6 +152,7 @@ class TimelineRecorder:
 
 
 def _tensors(output: object) -> Iterator[torch.Tensor]:
+    """The tensors in an output, which may be nested in lists, tuples and dicts."""
     if isinstance(output, torch.Tensor):
         yield output
     elif isinstance(output, (tuple, list)):
@@ -187,6 +199,7 @@ def record_timeline(
 
 
 def _hooks(recorder: TimelineRecorder, model: nn.Module | None, optimizer: torch.optim.Optimizer | None) -> list:
+    """Register the hooks on the parts of the model and on the optimizer; returns the handles to remove."""
     handles = []
     for name, part in (parts(model) if model else {}).items():
         handles.append(part.register_forward_pre_hook(partial(recorder.enter, name, "forward")))
@@ -218,6 +231,7 @@ def rename_like(recorded: Timeline, predicted: Timeline) -> Timeline:
 
 
 def _of_kind(spans: Sequence[Span], kind: str) -> list[Span]:
+    """The spans of this kind, in the order of their starts."""
     return sorted((span for span in spans if span.kind == kind), key=lambda span: span.start)
 
 
@@ -239,7 +253,7 @@ def _renamed_spans(recorded: Sequence[Span], predicted: Sequence[Span]) -> Itera
 
 def _messages_on_the_link(messages: Sequence[Span]) -> Iterator[Span]:
     """A message is recorded from when its bucket was sent; here it starts when the one before it has arrived."""
-    free = 0.0
+    free = 0.0  # when the link has carried the message before
     for number, span in enumerate(messages):
         yield replace(span, name=f"all_reduce {number}", start=min(max(span.start, free), span.end))
         free = span.end

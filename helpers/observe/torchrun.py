@@ -1,8 +1,8 @@
 """Runs scripts and modules under torchrun as a person would, and returns what they print and how they end.
 
 `torchrun` watches one script, also one that hangs: chapter 00 compares it with the course's ranks. `run_agents` starts
-one agent per machine. `script_of` makes a script of a notebook's function. Chapters, the tools for jobs and tests use
-it.
+one agent per machine; an agent is torchrun's process, which starts the ranks of its machine. `script_of` makes a script
+of a notebook's function. Chapters, the tools for jobs and tests use it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ TERMINATION_SECONDS = 10.0  # from SIGTERM to SIGKILL
 _ERROR = re.compile(r"\[rank(\d+)\]: (\w+Error): (?:\[\S+\.cc:\d+\] )?(.*)")  # without the line of gloo's own source
 # Makes print write whole lines at once: pieces of two ranks' lines would mix, and a buffered line is lost in a hang.
 WHOLE_LINES = "import sys; sys.stdout and sys.stdout.reconfigure(line_buffering=True, write_through=False)\n"
+# In torchrun's report of a failure: the rank that it calls the root cause.
 _BLAMED = re.compile(r"Root Cause.*?\brank +: (\d+)", re.DOTALL)
 
 
@@ -59,11 +60,11 @@ class JobOutput:
         """The lines and the end. A silent job gets no time, so that every run of a notebook prints the same."""
         if self.is_silent:
             return "\n".join([*self.lines, f"… and then no line for {self.silence:g} s, so we stopped the job."])
-        blamed = (
-            [] if self.blamed is None else [f"torchrun: the root cause (first observed failure) is rank {self.blamed}"]
-        )
+        rows = [*self.lines, *self.errors]
+        if self.blamed is not None:
+            rows.append(f"torchrun: the root cause (first observed failure) is rank {self.blamed}")
         after = f"{self.seconds:.1f} s after the first line"
-        return "\n".join([*self.lines, *self.errors, *blamed, f"The job ended with code {self.returncode}, {after}."])
+        return "\n".join([*rows, f"The job ended with code {self.returncode}, {after}."])
 
 
 def torchrun(
@@ -96,26 +97,37 @@ def _start(path: Path, ranks: int, restarts: int, env: Mapping[str, str]) -> sub
 
 
 def _watch(job: subprocess.Popen[str], ranks: int, silence: float, give_up: float) -> JobOutput:
+    """Read what the job prints until it ends or falls silent.
+
+    give_up: the time, on the monotonic clock, of a TimeoutError.
+    """
     by_ranks: list[tuple[float, str]] = []  # lines that begin with "rank", and when they came
     all_lines: list[str] = []
-    for line in _lines(job, give_up):
+    for line in _lines(job, give_up):  # None where no line came for a moment
         now = time.monotonic()
-        all_lines += [line] if line is not None else []
-        if line is not None and line.startswith("rank "):
-            by_ranks.append((now, line.rstrip()))
+        if line is not None:
+            all_lines.append(line)
+            if line.startswith("rank "):
+                by_ranks.append((now, line.rstrip()))
         if len(_ranks_heard(by_ranks)) == ranks and now - by_ranks[-1][0] >= silence:
             return _output(by_ranks, all_lines, silence, None)
     return _output(by_ranks, all_lines, silence, job.wait())
 
 
 def _ranks_heard(by_ranks: list[tuple[float, str]]) -> set[str]:
+    """The ranks, as texts, from which there is a line: "0" for "rank 0: step 1"."""
     return {text.split()[1].rstrip(":") for _, text in by_ranks}
 
 
 def _output(
     by_ranks: list[tuple[float, str]], all_lines: list[str], silence: float, returncode: int | None
 ) -> JobOutput:
-    matches = (_ERROR.match(line) for line in all_lines)
+    """What the job printed, in the form for the learner.
+
+    Lines are sorted by rank, and errors stand in the order in which they came. returncode: None for a job that fell
+    silent.
+    """
+    matches = (_ERROR.match(line) for line in all_lines)  # groups: rank, type of the error, message
     blamed = _BLAMED.search("".join(all_lines))
     return JobOutput(
         lines=tuple(sorted((text for _, text in by_ranks), key=lambda text: text.split()[1])),
@@ -144,6 +156,7 @@ def _lines(job: subprocess.Popen[str], give_up: float) -> Iterator[str | None]:
 
 
 def _read(job: subprocess.Popen[str], arrived: queue.SimpleQueue[str | None]) -> None:
+    """In a thread: pass each line on, and None at the end."""
     with job.stdout:
         for line in job.stdout:
             arrived.put(line)
@@ -189,6 +202,7 @@ def free_port() -> int:
 
 
 def _errors(outputs: Sequence[tuple[str, str]]) -> str:
+    """The beginning and the end of what each agent wrote to stderr."""
     return "they wrote: " + "\n".join(_shortened(err) for _, err in outputs)
 
 

@@ -8,8 +8,8 @@
     ranks.run(train, "traces")
     explain(read("traces"))                  # helpers.commands.traces
 
-The files are those of `tensorboard_trace_handler`. The TensorBoard plugin no longer exists; Perfetto opens each of
-them.
+The wire is where this course records every operation of torch.distributed, with its bytes and times. The files are
+those of `tensorboard_trace_handler`. The TensorBoard plugin no longer exists; Perfetto opens each of them.
 """
 
 from __future__ import annotations
@@ -44,28 +44,37 @@ def trace_steps(
     """
     rank = dist.get_rank() if dist.is_initialized() else 0
     write = tensorboard_trace_handler(os.fspath(folder), worker_name=f"{socket.gethostname()}_{rank}")
-    where = {"activities": [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * runs_later(accelerator() or "cpu")}
+    activities = [ProfilerActivity.CPU]
+    if runs_later(accelerator() or "cpu"):  # a GPU, whose kernels run later than the calls that start them
+        activities.append(ProfilerActivity.CUDA)
     window = schedule(wait=wait, warmup=warmup, active=active, repeat=repeat)
     with ExitStack() as stack:
         comms = stack.enter_context(record_comms()) if dist.is_initialized() else None
 
         def handle(profiler: profile) -> None:
+            """Write a file, whose name torch chooses, and add the messages to it."""
             before = set(Path(folder).glob("*"))
             write(profiler)
             for path in set(Path(folder).glob(f"{socket.gethostname()}_{rank}.*")) - before:
                 _add_messages(path, comms.log.events if comms else ())
 
         yield stack.enter_context(
-            profile(schedule=window, on_trace_ready=handle, record_shapes=True, profile_memory=memory, **where)
+            profile(
+                schedule=window, activities=activities, on_trace_ready=handle, record_shapes=True, profile_memory=memory
+            )
         )
 
 
 def _add_messages(path: Path, events: Iterable[CommEvent]) -> None:
-    """Add the recorded messages, in the fields of Kineto's NCCL events: gloo's own have no group and no bytes."""
+    """Add the recorded messages, in the fields of Kineto's NCCL events: gloo's own have no group and no bytes.
+
+    Kineto is the library that writes torch's traces. A file without a recorded step stays as it is.
+    """
     trace = json.loads(path.read_text(), strict=False)
     steps = [one for one in trace["traceEvents"] if str(one.get("name")).startswith("ProfilerStep#")]
     if not steps:
         return
+    # Events are on the clock of perf_counter, and the trace counts from its own base time. In nanoseconds:
     offset = time.time_ns() - time.perf_counter_ns() - trace.get("baseTimeNanoseconds", 0)
     first, last = min(one["ts"] for one in steps), max(one["ts"] + one["dur"] for one in steps)
     pid = steps[0]["pid"]
@@ -76,7 +85,7 @@ def _add_messages(path: Path, events: Iterable[CommEvent]) -> None:
 
 def _as_kineto(event: CommEvent, pid: int, offset: float) -> dict:
     """One message as an event of the trace. offset: microseconds from perf_counter to the trace's clock."""
-    pair = {"send": (event.rank, event.peer), "recv": (event.peer, event.rank)}.get(event.op)
+    pair = {"send": (event.rank, event.peer), "recv": (event.peer, event.rank)}.get(event.op)  # source, destination
     args = {
         "Collective name": event.op,
         "In msg nelems": event.payload_bytes,
@@ -89,12 +98,12 @@ def _as_kineto(event: CommEvent, pid: int, offset: float) -> dict:
     }
     args |= {"Src Rank": pair[0], "Dst Rank": pair[1]} if pair else {"Seq": event.sequence, "Root Rank": event.peer}
     times = {"ts": event.start * MICROSECONDS + offset, "dur": (event.end - event.start) * MICROSECONDS}
+    where = {"pid": pid, "tid": "wire"}  # process and thread, by which a viewer sorts events into lanes
     return {
         "ph": "X",
         "cat": "user_annotation",
         "name": f"wire:{event.op}",
-        "pid": pid,
-        "tid": "wire",
+        **where,
         **times,
         "args": args,
-    }
+    }  # X: a span

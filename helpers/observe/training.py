@@ -1,7 +1,8 @@
 """Trains one small model, in one process or under any strategy on ranks, and compares what comes out.
 
 A `Training` says what is trained: model, global batches, loss, optimizer, steps. Its strategy says how: `OneProcess`,
-or a class of a chapter that changes some of its methods. `run` returns losses, norms, weights and gradients by name.
+or a class of a chapter that changes some of its methods, such as a rank of DDP. `run` returns losses, norms, weights
+and gradients by name. On ranks every rank runs the same: `ranks.run(training.run)` returns the list of results.
 `beside_one_process` compares every rank with one process; `check_predicted` and `same_on_every_rank` compare messages
 and bytes. The files of helpers/chapters use it, and each defines the strategies of its chapter.
 """
@@ -33,8 +34,10 @@ class Training:
     """What is trained, and under which strategy.
 
     model: builds the model after `torch.manual_seed(0)`, or after the rank's number where `seeds_by_rank` is True.
-    batch: step -> inputs and targets of the global batch, the same on every rank. options: of the optimizer.
-    max_norm: clip gradients to this norm. state: model -> the tensors to compare, by name, of one process.
+    batch: step -> inputs and targets of the global batch, the same on every rank. strategy: makes of model and training
+    the object that trains; `OneProcess` if None. loss(outputs, targets): the loss. optimizer, options: its class, and
+    its keyword arguments. max_norm: clip gradients to this norm. state: model -> the tensors to compare, by name, of
+    one process.
     """
 
     model: Callable[[], nn.Module]
@@ -62,21 +65,30 @@ class Training:
         return self.train(self.build())
 
     def train(self, built: OneProcess) -> Tensors:
-        """Train what `build` returned: losses of the global batches, norms before clipping, and its state by name."""
+        """Train what `build` returned.
+
+        Returns "losses" of the global batches, "norms" before clipping, and its state, by name.
+        """
         losses, norms = [], []
         for step in range(built.first_step, built.first_step + self.steps):
-            loss, norm = built.step(*(rank_slice(rows, *built.rows) for rows in self.batch(step)))
+            inputs, targets = (rank_slice(tensor, *built.rows) for tensor in self.batch(step))
+            loss, norm = built.step(inputs, targets)
             losses += [] if loss is None else [loss]
             norms += [] if norm is None else [norm]
         found = {"losses": built.mean_losses(torch.stack(losses))} if losses else {}
-        return found | ({"norms": torch.stack(norms).double()} if norms else {}) | built.state()
+        if norms:
+            found["norms"] = torch.stack(norms).double()
+        return found | built.state()
 
 
 class OneProcess:
-    """Plain PyTorch in one process: the reference, and the base of the strategies."""
+    """Plain PyTorch in one process: the reference, and the base of the strategies.
+
+    A strategy is built with the model and the training, and overrides the methods in which it differs.
+    """
 
     first_step = 0
-    rows = (0, 1)  # which part of the rows of a batch this process trains on, and into how many they are divided
+    rows = (0, 1)  # which part of the batch this process trains on, and into how many parts the batch is divided
 
     def __init__(self, model: nn.Module, training: Training, forward: Callable | None = None, optimizer=None):
         """forward: what is called with the inputs, if not the model. optimizer: if not the training's own."""
@@ -94,6 +106,7 @@ class OneProcess:
         return loss, norm
 
     def forward_backward(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
+        """Forward and backward of this process's rows. Returns the loss, or None on a rank that has none."""
         loss = self.loss(self.forward(inputs), targets)
         loss.backward()
         return loss.detach()
@@ -102,10 +115,11 @@ class OneProcess:
         """What a strategy does with gradients that are not averaged yet."""
 
     def clip(self, max_norm: float) -> Tensor:
+        """Clip the gradients to this norm. Returns the norm before."""
         return nn.utils.clip_grad_norm_(self.model.parameters(), max_norm)
 
     def mean_losses(self, losses: Tensor) -> Tensor:
-        """The losses of the global batches."""
+        """The losses of the global batches, from those of this process."""
         return losses
 
     def state(self) -> Tensors:

@@ -8,6 +8,10 @@ Every rank makes a `Watchdog` when its model is wrapped, and calls it between ba
 
 Call faulthandler.cancel_dump_traceback_later() after the loop. Random state and memory are those of the CPU; on a GPU
 take those of torch.cuda. The file stands alone, so that it can be copied into a project.
+
+It finds: parameters that the optimizer does not hold; a loss or a gradient that is inf or NaN; a step that sends
+gradients more than once; replicas whose weights differ; gradients that were summed and not averaged; ranks that read
+the same batch or draw the same dropout masks; a rank for which the others wait; memory that grows; a hang.
 """
 
 from __future__ import annotations
@@ -40,12 +44,15 @@ class Watchdog:
 
     def __init__(self, model: nn.Module, optimizer, group=None, *, equal=bool, every=10, patience=300.0, stacks=2):
         self.model, self.group, self.every = getattr(model, "module", model), group, every
-        self.wait = partial(faulthandler.dump_traceback_later, patience, file=stacks)
+        self.wait = partial(faulthandler.dump_traceback_later, patience, file=stacks)  # a call starts the time anew
         self.parameters = {name: one for name, one in self.model.named_parameters() if one.requires_grad}
         self.replicated = {
             name: one for name, one in self.parameters.items() if equal(name) and not hasattr(one, "to_local")
         }
+        # syncs: how often the present step sent gradients. step_end: when the last step ended, None until forward runs.
         self.findings, self.new_findings, self.steps, self.syncs, self.step_end = {}, [], 0, 0, None
+        # Since the last exchange: milliseconds from the end of a step to the end of the next forward, and the norm of
+        # the largest parameter's gradient before it is averaged. mb_per_step: memory per step at the last 5 exchanges.
         self.local_ms, self.mb_per_step, self.local_norm = [], [], 0.0
         model.register_forward_hook(self._after_forward, with_kwargs=True)
         self.largest = max(self.replicated.values(), key=Tensor.numel, default=torch.zeros(1, requires_grad=True))
@@ -73,7 +80,10 @@ class Watchdog:
         return new
 
     def _report(self, kind: str, found: object, sentence: str) -> None:
-        """Add a finding, once per kind, if `found` is true. It fills the braces of the sentence."""
+        """Add a finding, once per kind, if `found` is true.
+
+        It fills the braces of the sentence, so {0[0]} is its first entry.
+        """
         if found and kind not in self.findings:
             self.findings[kind] = sentence.format(found)
             self.new_findings.append(self.findings[kind])
@@ -106,12 +116,8 @@ class Watchdog:
 
     def _exchange_numbers(self, loss: Tensor) -> tuple[list[list[float]], Tensor]:
         """Seven numbers, each a list over ranks, in the order of `_judge`; and checksums, (ranks, parameters)."""
-        row = [
-            loss.item(),
-            sum(self.local_ms) / max(len(self.local_ms), 1),
-            max(self.local_ms, default=0.0),
-            self.local_norm,
-        ]
+        mean_ms, longest_ms = sum(self.local_ms) / max(len(self.local_ms), 1), max(self.local_ms, default=0.0)
+        row = [loss.item(), mean_ms, longest_ms, self.local_norm]
         for gradients in (self.largest.grad,), (one.grad for one in self.replicated.values()):
             row.append(nn.utils.get_total_norm(one for one in gradients if one is not None).item())
         row += [checksum(torch.get_rng_state().view(torch.int64)), *map(checksum, self.replicated.values())]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from helpers.observe.memory import allocator_bytes, record_memory, save_snapshot
+from helpers.observe.memory import allocator_bytes, record_memory
 from helpers.predict.memory.states import model_states
 from helpers.specs import Plan
 from helpers.workloads import GPT, GPTConfig, token_loss
@@ -58,11 +58,3 @@ def test_the_allocator_holds_what_the_meter_counts_and_reserves_more():
     said = recorder.allocator("after step")
     assert before < said.allocated <= said.peak_allocated
     assert said.fragmentation == said.reserved - said.allocated >= 0
-
-
-@pytest.mark.cuda("a snapshot is of CUDA's caching allocator")
-def test_a_snapshot_is_saved(tmp_path):
-    model, _, tokens = training()
-    with save_snapshot(tmp_path / "step.pickle"):
-        token_loss(model(tokens), tokens).backward()
-    assert (tmp_path / "step.pickle").stat().st_size > 1000

@@ -12,7 +12,7 @@ import tempfile
 import psutil
 import pytest
 
-from helpers.observe.restarts import JobGeneration, _read_lines, node_dies, rank_dies, undisturbed
+from helpers.observe.restarts import JobGeneration, _read_lines, node_dies, undisturbed
 
 
 @pytest.fixture
@@ -41,10 +41,10 @@ def test_two_agents_lose_a_node_go_on_with_one_and_have_it_back(left):
 
 def test_without_restarts_a_job_that_never_ends_is_given_up_and_nothing_of_it_is_left(left):
     with pytest.raises(TimeoutError, match="had not ended after 0.3 s. Its ranks said "):
-        rank_dies(max_restarts=0, limit=0.3)
+        node_dies(max_restarts=0, limit=0.3)
     assert not left()
     with pytest.raises(ValueError, match="max_restarts=-1: give 0 or more"):
-        rank_dies(max_restarts=-1)
+        node_dies(max_restarts=-1)
 
 
 @pytest.mark.parametrize("when", [{"at_step": 0}, {"at_step": 13}, {"back_at": 6}, {"back_at": 13}])
@@ -81,11 +81,3 @@ def test_two_agents_on_one_machine_lose_a_node_twenty_times_and_never_hang():
         job = node_dies()
         assert [one.ranks for one in job.generations] == [2, 1]
         assert job.losses == pytest.approx(expected, abs=1e-10)
-
-
-@pytest.mark.slow
-def test_a_rank_dies_and_one_agent_starts_all_again():
-    job = rank_dies()
-    assert [(one.ranks, one.after, one.last_step) for one in job.generations] == [(2, 0, 5), (2, 4, 12)]
-    assert job.losses == pytest.approx(undisturbed(), abs=1e-10) and job.returncodes == (0,)
-    assert rank_dies(max_restarts=0).returncodes == (1,)
