@@ -1,4 +1,10 @@
-"""Renders an Advice as text, as tables for a notebook, and as a self-contained HTML page to print on A4."""
+"""Renders an Advice as text, as tables for a notebook, and as a self-contained HTML page to print on A4.
+
+`Advice` (advise.py) is the planner's answer: `best` are the ranked plans, of which the first is recommended, and
+`candidates` has one plan per strategy with the reason for or against it. Each is a `PlanEstimate`, a plan with its
+memory and step. A table is a list of rows, and a row maps column names to texts; `column` gives the heading of a
+column. `words("page.title", model=…)` returns the text of that key in the reader's language, from words/advice.yaml.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +28,7 @@ from helpers.specs import PRESETS, ROUTED, Cluster, Link, ModelSpec, Plan
 if TYPE_CHECKING:
     from helpers.predict.advice.advise import Advice
 
-Rows = Sequence[Mapping[str, str]]
+Rows = Sequence[Mapping[str, str]]  # the rows of a table: column name -> text
 SHOWN_KINDS = ("parameters", "gradients", "optimizer", "activations")
 _NOTEBOOK_CSS = """
 .rr-advice table { margin: 0 0 12px; font-size: 13px }
@@ -87,7 +93,10 @@ def best_rows(advice: Advice) -> Rows:
 
 
 def _why(advice: Advice, candidate: PlanEstimate) -> str:
-    """Reasons and warnings, without the warnings of the first plan and of all plans, which the sentence has."""
+    """Reasons and warnings of a plan, as one text.
+
+    Warnings about the first plan, or about all plans, are left out, because `Advice.sentence` has them.
+    """
     specific = () if candidate is advice.chosen else advice.specific_warnings(candidate)
     warned = (words("warned", words=warning) for warning in specific)
     return words("between").join((*candidate.reasons, *warned))
@@ -144,8 +153,8 @@ def text(advice: Advice) -> str:
 
 
 def table(advice: Advice) -> str:
-    """The same as tables for a notebook, in the notebook's own colours."""
-    chosen = _chosen(advice)
+    """The same as HTML tables for a notebook, in the notebook's own colours."""
+    chosen = _chosen_row(advice)
     sentences, *after = (f"<p>{escape(text_)}</p>" for text_ in (advice.sentence, *advice.remarks, _assumed(advice)))
     tables = (memory_rows, time_rows, reason_rows)
     shown = _html_table(best_rows(advice), 0) if advice.best else ""
@@ -157,7 +166,7 @@ def page(advice: Advice) -> str:
     """The HTML page that `Advice.page` writes."""
     request = advice.request
     title = words("page.title", model=model_name(request.model), cluster=cluster_name(request.cluster))
-    chosen = _chosen(advice)
+    chosen = _chosen_row(advice)
     best, bars = best_rows(advice), bar_rows(advice)
     parts = [
         f'<h1>{escape(title)}</h1><div class="choice">{escape(advice.sentence)}</div>',
@@ -179,6 +188,7 @@ def page(advice: Advice) -> str:
 
 
 def _rules(advice: Advice) -> str:
+    """The published rule of thumb for this case, and the list of all of them."""
     if advice.rule is None:
         return ""
     cited = words("page.cited", case=advice.rule.case, says=advice.rule.says, source=advice.rule.source)
@@ -191,10 +201,12 @@ def _heading(name: str) -> str:
 
 
 def _marked(candidate: PlanEstimate) -> str:
+    """The strategy's name, with a tick at the recommended one."""
     return f"{candidate.title} ✓" if candidate.is_chosen else candidate.title
 
 
 def _kinds(candidate: PlanEstimate) -> dict[str, str]:
+    """The cells of a row of `memory_rows`; dashes where the strategy cannot run."""
     if candidate.memory is None:
         return dict.fromkeys((*SHOWN_KINDS, "other", "a rank", "fits"), "–")
     shown = {kind: getattr(candidate.memory, kind) for kind in SHOWN_KINDS}
@@ -204,6 +216,7 @@ def _kinds(candidate: PlanEstimate) -> dict[str, str]:
 
 
 def _time(candidate: PlanEstimate) -> dict[str, str]:
+    """The cells of a row of `time_rows`; dashes where the plan does not fit."""
     if not candidate.fits:
         return dict.fromkeys(("compute", "not hidden", "bubble", "step", "MFU"), "–")
     waits = sum(candidate.shares.get(name, 0.0) for name in TRAFFIC)
@@ -215,6 +228,7 @@ def _time(candidate: PlanEstimate) -> dict[str, str]:
     }  # fmt: skip
 
 
+# A fact is a row of a table without a head: a key of `fact` in words/advice.yaml, and its value as text.
 def _model_facts(model: ModelSpec | ResNet) -> dict[str, str]:
     if isinstance(model, ResNet):
         return {"parameters": f"{model.num_params:,}"}
@@ -245,6 +259,7 @@ def _link_words(link: Link) -> str:
 
 
 def _arithmetic(advice: Advice) -> dict[str, str]:
+    """The divisions that a reader can check by hand: model states, compute of a step, tokens that hide traffic."""
     request = advice.request
     if isinstance(request.model, ResNet):
         return {"images": f"{request.global_batch:,}", "usable on a GPU": format_bytes(request.usable)}
@@ -261,6 +276,7 @@ def _arithmetic(advice: Advice) -> dict[str, str]:
         "compute, nothing else": words("value.compute", time=format_seconds(flops / reached), share=100 * share),
     }
     if request.cluster.num_nodes > 1:
+        # The tokens of a micro-batch from which on the traffic hides, at 40 % of the peak, which the function assumes.
         enough = tokens_that_hide(request.cluster, dtype_bytes=weight_bytes(plain))
         rates = {"flops": 0.4 * request.cluster.gpu.flops / 1e12}
         rates["rate"] = f"{format_bytes(request.cluster.network.bandwidth)}/s"
@@ -272,7 +288,8 @@ def _assumed(advice: Advice) -> str:
     return words("estimate", stack=advice.request.stack.name)
 
 
-def _chosen(advice: Advice) -> int | None:
+def _chosen_row(advice: Advice) -> int | None:
+    """The number of the recommended strategy's row, which is printed bold."""
     return next((row for row, candidate in enumerate(advice.candidates) if candidate.is_chosen), None)
 
 
@@ -285,22 +302,23 @@ def _facts(facts: Mapping[str, str]) -> str:
 
 
 def _list(sentences: Sequence[str]) -> str:
-    return "<ul>" + "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences) + "</ul>" if sentences else ""
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+    return f"<ul>{items}</ul>" if items else ""
 
 
 def _html_table(shown: Rows, chosen: int | None = None) -> str:
-    head = "".join(f'<th scope="col"{_words(name)}>{escape(column(name))}</th>' for name in shown[0])
+    head = "".join(f'<th scope="col"{_text_class(name)}>{escape(column(name))}</th>' for name in shown[0])
     body = "".join(_row(row, number == chosen) for number, row in enumerate(shown))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _row(row: Mapping[str, str], is_chosen: bool) -> str:
     (_, first), *others = row.items()
-    cells = "".join(f"<td{_words(name)}>{escape(value)}</td>" for name, value in others)
+    cells = "".join(f"<td{_text_class(name)}>{escape(value)}</td>" for name, value in others)
     mark = ' class="chosen"' if is_chosen else ""
     return f'<tr{mark}><th scope="row">{escape(first)}</th>{cells}</tr>'
 
 
-def _words(column: str) -> str:
-    """The CSS class of a column that has text instead of numbers."""
+def _text_class(column: str) -> str:
+    """The HTML attribute with the CSS class of a column that has text instead of numbers; empty for numbers."""
     return ' class="words"' if column in ("plan", "why", "term", "binds") else ""

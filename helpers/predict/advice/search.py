@@ -1,13 +1,18 @@
 """Lists the plans that could train a model on a cluster, keeps those that fit in memory, and estimates their steps.
 
-The planner (advise.py) calls `fitting` and then `timed`. Plans are dropped first by their memory and then by a lower
-bound of their step time, so that only promising plans are timed in full.
+The planner (advise.py) calls `fitting_plans` and then `timed_plans`. Plans are dropped first by their memory and then
+by a lower bound of their step time, so that only promising plans are timed in full. A `PlanRequest` is the question
+(model, cluster, batch), a `Plan` one answer, and a `PlanEstimate` a plan with its memory and step; see plans.py.
 
-What varies: tp (inside a node), cp, pp (a stage is whole nodes, or an equal part of one), dp (the GPUs that are left),
-ep, chunks, the micro-batch (powers of 2), ZeRO (stages 2 and 3 only without a pipeline, whose micro-batches would each
-gather anew), recomputation (the least that fits, since more never helps) and, where many micro-batches are added up,
-the precision of gradients. Sequence parallelism is on wherever tp is above 1. Ranks are numbered as in Megatron-LM: tp
-fastest, then cp, dp, pp.
+These vary:
+    tp, cp, pp, ep   tp inside a node; a pipeline stage is whole nodes, or an equal part of one
+    dp               the GPUs that are left
+    num_chunks       virtual stages per pipeline rank
+    micro_batch      powers of 2
+    zero             stages 2 and 3 only without a pipeline, because each of its micro-batches would gather anew
+    recompute        the least that fits, because more never helps
+    precision        of gradients, where several micro-batches are added up: fp32, or 16 bits
+Sequence parallelism is on wherever tp is above 1. Ranks are numbered as in Megatron-LM: tp fastest, then cp, dp, pp.
 
 Three kinds of training have their own small lists at the end of the file: the optimizer on the host (`offload_plans`),
 adapters (`adapter_plans`), and networks of convolutions (`image_plans`).
@@ -43,9 +48,11 @@ from helpers.specs import Plan
 LARGEST_MICRO_BATCH, LARGEST_CP = 64, 64  # sequences; ranks
 LEAST_TOKENS = 1024  # tokens of a sequence on a rank under context parallelism
 MOST_SUMS = 32  # micro-batches whose gradients may be added up in 16 bits
-# A plan is timed only if its lower bound is below NEAR times the best of all and CLOSE times the best of its layout.
+# A plan is timed only if its lower bound is below CLOSE times the best step of its layout, and below NEAR times the
+# best step of all or below the best of its strategy.
 NEAR, CLOSE = 1.3, 1.06
-FittingPlan = tuple[Plan, int, MemoryBreakdown]  # with its fullest pipeline stage and that stage's memory
+FittingPlan = tuple[Plan, int, MemoryBreakdown]  # a plan, its fullest pipeline stage, and the memory of a rank there
+MICRO_BATCHES = tuple(2**n for n in range(LARGEST_MICRO_BATCH.bit_length()))  # 1, 2, 4, ... 64
 
 
 def axis_layouts(request: PlanRequest) -> Iterator[Plan]:
@@ -54,28 +61,32 @@ def axis_layouts(request: PlanRequest) -> Iterator[Plan]:
     Whether tp divides the model's widths is not checked; `reason_against` does that.
     """
     cluster, model = request.cluster, request.model
-    for tp in (size for size in range(1, cluster.gpus_per_node + 1) if cluster.gpus_per_node % size == 0):
+    for tp in _divisors(cluster.gpus_per_node):
         for cp in (2**n for n in range(LARGEST_CP.bit_length())):
             is_too_short = cp > 1 and (model.seq < LEAST_TOKENS * cp or model.window)
             if is_too_short or cluster.world_size % (tp * cp):
-                break
+                break  # so would every larger cp
             left = cluster.world_size // (tp * cp)
-            for pp in (size for size in range(1, min(left, model.num_layers) + 1) if left % size == 0):
+            for pp in _divisors(left, most=model.num_layers):
                 block = cluster.world_size // pp  # ranks of a stage: whole nodes, or a node's equal part
                 if block % cluster.gpus_per_node == 0 or cluster.gpus_per_node % block == 0:
                     plan = Plan(
                         tp=tp, cp=cp, pp=pp, dp=left // pp, attention=request.attention, optimizer=request.optimizer,
                         sequence_parallel=tp > 1 and model.seq % tp == 0,
                     )  # fmt: skip
-                    most = gcd(model.num_experts, plan.dp * cp)
-                    yield from (replace(plan, ep=ep) for ep in range(1, most + 1) if most % ep == 0)
+                    yield from (replace(plan, ep=ep) for ep in _divisors(gcd(model.num_experts, plan.dp * cp)))
+
+
+def _divisors(number: int, most: int | None = None) -> list[int]:
+    """The divisors of `number` up to `most`, smallest first."""
+    return [size for size in range(1, min(number, most or number) + 1) if number % size == 0]
 
 
 def reason_against(request: PlanRequest, axes: Plan) -> str:
     """Why the model or the batch cannot be divided by these axes, as a few words; empty where it can."""
     try:
         axes.check(request.model)
-    except ValueError as error:
+    except ValueError as error:  # such as "Plan: tp=3 does not divide num_heads=32": both numbers, with their names
         part, whole = re.findall(r"(?:pp \* )?\w+=\d+", str(error))
         return words("cannot.divide_heads" if "one another" in str(error) else "cannot.divide", part=part, whole=whole)
     if request.global_batch % axes.dp:
@@ -104,10 +115,11 @@ def _least_bytes(request: PlanRequest, plan: Plan) -> int:
 def plans_by_micro_batch(request: PlanRequest, layout: Plan) -> Iterator[list[list[Plan]]]:
     """For each micro-batch size, smallest first: rows of plans. Of each row the first plan that fits is the best.
 
-    Within a row, plans recompute more and more, and their gradients may get less precise.
+    Within a row, plans recompute more and more, and their gradients may get less precise. layout: a plan whose axes and
+    ZeRO stage are chosen already.
     """
-    each = request.global_batch // layout.dp
-    for size in (2**n for n in range(LARGEST_MICRO_BATCH.bit_length())):
+    each = request.global_batch // layout.dp  # sequences of a replica
+    for size in MICRO_BATCHES:
         if each % size:
             break
         sized = replace(layout, micro_batch=size, num_microbatches=each // size)
@@ -123,22 +135,30 @@ def plans_by_micro_batch(request: PlanRequest, layout: Plan) -> Iterator[list[li
 
 
 def _precisions(request: PlanRequest, microbatches: int) -> tuple[tuple[str, ...], ...]:
-    """The precisions to compare, as rows; a later one of a row is taken only where the first does not fit."""
+    """The precisions to compare, as rows; a later one of a row is taken only where the first does not fit.
+
+    With few micro-batches both precisions are good, so each gets a row. With many, sums in 16 bits lose too much, so
+    they come second in one row.
+    """
     if request.precision:
         return ((request.precision,),)
     if microbatches == 1:
         return (("mixed",),)
-    both = "mixed_fp32_grads", "mixed"
-    return (both,) if microbatches > MOST_SUMS else ((both[0],), (both[1],))
+    if microbatches > MOST_SUMS:
+        return (("mixed_fp32_grads", "mixed"),)
+    return (("mixed_fp32_grads",), ("mixed",))
 
 
 @lru_cache(maxsize=1024)
 def _chunks(layers: int, pp: int, microbatches: int) -> tuple[int, ...]:
-    """The numbers of chunks per rank that divide the layers evenly; 1 alone where micro-batches do not divide."""
+    """The numbers of chunks per rank that divide the layers evenly; 1 alone where micro-batches do not divide by pp.
+
+    Embedding and head may count as a layer each, so that the first and the last chunk have one layer fewer.
+    """
     if pp == 1 or microbatches % pp:
         return (1,)
-    most = (layers + 2) // pp
-    return tuple(n for n in range(1, most + 1) if n == 1 or not layers % (pp * n) or not (layers + 2) % (pp * n))
+    more = range(2, (layers + 2) // pp + 1)
+    return (1, *(n for n in more if layers % (pp * n) == 0 or (layers + 2) % (pp * n) == 0))
 
 
 def fitting_plans(request: PlanRequest) -> tuple[list[FittingPlan], int]:
@@ -149,10 +169,10 @@ def fitting_plans(request: PlanRequest) -> tuple[list[FittingPlan], int]:
     fitting, searched = [], 0
     for layout in sharded_plans(request):
         for rows in plans_by_micro_batch(request, layout):
-            of_size = [candidate for row in rows if (candidate := _first_that_fits(request, row))]
-            fitting += of_size
+            of_size = [_first_that_fits(request, row) for row in rows]
+            fitting += filter(None, of_size)
             searched += sum(map(len, rows))
-            if not of_size:
+            if not any(of_size):
                 break
     return fitting, searched
 
@@ -168,7 +188,7 @@ def _first_that_fits(request: PlanRequest, row: list[Plan]) -> FittingPlan | Non
 
 
 def layout_key(plan: Plan) -> tuple:
-    """What two plans must differ in to be shown both."""
+    """What two plans must differ in to be shown both, and what "layout" means in this package."""
     return plan.tp, plan.cp, plan.pp, plan.zero, plan.ep
 
 
@@ -177,15 +197,17 @@ def timed_plans(request: PlanRequest, fitting: list[FittingPlan]) -> list[PlanEs
 
     A plan matters if it may be nearly the best of its layout, and nearly the best of all or the best of its strategy.
     """
-    how = request.cluster, request.stack, request.constants
-    bounds = sorted((least_seconds(request.model, plan, *how), n) for n, (plan, _, _) in enumerate(fitting))
-    best: dict[tuple | str, float] = defaultdict(lambda: inf)  # of all, of a strategy, of a layout: seconds
+    machine = request.cluster, request.stack, request.constants
+    bounds = sorted((least_seconds(request.model, plan, *machine), n) for n, (plan, _, _) in enumerate(fitting))
+    best: dict[tuple | str, float] = defaultdict(lambda: inf)  # seconds by "all", by strategy and by layout
     estimates = []
     for bound, n in bounds:
         plan, stage, breakdown = fitting[n]
-        if bound > CLOSE * best[layout_key(plan)] or (bound > NEAR * best["all"] and bound > best[strategy_of(plan)]):
+        is_far_from_its_layout = bound > CLOSE * best[layout_key(plan)]
+        is_far_from_all = bound > NEAR * best["all"] and bound > best[strategy_of(plan)]
+        if is_far_from_its_layout or is_far_from_all:
             continue
-        candidate = estimate(request, plan, stage, breakdown, step_time(request.model, plan, *how))
+        candidate = estimate(request, plan, stage, breakdown, step_time(request.model, plan, *machine))
         estimates.append(candidate)
         for key in ("all", candidate.name, layout_key(plan)):
             best[key] = min(best[key], candidate.seconds)
@@ -220,8 +242,8 @@ IMAGE_OUTPUT = 2 + 2
 def _data_parallel(request: PlanRequest, zero: int) -> Iterator[Plan]:
     """Plans with data parallelism alone: micro-batches by powers of 2, recomputation "none" or "full"."""
     dp = request.cluster.world_size
-    each = request.global_batch // dp
-    for size in (2**n for n in range(LARGEST_MICRO_BATCH.bit_length())):
+    each = request.global_batch // dp  # sequences of a rank
+    for size in MICRO_BATCHES:
         if request.global_batch % dp or each % size:
             return
         for recompute in ("none", "full"):
@@ -235,6 +257,7 @@ def offload_plans(request: PlanRequest) -> Iterator[PlanEstimate]:
     """The fitting plans with gradients and optimizer on the host; on several GPUs with ZeRO-3."""
     for plan in _data_parallel(request, 3 if request.cluster.world_size > 1 else 0):
         stage, breakdown = fullest_stage(request.model, plan)
+        # A layer's (or table's) gradients are on the GPU until they have travelled to the host.
         buffer = max(params_per_layer(request.model, plan), table_params(request.model, plan)) * gradient_bytes(plan)
         more = buffer if plan.zero == 0 else 0  # with ZeRO-3 the gradient buffer is among the temporaries already
         on_gpu = replace(breakdown, optimizer=0, gradients=0, temporaries=breakdown.temporaries + more)
@@ -246,7 +269,10 @@ def offload_plans(request: PlanRequest) -> Iterator[PlanEstimate]:
 
 
 def adapter_plans(request: PlanRequest, rank: int) -> Iterator[PlanEstimate]:
-    """Plans with LoRA, its frozen weights replicated or sharded, and with QLoRA; those that do not fit have no step."""
+    """Plans with LoRA, its frozen weights replicated or sharded, and with QLoRA; those that do not fit have no step.
+
+    rank: the inner width of an adapter.
+    """
     for name, zero in ((StrategyName.LORA, 0), (StrategyName.LORA, 3), (StrategyName.QLORA, 0)):
         if zero and request.cluster.world_size == 1:
             continue
@@ -275,7 +301,7 @@ def image_plans(request: PlanRequest) -> Iterator[PlanEstimate]:
     if request.global_batch % gpus:
         return
     each = request.global_batch // gpus
-    for parts in (n for n in range(1, min(each, 64) + 1) if each % n == 0):
+    for parts in _divisors(each, most=64):
         plan = Plan(
             dp=gpus, micro_batch=each // parts, num_microbatches=parts, optimizer="sgd_momentum",
             precision="mixed_fp32_grads" if parts > 1 else "mixed",
@@ -290,11 +316,12 @@ def image_plans(request: PlanRequest) -> Iterator[PlanEstimate]:
         once = ("gradients", "optimizer", "step's constant")  # bars that do not come once per micro-batch
         bars = tuple(bar if bar.name in once else replace(bar, seconds=parts * bar.seconds) for bar in step.bars)
         step = with_interval(request, replace(step, bars=bars))
+        # A multiplication and an addition per weight and pixel, in forward and twice in backward.
         flops_per_image = 6 * sum(one.pixels * one.kernel**2 * one.inputs * one.outputs for one in model.convolutions)
-        mfu = flops_per_image * request.global_batch / step.seconds / gpus / request.cluster.gpu.flops
-        rate = request.global_batch / step.seconds
+        rate = request.global_batch / step.seconds  # images per second
+        share = flops_per_image * rate / gpus / request.cluster.gpu.flops
         name = strategy_of(plan)
-        yield PlanEstimate(name=name, plan=plan, memory=breakdown, step=step, mfu=mfu, tokens_per_second=rate)
+        yield PlanEstimate(name=name, plan=plan, memory=breakdown, step=step, mfu=share, tokens_per_second=rate)
 
 
 def image_memory(request: PlanRequest, plan: Plan) -> MemoryBreakdown:

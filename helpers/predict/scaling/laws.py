@@ -5,7 +5,9 @@ s: the share of the work on one GPU that does not get faster. n: GPUs.
     S(n) = n - s (n - 1)                 work that grows with n: weak scaling, s measured on n; Gustafson 1988,
                                          doi.org/10.1145/42411.42415
     s = (1/S - 1/n) / (1 - 1/n)          from one measurement; Karp and Flatt 1990, doi.org/10.1145/78607.78614
-Two small formulas about ranks that wait stand at the end: workers that load data, and steps with a straggler.
+`fit_amdahl` fits Amdahl's law to several measurements. `Point` and `where_it_stops` describe a scaling curve, and
+`time_to_train` gives days and GPU-hours. Two small formulas about ranks that wait come last: workers that load data,
+and steps with a straggler. Chapter 11, its explorer and the interview cards use all of them.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ from helpers.predict.time.step import StepTime
 from helpers.specs import ModelSpec
 from helpers.specs.checks import check_count, check_positive
 
-words = book("scaling")
-# An outlier differs from the fit of the other rows by 4 times their spread (which counts as 1 % at least) and by 10 %.
+words = book("scaling")  # words("perfect", …) returns the text of that key in the reader's language
+# An outlier differs from the fit of the other rows by more than 4 times their spread, and by more than 10 %. A spread
+# of less than 1 % counts as 1 %.
 OUTLIER_SPREADS, LEAST_SPREAD, LEAST_DIFFERENCE = 4.0, 0.01, 0.1
 ROWS_FOR_OUTLIER = 5  # with fewer rows none is left out
 
@@ -68,7 +71,8 @@ def serial_share(gpus: int, speedup: float) -> float:
 class AmdahlFit:
     """Amdahl's law fitted to measurements: 1/S = fixed + shared / n.
 
-    residues: measured over fitted, minus one. outlier: the count of GPUs that the fit left out, None without one.
+    The two coefficients need not add up to 1, because the smallest measured speed-up may be wrong, too. residues:
+    measured over fitted, minus one, at each count. outlier: the count of GPUs that the fit left out, None without one.
     """
 
     gpus: tuple[int, ...]
@@ -103,36 +107,43 @@ def fit_amdahl(gpus: Sequence[int], speedups: Sequence[float]) -> AmdahlFit:
     """Fit Amdahl's law by least squares on relative errors, and leave out one outlier if there are 5 rows or more."""
     check_rows("fit_amdahl", gpus, speedups, at_least=2)
     counts, measured = np.array(gpus, float), np.array(speedups, float)
+    terms = np.stack([measured, measured / counts], axis=1)  # of 1/S, divided by 1/S: a perfect fit adds up to 1
 
-    def fitted(included: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def fitted(included: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """(fixed, shared), neither negative, and the residue of every row. included: the rows that are fitted."""
-        rows = np.stack([measured, measured / counts], axis=1)  # each over 1/S, so a perfect fit gives 1
-        best = np.linalg.lstsq(rows[included], np.ones(included.sum()), rcond=None)[0]
-        if best.min() < 0:  # fit the other coefficient alone
+        rows = terms[included]
+        best = np.linalg.lstsq(rows, np.ones(len(rows)), rcond=None)[0]
+        if best.min() < 0:  # set the negative coefficient to 0, and fit the other one alone
             positive = int(best.argmax())
-            column = rows[included, positive]
+            column = rows[:, positive]
             best = np.eye(2)[positive] * (column.sum() / (column @ column))
-        return best, rows @ best - 1
+        return best, terms @ best - 1
 
-    all_rows = np.ones(len(counts), bool)
-    best, outlier = fitted(all_rows), None
+    all_rows = list(range(len(counts)))
+    fit, outlier = fitted(all_rows), None
     if len(counts) >= ROWS_FOR_OUTLIER:
-        tries = []
-        for row in range(len(counts)):
-            without = fitted(all_rows & (np.arange(len(counts)) != row))
-            spread = max(LEAST_SPREAD, float(np.sqrt(np.mean(np.delete(without[1], row) ** 2))))
-            tries.append((abs(without[1][row]) / spread, row, without))
-        spreads, row, without = max(tries, key=lambda attempt: attempt[0])
-        if spreads > OUTLIER_SPREADS and abs(without[1][row]) > LEAST_DIFFERENCE:
-            best, outlier = without, int(gpus[row])
+        tries = {}  # row -> by how many spreads it lies beside the fit of the other rows, and that fit
+        for row in all_rows:
+            others = [other for other in all_rows if other != row]
+            without = fitted(others)
+            spread = max(LEAST_SPREAD, float(np.sqrt(np.mean(without[1][others] ** 2))))
+            tries[row] = abs(without[1][row]) / spread, without
+        worst = max(tries, key=lambda row: tries[row][0])
+        spreads, without = tries[worst]
+        if spreads > OUTLIER_SPREADS and abs(without[1][worst]) > LEAST_DIFFERENCE:
+            fit, outlier = without, int(gpus[worst])
+    (fixed, shared), residues = fit
     return AmdahlFit(
-        gpus=tuple(gpus), fixed=float(best[0][0]), shared=float(best[0][1]),
-        residues=tuple(map(float, best[1])), outlier=outlier,
+        gpus=tuple(gpus), fixed=float(fixed), shared=float(shared), residues=tuple(map(float, residues)),
+        outlier=outlier,
     )  # fmt: skip
 
 
 def check_rows(owner: str, gpus: Sequence[int], values: Sequence[float], at_least: int = 1) -> None:
-    """Raise ValueError unless each count of GPUs appears once, with a finite number above 0."""
+    """Raise ValueError unless each count of GPUs appears once, with a finite number above 0.
+
+    owner: the function whose arguments are checked, for the message.
+    """
     if len(gpus) != len(values) or len(gpus) < at_least:
         raise ValueError(f"{owner}: {len(gpus)} counts of GPUs and {len(values)} values; give {at_least} or more pairs")
     if len(set(gpus)) < len(gpus):
@@ -168,8 +179,10 @@ def points_of(
     """The points of a curve from samples per second and seconds of a step at each count of GPUs."""
     speedups = speedup(gpus, rates)
     rows = zip(gpus, seconds, rates, speedups, efficiency(gpus, speedups), steps or [None] * len(gpus), strict=True)
-    names = ("gpus", "seconds", "samples_per_second", "speedup", "efficiency", "step")
-    return tuple(Point(**dict(zip(names, row, strict=True))) for row in rows)
+    return tuple(
+        Point(gpus=n, seconds=each, samples_per_second=rate, speedup=times, efficiency=share, step=step)
+        for n, each, rate, times, share, step in rows
+    )
 
 
 def where_it_stops(points: Sequence[Point], limit: float = 0.7) -> Point:

@@ -1,14 +1,15 @@
 """Reads a measured scaling curve from a CSV file, fits it, and explains which parts of a curve's loss come from what.
 
 `read_measurements` reads GPUs and samples per second as a learner has them, notes what is odd, and fits Amdahl's law.
-`explain_curve` divides the loss of a curve of ResNet-152 into four parts, all in GPU-seconds per sample over those of
-one GPU, n/S, which is 1 where nothing is lost:
+`explain_curve` explains the loss of a curve of ResNet-152. With the speed-up S on n GPUs, n/S is the GPU-seconds of a
+sample over those of one GPU, and it is 1 where nothing is lost. What it exceeds 1 by is the loss, in four parts:
     batch        predicted, nothing fitted: n GPUs with 1/n of a fixed batch are less busy; 0 where the batch grows
-    gradients    share * ring: how much of the ring's seconds (costs.seconds) no compute covers; at most 1
+    gradients    share * ring: how much of the seconds of a ring all-reduce no compute covers; the share is at most 1
     stragglers   sigma * expected maximum of n normal numbers: a step ends with its slowest GPU
     input        a constant * (n - 1): a source, such as a disk, that serves all GPUs and slows down by as much for each
-Every mix of the last three is tried on a grid; the best has the least squares of relative errors. Low and high: mixes
-with so little or so much of a part miss no number by more than its digits, or than the best mix's worst miss.
+A mix is one choice of (share, sigma, constant). Every mix on a grid is tried, and the best one has the least sum of
+squared relative errors. Other mixes may fit as well, so each part has a range, low to high: the mixes in it miss no
+measured number by more than its printed digits, or by more than the best mix misses its worst number.
 """
 
 from __future__ import annotations
@@ -32,10 +33,13 @@ from helpers.records.checks import check_one_of
 from helpers.specs import GPUS, Cluster, Link
 from helpers.specs.checks import check_count, check_divides
 
+# Patterns of the headings of a column with counts of GPUs, with samples per second, and with seconds.
 COUNTS = re.compile(r"gpus?|ranks?|world.?size|devices?|cards?|workers?|accelerators?|n|卡|显卡|进程", re.I)
 RATES = re.compile(r"rate|throughput|speed|/ ?s|per.sec|samples|images|img|tokens|sequences|吞吐|每秒|速度", re.I)
 SECONDS = re.compile(r"seconds|time|\bms\b|\bs\b|latency|秒数|时间|耗时", re.I)
-ABOVE = 1.1  # times the ideal speed-up; caches may exceed the ideal a little
+ABOVE = (
+    1.1  # times the ideal speed-up: from here on a rate is noted as odd, because caches exceed the ideal only a little
+)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -72,7 +76,8 @@ class Measurements:
             )
             for point in self.points
         ]  # fmt: skip
-        return "\n".join([*rows, *[repr(self.fit)] * (self.fit is not None), *map(str, self.notes)])
+        fitted = [] if self.fit is None else [repr(self.fit)]
+        return "\n".join([*rows, *fitted, *map(str, self.notes)])
 
 
 def read_measurements(source: str | Path) -> Measurements:
@@ -87,7 +92,7 @@ def read_measurements(source: str | Path) -> Measurements:
     delimiter = next((character for character in "\t;," if character in lines[-1][1]), None)  # None: white space
     rows = [(number, [cell.strip() for cell in line.split(delimiter)]) for number, line in lines]
     columns, notes, rows = _columns(rows)
-    readings, wrong = [], []
+    readings, wrong = [], []  # (line, GPUs, rate) of good lines; sentences about the others
     for line, cells in rows:
         if len(cells) <= max(columns):
             wrong.append(words("read.cells", line=line, value=" ".join(cells)))
@@ -104,6 +109,7 @@ def read_measurements(source: str | Path) -> Measurements:
 
 
 def _text(source: str | Path) -> str:
+    """The text itself, or that of the file with this name."""
     if isinstance(source, str) and ("\n" in source or not source.strip()):
         return source
     path = Path(source)
@@ -120,9 +126,13 @@ def _number(cell: str) -> float:
 
 
 def _columns(rows: Sequence[tuple[int, list[str]]]) -> tuple[tuple[int, int], list[Words], Sequence]:
-    """The columns of GPUs and of rates, notes about the header, and the rows below it."""
+    """The positions of the columns of GPUs and of rates, notes about the header, and the rows below it.
+
+    A row is a line's number and its cells. A note is a text in all languages (`Words`), from `words[key].format(…)`.
+    """
     (line, header), below = rows[0], rows[1:]
-    if any(cell[:1].isdigit() or cell[:1] in "+-." for cell in header if cell):  # there is no header
+    starts_of_cells = [cell[0] for cell in header if cell]
+    if any(start.isdigit() or start in "+-." for start in starts_of_cells):  # a number, so there is no header
         return (0, 1), [], rows
     rates = [column for column, cell in enumerate(header) if RATES.search(cell)]
     counts = [column for column, cell in enumerate(header) if COUNTS.search(cell) and column not in rates]
@@ -135,8 +145,8 @@ def _columns(rows: Sequence[tuple[int, list[str]]]) -> tuple[tuple[int, int], li
 
 
 def _sorted(readings: list[tuple[int, int, float]], notes: list[Words]) -> Measurements:
-    """The (line, GPUs, rate) in order, with the mean rate of each count, and a note for each odd line."""
-    rates, lines = {}, {}
+    """The readings (line, GPUs, rate) by count, with the mean rate of each count, and a note for each odd line."""
+    rates, lines = {}, {}  # by count: all its rates, and the last line that has it
     for line, count, rate in readings:
         if rates and count < max(rates) and count not in rates:
             notes.append(words["read.order"].format(line=line, gpus=count))
@@ -149,7 +159,8 @@ def _sorted(readings: list[tuple[int, int, float]], notes: list[Words]) -> Measu
         notes.append(words["read.smallest"].format(line=lines[counts[0]], gpus=counts[0]))
     mean = {count: fmean(rates[count]) for count in counts}
     for count in counts[1:]:
-        times, where = mean[count] / mean[counts[0]] * counts[0] / count, {"line": lines[count], "rate": mean[count]}
+        times = mean[count] / mean[counts[0]] * counts[0] / count  # of the ideal speed-up
+        where = {"line": lines[count], "rate": mean[count]}
         if times > ABOVE:
             notes.append(words["read.above"].format(gpus=count, times=times, **where))
         elif mean[count] < mean[counts[0]]:
@@ -157,6 +168,7 @@ def _sorted(readings: list[tuple[int, int, float]], notes: list[Words]) -> Measu
     return Measurements(gpus=counts, rates=tuple(mean[count] for count in counts), notes=tuple(notes))
 
 
+# A published table of speed-ups, which chapter "sources" explains, and the network that its GPUs have.
 SOURCES_GPUS, SOURCES_SPEEDUPS = (1, 2, 4, 8, 16), (1.0, 1.8, 3.5, 6.2, 11.0)
 HDR = Link.from_gigabits(200, latency=5e-6, name="InfiniBand HDR")
 GRID = 61  # values of each part that are tried
@@ -164,19 +176,24 @@ GRID = 61  # values of each part that are tried
 
 @lru_cache
 def expected_maximum(n: int) -> float:
-    """The expected maximum of n standard normal numbers: the integral of 1 - F^n above 0 minus that of F^n below 0."""
+    """The expected maximum of n standard normal numbers: the integral of 1 - F^n above 0 minus that of F^n below 0.
+
+    F is the distribution function of one number, so F^n is that of the maximum.
+    """
     check_count("expected_maximum", "n", n)
-    x = np.linspace(-9, 9, 18_001)
+    x = np.linspace(-9, 9, 18_001)  # beyond 9 standard deviations nothing is left
     density = np.exp(-x * x / 2) / np.sqrt(2 * np.pi)
-    below = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2 * np.diff(x))]) ** n
-    return float(np.trapezoid(np.heaviside(x, 0.5) - below, x))
+    distribution = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2 * np.diff(x))])  # F
+    is_above_zero = np.heaviside(x, 0.5)  # 1 above 0, else 0
+    return float(np.trapezoid(is_above_zero - distribution**n, x))
 
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePart:
-    """One part of a curve's loss.
+    """One part of a curve's loss, by its name in the list above.
 
-    lost: at each count of GPUs, in steps of one GPU. low, high: the range at the largest count that fits as well.
+    lost: the loss at each count of GPUs, where 1 is the seconds of a step on one GPU. low, high: the range of the loss
+    at the largest count, over all mixes that fit as well as the best one.
     """
 
     name: str
@@ -189,8 +206,9 @@ class CurvePart:
 class CurveFit:
     """A measured curve with the parts of its loss.
 
-    step: seconds of a step on one GPU. ring: seconds of the gradients' all-reduce at each count. ring_alone: speed-ups
-    if only this all-reduce were lost and no compute hid it. residues: measured over fitted, minus one.
+    measured, fitted: speed-ups at each count of GPUs. step: seconds of a step on one GPU. ring: seconds of the
+    gradients' all-reduce at each count. ring_alone: speed-ups if only this all-reduce were lost and no compute hid it.
+    parts: batch, gradients, stragglers, input, in this order.
     """
 
     gpus: tuple[int, ...]
@@ -209,7 +227,8 @@ class CurveFit:
     @property
     def exposed(self) -> float:
         """The share of the all-reduce's seconds that no compute hides."""
-        return self.parts[1].lost[-1] / (self.gpus[-1] / self.ring_alone[-1] - 1)
+        gradients, whole_ring = self.parts[1].lost[-1], self.gpus[-1] / self.ring_alone[-1] - 1
+        return gradients / whole_ring
 
     def __repr__(self) -> str:
         ring, most = format_seconds(self.ring[-1]), self.gpus[-1]
@@ -236,9 +255,10 @@ def explain_curve(
 ) -> CurveFit:
     """The parts of a scaling curve of ResNet-152 on A100 that begins with 1 GPU.
 
-    images: of a step on one GPU; with "weak" each GPU gets as many, with "strong" the GPUs share them. Every ring runs
-    over `link`, as if each GPU were a node, which is the most that communication can cost. Images and kind are guesses
-    where a table does not say them, so try others. half_digit: how far rounding may have changed a speed-up.
+    images: of a step on one GPU. kind: with "weak" scaling each GPU gets as many, with "strong" the GPUs share them.
+    Every ring runs over `link`, as if each GPU were a node, which is the most that communication can cost. Images and
+    kind are guesses where a table does not say them, so try others. half_digit: how far rounding may have changed a
+    speed-up, 0.05 where one digit after the point is printed.
     """
     check_rows("explain_curve", gpus, speedups, at_least=4)
     check_one_of("explain_curve", "kind", kind, ("strong", "weak"))
@@ -249,9 +269,12 @@ def explain_curve(
         )
     counts, measured = np.array(gpus, float), np.array(speedups, float)
     step, ring, busy, rings = _costs(gpus, images, kind, link)
-    rows = np.stack([rings, busy * [expected_maximum(n) for n in gpus], counts - 1])  # (3, counts)
-    total, best, *limits = _mixes(busy, rows, counts / measured, half_digit / measured)
-    losses, ranges = [busy - 1, *best], [(busy[-1] - 1,) * 2, *zip(*limits, strict=True)]
+    stragglers = busy * [expected_maximum(n) for n in gpus]
+    rows = np.stack([rings, stragglers, counts - 1])  # (3, counts): the loss by each part if its factor is 1
+    total, best, lows, highs = _mixes(busy, rows, counts / measured, half_digit / measured)
+    batch = busy - 1
+    losses = [batch, *best]
+    ranges = [(batch[-1], batch[-1]), *zip(lows, highs, strict=True)]  # the batch is predicted, so it has no range
     parts = [
         CurvePart(name=name, lost=tuple(lost.tolist()), low=float(low), high=float(high))
         for name, lost, (low, high) in zip(("batch", "gradients", "stragglers", "input"), losses, ranges, strict=True)
@@ -263,9 +286,9 @@ def explain_curve(
 
 
 def _costs(gpus: Sequence[int], images: int, kind: str, link: Link) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
-    """Seconds of a step on one GPU and of the ring at each count, and GPU-seconds per sample of both.
+    """Seconds of a step on one GPU; seconds of the ring at each count; and GPU-seconds per sample of step and ring.
 
-    The GPU-seconds are given over those of a step on one GPU.
+    The GPU-seconds are given over those of a step on one GPU, so the third value begins with 1.
     """
     divisors = list(gpus) if kind == "strong" else [1] * len(gpus)  # by which the images of a step are divided
     check_divides("explain_curve", "GPUs", max(divisors), "images", images)
@@ -278,13 +301,16 @@ def _costs(gpus: Sequence[int], images: int, kind: str, link: Link) -> tuple[flo
 def _mixes(busy: np.ndarray, rows: np.ndarray, wanted: np.ndarray, digits: np.ndarray) -> tuple[np.ndarray, ...]:
     """Try every mix of the three parts on a grid.
 
-    Returns the best mix's sum, its parts, and the low and the high of each part at the largest count among all mixes
-    that fit as well.
+    busy: 1 plus the loss by the batch. rows: the loss by each part for a factor of 1. wanted: n/S as measured. digits:
+    the relative error of rounding. All have one entry per count. Returns the best mix's n/S, the losses of its parts,
+    and the low and the high of each part at the largest count among all mixes that fit as well.
     """
-    most = np.append(1.0, max(wanted[-1] - 1, 0.01) * 1.2 / rows[1:, -1])  # the ring counts at most once
+    # The ring counts at most once. Each other factor goes up to 1.2 times what would explain the whole loss alone.
+    most = np.append(1.0, max(wanted[-1] - 1, 0.01) * 1.2 / rows[1:, -1])
     mixes = np.stack(np.meshgrid(*(np.linspace(0, end, GRID) for end in most)), axis=-1).reshape(-1, 3)
     errors = (busy + mixes @ rows) / wanted - 1  # (mixes, counts)
     best = int((errors**2).sum(axis=1).argmin())
-    fits = (np.abs(errors) <= np.maximum(digits, np.abs(errors[best]).max())).all(axis=1)
-    amounts = mixes[fits] * rows[:, -1]
+    allowed = np.maximum(digits, np.abs(errors[best]).max())
+    fits = (np.abs(errors) <= allowed).all(axis=1)
+    amounts = mixes[fits] * rows[:, -1]  # the losses at the largest count
     return busy + mixes[best] @ rows, rows * mixes[best][:, None], amounts.min(axis=0), amounts.max(axis=0)
