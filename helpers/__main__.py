@@ -28,7 +28,7 @@ COMMANDS = {
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command and returns its exit code. arguments: those of the command line by default."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments[:1] == ["quiz"]:
+    if arguments[:1] == ["quiz"]:  # its drills are graded as the labs are, for which it gets the grader
         from helpers.interview import quiz_command
 
         return quiz_command.main(arguments[1:], check=_grade)
@@ -55,7 +55,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _grade(key: str, answer: Any) -> Any:
-    """Grades an answer to a drill. The grader needs torch, so it is imported only when an answer is handed in."""
+    """The verdict on an answer to a drill of the quiz, a task with this key that the learner solves in code.
+
+    The grader needs torch, so it is imported only when an answer is handed in.
+    """
     from helpers.grading import grade
 
     return grade(key, answer)

@@ -1,7 +1,8 @@
 """Implements `python -m helpers doctor`: checks this machine and gives one sentence of advice for each problem.
 
 A check is a function that returns a `CheckResult`. Most checks take what they look at as arguments, so that a test can
-pretend a broken machine. Nothing here changes the machine; the last check starts four ranks and stops them again.
+pretend a broken machine. Nothing here changes the machine; the last check starts four ranks (processes that train
+together) and stops them again. `words("torch.install")` is the sentence with this key in the reader's language.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -28,6 +29,7 @@ words = book("doctor")
 OLDEST_PYTHON, OLDEST_TORCH = (3, 11), (2, 11)
 MIN_MEMORY = 1_500_000_000  # JupyterLab, a kernel and four ranks take 0.55 GB (PSS); a browser and models the rest
 MIN_SHARED_MEMORY = 128 * 2**20  # containers give 64 MiB unless asked for more
+MIN_DISK = 500_000_000  # bytes, for temporary files and checkpoints
 SLOW_START = 15.0  # seconds; four ranks take 1 to 3 on a free machine
 
 
@@ -35,6 +37,7 @@ SLOW_START = 15.0  # seconds; four ranks take 1 to 3 on a free machine
 class CheckResult:
     """One line of the report.
 
+    name: what was looked at. value: what was found, as text.
     advice: a sentence where something is less than it should be. fatal: whether the course cannot work this way, which
     also decides the exit code.
     """
@@ -46,14 +49,13 @@ class CheckResult:
 
     @property
     def mark(self) -> str:
+        """The key of the word at the beginning of the line."""
         return "wrong" if self.fatal else "note" if self.advice else "ok"
 
 
 def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> CheckResult:
-    text = ".".join(map(str, version))
-    if version[:2] >= OLDEST_PYTHON:
-        return CheckResult(name=words("name.python"), value=text)
-    return CheckResult(name=words("name.python"), value=text, advice=words("python"), fatal=True)
+    result = CheckResult(name=words("name.python"), value=".".join(map(str, version)))
+    return result if version[:2] >= OLDEST_PYTHON else replace(result, advice=words("python"), fatal=True)
 
 
 def check_system(system: str = sys.platform, release: str = platform.release()) -> CheckResult:
@@ -72,10 +74,9 @@ def check_torch(version: str | None) -> CheckResult:
     name = words("name.torch")
     if version is None:
         return CheckResult(name=name, value=words("torch.missing"), advice=words("torch.install"), fatal=True)
-    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
-    if numbers < OLDEST_TORCH:
-        return CheckResult(name=name, value=version, advice=words("torch.upgrade"), fatal=True)
-    return CheckResult(name=name, value=version)
+    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2])  # (2, 11) for "2.11.0+cpu"
+    result = CheckResult(name=name, value=version)
+    return result if numbers >= OLDEST_TORCH else replace(result, advice=words("torch.upgrade"), fatal=True)
 
 
 def check_leftovers(version: str, packages: list[str]) -> CheckResult:
@@ -103,6 +104,7 @@ def check_gpu_build(gpus: list[str], num_usable: int) -> CheckResult:
 
 
 def check_backend(num_gpus: int, num_ranks: int = 4) -> CheckResult:
+    """Reports which backend so many ranks get: NCCL needs a GPU for each rank, otherwise they use gloo on the CPU."""
     if num_gpus >= num_ranks:
         return CheckResult(name=words("name.backend"), value=words("backend.nccl", ranks=num_ranks))
     hint = words("backend.hint", gpus=num_gpus) if num_gpus else ""
@@ -138,22 +140,20 @@ def check_ports(resolve: Callable[[str], str] = socket.gethostbyname) -> CheckRe
             port = server.getsockname()[1]
             socket.create_connection(("127.0.0.1", port), timeout=5).close()
     except OSError as error:
-        return CheckResult(
-            name=name, value=words("ports.refused", error=error), advice=words("ports.allow"), fatal=True
-        )
+        text = words("ports.refused", error=error)
+        return CheckResult(name=name, value=text, advice=words("ports.allow"), fatal=True)
+    host = socket.gethostname()
     try:
-        resolve(socket.gethostname())
+        resolve(host)
     except OSError:
-        return CheckResult(
-            name=name, value=words("ports.no_name"), advice=words("ports.add", host=socket.gethostname())
-        )
+        return CheckResult(name=name, value=words("ports.no_name"), advice=words("ports.add", host=host))
     return CheckResult(name=name, value=words("ports.free"))
 
 
 def check_disk(path: Path, num_bytes: int | None = None) -> CheckResult:
     """Checks the free space under `path`. num_bytes: that space; None asks the system."""
     free = shutil.disk_usage(path).free if num_bytes is None else num_bytes
-    advice = "" if free >= 500_000_000 else words("disk.clear", path=path)
+    advice = "" if free >= MIN_DISK else words("disk.clear", path=path)
     return CheckResult(name=words("name.disk"), value=words("disk.free", size=free / 1e9, path=path), advice=advice)
 
 
@@ -192,7 +192,11 @@ def judge_ranks(name: str, sums: list[float], seconds: float) -> CheckResult:
 
 
 def usable_cores(root: Path = Path("/"), host: int | None = None) -> float:
-    """The cores that this process may use: the smallest of its CPU affinity and its cgroup limits (v1 or v2)."""
+    """The cores that this process may use: the smallest of its CPU affinity and its cgroup limits (v1 or v2).
+
+    A container's limit on cores is such a cgroup limit. root, host: for a test, a folder in place of "/", and a number
+    of cores in place of the affinity.
+    """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min([host or affinity, *_cgroup_limits(root)])
 
@@ -205,7 +209,7 @@ def _cgroup_limits(root: Path) -> list[float]:
     except OSError:
         return []
     limits = []
-    for line in lines:
+    for line in lines:  # "0::/path" for v2, "4:cpu,cpuacct:/path" for v1
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
@@ -224,7 +228,7 @@ def _limit(folder: Path) -> float:
             quota, period = ((folder / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
     except (OSError, ValueError):
         return math.inf
-    return math.inf if quota in ("max", "-1") else int(quota) / int(period)
+    return math.inf if quota in ("max", "-1") else int(quota) / int(period)  # microseconds of CPU time per period
 
 
 def gpu_names() -> list[str]:
@@ -265,14 +269,16 @@ def report(results: list[CheckResult]) -> str:
     lines = []
     for result in results:
         lines.append(f"{padded(words(f'mark.{result.mark}'), 6)} {padded(result.name, 10)} {result.value}")
-        lines += [f"{'':<17} {result.advice}"] if result.advice else []
-    fatal = sum(result.fatal for result in results)
-    lines += ["", words("fatal", count=fatal) if fatal else words("ready")]
+        if result.advice:
+            lines.append(f"{'':<17} {result.advice}")  # it stands below the value
+    num_fatal = sum(result.fatal for result in results)
+    lines += ["", words("fatal", count=num_fatal) if num_fatal else words("ready")]
     return "\n".join(lines)
 
 
 def main() -> int:
     """Prints the report. Returns 1 if the course cannot work on this machine, else 0."""
+    # Without these two packages no sentence can be read from the course's YAML files.
     if missing := [name for name in ("yaml", "filelock") if importlib.util.find_spec(name) is None]:
         print(f"{', '.join(missing)} not installed: type `make course`, which installs what the course needs.")
         return 1

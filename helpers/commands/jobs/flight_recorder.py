@@ -1,7 +1,9 @@
 """Compares the flight-recorder dumps of all ranks and finds the first collective at which they diverge.
 
-`divergences` is our own comparison; `analyze_with_torch` asks torch's analyzer (`torchfrtrace`) about the same dumps.
-Gloo's dumps lack sends and receives, and their `state` stays "scheduled", so `retired` says whether a call is done.
+The flight recorder is a ring buffer in torch: for each process group, a record of the last collectives that the process
+issued. A dump is the pickled content. `divergences` is our own comparison; `analyze_with_torch` asks torch's analyzer
+(`torchfrtrace`) about the same dumps. The dumps of gloo lack sends and receives, and the field `state` of their records
+stays "scheduled", so the field `retired` says whether a call is done.
 """
 
 from __future__ import annotations
@@ -26,9 +28,11 @@ _FREE_SIDES |= dict.fromkeys(("all_to_all", "all_to_all_single", "alltoall"), SI
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One collective that a rank issued. number: its sequence number in the group, from 1.
+    """One collective that a rank issued.
 
-    signature: the sizes and dtypes that must be equal on all ranks, as text.
+    group: the name of its process group. number: its sequence number in the group, from 1. op: such as "all_reduce".
+    sizes: of its tensors. signature: the sizes and dtypes that must be equal on all ranks, as text.
+    line: the user's line that issued it, None if the record has no stack.
     """
 
     group: str
@@ -42,10 +46,14 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Divergence:
-    """The first collective of a group that is not the same on all its ranks. calls: rank -> its call, if it issued one.
+    """The first collective of a group that is not the same on all its ranks.
 
-    Where a skipped call is followed by equal operations, the ranks diverge earlier than their operations show: they
-    call from different lines. first_number: the number from which the lines differ. first_calls: rank -> that call.
+    number: of that collective. calls: rank -> its call, if it issued one. missing: the ranks that issued none.
+
+    If a rank skips a call and the next calls are equal operations, the numbers of that rank are shifted by one. The
+    ranks then diverge earlier than their operations show, namely where they first call from different lines.
+    first_number: the number from which the lines differ, equal to `number` if they do not. first_calls: rank -> its
+    call with that number.
     """
 
     group: str
@@ -62,7 +70,10 @@ class Divergence:
 
     @property
     def suspects(self) -> tuple[int, ...]:
-        """The minority. Of two halves: the ranks that are missing, or the half without the lowest rank."""
+        """The ranks that are probably at fault: the smaller part of the ranks.
+
+        Where two parts are equally large, these are the ranks that issued no call, or the part without the lowest rank.
+        """
         if self.first_number < self.number:
             return minority({rank: call.line for rank, call in self.first_calls.items()})
         if self.missing:
@@ -73,21 +84,22 @@ class Divergence:
 
     @property
     def expected(self) -> Call:
-        """The call of a rank that is not a suspect."""
+        """The call that the suspects should have issued: that of another rank."""
         calls = self.first_calls
         return next((call for rank, call in calls.items() if rank not in self.suspects), next(iter(calls.values())))
 
 
 def minority(values: Mapping[int, Any]) -> tuple[int, ...]:
     """The ranks whose value is not the most common one; where two are equally common, the lowest rank's value wins."""
-    counts, first = Counter(values.values()), values[min(values)]
-    usual = max(counts, key=lambda value: (counts[value], value == first))
+    counts, value_of_lowest = Counter(values.values()), values[min(values)]
+    usual = max(counts, key=lambda value: (counts[value], value == value_of_lowest))
     return tuple(sorted(rank for rank, value in values.items() if value != usual))
 
 
 def load_dump(path: Path) -> dict[str, Any]:
-    """A process's dump, or {} from an empty file. Only this user can write to the folder, so unpickling is safe."""
-    return pickle.loads(path.read_bytes() or pickle.dumps({}))
+    """A process's dump; {} without a file, or from an empty one. Only this user can write there: unpickling is safe."""
+    content = path.read_bytes() if path.exists() else b""
+    return pickle.loads(content) if content else {}
 
 
 def calls_of(dump: Mapping[str, Any]) -> list[Call]:
@@ -116,6 +128,7 @@ def divergences(calls: Mapping[int, Sequence[Call]], groups: Mapping[str, Sequen
 
 
 def _first_divergence(group: str, calls: Mapping[int, Sequence[Call]], ranks: Sequence[int]) -> Divergence | None:
+    # Rank -> number -> its call with this number in the group.
     by_rank = {r: {call.number: call for call in calls[r] if call.group == group} for r in ranks if r in calls}
     # A recorder is a ring buffer, so the oldest calls of a rank may be gone: begin where all ranks have records.
     first = max((min(numbers) for numbers in by_rank.values() if numbers), default=1)
@@ -128,7 +141,7 @@ def _first_divergence(group: str, calls: Mapping[int, Sequence[Call]], ranks: Se
         issued = calls_at(number)
         missing = tuple(rank for rank in by_rank if rank not in issued)
         if missing or len({(call.op, call.signature) for call in issued.values()}) > 1:
-            start = number
+            start = number  # goes back as long as the ranks called from different lines
             while start > first and len({call.line for call in calls_at(start - 1).values()}) > 1:
                 start -= 1
             start = number if start == first else start  # lines that always differed prove nothing
@@ -142,7 +155,8 @@ def _first_divergence(group: str, calls: Mapping[int, Sequence[Call]], ranks: Se
 class TorchAnalysis:
     """The first divergence that torch's analyzer reports: its sequence number and the ranks that it names.
 
-    problem: its error, if it could not tell.
+    number: None if it reports none. kind: "missing" if ranks did not issue the collective, else the analyzer's name for
+    what differs. problem: the analyzer's error, if it could not tell.
     """
 
     number: int | None = None

@@ -1,7 +1,15 @@
 """The command `python -m helpers hang -- train.py`: runs a training job and says which rank makes it hang, and where.
 
-`watch_job` runs any script or command, which need not import this package; chapter 10 calls it too. `report_lines`
-writes its result for a terminal: the cause, where every rank is, what torch's own analyzer says, and the stacks.
+`watch_job` runs any script or command, which need not import this package; chapter 10 calls it too. Its steps:
+
+1. `start_job` starts the processes of the job with our probe, a thread that writes reports into a folder (probe.py).
+2. A `JobMonitor` reads the reports until the job ends, fails or hangs.
+3. Every process adds details: its groups, and torch's flight-recorder dump, a list of the collectives that it issued.
+4. `find_cause` decides from all this which rank is at fault.
+
+`report_lines` writes the result for a terminal: the cause, where every rank is, what torch's own analyzer says, and the
+stacks. A `Frame` is (file, line, function). `words` and `rank_words` hold the sentences: words(key, …) gives one in the
+reader's language, and words[key] gives it in every language, as `Words`.
 """
 
 from __future__ import annotations
@@ -32,14 +40,16 @@ from helpers.ranks.sites import words as rank_words
 
 SETTLE_SECONDS = 5.0  # that the other ranks get to end after a first rank failed; torchrun gives them less
 HUNG, REFUSED, INTERRUPTED = 3, 2, 130  # exit codes; in all other cases the command returns the job's own
-_GPU_WORDS = ("cuda", "nvidia", "nccl")
+_GPU_WORDS = ("cuda", "nvidia", "nccl")  # in an exception: the job may have failed for lack of a GPU
+INNERMOST = 8  # frames in which a child process must have a line of the user to count as hung
 
 
 @dataclass(frozen=True, kw_only=True)
 class HangReport:
     """What became of a job.
 
-    outcome: "ended", "failed" (the remaining processes were ended), "hang" or "interrupted". code: the job's exit code.
+    outcome: "ended", "failed" (the remaining processes were ended), "hang" or "interrupted".
+    code: the job's exit code, None where the job was still running. state: what is known of all processes.
     torch: what torch's own analyzer says; None where no process left a flight-recorder dump.
     """
 
@@ -78,19 +88,23 @@ def watch_job(
         exit_codes = job.exit_codes()
         if outcome != "ended":
             monitor.request_details(exit_codes)
-        paths = {rank: monitor.folder / f"{p.report['pid']}.recorder" for rank, p in sorted(monitor.ranks.items())}
-        dumps = {r: dump for r, path in paths.items() if path.exists() and (dump := load_dump(path)).get("entries")}
-        groups = {name: ranks for p in monitor.ranks.values() for name, ranks in p.report.get("groups", {}).items()}
+        dumps, groups = {}, {}  # rank -> its dump; name of a group -> its ranks
+        for rank, process in sorted(monitor.ranks.items()):
+            dump = load_dump(monitor.folder / f"{process.report['pid']}.recorder")
+            if dump.get("entries"):
+                dumps[rank] = dump
+            groups |= process.report.get("groups", {})
         calls = {rank: calls_of(dump) for rank, dump in dumps.items()}
         processes = {"ranks": dict(monitor.ranks), "children": dict(monitor.children)}
         state = JobState(**processes, calls=calls, groups=groups, limit=limit)
+        # The first exit code that is not 0; if there is none, 0 for a job that has ended.
         code = next((code for code in exit_codes.values() if code), 0 if outcome == "ended" else None)
         torch = analyze_with_torch(dumps, groups) if dumps else None
         return HangReport(outcome=outcome, code=code, state=state, cause=find_cause(state), torch=torch)
 
 
 def _wait(job: StartedJob, monitor: JobMonitor, limit: float) -> str:
-    """Waits for the end of the job or for a hang, and returns the outcome."""
+    """Waits for the end of the job or for a hang, and returns the outcome: "ended", "failed" or "hang"."""
     failed_at: float | None = None
     while True:
         exit_codes = job.exit_codes()
@@ -117,13 +131,15 @@ def main(arguments: Sequence[str]) -> int:
     options.add_argument("--pid", type=int, help="look into a process that hangs already, with py-spy")
     given = options.parse_args(arguments)
     try:
-        limits = {"nproc": given.nproc, "limit": given.limit}
-        report = stacks_of_process(given.pid) if given.pid else watch_job(given.command, **limits)
+        if given.pid:
+            print(stacks_of_process(given.pid), flush=True)
+            return 0
+        report = watch_job(given.command, nproc=given.nproc, limit=given.limit)
     except ValueError as problem:
         complain(words("nothing", problem=problem))
         return REFUSED
     print(report, flush=True)
-    return 0 if given.pid else report.exit_code
+    return report.exit_code
 
 
 def parser(name: str, description: str) -> argparse.ArgumentParser:
@@ -168,7 +184,7 @@ def report_lines(report: HangReport) -> list[str]:
         lines += ["", words("stacks")]
     for rank, process in sorted(state.unfinished.items()):
         threads = {f" · {name}": [*map(tuple, stack)] for name, stack in process.report.get("threads", {}).items()}
-        for name, stack in ({"": process.frames} | threads).items():
+        for name, stack in ({"": process.frames} | threads).items():  # "" is the main thread
             # The frames before the user's first line are the same everywhere; a thread without such a line is left out.
             start = next((i for i, frame in enumerate(stack) if learner_frame([frame])), None)
             if start is not None or not name:
@@ -178,7 +194,7 @@ def report_lines(report: HangReport) -> list[str]:
 
 
 def cause_sentences(cause: HangCause, state: JobState) -> list[Words]:
-    """What is wrong, and where the ranks diverge."""
+    """What is wrong, and where the ranks diverge: the first collective that is not the same on all ranks."""
     kind, divergence = cause.kind, cause.divergence
     process = state.ranks[cause.ranks[0]] if cause.ranks else None
     fields = {"ranks": rank_names(cause.ranks or (0,)), "count": len(cause.ranks), "place": _line(cause.line)}
@@ -188,12 +204,15 @@ def cause_sentences(cause: HangCause, state: JobState) -> list[Words]:
         fields |= {"call": _call(divergence.expected, state), "theirs": _call_with_sizes(divergence.expected)}
         calls = (divergence.first_calls.get(rank) for rank in cause.ranks)
         fields["own"] = _call_with_sizes(next(filter(None, calls), divergence.expected))
+        # The ranks at fault issued a collective that the others did not.
         kind = "alone" if kind in ("skipped", "finished") and set(cause.ranks) <= divergence.calls.keys() else kind
     if kind == "raised":
         fields["text"] = f"{process.failure.type_name}: {process.failure.message}"
         lines = [rank_words["raised"].format(**fields)]
-        lines += [words["gpu"]] if any(word in fields["text"].lower() for word in _GPU_WORDS) and not _has_gpu() else []
+        if any(word in fields["text"].lower() for word in _GPU_WORDS) and not _has_gpu():
+            lines.append(words["gpu"])
     elif kind == "died":
+        # Its last line is known from the crash report, from the probe's last report, or not at all.
         name = "noted" if process.crash else "seen" if cause.line else "alone"
         lines = [rank_words[f"died.{name}"].format(**fields)]
     else:
@@ -210,6 +229,7 @@ def cause_sentences(cause: HangCause, state: JobState) -> list[Words]:
 
 
 def _call(call: Call, state: JobState) -> Words:
+    """A collective with its number and its group, in words."""
     members = state.groups[call.group]
     is_world = len(members) == len(state.ranks)
     group = words["everyone"] if is_world else words["group"].format(name=call.group, ranks=members)
@@ -217,6 +237,7 @@ def _call(call: Call, state: JobState) -> Words:
 
 
 def _call_with_sizes(call: Call) -> Words:
+    """A collective with the sizes of its tensors, if it has any, and its line."""
     text = words["of"] if any(call.sizes) else words["at"]
     return text.format(op=call.op, sizes=list(call.sizes), place=_line(call.line))
 
@@ -227,20 +248,24 @@ def _line(frame: Frame | None) -> Words:
 
 def position_sentences(state: JobState) -> list[Words]:
     """Where every rank is. Ranks at the same line share a sentence."""
-    where: dict[tuple[Words, str, Words], list[int]] = {}
+    ranks_at: dict[tuple[Words, str, Words], list[int]] = {}  # (sentence, operation or "", line) -> ranks
     for rank, process in sorted(state.unfinished.items()):
-        op = state.waits_in(rank)
+        op = state.waits_in(rank)  # None where it does not wait for another rank
         text = rank_words["wait"] if op else rank_words["stand"] if process.is_asleep() else words["computes"]
-        where.setdefault((text, op or "", _line(process.line)), []).append(rank)
-    lines = [text.format(ranks=rank_names(r), count=len(r), ops=[op], place=at) for (text, op, at), r in where.items()]
+        ranks_at.setdefault((text, op or "", _line(process.line)), []).append(rank)
+    lines = []
+    for (text, op, line), ranks in ranks_at.items():
+        lines.append(text.format(ranks=rank_names(ranks), count=len(ranks), ops=[op], place=line))
     finished = [rank for rank, process in state.ranks.items() if process.has_finished]
     if finished and state.unfinished:
         lines.append(rank_words["had_finished"].format(ranks=rank_names(finished)))
     children = [child for of_rank in state.children.values() for child in of_rank]
-    hung = [child for child in children if child.line and child.line in child.frames[-8:]]
+    hung = [child for child in children if child.line and child.line in child.frames[-INNERMOST:]]
     lines += [words["worker"].format(ranks=rank_names([child.rank]), place=_line(child.line)) for child in hung]
     silent = [rank for rank, process in state.unfinished.items() if not process.report.get("has_details")]
-    return lines + ([words["silent"].format(ranks=rank_names(silent))] if silent else [])
+    if silent:
+        lines.append(words["silent"].format(ranks=rank_names(silent)))
+    return lines
 
 
 def _torch_lines(analysis: TorchAnalysis) -> list[str]:

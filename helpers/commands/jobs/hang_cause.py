@@ -2,6 +2,10 @@
 
 `find_cause` looks for these causes in this order: a rank that ended, collectives that differ, a rank that waits for no
 other, a send or receive without its counterpart, a collective that a rank skipped, and else a circle of waits.
+
+A `Divergence` is the first collective of a group that is not the same on all ranks; its suspects are the ranks that are
+probably at fault, and its `expected` call is what the other ranks issued. `learner_frame(stack)` is the innermost frame
+of the user's own code, None if the stack has none.
 """
 
 from __future__ import annotations
@@ -19,7 +23,8 @@ class HangCause:
     """What is wrong with a job. ranks: the ranks at fault, and `line`: where they are.
 
     op, op_line: the operation in which the other ranks wait for them, and its line there.
-    peer: the rank that waits for a message in vain.
+    peer: with kind "unanswered", the rank that waits for a message in vain.
+    divergence: what the collectives say; None where they are the same on all ranks, or no records exist.
     kind is one of
       raised, died      a rank ended with an exception, or without one
       finished          a rank ended normally while the others wait for it
@@ -45,7 +50,12 @@ class HangCause:
 
 @dataclass(frozen=True, kw_only=True)
 class JobState:
-    """All that is known when a job hangs or has ended: rank -> process, children and calls; group name -> ranks."""
+    """All that is known when a job hangs or has ended.
+
+    ranks: rank -> its process. children: rank -> the processes that it started, such as loader workers.
+    calls: rank -> the collectives that it issued. groups: name of a process group -> its ranks.
+    limit: seconds without progress after which a job counts as hanging.
+    """
 
     ranks: Mapping[int, ProcessState]
     children: Mapping[int, Sequence[ProcessState]]
@@ -58,12 +68,16 @@ class JobState:
         return {rank: process for rank, process in self.ranks.items() if not process.has_ended}
 
     def waits_in(self, rank: int) -> str | None:
-        """The torch.distributed operation (send, receive, collective, other function) in which a rank sleeps."""
+        """The operation of torch.distributed in which a rank sleeps, None if it does not sleep in one.
+
+        It is a send or receive, else the first collective that is not done, else another function.
+        """
         process = self.ranks[rank]
         call = next((call for call in self.calls.get(rank, ()) if not call.is_done), None)
-        p2p = process.report.get("p2p")
+        p2p = process.report.get("p2p")  # [operation, peer] of a send or receive, or None
         is_in_torch = process.op or p2p or process.frames and "/torch/" in process.frames[-1][0]
-        if not process.is_asleep() or not is_in_torch and learner_frame(process.frames[-1:]) is None:
+        is_at_own_line = learner_frame(process.frames[-1:]) is not None  # it may call into C++ from there
+        if not process.is_asleep() or not (is_in_torch or is_at_own_line):
             return None
         return p2p[0] if p2p else call.op if call else process.op
 
@@ -74,7 +88,8 @@ def find_cause(state: JobState) -> HangCause:
     divergence = found[0] if found else None
     cause = _ended(state, divergence)
     if cause is None and divergence is not None and divergence.has_mismatch:
-        line = next((divergence.first_calls[r].line for r in divergence.suspects if r in divergence.first_calls), None)
+        calls = divergence.first_calls
+        line = next((calls[rank].line for rank in divergence.suspects if rank in calls), None)
         return _cause(divergence, kind="differs", ranks=divergence.suspects, line=line)
     cause = cause or _waits_for_nobody(state, divergence) or _unanswered(state)
     if cause is None and divergence is not None:
@@ -90,6 +105,8 @@ def _cause(divergence: Divergence | None, **fields) -> HangCause:
 
 def _ended(state: JobState, divergence: Divergence | None) -> HangCause | None:
     """Blames a rank that ended, unless it ended because collectives differ or because another rank had ended."""
+    # The earliest end first. A process that was killed wrote no last report, so for it the time counts at which it was
+    # seen to be gone.
     ended = sorted((p for p in state.ranks.values() if p.has_ended), key=lambda p: p.report.get("ended", p.gone))
     raised = [process for process in ended if process.failure]
     # A consequence is an error such as "Connection closed by peer", which another rank's end causes.
@@ -100,9 +117,11 @@ def _ended(state: JobState, divergence: Divergence | None) -> HangCause | None:
         failed = [process for process in ended if process.exit_code]
         return _at_fault("exited", failed, None) if failed else HangCause(kind="ended")
     if divergence and divergence.has_mismatch and all(p.failure.type_name == "RuntimeError" for p in raised_first):
-        return None
-    if raised_first or died:
-        return _at_fault("raised" if raised_first else "died", (raised_first or died)[:1], divergence)
+        return None  # collectives that differ may raise a RuntimeError, so the mismatch is the cause
+    if raised_first:
+        return _at_fault("raised", raised_first[:1], divergence)
+    if died:
+        return _at_fault("died", died[:1], divergence)
     if finished and (raised or any(map(state.waits_in, state.unfinished))):
         suspects = [state.ranks[rank] for rank in divergence.suspects] if divergence else finished
         return _at_fault("finished", suspects, divergence)
@@ -116,12 +135,14 @@ def _at_fault(kind: str, processes: Sequence[ProcessState], divergence: Divergen
 
 def _waits_for_nobody(state: JobState, divergence: Divergence | None) -> HangCause | None:
     """Blames a rank that waits for no other rank, because the others then wait for it."""
-    waiting = {rank: op for rank in state.unfinished if (op := state.waits_in(rank))}
+    waiting = {rank: op for rank in state.unfinished if (op := state.waits_in(rank))}  # for another rank
     others = [rank for rank in state.unfinished if rank not in waiting]
+    if not others:
+        return None
     hung = [c for rank in others for c in state.children.get(rank, ()) if c.line and not _is_idle_worker(c)]
-    if not others or not waiting and not hung:
-        return HangCause(kind="apart") if others else None
-    process = (hung or [state.ranks[rank] for rank in others])[0]
+    if not waiting and not hung:
+        return HangCause(kind="apart")
+    process = hung[0] if hung else state.ranks[others[0]]
     kind = "worker" if hung else "elsewhere" if process.is_asleep(state.limit) else "busy"
     ranks = tuple(others if waiting else sorted({child.rank for child in hung}))
     operation = {}
@@ -138,10 +159,11 @@ def _is_idle_worker(process: ProcessState) -> bool:
 
 def _unanswered(state: JobState) -> HangCause | None:
     """Blames the peer of a send or receive that has not posted the matching receive or send."""
+    # Rank -> (operation, peer) of the send or receive in which it waits.
     p2p = {rank: process.report["p2p"] for rank, process in state.unfinished.items() if process.report.get("p2p")}
     for rank, (op, peer) in p2p.items():
-        answer = p2p.get(peer)
-        if peer in state.ranks and (answer is None or answer[1] != rank or answer[0] == op):
+        op_of_peer, peer_of_peer = p2p.get(peer) or (op, None)
+        if peer in state.ranks and (peer_of_peer != rank or op_of_peer == op):  # two sends do not match either
             lines = {"line": state.ranks[peer].line, "op_line": state.ranks[rank].line}
             return HangCause(kind="unanswered", ranks=(peer,), op=op, peer=rank, **lines)
     return None

@@ -1,6 +1,9 @@
 """Starts a training job as torchrun would, or the user's own command, with our probe in every process of it.
 
-When the job is over, however it ends, all of its processes are ended. `hang` and `profile` start their jobs here.
+When the job is over, however it ends, all of its processes are ended. `hang` and `profile` start their jobs here. The
+probe (probe.py) is a thread in each process that writes reports into a folder. It gets there through the environment:
+PYTHONPATH leads to a folder with a generated `sitecustomize.py`, and two variables name the folder of reports and the
+process that reads them. `words(key, …)` is a sentence in the reader's language.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ if hidden is not None and hidden.loader is not None:
 
 @dataclass
 class StartedJob:
-    """The processes that we started, and the folder into which the probes write."""
+    """The processes that we started (of torchrun only torchrun itself), and the folder into which the probes write."""
 
     processes: list[subprocess.Popen]
     folder: Path
@@ -83,14 +86,15 @@ def start_job(
     probes: module name -> path of further files to load in every process. env: further environment variables.
     Raises ValueError, with a sentence for the user, for a command that cannot be started.
     """
-    arguments, world = command_of(command, nproc)
-    old_handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    arguments, world = command_of(command, nproc)  # world: None where the command starts its ranks itself
+    old_handler = signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM raises KeyboardInterrupt
     with tempfile.TemporaryDirectory(prefix="ranks-job-", ignore_cleanup_errors=True) as name:
         job, load, port = StartedJob([], Path(name)), Path(name) / "load", free_port()
         load.mkdir()
         files = {"_ranks_job": probe.__file__} | dict(probes or {})
         (load / "sitecustomize.py").write_text(WHOLE_LINES + SITECUSTOMIZE.format(probes=files), encoding="utf-8")
-        path = os.pathsep.join([str(load), *filter(None, [os.environ.get("PYTHONPATH")])])
+        user_path = os.environ.get("PYTHONPATH")
+        path = f"{load}{os.pathsep}{user_path}" if user_path else str(load)
         shared = {**os.environ, **(env or {}), "PYTHONPATH": path}
         shared |= {probe.FOLDER: name, probe.WATCHER: str(os.getpid())}
         try:
@@ -109,9 +113,11 @@ def command_of(command: Sequence[str], nproc: int | None) -> tuple[list[str], in
     Raises ValueError, with a sentence for the user, where the two do not fit or the program is not there.
     """
     first = command[0] if command else ""
-    if not first or nproc is not None and nproc < 1:
-        raise ValueError(words("nproc.few", count=nproc) if first else words("no_command"))
-    if first.endswith(".py") or first == "-m":
+    if not first:
+        raise ValueError(words("no_command"))
+    if nproc is not None and nproc < 1:
+        raise ValueError(words("nproc.few", count=nproc))
+    if first.endswith(".py") or first == "-m":  # a script or a module, whose ranks are started here
         name = first if first != "-m" else " ".join(command[:2])
         if not (Path(first).is_file() or first == "-m" and len(command) > 1 and _is_module(command[1])):
             raise ValueError(words("no_file", name=name))

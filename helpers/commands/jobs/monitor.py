@@ -2,7 +2,9 @@
 
 A job hangs when, for `limit` seconds of its own life, no rank has issued a collective or entered another function of
 torch.distributed, and at least one rank slept at one line all that time. A rank that computes meanwhile gets
-BUSY_FACTOR times as long, because it may only be slow.
+BUSY_FACTOR times as long, because it may only be slow. Seconds of its own life leave out the time in which a process
+wanted a core and got none, so a busy machine does not look like a hang. probe.py writes the reports and lists their
+fields. A `Frame` is (file, line, function).
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ DETAILS_TIMEOUT = 120.0  # seconds that the processes get to add details; under 
 class ProcessState:
     """The last report of one process.
 
-    updated, gone: the time.time() of the report, and at which the process was seen to be gone (0.0 before).
+    report: the fields that probe.py lists. updated: the time.time() at which it was written.
+    gone: the time.time() at which the process was seen to be gone, 0.0 before.
     exit_code: None where the process is not our child. crash: the frames that faulthandler wrote.
     """
 
@@ -64,12 +67,12 @@ class ProcessState:
         return "ended" in self.report and not self.report["failure"]
 
     def is_asleep(self, seconds: float = 0.0) -> bool:
-        """Whether it has been at its line for at least so long and hardly computed."""
+        """Whether it has been at its line for at least so many seconds and hardly computed."""
         age = self.report["stack_age"]
         return age >= seconds and self.report["cpu_seconds"] <= MAX_CPU_SHARE * age
 
     def is_silent(self, limit: float) -> bool:
-        """Whether its probe reports no more: native code holds the GIL, or the process was stopped."""
+        """Whether its probe has stopped to report, because native code holds the GIL or the process was stopped."""
         return time.time() - self.updated > limit * BUSY_FACTOR * 2
 
     @property
@@ -85,6 +88,7 @@ class ProcessState:
     def op(self) -> str | None:
         """The function of torch.distributed that the user's code has called and that has not returned."""
         start = self.frames.index(self.line) + 1 if self.line in self.frames else 0
+        # c10d_logger wraps every function of torch.distributed, to log its calls.
         calls = [f for f in self.frames[start:] if "torch/distributed/" in f[0] and "c10d_logger" not in f[0]]
         return calls[0][2] if calls else None
 
@@ -92,7 +96,8 @@ class ProcessState:
 class JobMonitor:
     """Reads the folder of a job.
 
-    ranks: rank -> its newest process. children: rank -> the live processes that it started, such as loader workers.
+    by_pid: process id -> process. ranks: rank -> its newest process.
+    children: rank -> the live processes that it started, such as loader workers, which have the same rank.
     """
 
     def __init__(self, folder: Path):
@@ -127,6 +132,7 @@ class JobMonitor:
             return False
         overdue = {r for r, p in live.items() if p.report["call_age"] >= limit * BUSY_FACTOR or p.is_silent(limit)}
         asleep = {r for r, p in live.items() if p.report["call_age"] >= limit and p.is_asleep(limit)}
+        # A rank that sleeps may wait for a loader worker that computes.
         idle = {rank for rank in asleep if all(child.is_asleep(limit) for child in self.children[rank])}
         return bool(asleep) and idle | overdue == live.keys()
 

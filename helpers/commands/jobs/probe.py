@@ -4,6 +4,16 @@ A generated `sitecustomize` loads this file by its path in every process of a jo
 script. So the file may import only the standard library, must print nothing, and reads torch only where the script has
 loaded it. No duration here is wall-clock time: the time in which a process wants a core and has none does not count,
 so a busy machine does not look like a hang.
+
+A process's report is a JSON file with these fields:
+
+pid, parent, rank, world   ids of the process and of its parent, rank and world size (null before they are known)
+frames, threads            the stack of the main thread, and thread name -> stack, as [file, line, function]
+stack_age, cpu_seconds,    the durations that `Probe` describes
+call_age
+ended, failure             only in the last report: the time of the end, and the exception (null if there was none)
+aborted                    only after SIGABRT
+has_details, p2p, groups   only on request: a send or receive in flight, and group name -> ranks
 """
 
 from __future__ import annotations
@@ -28,9 +38,10 @@ FOLDER, WATCHER = "RANKS_JOB", "RANKS_JOB_WATCHER"  # environment: the folder of
 DETAILS_REQUEST = "asked"  # a file in the folder: each process that sees it adds the costly details to its report, once
 WAKE_RATE = 0.5  # voluntary context switches per second that still are one wait: a DataLoader wakes up every 5 s
 P2P_FUNCTIONS = ("send", "recv", "isend", "irecv")  # the last four letters are the operation
-LOCATION = attrgetter("f_code.co_filename", "f_lineno", "f_code.co_name")
-CALL = attrgetter("f_code.co_filename", "f_code.co_name", "f_locals")
-PROBE = FAULT_FILE = None
+INNERMOST = 6  # frames in which a call into torch.distributed is looked for
+LOCATION = attrgetter("f_code.co_filename", "f_lineno", "f_code.co_name")  # of a frame: (file, line, function)
+CALL = attrgetter("f_code.co_filename", "f_code.co_name", "f_locals")  # of a frame: (file, function, variables)
+PROBE = FAULT_FILE = None  # the probe of this process, and the file into which faulthandler writes
 
 
 def stack(thread):
@@ -39,15 +50,19 @@ def stack(thread):
 
 
 def frames_of(thread):
-    """Yields a thread's frames from the innermost outwards. The frames are looked up when the first one is taken."""
-    innermost = map(methodcaller("get", thread), starmap(sys._current_frames, [()]))
-    return takewhile(bool, accumulate(chain(innermost, repeat("f_back")), getattr))
+    """Yields a thread's frames from the innermost outwards. The frames are looked up when the first one is taken.
+
+    It consists of C functions alone, which run without a switch to another thread: see `without_gc`.
+    """
+    innermost = map(methodcaller("get", thread), starmap(sys._current_frames, [()]))  # _current_frames()[thread]
+    return takewhile(bool, accumulate(chain(innermost, repeat("f_back")), getattr))  # then f_back until it is None
 
 
 def without_gc(iterator):
     """The items as a list, computed in one C call with the garbage collector off.
 
-    No frame may be referenced while its thread goes on: helpers.devices.call_site says why.
+    No frame may be referenced while its thread goes on, because that would keep the frame's variables alive (tensors
+    among them). Within one C call no other thread runs, unless the collector calls Python code.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -63,6 +78,9 @@ class Probe:
 
     stack_age: seconds for which the main thread has been at the same line. cpu_seconds: the process's CPU time in them.
     call_age: seconds since the process last issued a collective or moved within torch.distributed.
+    main: the main thread. watcher: the process that reads the reports, 0 if there is none.
+    last_stack, num_waits: the main thread's stack, and how often it had gone to sleep when it came there.
+    calls: group name -> how many collectives it has issued. details: the costly part of the report, once it is asked.
     """
 
     def __init__(self, folder):
@@ -84,15 +102,22 @@ class Probe:
         os._exit(1)
 
     def sample(self):
-        """Updates the three durations."""
-        now, cpu, waits = time.monotonic(), time.process_time() - time.thread_time(), self.voluntary_switches()
+        """Updates the three durations.
+
+        lived: the seconds since the last sample that count. A process that wants a core counts only its CPU time.
+        """
+        now, waits = time.monotonic(), self.voluntary_switches()
+        cpu = time.process_time() - time.thread_time()  # without the CPU time of the probe itself
+        # At most two intervals count, because the machine may have been suspended.
         passed, used = min(now - self.last_clock, 2 * INTERVAL), max(cpu - self.last_cpu, 0.0)
         self.last_clock, self.last_cpu = now, cpu
         lived = min(used, passed) if self.is_runnable() else passed
         here, calls = stack(self.main.ident), self.collective_counts()
+        # A thread that left its line and came back has gone to sleep more often than one that waits there.
         is_same = self.last_stack == here and waits - self.num_waits <= 1 + WAKE_RATE * self.stack_age
+        has_moved_in_torch = not is_same and any("torch/distributed/" in frame[0] for frame in here[-INNERMOST:])
         self.call_age += lived
-        if calls != self.calls or not is_same and any("torch/distributed/" in frame[0] for frame in here[-6:]):
+        if calls != self.calls or has_moved_in_torch:
             self.calls, self.call_age = calls, 0.0
         if is_same:
             self.stack_age, self.cpu_seconds = self.stack_age + lived, self.cpu_seconds + used
@@ -132,12 +157,17 @@ class Probe:
         return tuple(int(value) if value and value.isdigit() else None for value in values)
 
     def collect_details(self):
-        """What costs more: the ranks of each group (gloo's records lack them), a pending send or receive, the dump."""
+        """The costly part of the report: the ranks of each group, and a send or receive in flight.
+
+        It also writes torch's flight-recorder dump, a record of the last collectives, beside the report. The dump of
+        gloo lacks the ranks of the groups, so the report has them.
+        """
         c10d = sys.modules.get("torch.distributed.distributed_c10d")
         ranks = {name: c10d.get_process_group_ranks(group) for group, name in self.groups().items()}
         if ranks:
             native = sys.modules["torch._C._distributed_c10d"]
             is_nccl = any("nccl" in str(backend[0]) for backend in c10d._world.pg_map.values())
+            # A torch without the function gets `bytes`, which makes an empty dump.
             dump = getattr(native, "_dump_nccl_trace" if is_nccl else "_dump_fr_trace", bytes)
             with open(os.path.join(self.folder, f"{self.pid}.recorder"), "wb") as out, _without_inductor():
                 out.write(dump())
@@ -147,7 +177,7 @@ class Probe:
         """[operation, peer] if the main thread is in a send or receive, else None."""
         for path, name, variables in without_gc(map(CALL, frames_of(self.main.ident))):
             if name in P2P_FUNCTIONS and path.endswith("distributed_c10d.py"):
-                peers = [variables.get(key) for key in ("dst", "src", "group_dst", "group_src")]
+                peers = [variables.get(key) for key in ("dst", "src", "group_dst", "group_src")]  # one of them is set
                 return [name[-4:], next((peer for peer in peers if peer is not None), None)]
         return None
 
@@ -166,7 +196,7 @@ class Probe:
             with contextlib.suppress(Exception):
                 self.details = self.collect_details()
         path = os.path.join(self.folder, f"{self.pid}.json")
-        with self.lock:
+        with self.lock:  # the probe's thread and the end of the main thread may write at the same time
             if final or not self.has_ended:
                 self.has_ended = bool(final)
                 with open(f"{path}.new", "w") as out:
@@ -237,6 +267,7 @@ def start():
 def begin():
     """The entry point, which the generated `sitecustomize` calls."""
     if os.path.isdir(os.environ.get(FOLDER, "")):
+        # In C, because Python runs its own handlers only between two bytecodes, and an abort comes from within C++.
         libc = ctypes.CDLL(None)
         libc.signal.argtypes, libc.signal.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
         libc.signal(signal.SIGABRT, ctypes.cast(_on_abort, ctypes.c_void_p))

@@ -1,7 +1,8 @@
 """The command `python -m helpers profile -- train.py`: profiles a window of steps of a training job.
 
 The job need not import this package. It leaves one trace per rank, and when it has ended, the traces are explained as
-`python -m helpers explain` does.
+`python -m helpers explain` does. The job runs as for `hang`, with a second file, profiler_probe.py, in each process. It
+starts torch.profiler after the first step, lets it wait and warm up for some steps, and records the next `active` ones.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from helpers.learner.words.wrapping import complain
 class ProfiledJob:
     """A job that was profiled.
 
+    report: how the job ended. folder: of the traces.
     steps: rank -> the steps that its optimizer made. window: how many steps after the first one the profiler waited,
     warmed up and recorded.
     """
@@ -34,13 +36,16 @@ class ProfiledJob:
     window: tuple[int, int, int]
 
     def __str__(self) -> str:
-        steps, last = max(self.steps.values(), default=0), sum(self.window) + 1
-        fields = {"steps": steps, "last": last, "first": last - self.window[2] + 1, "number": sum(self.window[:2])}
+        wait, warmup, active = self.window
+        steps, last = max(self.steps.values(), default=0), 1 + wait + warmup + active  # last: of the window
+        fields = {"steps": steps, "last": last, "first": last - active + 1, "number": wait + warmup}
         fields |= {"count": self.num_traces, "folder": self.folder}
         lines = [str(self.report)] if self.report.exit_code else []
         kind = "traces" if self.num_traces else "early" if steps else "never"
         lines.append(words(f"profile.{kind}", **fields))
-        return "\n".join(lines + ([words("profile.cut", **fields)] if self.num_traces and steps < last else []))
+        if self.num_traces and steps < last:
+            lines.append(words("profile.cut", **fields))
+        return "\n".join(lines)
 
 
 def profile_job(
@@ -57,9 +62,9 @@ def profile_job(
     window = {"wait": wait, "warmup": warmup, "active": active, "folder": str(folder)}
     env, probes = {profiler_probe.WINDOW: json.dumps(window)}, {"_ranks_profiler": profiler_probe.__file__}
     report = watch_job(command, nproc=nproc, limit=limit, probes=probes, env=env)
-    counts = list(folder.glob("rank*.steps"))
-    steps = {int(path.stem.removeprefix("rank")): int(path.read_text()) for path in counts}
-    for path in counts:
+    steps = {}
+    for path in list(folder.glob("rank*.steps")):  # each rank wrote how many steps it made
+        steps[int(path.stem.removeprefix("rank"))] = int(path.read_text())
         path.unlink()
     num_traces = len(list(folder.glob("rank*.pt.trace.json")))
     return ProfiledJob(report=report, folder=folder, num_traces=num_traces, steps=steps, window=(wait, warmup, active))

@@ -39,7 +39,11 @@ class ImportHook(importlib.abc.MetaPathFinder):
 
 
 class WindowProfiler:
-    """Profiles `active` steps of this rank, after `wait` and `warmup` steps, and writes the trace into `folder`."""
+    """Profiles `active` steps of this rank, after `wait` and `warmup` steps, and writes the trace into `folder`.
+
+    pid: this process; a forked child has the object, too, but does nothing. steps: that the optimizer made so far.
+    optimizer_id: id() of the first optimizer that stepped; the steps of others do not count.
+    """
 
     def __init__(self, wait, warmup, active, folder):
         self.wait, self.warmup, self.active, self.folder = wait, warmup, active, folder
@@ -79,9 +83,10 @@ class WindowProfiler:
         profiler must be stopped, because one that still runs makes the interpreter crash as it ends.
         """
         if os.getpid() == self.pid:
-            before = self.wait + self.warmup + 1
+            before = self.wait + self.warmup + 1  # steps before the first recorded one
             if 0 < self.steps < before + self.active:
-                self.profile.on_trace_ready = self.profile.on_trace_ready if self.steps > before else None
+                if self.steps <= before:
+                    self.profile.on_trace_ready = None
                 self.profile.stop()
             os.makedirs(self.folder, exist_ok=True)
             with open(os.path.join(self.folder, f"rank{self.rank}.steps"), "w") as out:

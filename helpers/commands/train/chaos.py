@@ -1,6 +1,9 @@
 """Plans the deaths of `train --chaos` from a seed, and counts what they cost.
 
-After each death all ranks start again from the newest checkpoint.
+A death is a rank that is killed in a step or in a save, to see what failures cost. After each death all ranks start
+again from the newest checkpoint, so the steps since then are done again. A `Kill` is one planned death, with the rank,
+the step, and "step" or "save" as `during`. Whoever runs a step calls `enter` before it and `stepped` after it; a save
+has `enter` and `leave`.
 """
 
 from __future__ import annotations
@@ -14,26 +17,38 @@ from helpers.elastic.chaos import Kill, kill_plan
 from helpers.learner.words import book
 
 words = book("train")
+RECENT = 9  # steps or saves from which the usual time is taken
 
 
 class Chaos:
-    """The planned deaths of a run and their cost. done: the step after which the run starts."""
+    """The planned deaths of a run and their cost. done: the step after which the run starts.
+
+    rate: the probability of a death per step. every: steps between two saves.
+    planned: (step, "step" or "save") -> the death in it. taken: the seconds that the steps and saves so far have taken.
+    struck: the death that is planned in the present step or save, None if there is none.
+    num_deaths, done_again: how many ranks were killed, and how many steps were done twice.
+    lost: seconds that the deaths have cost. since: the time.perf_counter() at which the present step or save began.
+    losses: step -> loss.
+    """
 
     def __init__(self, settings: TrainOptions, done: int):
         self.rate, self.every = settings.chaos, settings.save_every
         options = {"rate": settings.chaos, "seed": settings.seed, "save_every": settings.save_every}
         plan = kill_plan(steps=settings.steps, ranks=settings.plan.world_size, **options) if settings.chaos else ()
         self.planned = {(kill.step, kill.during): kill for kill in plan if kill.step > done}
-        self.taken = {"step": [1.0], "save": [1.0]}  # seconds of each; the first value is a guess
-        self.struck: Kill | None = None  # the death that is planned in the present step or save
+        self.taken = {"step": [1.0], "save": [1.0]}  # the first value is a guess
+        self.struck: Kill | None = None
         self.num_deaths = self.done_again = 0
         self.lost, self.since = 0.0, 0.0
         self.losses: dict[int, float] = {}
 
     def enter(self, during: str, step: int) -> tuple[Kill | None, float]:
-        """The death planned in this step or save, and its usual seconds. A repeated step has no death in it."""
+        """The death planned in this step or save, and the seconds that a step or save usually takes.
+
+        A step that is done again has no death in it. during: "step" or "save".
+        """
         self.struck, self.since = self.planned.pop((step, during), None), time.perf_counter()
-        return self.struck, statistics.median(self.taken[during][-9:])
+        return self.struck, statistics.median(self.taken[during][-RECENT:])
 
     def leave(self, during: str) -> float:
         """Ends the step or save that `enter` began, and returns its seconds."""
@@ -41,7 +56,7 @@ class Chaos:
         return self.taken[during][-1]
 
     def stepped(self, step: int, loss: float) -> None:
-        """Counts a finished step; one that had been done before the death counts as lost time."""
+        """Counts a finished step. If it had been done before a death already, its time counts as lost."""
         seconds = self.leave("step")
         if step in self.losses:
             self.done_again += 1
@@ -56,10 +71,12 @@ class Chaos:
         return seconds
 
     def begin(self) -> str:
-        best = self.every == best_interval(self.rate)
-        return words("chaos.begin", rate=self.rate, every=self.every) + words("chaos.best", rate=self.rate) * best
+        """The sentence about the rate of deaths and the saves, and whether these are as frequent as is best."""
+        text = words("chaos.begin", rate=self.rate, every=self.every)
+        return text + words("chaos.best", rate=self.rate) if self.every == best_interval(self.rate) else text
 
     def account(self) -> str:
+        """The sentence that says what the deaths cost, or that nobody died and how probable that was."""
         if not self.num_deaths:
             return words("chaos.nobody", count=len(self.losses), share=(1 - self.rate) ** len(self.losses))
         values = {"again": self.done_again, "deaths": self.num_deaths, "seconds": self.lost}

@@ -1,6 +1,7 @@
 """Checks that model, data, plan and checkpoint fit together, before any rank starts.
 
-The model is built on the meta device, so the checks cost no memory.
+Each check raises ValueError with a sentence for the user, which names the option to change. The model is built on the
+meta device, so the checks cost no memory.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from helpers.parallel.tensor_parallel import GPT_PLAN
 from helpers.parallel.tensor_parallel.shard import resolve_plan
 from helpers.workloads import GPT, GPTConfig
 
-CONFIGS = {
+CONFIGS = {  # value of --size -> the model
     "tiny": GPTConfig.tiny(),
     "small": GPTConfig.tiny(context=64, num_layers=4, num_heads=8, hidden=128),
     "10m": GPTConfig.ten_million(),
@@ -37,12 +38,13 @@ CONFIGS = {
 def resume_from_undamaged(settings: TrainOptions, report: Callable[[str], None] | None) -> TrainOptions:
     """With --go-on, these options with the newest undamaged checkpoint as `resume`; otherwise the options unchanged.
 
-    The one rank that has a `report` function renames newer, damaged checkpoints, since the run will write their steps
-    again, and reports each. Raises ValueError where all checkpoints are damaged.
+    The rank that has a `report` function renames newer, damaged checkpoints, since the run will write their steps
+    again, and reports each. Under torchrun that is rank 0; the other ranks get None. Raises ValueError where all
+    checkpoints are damaged.
     """
     if not settings.go_on or settings.resume is None:
         return settings
-    found, words = newest(settings.folder), book("train")
+    found, words = newest(settings.folder), book("train")  # found.damaged: a sentence per newer, damaged checkpoint
     if report is not None:
         newer = [path for steps, path in checkpoint_folders(settings.folder).items() if steps > found.steps]
         for path, problem in zip(newer, found.damaged, strict=True):
@@ -58,15 +60,17 @@ def check(settings: TrainOptions) -> int:
     with torch.device("meta"):
         model = GPT(CONFIGS[settings.size])
     refused.check(model, plan)
-    _check_heads(settings.given["plan"], plan.tp, CONFIGS[settings.size])
+    _check_heads(settings.by_name["plan"], plan.tp, CONFIGS[settings.size])
+    # The results of these calls are not used: each raises ValueError for what the plan cannot do with this model.
     for entry in resolve_plan(model, GPT_PLAN):
-        entry.split(plan.tp)
+        entry.split(plan.tp)  # the parameter must divide by tp
     if plan.pp > 1:
         partition(model, plan.pp * plan.num_chunks)
         schedule_of(plan)
     parts = plan.dp * plan.num_microbatches
     if settings.batch % parts:
-        below, above = settings.batch // parts * parts, -(-settings.batch // parts) * parts
+        below = settings.batch // parts * parts
+        above = below + parts
         near = f"nearest that work are {below} and {above}" if below else f"smallest that works is {above}"
         raise ValueError(
             f"--batch {settings.batch}: dp * microbatches = {plan.dp} * {plan.num_microbatches} = {parts} does not "
@@ -77,16 +81,17 @@ def check(settings: TrainOptions) -> int:
     return done
 
 
-def _check_heads(given: str, tp: int, config: GPTConfig) -> None:
-    """Raises ValueError unless tp divides the heads, and names the nearest tp that does."""
+def _check_heads(plan_text: str, tp: int, config: GPTConfig) -> None:
+    """Raises ValueError unless tp divides the heads, and names the nearest tp that does. plan_text: as it was typed."""
     heads = config.num_heads
     if heads % tp == 0:
         return
     divisors = [size for size in range(1, heads + 1) if heads % size == 0]
-    near = [str(size) for size in divisors[bisect(divisors, tp) - 1 :][:2]]
+    below = bisect(divisors, tp) - 1  # index of the largest divisor below tp
+    near = [str(size) for size in divisors[below : below + 2]]
     raise ValueError(
-        f"--plan {given}: {heads} heads cannot be shared equally by {tp} ranks, since a head stays whole; the nearest "
-        f"that works is tp {' or '.join(near)}"
+        f"--plan {plan_text}: {heads} heads cannot be shared equally by {tp} ranks, since a head stays whole; the "
+        f"nearest that works is tp {' or '.join(near)}"
     )
 
 

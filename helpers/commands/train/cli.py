@@ -1,6 +1,8 @@
 """The entry point of `python -m helpers train …`.
 
-The same options work under torchrun: `torchrun --nproc-per-node=4 -m helpers train …`.
+Without torchrun, this process starts the ranks as further processes and directs them. The same options work under
+torchrun: `torchrun --nproc-per-node=4 -m helpers train …`. There, each rank runs this module, `is_launched()` is true,
+and only rank 0 prints.
 """
 
 from __future__ import annotations
@@ -29,16 +31,16 @@ def main(arguments: list[str]) -> int:
     It is 2 for options that are refused with a sentence, 130 after Ctrl-C and 143 after SIGTERM. Under torchrun it is 0
     after a signal too, once the run is saved, because torchrun would take anything else for a failure.
     """
-    prints = os.environ.get("RANK", "0") == "0"
+    does_print = os.environ.get("RANK", "0") == "0"
     try:
         options = parse_options(arguments)
 
         from helpers.commands.train import checks  # imports torch, which takes seconds
 
-        options = checks.resume_from_undamaged(options, print if prints else None)
-        done = checks.check(options)
+        options = checks.resume_from_undamaged(options, print if does_print else None)
+        done = checks.check(options)  # the steps that the checkpoint has behind it; 0 for a new run
         if done >= options.steps:  # --go-on
-            if prints:
+            if does_print:
                 print(words("all_done", steps=done, checkpoint=options.resume))
             return 0
 
@@ -47,18 +49,18 @@ def main(arguments: list[str]) -> int:
 
         if is_launched():
             _join()
-        with _ranks(options.plan.world_size, quiet=not prints) as ranks:
-            code = Loop(ranks, options, done, Screen(options, sys.stdout if prints else None)).run()
+        with _ranks(options.plan.world_size, quiet=not does_print) as ranks:
+            code = Loop(ranks, options, done, Screen(options, sys.stdout if does_print else None)).run()
             # A Ctrl-C that arrives at the very end prints no traceback.
             atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
         if is_launched():
-            leave(code)
+            leave(code)  # ends the process without destroying the interpreter, while threads of gloo still use it
         return code
     except ValueError as problem:
         text = words("nothing", problem=problem)
-        write_error_file(text)
-        if prints:
-            complain(text)
+        write_error_file(text)  # which torchrun shows
+        if does_print:
+            complain(text)  # prints it as an error
         return REFUSED
     except KeyboardInterrupt:
         return 130
@@ -75,9 +77,10 @@ def _ranks(count: int, *, quiet: bool) -> Ranks:
 
 
 def _join() -> None:
-    """Joins torchrun's world through the wire, which counts bytes.
+    """Joins torchrun's world through the wire, this course's process-group backend, which counts bytes.
 
-    It does not compare the calls of different ranks, since ranks on other nodes share no memory with this one.
+    check=False: the wire does not compare the calls of different ranks here, since ranks on other nodes share no memory
+    with this one.
     """
     import torch.distributed as dist
 

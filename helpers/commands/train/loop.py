@@ -1,7 +1,9 @@
 """Runs the training loop of `train`: steps, saves, restarts after a planned death, and the report at the end.
 
-Under torchrun every rank runs this loop. A decision that all ranks must take alike depends on the reports of all ranks,
-which each of them has.
+`ranks.run(function, …)` calls a function of on_ranks.py on every rank and returns what each rank gave. Under torchrun
+there is no main process, so every rank runs this loop. A decision that all ranks must take alike depends on the reports
+of all ranks, which each of them has. With --chaos ranks are killed on purpose; such a planned death is a `Kill`.
+`words` and `rank_words` hold the texts in the reader's language.
 """
 
 from __future__ import annotations
@@ -30,15 +32,18 @@ INTERRUPTED, PREEMPTED = 128 + signal.SIGINT, 128 + signal.SIGTERM
 class Loop:
     """One run. `Loop(ranks, settings, done, screen).run()` returns the exit code.
 
-    done: the steps that the checkpoint has behind it. Memory is measured in the second step, when the optimizer has its
-    state, and the timeline is recorded in the third, so that a run that is interrupted later has both.
+    done: how many steps are done; at first, the steps that the checkpoint has behind it, which `first` keeps.
+    saved: the newest complete checkpoint, None if there is none. folder: where this run saves.
+    stop: whether a signal asked to stop. chaos: the planned deaths and their cost.
+
+    Memory is measured in the second step, when the optimizer has its state, and the timeline is recorded in the third,
+    so that a run that is interrupted later has both.
     """
 
     def __init__(self, ranks: Ranks, settings: TrainOptions, done: int, screen: Screen):
         self.ranks, self.settings, self.screen = ranks, settings, screen
         self.done = self.first = done
-        self.saved = settings.resume  # the newest complete checkpoint
-        self.folder = settings.folder
+        self.saved, self.folder = settings.resume, settings.folder
         self.stop, self.chaos = StopRequest(settings.grace), Chaos(settings, done)
         self.memory_reports: list[StepReport] = []
         self.timeline_reports: list[StepReport] = []
@@ -54,6 +59,7 @@ class Loop:
 
     def _start(self) -> None:
         self._start_trainers(self.saved)
+        # torchrun shows this file if it has to kill the ranks, which can then say nothing more.
         write_error_file("\n".join([words("killed"), *self._resume_lines()]))
         self.screen.begin(self.done, self.folder)
         if self.settings.chaos:
@@ -70,11 +76,14 @@ class Loop:
         self.started_at = self.done  # the first step after a start also sends what is sent only once
 
     def _train(self) -> int:
+        """Runs the steps, then prints the report and how to go on. Returns the exit code."""
         with self.stop as stop:
             problem = self._steps(stop)
             self._report()
             is_done = self.done == self.settings.steps
-            is_equal = not self.settings.chaos or self._account(compare=is_done and not stop.is_requested)
+            is_equal = True
+            if self.settings.chaos:
+                is_equal = self._account(compare=is_done and not stop.is_requested)
         if is_done and not problem:
             self.screen.lines([words("longer"), f"  {command(self.folder)} --steps {2 * self.settings.steps}"])
         elif self.saved:
@@ -86,24 +95,26 @@ class Loop:
 
     def _steps(self, stop: StopRequest) -> str:
         """Runs the steps that are left, or until a stop is requested. Returns why the last save failed, or ""."""
-        stops, options, problem = False, self.settings, ""
-        while self.done < options.steps and not stops:
+        must_stop, options, problem = False, self.settings, ""
+        while self.done < options.steps and not must_stop:
             try:
                 reports = self._step(stop.is_requested)
-                stops = any(report.stop_requested for report in reports) if is_launched() else stop.is_requested
-                if stops or self.done == options.steps or self.done % options.save_every == 0:
+                # Under torchrun a signal may have reached only some ranks, so the reports of all ranks decide.
+                must_stop = any(report.stop_requested for report in reports) if is_launched() else stop.is_requested
+                if must_stop or self.done == options.steps or self.done % options.save_every == 0:
                     problem = self._save()
             except RankError as error:
-                if self.chaos.struck is None:
+                if self.chaos.struck is None:  # no death was planned here
                     raise error
                 self._restart_after(self.chaos.struck)
         return problem
 
     def _step(self, stop_requested: bool) -> list[StepReport]:
+        """Runs the next step on all ranks and prints the progress. Returns the reports in the order of the ranks."""
         number = self.done + 1
         with_memory, with_timeline = number == self.memory_step, number == self.timeline_step
-        kill = self.chaos.enter("step", number)
-        reports = self.ranks.run(on_ranks.step, stop_requested, with_memory, with_timeline, *kill)
+        kill, usual_seconds = self.chaos.enter("step", number)  # kill: None if no death is planned in this step
+        reports = self.ranks.run(on_ranks.step, stop_requested, with_memory, with_timeline, kill, usual_seconds)
         self.done = number
         self.chaos.stepped(number, reports[0].loss)
         self.memory_reports = reports if with_memory else self.memory_reports
@@ -113,6 +124,7 @@ class Loop:
         return reports
 
     def _save(self) -> str:
+        """Saves a checkpoint of the present step. Returns why that failed, or ""."""
         checkpoint = step_folder(self.folder, self.done)
         problem = _first(self.ranks.run(on_ranks.save, checkpoint, *self.chaos.enter("save", self.done)))
         self.chaos.leave("save")
@@ -133,7 +145,10 @@ class Loop:
         self.screen.line(words(f"chaos.{kill.during}", **values, seconds=self.chaos.restarted()))
 
     def _account(self, *, compare: bool) -> bool:
-        """Prints what the deaths cost. With `compare`, trains again without deaths; True where the losses agree."""
+        """Prints what the deaths cost. Returns False if they have changed a loss.
+
+        compare: whether to find that out, for which all steps are trained once more without deaths.
+        """
         self.screen.lines(["", self.chaos.account()])
         if not compare or not self.chaos.num_deaths:
             return True
@@ -149,6 +164,7 @@ class Loop:
         return is_equal
 
     def _report(self) -> None:
+        """Prints the memory, the bytes sent and the timeline, as far as they were recorded, and where the run is."""
         if self.memory_reports:
             self.screen.memory(self.memory_step, self.memory_reports)
         if self.timeline_reports:
@@ -180,10 +196,15 @@ class Loop:
         return [words("last", checkpoint=shown(self.saved)), words("go_on"), f"  {command(self.saved)}"]
 
     def _reasons(self, error: BaseException, interrupted: bool) -> list[str]:
+        """Lines that say why the run has ended. interrupted: by a signal, rather than by a failure."""
         if interrupted and self.done == self.first:
             return [words("early")]
-        signal_line = words("late", grace=self.stop.grace) if self.stop.is_late else words("interrupted")
-        reasons = [signal_line] if interrupted else failure_message(error).splitlines()
+        if not interrupted:
+            reasons = failure_message(error).splitlines()
+        elif self.stop.is_late:
+            reasons = [words("late", grace=self.stop.grace)]
+        else:
+            reasons = [words("interrupted")]
         if self.saved is None:
             reasons.append(words("unsaved" if interrupted else "none"))
         return [words("failed", step=self.done), *reasons]

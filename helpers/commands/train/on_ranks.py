@@ -1,6 +1,7 @@
 """What each rank does in a run of `train`: start, step and save.
 
-The trainer of a rank stays in the global _run between two calls. Under torchrun the rank is this process.
+The loop of the main process (loop.py) calls `start`, `step` and `save` on every rank. The trainer of a rank stays in
+the global _run between two calls. Under torchrun there is no main process, and the loop runs in each rank.
 """
 
 from __future__ import annotations
@@ -32,14 +33,16 @@ from helpers.schedules import Action
 from helpers.workloads import GPT, characters, token_loss
 
 DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-MAX_NORM = 1.0
+MAX_NORM = 1.0  # to which the norm of the gradients is clipped
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport:
     """What one rank measured in one step.
 
-    stop_requested: whether this rank received a signal to stop. memory, timeline, sent: only where they were recorded.
+    loss: of the whole batch, equal on all ranks. norm: of all gradients before clipping. seconds: of the step.
+    stop_requested: whether this rank received a signal to stop.
+    memory, timeline, sent: peak memory by kind, spans, and bytes sent on each axis, only where they were recorded.
     """
 
     loss: float
@@ -89,48 +92,53 @@ class TrainingRun:
         Recording memory slows the step down. The timeline counts from a barrier, which all ranks leave at about the
         same time, because ranks on several machines share no clock.
         """
-        recorded = {}
         dist.barrier()
         zero = time.perf_counter()
         with ExitStack() as stack:
-            memory = (
-                stack.enter_context(record_memory(self.trainer.local_model, torch_optimizer(self.trainer)))
-                if with_memory
-                else None
-            )
-            comms = stack.enter_context(record_comms()) if with_timeline else None
-            recorder = stack.enter_context(_recorded(self.trainer)) if with_timeline else None
+            if with_memory:
+                memory = stack.enter_context(record_memory(self.trainer.local_model, torch_optimizer(self.trainer)))
+            if with_timeline:
+                comms = stack.enter_context(record_comms())
+                recorder = stack.enter_context(_recorded(self.trainer))
             report = self.step(stop_requested)
         if with_memory:
-            recorded |= {"memory": memory.peak}
+            report = replace(report, memory=memory.peak)
         if with_timeline:
-            mesh, line = self.trainer.mesh, recorder.timeline
-            spans = [span for span in line.spans if span.lane == "compute"]
+            mesh, timeline = self.trainer.mesh, recorder.timeline
+            spans = [span for span in timeline.spans if span.lane == "compute"]
             for event in comms.log.events:
-                if axes := axes_along(mesh, event.group_ranks):  # "" for a group of one rank
+                # The axes of the mesh along which the group lies, such as "dp"; "" for a group of one rank.
+                if axes := axes_along(mesh, event.group_ranks):
                     spans.append(communication_span(event, f"{axes} {event.op}"))
             spans = [replace(one, start=one.start - zero, end=one.end - zero) for one in spans]
-            recorded |= {"timeline": replace(line, spans=spans), "sent": traffic_by_axis(comms.log, mesh)}
-        return replace(report, **recorded)
+            timeline = replace(timeline, spans=spans)
+            report = replace(report, timeline=timeline, sent=traffic_by_axis(comms.log, mesh))
+        return report
 
 
 @contextmanager
 def _recorded(trainer: Trainer) -> Iterator[TimelineRecorder]:
-    """Records the timeline of a step. Each action of a pipeline stage gets a span of its own, such as F0 or B0."""
-    part, is_pipeline = trainer.runner, isinstance(trainer.runner, PipelineModel)
+    """Records the timeline of a step. Each action of a pipeline stage gets a span of its own, such as F0 or B0.
+
+    F0 is the forward of micro-batch 0 and B0 its backward. For that, the stage's `compute` is replaced meanwhile.
+    """
+    stage, is_pipeline = trainer.runner, isinstance(trainer.runner, PipelineModel)
     with record_timeline(trainer.local_model, torch_optimizer(trainer), by_part=not is_pipeline) as recorder:
         if is_pipeline:
-            part.compute = partial(_marked, recorder, part.compute, len(part.chunks) > 1)
+            stage.compute = partial(_compute_in_span, recorder, stage.compute, len(stage.chunks) > 1)
         yield recorder
     if is_pipeline:
-        del part.compute
+        del stage.compute  # the method of the class is visible again
 
 
-def _marked(recorder: TimelineRecorder, compute: Callable, has_chunks: bool, action: Action, given: Any) -> Any:
+def _compute_in_span(
+    recorder: TimelineRecorder, compute: Callable, has_chunks: bool, action: Action, stage_input: Any
+) -> Any:
+    """Runs an action within a span that is named after it. KINDS: "F" -> "forward", and so on."""
     recorder.enter(str(action) if has_chunks else f"{action.kind}{action.microbatch}", KINDS[action.kind])
-    made = compute(action, given)
+    result = compute(action, stage_input)
     recorder.leave()
-    return made
+    return result
 
 
 _run: TrainingRun | None = None
@@ -147,7 +155,7 @@ def start(settings: TrainOptions, device: str) -> tuple[str, Path]:
         _run = TrainingRun(settings, device)
         if dist.get_rank() == 0:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / OPTIONS_FILE).write_text(json.dumps(settings.given, indent=1), encoding="utf-8")
+            (folder / OPTIONS_FILE).write_text(json.dumps(settings.by_name, indent=1), encoding="utf-8")
     except ValueError as problem:
         return str(problem), folder
     except OSError as problem:
@@ -158,7 +166,10 @@ def start(settings: TrainOptions, device: str) -> tuple[str, Path]:
 def step(
     stop_requested: bool, with_memory: bool, with_timeline: bool, kill: Kill | None = None, usual: float = 0.0
 ) -> StepReport:
-    """Trains one step on this rank. kill: the death that is planned in it. usual: the seconds that a step takes."""
+    """Trains one step on this rank. kill: the death that is planned in it. usual: the seconds that a step takes.
+
+    With --chaos a rank is killed at a planned moment within the step, which is a fraction of its usual time.
+    """
     with _killed_as_planned(kill, usual):
         if with_memory or with_timeline:
             return _run.recorded_step(stop_requested, with_memory=with_memory, with_timeline=with_timeline)

@@ -1,6 +1,9 @@
 """Reads the command line of `python -m helpers train` into TrainOptions.
 
-An option that is not given keeps the value of the run that is resumed, or else its default. Imports no torch.
+An option that is not on the command line keeps the value of the run that is resumed, or else its default. A run is a
+folder with checkpoints, one folder per saved step, and a file with the options. A run may have several attempts: it can
+be interrupted and resumed, or started again by a cluster. A plan says how the ranks share the work: `Plan(dp=2, tp=2)`
+is two replicas of a model that is split over two ranks. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Any, NoReturn
 
 from helpers.specs import Plan
 
+# Names of axes in --plan. "cp" (context parallelism) is read here and refused later, with a sentence of its own.
 AXES = ("dp", "pp", "tp", "cp")
 SIZES = {"tiny": "28,672 parameters", "small": "0.8 million", "10m": "10.7 million"}
 DTYPES = ("fp32", "bf16", "fp16")
@@ -28,8 +32,8 @@ DEFAULTS = {
     "lr": 5e-4,  # at 1e-3 the loss jumps up in step 5, since there is no warm-up
     "steps": 50, "save_every": 100,
 }  # fmt: skip
-# Options of one attempt, which are never taken over from the run that is resumed. grace: torchrun kills its ranks 30 s
-# after it has received a signal.
+# Options of one attempt, which are never taken over from the run that is resumed. The default of grace is below the
+# 30 s after which torchrun kills its ranks once it has received a signal.
 ATTEMPT_DEFAULTS = {"save": None, "resume": None, "go_on": False, "chaos": 0.0, "grace": 25.0}
 RUNS = "runs"
 RUN_EXAMPLES = "a run, such as runs/1123-0512, or one of its steps"
@@ -40,13 +44,15 @@ OPTIONS_FILE = "train.json"  # lies beside the checkpoints of a run and holds it
 class TrainOptions:
     """The options of one run.
 
-    given: the values of all options by name, as they are written to OPTIONS_FILE.
+    plan: how the ranks share the work. size: one of SIZES, the model. dtype: one of DTYPES, for autocast.
+    batch: sequences in a step, over all ranks. steps: the step at which the run ends.
+    by_name: the values of all options by their names on the command line, as they are written to OPTIONS_FILE.
     folder: where checkpoints are saved; under torchrun the folder of rank 0 is used.
     resume: the checkpoint to start from, None for a new run.
-    new_lr: a learning rate that replaces the one in the checkpoint.
+    new_lr: a learning rate that replaces the one in the checkpoint, None to keep that.
     go_on: with True, a run whose steps are all done is no error.
     chaos: the probability with which a step, or the save after it, kills a rank.
-    grace: seconds from SIGTERM to the end, see StopRequest.
+    grace: seconds after SIGTERM in which the present step and a save must be done (StopRequest in signals.py).
     """
 
     plan: Plan
@@ -58,7 +64,7 @@ class TrainOptions:
     lr: float
     steps: int
     save_every: int
-    given: dict[str, Any]
+    by_name: dict[str, Any]
     folder: Path
     resume: Path | None
     new_lr: float | None
@@ -75,12 +81,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
+    """The parser of the command's options. An option that is not given is missing from what it returns."""
     arguments = Parser(
         prog="python -m helpers train",
         description="Train a small GPT by any plan, on processes of this machine or on torchrun's ranks. Ctrl-C saves.",
         argument_default=argparse.SUPPRESS,
     )
-    known, add = Plan.KNOWN, arguments.add_argument
+    known, add = Plan.KNOWN, arguments.add_argument  # KNOWN: option of a plan -> its possible values
     add("--plan", metavar="dp=2,tp=2,pp=2", help="ranks on each axis; their product is the number of ranks")
     add("--zero", type=int, choices=known["zero"], help="ZeRO stage over dp (default: 0)")
     add("--schedule", choices=known["schedule"], help="of a pipeline (default: one_f_one_b)")
@@ -98,17 +105,10 @@ def parser() -> argparse.ArgumentParser:
     add("--save", type=Path, metavar="FOLDER", help="for checkpoints and pictures (default: a new one in runs/)")
     add("--save-every", type=int, metavar="STEPS", help="besides the end and Ctrl-C (default: 100)")
     add("--resume", type=Path, metavar="FOLDER", help="a run, or one of its checkpoints; another --plan is welcome")
-    add(
-        "--go-on",
-        action="store_true",
-        help="from the newest checkpoint in --save, if there is one: for a line that is started again",
-    )
-    add(
-        "--chaos",
-        type=float,
-        metavar="0.02",
-        help="kill a rank in a step with this probability, by --seed, and account for it",
-    )
+    again = "from the newest checkpoint in --save, if there is one: for a line that is started again"
+    add("--go-on", action="store_true", help=again)
+    chaos = "kill a rank in a step with this probability, by --seed, and account for it"
+    add("--chaos", type=float, metavar="0.02", help=chaos)
     add("--grace", type=float, metavar="SECONDS", help="from SIGTERM to the end, for a step and a save (default: 25)")
     return arguments
 
@@ -118,30 +118,32 @@ def parse_options(arguments: Sequence[str]) -> TrainOptions:
 
     Raises ValueError with a sentence for arguments that cannot be read or exclude each other; SystemExit(0) for --help.
     """
-    given = vars(parser().parse_args(arguments))
-    attempt = {name: given.pop(name, default) for name, default in ATTEMPT_DEFAULTS.items()}
+    typed = vars(parser().parse_args(arguments))  # only the options that are on the command line
+    attempt = {name: typed.pop(name, default) for name, default in ATTEMPT_DEFAULTS.items()}
     _check_attempt(attempt)
-    folder, resume = attempt["save"], attempt["resume"] and checkpoint_in(attempt["resume"])
     if attempt["go_on"]:
-        resume = newest_in(folder)
+        resume = newest_in(attempt["save"])
+    else:
+        resume = checkpoint_in(attempt["resume"]) if attempt["resume"] else None
     resumed = saved_options(resume.parent) if resume else {}
-    if "plan" in given or attempt["go_on"]:
+    if "plan" in typed or attempt["go_on"]:
         # A new plan does not take over options that belonged to the old one, and a command with --go-on, which is
         # started again unchanged, names all options of its plan itself.
         resumed = {name: value for name, value in resumed.items() if name not in PLAN_OPTIONS}
-    values = DEFAULTS | resumed | given
-    if attempt["chaos"] and "save_every" not in given:
+    values = DEFAULTS | resumed | typed
+    if attempt["chaos"] and "save_every" not in typed:
         values["save_every"] = best_interval(attempt["chaos"])
     _check_numbers(values)
     values["plan"] = values["plan"] or f"dp={os.environ.get('WORLD_SIZE', 2)}"
-    folder = folder or (resume.parent if resume else Path(RUNS) / time.strftime("%m%d-%H%M%S"))
+    folder = attempt["save"] or (resume.parent if resume else Path(RUNS) / time.strftime("%m%d-%H%M%S"))
     run_values = {name: value for name, value in values.items() if name not in PLAN_OPTIONS}
     attempt_values = {name: attempt[name] for name in ("go_on", "chaos", "grace")}
-    checkpoint = {"folder": folder, "resume": resume, "new_lr": given.get("lr")}
-    return TrainOptions(plan=plan_of(values), given=values, **run_values, **checkpoint, **attempt_values)
+    checkpoint = {"folder": folder, "resume": resume, "new_lr": typed.get("lr")}
+    return TrainOptions(plan=plan_of(values), by_name=values, **run_values, **checkpoint, **attempt_values)
 
 
 def _check_numbers(values: dict[str, Any]) -> None:
+    """Raises ValueError for a number that no run can have."""
     for name in ("steps", "batch", "save_every"):
         if values[name] < 1:
             raise ValueError(f"--{name.replace('_', '-')} {values[name]}: expected 1 or more")
@@ -152,6 +154,7 @@ def _check_numbers(values: dict[str, Any]) -> None:
 
 
 def _check_attempt(attempt: dict[str, Any]) -> None:
+    """Raises ValueError for options of an attempt that are out of range or exclude each other."""
     if not 0 <= attempt["chaos"] <= 1:
         raise ValueError(f"--chaos {attempt['chaos']}: expected a probability per step from 0 to 1, such as 0.02")
     if attempt["chaos"] and "RANK" in os.environ:
@@ -168,9 +171,9 @@ def _check_attempt(attempt: dict[str, Any]) -> None:
 
 
 def best_interval(rate: float) -> int:
-    """The number of steps between two saves that loses least time: Young 1974, sqrt(2 / rate).
+    """The number of steps between two saves that loses least time: sqrt(2 / rate), after J. W. Young (1974).
 
-    rate: the probability of a failure per step. It is assumed that a save takes as long as a step.
+    rate: the probability of a failure per step. The formula assumes that a save takes as long as a step.
     """
     return max(1, round(math.sqrt(2 / rate)))
 
@@ -178,19 +181,14 @@ def best_interval(rate: float) -> int:
 def plan_of(values: dict[str, Any]) -> Plan:
     """The Plan of these option values. Raises ValueError where it cannot be read, or is for another world size."""
     sizes = axes_of(values["plan"])
-    if sizes.get("pp", 1) == 1 and (values["schedule"] == "interleaved" or (values["chunks"] or 1) > 1):
+    pp, is_interleaved = sizes.get("pp", 1), values["schedule"] == "interleaved"
+    chunks = values["chunks"] or (2 if is_interleaved else 1)
+    if pp == 1 and (is_interleaved or chunks > 1):
         option = f"--chunks {values['chunks']}" if values["chunks"] else "--schedule interleaved"
         raise ValueError(f"{option} needs pp above 1, as in --plan pp=2")
-    chunks = values["chunks"] or (2 if values["schedule"] == "interleaved" else 1)
-    plan = Plan(
-        **sizes,
-        zero=values["zero"],
-        schedule=values["schedule"],
-        num_chunks=chunks,
-        num_microbatches=sizes.get("pp", 1) if values["microbatches"] is None else values["microbatches"],
-        sequence_parallel=values["sequence_parallel"],
-        recompute=values["recompute"],
-    )
+    num_microbatches = pp if values["microbatches"] is None else values["microbatches"]
+    same = {name: values[name] for name in ("zero", "schedule", "sequence_parallel", "recompute")}
+    plan = Plan(**sizes, **same, num_chunks=chunks, num_microbatches=num_microbatches)
     world = int(os.environ.get("WORLD_SIZE", plan.world_size))
     if world != plan.world_size:
         raise ValueError(

@@ -1,6 +1,7 @@
 """Ends a run after the present step on Ctrl-C and SIGTERM.
 
-A rank that stopped inside a step would leave the other ranks waiting in their collectives.
+A rank that stopped inside a step would leave the other ranks waiting in their collectives. `SIGNALS` of the gloo module
+is a flag: while `heard` is true, a signal also interrupts a rank that waits in gloo.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ class StopRequest:
     grace: the seconds after SIGTERM in which the step and a save must be done. The sender of SIGTERM kills the process
     after its own limit, so after `grace` the run is interrupted wherever it is (`is_late`) and can still report which
     checkpoint it has. A signal that was ignored before, as in `nohup` or a script with `&`, stays ignored.
+    number: of the first signal that came, 0 before. before: signal -> the handler that it had outside the block.
+    is_timed: whether the time after SIGTERM runs.
     """
 
     def __init__(self, grace: float = 25.0) -> None:
@@ -49,16 +52,18 @@ class StopRequest:
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         """Handles a signal. A cluster may send SIGTERM twice, so the second is ignored; a second Ctrl-C interrupts."""
-        again, self.number = self.is_requested, self.number or number
-        if again and number == signal.SIGINT:
+        was_requested = self.is_requested
+        self.number = self.number or number
+        if was_requested and number == signal.SIGINT:
             raise KeyboardInterrupt
         if number == signal.SIGTERM and not self.is_timed:  # the time runs from the first one
             self.is_timed = True
-            signal.setitimer(signal.ITIMER_REAL, self.grace)
-        if not again and os.environ.get("LOCAL_RANK", "0") == "0":
+            signal.setitimer(signal.ITIMER_REAL, self.grace)  # after which SIGALRM calls `_be_late`
+        if not was_requested and os.environ.get("LOCAL_RANK", "0") == "0":
             text = words("stopping") if number == signal.SIGINT else words("preempted", grace=self.grace)
             os.write(2, f"\n{text}\n".encode())  # not print(), which may be what was interrupted
 
     def _be_late(self, number: int, frame: FrameType | None) -> None:
+        """Interrupts the run, because the time after SIGTERM is over."""
         self.is_late = True
         raise KeyboardInterrupt
