@@ -60,8 +60,7 @@ def test_activations_are_those_of_the_chapter(t, sequence_parallel, flash):
 def answers(key: str, case: dict) -> dict[str, object]:
     """What the right formula gives for a case, and each known mistake."""
     if key == "05.count":
-        wrong = {name: mistake(**case) for name, mistake in byte_formulas.WRONG_COUNTS.items()}
-        return {"right": byte_formulas.num_params(**case)} | wrong
+        return {"right": byte_formulas.num_params(**case)} | byte_formulas.wrong_counts(case)
     if key == "05.states":
         return {"right": byte_formulas.model_states(**case)} | {
             name: f(case) for name, f in byte_formulas.WRONG_STATES.items()

@@ -1,8 +1,16 @@
 """Judges the tasks of lab 04 that work around the limits of 16-bit numbers: 04.scale and 04.master.
 
 04.scale is about range: the learner chooses the largest power of two with which gradients still fit into fp16.
-04.master is about spacing: small updates vanish between neighbouring 16-bit weights, so an optimizer steps fp32 copies.
-Both run on one rank. A mistake is named where it gives the learner's answers in every case or step.
+04.master is about spacing: small updates vanish between neighbouring 16-bit weights, so an optimizer steps fp32 copies,
+which are called masters. Both run on one rank, which sends nothing.
+
+For both tasks, `make_…` draws the inputs, one dict per rank. `run_…` calls the learner's code, `submitted`, and
+returns its answers (04.scale), or what the weights and masters are after each step, a history (04.master). `judge_…`
+gets a JudgedWorld, whose `inputs` and `outputs` (what run_… returned) have one item per rank, and yields Judgements.
+
+A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. It is named where
+it gives the learner's answers in every case or step. `words["…"]` is a sentence of messages.yaml. `rng` draws random
+numbers: `rng.integer(2, 4)` is 2, 3 or 4, and `rng.normal(n)` are n normally distributed ones.
 """
 
 from __future__ import annotations
@@ -41,11 +49,11 @@ Scale = Callable[[Sequence[Tensor]], float | None]  # chooses a scale for gradie
 
 @dataclass(frozen=True, kw_only=True)
 class LargestValue:
-    """How the value is drawn that decides a case: sign * mantissa * 2**exponent, in the tensor with this index."""
+    """How the largest gradient of a case is drawn, which decides the right scale: sign * mantissa * 2**exponent."""
 
     exponent: int
     mantissa: tuple[float, float] = (1.1, 1.9)  # drawn between these two
-    tensor: int = 0
+    tensor: int = 0  # the index of the tensor that has the value
     sign: int = 1
     is_exponent_fixed: bool = False  # otherwise it is drawn up to 2 above or below
 
@@ -70,17 +78,18 @@ def make_scale(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     return [{"cases": [draw_gradients(rng, largest) for largest in LARGEST_VALUES]} for _ in range(world_size)]
 
 
-def draw_gradients(rng: CaseGenerator, drawn: LargestValue) -> list[Tensor]:
+def draw_gradients(rng: CaseGenerator, rule: LargestValue) -> list[Tensor]:
     """Three fp32 tensors: the second is zero, the third is transposed, and one value is by far the largest."""
-    low, high = drawn.mantissa
-    exponent = drawn.exponent + (0 if drawn.is_exponent_fixed else rng.integer(-2, 2))
+    low, high = rule.mantissa
+    exponent = rule.exponent + (0 if rule.is_exponent_fixed else rng.integer(-2, 2))
     largest = (low + (high - low) * float(torch.rand((), generator=rng))) * 2.0**exponent
-    # The values of the first tensor are at most 3/40 of the largest, and those of the next ones 8 and 64 times smaller.
+    # The values of the first tensor are at most 3/40 of the largest, and those of the last one 64 times smaller.
     tensors = [rng.normal(2 * rng.integer(2, 4)).clamp(-3, 3) * (largest / 40 / 8**i) for i in (0, 1, 2)]
     tensors[1] *= 0
-    tensors[drawn.tensor][rng.integer(0, 3)] = drawn.sign * largest
-    # A single zero among other values, unless it could replace the largest one.
-    tensors[0][rng.integer(0, 3)] *= 1.0 if drawn.tensor == 0 else 0.0
+    tensors[rule.tensor][rng.integer(0, 3)] = rule.sign * largest
+    zero_index = rng.integer(0, 3)
+    if rule.tensor != 0:  # otherwise the zero could replace the largest value
+        tensors[0][zero_index] *= 0.0  # a single zero among other values
     first, zero, last = (tensor.float() for tensor in tensors)
     return [first, zero.view(2, -1), with_layout(last.view(2, -1), "transposed")]
 
@@ -96,9 +105,13 @@ def largest_of(tensors: Sequence[Tensor]) -> float:
 
 
 def largest_scale(size: float, limit: float = ROUNDS_TO_INF) -> float:
-    """The largest power of two with size * scale at or below the limit, and below ROUNDS_TO_INF in any case."""
+    """The largest power of two with size * scale at or below the limit, and below ROUNDS_TO_INF in any case.
+
+    size: the largest absolute value. With the default limit this is the right answer to 04.scale.
+    """
     scale = 2.0 ** math.floor(math.log2(limit / size))
-    return scale / 2 if size * scale == limit == ROUNDS_TO_INF else scale
+    is_infinite = limit == ROUNDS_TO_INF and size * scale == limit
+    return scale / 2 if is_infinite else scale
 
 
 def scale_after_cast(tensors: Sequence[Tensor], limit: float) -> float | None:
@@ -108,7 +121,7 @@ def scale_after_cast(tensors: Sequence[Tensor], limit: float) -> float | None:
 
 
 def scale_for_smallest(tensors: Sequence[Tensor], target: float) -> float:
-    """The power of two that brings the smallest value other than zero up to the target."""
+    """The smallest power of two with which the smallest value other than zero reaches the target."""
     smallest = min(tensor[tensor != 0].abs().min().item() for tensor in tensors if tensor.any())
     return 2.0 ** math.ceil(math.log2(target / smallest))
 
@@ -119,11 +132,11 @@ def scale_from_exponent(tensors: Sequence[Tensor]) -> float:
 
 
 def with_either_limit(wrong: Callable[[Sequence[Tensor], float], float | None]) -> list[Scale]:
-    """The mistake with the right limit, and with FP16.max, which most people take for the limit."""
+    """A wrong function (tensors, limit) -> scale with the right limit, and with FP16.max, which many take for it."""
     return [functools.partial(wrong, limit=limit) for limit in (ROUNDS_TO_INF, FP16.max)]
 
 
-# Each function chooses the scale that somebody with this mistake chooses.
+# Key of a hint -> functions, each of which chooses the scale that somebody with this mistake chooses.
 WRONG_SCALES: dict[str, list[Scale]] = {
     "sign_forgotten": with_either_limit(
         lambda tensors, limit: largest_scale(max(tensor.max().item() for tensor in tensors), limit)
@@ -173,9 +186,9 @@ def is_explained_by(wrong: Scale, cases: Sequence[Sequence[Tensor]], answers: Se
 def scale_text(value: Any) -> str:
     """A power of two as "2**7", another number with six digits, and anything else as Python prints it."""
     if not isinstance(value, float):
-        return repr(value)[:60]
-    power = math.log2(value) if 0 < value < math.inf else 0.5
-    return f"2**{power:.0f}" if power.is_integer() else f"{value:.6g}"
+        return repr(value)[:60]  # a learner may return anything, so only so many characters
+    is_power = 0 < value < math.inf and math.log2(value).is_integer()
+    return f"2**{math.log2(value):.0f}" if is_power else f"{value:.6g}"
 
 
 SCALE = Task(
@@ -191,6 +204,7 @@ SCALE = Task(
 
 
 # -- 04.master -------------------------------------------------------------------------------------------------------
+# The learner's class gets the 16-bit weights and `make_optimizer`, and has zero_grad() and step(), like an optimizer.
 LEARNING_RATE = 2.0**-4
 NUM_STEPS = 8
 
@@ -198,9 +212,9 @@ NUM_STEPS = 8
 def make_master(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws weights between 1 and 2, whose 16-bit neighbours are eps apart, and updates of 1/8 to 1/3 of eps.
 
-    One such update vanishes when it is added to a 16-bit weight, but several of one sign together do not. The case says
-    in which 16-bit dtype. One weight has no gradient in the first step, another has none in a later step, and the last
-    weight never has one.
+    One such update vanishes when it is added to a 16-bit weight, but several of one sign together do not. eps is the
+    distance of two neighbours. `rng.case` says in which 16-bit dtype, and in which memory layout. One weight has no
+    gradient in the first step, another has none in a later step, and the last weight never has one.
     """
     name, dtype, layout = rng.case.dtypes, getattr(torch, rng.case.dtypes), rng.case.layouts
     shapes = (rng.integer(3, 5),), (2, rng.integer(2, 4)), (3,), (2,)
@@ -219,7 +233,11 @@ def make_master(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_master(submitted, inputs: dict[str, Any], context: RankContext | None) -> Generator[None, None, History]:
-    """Runs all steps with the learner's wrapper; gradients are added to what is in `.grad`, as backward adds them."""
+    """Runs all steps with the learner's wrapper; gradients are added to what is in `.grad`, as backward adds them.
+
+    The `yield` lets the runner alternate between two cases. Each step of the history has the dtype and the values of
+    the weights, and what `optimizer_state` says; the latter is missing if the learner makes no optimizer.
+    """
     weights, optimizers = [nn.Parameter(tensor.clone()) for tensor in inputs["weights"]], []
 
     def make_optimizer(tensors: Any) -> model_tools.GradientDescent:
@@ -253,14 +271,20 @@ def optimizer_state(optimizer: model_tools.GradientDescent, weights: Sequence[nn
 
 @dataclass(kw_only=True)
 class ReferenceMasterWeights:
-    """The right answer to 04.master. Each option turns it into one known mistake. Called as the learner's class is."""
+    """The right answer to 04.master. Each option turns it into one known mistake.
+
+    It is called as the learner's class is, with the weights and make_optimizer, and has the methods of that class.
+    """
 
     master_dtype: torch.dtype = torch.float32
     steps_weights: bool = False  # the optimizer steps the 16-bit weights themselves
     is_remade_every_step: bool = False  # the masters are copied from the weights again and again
-    gradients: str = "cast"  # "none": masters get no gradient; "stale": a missing gradient leaves the last one there
-    copy_back: str = "copy_"  # "never"; "data": the weights become fp32 tensors
-    zeroes_weights: bool = True
+    # What gradients the masters get: "cast", converted to master_dtype; "none", no gradients; "stale", converted, but
+    # a master whose weight has no gradient keeps that of the last step.
+    gradients: str = "cast"
+    # How the masters get back into the weights: "copy_", in place; "never"; "data", the weights become fp32 tensors.
+    copy_back: str = "copy_"
+    zeroes_weights: bool = True  # zero_grad forgets the gradients of the 16-bit weights
 
     def __call__(self, weights: Sequence[nn.Parameter], make_optimizer: Callable[..., Any]) -> ReferenceMasterWeights:
         self.weights, self.make_optimizer = list(weights), make_optimizer
@@ -296,7 +320,7 @@ class ReferenceMasterWeights:
 
 
 def master_mistakes(dtype: torch.dtype) -> dict[str, list[ReferenceMasterWeights]]:
-    """The known mistakes, for a model with weights of this dtype."""
+    """The known mistakes by the keys of their hints, for a model with weights of this dtype."""
     wrong = ReferenceMasterWeights
     return {
         "optimizer_on_weights": [wrong(steps_weights=True), wrong(steps_weights=True, copy_back="never")],
@@ -322,12 +346,13 @@ def judge_master(world: JudgedWorld) -> Iterator[Judgement]:
     yield expect(is_made, words["optimizer_never_made"], mistakes=["no_optimizer"])
     if is_made:
         mistakes = master_mistakes(getattr(torch, inputs["dtype"]))
+        # Computes the history of each mistake, when judge_history finds a wrong step and asks for them.
         wrong = histories_of_mistakes(lambda answer: play_master(answer, inputs), mistakes)
         yield from judge_history(play_master(ReferenceMasterWeights(), inputs), got, wrong)
     yield from expect_only_ops(world, [])
 
 
-REFUSED = {  # what torch's errors say, in several versions of torch
+REFUSED = {  # what torch's errors say, in several versions of torch -> key of the hint
     "assign a gradient with dtype": "gradients_not_cast",
     "assigned grad has data of a different type": "gradients_not_cast",
     "in-place operation": "no_grad_forgotten",

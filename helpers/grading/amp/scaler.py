@@ -1,9 +1,16 @@
 """Judges the tasks of lab 04 that react to overflows of scaled gradients: 04.scaler and 04.overflow.
 
 04.scaler is dynamic loss scaling on one rank: skip the step, halve the scale, let it grow again. In 04.overflow the
-gradients are sharded over 1 to 5 ranks, so that one rank alone may see an overflow, and all ranks have to skip. Both
-run the learner's code over many steps and compare scale and weights after each with those of a right answer. A mistake
-is named where it leaves the learner's scale and weights in every step.
+gradients are sharded over 1 to 5 ranks, so that one rank alone may see an overflow, and all ranks have to skip.
+
+For both tasks, `make_…` draws the inputs, one dict per rank. `run_…` runs the learner's code, `submitted`, over many
+steps on each rank, and returns a history: for each step, the scale and the weights afterwards. `judge_…` gets a
+JudgedWorld, whose `inputs`, `outputs` (the histories) and `logs` (the messages) have one item per rank. It compares
+every history with that of a right answer, ReferenceScaler or SimulatedRanks, and yields Judgements.
+
+A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. Options of the
+right answer make it. A mistake is named if its history is the learner's in every step. `words["…"]` is a sentence of
+messages.yaml. A check tries several cases; `rng`, which draws the inputs, knows the dtype and layout of the case.
 """
 
 from __future__ import annotations
@@ -35,7 +42,7 @@ from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure
 words = LAB.messages
 
 LEARNING_RATE = 0.1
-LARGE_POWER = 0.55  # the largest number of a dtype to this power is finite, and its square is not
+LARGE_POWER = 0.55  # the largest number of a dtype, raised to this power, is finite, but its square is not
 
 
 def has_overflow(gradients: Sequence[Tensor | None]) -> bool:
@@ -49,8 +56,8 @@ def has_square_overflow(gradients: Sequence[Tensor]) -> bool:
 
 
 # -- 04.scaler -------------------------------------------------------------------------------------------------------
-OVERFLOWS = (("inf", 0), ("nan", 1), ("-inf", 2), ("inf", 2))  # the value, and the number of the gradient that has it
-# The first scale and the growth interval, by the number of the case.
+OVERFLOWS = (("inf", 0), ("nan", 1), ("-inf", 2), ("inf", 2))  # the value, and the index of the gradient that has it
+# The first scale, and the number of good steps after which it doubles, by the number of the case.
 OPTIONS = ((2.0**10, 3), (1.0, 2), (2.0**24, 4), (1000.0, 1))
 
 
@@ -64,7 +71,7 @@ def make_scaler(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     scale, interval = OPTIONS[rng.case.number]
     shapes = [(rng.integer(3, 5),), (2, 3), (rng.integer(2, 4),)]
     order = [OVERFLOWS[i] for i in torch.randperm(len(OVERFLOWS), generator=rng)]
-    good = [None] * interval
+    good = [None] * interval  # steps without an overflow, after which the scale grows
     plan = [*good, order[0], *good[1:], order[1], *good, order[2], None, order[3], *good, *good, None]
     steps = [draw_step(rng, shapes, overflow) for overflow in plan]
     dtype = steps[0][0].dtype
@@ -79,7 +86,7 @@ def make_scaler(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def draw_step(rng: CaseGenerator, shapes: Sequence[tuple[int, ...]], overflow: tuple[str, int] | None) -> list[Any]:
-    """Gradients of these shapes; an overflow is put into the first or the last element of its gradient."""
+    """Gradients of these shapes; an overflow, one of OVERFLOWS, goes into the first or the last element."""
     gradients = [rng.tensor(*shape) for shape in shapes]
     if overflow:
         value, index = overflow
@@ -89,7 +96,10 @@ def draw_step(rng: CaseGenerator, shapes: Sequence[tuple[int, ...]], overflow: t
 
 
 def run_scaler(submitted, inputs: dict[str, Any], context: RankContext | None) -> Generator[None, None, History]:
-    """Runs all steps as a training loop does: backward of the scaled loss, then the scaler's step."""
+    """Runs all steps as a training loop does: backward of the scaled loss, then the scaler's step.
+
+    The drawn gradients stand for a backward. The `yield` lets the runner alternate between the cases.
+    """
     parameters = [nn.Parameter(tensor.clone()) for tensor in inputs["weights"]]
     optimizer, history = model_tools.GradientDescent(parameters, LEARNING_RATE), []
     scaler = submitted(inputs["scale"], inputs["interval"])
@@ -105,16 +115,19 @@ def run_scaler(submitted, inputs: dict[str, Any], context: RankContext | None) -
 
 @dataclass(kw_only=True)
 class ReferenceScaler:
-    """The right answer to 04.scaler. Each option turns it into one known mistake. Called as the learner's class is."""
+    """The right answer to 04.scaler. Each option turns it into one known mistake.
 
-    has_overflow: Callable[[Sequence[Tensor]], bool] = has_overflow
+    It is called as the learner's class is, with scale and interval, and then has the learner's attribute `scale`.
+    """
+
+    has_overflow: Callable[[Sequence[Tensor]], bool] = has_overflow  # of a step's gradients; field and function above
     is_flag_kept: bool = False  # an overflow in an earlier step still counts
     skips: bool = True
     unscale: Callable[[ReferenceScaler, Tensor], Tensor] | None = lambda self, gradient: gradient / self.scale
-    is_unscaled_late: bool = False  # after the scale has changed
-    backoff: float = 0.5
+    is_unscaled_late: bool = False  # gradients are divided after the scale has changed
+    backoff: float = 0.5  # the factor of the scale after an overflow
     resets_after: tuple[str, ...] = ("overflow", "growth")  # what sets the count of good steps to 0
-    counts_overflow: bool = False  # as if the step with an overflow were a good one
+    counts_overflow: bool = False  # a step with an overflow counts as a good one
     can_grow: Callable[[ReferenceScaler], bool] = lambda self: self.good_steps == self.interval
     flag: bool = field(default=False, init=False)  # whether the last step had an overflow
 
@@ -153,17 +166,17 @@ class ReferenceScaler:
 
 
 def has_any(test: Callable[[Tensor], Tensor]) -> Callable[[Sequence[Tensor]], bool]:
-    """A check for overflow which asks whether the test is true for any element of any gradient."""
+    """A wrong `has_overflow`, which asks whether the test is true for any element of any gradient."""
     return lambda gradients: any(bool(test(gradient).any()) for gradient in gradients)
 
 
 def is_multiple_of_interval(scaler: ReferenceScaler) -> bool:
-    """The growth of a scaler which never resets its count."""
+    """A wrong `can_grow`, of a scaler which never resets its count of good steps."""
     return scaler.good_steps % scaler.interval == 0
 
 
 def scaler_mistakes() -> dict[str, list[ReferenceScaler]]:
-    """The known mistakes, each made in one way or in several."""
+    """The known mistakes by the keys of their hints, each made in one way or in several."""
     wrong = ReferenceScaler
     return {
         "never_skips": [wrong(skips=False)],
@@ -224,6 +237,7 @@ SCALER = Task(
 
 
 # -- 04.overflow -----------------------------------------------------------------------------------------------------
+# The ranks have to agree with a single small message per step, the flag: whether any of them has found an overflow.
 FLAG_BYTES = 256  # what a rank may send per step; a flag needs a few bytes, and each shard is larger
 # The shards where all ranks have the same shapes. The first gradient has 256 elements, so whoever counts bad elements
 # in a byte gets 0 where all of them are bad.
@@ -241,17 +255,18 @@ def make_overflow(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     last, all_ranks = world_size - 1, list(range(world_size))
     plan = [[], [last], [], [0], sorted({0, last}), [], all_ranks, [last], *([rank] for rank in all_ranks), []]
     num_random = len(plan) - world_size - 1  # then follow the steps with a NaN on one rank, and the last step
-    kinds = [rng.one_of(*BAD_VALUES) for _ in range(num_random)] + ["nan"] * (world_size + 1)
+    bad_values = [rng.one_of(*BAD_VALUES) for _ in range(num_random)] + ["nan"] * (world_size + 1)
     scale, inputs = 2.0 ** rng.integer(8, 14), []
     for rank in range(world_size):
         shapes = draw_shapes(rng, rank, world_size)
         steps = [[rng.tensor(*shape) for shape in shapes] for _ in plan]
-        for step, ranks, kind in zip(steps, plan, kinds, strict=True):
-            if ranks is all_ranks and shapes:  # this one step alone: on one rank, other steps have an equal list
-                step[0].fill_(float(kind))
+        for step, ranks, bad_value in zip(steps, plan, bad_values, strict=True):
+            # `is` finds the one step with all ranks; in a world of one rank, other steps have an equal list.
+            if ranks is all_ranks and shapes:
+                step[0].fill_(float(bad_value))
             elif rank in ranks and shapes:
                 gradient = step[rng.integer(0, len(shapes) - 1)]
-                gradient[(rng.one_of(0, -1),) * gradient.dim()] = float(kind)
+                gradient[(rng.one_of(0, -1),) * gradient.dim()] = float(bad_value)  # the first or last element
         steps[-1] = [gradient * torch.finfo(torch.float32).max ** LARGE_POWER for gradient in steps[-1]]
         inputs.append({"weights": [rng.tensor(*shape) for shape in shapes], "steps": steps, "scale": scale})
     return inputs
@@ -267,7 +282,10 @@ def draw_shapes(rng: CaseGenerator, rank: int, world_size: int) -> list[tuple[in
 
 
 def run_overflow(submitted, inputs: dict[str, Any], context: RankContext) -> Generator[None, None, History | str]:
-    """Runs all steps on this rank's shard with the learner's function, which returns the scale of the next step."""
+    """Runs all steps on this rank's shard with the learner's function, which returns the scale of the next step.
+
+    If it returns nothing, the result is the text NOTHING_RETURNED in place of a history.
+    """
     parameters = [nn.Parameter(tensor.clone()) for tensor in inputs["weights"]]
     optimizer, scale, history = model_tools.GradientDescent(parameters, LEARNING_RATE), inputs["scale"], []
     for gradients in inputs["steps"]:
@@ -289,11 +307,11 @@ Decision = Callable[[Flags, int], bool]  # what a rank makes of all flags; the s
 class SimulatedRanks:
     """All ranks of 04.overflow in one process, with the right decisions. Each option makes one known mistake."""
 
-    skips: Decision = lambda flags, rank: any(flags)
-    backs_off: Decision = lambda flags, rank: any(flags)
-    has_overflow: Callable[[Sequence[Tensor]], bool] = has_overflow
-    is_scale_averaged: bool = False
-    is_unscaled: bool = True
+    skips: Decision = lambda flags, rank: any(flags)  # whether the rank leaves out the optimizer's step
+    backs_off: Decision = lambda flags, rank: any(flags)  # whether the rank halves the scale
+    has_overflow: Callable[[Sequence[Tensor]], bool] = has_overflow  # field and function above
+    is_scale_averaged: bool = False  # the ranks take the mean of their scales
+    is_unscaled: bool = True  # gradients are divided by the scale
 
     def play(self, inputs: Sequence[dict[str, Any]]) -> list[History]:
         """What all steps leave behind on each rank."""
@@ -324,13 +342,16 @@ def is_local(flags: Flags, rank: int) -> bool:
     return flags[rank]
 
 
-OVERFLOW_MISTAKES = {
-    "flag_not_reduced": [SimulatedRanks(skips=is_local, backs_off=is_local)],
-    "all_must_find": [SimulatedRanks(skips=lambda flags, rank: all(flags), backs_off=lambda flags, rank: all(flags))],
-    "sum_equals_one": [
-        SimulatedRanks(skips=lambda flags, rank: sum(flags) == 1, backs_off=lambda flags, rank: sum(flags) == 1)
-    ],
-    "rank_0_decides": [SimulatedRanks(skips=lambda flags, rank: flags[0], backs_off=lambda flags, rank: flags[0])],
+def deciding(decision: Decision) -> SimulatedRanks:
+    """Ranks with this wrong decision about both the step and the scale."""
+    return SimulatedRanks(skips=decision, backs_off=decision)
+
+
+OVERFLOW_MISTAKES = {  # key of a hint -> the ways to make this mistake
+    "flag_not_reduced": [deciding(is_local)],
+    "all_must_find": [deciding(lambda flags, rank: all(flags))],
+    "sum_equals_one": [deciding(lambda flags, rank: sum(flags) == 1)],
+    "rank_0_decides": [deciding(lambda flags, rank: flags[0])],
     "steps_before_asking": [SimulatedRanks(skips=is_local)],
     "backs_off_alone": [SimulatedRanks(backs_off=is_local)],
     "scale_averaged": [
@@ -347,16 +368,18 @@ OVERFLOW_MISTAKES = {
 def judge_overflow(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects, after each step on each rank, the scale and weights of the right answer, and only a flag sent."""
     right = SimulatedRanks().play(world.inputs)
-    explain = functools.cache(functools.partial(mistakes_on_all_ranks, world))  # once, and only where a rank is wrong
-    steps = zip(*(inputs["steps"] for inputs in world.inputs), strict=True)
-    notes = overflow_notes([[rank for rank, shard in enumerate(shards) if has_overflow(shard)] for shards in steps])
+    # Computed once, and only where a rank is wrong, because it takes long.
+    explain = functools.cache(functools.partial(mistakes_on_all_ranks, world))
+    steps = zip(*(inputs["steps"] for inputs in world.inputs), strict=True)  # for each step, the shard of each rank
+    ranks_with_overflow = [[rank for rank, shard in enumerate(shards) if has_overflow(shard)] for shards in steps]
+    notes = overflow_notes(ranks_with_overflow)  # a text for each step, which lists the overflows so far
     for rank, got in enumerate(world.outputs):
         sent, has_returned = world.logs[rank].payload_bytes(), got != NOTHING_RETURNED
         yield expect(has_returned, words["no_scale_returned"], rank=rank, mistakes=["nothing_returned"])
         message = words["more_than_a_flag_sent"].format(sent, len(right[rank]))
         yield expect(sent <= FLAG_BYTES * len(right[rank]), message, rank=rank, mistakes=["gradients_sent"])
         if has_returned:
-            wrong = functools.partial(mistakes_on_rank, rank, explain)
+            wrong = functools.partial(mistakes_on_rank, rank, explain)  # judge_history calls it if a step is wrong
             yield from judge_history(right[rank], got, wrong, notes=notes, rank=rank)
 
 
@@ -366,19 +389,21 @@ def mistakes_on_rank(rank: int, explain: Callable[[], dict[str, list[History]]])
 
 
 def mistakes_on_all_ranks(world: JudgedWorld) -> dict[str, list[History]]:
-    """The mistakes that leave on every rank what the answer left there, each with what it leaves on every rank."""
+    """The mistakes that leave on every rank what the learner's function left there: key -> the history of each rank."""
     explaining = {}
-    for key, several in histories_of_mistakes(lambda ranks: ranks.play(world.inputs), OVERFLOW_MISTAKES)().items():
-        for histories in several:
-            if all(is_same_history(*pair) for pair in zip(histories, world.outputs, strict=True)):
+    for key, ways in OVERFLOW_MISTAKES.items():
+        for simulated_ranks in ways:
+            histories = simulated_ranks.play(world.inputs)
+            if all(map(is_same_history, histories, world.outputs)):
                 explaining[key] = histories
     return explaining
 
 
 def recognise_overflow(failure: RunFailure) -> list[str]:
-    """Calls that do not match have two causes: a rank that did not call, or gradients of unequal shards.
+    """The mistakes that a run without outputs points to: calls that do not match, or ranks that wait for ever.
 
-    Whoever sends gradients is seen on one rank already, by the bytes; so the other hint stands first.
+    Either a rank did not call, or the ranks sent the gradients of unequal shards. Whoever sends gradients is seen in
+    the world of one rank already, by the bytes; so the other hint stands first.
     """
     return ["asks_only_when_found", "gradients_sent"] if failure.kind in ("hang", "mismatch") else []
 

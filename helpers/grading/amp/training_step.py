@@ -1,8 +1,16 @@
 """Judges 04.order of lab 04: a training step with loss scaling, gradient accumulation and clipping, in the right order.
 
-The learner's function gets a scaler with the methods of torch's GradScaler, and runs four steps on one rank. Scale and
-parameters after each step are compared with those of the right order. The scaler refuses calls that torch's refuses,
-too. A mistake is named by the text of that error, or where a wrong order leaves what the learner's leaves in all steps.
+The learner's function gets a scaler with the methods of torch's GradScaler, and runs four training steps on one rank.
+Like torch's, this scaler raises an error for calls in a wrong order.
+
+`make_inputs` draws the inputs, one dict per rank. `run_submission` runs all steps with the learner's function,
+`submitted`, and returns a history: for each step, the scale and the parameters afterwards. `judge` gets a JudgedWorld,
+whose `inputs` and `outputs` (the histories) have one item per rank. It compares the history with that of the right
+order, ReferenceStep, and yields Judgements.
+
+A mistake is a wrong order that learners often write, named by the key of its hint in hints.yaml. It is named by the
+text of the scaler's error, or where its history is the learner's in all steps. `rng` draws random numbers, and
+`rng.case` says whether a step has several micro-batches or one.
 """
 
 from __future__ import annotations
@@ -34,8 +42,9 @@ class Scaler:
     """
 
     def __init__(self, scale: float):
-        self.turn, self._scale, self._has_overflow = 0, scale, None
-        self._has_scaled_after_step = False
+        self.turn, self._scale = 0, scale
+        self._has_overflow = None  # what unscale_ found; None if it was not called since the last update
+        self._has_scaled_after_step = False  # a loss was scaled after step(), so there is another micro-batch
         # The training step in which unscale_, step and update were called; the first two are None again after update.
         self._unscaled_in, self._stepped_in, self._updated_in = None, None, None
 
@@ -79,27 +88,32 @@ class Scaler:
         self._scale *= 0.5 if self._has_overflow else 1.0
         self._has_overflow, self._unscaled_in, self._stepped_in, self._updated_in = None, None, None, self.turn
 
-    def _refuse_after_step(self, what: str) -> None:
+    def _refuse_after_step(self, method: str) -> None:
+        """Raises RuntimeError if step() was called and update() was not called after it."""
         if self._stepped_in is None:
             return
         if self._stepped_in != self.turn:
             early = "update() came before step()" if self._updated_in == self._stepped_in else "update() was not called"
-            raise RuntimeError(f"{what} is called, but {early} in the training step before")
+            raise RuntimeError(f"{method} is called, but {early} in the training step before")
         more = "for another micro-batch after step(), without update()"
-        raise RuntimeError(f"{what} is called {more if self._has_scaled_after_step else 'after step()'}")
+        raise RuntimeError(f"{method} is called {more if self._has_scaled_after_step else 'after step()'}")
 
 
 # -- what goes in, and what the steps leave --------------------------------------------------------------------------
 def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Draws four steps: gradients far above max_norm, an overflow in one micro-batch, gradients far below max_norm, and
-    far above again. The targets decide, which are large, infinite or small."""
+    """Draws four steps of the kinds in STEP_KINDS, each as pairs (x, target) of its micro-batches.
+
+    Gradients are far above max_norm, have an overflow in one micro-batch, are far below max_norm, and far above again.
+    The targets decide that: they are large, infinite or small.
+    """
     widths = [rng.integer(3, 5), rng.integer(3, 5), 2]
     num_batches = 1 if rng.case.sizes == "one_each" else rng.integer(2, 3)
     steps = []
     for kind in STEP_KINDS:
         size = 1e-3 if kind == "small" else 30.0
         targets = [rng.normal(NUM_EXAMPLES, 2).float() * size for _ in range(num_batches)]
-        if kind == "overflow":  # not in the last of several micro-batches, which a known mistake alone looks at
+        if kind == "overflow":
+            # Not in the last of several micro-batches: a known mistake looks at that one alone, and must not see it.
             targets[rng.integer(0, max(0, num_batches - 2))][0, 0] = math.inf
         steps.append([(rng.normal(NUM_EXAMPLES, widths[0]).float(), target) for target in targets])
     weights = {name: one.float() / 4 for name, one in model_tools.random_weights(rng, model_tools.mlp(widths)).items()}
@@ -108,7 +122,11 @@ def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_submission(submitted, inputs: dict[str, Any], context: RankContext | None) -> Generator[None, None, History]:
-    """Calls the answer once per step, on the same model, optimizer and scaler."""
+    """Calls the learner's function once per step, on the same model, optimizer and scaler.
+
+    The `yield` lets the runner alternate between two cases, so that a function which keeps something in a global
+    variable is found out.
+    """
     model = model_tools.mlp(inputs["widths"]).float()
     model.load_state_dict(inputs["weights"])
     optimizer = model_tools.GradientDescent(model.parameters(), LEARNING_RATE)
@@ -130,15 +148,14 @@ AT_END = ("unscale", "clip", "step", "update")
 class ReferenceStep:
     """The right answer to 04.order. Other options make the known mistakes. Called as the learner's function is.
 
-    The first four options name the calls at the beginning of the step, before and after each micro-batch, and at the
-    end of the step.
+    The first four options list calls, by the names that stand in `calls` below.
     """
 
-    at_begin: tuple[str, ...] = ("zero",)
-    before_each: tuple[str, ...] = ()
-    after_each: tuple[str, ...] = ()
-    at_end: tuple[str, ...] = AT_END
-    is_scaled: bool = True
+    at_begin: tuple[str, ...] = ("zero",)  # of the training step
+    before_each: tuple[str, ...] = ()  # micro-batch
+    after_each: tuple[str, ...] = ()  # micro-batch
+    at_end: tuple[str, ...] = AT_END  # of the training step
+    is_scaled: bool = True  # backward starts from the scaled loss
     is_divided: bool = True  # each loss by the number of micro-batches
 
     def __call__(
@@ -163,19 +180,22 @@ class ReferenceStep:
         for x, y in micro_batches:
             call(self.before_each)
             loss = (model(x) - y).square().mean() / (len(micro_batches) if self.is_divided else 1)
-            (scaler.scale(loss) if self.is_scaled else loss).backward()
+            if self.is_scaled:
+                loss = scaler.scale(loss)
+            loss.backward()
             call(self.after_each)
         call(self.at_end)
 
 
 def order_mistakes() -> dict[str, list[ReferenceStep]]:
-    """The known mistakes, each made in one way or in several."""
+    """The known mistakes by the keys of their hints, each made in one way or in several."""
     wrong = ReferenceStep
+    zeroing_places = ({"at_begin": ("zero",)}, {"at_begin": (), "before_each": ("zero",)})
     return {
         "steps_every_micro_batch": [
-            wrong(after_each=AT_END, at_end=(), is_divided=is_divided, at_begin=at_begin, before_each=before_each)
+            wrong(after_each=AT_END, at_end=(), is_divided=is_divided, **zeroing)
             for is_divided in (True, False)
-            for at_begin, before_each in ((("zero",), ()), ((), ("zero",)))
+            for zeroing in zeroing_places
         ],
         "clipped_scaled": [
             wrong(at_end=("clip", "step", "update")),
@@ -201,9 +221,9 @@ def order_mistakes() -> dict[str, list[ReferenceStep]]:
 
 
 def play(answer: Callable[..., Any], inputs: dict[str, Any]) -> History:
-    """What all steps leave behind with this answer, in this process; nothing where the scaler refuses a call.
+    """What all steps leave behind with this answer, in this process; an empty history where the scaler refuses a call.
 
-    A mistake that the scaler refuses is known by its error instead.
+    A mistake that the scaler refuses is known by the text of its error instead (REFUSED below).
     """
     try:
         return run_to_end(run_submission(answer, inputs, context=None))
@@ -214,13 +234,14 @@ def play(answer: Callable[..., Any], inputs: dict[str, Any]) -> History:
 def judge(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects, after each step, the scale and the parameters that the right order leaves, and no messages."""
     inputs = world.inputs[0]
+    # Computes the history of each mistake, when judge_history finds a wrong step and asks for them.
     wrong = histories_of_mistakes(lambda answer: play(answer, inputs), order_mistakes())
-    notes = overflow_notes([kind == "overflow" for kind in STEP_KINDS])
+    notes = overflow_notes([kind == "overflow" for kind in STEP_KINDS])  # a text for each step: the overflows so far
     yield from judge_history(play(ReferenceStep(), inputs), world.outputs[0], wrong, notes=notes)
     yield from expect_only_ops(world, [])
 
 
-REFUSED = {  # the scaler's errors, and what each means
+REFUSED = {  # what the scaler's error says -> key of the hint
     "already been called on this optimizer": "unscaled_twice",
     "called for another micro-batch after step()": "steps_every_micro_batch",
     "called after step()": "unscaled_late",

@@ -1,13 +1,20 @@
 """Judges 01.cost: the bytes and the alpha-beta seconds of two all-reduces, a ring and a tree.
 
-The answer is asked 24 questions on one rank, where nothing is sent, and each of its numbers is compared with the
-course's formulas. A mistake is named only if its formula gives the answer to every question.
+The learner's function is asked 24 questions on one rank, where nothing is sent, and each of its numbers is compared
+with the course's formulas. In the alpha-beta model a message of n bytes takes alpha + n / bandwidth seconds, where
+alpha is the latency. A ring sends N - 1 messages of n / N bytes to reduce and as many to gather. A binary tree sends
+the whole tensor in ceil(log2 N) rounds to the root and as many back.
+
+`make_inputs` draws the questions, in one dict per rank. `run_submission` calls the learner's function, `submitted`.
+`judge` gets a JudgedWorld, whose inputs[0] has the questions and outputs[0] the answers, and yields Judgements. A
+mistake is a wrong formula that learners often write, named by the key of its hint in hints.yaml, and only if it gives
+the learner's number in every question. `words["…"]` is a sentence of messages.yaml, or the name of a value in one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +25,7 @@ from helpers.grading.collectives import LAB
 from helpers.grading.kit.answers import is_number
 from helpers.grading.kit.comparisons import expect, expect_only_ops
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.learner.words import Words
 from helpers.quantities import costs
 from helpers.specs import Link
 
@@ -25,12 +33,15 @@ words = LAB.messages
 
 NUM_QUESTIONS = 24
 Number = float | int
-Wrong = Callable[["CostQuestion"], Number]
+Wrong = Callable[["CostQuestion"], Number]  # a formula with a mistake
 
 
 @dataclass(frozen=True, kw_only=True)
 class CostQuestion:
-    """One question: a tensor of n bytes on N ranks, a latency of alpha seconds per message, bandwidth in bytes/s."""
+    """One question: a tensor of n bytes on N ranks, a latency of alpha seconds per message, bandwidth in bytes/s.
+
+    As a text it is the learner's call.
+    """
 
     n: int
     N: int
@@ -41,6 +52,7 @@ class CostQuestion:
         return f"all_reduce_cost({self.n}, {self.N}, {self.alpha:g}, {self.bandwidth:g})"
 
     def seconds(self, rounds: float, num_bytes: float) -> float:
+        """The seconds of so many rounds in which a rank sends num_bytes in all."""
         return rounds * self.alpha + num_bytes / self.bandwidth
 
     def right_answer(self) -> tuple[float, float, float, str]:
@@ -51,15 +63,19 @@ class CostQuestion:
 
 
 def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Sizes from 100 bytes to 1 GB, and every other one near the size at which ring and tree take equally long."""
+    """Draws questions with sizes from 100 bytes to 1 GB.
+
+    Every other size is near the crossover, the size at which ring and tree take equally long.
+    """
     numbers_of_ranks = [24, *(rng.integer(3, 100) for _ in range(NUM_QUESTIONS - 7)), 2, 3, 5, 64, 1000, 1]
     cases = []
     for number, num_ranks in enumerate(numbers_of_ranks):
         alpha, bandwidth = rng.integer(1, 40) * 1e-6, rng.integer(1, 40) * 1e9
         exponent = 2 + 7 * (number * 5 % NUM_QUESTIONS) / NUM_QUESTIONS  # * 5 mixes small and large sizes
         num_bytes = int(10**exponent) + rng.integer(0, 99)
-        if number % 2 and (crossover := crossover_bytes(num_ranks, alpha * bandwidth)) > 100:
-            num_bytes = int(crossover * (0.7, 1.4)[number // 2 % 2])  # on either side of it
+        crossover = crossover_bytes(num_ranks, alpha * bandwidth)
+        if number % 2 and crossover > 100:
+            num_bytes = int(crossover * (0.7, 1.4)[number // 2 % 2])  # below and above it in turn
         cases.append({"n": num_bytes, "N": num_ranks, "alpha": alpha, "bandwidth": bandwidth})
     cases[3] |= {"alpha": 0.0}  # without latency only the bytes count
     return [{"cases": cases} for _ in range(world_size)]
@@ -71,8 +87,10 @@ def crossover_bytes(num_ranks: int, latency_bytes: float) -> float:
     latency_bytes: latency times bandwidth. Per direction the ring takes (N - 1) (alpha + n / N / bandwidth) and the
     tree takes ceil(log2 N) (alpha + n / bandwidth).
     """
-    rounds = (num_ranks - 1).bit_length()
-    return latency_bytes * (num_ranks - 1 - rounds) / (rounds - (num_ranks - 1) / num_ranks) if num_ranks > 2 else 0.0
+    if num_ranks <= 2:
+        return 0.0
+    rounds = (num_ranks - 1).bit_length()  # ceil(log2 N)
+    return latency_bytes * (num_ranks - 1 - rounds) / (rounds - (num_ranks - 1) / num_ranks)
 
 
 def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> list[Any]:
@@ -80,6 +98,7 @@ def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> l
 
 
 # -- what the known mistakes answer, for each of the three numbers ---------------------------------------------------
+# Key of a hint -> formulas with this mistake, for a question c. c.seconds(rounds, bytes) is the alpha-beta time.
 WRONG_BYTES: dict[str, list[Wrong]] = {
     "bytes_of_all_ranks": [lambda c: 2 * (c.N - 1) * c.n],
     "whole_tensor_bytes": [lambda c: c.n, lambda c: 2 * c.n, lambda c: (c.N - 1) * c.n],
@@ -118,9 +137,11 @@ NAMES = [words[name] for name in ("ring_bytes", "ring_seconds", "tree_seconds", 
 
 # -- judging ---------------------------------------------------------------------------------------------------------
 def judge(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects four values in each answer: three numbers, each judged over all questions, and the faster algorithm."""
     questions = [CostQuestion(**case) for case in world.inputs[0]["cases"]]
     answers = world.outputs[0]
     misshapen = next((answer for answer in answers if not isinstance(answer, list) or len(answer) != 4), None)
+    # A learner's function may return anything, so only 60 characters are shown.
     yield expect(misshapen is None and len(answers) == len(questions), words["four_values"].format(str(misshapen)[:60]))
     if misshapen is not None:
         return
@@ -129,41 +150,48 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
     for question, answer in zip(questions, answers, strict=True):
         if question.N > 1:  # on one rank nothing is sent, so neither algorithm is faster
             faster = question.right_answer()[3]
-            yield _judgement(3, question, answer[3], faster, answer[3] == faster, ())
+            yield expect(answer[3] == faster, message_about(3, question, answer[3], faster))
     yield from expect_only_ops(world, [])
 
 
 def judge_column(
     column: int, questions: Sequence[CostQuestion], got: Sequence[Any], wrong: dict[str, list[Wrong]]
 ) -> Judgement:
-    """One of the numbers, over all questions. A mistake is named if one of its formulas gives every answer."""
+    """One of the numbers, over all questions. A mistake is named if one of its formulas gives every answer.
+
+    column: the place of the number in an answer. got: the learner's number in each answer.
+    """
     right = [question.right_answer()[column] for question in questions]
-    bad = next((i for i, pair in enumerate(zip(right, got, strict=True)) if not is_close_number(*pair)), None)
-    if bad is None:
+    if are_close(right, got):
         return expect(True, NAMES[column])
-
-    def gives_all(formula: Wrong) -> bool:
-        return all(is_close_number(formula(question), value) for question, value in zip(questions, got, strict=True))
-
-    mistakes = tuple(key for key, formulas in wrong.items() if any(map(gives_all, formulas)))
-    return _judgement(column, questions[bad], got[bad], right[bad], False, mistakes)
+    mistakes = [key for key, ways in wrong.items() if any(are_close(map(way, questions), got) for way in ways)]
+    triples = zip(questions, got, right, strict=True)
+    first_wrong = next(triple for triple in triples if not is_close_number(triple[2], triple[1]))
+    return expect(False, message_about(column, *first_wrong), mistakes=mistakes)
 
 
-def _judgement(
-    column: int, question: CostQuestion, got: Any, right: Any, ok: bool, mistakes: tuple[str, ...]
-) -> Judgement:
-    message = words["answer_is"].format(question, NAMES[column], _text(got), _text(right))
-    return Judgement(ok=ok, message=message, mistakes=mistakes)
+def message_about(column: int, question: CostQuestion, got: Any, right: Any) -> Words:
+    """The sentence about a wrong value of an answer."""
+    return words["answer_is"].format(question, NAMES[column], value_text(got), value_text(right))
 
 
-def _text(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """A number with one decimal from 1000 on, else with six digits; 60 characters of anything else."""
     if not is_number(value):
         return repr(value)[:60]
     return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.6g}"
 
 
+def are_close(right: Iterable[Number], got: Sequence[Any]) -> bool:
+    """Whether all numbers are equal up to rounding."""
+    return all(map(is_close_number, right, got))
+
+
 def is_close_number(right: Number, got: Any) -> bool:
-    """Equal up to rounding; a tensor of one number counts as that number."""
+    """Whether two numbers are equal up to rounding; a tensor of one element counts as its number.
+
+    A tensor may have been computed in float32, so its tolerance is larger.
+    """
     value = got.item() if isinstance(got, Tensor) and got.numel() == 1 else got
     return is_number(value) and math.isclose(right, value, rel_tol=1e-6 if isinstance(got, Tensor) else 1e-9)
 

@@ -1,9 +1,20 @@
 """Judges 01.reduce_scatter and 01.all_reduce: chunks that travel around a ring.
 
+Each of N ranks divides its tensor into N chunks, as torch.tensor_split does, which puts the longer ones first. In the
+first phase, N - 1 steps, each rank sends a chunk to its right neighbour, rank + 1, and adds the one that arrives. Then
+it owns one chunk of the sum. In 01.reduce_scatter that is chunk r on rank r. In 01.all_reduce the learner may choose
+which chunk a rank owns, and in a second phase, N - 1 steps more, the finished chunks travel around the ring.
+
+`make_inputs` draws the inputs, one dict per rank, for one call of the learner's function or for two ("calls"). `run_…`
+makes one call of it, `submitted`, on each rank. `judge_…` gets a JudgedWorld, whose `inputs`, `outputs` (what run_…
+returned) and `logs` (the messages) have one item per rank; `worlds_of_calls` divides it into one JudgedWorld per call.
 Results are compared with the sum of all ranks' tensors, and the log with a ring's messages: to the right neighbour
-only, so many of them, with so many bytes. Chunks are those of torch.tensor_split, which puts the longer ones first.
-After the first phase rank r owns chunk r in 01.reduce_scatter; in 01.all_reduce the answer may choose which chunk a
-rank owns. Mistakes are recognised by the values that they leave, which `ring` computes on paper.
+only, so many of them, with so many bytes. The `expect…` functions make Judgements.
+
+A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml: where an `expect…`
+function fails, it names those of its `mistakes` whose value is the learner's; for a list of mistakes, all of them.
+`words["…"]` is a sentence of messages.yaml, or the name of a value in one. The cases vary dtypes and lengths; `rng`,
+which draws the inputs, knows the case, and `rng.case.number` counts the cases from 0.
 """
 
 from __future__ import annotations
@@ -35,10 +46,10 @@ VARIATIONS = Variations(dtypes=("float64", "float32", "int64"), min_cases=5)
 
 
 def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """One length per case: one that the ranks do not divide, N, N + 1, one that they divide, and a long one.
+    """Draws tensors. Lengths by case: one that N does not divide, N, N + 1, one that N divides, and a long one.
 
-    The first case makes two calls with tensors of the same length, so that a function which keeps a buffer for each
-    length mixes them up.
+    Case 0 makes two calls with tensors of the same length, so that a function which keeps a buffer for each length
+    mixes them up.
     """
     rest = rng.integer(1, world_size - 1) if world_size > 1 else 0
     lengths = [world_size * rng.integer(3, 9) + rest, world_size, world_size + 1, world_size * rng.integer(2, 9)]
@@ -71,15 +82,18 @@ def expect_ring(world: JudgedWorld) -> Iterator[Judgement]:
 
 # -- 01.reduce_scatter -----------------------------------------------------------------------------------------------
 def run_reduce_scatter(submitted, inputs: dict[str, Any], context: RankContext) -> Any:
+    """The chunk that one call returns."""
     return submitted(inputs["tensor"].clone())
 
 
 def judge_reduce_scatter(world: JudgedWorld) -> Iterator[Judgement]:
+    """Judges each call by itself."""
     for call in worlds_of_calls(world):
         yield from judge_chunk(call)
 
 
 def judge_chunk(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects chunk r of the sum on rank r, and the messages of a ring's first phase."""
     n, inputs = world.size, chunks_of(world)
     total = [sum(chunks) for chunks in zip(*inputs, strict=True)]
     for rank, output in enumerate(world.outputs):
@@ -87,7 +101,7 @@ def judge_chunk(world: JudgedWorld) -> Iterator[Judgement]:
         untouched = [inputs[rank][rank]] if world.logs[rank].count("send") == n - 1 else []
         mistakes = {
             "chunk_off_by_one": [total[(rank + 1) % n], total[rank - 1], *untouched],
-            "copies_instead_of_adding": [inputs[(rank + 1) % n][rank]],
+            "copies_instead_of_adding": [inputs[(rank + 1) % n][rank]],  # the rank where this chunk starts
         }
         yield expect_tensor(words["chunk_of_sum"].format(rank), total[rank], output, rank=rank, mistakes=mistakes)
     yield from expect_ring(world)
@@ -113,18 +127,24 @@ REDUCE_SCATTER = Task(
 
 # -- 01.all_reduce ---------------------------------------------------------------------------------------------------
 def run_all_reduce(submitted, inputs: dict[str, Any], context: RankContext) -> Tensor:
+    """What the rank's tensor holds after one call.
+
+    It returns another view of the same memory, so that a function which only binds its argument to a new tensor fails.
+    """
     tensor = inputs["tensor"].clone()
-    memory = tensor.detach()  # the memory counts, so that a tensor bound to a new name does not pass
+    memory = tensor.detach()
     submitted(tensor)
     return memory
 
 
 def judge_all_reduce(world: JudgedWorld) -> Iterator[Judgement]:
+    """Judges each call by itself."""
     for call in worlds_of_calls(world):
         yield from judge_sum(call)
 
 
 def judge_sum(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects the sum on every rank, in the tensor that the function got, and the messages of both phases."""
     n, given = world.size, [of_rank["tensor"] for of_rank in world.inputs]
     off_by_one, adding_twice = wrong_values(chunks_of(world))
     judgements = []
@@ -145,9 +165,10 @@ def judge_sum(world: JudgedWorld) -> Iterator[Judgement]:
 
 
 def judge_bytes(world: JudgedWorld, tensor: Tensor) -> Iterator[Judgement]:
-    """Each rank sends 2(N-1) chunks, which are all chunks twice but for two of them; all ranks send 2(N-1) tensors.
+    """Expects the bytes of 2(N - 1) chunks from each rank, and of 2(N - 1) tensors from all ranks together.
 
-    Which two a rank leaves out is free, and they may be longer or shorter ones.
+    A rank sends every chunk once in each phase but for one. Which one it leaves out is free, and chunks may differ in
+    length by one element, so its bytes lie between two limits.
     """
     n, total_bytes, sent = world.size, tensor.nbytes, [log.payload_bytes("send") for log in world.logs]
     short_chunk = tensor.element_size() * (len(tensor) // n)
@@ -164,24 +185,26 @@ def judge_bytes(world: JudgedWorld, tensor: Tensor) -> Iterator[Judgement]:
 def wrong_values(inputs: Sequence[Sequence[Tensor]]) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
     """What two mistakes leave on the ranks, each as [way to make it][rank].
 
-    The second phase starts with the chunk of a neighbour; or it adds what arrives, as the first phase does.
+    The second phase starts with the chunk of a neighbour; or it adds what arrives, as the first phase does. Both are
+    computed for rings in which rank r owns chunk r - 1, r or r + 1 after the first phase.
     """
-    owned = (-1, 0, 1)
-    off_by_one = [ring(inputs, offset, offset + wrong) for offset in owned for wrong in (-1, 1)]
-    return off_by_one, [ring(inputs, offset, offset, adds_again=True) for offset in owned]
+    owned_chunks = (-1, 0, 1)
+    off_by_one = [ring(inputs, owned, owned + wrong) for owned in owned_chunks for wrong in (-1, 1)]
+    return off_by_one, [ring(inputs, owned, owned, adds_again=True) for owned in owned_chunks]
 
 
 def ring(inputs: Sequence[Sequence[Tensor]], owned: int, sent_first: int, *, adds_again: bool = False) -> list[Tensor]:
     """What each rank ends with after an all-reduce by a ring. inputs: as [rank][chunk].
 
     owned: after the first phase rank r owns chunk r + owned. sent_first: it begins the second phase with chunk
-    r + sent_first, which is right if both are equal. adds_again: the second phase adds what arrives and does not
-    store it.
+    r + sent_first, which is right if both are equal. adds_again: the second phase adds what arrives, where it should
+    replace the chunk.
     """
     n = len(inputs)
     chunks = [list(of_rank) for of_rank in inputs]
     for step in range(2 * (n - 1)):
         is_first_phase = step < n - 1
+        # In this step rank r sends chunk r + offset. With each step it sends the chunk before, which has just arrived.
         offset = owned - 1 - step if is_first_phase else sent_first - (step - (n - 1))
         before = [list(of_rank) for of_rank in chunks]
         for rank in range(n):

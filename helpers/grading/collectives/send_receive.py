@@ -1,8 +1,21 @@
 """Judges 01.shift, 01.all_to_all and 01.broadcast: messages between pairs of ranks, and along a binomial tree.
 
-Each rank's result is compared with what the inputs of all ranks say. The communication log tells whether only send
-and receive were used, whether all of them were waited for, how many bytes went, and in how many rounds a broadcast
-ends. Ranks that wait for each other in a circle show as a hang, from which the mistake is recognised."""
+In 01.shift each rank sends its tensor to the next rank, in 01.all_to_all a tensor to every rank. In 01.broadcast the
+root's tensor reaches all ranks along a binomial tree, where every rank that has it sends it on in each round.
+
+For each task, `make_…` draws the inputs, one dict per rank, for one call of the learner's function or for several
+("calls"). `run_…` makes one call of it, `submitted`, on each rank. `judge_…` gets a JudgedWorld, whose `inputs`,
+`outputs` (what run_… returned) and `logs` have one item per rank; `worlds_of_calls` divides it into one JudgedWorld per
+call. Its `expect…` functions make Judgements. Each rank's result is compared with what the inputs of all ranks say. The
+log tells whether only send and receive were used, whether all of them were waited for, how many bytes went, and in how
+many rounds a broadcast ends.
+
+A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml: where an `expect…`
+function fails, it names those of its `mistakes` whose value is the learner's. Ranks that wait for each other in a
+circle show as a hang, a RunFailure, and `recognise_…` names the mistake from its text. `words["…"]` is a sentence of
+messages.yaml, or the name of a value in one. The cases vary dtypes and shapes; `rng`, which draws the inputs, knows the
+case, and `rng.case.number` counts the cases from 0.
+"""
 
 from __future__ import annotations
 
@@ -47,22 +60,25 @@ def shape_of(rng: CaseGenerator, large: int) -> tuple[int, ...]:
 
 
 def num_calls(rng: CaseGenerator) -> int:
-    """Two calls in the first case, with equal shapes: the second must leave the first one's result unchanged."""
-    return 1 if rng.case.number else 2
+    """Two calls in case 0, with equal shapes: the second must leave the first one's result unchanged. Otherwise one."""
+    return 2 if rng.case.number == 0 else 1
 
 
 # -- 01.shift --------------------------------------------------------------------------------------------------------
 def make_shift(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Draws a tensor for each call on each rank, all of one shape."""
     shape = shape_of(rng, LARGE)
     return [{"calls": [{"tensor": rng.tensor(*shape)} for _ in range(num_calls(rng))]} for _ in range(world_size)]
 
 
 def run_shift(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
+    """The result of one call, and the input afterwards."""
     tensor = inputs["tensor"].clone()
     return {"result": submitted(tensor), "tensor": tensor}
 
 
 def judge_shift(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects, in every call, the tensor of the rank before, an unchanged input, and one send per rank."""
     n = world.size
     for call in worlds_of_calls(world):
         given = [of_rank["tensor"] for of_rank in call.inputs]
@@ -97,6 +113,7 @@ SHIFT = Task(
 
 # -- 01.all_to_all ---------------------------------------------------------------------------------------------------
 def make_all_to_all(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Draws for each call on each rank one tensor per receiver, all of one shape."""
     shape = shape_of(rng, LARGE // 4)
     return [
         {"calls": [{"tensors": [rng.tensor(*shape) for _ in range(world_size)]} for _ in range(num_calls(rng))]}
@@ -105,11 +122,13 @@ def make_all_to_all(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]
 
 
 def run_all_to_all(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
+    """The result of one call, and the inputs afterwards."""
     given = [tensor.clone() for tensor in inputs["tensors"]]
     return {"result": submitted(list(given)), "tensors": given}
 
 
 def judge_all_to_all(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects, in every call, a tensor from each rank, unchanged inputs, and N - 1 sends per rank."""
     for call in worlds_of_calls(world):
         given = [of_rank["tensors"] for of_rank in call.inputs]  # [sender][receiver]
         for rank, output in enumerate(call.outputs):
@@ -126,17 +145,19 @@ def judge_all_to_all(world: JudgedWorld) -> Iterator[Judgement]:
 
 
 def judge_received(given: list, result: list, rank: int) -> Iterator[Judgement]:
-    """What one rank has received from each sender. given: as [sender][receiver]."""
+    """Expects in the result of one rank the tensor that each sender had for it. given: as [sender][receiver]."""
     n, judgements = len(given), []
     for sender in range(n):
         mistakes = {
+            # The sender sends its own tensor, or what the rank on its other side, equally far away, should get.
             "wrong_slice": [given[sender][sender], given[sender][(2 * sender - rank) % n]],
+            # The rank stores the tensor at the place of the rank on its own other side, equally far away.
             "wrong_place": given[(2 * rank - sender) % n][rank],
         }
         what = words["result_from"].format(sender)
         judgements.append(expect_tensor(what, given[sender][rank], result[sender], rank=rank, mistakes=mistakes))
     wrong_senders = [sender for sender, judgement in enumerate(judgements) if not judgement.ok]
-    if wrong_senders == [rank]:
+    if wrong_senders == [rank]:  # only the tensor that the rank keeps for itself is wrong
         judgements[rank] = replace(judgements[rank], mistakes=("own_part_missing",))
     yield from judgements
 
@@ -166,26 +187,36 @@ def make_broadcast(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_broadcast(submitted, inputs: dict[str, Any], context: RankContext) -> Tensor:
+    """What the rank's tensor holds after the call, and a mark that the call returned.
+
+    It returns another view of the same memory, so that a function which only binds its argument to a new tensor fails.
+    """
     tensor = inputs["tensor"].clone()
-    memory = tensor.detach()  # the memory counts, so that a tensor bound to a new name does not pass
+    memory = tensor.detach()
     submitted(tensor, inputs["root"])
     context.mark(RETURNED)
     return memory
 
 
 def judge_broadcast(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects the root's tensor on every rank, sent with send and receive only, in as few rounds as possible."""
     yield from judge_values(world)
     yield from expect_messages(world)
     yield from judge_rounds(world)
 
 
 def judge_values(world: JudgedWorld) -> Iterator[Judgement]:
-    """Every rank has the root's tensor, in the memory of its own."""
+    """Expects that every rank has the root's tensor in the memory of its own tensor.
+
+    Each mistake is named only where it explains all ranks.
+    """
     n, root, given = world.size, world.inputs[0]["root"], [of_rank["tensor"] for of_rank in world.inputs]
-    num_reached = 1 << (n.bit_length() - 1)  # so many ranks have it after log2(n) rounds, rounded down
+    num_reached = 1 << (n.bit_length() - 1)  # the ranks that have it after log2(n) rounds, rounded down: a power of 2
     unchanged = [rank for rank, output in enumerate(world.outputs) if rank != root and is_close(given[rank], output)]
     all_have_rank_0s = root != 0 and all(is_close(given[0], output) for output in world.outputs)
+    # The last round reaches the ranks that are farthest from the root.
     is_last_round_missing = unchanged and all((rank - root) % n >= num_reached for rank in unchanged)
+    # Every rank has received the tensor, but into other memory.
     all_received = all(world.logs[rank].count("recv") for rank in unchanged)
     is_not_in_place = len(unchanged) == n - 1 and not is_last_round_missing and all_received
     for rank, output in enumerate(world.outputs):
@@ -198,21 +229,23 @@ def judge_values(world: JudgedWorld) -> Iterator[Judgement]:
 
 
 def judge_rounds(world: JudgedWorld) -> Iterator[Judgement]:
-    """Every other rank gets the tensor once, in as few rounds as a binomial tree needs."""
+    """Expects that every other rank gets the tensor once, in as few rounds as a binomial tree needs."""
     n, root = world.size, world.inputs[0]["root"]
     receivers = [[event.peer for event in sends_of(world, rank)] for rank in range(n)]
     num_messages, rounds, fewest = sum(map(len, receivers)), rounds_of(receivers, root), (n - 1).bit_length()
     yield expect(num_messages == n - 1, words["messages_from_root"].format(root, num_messages, n - 1))
-    is_chain = max(map(len, receivers)) == 1  # a tree that serves the nearest child first also needs more rounds
-    mistake = "root_sends_to_all" if len(receivers[root]) == n - 1 else "chain" if is_chain else ""
-    mistakes = [mistake] if mistake else []
+    mistakes = []  # a tree with another order of sends also needs more rounds, but has no hint
+    if len(receivers[root]) == n - 1:
+        mistakes = ["root_sends_to_all"]
+    elif max(map(len, receivers)) == 1:
+        mistakes = ["chain"]
     yield expect(rounds <= fewest, words["rounds_from_root"].format(root, rounds, fewest), mistakes=mistakes)
 
 
 def rounds_of(receivers: list[list[int]], root: int) -> int:
     """The round in which the last rank gets the tensor, if a rank sends one message per round.
 
-    receivers: for each rank, whom it sends to, in this order.
+    receivers: for each rank, whom it sends to, in this order. Round 0 is the one in which the root has it.
     """
     round_of, reached = {root: 0}, [root]
     for rank in reached:  # the list grows while the loop goes through it
@@ -230,7 +263,10 @@ BROADCAST_HINTS = LAB.hints(
 
 
 def recognise_broadcast(failure: RunFailure) -> list[str]:
-    """A rank that sends to itself has taken a place in the tree for a rank: with root 1 of 2, place 1 is rank 0."""
+    """The mistakes that a run without outputs points to: a rank that sends to itself.
+
+    It has taken a place in the tree for a rank. The root has place 0, so with root 1 of 2 ranks, place 1 is rank 0.
+    """
     return ["place_for_rank"] if is_to_itself(failure) else []
 
 

@@ -1,9 +1,17 @@
 """Judges 02.parallel_apply: one thread per replica, with the caller's modes, the outputs in order, and exceptions.
 
-The replicas that the answer gets are stand-ins which wait for each other: each waits until all others have started,
-and ends after the next one. So replicas that run one after the other are found without a clock, and the last replica
-always ends first. Each notes the grad mode and the autocast dtype of its thread, and in some calls one of them
-raises.
+The devices are simulated in one process. The learner's `parallel_apply(replicas, inputs)` calls each replica of a model
+on its piece of the input, all at the same time. The replicas that it gets are stand-ins which wait for each other: each
+waits until all others have started, and ends after the one with the next higher number. So replicas that run one after
+the other are found without a clock, and the last replica always ends first. Each notes the grad mode and the autocast
+dtype of its thread, and in some calls one of them raises.
+
+`make_inputs` draws the inputs, one dict for the one process. `run_submission` calls the learner's function,
+`submitted`. `judge` gets a JudgedWorld, whose inputs[0] and outputs[0] (what run_submission returned) are those of the
+process, and its `expect…` functions make Judgements; their `rank` is the number of a device. A mistake is a wrong
+solution that learners often write, named by the key of its hint in hints.yaml. Where an `expect…` function fails, it
+names of its `mistakes` those that fit: of a list all of them, and of a dict those whose value is the learner's.
+`words["…"]` is a sentence of messages.yaml, or the name of a value in one.
 """
 
 from __future__ import annotations
@@ -35,7 +43,10 @@ MODES = {  # what the caller sets: whether gradients are recorded, and the dtype
 
 
 class StayedAway(KeyError):
-    """What a replica of the check raises. Class and text are the check's own, so that it finds them again."""
+    """What a failing replica raises. The judge looks for the name of this class in what comes out of parallel_apply.
+
+    It takes two arguments, so that code which makes a new exception of the same class from one text fails.
+    """
 
     def __init__(self, of: str, reason: str):
         super().__init__(f"a replica of {of} refuses its input: {reason}")
@@ -45,12 +56,13 @@ class ReplicaBarrier:
     """Makes replicas that wait for each other: all of them start, then the last one returns first.
 
     waits: False if an earlier call has shown that they do not run at the same time, so that none waits in vain again.
-    calls: for each device what its replica noted.
+    calls: for each device what its replica noted: "grad", "dtype" (see modes_here) and "met", whether all ran at once.
     """
 
     def __init__(self, num_devices: int, *, waits: bool):
-        self.seconds = BARRIER_SECONDS * load_per_core() if waits else 0.0
+        self.seconds = BARRIER_SECONDS * load_per_core() if waits else 0.0  # longer on a busy machine
         self.start = threading.Barrier(num_devices)
+        # done[device] is set when the replica on this device ends. The last one waits for nobody.
         self.done = [threading.Event() for _ in range(num_devices + 1)]
         self.done[-1].set()
         self.calls: list[dict[str, Any]] = [{} for _ in range(num_devices)]
@@ -102,6 +114,11 @@ def make_inputs(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]:
 
 
 def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
+    """Calls the learner's function in each of MODES, and once for each device that is to fail.
+
+    Returns `runs`, by mode the outputs, whether each is attached to a graph, and what the replicas noted; and
+    `failures`, for each failing device what call_with_failure returns.
+    """
     weights = [weight.clone().requires_grad_() for weight in inputs["weights"]]
     tuples = [(x, 1.0) for x in inputs["inputs"]]  # pieces as scatter makes them of a batch that is a tuple
     runs: dict[str, Any] = {}
@@ -109,7 +126,7 @@ def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> d
     for mode, (grad, dtype) in MODES.items():
         barrier = ReplicaBarrier(len(weights), waits=have_met)
         replicas = [barrier.replica(device, weight) for device, weight in enumerate(weights)]
-        cast = torch.autocast("cpu", dtype=DTYPES.get(dtype), enabled=dtype in DTYPES)
+        cast = torch.autocast("cpu", dtype=DTYPES.get(dtype), enabled=dtype in DTYPES)  # not enabled for "off"
         with torch.set_grad_enabled(grad), cast:
             outputs = submitted(replicas, tuples if mode == "no_grad" else list(inputs["inputs"]))
         output_list = outputs if isinstance(outputs, list | tuple) else []
@@ -136,6 +153,7 @@ def call_with_failure(
 
 
 def judge(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects replicas that run at the same time, right outputs in order, the caller's modes, and the exceptions."""
     inputs, runs = world.inputs[0], world.outputs[0]["runs"]
     num_devices = len(inputs["weights"])
     for mode in MODES:
@@ -146,7 +164,7 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
     outputs = outputs if isinstance(outputs, list) else []
     yield expect_equal(words["num_outputs"], num_devices, len(outputs))
     found = [device for output in outputs for device, one in enumerate(right) if is_close(one, output)]
-    is_permuted = sorted(found) == list(range(num_devices))  # each right output is there once
+    is_permuted = sorted(found) == list(range(num_devices))  # each device's right output is there once
     for device, (expected, output) in enumerate(zip(right, outputs, strict=False)):  # their number is judged above
         mistakes = {"order_of_completion": right if is_permuted else []}
         yield expect_tensor(words["output"], expected, output, rank=device, mistakes=mistakes)

@@ -1,8 +1,17 @@
 """Judges 02.replicate and 02.step: replicas of a model on simulated devices, and a whole training step on them.
 
-Outputs, gradients, buffers and weights are compared with those of one process. A layer that records its calls shows
-whether each replica computes with weights of its own, and on how many rows. In 02.step the result of each known
-mistake is computed too, and a mistake is named if it leaves what the learner's step left, for batches of every size.
+The devices are simulated in one process; device 0 has the model itself, which is called the master. Outputs, gradients,
+buffers and weights are compared with those of one process without devices. A layer that records its calls shows whether
+each replica computes with weights of its own, and on how many rows.
+
+For both tasks, `make_…` draws the inputs, one dict for the one process. `run_…` calls the learner's function,
+`submitted`. `judge_…` gets a JudgedWorld, whose inputs[0] and outputs[0] (what run_… returned) are those of the
+process, and its `expect…` functions make Judgements; their `rank` is the number of a device.
+
+A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. Where an `expect…`
+function fails, it names of its `mistakes` those that fit: of a list all of them, and of a dict those whose value is the
+learner's. In 02.step a mistake must leave what the learner's step left, for batches of every size. `words["…"]` is a
+sentence of messages.yaml, or the name of a value in one. `rng`, which draws the inputs, knows the dtype of the case.
 """
 
 from __future__ import annotations
@@ -30,7 +39,9 @@ StepResult = tuple[Named, Named]  # the gradients and the weights after a step
 class RecordingLinear(nn.Linear):
     """A linear layer that records each call: in whose memory it computes, and on how many rows."""
 
-    calls: list[dict[str, Any]] = []  # of the class, so that all replicas of a layer share it
+    # One dict per call: the id of the module, the addresses of its weight and bias, and the number of rows. The list is
+    # an attribute of the class, so that all layers and all their replicas share it.
+    calls: list[dict[str, Any]] = []
 
     def forward(self, x: Tensor) -> Tensor:
         addresses = addresses_of([self.weight] if self.bias is None else [self.weight, self.bias])
@@ -44,8 +55,11 @@ def addresses_of(tensors) -> list[int]:
 
 
 class ReplicatedModel(nn.Module):
-    """A model with all that `replicate` must handle: parameters at the root and deep inside, a weight that two layers
-    share, a missing bias, a frozen bias, and the buffers of BatchNorm."""
+    """A model with all that `replicate` must handle.
+
+    It has parameters at the root and deep inside, a weight that two layers share, a missing bias, a frozen bias, and
+    the buffers of BatchNorm.
+    """
 
     def __init__(self, width: int):
         super().__init__()
@@ -62,10 +76,10 @@ class ReplicatedModel(nn.Module):
 
 
 def make_replicate(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]:
-    """One model that is replicated twice, with different weights: in training mode, then in evaluation mode.
+    """One model that is replicated in two rounds, with different weights: in training mode, then in evaluation mode.
 
-    In float32 both times are in evaluation mode, because in training the gradient in front of BatchNorm is a difference
-    of large numbers.
+    In float32 both rounds are in evaluation mode, because in training the gradient in front of BatchNorm is a
+    difference of large numbers, which float32 computes inexactly. pieces: the input of each replica.
     """
     width = rng.integer(3, 6)
     model = ReplicatedModel(width)
@@ -73,7 +87,7 @@ def make_replicate(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]
     rounds = []
     for is_training in (rng.case.dtypes == "float64", False):
         buffers = {name: rng.normal(*shape).abs() for name, shape in shapes.items()}
-        buffers["first.0.2.num_batches_tracked"] = torch.tensor(rng.integer(1, 1000))
+        buffers["first.0.2.num_batches_tracked"] = torch.tensor(rng.integer(1, 1000))  # BatchNorm's only int buffer
         pieces = [rng.tensor(rng.integer(3, 6), 3) for _ in range(num_devices)]
         values = {"weights": model_tools.random_weights(rng, model), "buffers": buffers, "pieces": pieces}
         rounds.append(values | {"is_training": is_training})
@@ -95,19 +109,25 @@ def set_values(model: nn.Module, values: dict[str, Any]) -> None:
 
 
 def run_replicate(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
-    """It yields after `replicate`, so that the replicas of two cases exist at the same time."""
+    """Replicates the model in each round, and runs the replicas if their number is right.
+
+    It yields after `replicate`, so that the replicas of two cases exist at the same time. Returns for each round a
+    dict: `changed`, the names of the model's parameters that are other objects now; `master`, the addresses of its
+    parameters; `number`, that of the replicas, or the type of something else; the outputs and calls of run_replicas;
+    and the model's gradients and buffers afterwards.
+    """
     model, rounds = replicated_model(inputs), []
     for values in inputs["rounds"]:
         set_values(model, values)
         parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
         replicas = submitted(model, len(values["pieces"]))
-        changed = [name for name, p in parameters.items() if dict(model.named_parameters()).get(name) is not p]
+        now = dict(model.named_parameters())
+        changed = [name for name, parameter in parameters.items() if now.get(name) is not parameter]
         yield
-        output = {"changed": changed, "master": addresses_of(parameters.values())}
-        if not isinstance(replicas, list | tuple) or len(replicas) != len(values["pieces"]):
-            output["number"] = len(replicas) if isinstance(replicas, list | tuple) else type(replicas).__name__
-        else:
-            output |= {"number": len(replicas), **run_replicas(replicas, values["pieces"])}
+        number = len(replicas) if isinstance(replicas, list | tuple) else type(replicas).__name__
+        output = {"changed": changed, "master": addresses_of(parameters.values()), "number": number}
+        if number == len(values["pieces"]):
+            output |= run_replicas(replicas, values["pieces"])
         gradients = {name: parameter.grad for name, parameter in parameters.items()}
         output |= {"gradients": model_tools.detached_copies(gradients), "buffers": model_tools.detached_copies(buffers)}
         rounds.append(output)
@@ -130,6 +150,7 @@ def run_replicas(replicas: list[Any], pieces: list[Tensor]) -> dict[str, Any]:
 
 
 def judge_replicate(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects one replica per device, and in each round what `judge_round` says."""
     inputs = world.inputs[0]
     for values, got in zip(inputs["rounds"], world.outputs[0], strict=False):  # a changed model ends after one round
         yield expect_equal(words["num_replicas"], len(values["pieces"]), got["number"])
@@ -139,22 +160,27 @@ def judge_replicate(world: JudgedWorld) -> Iterator[Judgement]:
 
 
 def judge_round(inputs: dict[str, Any], values: dict[str, Any], got: dict[str, Any]) -> Iterator[Judgement]:
+    """Expects an unchanged model, right outputs, the summed gradients in the model, and separate memory and buffers.
+
+    values: the weights, buffers and pieces of this round. got: what run_replicate returned for it.
+    """
     is_unchanged = not got["changed"]
     first = got["changed"][0] if got["changed"] else ""
     yield expect(is_unchanged, words["model_changed"].format(first), mistakes=["master_changed"])
-    alone = [one_process(inputs, values, piece) for piece in values["pieces"]]
-    for device, (right, output) in enumerate(zip(alone, got["outputs"], strict=True)):
+    by_piece = [one_process(inputs, values, piece) for piece in values["pieces"]]
+    for device, (right, output) in enumerate(zip(by_piece, got["outputs"], strict=True)):
         yield expect_tensor(words["replica_output"], right["output"], output, rank=device)
-    frozen = [name for name, gradient in alone[0]["gradients"].items() if gradient is None]
+    frozen = [name for name, gradient in by_piece[0]["gradients"].items() if gradient is None]
     trained = [name for name in values["weights"] if name not in frozen]
-    total = {name: sum(one["gradients"][name] for one in alone) for name in trained}
-    missing, of_device_0 = dict.fromkeys(total), alone[0]["gradients"]
-    mistakes = {"gradients_stay": [missing, of_device_0] if len(alone) > 1 else [missing]} if is_unchanged else {}
+    total = {name: sum(one["gradients"][name] for one in by_piece) for name in trained}
+    # Gradients that stay on the replicas: the model has none, or those of device 0, which are right if it is alone.
+    wrong_gradients = [dict.fromkeys(total), by_piece[0]["gradients"]][: len(by_piece)]
+    mistakes = {"gradients_stay": wrong_gradients} if is_unchanged else {}
     yield from expect_tensors(words["model_gradient"], total, got["gradients"], mistakes=mistakes)
     for name in frozen:
         yield expect_equal(words["model_gradient"].format(name), None, got["gradients"][name])
     yield from judge_memory(got)
-    yield from judge_buffers(inputs, values, got, alone[0]["buffers"])
+    yield from judge_buffers(inputs, values, got, by_piece[0]["buffers"])
 
 
 def one_process(inputs: dict[str, Any], values: dict[str, Any], piece: Tensor) -> dict[str, Any]:
@@ -189,7 +215,7 @@ def judge_buffers(
     model = replicated_model(inputs)
     set_values(model, values)
     before = model_tools.detached_copies(dict(model.named_buffers()))
-    for piece in values["pieces"]:
+    for piece in values["pieces"]:  # if replicas share their buffers, every piece changes them
         model(piece)
     mistakes = {"buffers_lost": before, "buffers_shared": model_tools.detached_copies(dict(model.named_buffers()))}
     yield from expect_tensors(words["model_buffer"], right, got["buffers"], mistakes=mistakes)
@@ -232,6 +258,11 @@ def make_step(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]:
 
 
 def run_step(submitted, inputs: dict[str, Any], context: RankContext) -> list[dict[str, Any]]:
+    """Runs all steps with the learner's function. Returns for each what it left behind.
+
+    loss: what the function returned. rows: of each call of the model's first layer, on any device. on_master: how many
+    of these calls used the model's own weights. gradients, weights: of the model.
+    """
     model, outputs = step_model(inputs), []
     parameters = dict(model.named_parameters())
     master_addresses = set(addresses_of(parameters.values()))
@@ -268,9 +299,12 @@ def judge_step(world: JudgedWorld) -> Iterator[Judgement]:
 def judge_one_step(
     case: dict[str, Any], pieces: Sequence[dict], right: StepResult, got: dict[str, Any]
 ) -> Iterator[Judgement]:
+    """Expects the gradients, the weights and the mean loss of one process, and each piece on a device of its own."""
     size = len(case["x"])
-    yield from expect_tensors(words["step_gradient"].format("{}", size), right[0], got["gradients"])
-    yield from expect_tensors(words["step_weight"].format("{}", size), right[1], got["weights"])
+    gradients, weights = right
+    # "{}" stands for the name of a parameter, which expect_tensors fills in.
+    yield from expect_tensors(words["step_gradient"].format("{}", size), gradients, got["gradients"])
+    yield from expect_tensors(words["step_weight"].format("{}", size), weights, got["weights"])
     yield expect_tensor(words["loss_returned"].format(size), sum(piece["loss"] for piece in pieces) / size, got["loss"])
     rows = sorted(piece["rows"] for piece in pieces)
     mistakes = {"one_device": [size]} if rows != [size] else {}
@@ -279,15 +313,17 @@ def judge_one_step(
 
 
 def is_step_mistake(key: str, results: Sequence[Mapping[str, Sequence[StepResult]]], outputs: Sequence[dict]) -> bool:
-    """Whether one way to make this mistake leaves what the learner's steps left, and is wrong in some of them."""
-    right_gradients = [of_case["right"][0][0] for of_case in results]
-    for way in zip(*(of_case[key] for of_case in results), strict=True):  # the result of one way, in each step
-        is_learners = all(
-            is_same(gradients, got["gradients"]) and is_same(weights, got["weights"])
-            for (gradients, weights), got in zip(way, outputs, strict=True)
-        )
-        pairs = zip(way, right_gradients, strict=True)
-        if is_learners and not all(is_same(gradients, right) for (gradients, _), right in pairs):
+    """Whether one way to make this mistake leaves what the learner's steps left, and is wrong in some of them.
+
+    results: for each step a dict from the key to the results of each way. outputs: what run_step returned.
+    """
+    for way in zip(*(of_step[key] for of_step in results), strict=True):  # the result of one way, in each step
+        is_learners, is_right = True, True
+        for (gradients, weights), of_step, got in zip(way, results, outputs, strict=True):
+            right_gradients, _ = of_step["right"][0]
+            is_learners &= is_same(gradients, got["gradients"]) and is_same(weights, got["weights"])
+            is_right &= is_same(gradients, right_gradients)
+        if is_learners and not is_right:
             return True
     return False
 
@@ -312,8 +348,11 @@ def pieces_of(inputs: dict[str, Any], case: dict[str, Any]) -> list[dict[str, An
 
 
 def step_results(case: dict[str, Any], pieces: Sequence[dict], num_devices: int) -> dict[str, list[StepResult]]:
-    """What the right step leaves ("right"), and what each known mistake leaves, in each way to make it."""
-    rows, size, number, columns = [piece["rows"] for piece in pieces], len(case["x"]), len(pieces), case["y"].shape[1]
+    """What the right step leaves ("right"), and what each known mistake leaves, in each way to make it.
+
+    The pieces have the gradients of summed losses, so the right step divides their sum by the size of the batch.
+    """
+    size, number, columns = len(case["x"]), len(pieces), case["y"].shape[1]
 
     def weighted(factors: Sequence[float]) -> StepResult:
         """The result if the pieces' gradients are added with these factors; pieces without a factor are left out."""
@@ -321,15 +360,17 @@ def step_results(case: dict[str, Any], pieces: Sequence[dict], num_devices: int)
         gradients = {name: sum(one["gradients"][name] * factor for one, factor in pairs) for name in case["weights"]}
         return gradients, updated(case, gradients)
 
-    right, means = weighted([1 / size] * number), [1 / n for n in rows]
-    missing, zeros = dict.fromkeys(right[0]), {name: torch.zeros_like(tensor) for name, tensor in right[0].items()}
-    stale = {name: right[0][name] + case["stale"][name] for name in right[0]}
+    right, means = weighted([1 / size] * number), [1 / piece["rows"] for piece in pieces]
+    gradients, weights = right
+    missing, zeros = dict.fromkeys(gradients), {name: torch.zeros_like(tensor) for name, tensor in gradients.items()}
+    with_stale = {name: gradients[name] + case["stale"][name] for name in gradients}  # those of an earlier step
+    not_cleared = (with_stale, updated(case, with_stale))
     return {
         "right": [right],
-        "not_cleared": [(stale, updated(case, stale))],
-        "cleared_after": [
-            (cleared, weights) for cleared in (missing, zeros) for weights in (right[1], updated(case, stale))
-        ],
+        "not_cleared": [not_cleared],
+        # The step may have used the right gradients or those with stale ones; afterwards there are none, or zeros.
+        "cleared_after": [(after, used) for after in (missing, zeros) for used in (weights, not_cleared[1])],
+        # Only the first piece's gradients are in the model, or none at all.
         "gradients_never_back": [(missing, case["weights"]), *(weighted([one]) for one in (1 / size, means[0], 1.0))],
         "divided_by_devices": [weighted([mean / num_devices for mean in means])],
         "divided_by_elements": [weighted([1 / size / columns] * number)],

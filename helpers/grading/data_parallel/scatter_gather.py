@@ -1,8 +1,16 @@
 """Judges 02.scatter and 02.gather: a batch is split over simulated devices, and the outputs are joined on device 0.
 
-02.scatter compares the pieces of batches of several sizes and structures with those of torch's `chunk`; a known
-mistake is another rule for splitting one tensor, which must explain all pieces. 02.gather compares the joined output,
-every gradient that comes back, and what crosses between devices in forward and backward.
+The devices are simulated in one process. 02.scatter compares the pieces of batches of several sizes and structures with
+those of torch's `chunk`. 02.gather compares the joined output, every gradient that comes back, and what crosses between
+devices in forward and backward.
+
+For both tasks, `make_…` draws the inputs, one dict for the one process. `run_…` calls the learner's function,
+`submitted`. `judge_…` gets a JudgedWorld, whose inputs[0] and outputs[0] (what run_… returned) are those of the
+process, and its `expect…` functions make Judgements; their `rank` is the number of a device.
+
+A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. In 02.scatter it is
+another rule for splitting one tensor, which must explain all pieces. `words["…"]` is a sentence of messages.yaml, or
+the name of a value in one. The cases vary dtypes and memory layout; `rng`, which draws the inputs, knows the case.
 """
 
 from __future__ import annotations
@@ -33,6 +41,7 @@ def batch_sizes(rng: CaseGenerator, num_devices: int) -> list[int]:
 
 
 def make_scatter(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]:
+    """Draws the tensors and the number of a batch for each of the five sizes; `batches_of` builds batches of them."""
     cases = []
     for size in batch_sizes(rng, num_devices):
         leaves = {"x": rng.tensor(size, rng.integer(2, 4)), "mask": rng.tensor(size, 2, rng.integer(1, 3))}
@@ -50,6 +59,7 @@ def batches_of(case: Mapping[str, Any]) -> list[Any]:
 
 
 def run_scatter(submitted, inputs: dict[str, Any], context: RankContext) -> list[list[dict[str, Any]]]:
+    """The pieces of each batch and their structures, as [size][structure of the batch]."""
     num_devices = inputs["num_devices"]
     return [[scatter_batch(submitted, batch, num_devices) for batch in batches_of(case)] for case in inputs["cases"]]
 
@@ -61,27 +71,35 @@ def scatter_batch(submitted, batch: Any, num_devices: int) -> dict[str, Any]:
 
 
 def structure_of(tree: Any) -> str:
-    """Which tuples, lists and dicts a piece is made of; plain data from the ranks no longer tells tuples from lists."""
+    """Which tuples, lists and dicts a batch or piece is made of, as a text such as "{pair: (Tensor, int)}".
+
+    The text is made where the learner's function runs, since tuples arrive at the judge as lists.
+    """
     if isinstance(tree, Mapping):
-        return f"{{{', '.join(sorted(f'{key}: {structure_of(value)}' for key, value in tree.items()))}}}"
+        members = sorted(f"{key}: {structure_of(value)}" for key, value in tree.items())
+        return "{" + ", ".join(members) + "}"
     if isinstance(tree, list | tuple):
-        return ("[{}]" if isinstance(tree, list) else "({})").format(", ".join(map(structure_of, tree)))
+        members = ", ".join(map(structure_of, tree))
+        return f"[{members}]" if isinstance(tree, list) else f"({members})"
     return type(tree).__name__
 
 
 def judge_scatter(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects the pieces of torch's `chunk`. A mistake must explain the batches of one structure in all sizes."""
     inputs, outputs = world.inputs[0], world.outputs[0]
     num_devices = inputs["num_devices"]
-    by_structure = zip(*map(batches_of, inputs["cases"]), strict=True)  # each structure of a batch in all sizes
-    for batches, got in zip(by_structure, zip(*outputs, strict=True), strict=True):
-        all_pieces = [scattered["pieces"] for scattered in got]
-        mistakes = [key for key, rule in RULES.items() if all(map(is_split_by(rule, num_devices), batches, all_pieces))]
+    by_structure = zip(*map(batches_of, inputs["cases"]), strict=True)  # for each structure, its batches in all sizes
+    outputs_by_structure = zip(*outputs, strict=True)
+    for batches, got in zip(by_structure, outputs_by_structure, strict=True):
+        pairs = [(batch, scattered["pieces"]) for batch, scattered in zip(batches, got, strict=True)]
+        mistakes = [key for key, rule in RULES.items() if all(is_split_by(rule, num_devices, *pair) for pair in pairs)]
         for batch, scattered in zip(batches, got, strict=True):
             yield from judge_pieces(batch, scattered, num_devices, mistakes)
 
 
 def judge_pieces(batch: Any, got: dict[str, Any], num_devices: int, mistakes: list[str]) -> Iterator[Judgement]:
-    right, pieces = split(batch, num_devices, chunks), got["pieces"]
+    """Expects the pieces of one batch: a list, the right number of them, every value, and the structure of each."""
+    right, pieces = split(batch, num_devices, torch.chunk), got["pieces"]
     size = num_rows(batch)
     if not isinstance(pieces, list):
         kind = str(pieces) if isinstance(pieces, str) else type(pieces).__name__
@@ -118,10 +136,12 @@ def leaves_of(tree: Any, name: str = "batch") -> dict[str, Any]:
 def split(tree: Any, num_devices: int, rule: SplitRule, depth: int = 0) -> list[Any]:
     """One piece per device, by a rule for a single tensor; lists are not split.
 
-    Tuples become lists, as they do on their way from the ranks. A batch of few rows gives fewer pieces than devices.
+    Tuples become lists, as they do on their way to the judge. A batch of few rows gives fewer pieces than devices.
+    depth: how many tuples and dicts are around `tree`.
     """
     if isinstance(tree, Tensor):
-        return list(rule(tree, num_devices) if rule is not top_only or depth < 2 else [tree] * num_devices)
+        is_left_whole = rule is top_only and depth > 1
+        return [tree] * num_devices if is_left_whole else list(rule(tree, num_devices))
     if isinstance(tree, Mapping):
         columns = [split(value, num_devices, rule, depth + 1) for value in tree.values()]
         return [dict(zip(tree, row, strict=True)) for row in zip(*columns, strict=False)]
@@ -131,53 +151,33 @@ def split(tree: Any, num_devices: int, rule: SplitRule, depth: int = 0) -> list[
     return [tree] * num_devices
 
 
-def is_split_by(rule: SplitRule, num_devices: int) -> Callable[[Any, Any], bool]:
-    """A function that says whether the pieces of a batch are those that the rule gives."""
-
-    def matches(batch: Any, pieces: Any) -> bool:
-        given, expected = leaves_of(pieces), leaves_of(split(batch, num_devices, rule))
-        return given.keys() == expected.keys() and all(is_equal(expected[path], leaf) for path, leaf in given.items())
-
-    return matches
+def is_split_by(rule: SplitRule, num_devices: int, batch: Any, pieces: Any) -> bool:
+    """Whether the pieces of a batch are those that the rule gives."""
+    given, expected = leaves_of(pieces), leaves_of(split(batch, num_devices, rule))
+    return given.keys() == expected.keys() and all(is_equal(expected[path], leaf) for path, leaf in given.items())
 
 
-# -- rules for splitting a tensor: the right one, and those of known mistakes ----------------------------------------
 def is_equal(a: Any, b: Any) -> bool:
+    """Whether two tensors, or two values of one type, are equal."""
     return a.equal(b) if isinstance(a, Tensor) and isinstance(b, Tensor) else type(a) is type(b) and a == b
 
 
-def chunks(tensor: Tensor, num_devices: int) -> Sequence[Tensor]:
-    return tensor.chunk(num_devices)
-
-
+# -- the rules of known mistakes for splitting a tensor --------------------------------------------------------------
 def top_only(tensor: Tensor, num_devices: int) -> Sequence[Tensor]:
-    """Like `chunks`, but `split` applies it only to tensors at the top of a batch, not to those deeper inside."""
+    """Splits like torch.chunk. But `split` applies it only to tensors at the top of a batch, not deeper inside."""
     return tensor.chunk(num_devices)
 
 
-def rounded_up(tensor: Tensor, num_devices: int) -> list[Tensor]:
-    size = math.ceil(len(tensor) / num_devices)
+def slices_of(tensor: Tensor, num_devices: int, size: int) -> list[Tensor]:
+    """One slice of `size` rows for each device; the last ones may be shorter or empty."""
     return [tensor[device * size : (device + 1) * size] for device in range(num_devices)]
 
 
-def rounded_down(tensor: Tensor, num_devices: int) -> list[Tensor]:
-    size = len(tensor) // num_devices
-    return [tensor[device * size : (device + 1) * size] for device in range(num_devices)]
-
-
-def even(tensor: Tensor, num_devices: int) -> list[Tensor]:
-    return [piece for piece in tensor.tensor_split(num_devices) if len(piece)]
-
-
-def strided(tensor: Tensor, num_devices: int) -> list[Tensor]:
-    return [tensor[device::num_devices] for device in range(min(num_devices, len(tensor)))]
-
-
-RULES: dict[str, SplitRule] = {
-    "last_piece_dropped": rounded_down,
-    "empty_pieces": rounded_up,
-    "even_pieces": even,
-    "strided_pieces": strided,
+RULES: dict[str, SplitRule] = {  # key of a hint -> how somebody with this mistake splits x over n devices
+    "last_piece_dropped": lambda x, n: slices_of(x, n, len(x) // n),
+    "empty_pieces": lambda x, n: slices_of(x, n, math.ceil(len(x) / n)),
+    "even_pieces": lambda x, n: [piece for piece in x.tensor_split(n) if len(piece)],
+    "strided_pieces": lambda x, n: [x[device::n] for device in range(min(n, len(x)))],
     "not_cut_inside": top_only,
 }
 SCATTER = Task(
@@ -194,7 +194,7 @@ SCATTER = Task(
 
 
 # -- 02.gather -------------------------------------------------------------------------------------------------------
-SLOPE = 2  # each output is twice its leaf, so that it is part of a graph
+SLOPE = 2  # each output is twice a leaf tensor, so that it is part of a graph
 
 
 def make_gather(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]:
@@ -210,7 +210,11 @@ def make_gather(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]:
 
 
 def run_gather(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
-    """It yields between forward and backward, so that the next case's forward comes in between."""
+    """Calls the learner's function, which joins the outputs on device 0 and copies each with `send`, and its backward.
+
+    It yields between forward and backward, so that the next case's forward comes in between. Returns the joined output,
+    the copies in forward and backward, the gradient of each output, and whether a custom autograd function was used.
+    """
     crossed: list[list[int]] = []  # source, destination and bytes of each copy between two devices
 
     def send(tensor: Tensor, source: int, destination: int) -> Tensor:
@@ -237,6 +241,7 @@ def has_custom_function(node: Any) -> bool:
 
 
 def judge_gather(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects the joined outputs, the gradient of each of them, and one copy per device in each direction."""
     inputs, got = world.inputs[0], world.outputs[0]
     outputs = [SLOPE * output for output in inputs["outputs"]]
     sizes, rows = [output.nbytes for output in outputs], [len(output) for output in outputs]
@@ -248,6 +253,7 @@ def judge_gather(world: JudgedWorld) -> Iterator[Judgement]:
     gradient = SLOPE * inputs["gradient"].expand(sum(rows), outputs[0].shape[1])
     judgements = []
     for device, (right, gradient_got) in enumerate(zip(gradient.split(rows), got["gradients"], strict=True)):
+        # No gradient at all (None) means a detached output, unless a custom backward is to blame ([], never named).
         mistakes = {"gather_detaches": [] if got["has_function"] else None, "gradient_divided": right / len(outputs)}
         what = words["output_gradient"].format(device)
         judgements.append(expect_tensor(what, right, gradient_got, rank=device, mistakes=mistakes))
@@ -264,7 +270,10 @@ def routes(copies: Sequence[Sequence[int]]) -> str:
 
 
 def recognise_gather(failure: RunFailure) -> list[str]:
-    """Autograd refuses a gradient whose shape is not the output's, as that of all outputs together."""
+    """The mistakes that a run without outputs points to.
+
+    Autograd refuses a gradient whose shape is not that of its output, for example the gradient of all outputs together.
+    """
     return ["whole_gradient"] if "returned an invalid gradient" in failure.text else []
 
 

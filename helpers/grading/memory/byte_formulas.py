@@ -1,13 +1,19 @@
 """Judges the tasks of lab 05 that are formulas: 05.count, 05.states and 05.activations.
 
-Each task calls the learner's function in one process with several drawn sizes, and compares the numbers with those of
-the right formula. Most known mistakes are the same formula with one option changed. A mistake is named where it gives
-every wrong number of the learner's. Sizes are drawn until no two mistakes give the same number, so that the hint is
-the right one.
+Each task calls the learner's function in one process with several cases, and compares the numbers with those of the
+right formula. A case is a dict of the function's arguments, in its order; `make_…` draws the cases with the random
+numbers of `rng`. `judge_…` gets a JudgedWorld, whose inputs[0] has the cases and outputs[0] the learner's answers, and
+yields one Judgement per number.
+
+A mistake is a wrong formula that learners often write, named by the key of its hint in hints.yaml. Most are the right
+formula with one option changed. A mistake is named where it gives every wrong number of the learner's. Sizes are drawn
+until no two mistakes give the same number, so that the hint is the right one. `words["…"]` is a sentence of
+messages.yaml, or the name of a value in one.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -26,14 +32,18 @@ words = LAB.messages
 
 # -- a formula, called with several sizes ----------------------------------------------------------------------------
 def run_formula(submitted, inputs: dict[str, Any], context: RankContext) -> list[Any]:
-    """What the answer returns for each case; 12.0 counts as 12."""
+    """What the learner's function, `submitted`, returns for each case; 12.0 counts as 12."""
     return [simplified(submitted(*case.values())) for case in inputs["cases"]]
 
 
 def judge_numbers(
     names: Sequence[Words], right: Sequence[int], got: Sequence[Any], mistakes: Mapping[str, Sequence[Any]]
 ) -> Iterator[Judgement]:
-    """One judgement per number. A mistake is named if its numbers explain all of those that are wrong."""
+    """One Judgement per number. A mistake is named if its numbers explain all of those that are wrong.
+
+    All arguments have one item per number. mistakes: maps the key of a hint to the numbers that the mistake gives.
+    """
+    # A float that is the right number but for rounding counts as the right number.
     got = [expected if is_near(expected, given) else given for expected, given in zip(right, got, strict=True)]
     known = [key for key, wrong in mistakes.items() if is_explained_by(wrong, got, right)]
     for name, expected, given in zip(names, right, got, strict=True):
@@ -42,20 +52,20 @@ def judge_numbers(
 
 def is_explained_by(wrong: Sequence[Any], got: Sequence[Any], right: Sequence[int]) -> bool:
     """Whether some number is not right, and each that is not right is the one of this mistake."""
-    return got != right and all(
-        given in (expected, value) or is_near(value, given)
-        for value, given, expected in zip(wrong, got, right, strict=True)
-    )
+    if got == right:
+        return False
+    numbers = zip(wrong, got, right, strict=True)
+    return all(given in (expected, value) or is_near(value, given) for value, given, expected in numbers)
 
 
 def is_near(value: Any, got: Any) -> bool:
     """Whether one is a float and both are the same number but for its rounding; two whole numbers are never near."""
     types = {type(value), type(got)}
-    return float in types and types <= {int, float} and isclose(value, got, rel_tol=1e-12)
+    return types in ({float}, {int, float}) and isclose(value, got, rel_tol=1e-12)
 
 
 def formula_task(key: str, signature: str, make_inputs: Any, judge: Any, wrong: Mapping[str, Any]) -> Task:
-    """A task in one process, whose hints are those of the wrong formulas."""
+    """A Task in one process, whose hints are those of the wrong formulas. key: "05.count". wrong: by keys of hints."""
     parts = {"make_inputs": make_inputs, "run_submission": run_formula, "judge": judge, "hints": LAB.hints(*wrong)}
     return Task(key=key, signature=signature, runs_on="process", **parts)
 
@@ -71,8 +81,7 @@ def draw_gpt_sizes(rng: CaseGenerator, num_layers: int) -> dict[str, int]:
     while True:
         sizes = {"num_layers": num_layers, "hidden": rng.integer(100, 4000)}
         sizes |= {"vocab": rng.integer(5_000, 60_000), "seq": rng.integer(100, 4000)}
-        counts = {mistake(**sizes) for mistake in WRONG_COUNTS.values()}
-        if len(counts) == len(WRONG_COUNTS):
+        if len(set(wrong_counts(sizes).values())) == len(LEFT_OUT):
             return sizes
 
 
@@ -80,8 +89,9 @@ def judge_count(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the number of parameters of each GPT."""
     cases = world.inputs[0]["cases"]
     names = [words["num_parameters"].format(*case.values()) for case in cases]
-    wrong = {key: [mistake(**case) for case in cases] for key, mistake in WRONG_COUNTS.items()}
-    yield from judge_numbers(names, [num_params(**case) for case in cases], world.outputs[0], wrong)
+    wrong = [wrong_counts(case) for case in cases]
+    mistakes = {key: [counts[key] for counts in wrong] for key in LEFT_OUT}
+    yield from judge_numbers(names, [num_params(**case) for case in cases], world.outputs[0], mistakes)
 
 
 def num_params(num_layers: int, hidden: int, vocab: int, seq: int) -> int:
@@ -89,33 +99,26 @@ def num_params(num_layers: int, hidden: int, vocab: int, seq: int) -> int:
     return num_layers * (12 * hidden**2 + 13 * hidden) + (vocab + seq) * hidden + 2 * hidden
 
 
-def count_without(
-    per_layer: Callable[[int], int], outside: Callable[[int, int, int], int] = lambda h, v, s: 0
-) -> Callable[..., int]:
-    """The count of somebody who leaves out `per_layer(h)` in each layer and `outside(h, v, s)` in the rest.
-
-    h, v and s are the hidden size, the vocabulary and the number of positions. What is left out may be negative, for
-    something that is counted twice.
-    """
-
-    def mistaken(num_layers: int, hidden: int, vocab: int, seq: int) -> int:
-        left_out = num_layers * per_layer(hidden) + outside(hidden, vocab, seq)
-        return num_params(num_layers, hidden, vocab, seq) - left_out
-
-    return mistaken
-
-
-WRONG_COUNTS: dict[str, Callable[..., int]] = {
-    "biases_forgotten": count_without(lambda h: 9 * h),
-    "norms_forgotten": count_without(lambda h: 4 * h, lambda h, v, s: 2 * h),
-    "last_norm_forgotten": count_without(lambda h: 0, lambda h, v, s: 2 * h),
-    "projection_forgotten": count_without(lambda h: h * h + h),
-    "feed_forward_narrow": count_without(lambda h: 6 * h * h + 3 * h),
-    "positions_forgotten": count_without(lambda h: 0, lambda h, v, s: s * h),
-    "head_counted_twice": count_without(lambda h: 0, lambda h, v, s: -v * h),
-    "only_matrices": count_without(lambda h: 13 * h, lambda h, v, s: 2 * h),
+# Key of a hint -> how many parameters the mistake leaves out; a negative number for something that is counted twice.
+# n layers, h hidden size, v entries of the vocabulary, s positions.
+LEFT_OUT: dict[str, Callable[[int, int, int, int], int]] = {
+    "biases_forgotten": lambda n, h, v, s: n * 9 * h,
+    "norms_forgotten": lambda n, h, v, s: n * 4 * h + 2 * h,
+    "last_norm_forgotten": lambda n, h, v, s: 2 * h,
+    "projection_forgotten": lambda n, h, v, s: n * (h * h + h),
+    "feed_forward_narrow": lambda n, h, v, s: n * (6 * h * h + 3 * h),
+    "positions_forgotten": lambda n, h, v, s: s * h,
+    "head_counted_twice": lambda n, h, v, s: -v * h,
+    "only_matrices": lambda n, h, v, s: n * 13 * h + 2 * h,
 }
-COUNT = formula_task("05.count", "num_params(num_layers, hidden, vocab, seq)", make_count, judge_count, WRONG_COUNTS)
+
+
+def wrong_counts(case: dict[str, int]) -> dict[str, int]:
+    """The number of parameters that every known mistake gives for these sizes."""
+    return {key: num_params(**case) - left_out(*case.values()) for key, left_out in LEFT_OUT.items()}
+
+
+COUNT = formula_task("05.count", "num_params(num_layers, hidden, vocab, seq)", make_count, judge_count, LEFT_OUT)
 
 
 # -- 05.states -------------------------------------------------------------------------------------------------------
@@ -123,7 +126,7 @@ KINDS = ("parameters", "gradients", "optimizer")
 # Bytes of each kind with Adam, which holds two moments and, in mixed precision, an fp32 copy of the parameters.
 BYTES_PER_PARAMETER = {"fp32": (4, 4, 8), "mixed": (2, 2, 12), "mixed_fp32_grads": (2, 4, 12)}
 SHARDED_FROM = {"parameters": 3, "gradients": 2, "optimizer": 1}  # the ZeRO stage; Rajbhandari et al. 2020, figure 1
-NEVER = 4  # a ZeRO stage that does not exist
+NEVER = 4  # a ZeRO stage that does not exist; in SHARDED_FROM it means that a kind is never sharded
 
 
 def make_states(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -143,11 +146,11 @@ def draw_shard_sizes(rng: CaseGenerator) -> list[tuple[int, int]]:
     The division leaves as many parameters as possible, then one, then none; then there is one rank, and last there are
     fewer parameters than ranks.
     """
-    dp = [rng.integer(3, 64) for _ in range(4)]
-    shard = [rng.integer(10**6, 10**8) for _ in range(4)]
-    rests = (dp[0] - 1, 1, 0)
-    divided = [(dp[i] * shard[i] + rest, dp[i]) for i, rest in enumerate(rests)]
-    return [*divided, (shard[3], 1), (rng.integer(1, dp[3] - 1), dp[3])]
+    num_ranks = [rng.integer(3, 64) for _ in range(4)]
+    shards = [rng.integer(10**6, 10**8) for _ in range(4)]  # parameters per rank, without the rest of the division
+    rests = (num_ranks[0] - 1, 1, 0)
+    divided = [(num_ranks[i] * shards[i] + rest, num_ranks[i]) for i, rest in enumerate(rests)]
+    return [*divided, (shards[3], 1), (rng.integer(1, num_ranks[3] - 1), num_ranks[3])]
 
 
 def judge_states(world: JudgedWorld) -> Iterator[Judgement]:
@@ -175,7 +178,10 @@ def model_states(
     sharded_from: Mapping[str, int] = SHARDED_FROM,
     shard_size: Callable[[int, int], int] = lambda num_params, dp: ceil(num_params / dp),
 ) -> dict[str, int]:
-    """The bytes of each kind on one rank. The last three arguments are what people get wrong."""
+    """The bytes of each kind on one rank. The last three arguments are what people get wrong.
+
+    precision: a key of bytes_per_parameter. zero: the ZeRO stage, 0 to 3. dp: the number of data-parallel ranks.
+    """
     counts = [shard_size(num_params, dp) if zero >= sharded_from[kind] else num_params for kind in KINDS]
     sizes = bytes_per_parameter[precision]
     return {kind: count * size for kind, count, size in zip(KINDS, counts, sizes, strict=True)}
@@ -196,6 +202,7 @@ def in_units_of(size: float) -> Callable[[dict], dict[str, float]]:
     return lambda case: {kind: num_bytes / size for kind, num_bytes in model_states(**case).items()}
 
 
+# Key of a hint -> a function that gives for a case the wrong bytes of each kind.
 WRONG_STATES: dict[str, Callable[[dict], dict]] = {
     "master_forgotten": with_bytes(mixed=(2, 2, 8), mixed_fp32_grads=(2, 4, 8)),
     "one_moment": with_bytes(fp32=(4, 4, 4), mixed=(2, 2, 8), mixed_fp32_grads=(2, 4, 8)),
@@ -222,12 +229,15 @@ STATES = formula_task(
 def make_activations(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws a layer on one GPU and on several, with and without sequence parallelism, and each with and without flash
     attention."""
-    kinds = [(split, sp, flash) for split in (False, True) for sp in (False, True) for flash in (False, True)]
+    kinds = itertools.product((False, True), repeat=3)  # whether it is split, sequence parallelism, flash attention
     return [{"cases": [draw_layer(rng, *kind) for kind in kinds]}]
 
 
 def draw_layer(rng: CaseGenerator, is_split: bool, sequence_parallel: bool, flash: bool) -> dict[str, Any]:
-    """Sizes with which no two mistakes give the same number. With t = 3, say, 4-byte numbers look like no split."""
+    """Sizes with which no two mistakes give the same number.
+
+    With t = 3, for example, a mistake in the bytes of a number may give the same as a mistake in what is split.
+    """
     while True:
         t = rng.integer(2, 8) if is_split else 1
         heads = t * rng.integer(2, 8)  # t divides heads and s, the two that it splits
@@ -254,10 +264,13 @@ def wrong_activation_bytes(case: dict[str, Any]) -> dict[str, int | float]:
 
 @dataclass(frozen=True, kw_only=True)
 class ActivationRules:
-    """How activations are counted: as the paper does, or with a mistake."""
+    """How activations are counted: as the paper does, or with a mistake.
 
-    number_bytes: int = 2
-    mask_bytes: int = 1
+    An attention map is the matrix of s x s weights after softmax. A mask says which elements dropout keeps.
+    """
+
+    number_bytes: int = 2  # of one element of an activation
+    mask_bytes: int = 1  # of one element of a mask
     feed_forward_width: int = 4  # times hidden
     has_heads: bool = True  # one attention map per head, not one for all
     has_maps: bool = True  # attention maps are counted at all
@@ -268,9 +281,13 @@ class ActivationRules:
 
 
 def activation_bytes(case: dict[str, Any], **options: Any) -> int | float:
-    """The bytes of the layer's activations on one rank; the options are those of ActivationRules."""
+    """The bytes of the layer's activations on one rank; the options are those of ActivationRules.
+
+    It is a float only if the bytes are no whole number, which a mistake may give.
+    """
     rules = ActivationRules(**options)
     s, b, h, t = (case[name] for name in "sbht")
+    # By how many ranks each part is divided.
     block_split = t if rules.is_block_split else 1
     map_split = block_split if rules.is_map_split else 1
     rest_split = {"sequence_parallel": t if case["sequence_parallel"] else 1, "always": t, "never": 1}[rules.rest_split]
@@ -288,6 +305,7 @@ def activation_bytes(case: dict[str, Any], **options: Any) -> int | float:
     return float(total) if total.denominator > 1 else int(total)
 
 
+# Key of a hint -> the options of ActivationRules that make the mistake.
 WRONG_ACTIVATIONS: dict[str, dict[str, Any]] = {
     "map_forgotten": {"has_maps": False},
     "heads_forgotten": {"has_heads": False},

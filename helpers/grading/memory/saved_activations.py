@@ -1,9 +1,19 @@
 """Judges the tasks of lab 05 that keep fewer activations for backward: 05.checkpoint and 05.chunked.
 
 05.checkpoint is activation checkpointing: store the inputs of a block, and run it again in backward with the same
-dropout. 05.chunked is a cross entropy that computes logits for one chunk of tokens at a time. Each is run forward twice
-before the first backward, so that what a call stores must belong to that call. Values and gradients are compared with
-those of plain code, and bytes with limits between what a right answer and what a known mistake needs.
+dropout. 05.chunked is a cross entropy that computes logits for one chunk of tokens at a time. Values and gradients are
+compared with those of plain code, and bytes with limits between what a right answer and what a known mistake needs.
+
+For both tasks, `make_…` draws the inputs, one dict for the one process. `run_…` calls the learner's function,
+`submitted`, and counts the bytes of all tensors that are alive with a MemoryMeter. It yields between forward and
+backward, where the runner runs the forward of another case, so that what a call stores must belong to that call.
+`judge_…` gets a JudgedWorld, whose inputs[0] and outputs[0] (what run_… returned) are those of the process, and its
+`expect…` functions make Judgements.
+
+A mistake is a wrong function that learners often write, named by the key of its hint in hints.yaml. Where an `expect…`
+function fails, it names of its `mistakes` those that fit: of a list all of them, and of a dict those whose value is the
+learner's. `words["…"]` is a sentence of messages.yaml, or the name of a value in one. The cases vary dtypes and memory
+layout; `rng`, which draws the inputs, knows the case, and `rng.case.number` counts the cases from 0.
 """
 
 from __future__ import annotations
@@ -34,13 +44,14 @@ NUM_BLOCKS, NUM_ROWS, DROPOUT = 4, 96, 0.3
 EXTRA_BYTES = 8192  # that a block may store besides its input; the state of torch's generator needs 5 KB
 MAX_PEAK_SHARE = 0.75  # of the peak without checkpointing
 KEEPING_SHARE = 0.5  # whoever stores this share of what is stored without checkpointing keeps the first pass's graph
-Block = Callable[[Tensor, Tensor], Tensor]
+Block = Callable[[Tensor, Tensor], Tensor]  # (x, positions) -> y
 
 
 def make_checkpoint(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Draws four blocks, which also read positions, and these are whole numbers that have no gradient.
+    """Draws the weights of four blocks, their input x, and the gradient that arrives at their output.
 
-    From the second case on, x has two sequences, and one parameter is frozen.
+    Each block also gets positions, whole numbers which have no gradient. From the second case on, x has two sequences,
+    and one parameter is frozen.
     """
     hidden, num_positions = rng.integer(12, 16), rng.integer(5, 8)
     shapes = {"table": (num_positions, hidden), "up": (hidden, 4 * hidden), "down": (4 * hidden, hidden)}
@@ -60,7 +71,8 @@ def make_block(
 ) -> Block:
     """Block `number`: from x (rows, hidden) and positions (rows,) to (rows, hidden), with dropout.
 
-    Each call adds a checksum of the generator's state to `calls[number]`. Without a generator, torch's own is used.
+    Each call adds a checksum of the random generator's state to `calls[number]`, so that the judge sees how often the
+    block ran, and whether two calls drew the same dropout. Without a generator, torch's own is used.
     """
     table, up, down = (weights[f"{name}{number}"] for name in ("table", "up", "down"))
 
@@ -99,12 +111,13 @@ def run_blocks(submitted, inputs: dict[str, Any], generator: torch.Generator | N
             if describe_if_detached(y):
                 return {"returned": describe_if_detached(y)}
         stored = meter.current_bytes
-        torch.rand(2, generator=generator)  # so that backward does not begin where the generator stood last
+        # Moves the generator, so that a second pass without the stored state does not draw the same dropout by chance.
+        torch.rand(2, generator=generator)
     outputs = {"output": y.detach().clone(), "stored": stored}
-    source = generator or torch.default_generator
-    state = source.get_state()
+    used_generator = generator or torch.default_generator
+    state = used_generator.get_state()
     yield
-    source.set_state(state)  # another model's turn may have moved it
+    used_generator.set_state(state)  # another case may have moved it
     with meter:
         y.backward(gradient)
         del y
@@ -114,7 +127,7 @@ def run_blocks(submitted, inputs: dict[str, Any], generator: torch.Generator | N
 
 
 def run_in_judge(checkpoint: Callable[..., Tensor], inputs: dict[str, Any]) -> dict[str, Any]:
-    """The same with one of our own functions, which gets a generator of its own as first argument.
+    """What `run_blocks` returns with a function of the judge, which gets a generator of its own as first argument.
 
     Torch's generator belongs to the whole process, and the judges of a class run in several threads of one process.
     """
@@ -158,7 +171,7 @@ def judge_checkpoint(world: JudgedWorld) -> Iterator[Judgement]:
         yield Judgement(ok=False, message=message, mistakes=("detached_output",))
         return
     right, ones = run_in_judge(without_checkpoint, inputs), run_in_judge(BackwardFromOnes.apply, inputs)
-    yield from judge_calls(right, got)
+    yield from judge_block_calls(right, got)
     yield expect_tensor(words["output_of_last_block"], right["output"], got["output"])
     known = {"incoming_gradient_ignored": ones["x"]}
     yield expect_tensor(words["input_gradient"], right["x"], got["x"], mistakes=known)
@@ -170,12 +183,12 @@ def judge_checkpoint(world: JudgedWorld) -> Iterator[Judgement]:
     yield from expect_tensors(words["parameter_gradient"], trained, got["gradients"], mistakes=mistakes)
     for name in inputs["frozen"]:
         yield expect_equal(words["parameter_gradient"].format(name), None, got["gradients"].get(name))
-    known = {"generator_moved": got["after"]}
+    known = {"generator_moved": got["after"]}  # whatever is drawn, if it is not the right one
     yield expect_equal(words["random_after_backward"], right["after"], got["after"], mistakes=known)
     yield from judge_checkpoint_bytes(inputs, right, got)
 
 
-def judge_calls(right: dict[str, Any], got: dict[str, Any]) -> Iterator[Judgement]:
+def judge_block_calls(right: dict[str, Any], got: dict[str, Any]) -> Iterator[Judgement]:
     """Expects each block to run twice from the same state of the generator, the one that it has in plain code."""
     for number, calls in enumerate(got["calls"]):
         mistakes = {"never_recomputes": 1, "recomputed_twice": 3}
@@ -194,7 +207,7 @@ def judge_checkpoint_bytes(inputs: dict[str, Any], right: dict[str, Any], got: d
         yield expect(got[name] <= limit, message, mistakes=["keeps_activations"] if is_graph_kept else [])
 
 
-ERRORS = {
+ERRORS = {  # key of a hint -> what torch's error says
     "without_grad_mode": "does not require grad and does not have a grad_fn",
     "not_detached": "backward through the graph a second time",
     "gradients_miscounted": "returned an incorrect number of gradients",
@@ -240,7 +253,7 @@ def make_chunked(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """
     number = rng.case.number
     hidden, vocab = rng.integer(4, 5), rng.integer(250, 300)
-    chunk = 1 if number == 2 else rng.integer(14, 17)
+    chunk = 1 if number == 2 else rng.integer(14, 17)  # tokens per chunk
     num_tokens = (25 * chunk + rng.integer(3, 9), 3 * chunk, rng.integer(18, 24), chunk - 5)[number]
     is_padding = torch.rand(num_tokens, generator=rng) < torch.linspace(0.1, 0.7, num_tokens)
     is_padding[-1] = False
@@ -253,7 +266,10 @@ def make_chunked(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def draw_values(rng: CaseGenerator, *shape: int) -> Tensor:
-    """Random values. Large ones are of the size 30, so that logits come to thousands and exp of them overflows."""
+    """Random values. In the case "large" they are about 30, so that logits come to thousands and exp of them overflows.
+
+    There `rng.tensor` draws values of about a million.
+    """
     values = rng.tensor(*shape)
     return values / 3e4 if rng.case.values == "large" else values
 
@@ -285,6 +301,7 @@ def judge_chunked(world: JudgedWorld) -> Iterator[Judgement]:
         )
         return
     right = loss_and_gradients(inputs, slice(None), int((inputs["targets"] != PADDING).sum()))
+    # The losses of the mistakes take long, so they are computed only where a value is wrong.
     wrong = {} if all(is_close(right[name], got[name]) for name in VALUE_NAMES) else wrong_losses(inputs)
     for name, text in VALUE_NAMES.items():
         mistakes = {key: values[name] for key, values in wrong.items() if name in values}
@@ -298,8 +315,9 @@ def is_near_large(right: Tensor, got: Any) -> bool:
 
     A float32 logit in the thousands has three or four digits behind the point, and so has the gradient.
     """
-    fits = isinstance(got, Tensor) and got.shape == right.shape and got.dtype == right.dtype == torch.float32
-    return fits and bool((got - right).abs().max() <= 3e-3 * right.abs().max())
+    tolerance = 3e-3  # relative to the largest value
+    is_comparable = isinstance(got, Tensor) and got.shape == right.shape and got.dtype == right.dtype == torch.float32
+    return is_comparable and bool((got - right).abs().max() <= tolerance * right.abs().max())
 
 
 def judge_value(text: Words, right: Tensor, got: Any, mistakes: dict[str, Any]) -> Judgement:
@@ -331,8 +349,9 @@ def wrong_losses(inputs: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """What each known mistake gives for the loss and for both gradients, as far as it changes them."""
     chunk, is_counted = inputs["chunk"], inputs["targets"] != PADDING
     starts = range(0, len(is_counted), chunk)
-    counts = [int(is_counted[start : start + chunk].sum()) for start in starts]
+    counts = [int(is_counted[start : start + chunk].sum()) for start in starts]  # tokens of each chunk, not padding
     total, num_full = sum(counts), len(is_counted) // chunk
+    # Each of these lists has the factor by which the mistake multiplies each chunk's summed loss.
     means = [1 / (count * len(counts)) if count else 0.0 for count in counts]
     full_only = [1 / total] * num_full + [0.0] * (len(counts) - num_full)
     last_only = [0.0] * (len(counts) - 1) + [1 / total]
@@ -352,13 +371,14 @@ def wrong_losses(inputs: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 @one_thread()
 def loss_and_gradients(inputs: dict[str, Any], rows: slice, divisor: float = 1.0) -> dict[str, Tensor]:
-    """The summed loss of some tokens, divided, and the gradients of that loss times the check's factor."""
+    """The summed loss of some tokens over the divisor, and the gradients of that loss times inputs["factor"]."""
     x, weight = (inputs[name].clone().requires_grad_() for name in ("x", "weight"))
     loss = F.cross_entropy(x[rows] @ weight.T, inputs["targets"][rows], ignore_index=PADDING, reduction="sum") / divisor
     (inputs["factor"] * loss).backward()
     return {"loss": loss.detach(), "x": x.grad, "weight": weight.grad}
 
 
+# What run_chunked returns, and what a sentence calls it; "x" and "weight" are the gradients of these two.
 VALUE_NAMES = {"loss": words["loss"], "x": words["input_gradient"], "weight": words["gradient_of_weight"]}
 CHUNKED = Task(
     key="05.chunked",

@@ -1,8 +1,17 @@
 """Judges the two loops of lab 05 that must not hold several graphs at once: 05.accumulate and 05.evaluate.
 
-The learner's loop runs in one process on a small language model while a meter follows every tensor. Losses, gradients
-and weights are compared with our own, and the peak of memory with the peak of a run that holds one graph, or none. A
-mistake is named by the gradient that it leaves or by how many graphs the peak corresponds to.
+The learner's loop runs in one process on a small language model while a MemoryMeter counts the bytes of all tensors
+that are alive. Losses, gradients and weights are compared with those of the judge's own loop, and the peak of memory
+with the peak of a run that holds the graph of one batch, or none.
+
+For both tasks, `make_…` draws the inputs, one dict for the one process. `run_…` calls the learner's function,
+`submitted`. `judge_…` gets a JudgedWorld, whose inputs[0] and outputs[0] (what run_… returned) are those of the
+process, and its `expect…` functions make Judgements.
+
+A mistake is a wrong loop that learners often write, named by the key of its hint in hints.yaml. It is named by the
+gradient that it leaves, or by how many graphs the peak corresponds to. `words["…"]` is a sentence of messages.yaml, or
+the name of a value in one. A check tries several cases, which vary dtypes and memory layout; `rng`, which draws the
+inputs, knows the case, and `rng.case.number` counts the cases from 0.
 """
 
 from __future__ import annotations
@@ -26,12 +35,15 @@ words = LAB.messages
 
 NUM_LAYERS = 10
 NamedTensors = dict[str, Tensor]
-MicroBatch = tuple[Tensor, Tensor]
+MicroBatch = tuple[Tensor, Tensor]  # tokens and targets, each of shape (rows, length)
 
 
 # -- the model of both tasks -----------------------------------------------------------------------------------------
 def build_model(inputs: dict[str, Any]) -> nn.Sequential:
-    """A model from tokens (rows, length) to logits (rows, length, vocab), so deep that activations are most bytes."""
+    """A model from tokens (rows, length) to logits (rows, length, vocab), so deep that activations are most bytes.
+
+    inputs["tied"]: the last layer, the head, shares its weight with the embedding.
+    """
     vocab, hidden = inputs["sizes"]
     layers = model_tools.mlp([hidden] * NUM_LAYERS + [vocab])
     model = nn.Sequential(nn.Embedding(vocab, hidden, dtype=torch.float64), layers)
@@ -57,9 +69,10 @@ def draw_weights(rng: CaseGenerator, model: nn.Module) -> NamedTensors:
 
 # -- 05.accumulate ---------------------------------------------------------------------------------------------------
 LEARNING_RATE = 0.1
-PADDING = -100
+PADDING = -100  # the target of a token that does not count
 NUM_ROWS = (9, 10, 11, 12)  # of the micro-batches, so that two at once are far more than one; the largest is the last
-# The peak in units of what the largest micro-batch alone holds. Two micro-batches at once hold 1.7 to 1.9.
+# Limits of the peak in units of what the largest micro-batch alone holds. Two graphs at once hold 1.7 to 1.9, so a peak
+# between these limits is that of two graphs, and a larger one that of all graphs.
 MAX_PEAK, TWO_MICRO_BATCHES = 1.5, 2.1
 FROZEN_BIAS = "1.4.bias"
 
@@ -74,6 +87,7 @@ def make_accumulate(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]
     number = rng.case.number
     vocab, hidden, length = rng.integer(5, 7), rng.integer(14, 16), rng.integer(14, 16)
     order = [*torch.randperm(len(NUM_ROWS) - 1, generator=rng).tolist(), len(NUM_ROWS) - 1]
+    # The share of padding grows with the number of rows, from 0.15 to 0.6.
     first_step = [draw_micro_batch(rng, NUM_ROWS[i], vocab, length, 0.15 + 0.15 * i) for i in order]
     padding_only = draw_micro_batch(rng, rng.integer(1, 5), vocab, length, 1.0)
     normal = draw_micro_batch(rng, NUM_ROWS[-1], vocab, length, 0.3)
@@ -107,7 +121,11 @@ class CountingDescent(model_tools.GradientDescent):
 
 
 def run_accumulate(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
-    """Calls the answer once per step, on one model with stale gradients."""
+    """Calls the learner's function once per step, on one model that has stale gradients of an earlier step.
+
+    The `yield` lets the runner alternate between the cases, so that a function which keeps something in a global
+    variable is found out.
+    """
     model = load_model(inputs)
     for name, parameter in model.named_parameters():
         parameter.grad = inputs["stale"][name].clone() if parameter.requires_grad else None
@@ -124,11 +142,14 @@ def run_accumulate(submitted, inputs: dict[str, Any], context: RankContext) -> I
 
 
 def run_step(submitted, model: nn.Module, optimizer: CountingDescent, micro_batches: list) -> dict[str, Any]:
-    """What one step leaves in the model, and the bytes at its peak, without those that were there before."""
+    """What one step leaves in the model, and the bytes at its peak, without those that were there before.
+
+    The tensors that the meter gets do not count.
+    """
     stale = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     optimizer.num_steps = 0
     with MemoryMeter([*model.parameters(), *stale, *(tensor for pair in micro_batches for tensor in pair)]) as meter:
-        stale.clear()  # so that the answer can free the stale gradients
+        stale.clear()  # this list must not keep the stale gradients alive when the learner's function drops them
         returned = submitted(model, optimizer, micro_batches)
         peak = meter.peak_bytes
     return {
@@ -142,7 +163,7 @@ def run_step(submitted, model: nn.Module, optimizer: CountingDescent, micro_batc
 def judge_accumulate(world: JudgedWorld) -> Iterator[Judgement]:
     """Judges step by step, up to the first that is not right, since the rest follows from it."""
     inputs = world.inputs[0]
-    before = {"weights": inputs["weights"], "stale": inputs["stale"]}
+    before = {"weights": inputs["weights"], "stale": inputs["stale"]}  # what the step begins with
     for (tokens, targets), output in zip(inputs["steps"], world.outputs[0], strict=True):
         judgements = list(judge_step(inputs | before | {"tokens": tokens, "targets": targets}, output))
         yield from judgements
@@ -157,9 +178,8 @@ def judge_step(inputs: dict[str, Any], output: dict[str, Any]) -> Iterator[Judge
     right = weighted_sum(parts, [1 / sum(counts)] * len(parts))
     peak_of_one = peak_of_largest(inputs)
     yield from judge_counts(output, len(parts), is_peak_large=output["peak"] > MAX_PEAK * peak_of_one)
-    yield from expect_tensors(
-        words["gradient"], right, output["gradients"], mistakes=wrong_gradients(inputs, parts, counts)
-    )
+    wrong = wrong_gradients(inputs, parts, counts)
+    yield from expect_tensors(words["gradient"], right, output["gradients"], mistakes=wrong)
     for name in inputs["frozen"]:
         what = words["gradient"].format(name) + words["which_is_frozen"]
         yield expect_equal(what, None, output["gradients"].get(name))
@@ -171,7 +191,10 @@ def judge_step(inputs: dict[str, Any], output: dict[str, Any]) -> Iterator[Judge
 
 
 def judge_counts(output: dict[str, Any], num_micro_batches: int, is_peak_large: bool) -> Iterator[Judgement]:
-    """Expects one optimizer step, and one forward pass per micro-batch."""
+    """Expects one optimizer step, and one forward pass per micro-batch.
+
+    A single forward pass is a known mistake only if it also needs much memory, since it then took all micro-batches.
+    """
     yield expect_equal(words["num_steps"], 1, output["steps"], mistakes={"steps_every_micro_batch": num_micro_batches})
     at_once = {"everything_at_once": 1} if is_peak_large else {}
     yield expect_equal(words["num_forwards"], num_micro_batches, output["forwards"], mistakes=at_once)
@@ -226,17 +249,18 @@ def wrong_gradients(
     parts and counts have, for each micro-batch, the summed gradient and the number of tokens that are not padding.
     Without such tokens, a mean is NaN.
     """
-    k, total, num_places = len(parts), sum(counts), [y.numel() for y in inputs["targets"]]
+    k, total = len(parts), sum(counts)
+    num_places = [y.numel() for y in inputs["targets"]]  # of each micro-batch, tokens and padding
     right, summed = (weighted_sum(parts, [factor] * k) for factor in (1 / total, 1.0))
-    last = [weighted_sum(parts[-1:], [1 / d]) for d in (1, total, counts[-1], counts[-1] * k)]
-    means = [[1 / (d * n) if n else torch.nan for n in counts] for d in (k, 1)]
-    padded = [[1 / sum(num_places)] * k, [1 / (k * n) for n in num_places], [1 / n for n in num_places]]
-    with_stale = [weighted_sum([right, inputs["stale"]], factors) for factors in ([1, 1], [1, 1 / total])]
+    last_divisors = (1, total, counts[-1], counts[-1] * k)
+    # Each of these has, for every way to make the mistake, the factor of each micro-batch.
+    mean_factors = [[1 / (divisor * n) if n else torch.nan for n in counts] for divisor in (k, 1)]
+    padding_factors = [[1 / sum(num_places)] * k, [1 / (k * n) for n in num_places], [1 / n for n in num_places]]
     return {
-        "last_micro_batch_only": last,
-        "mean_of_means": [weighted_sum(parts, factors) for factors in means],
-        "padding_counted": [weighted_sum(parts, factors) for factors in padded],
-        "not_cleared": with_stale,
+        "last_micro_batch_only": [weighted_sum(parts[-1:], [1 / divisor]) for divisor in last_divisors],
+        "mean_of_means": [weighted_sum(parts, factors) for factors in mean_factors],
+        "padding_counted": [weighted_sum(parts, factors) for factors in padding_factors],
+        "not_cleared": [weighted_sum([right, inputs["stale"]], factors) for factors in ([1, 1], [1, 1 / total])],
         "not_divided": [summed, weighted_sum([summed], [1 / k])],
         "divided_by_micro_batches_too": [weighted_sum([right], [1 / k])],
     }
@@ -259,11 +283,12 @@ ACCUMULATE = Task(
 
 
 # -- 05.evaluate -----------------------------------------------------------------------------------------------------
-# The stub holds a loop that keeps every graph. Under `no_grad` a batch holds one layer's output at a time.
+# The learner gets an evaluation loop that keeps every graph, and has to fix it. Under `no_grad` a batch holds one
+# layer's output at a time.
 NUM_BATCHES = 6
 MAX_PEAK_WITHOUT_GRAPH = 1.5  # in units of the peak of one batch without a graph
-# In units of the peak of one batch with its graph. A loop with graphs, which stores `item()` alone, still holds two of
-# them at once, since the last graph lives until the next one is there.
+# In units of the peak of one batch with its graph. A loop which records graphs, but stores only the loss's `item()`,
+# still holds two graphs at once, since the last one lives until the next one is there. A larger peak is that of more.
 TWO_GRAPHS = 2.6
 
 
@@ -276,8 +301,9 @@ def make_evaluate(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_evaluate(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
-    """Calls the answer on a model with dropout, and notes the modes in which the model ran and was left."""
-    model, batches, modes = load_model(inputs), [(x.clone(), y.clone()) for x, y in inputs["batches"]], []
+    """Calls the learner's function on a model with dropout, and notes the modes in which the model ran and was left."""
+    model, batches = load_model(inputs), [(x.clone(), y.clone()) for x, y in inputs["batches"]]
+    modes: list[bool] = []  # for each forward, whether dropout was on
     model.append(nn.Dropout(0.5)).register_forward_pre_hook(lambda *_: modes.append(model[-1].training))
     with MemoryMeter([*model.parameters(), *(tensor for pair in batches for tensor in pair)]) as meter:
         loss = submitted(model, batches)

@@ -1,8 +1,14 @@
 """Judges 00.total, 00.mean and 00.layers: collectives over ranks with different amounts of data, or with none.
 
-Each task draws data of different lengths for the ranks, runs the answer on live ranks, and compares every rank's result
-with what one process computes from all of the data. A rank that makes fewer calls than the others shows as a hang or a
-mismatch, which is recognised too.
+For each task, `make_…` draws data of different lengths, one dict per rank. `run_…` calls the learner's function,
+`submitted`, on each rank of a live process group. `judge_…` gets a JudgedWorld, whose `inputs` and `outputs` (what
+run_… returned) have one item per rank, and compares every rank's result with what one process computes from all of the
+data. Its `expect…` functions make Judgements.
+
+A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml: where an `expect…`
+function fails, it names those of its `mistakes` whose value is the learner's. A rank that makes fewer calls than the
+others shows as a hang or a mismatch, from which `recognise_left_out` names the mistake. `words["…"]` is the name of a
+value in messages.yaml. `rng` draws random numbers: `rng.integer(2, 9)` is one from 2 to 9.
 """
 
 from __future__ import annotations
@@ -14,6 +20,7 @@ import torch
 
 from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit.comparisons import expect_equal, expect_tensor, expect_tensors
+from helpers.grading.kit.model_tools import simplified
 from helpers.grading.start_here import LAB
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 
@@ -21,7 +28,10 @@ words = LAB.messages
 
 
 def recognise_left_out(failure: RunFailure) -> Sequence[str]:
-    """Ranks that disagree about the next operation: one of them has called fewer collectives than the others."""
+    """The mistakes that a run without outputs points to.
+
+    Ranks that disagree about the next operation show that one of them called fewer collectives than the others.
+    """
     return ["left_out"] if failure.kind in ("hang", "mismatch") else []
 
 
@@ -35,19 +45,16 @@ def make_total(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_total(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
-    total = submitted(list(inputs["examples"]))
-    return {"total": total.item() if isinstance(total, torch.Tensor) and total.numel() == 1 else total}
+    """The number that the learner's function returns; 12.0 and a tensor with the one element 12 count as 12."""
+    return {"total": simplified(submitted(list(inputs["examples"])))}
 
 
 def judge_total(world: JudgedWorld) -> Iterator[Judgement]:
-    """The total number of examples, as an int, a float or a tensor of one element."""
+    """Expects the number of all examples on every rank."""
     counts = [len(of_rank["examples"]) for of_rank in world.inputs]
     for rank, output in enumerate(world.outputs):
-        got = output["total"]
-        got = int(got) if isinstance(got, float) and got.is_integer() else got
         mistakes = {"own_count": counts[rank], "counts_ranks": world.size}
-        wrong = {key: value for key, value in mistakes.items() if value != sum(counts)}
-        yield expect_equal(words["num_examples"], sum(counts), got, rank=rank, mistakes=wrong)
+        yield expect_equal(words["num_examples"], sum(counts), output["total"], rank=rank, mistakes=mistakes)
 
 
 TOTAL = Task(
@@ -68,12 +75,14 @@ def make_mean(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_mean(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
+    """The mean that the learner's function returns; a float becomes a float64 tensor."""
     losses = inputs["losses"].clone()
     mean = submitted(losses)
     return {"mean": torch.tensor(mean, dtype=torch.float64) if isinstance(mean, float) else mean}
 
 
 def judge_mean(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects the mean over the losses of all ranks, as a tensor with one element of any shape."""
     losses = [of_rank["losses"] for of_rank in world.inputs]
     all_losses = torch.cat(losses)
     mistakes = {
@@ -115,21 +124,22 @@ def make_layers(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_layers(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
+    """The sums by layer that the learner's function returns; it may also add up in place and return nothing."""
     gradients = {name: None if one is None else one.clone() for name, one in inputs["gradients"].items()}
     sums = submitted(gradients)
-    return {"sums": gradients if sums is None else sums}  # an answer may also add up in place and return nothing
+    return {"sums": gradients if sums is None else sums}
 
 
 def judge_layers(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects for each layer the sum of the gradients on all ranks, where a missing gradient counts as zeros."""
     zeros = torch.zeros(3, dtype=torch.float64)
-    by_rank = [
-        {name: zeros if one is None else one for name, one in of_rank["gradients"].items()} for of_rank in world.inputs
-    ]
+    by_rank = []
+    for of_rank in world.inputs:
+        by_rank.append({name: zeros if one is None else one for name, one in of_rank["gradients"].items()})
     sums = {name: sum(gradients[name] for gradients in by_rank) for name in LAYER_NAMES}
     for rank, output in enumerate(world.outputs):
-        yield from expect_tensors(
-            words["layer_sum"], sums, output["sums"], rank=rank, mistakes={"own_layers": by_rank[rank]}
-        )
+        mistakes = {"own_layers": by_rank[rank]}
+        yield from expect_tensors(words["layer_sum"], sums, output["sums"], rank=rank, mistakes=mistakes)
 
 
 LAYERS = Task(
