@@ -1,9 +1,9 @@
 """Judges 12.verdict and 12.regroup: which ranks of a job have failed, and which node gets which rank afterwards.
 
-12.verdict calls every rank alive, late, hung or dead, by its heartbeats. 12.regroup replaces dead nodes by spares, and
-says under which keys the members of the next group report. The learner's function is called in one process with drawn
-cases. The right function has options that turn it into the wrong ones; a mistake is named only if its function gives
-every answer.
+12.verdict calls every rank alive, late, hung or dead, by its heartbeats, which every rank sends to a watcher.
+12.regroup replaces dead nodes by spares, and lists the keys of a store under which the members of the next group
+report. A generation is the number of a group: it grows by one whenever nodes are replaced. The learner's function is
+called in one process with drawn cases. The right functions have options that turn them into wrong ones.
 
 How to read it. A case is the list of arguments of one call of the learner's function; `make_…` draws the cases of a
 task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `question_task` builds the Task, which calls the learner's
@@ -25,10 +25,12 @@ from helpers.grading.task import RankContext
 from helpers.learner.words import Words
 
 # -- 12.verdict ------------------------------------------------------------------------------------------------------
-LIMITS = {"late": 3, "dead": 10, "hung": 20}  # seconds of silence, of silence, and in the same step
+# Seconds beyond which a rank is late or dead (without a beat), and hung (in the same step).
+LIMITS = {"late": 3, "dead": 10, "hung": 20}
 Beat = tuple[int, int, float, float]  # rank, step, when it was sent (rank's clock), when it arrived (watcher's clock)
 Status = tuple[float, int, float]  # of a rank: seconds since its last beat, its step, seconds since that step began
-# Most ranks are in step 7. A rank that waits for others stays in it for long, and a hung one stays behind.
+# The values of Status that jobs are made of. Most ranks are in step 7. A rank that waits for others stays in it for
+# long, and a hung one stays in step 6.
 HEALTHY, WAITING, LATE, DEAD, HUNG = (1, 7, 2), (1, 7, 30), (5, 7, 5), (15, 7, 40), (1, 6, 31)
 LATE_AND_BEHIND, FIRST_STEP = (5, 6, 31), (1, 0, 15)
 AT_LATE, AT_DEAD, AT_HUNG = (3, 7, 5), (10, 7, 12), (1, 7, 20)  # exactly at a limit, which is not beyond it
@@ -38,7 +40,8 @@ NEVER_HEARD = None  # a rank that has not sent a beat yet
 def make_verdict(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Jobs whose ranks are far from every limit, or exactly at one: small ones, then any mixture.
 
-    The last of the small ones is in its first step, and its first beats came some seconds after the start.
+    A job is a list with the status of each rank. The last of the small ones is in its first step, and its first beats
+    came some seconds after the start.
     """
     jobs = [[HEALTHY, HEALTHY], [HEALTHY, LATE], [WAITING, HUNG], [DEAD, WAITING], [WAITING, WAITING]]
     jobs += [[WAITING, (15, 6, 40), WAITING], [HUNG, WAITING, WAITING, LATE]]
@@ -47,14 +50,17 @@ def make_verdict(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     jobs.append([FIRST_STEP] * 2)
     for other in (NEVER_HEARD, DEAD) * 8:
         jobs.append([rng.one_of(HEALTHY, WAITING, LATE, HUNG, other) for _ in range(rng.integer(2, 5))])
-    # Seconds since the start: short ones matter where a rank was never heard.
+    # Seconds since the start of each job. Where a rank was never heard, they say whether it is alive, late or dead.
     ages = [(1, 5, 15, 45)[number % 4] if NEVER_HEARD in job else 60 for number, job in enumerate(jobs)]
     ages[jobs.index([FIRST_STEP] * 2)] = 25
     return [{"cases": [draw_beats(rng, job, age) for job, age in zip(jobs, ages, strict=True)]}]
 
 
 def draw_beats(rng: CaseGenerator, job: list[Status | None], age: float) -> list[Any]:
-    """Beats that give the ranks this status. The job began `age` seconds ago; a rank's clock may be hours off."""
+    """A case whose beats give the ranks of a job this status: beats, number of ranks, start, now, and the limits.
+
+    The job began `age` seconds ago. A rank's own clock may be hours off.
+    """
     now = rng.integer(60, 99)
     started = now - age
     beats: list[Beat] = []
@@ -62,8 +68,9 @@ def draw_beats(rng: CaseGenerator, job: list[Status | None], age: float) -> list
         if status is NEVER_HEARD:
             continue
         silence, step, seconds_in_step = status
+        # When the last beat arrived, and the first one of the present step.
         last, since, clock_offset = now - silence, max(started, now - seconds_in_step), rng.integer(-9000, 9000)
-        arrivals = [(since - 2, step - 1)] if len(job) > 2 else []
+        arrivals = [(since - 2, step - 1)] if len(job) > 2 else []  # small jobs have no beat of the step before
         arrivals += [(since, step), (last, step)] if last > since else [(since, step)]
         beats += [(rank, step, at + clock_offset, at) for at, step in arrivals if started <= at]
     return [sorted(beats, key=lambda beat: beat[3]), len(job), started, now, LIMITS]
@@ -72,9 +79,11 @@ def draw_beats(rng: CaseGenerator, job: list[Status | None], age: float) -> list
 def statuses(
     beats: list[Beat], ranks: int, started: float, now: float, clock: int, never: Status | None, at_start: int = 0
 ) -> list[Status]:
-    """The status of each rank. clock: 3 to use the watcher's clock, 2 (a mistake) for the clock of each rank.
+    """The status of each rank, from the beats.
 
-    never: the status of a rank that was never heard, None to count from the start. at_start: the step at the start.
+    clock: the index in a Beat of the time that is used: 3 for the watcher's clock, 2 (a mistake) for the rank's own.
+    never: the status of a rank that was never heard; None (which is right) to count its silence and its step from the
+    start. at_start: the step in which every rank is at the start.
     """
     last, step, since = [started] * ranks, [at_start] * ranks, [started] * ranks
     for beat in beats:
@@ -97,9 +106,10 @@ def verdicts(
 ) -> Callable[..., list[str]]:
     """The right function, or with other arguments a wrong one.
 
-    clocks: the clock (see `statuses`) for silence, and for time in a step. may_wait_for: a rank that stays in its step
-    is not hung while there is a "dead" rank, or one that is "behind" in a smaller step. can_hang: False if no rank is
-    ever called hung. never, at_start: see `statuses`; with -1 a rank enters step 0 at its first beat.
+    clocks: the clock (see `statuses`) for silence, and that for time in a step. may_wait_for: a rank that stays in its
+    step may be waiting, and is then not hung, while there is a "dead" rank, or one that is "behind", in a smaller step.
+    can_hang: False if no rank is ever called hung. never, at_start: see `statuses`; with at_start=-1 a rank enters step
+    0 at its first beat.
     """
 
     def verdict(beats: list[Beat], ranks: int, started: float, now: float, limits: dict[str, float]) -> list[str]:
@@ -125,11 +135,13 @@ WRONG_VERDICTS: dict[str, list[Callable[..., list[str]]]] = {
     "clocks_compared": [verdicts(clocks=(2, 2)), verdicts(clocks=(2, 3))],
     "waiting_called_hung": [verdicts(may_wait_for=kinds) for kinds in ((), ("dead",), ("behind",))],
     "steps_ignored": [verdicts(can_hang=False)],
-    # A rank that was never heard counts as healthy or as dead, whatever the time.
+    # A rank that was never heard counts as healthy (silent for 0 s) or as dead (for 99 s), whatever the time. Its step
+    # 99 is ahead of all others, so that it is not taken for one that is behind.
     "never_heard_forgotten": [
         verdicts(never=status, at_start=step) for status in ((0.0, 99, 0.0), (99.0, 99, 99.0)) for step in (0, -1)
     ],
 }
+# The arguments of question_task: key, signature, how a sentence names the answer, right function, wrong functions.
 VERDICT = answers.question_task(
     "12.verdict",
     "verdict(beats, ranks, started, now, limits)",
@@ -141,7 +153,8 @@ VERDICT = answers.question_task(
 
 # -- 12.regroup ------------------------------------------------------------------------------------------------------
 NodeNames = Sequence[str]
-NextGroup = list[Any]  # names by rank, names of spares, and keys; or three times None
+# The names of the nodes by rank, the names of the spares, and the keys; three times None if there are too few nodes.
+NextGroup = list[Any]
 
 
 def make_regroup(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -167,7 +180,10 @@ def make_regroup(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 def draw_nodes(
     rng: CaseGenerator, size: int, num_spares: int, dead: list[int], dead_spares: list[int], needed: int
 ) -> list[Any]:
-    """Nodes in no order of their names, and how often each was restarted, which must not matter."""
+    """A case of so many ranks and spares: nodes by rank, spares, dead nodes, nodes needed, generation, and restarts.
+
+    The names are in no order. How often each node was restarted is part of the case and must not matter.
+    """
     names = [f"node{10 + i}" for i in torch.randperm(size + num_spares, generator=rng).tolist()]
     ranks, spares, generation = names[:size], names[size:], rng.integer(2, 7)
     dead_names = [ranks[rank] for rank in dead] + [spares[i] for i in dead_spares]
@@ -175,6 +191,8 @@ def draw_nodes(
 
 
 def run_regroup(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Any]:
+    """The learner's answer to each case as three values; any other answer stands in the place of all three."""
+
     def three_values(*args: Any) -> Any:
         answer = submitted(*args[:-1], dict(args[-1]))
         return list(answer) if isinstance(answer, list | tuple) and len(answer) == 3 else [answer] * 3
@@ -185,12 +203,14 @@ def run_regroup(submitted: Callable, inputs: dict[str, Any], context: RankContex
 def replaced_in_place(ranks: NodeNames, living: NodeNames, dead: NodeNames) -> list[str]:
     """Each dead node's rank goes to the next living spare; without one, later nodes move up."""
     spares = iter(living)
-    return [name for name in (next(spares, "") if one in dead else one for one in ranks) if name]
+    replaced = [next(spares, "") if name in dead else name for name in ranks]
+    return [name for name in replaced if name]
 
 
 def appended_at_end(ranks: NodeNames, living: NodeNames, dead: NodeNames) -> list[str]:
     """The mistake: survivors move up, and the spares come behind them."""
-    return [*(one for one in ranks if one not in dead), *living[: sum(one in dead for one in ranks)]]
+    survivors = [name for name in ranks if name not in dead]
+    return [*survivors, *living[: len(ranks) - len(survivors)]]
 
 
 def regrouping(
@@ -201,9 +221,9 @@ def regrouping(
 ) -> Callable[..., NextGroup]:
     """The right function, or with other arguments a wrong one.
 
-    assign: the new ranks, from the old ones, the living spares and the dead nodes. awaited: whose keys are awaited,
-    from the new and the old ranks. prefix: of a key, with the {new} or {old} generation, or with the {restarts} of
-    the node, or one {more}.
+    assign: from the nodes by rank, the living spares and the dead nodes to the nodes by rank in the next group.
+    awaited: from the nodes of the next group and of the old one to those whose keys are awaited. prefix: of a key; it
+    may contain the {new} or the {old} generation, or the {restarts} of the node, or one {more} than these.
     """
 
     def regroup(
@@ -211,11 +231,13 @@ def regrouping(
     ) -> NextGroup:
         living = [name for name in spares if name not in dead]
         now = assign(ranks, living, dead)
+        if len(now) < needed:
+            return [None] * 3
         keys = []
         for name in awaited(now, ranks):
             numbers = {"old": generation, "new": generation + 1, "restarts": restarts[name], "more": restarts[name] + 1}
             keys.append(prefix.format(**numbers) + name)
-        return [now, [name for name in living if name not in now], keys] if len(now) >= needed else [None] * 3
+        return [now, [name for name in living if name not in now], keys]
 
     return regroup
 
@@ -230,8 +252,8 @@ WRONG_GROUPS: dict[str, list[Callable[..., NextGroup]]] = {
     "old_keys": [regrouping(prefix="{old}/"), regrouping(prefix="")],
     "places_not_kept": [
         regrouping(assign=appended_at_end),
-        regrouping(assign=lambda *given: sorted(replaced_in_place(*given))),
-        regrouping(assign=lambda *given: sorted(appended_at_end(*given))),
+        regrouping(assign=lambda *nodes: sorted(replaced_in_place(*nodes))),
+        regrouping(assign=lambda *nodes: sorted(appended_at_end(*nodes))),
     ],
 }
 REGROUP = answers.question_task(

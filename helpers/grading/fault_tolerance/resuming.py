@@ -1,8 +1,8 @@
 """Judges 12.resume and 12.reshard: what a rank reads when a job goes on with another number of ranks.
 
 12.resume asks for the rank's next samples in the middle of an epoch, and 12.reshard for its elements of a tensor that
-other ranks saved. The learner's function is called in one process for every rank of drawn jobs. The right function has
-options that turn it into the wrong ones; a mistake is named only if its function gives every answer.
+other ranks saved. The learner's function is called in one process for every rank of drawn jobs. The right functions
+have options that turn them into wrong ones.
 
 How to read it. A case is the list of arguments of one call of the learner's function; `make_…` draws the cases of a
 task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `question_task` builds the Task, which calls the learner's
@@ -30,6 +30,8 @@ words = LAB.messages
 
 # -- 12.resume -------------------------------------------------------------------------------------------------------
 NUM_EPOCHS = 4  # whose orders are drawn; few enough to be shown, and later epochs repeat them
+# "step"; "trained", the samples trained on; "handed_out", those that the loader gave out, some of them in advance;
+# "dp", the number of ranks before.
 TrainingState = dict[str, int]
 Orders = list[list[int]]  # the order of samples in each epoch
 Samples = list[list[int]]  # the samples of a rank in each step
@@ -38,16 +40,17 @@ Samples = list[list[int]]  # the samples of a rank in each step
 def make_resume(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """All ranks of jobs that stopped in the middle of an epoch.
 
-    Job 1 has two samples per rank and step, and steps that may reach the third epoch; job 2 stopped one sample before
-    the end of an epoch, and job 5 at its end. The batch has changed on the way, so steps do not say how many samples
-    were trained on.
+    A case is: the state, the orders of the epochs, the batch, the rank, the number of ranks (dp), and how many steps
+    are asked for. Job 1 has two samples per rank and step, and steps that may reach the third epoch; job 2 stopped one
+    sample before the end of an epoch, and job 5 at its end. The batch has changed on the way, so steps do not say how
+    many samples were trained on.
     """
     cases: list[list[Any]] = []
     for number, (samples, dp) in enumerate(((5, 1), (5, 2), (7, 2), (24, 3), (11, 4), (9, 1), (15, 3))):
         batch = dp * rng.integer(2 if number == 1 else 1, 2)
         orders = [torch.randperm(samples, generator=rng).tolist() for _ in range(NUM_EPOCHS)]
         in_epoch = rng.integer(2, samples - 1)
-        trained = in_epoch + samples * (rng.integer(0, 2) if number else 0)
+        trained = in_epoch + samples * (rng.integer(0, 2) if number else 0)  # job 0 is in its first epoch
         trained = {2: 2 * samples - 1, 5: 2 * samples}.get(number, trained)
         step = rng.one_of(*(n for n in range(1, trained + 1) if n * batch != trained))
         state = {"step": step, "trained": trained, "handed_out": trained + batch * rng.integer(1, 3), "dp": dp + 1}
@@ -56,6 +59,8 @@ def make_resume(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_resume(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Any]:
+    """The learner's answer to each case. The learner's function gets the orders as a function of the epoch."""
+
     def call_with_order(state: TrainingState, orders: Orders, *args: int) -> Any:
         return submitted(dict(state), lambda epoch: list(orders[epoch % NUM_EPOCHS]), *args)
 
@@ -86,13 +91,16 @@ def next_samples(
 
 
 def samples_of_shares(share: Callable[[list[int], int, int], list[int]]) -> Callable[..., Samples]:
-    """The mistake: a rank has a share of each epoch, and a position of its own in it, `trained` divided by dp."""
+    """The mistake: each rank counts for itself. It has a share of each epoch, and has trained on `trained` / dp of it.
+
+    share: from the order of an epoch, a rank and the number of ranks to the samples of the rank.
+    """
 
     def samples(state: TrainingState, orders: Orders, batch: int, rank: int, dp: int, steps: int) -> Samples:
         epoch, trained = divmod(state["trained"], len(orders[0]))
-        later_orders = (orders * 3)[epoch:]  # three times, so that there are enough
+        later_orders, per_rank = (orders * 3)[epoch:], batch // dp  # three times, so that there are enough
         line = [i for order in later_orders for i in share(order, rank, dp)][trained // dp :]
-        return [line[step * (batch // dp) :][: batch // dp] for step in range(steps)]
+        return [line[step * per_rank :][:per_rank] for step in range(steps)]
 
     return samples
 
@@ -107,6 +115,7 @@ WRONG_SAMPLES: dict[str, list[Callable[..., Samples]]] = {
         samples_of_shares(lambda order, rank, dp: order[rank * len(order) // dp : (rank + 1) * len(order) // dp]),
     ],
 }
+# The arguments of question_task: key, signature, how a sentence names the answer, right function, wrong functions.
 RESUME = answers.question_task(
     "12.resume",
     "next_samples(state, order, batch, rank, dp, steps)",
@@ -125,8 +134,10 @@ ReadPart = list[Any]  # a rank's elements, and how many elements were read
 def make_reshard(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """All readers of tensors that other numbers of ranks wrote.
 
-    Pieces are sorted by file name, so rank 10 comes before rank 2. From the sixth tensor on they have any length.
+    A case is: the pieces, the elements of the full tensor, the rank that reads, and the number of ranks. Pieces are
+    sorted by file name, so rank 10 comes before rank 2. From the sixth tensor on they have any length.
     """
+    # Each (elements of the tensor, ranks that wrote it, ranks that read it).
     sizes = [(6, 2, 3), (9, 3, 2), (10, 1, 3), (7, 3, 1), (3, 2, 5), (26, 12, 3), (26, 12, 13)]
     sizes += [(rng.integer(8, 40), rng.integer(2, 13), rng.integer(1, 7)) for _ in range(4)]
     cases = []
@@ -140,10 +151,13 @@ def make_reshard(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_reshard(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Any]:
-    """Counts what is read. Element i of the full tensor is the number i."""
+    """The elements that the learner's function returns, and how many it has read for them.
+
+    Element i of the full tensor is the number i.
+    """
 
     def elements_and_count(pieces: list[SavedPiece], *args: int) -> Any:
-        counts, ranges = [], {name: (start, stop) for name, start, stop in pieces}
+        counts, ranges = [], {name: (start, stop) for name, start, stop in pieces}  # counts: of each read
 
         def read(file: str, start: int, stop: int) -> Tensor:
             if start < 0 or stop < start:
@@ -170,11 +184,13 @@ def read_part(
 ) -> ReadPart:
     """The right answer, or with other arguments a wrong one.
 
-    shifts: by how much the begin and the end of each read are off. count_in_file: False if positions in the full
-    tensor are used as positions in the file.
+    sort_by_start: put the pieces in order; otherwise they come in the order of the file names. shifts: by how much the
+    begin and the end of each read are off. count_in_file: False if positions in the full tensor are used as positions
+    in the file.
     """
     low, high, found = rank * total // ranks, (rank + 1) * total // ranks, []
-    for _, start, stop in sorted(pieces, key=lambda piece: piece[1]) if sort_by_start else pieces:
+    pieces = sorted(pieces, key=lambda piece: piece[1]) if sort_by_start else pieces
+    for _, start, stop in pieces:
         begin, end = max(low, start), min(high, stop)
         if begin < end:
             offset = start if count_in_file else 0
@@ -193,7 +209,7 @@ WRONG_PARTS: dict[str, list[Callable[..., ReadPart]]] = {
     "places_in_whole": [partial(read_part, count_in_file=False)],
     "off_by_one": [partial(read_part, shifts=shifts) for shifts in ((0, 1), (0, -1), (1, 0), (1, 1))],
     "order_of_list": [partial(read_part, sort_by_start=False)],
-    "whole_files_read": [read_whole_files, lambda *case: [read_part(*case)[0], case[1]]],
+    "whole_files_read": [read_whole_files, lambda *case: [read_part(*case)[0], case[1]]],  # the second reads all files
 }
 RESHARD = answers.question_task(
     "12.reshard",

@@ -3,11 +3,12 @@
 12.save runs the learner's function on a simulated disk, which notes after every operation what a kill of the process
 and what a power cut would leave of the checkpoint. 12.interval compares numbers of steps with Young's formula.
 
-How to read it. A case is the list of arguments of one call of the learner's function; `make_…` draws the cases of a
-task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `question_task` builds the Task, which calls the learner's
+How to read it. `make_…` draws the cases of a task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. For 12.save,
+`run_save` calls the learner's function, `submitted`, and `judge_save` yields one Judgement per comparison. For
+12.interval a case is the list of arguments of one call; `question_task` builds the Task, which calls the learner's
 function with each case and compares the answers with those of the right function. A mistake is a wrong solution that
-learners often write. Each table `WRONG_…` maps the key of its hint in hints.yaml to functions that contain the mistake.
-`Words` is a text in English and Chinese.
+learners often write, and its name, such as "written_in_place", is the key of its hint in hints.yaml. `Words` and
+`words[…]` are texts in English and Chinese.
 """
 
 from __future__ import annotations
@@ -44,24 +45,25 @@ class FileContent:
     on_disk: bytes = b""
 
     def is_safe(self) -> bool:
+        """Whether a power cut would leave all that was written."""
         return not self.buffered and self.cached == self.on_disk
 
 
 class DiskFile:
-    """An open file of a Disk. It closes itself at the end of a `with`."""
+    """An open file of a Disk, as the learner's function gets it. It closes itself at the end of a `with`."""
 
     def __init__(self, disk: Disk, name: str, content: FileContent):
         self.disk, self.name, self.content, self.is_closed = disk, name, content, False
 
     def write(self, data: bytes) -> int:
         """Writes into the buffer of the process, and returns the number of bytes."""
-        with self.disk.performing(f"write {len(data)} bytes to {self.name!r}"):
+        with self.disk.performing(f"write {len(data)} bytes to {self.name!r}"):  # the text is for a message
             self.content.buffered += bytes(data)
         return len(data)
 
-    def flush(self, how: str = "flush") -> None:
-        """Moves the buffer of the process into the cache of the operating system."""
-        with self.disk.performing(f"{how} {self.name!r}"):
+    def flush(self, operation: str = "flush") -> None:
+        """Moves the buffer of the process into the cache of the operating system. operation: its name in a message."""
+        with self.disk.performing(f"{operation} {self.name!r}"):
             self.content.cached += self.content.buffered
             self.content.buffered = b""
 
@@ -81,13 +83,16 @@ class DiskFile:
 class Disk:
     """A folder on a simulated disk, which notes after every operation what a crash would leave of one file.
 
-    files: names and contents in the beginning. watched: the name of the checkpoint. fails_after: from this number of
-    operations on all raise OSError, as on a full disk; None for never.
+    files: names and contents in the beginning. watched: the name of the checkpoint. fails_after: after so many
+    operations every later one raises OSError, as on a full disk; None for never.
 
-    crashes: for each operation its text, whether tell() had been called, and what is under the watched name afterwards
-    (None: no file): "after_kill", and "after_power_cut", a list of all outcomes that are possible. The names in the
-    folder are written to the disk at fsync_folder; before that a power cut may keep any of the later listings.
-    mistake: the hint for the first mistake that was seen, since later ones may only follow from it.
+    A listing says which names there are in the folder and which file is behind each. It is written to the disk by
+    fsync_folder. Until then a power cut may leave the listing on the disk or any later one.
+
+    crashes: a dict for each operation. "operation" is its text and "told" whether tell() had been called. "after_kill"
+    is what a killed process leaves under the watched name, None if there is no such file. "after_power_cut" is a list
+    of all that a power cut may leave there.
+    mistake: the hint for the first mistake that was seen, since later ones may only follow from it; "" for none.
     """
 
     def __init__(self, files: Mapping[str, str], watched: str, fails_after: int | None = None):
@@ -156,18 +161,20 @@ class Disk:
         self.possible_listings.append(dict(self.files))
         contents = [listing.get(self.watched) for listing in self.possible_listings]
         crash = {"operation": operation, "told": self.has_told}
-        crash["after_kill"] = contents[-1] and contents[-1].cached.decode()  # None where there is no file
+        # A content is None where the listing has no such file. dict.fromkeys leaves out outcomes that appear twice.
+        crash["after_kill"] = contents[-1] and contents[-1].cached.decode()
         crash["after_power_cut"] = list(dict.fromkeys(one and one.on_disk.decode() for one in contents))
         self.crashes.append(crash)
 
     def _note_mistake(self, hint: str, is_made: bool) -> None:
+        """Notes the key of a hint if this mistake is made and no other was made before."""
         if is_made and not self.mistake:
             self.mistake = hint
 
 
 # -- 12.save: the task -----------------------------------------------------------------------------------------------
-SaveCase = Mapping[str, Any]  # the files in the beginning, the name of the checkpoint, its new data
-ON_GOOD_DISK = Words.of("")
+SaveCase = Mapping[str, Any]  # "files" in the beginning, "name" of the checkpoint, its new "data"
+ON_GOOD_DISK = Words.of("")  # what a message says about a disk that is not full: nothing
 
 
 def make_save(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -176,7 +183,8 @@ def make_save(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     In the third case there are also partial files of a writer that was killed before.
     """
     cases = []
-    for number, (old, new) in enumerate(((12, 12), (30, 12), (5, 20), (0, 12), (12, 1))):
+    lengths = ((12, 12), (30, 12), (5, 20), (0, 12), (12, 1))  # bytes of the old checkpoint and of the new one
+    for number, (old, new) in enumerate(lengths):
         name = rng.one_of("latest.pt", "model.ckpt", "step_40")
         files = {"other.pt": draw_letters(rng, 6)} | ({name: draw_letters(rng, old)} if old else {})
         if number == 2:
@@ -186,11 +194,16 @@ def make_save(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def draw_letters(rng: CaseGenerator, count: int) -> str:
+    """The content of a file: so many random letters."""
     return "".join(chr(ord("a") + rng.integer(0, 25)) for _ in range(count))
 
 
 def run_save(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[list[dict[str, Any]]]:
-    """For each case a save on a good disk; then as many saves as it took operations, on a disk that is full earlier."""
+    """For each case a save on a good disk, and then saves on disks that are full from one of its operations on.
+
+    There are as many of the latter as the first save took operations: one disk fails at the first operation, one at the
+    second, and so on.
+    """
     outcomes = []
     for case in inputs["cases"]:
         good = save_once(submitted, case, None)
@@ -199,6 +212,10 @@ def run_save(submitted: Callable, inputs: dict[str, Any], context: RankContext) 
 
 
 def save_once(submitted: Callable, case: SaveCase, fails_after: int | None) -> dict[str, Any]:
+    """Calls the learner's function once, and returns what the disk has noted and whether a full disk raised.
+
+    "files" has the contents at the end; see Disk for the other keys.
+    """
     disk, raised = Disk(case["files"], case["name"], fails_after), False
     try:
         submitted(disk, case["name"], case["data"].encode(), disk.tell)
@@ -212,6 +229,7 @@ def save_once(submitted: Callable, case: SaveCase, fails_after: int | None) -> d
 
 
 def judge_save(world: JudgedWorld) -> Iterator[Judgement]:
+    """Judges every crash and the end of a save on a good disk, then every crash on disks that are full."""
     for case, (good, *on_full) in zip(world.inputs[0]["cases"], world.outputs[0], strict=True):
         yield from judge_crashes(case, good)
         yield from judge_end(case, good)
@@ -231,8 +249,8 @@ def judge_crashes(case: SaveCase, outcome: Mapping[str, Any], disk: Words = ON_G
         allowed = (new,) if crash["told"] else (new, old)
         expected = words["new_checkpoint" if crash["told"] else "old_or_new_checkpoint"]
         for kind in ("after_kill", "after_power_cut"):
-            left = crash[kind] if kind == "after_power_cut" else [crash[kind]]
-            wrong = next((text for text in left if text not in allowed), new)
+            left = crash[kind] if kind == "after_power_cut" else [crash[kind]]  # what may be left of the checkpoint
+            wrong = next((text for text in left if text not in allowed), new)  # `new`, which is right, if none is wrong
             where = {"disk": disk, "crash": words[kind], "number": number, "operation": crash["operation"]}
             what = {"name": case["name"], "content": content_text(wrong), "expected": expected}
             yield expect(wrong in allowed, words["left_by_crash"].format(**where, **what), mistakes=mistakes)
@@ -275,7 +293,7 @@ def make_interval(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Young's own example, a large job, one that saves after each step, one that saves seldom; then any.
 
     A case is: nodes, and in seconds a node's mean time between failures, a save, a repair, and a step. The large job
-    has 0.0065 failures per node and day.
+    has 0.0065 failures per node and day. A drawn job is left out if its steps between saves are too near to .5.
     """
     jobs = [[1, 6000, 10, 600, 15], [2048, 13_292_308, 60, 300, 4], [4, 2000, 1, 100, 300], [100, 1e6, 20, 4000, 2]]
     while len(jobs) < 10:
@@ -293,7 +311,7 @@ def youngs_steps(nodes: int, node_mtbf: float, save: float, repair: float, step:
 
 
 def best_interval(*job: float, factor: float = 1.0) -> int:
-    """The right number of steps between saves. factor: not 1 for a mistake."""
+    """The right number of steps between saves, at least 1. job: as `youngs_steps` takes it. factor: 1, or a mistake."""
     return max(1, round(factor * youngs_steps(*job)))
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from helpers.grading.safeguards import audit_rules, cleanup, limits
 from helpers.ranks import worker
 
-WORK_FOLDER = "room"  # a folder in that of the ranks, where the function works on all of its ranks
+WORK_FOLDER = "room"  # the folder in which the function works on all of its ranks; it lies in the folder of the ranks
 
 
 @contextlib.contextmanager
@@ -29,7 +29,7 @@ def applied() -> Iterator[None]:
     Afterwards the process is as it was before. Where it cannot be restored, the rank is marked as spent, and its pool
     replaces the process once it has answered.
     """
-    rank = worker.ACTIVE
+    rank = worker.ACTIVE  # the engine of the rank that this process is; `spec` is what it was started with
     cleanup.adopt_orphans_once()
     settings, snapshot = cleanup.SavedSettings(), cleanup.ProcessSnapshot()
     folder = os.path.join(rank.spec["folder"], WORK_FOLDER)
@@ -45,6 +45,9 @@ def applied() -> Iterator[None]:
 
 
 def remove_work_folder(folder: str | None) -> None:
-    """Delete what a world's function wrote in its work folder. folder: that of the ranks; called beside the judge."""
+    """Delete what a function wrote in its work folder, after a run.
+
+    folder: the one of the ranks on which it ran, None if they have none. The notebook's own process calls this.
+    """
     if folder is not None:
         shutil.rmtree(os.path.join(folder, WORK_FOLDER), ignore_errors=True)

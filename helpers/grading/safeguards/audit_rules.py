@@ -1,8 +1,11 @@
 """Refuses what a learner's function on a rank does outside its own folder: to files, processes and the network.
 
 Python reports such actions as audit events. `violation` says in words which event breaks a rule, and `refuse_outside`
-installs a hook that raises Refused where the learner's code, and not the engine or an import, caused the event. Class
-grading uses the functions on paths and frames for its own guard.
+installs a hook that raises Refused where the learner's code, and not the engine or an import, caused the event. The
+engine is the part of the course that runs in each rank and sends its messages. Class grading uses the functions on
+paths and frames for its own guard. `words[…]` is a text in English and Chinese.
+
+An audit event has a name, such as "os.remove", and a tuple of arguments; Python's documentation lists them.
 """
 
 from __future__ import annotations
@@ -23,8 +26,11 @@ from helpers.ranks.zygote import child_processes
 
 words = book("walls")
 ALLOWED_FILES = (os.devnull,)
+# Flags of "open" of which any means that the file may be changed.
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-PATH_ARGUMENTS = {  # event -> for each path, the index of its argument and of the folder that it is relative to
+# Events that change files. For each path that changes: the index of its argument, and of the argument with the folder
+# that it is relative to, which may be missing.
+PATH_ARGUMENTS = {
     "os.remove": ((0, 1),),
     "os.rmdir": ((0, 1),),
     "os.rename": ((0, 2), (1, 3)),
@@ -61,8 +67,9 @@ def full_path(path: Any, folder: Any = None) -> str | None:
         return None
     path = os.fsdecode(path)
     if isinstance(folder, int) and folder >= 0:
-        path = os.path.join(f"/proc/self/fd/{folder}", path)
-    parent, name = os.path.split(os.path.abspath(path) if not path.startswith("/proc/self/fd/") else path)
+        path = os.path.join(f"/proc/self/fd/{folder}", path)  # Linux shows the folder of a descriptor there
+    is_in_folder = path.startswith("/proc/self/fd/")  # then abspath would resolve ".." before the link is followed
+    parent, name = os.path.split(path if is_in_folder else os.path.abspath(path))
     return os.path.join(os.path.realpath(parent), name)  # a link counts as lying in its folder, not where it leads
 
 
@@ -71,7 +78,9 @@ def is_below(full: str, roots: Sequence[str]) -> bool:
     return any(full == root or full.startswith(root + os.sep) for root in roots)
 
 
+# The functions from here to `_signals` are rules: each takes what `violation` takes and returns what it returns.
 def _opens_for_writing(event: str, args: tuple, allowed: Sequence[str]) -> Words | None:
+    """A file outside that is opened to write. args: path, mode, flags. Reading is allowed."""
     if not (isinstance(args[2], int) and args[2] & WRITE_FLAGS):
         return None
     full = full_path(args[0])
@@ -79,6 +88,7 @@ def _opens_for_writing(event: str, args: tuple, allowed: Sequence[str]) -> Words
 
 
 def _changes(event: str, args: tuple, allowed: Sequence[str]) -> Words | None:
+    """A file or folder outside that an event of PATH_ARGUMENTS would change."""
     for path_index, folder_index in PATH_ARGUMENTS[event]:
         folder = args[folder_index] if folder_index is not None and folder_index < len(args) else None
         full = full_path(args[path_index], folder)
@@ -88,11 +98,13 @@ def _changes(event: str, args: tuple, allowed: Sequence[str]) -> Words | None:
 
 
 def _outside(full: str, allowed: Sequence[str]) -> Words | None:
+    """The sentence about changing this path; None if it is allowed."""
     return None if is_below(full, allowed) else words["changes"].format(os.path.basename(full) or full)
 
 
 def _connects(event: str, args: tuple, allowed: Sequence[str]) -> Words | None:
-    """A connection over the network. An address that is no tuple is a path to another process on this machine."""
+    """A connection over the network. args: socket, address. An address that is no tuple is a path to another process on
+    this machine, which is allowed."""
     return words["connects"].format(args[1][0]) if isinstance(args[1], tuple) else None
 
 
@@ -137,7 +149,7 @@ def is_engine_code(frame: Any) -> bool:
 
 # -- the hook --------------------------------------------------------------------------------------------------------
 _allowed: tuple[str, ...] | None = None  # what may be changed; None while nothing is refused
-_is_installed = False
+_is_installed = False  # whether this process has the hook
 
 
 class Refused(RuntimeError):
@@ -165,6 +177,7 @@ def refuse_outside(folder: str) -> Iterator[None]:
 
 
 def _audit(event: str, args: tuple) -> None:
+    """The hook: Python calls it for every event, so it returns at once where no rule can apply."""
     if event not in RULES or _allowed is None:
         return
     message = violation(event, args, _allowed)
@@ -178,7 +191,7 @@ def _install() -> None:
     if not _is_installed:
         _is_installed = True
         sys.addaudithook(_audit)
-        writer = serialization._open_zipfile_writer_file
+        writer = serialization._open_zipfile_writer_file  # with which torch.save opens its file
         writer.__init__ = _with_audit_event(writer.__init__)
 
 

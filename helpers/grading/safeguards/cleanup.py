@@ -4,6 +4,9 @@ SavedSettings     settings of Python, the system and torch, which are put back
 ProcessSnapshot   what is not put back: replaced functions of torch and Python, hooks and modes left on, a lost process
                   group. If any of these changed, the rank's pool starts a new process
 end_started       ends the processes and threads that the function started and left running
+
+A rank is a process that runs one learner's function after another, so nothing that one leaves behind may change the
+next. The *engine* is the part of the course that runs in each rank and sends its messages, in threads of its own.
 """
 
 from __future__ import annotations
@@ -39,9 +42,8 @@ from helpers.ranks.zygote import become_subreaper
 
 MAX_KEPT_BYTES = 200_000_000  # a rank that keeps more memory than this in addition is replaced
 MAX_GROUPS = 50  # a rank with more process groups than this is replaced, since nobody destroys them
-SIGNALS = [
-    getattr(signal, name) for name in "SIGINT SIGTERM SIGHUP SIGALRM SIGVTALRM SIGPROF SIGUSR1 SIGUSR2 SIGCHLD".split()
-]
+SIGNAL_NAMES = "SIGINT SIGTERM SIGHUP SIGALRM SIGVTALRM SIGPROF SIGUSR1 SIGUSR2 SIGCHLD"
+SIGNALS = [getattr(signal, name) for name in SIGNAL_NAMES.split()]  # those whose handlers are put back
 TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 LIMITS = (resource.RLIMIT_DATA, resource.RLIMIT_AS, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_CPU)
 
@@ -51,11 +53,11 @@ _Setting = tuple[Callable[[], Any], Callable[[Any], Any]]  # how to read a setti
 def _attributes(owner: Any, *names: str) -> _Setting:
     """Several attributes of an object as one setting."""
 
-    def put(values: tuple) -> None:
+    def put(values: list) -> None:
         for name, value in zip(names, values, strict=True):
             setattr(owner, name, value)
 
-    return lambda: tuple(getattr(owner, name) for name in names), put
+    return lambda: [getattr(owner, name) for name in names], put
 
 
 def _set_environment(values: dict[str, str]) -> None:
@@ -78,34 +80,42 @@ def _set_deterministic(values: tuple[bool, bool]) -> None:
 
 
 def _umask() -> int:
-    """The mask, which the system tells only when it is changed."""
-    os.umask(before := os.umask(0o077))
+    """The mask of permissions for new files. The system tells it only when it is changed, so it is changed back."""
+    before = os.umask(0o077)
+    os.umask(before)
     return before
 
 
 def _timers() -> list[float]:
+    """The seconds that are left of each timer; 0 for one that does not run."""
     return [signal.getitimer(number)[0] for number in TIMERS]
 
 
 def _stop_timers(_: list[float]) -> None:
+    """Stops all timers, since none runs before the function begins."""
     for number in TIMERS:
         signal.setitimer(number, 0)
 
 
 def _list(owner: list) -> _Setting:
-    """The items of a list, which stays the same object."""
-    return lambda: list(owner), lambda values: owner.__setitem__(slice(None), values)
+    """The items of a list; they are put back into the same list, which other code may refer to."""
+
+    def put(values: list) -> None:
+        owner[:] = values
+
+    return lambda: list(owner), put
 
 
+# Timers and signals come first, so that none of the function's own handlers runs while the rest is put back.
 SETTINGS: tuple[_Setting, ...] = (
     (_timers, _stop_timers),
-    (lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()), _set_signal_mask),
+    (lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()), _set_signal_mask),  # blocking no signal reads the mask
     (lambda: [signal.getsignal(number) for number in SIGNALS], _set_handlers),
     _attributes(sys, "stdin", "stdout", "stderr", "excepthook", "argv", "path"),
     (sys.gettrace, sys.settrace),
     (sys.getprofile, sys.setprofile),
     (sys.getrecursionlimit, sys.setrecursionlimit),
-    (call_site.is_gc_enabled, lambda on: gc.enable() if on else gc.disable()),
+    (call_site.is_gc_enabled, lambda on: gc.enable() if on else gc.disable()),  # of Python's garbage collector
     (os.getcwd, os.chdir),
     (_umask, os.umask),
     (lambda: dict(os.environ), _set_environment),
@@ -121,7 +131,7 @@ SETTINGS: tuple[_Setting, ...] = (
     ),
     (lambda: torch.is_autocast_enabled("cpu"), functools.partial(torch.set_autocast_enabled, "cpu")),
     (lambda: torch.get_autocast_dtype("cpu"), functools.partial(torch.set_autocast_dtype, "cpu")),
-    (lambda: torch.get_float32_matmul_precision(), torch.set_float32_matmul_precision),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
 )
 
 
@@ -133,9 +143,10 @@ class SavedSettings:
 
     def put_back(self) -> None:
         for value, (read, put) in zip(self.values, SETTINGS, strict=True):
-            now = None
-            with contextlib.suppress(OSError):  # the current folder may be gone
+            try:
                 now = read()
+            except OSError:  # the current folder may be gone
+                now = None
             if now != value:
                 put(value)
 
@@ -149,23 +160,16 @@ def reseed(seed: int) -> None:
 
 
 # -- whether the process can be used again ---------------------------------------------------------------------------
+# Modules and classes in which a learner may replace a function, such as torch.sum, and forget to restore it.
 MODULES = (builtins, math, time, random, torch, torch.nn.functional, torch.autograd, dist, distributed_c10d)
-CLASSES = (
-    torch.Tensor,
-    nn.Module,
-    nn.Parameter,
-    nn.Linear,
-    nn.Sequential,
-    nn.ReLU,
-    torch.Generator,
-    torch.autograd.Function,
-    dist.ReduceOp,
-)
+CLASSES = (torch.Tensor, torch.Generator, torch.autograd.Function, dist.ReduceOp)
+NN_CLASSES = (nn.Module, nn.Parameter, nn.Linear, nn.Sequential, nn.ReLU)
+# The dicts in which torch keeps the hooks that are registered for all modules.
 _HOOKS = [value for name, value in vars(nn.modules.module).items() if name.startswith("_global_") and "hook" in name]
 
 
 class NamespaceSnapshot:
-    """What each callable name of a module or class stands for.
+    """What each name of a module or class stood for when the snapshot was taken, for all names that can be called.
 
     A module may get new names later, since torch imports parts of itself late; a class may not.
     """
@@ -177,15 +181,20 @@ class NamespaceSnapshot:
         self.names, self.values = list(callables), list(callables.values())
 
     def _size(self) -> int:
-        return len(self.namespace) - ("__slotnames__" in self.namespace)  # pickle adds that one
+        return len(self.namespace) - ("__slotnames__" in self.namespace)  # pickle adds that name to a class
 
     def has_changed(self) -> bool:
+        """Whether a name stands for something else now, or a class has another number of names."""
         now = [self.namespace.get(name) for name in self.names]
         is_same = all(map(operator.is_, now, self.values)) or self._is_wrapped_by_torch(now)
-        return not is_same or (not self.may_grow and self._size() != self.size)
+        has_grown = not self.may_grow and self._size() != self.size
+        return not is_same or has_grown
 
     def _is_wrapped_by_torch(self, now: list) -> bool:
-        """Whether torch itself wrapped the functions that differ, as it wraps manual_seed when it imports dynamo."""
+        """Whether torch itself wrapped the functions that differ, as it wraps manual_seed when it imports dynamo.
+
+        If so, the wrapped functions are what later calls compare with.
+        """
         changed = [(new, old) for new, old in zip(now, self.values, strict=True) if new is not old]
         if not all(getattr(new, "__wrapped__", None) is old and is_library(_file_of(new)) for new, old in changed):
             return False
@@ -194,18 +203,19 @@ class NamespaceSnapshot:
 
 
 def _file_of(function: Any) -> str:
+    """The file in which a function is written; "" for a built-in one."""
     return getattr(getattr(function, "__code__", None), "co_filename", "")
 
 
 @functools.cache
 def _namespaces() -> list[NamespaceSnapshot]:
     """The namespaces as they were at the first call, before any learner's code had run."""
-    return [NamespaceSnapshot(owner) for owner in (*MODULES, *CLASSES)]
+    return [NamespaceSnapshot(owner) for owner in (*MODULES, *CLASSES, *NN_CLASSES)]
 
 
 def _global_hooks_and_modes() -> tuple:
     """Hooks and modes of torch, limits and the process group: all that would affect whatever runs next."""
-    hooks = [len(one) for one in _HOOKS if hasattr(one, "__len__")]
+    hooks = [len(one) for one in _HOOKS if hasattr(one, "__len__")]  # how many are registered
     modes = torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()
     saved = torch._C._autograd._top_saved_tensors_default_hooks(False)
     limits = [resource.getrlimit(which) for which in LIMITS]
@@ -220,6 +230,7 @@ class ProcessSnapshot:
         self.hooks_and_modes, self.used_bytes = _global_hooks_and_modes(), used_bytes()
 
     def has_changed(self) -> bool:
+        """Whether the process must be replaced; it may also keep too much memory, or too many process groups."""
         return (
             any(namespace.has_changed() for namespace in _namespaces())
             or _global_hooks_and_modes() != self.hooks_and_modes
@@ -229,21 +240,25 @@ class ProcessSnapshot:
 
 
 # -- what the function started ---------------------------------------------------------------------------------------
-MAX_LOG = 1_000_000  # bytes of the rank's log, to which code may write past Python, that are kept
-THREAD_SECONDS = 0.2  # that a thread gets to end by itself
+# Bytes that the rank's log may have. It is the process's standard output, to which C code writes past Python.
+MAX_LOG = 1_000_000
+THREAD_SECONDS = 0.2  # that all threads together get to end by themselves
 ENGINE_THREADS = ("MainThread", "control", "wire ")  # how the names of the engine's own threads begin
 
 
 @functools.cache
 def adopt_orphans_once() -> None:
-    """Make this process the parent of orphans among its descendants, so that `end_children` finds them."""
+    """Make this process the parent of orphans among its descendants, so that `end_children` finds them.
+
+    An orphan is a process whose parent has ended. The system does this for a process that asks to be a "subreaper".
+    """
     become_subreaper()
 
 
 def end_started() -> bool:
     """End the processes that the function started. Returns whether a thread is left, since no thread can be ended."""
     end_children()
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # the function may have closed standard output, which is file 1
         if os.fstat(1).st_size > MAX_LOG:
             os.ftruncate(1, 0)
     deadline = time.monotonic() + THREAD_SECONDS
@@ -264,6 +279,6 @@ def end_children() -> None:
         while True:
             if os.waitpid(-1, os.WNOHANG)[0] == 0:  # there is a child, and it has not ended
                 for child in psutil.Process().children(recursive=True):
-                    with contextlib.suppress(psutil.Error):
+                    with contextlib.suppress(psutil.Error):  # it may have ended just now
                         child.send_signal(signal.SIGKILL)
-                os.waitpid(-1, 0)
+                os.waitpid(-1, 0)  # waits until one has ended; raises ChildProcessError when there is none

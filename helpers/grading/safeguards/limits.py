@@ -1,6 +1,10 @@
 """Limits what a rank may use while a learner's function runs: processor time, memory, and the size of a file.
 
 `processor_limit` also holds in class grading. A rank over a limit raises TooLong or TooMuch at the learner's line.
+
+A limit of time or memory is watched by a timer of the system, which sends the process a signal; Python runs its handler
+between two lines of the learner's code. `worker.defer_signal(handler)` returns True if the rank's engine is in the
+middle of a message just then, which must not be interrupted. The engine calls the handler again afterwards.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ import re
 import resource
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import psutil
 
@@ -20,6 +24,7 @@ from helpers.ranks import worker
 MAX_MEMORY = 1_000_000_000  # bytes, in addition to what the rank has when the function begins
 MAX_FILE = 100_000_000  # bytes of one file, also of the rank's log, to which code may write past Python
 MEMORY_CHECK_SECONDS = 0.1  # between two looks at the memory, on systems that set no limit to it
+REPEAT_SECONDS = 0.5  # after which TooLong is raised again, if code has swallowed it
 _OUT_OF_MEMORY = re.compile(r"can't allocate memory|Failed to allocate|bad_alloc|Cannot allocate memory")
 
 
@@ -28,7 +33,7 @@ class TooLong(BaseException):
 
 
 class TooMuch(BaseException):
-    """A rank used up its memory. words: a sentence about it, which the ranks report."""
+    """A rank used up its memory. words: a sentence about it in each language, which the ranks report."""
 
     def __init__(self) -> None:
         self.words = words["memory"].format(f"{MAX_MEMORY / 1e9:g} GB")
@@ -40,28 +45,36 @@ def processor_limit(seconds: float) -> Iterator[None]:
     """Raises TooLong once this process has computed for `seconds`. Waiting, on a busy machine say, does not count."""
 
     def end(*_: object) -> None:
-        if not worker.defer_signal(end):  # in the middle of a message the engine calls it again later
+        if not worker.defer_signal(end):
             raise TooLong(f"{seconds:g} s of processor time are used up")
 
-    before = signal.signal(signal.SIGPROF, end)
-    signal.setitimer(signal.ITIMER_PROF, seconds, 0.5)  # every half second again, if code swallows it
+    with _called_after(seconds, REPEAT_SECONDS, end, signal.ITIMER_PROF, signal.SIGPROF):
+        yield
+
+
+@contextlib.contextmanager
+def _called_after(seconds: float, repeat: float, handler: Callable, timer: int, number: int) -> Iterator[None]:
+    """Within it, `handler` is called after so many seconds, and every `repeat` seconds after that.
+
+    timer: which of the system's timers counts the seconds. number: the signal that this timer sends.
+    """
+    before = signal.signal(number, handler)
+    signal.setitimer(timer, seconds, repeat)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
+        signal.setitimer(timer, 0)
+        signal.signal(number, before)
 
 
 @contextlib.contextmanager
 def limit_memory_and_files() -> Iterator[None]:
     """Within it, the process can have no more than MAX_MEMORY in addition, and write no file over MAX_FILE."""
-    with _soft_limit(resource.RLIMIT_FSIZE, MAX_FILE):
-        if sys.platform.startswith("linux"):
-            with _soft_limit(resource.RLIMIT_DATA, used_bytes() + MAX_MEMORY):
-                yield
-        else:
-            with _watched(used_bytes() + MAX_MEMORY):
-                yield
+    max_bytes = used_bytes() + MAX_MEMORY
+    is_linux = sys.platform.startswith("linux")  # other systems set no limit to memory, so it is looked at
+    memory_limit = _soft_limit(resource.RLIMIT_DATA, max_bytes) if is_linux else _watched(max_bytes)
+    with _soft_limit(resource.RLIMIT_FSIZE, MAX_FILE), memory_limit:
+        yield
 
 
 @contextlib.contextmanager
@@ -82,7 +95,7 @@ def used_bytes() -> int:
     count torch's libraries, and 64 MB that are reserved for each thread. Elsewhere it is the resident memory.
     """
     try:
-        with open("/proc/self/statm") as file:
+        with open("/proc/self/statm") as file:  # the sixth number: pages of data and stack
             return int(file.read().split()[5]) * resource.getpagesize()
     except OSError:
         return psutil.Process().memory_info().rss
@@ -91,7 +104,7 @@ def used_bytes() -> int:
 @contextlib.contextmanager
 def _soft_limit(which: int, value: int) -> Iterator[None]:
     """Within it, this soft limit of the system is `value`, or what it was if that is less."""
-    before = resource.getrlimit(which)
+    before = resource.getrlimit(which)  # the soft limit and the hard one
     soft = min(limit for limit in (value, *before) if limit != resource.RLIM_INFINITY)
     resource.setrlimit(which, (soft, before[1]))
     try:
@@ -108,10 +121,5 @@ def _watched(max_bytes: int) -> Iterator[None]:
         if used_bytes() > max_bytes and not worker.defer_signal(look):
             raise TooMuch
 
-    before = signal.signal(signal.SIGALRM, look)
-    signal.setitimer(signal.ITIMER_REAL, MEMORY_CHECK_SECONDS, MEMORY_CHECK_SECONDS)
-    try:
+    with _called_after(MEMORY_CHECK_SECONDS, MEMORY_CHECK_SECONDS, look, signal.ITIMER_REAL, signal.SIGALRM):
         yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

@@ -1,8 +1,8 @@
 """Judges wb.softmax and wb.merge: attention over blocks of keys, one block at a time, and the merging of two blocks.
 
-wb.softmax is the online softmax of FlashAttention, which may hold the scores of one block only; a meter watches the
-bytes. wb.merge joins the results of two blocks of keys, as every hop of ring attention needs it. Both are compared
-with attention over all keys at once.
+wb.softmax is the online softmax of FlashAttention, which may hold the scores of one block only; a MemoryMeter watches
+the bytes of all tensors. wb.merge joins the results of two blocks of keys, as every hop of ring attention needs it.
+Both are compared with attention over all keys at once. "lse" is the log of the sum of exp of a query's scores.
 
 How to read it. A task has three functions, whose names begin with make, run and judge. The first draws the inputs of
 one case with the generator `rng`; a case is one choice of memory layouts and values, numbered `rng.case.number`. The
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.cases import CaseGenerator, Variations
+from helpers.grading.cases import SCALES, CaseGenerator, Variations
 from helpers.grading.kit.comparisons import expect
 from helpers.grading.kit.model_tools import MemoryMeter, one_thread
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
@@ -30,15 +30,16 @@ from helpers.quantities.units import format_bytes
 
 words = LAB.messages
 
+# The values that are judged: name -> how a sentence calls it.
 OUTPUT = {"out": words["output"]}
 OUTPUT_AND_LSE = OUTPUT | {"lse": words["log_of_sum"]}
-LARGE = 1e3  # a factor with which exp of a score overflows in float64
+LARGE = 1e3  # a factor for the queries or scores, with which exp of a score overflows in float64
 
 
 def moderate(rng: CaseGenerator, *shape: int) -> Tensor:
-    """Normally distributed numbers, also in the case of large values, where only the scores are to be large."""
+    """Normally distributed numbers, also in a case of large values, where only the scores are to be large."""
     values = rng.tensor(*shape)
-    return values / 1e6 if rng.case.values == "large" else values
+    return values / SCALES["large"] if rng.case.values == "large" else values  # rng.tensor has multiplied by that
 
 
 # -- wb.softmax ------------------------------------------------------------------------------------------------------
@@ -46,13 +47,17 @@ def make_softmax(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """About 20 blocks with a short last one; in the third case blocks of one key, in the fourth one block, not full."""
     number = rng.case.number
     num_queries, size = rng.integer(16, 20), rng.integer(4, 5)
-    block = 1 if number == 2 else rng.integer(5, 7)
-    num_keys = block - 1 if number == 3 else 130 if number == 2 else 20 * block + rng.integer(2, block - 1)
+    block = 1 if number == 2 else rng.integer(5, 7)  # keys in a block
+    if number == 2:
+        num_keys = 130
+    else:
+        num_keys = block - 1 if number == 3 else 20 * block + rng.integer(2, block - 1)
     q, k, v = (moderate(rng, length, size) for length in (num_queries, num_keys, num_keys))
     return [{"q": q * (LARGE if rng.case.values == "large" else 1), "k": k, "v": v, "block": block}]
 
 
 def run_softmax(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
+    """The learner's output, and the largest number of bytes that its tensors took at any time."""
     q, k, v = (inputs[name].clone() for name in "qkv")
     meter = MemoryMeter([q, k, v])
     with torch.no_grad(), one_thread(), meter:
@@ -61,6 +66,7 @@ def run_softmax(submitted, inputs: dict[str, Any], context: RankContext) -> dict
 
 
 def judge_softmax(world: JudgedWorld) -> Iterator[Judgement]:
+    """The output is right, and it took less memory than all scores do, if there are several blocks."""
     inputs, got = world.inputs[0], world.outputs[0]
     q, k, v = (inputs[name] for name in "qkv")
     right = {"out": (q @ k.mT / q.shape[1] ** 0.5).softmax(1) @ v}
@@ -94,18 +100,17 @@ def online_softmax(inputs: dict[str, Any], mistake: str) -> Tensor:
 
 @one_thread()
 def other_mistakes(inputs: dict[str, Any]) -> dict[str, dict[str, Tensor]]:
-    """What the mistakes give that need no loop over blocks."""
+    """What the mistakes give that need no loop over blocks, by the key of the hint."""
     q, k, v, block = (inputs[name] for name in ("q", "k", "v", "block"))
     scores = q @ k.mT
     scaled = scores / q.shape[1] ** 0.5
     num_in_full_blocks = len(k) // block * block
     parts = [a.softmax(1) @ b for a, b in zip(scaled.split(block, 1), v.split(block), strict=True)]
     weights = scaled.exp()
+    in_full_blocks = scaled[:, :num_in_full_blocks].softmax(1) @ v[:num_in_full_blocks]  # 0 if no block is full
     values = {
         "mean_of_blocks": torch.stack(parts).mean(0),
-        "last_block_dropped": scaled[:, :num_in_full_blocks].softmax(1) @ v[:num_in_full_blocks]
-        if num_in_full_blocks
-        else scaled.new_zeros(q.shape),
+        "last_block_dropped": in_full_blocks,
         "not_scaled": scores.softmax(1) @ v,
         "overflows": weights @ v / weights.sum(1, keepdim=True),
     }
@@ -130,7 +135,10 @@ SOFTMAX = Task(
 
 # -- wb.merge --------------------------------------------------------------------------------------------------------
 def make_merge(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """From the second case on, row 0 attends to no key of block a, and row 1 to none of block b."""
+    """The output and the lse of two blocks of keys, a and b.
+
+    From the second case on, row 0 attends to no key of block a, and row 1 to none of block b.
+    """
     rows, size, num_keys = rng.integer(5, 9), rng.integer(2, 4), rng.integer(2, 6)
     inputs: dict[str, Any] = {}
     for number, name in enumerate("ab"):
@@ -146,12 +154,12 @@ def run_merge(submitted, inputs: dict[str, Any], context: RankContext) -> dict[s
     with one_thread():
         result = submitted(*(inputs[name].clone() for name in ("out_a", "lse_a", "out_b", "lse_b")))
     pair = result if isinstance(result, tuple | list) and len(result) == 2 else (result, None)
-    return {
-        name: one.clone() if isinstance(one, Tensor) else None for name, one in zip(OUTPUT_AND_LSE, pair, strict=True)
-    }
+    out, lse = (one.clone() if isinstance(one, Tensor) else None for one in pair)
+    return {"out": out, "lse": lse}
 
 
 def judge_merge(world: JudgedWorld) -> Iterator[Judgement]:
+    """The merged output and lse are those of attention over both blocks."""
     inputs = world.inputs[0]
     (a, lse_a), (b, lse_b) = ((inputs[f"out_{name}"], inputs[f"lse_{name}"]) for name in "ab")
     lse = torch.logaddexp(lse_a, lse_b)
@@ -166,7 +174,7 @@ def judge_merge(world: JudgedWorld) -> Iterator[Judgement]:
 
 
 def wrong_merges(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> dict[str, dict[str, Tensor]]:
-    """What the known mistakes with exponentials and logarithms give."""
+    """What the known mistakes with exponentials and logarithms give, by the key of the hint."""
     maximum = torch.maximum(lse_a, lse_b)
     exp_a, exp_b = lse_a.exp(), lse_b.exp()
     not_divided = (lse_a - maximum).exp()[:, None] * a + (lse_b - maximum).exp()[:, None] * b

@@ -1,8 +1,8 @@
 """Judges wb.clock: the offset and the drift between two ranks' clocks, from the times at which both left the same
 barriers.
 
-The right line is fitted by least squares; each known mistake is another way to get offset and drift from the same
-times.
+A line gives one clock from the other: `yours` = `mine` + offset + drift * (time since the first barrier). The right
+line is fitted by least squares; each known mistake is another way to get offset and drift from the same times.
 
 How to read it. A task has three functions, whose names begin with make, run and judge. The first draws the inputs of
 one case with the generator `rng`; a case is one choice of memory layouts and values, numbered `rng.case.number`. The
@@ -31,20 +31,27 @@ words = LAB.messages
 
 Line = tuple[float, float]  # offset in seconds, and drift in seconds per second
 EPOCH = 1.8e9  # seconds since 1970
+SINCE_1970 = (1, 3)  # numbers of the cases whose clocks count from 1970
 TOLERANCE = 1e-6  # relative; the same sums in another order differ by less
 
 
 def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Times since the machine started; since 1970 in the second and fourth case; a single barrier in the third."""
+    """When each rank left the barriers, by its own clock; in the third case there is a single barrier.
+
+    The clocks count seconds since the machine started, and since 1970 in the cases SINCE_1970.
+    """
     number = rng.case.number
-    count = 1 if number == 2 else rng.integer(6, 12)
-    mine = 100 + rng.normal(count).abs().add(0.5).cumsum(0) + EPOCH * (number in (1, 3))
+    count = 1 if number == 2 else rng.integer(6, 12)  # of barriers
+    start = EPOCH if number in SINCE_1970 else 0.0
+    mine = 100 + rng.normal(count).abs().add(0.5).cumsum(0) + start
+    # An offset of 20 to 80 ms, a drift of 40 to 90 µs/s, and a jitter of about 0.1 ms.
     offset, drift = rng.one_of(-1, 1) * rng.integer(20, 80) / 1000, rng.one_of(-1, 1) * rng.integer(40, 90) / 1e6
     jitter = rng.normal(count) / 1e4
     return [{"mine": mine, "yours": mine + offset + drift * (mine - mine[0]) + jitter}]
 
 
 def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
+    """The learner's line as a tensor of two numbers, or under "returned" the type of an answer that is no line."""
     with one_thread():
         result = submitted(inputs["mine"].clone(), inputs["yours"].clone())
     is_pair = isinstance(result, tuple | list) and len(result) == 2
@@ -58,6 +65,7 @@ def _is_scalar(value: Any) -> bool:
 
 
 def judge(world: JudgedWorld) -> Iterator[Judgement]:
+    """Compares the learner's line with the right one. A mistake is named if it gives the learner's line."""
     got = world.outputs[0]
     if "returned" in got:
         yield Judgement(ok=False, message=words["one_clock_returns"].format(got["returned"]))
@@ -65,14 +73,14 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
     lines = lines_of(**world.inputs[0])
     right, line = lines.pop("right"), tuple(got["line"].tolist())
     mistakes = [key for key, wrong in lines.items() if is_same_line(wrong, line) and not is_same_line(wrong, right)]
-    if not mistakes and world.case.number in (1, 3):
+    if not mistakes and world.case.number in SINCE_1970:
         mistakes = ["digits_lost"]  # squares of seconds since 1970 have more digits than float64
     shown, expected = (f"{offset * 1e3:.6g} ms, {drift * 1e6:.6g} µs/s" for offset, drift in (line, right))
     yield expect(is_same_line(right, line), words["offset_and_drift"].format(shown, expected), mistakes=mistakes)
 
 
 def is_same_line(one: Line, other: Line) -> bool:
-    """Whether offset and drift are equal up to rounding; where one is NaN, the other need only not be finite."""
+    """Whether offset and drift are equal up to rounding; where `one` has NaN, `other` may have NaN or infinity."""
     return all(
         math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=1e-12) or math.isnan(a) and not math.isfinite(b)
         for a, b in zip(one, other, strict=True)

@@ -3,6 +3,7 @@ results.
 
 Output and gradients are compared with those of experts that all see all tokens, weighed by the router; each known
 mistake is another way to weigh them. The experts that the answer gets also count the tokens of each call.
+`judge_values` compares several values by their names.
 
 How to read it. A task has three functions, whose names begin with make, run and judge. The first draws the inputs of
 one case with the generator `rng`; a case is one choice of memory layouts and values, numbered `rng.case.number`. The
@@ -29,6 +30,8 @@ from helpers.grading.whiteboard.values import judge_values
 
 words = LAB.messages
 
+UNCHOSEN = 50  # what is subtracted from an expert's logits so that no token chooses it
+# The values that are judged: name -> how a sentence calls it.
 VALUE_NAMES = {"out": words["output"], "x": words["gradient_of_x"], "logits": words["gradient_of_logits"]}
 
 
@@ -38,13 +41,16 @@ def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     num_experts, tokens, size = rng.integer(5, 6), 1 if number == 2 else rng.integer(8, 12), rng.integer(3, 4)
     logits = rng.tensor(tokens, num_experts)
     if number == 1:
-        logits[:, rng.integer(0, num_experts - 1)] -= 50
+        logits[:, rng.integer(0, num_experts - 1)] -= UNCHOSEN
     x, weights, factor = rng.tensor(tokens, size), rng.normal(num_experts, size, size), rng.normal(tokens, size)
     return [{"x": x, "logits": logits, "weights": weights, "factor": factor, "k": rng.integer(2, 3)}]
 
 
 def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
-    """The output, both gradients, and how many tokens each call of each expert got."""
+    """The output, both gradients, and how many tokens each call of each expert got.
+
+    An answer without a gradient or with another shape is returned as a text, under "returned".
+    """
     x, logits = (inputs[name].clone().requires_grad_() for name in ("x", "logits"))
     calls: list[list[int]] = [[] for _ in inputs["weights"]]
     with one_thread():
@@ -69,6 +75,7 @@ def counting_expert(weight: Tensor, counts: list[int]) -> Callable[[Tensor], Ten
 
 
 def judge(world: JudgedWorld) -> Iterator[Judgement]:
+    """Judges the output and both gradients, and then the calls of the experts."""
     inputs, got = world.inputs[0], world.outputs[0]
     if "returned" in got:
         yield Judgement(ok=False, message=words["moe_returns"].format(got["returned"]))
@@ -87,7 +94,10 @@ def judge_calls(inputs: dict[str, Any], calls: list[list[int]]) -> Iterator[Judg
     for number, (counts, tokens) in enumerate(zip(calls, num_tokens, strict=True)):
         counts = [count for count in counts if count]  # a call without tokens does no harm
         total = sum(counts)
-        mistakes = ["all_to_all_experts"] if total > tokens else ["called_often"] if total == tokens else []
+        if total == tokens:
+            mistakes = ["called_often"]
+        else:
+            mistakes = ["all_to_all_experts"] if total > tokens else []
         message = words["expert_called_with"].format(number, counts, tokens)
         yield expect(counts == ([tokens] if tokens else []), message, mistakes=mistakes)
 
@@ -114,6 +124,7 @@ def last_chosen(logits: Tensor, k: int) -> Tensor:
 
 WRONG_ROUTERS: dict[str, Router] = {
     "softmax_over_all": lambda logits, k: logits.softmax(1) * is_chosen(logits, k),
+    # 0 * logits gives the logits a gradient of zeros.
     "weights_forgotten": lambda logits, k: is_chosen(logits, k).to(logits.dtype) + 0 * logits,
     "overwritten": last_chosen,
     "first_choice_alone": lambda logits, k: chosen_softmax(logits, k) * is_chosen(logits, 1),
@@ -124,7 +135,7 @@ WRONG_ROUTERS: dict[str, Router] = {
 def with_router(inputs: dict[str, Any], router: Router) -> dict[str, Tensor | None]:
     """The output and the gradients if all experts see all tokens and this router weighs them."""
     x, logits = (inputs[name].clone().requires_grad_() for name in ("x", "logits"))
-    outputs = torch.tanh(torch.einsum("th,ehk->tek", x, inputs["weights"]))  # (tokens, experts, size)
+    outputs = torch.tanh(torch.einsum("th,ehk->tek", x, inputs["weights"]))  # of all experts: (tokens, experts, size)
     out = (router(logits, inputs["k"])[..., None] * outputs).sum(1)
     (inputs["factor"] * out).sum().backward()
     return {"out": out.detach(), "x": x.grad, "logits": logits.grad}

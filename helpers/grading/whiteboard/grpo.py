@@ -1,7 +1,9 @@
 """Judges wb.grpo: the loss of GRPO, with advantages within a group of answers, the clipped ratio, and two means.
 
-Loss and gradient are compared with the course's own formula, and with that formula changed by one known mistake.
-Shao et al. 2024, DeepSeekMath, https://arxiv.org/abs/2402.03300, without the KL term.
+GRPO trains a language model on several answers to each prompt, its group. Each answer has a reward, and its advantage
+is the reward compared with the others of the group. Loss and gradient are compared with the course's own formula, and
+with that formula changed by one known mistake. The formula is from Shao et al. 2024, DeepSeekMath,
+https://arxiv.org/abs/2402.03300, without the KL term.
 
 How to read it. A task has three functions, whose names begin with make, run and judge. The first draws the inputs of
 one case with the generator `rng`; a case is one choice of memory layouts and values, numbered `rng.case.number`. The
@@ -27,15 +29,21 @@ from helpers.grading.whiteboard.values import judge_values
 
 words = LAB.messages
 
+# The values that are judged: name -> how a sentence calls it.
 VALUE_NAMES = {"loss": words["loss"], "logp": words["gradient_of_logp"]}
 EPSILON = 1e-4  # added to the standard deviation of a group's rewards
 LOG_RATIO_STD = 0.4  # with clips of 0.1 to 0.3 about half of the tokens are clipped
 
 
 def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Answers of different lengths, with at least one token each. In the second case one group has equal rewards."""
+    """Answers of different lengths, with at least one token each. In the second case one group has equal rewards.
+
+    The inputs are in the order of the answer's arguments: the log-probability of each token under the present model and
+    under the old one (answers, tokens), the reward of each answer, 1 for each token of an answer and 0 for padding, the
+    answers in a group, and by how much the ratio of probabilities may differ from 1.
+    """
     group, tokens = rng.integer(3, 5), rng.integer(6, 8)
-    answers = 3 * group
+    answers = 3 * group  # to three prompts
     old = rng.tensor(answers, tokens) - 2
     rewards = rng.tensor(answers)
     if rng.case.number == 1:
@@ -49,10 +57,11 @@ def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
-    given = {name: one.clone() if isinstance(one, Tensor) else one for name, one in inputs.items()}
-    logp = given["logp"].requires_grad_()
+    """The learner's loss and its gradient; or under "returned" what was returned in place of a loss with a gradient."""
+    arguments = {name: one.clone() if isinstance(one, Tensor) else one for name, one in inputs.items()}
+    logp = arguments["logp"].requires_grad_()
     with one_thread():
-        loss = submitted(*given.values())
+        loss = submitted(*arguments.values())
         if describe_if_detached(loss) or loss.numel() != 1:
             return {"returned": describe_if_detached(loss) or f"Tensor{tuple(loss.shape)}"}
         loss.sum().backward()
@@ -60,8 +69,10 @@ def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> d
 
 
 def judge(world: JudgedWorld) -> Iterator[Judgement]:
+    """Judges the loss and its gradient."""
     inputs, got = world.inputs[0], world.outputs[0]
     if "returned" in got:
+        # "Tensor(3, 4)" has a gradient, but is no single number. "Tensor(requires_grad=False)" has none.
         is_shape = got["returned"].startswith("Tensor(") and "requires_grad" not in got["returned"]
         mistakes = () if is_shape else ("no_gradient",)
         yield Judgement(ok=False, message=words["grpo_loss_returns"].format(got["returned"]), mistakes=mistakes)
@@ -91,7 +102,8 @@ def advantages(inputs: dict[str, Any], mistake: str) -> Tensor:
     groups = inputs["rewards"].reshape(-1, inputs["group"])  # (prompts, answers)
     groups = groups.reshape(1, -1) if mistake == "over_the_batch" else groups
     std = groups.std(1, keepdim=True, correction=0 if mistake == "other_std" else 1)
-    divisor = 1.0 if mistake == "spread_forgotten" else std + (0.0 if mistake == "divided_by_zero" else EPSILON)
+    epsilon = 0.0 if mistake == "divided_by_zero" else EPSILON
+    divisor = 1.0 if mistake == "spread_forgotten" else std + epsilon
     return ((groups - groups.mean(1, keepdim=True)) / divisor).flatten()
 
 
@@ -102,19 +114,11 @@ def surrogate(ratio: Tensor, advantage: Tensor, clip: float, mistake: str) -> Te
     return wrong.get(mistake, torch.minimum(plain, clipped))
 
 
-MISTAKES = (
-    "sign_forgotten",
-    "old_ignored",
-    "not_clipped",
-    "clipped_alone",
-    "larger_of_both",
-    "divided_by_zero",
-    "over_the_batch",
-    "other_std",
-    "spread_forgotten",
-    "padding_counted",
-    "mean_over_all_tokens",
-)
+# The keys of the hints for the mistakes that `loss_of` can make.
+MISTAKES = [
+    *"sign_forgotten old_ignored not_clipped clipped_alone larger_of_both divided_by_zero over_the_batch".split(),
+    *"other_std spread_forgotten padding_counted mean_over_all_tokens".split(),
+]
 GRPO = Task(
     key="wb.grpo",
     signature="grpo_loss(logp, old_logp, rewards, mask, group, clip)",

@@ -1,7 +1,8 @@
 """Compares named values with the right ones and with those of known mistakes, which often are NaN or infinite.
 
 Used by the whiteboard tasks. NaN and both infinities count as equal here, since which of them a wrong formula gives
-depends on the order of its operations.
+depends on the order of its operations. A mistake is a wrong solution that learners often write; its name is the key of
+the hint about it. `Words` is a text in English and Chinese.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ def judge_values(
 ) -> Iterator[Judgement]:
     """One Judgement per name. names: maps the name of a value to how a sentence calls it.
 
-    mistakes: maps the key of a hint to the values that this mistake makes wrong.
+    got: what the learner's function gave. mistakes: maps the key of a hint to the values that this mistake makes wrong.
     """
     for name, what in names.items():
         wrong_values = {key: wrong[name] for key, wrong in mistakes.items() if name in wrong}
-        judgement = expect_tensor(what, right[name], got[name])
+        judgement = expect_tensor(what, right[name], got[name])  # it names no mistakes; they are compared here
         if not judgement.ok:
             known = mistakes_that_give(got[name], wrong_values, right[name])
             judgement = replace(judgement, mistakes=tuple(known))
