@@ -259,19 +259,15 @@ def mixed_precision_bytes() -> tuple[dict[str, float], dict[str, float]]:
     optimizer.step()
     moments = [m for state in optimizer.optimizer.state.values() for name, m in state.items() if name != "step"]
     measured = {
-        "parameters": _num_bytes(model.parameters()),
-        "gradients": _num_bytes(parameter.grad for parameter in model.parameters()),
-        "optimizer": _num_bytes(optimizer.masters) + _num_bytes(moments),
+        "parameters": sum(parameter.nbytes for parameter in model.parameters()),
+        "gradients": sum(parameter.grad.nbytes for parameter in model.parameters()),
+        "optimizer": sum(tensor.nbytes for tensor in (*optimizer.masters, *moments)),
     }
     measured["total"] = sum(measured.values())
     states = model_states(model.config.num_parameters, Plan(precision="mixed"))  # the prediction
     assert measured["total"] == 16 * model.config.num_parameters == states.total
     predicted = {kind: getattr(states, kind) for kind in measured}
     return tuple({f"{kind}, bytes": size for kind, size in sizes.items()} for sizes in (predicted, measured))
-
-
-def _num_bytes(tensors: Iterable[Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 # ---- on ranks ----

@@ -279,7 +279,7 @@ class AveragedOverAxis(OneProcess):
 
     def __init__(self, model: nn.Module, training: Training, axis: str, divisor: int | None = None):
         axes = Axes(SQUARE.mesh)
-        tp, self.dp = axes.group("tp"), axes.group("dp")
+        tp, self.replicas = axes.group("tp"), axes.group("dp")
         self.group = dist.group.WORLD if axis == "world" else axes.group(axis)
         self.divisor, self.rows = divisor or dist.get_world_size(self.group), (axes.coordinates["dp"], SQUARE.dp)
         shard_tensor_parallel(model, tp)
@@ -290,10 +290,6 @@ class AveragedOverAxis(OneProcess):
         for parameter in self.model.parameters():
             dist.all_reduce(parameter.grad, group=self.group)
             parameter.grad /= self.divisor
-
-    def mean_losses(self, losses: Tensor) -> Tensor:
-        dist.all_reduce(losses, op=dist.ReduceOp.AVG, group=self.dp)
-        return losses
 
 
 def losses_averaged_over(axis: str, steps: int, divisor: int | None = None) -> list[float]:

@@ -62,7 +62,7 @@ def a_ring_sends_n_times(ranks: Ranks) -> Numbers:
         with record_comms() as recorder:
             collectives.all_reduce(x, algorithm="ring")
         sent = sum(event.payload_bytes for event in recorder.log.events if event.op == "send")
-        return sent / (x.numel() * x.element_size())
+        return sent / x.nbytes
 
     return {"two_ranks": ranks[:2].run(step)[0], "four_ranks": ranks.run(step)[0]}
 
@@ -134,7 +134,7 @@ def autocast_halves_the_states(ranks: Ranks) -> Numbers:
         optimizer.step()
         states = [t for p in model.parameters() for t in (p, p.grad, *optimizer.state[p].values()) if t.dim()]
         # `if t.dim()` leaves out AdamW's step counters, which are scalars.
-        return sum(t.numel() * t.element_size() for t in states) / sum(p.numel() for p in model.parameters())
+        return sum(t.nbytes for t in states) / sum(p.numel() for p in model.parameters())
 
     return {"fp32": bytes_per_parameter(False), "mixed": bytes_per_parameter(True)}
 

@@ -87,10 +87,6 @@ class MeshRank(TensorParallelRank):
         self.replicas, self.rows = mesh["dp"].get_group(), (mesh.get_local_rank("dp"), 2)
         self.forward = DistributedDataParallel(self.model, self.replicas)
 
-    def mean_losses(self, losses: Tensor) -> Tensor:
-        dist.all_reduce(losses, op=dist.ReduceOp.AVG, group=self.replicas)
-        return losses
-
 
 def full_state(model: nn.Module, gather: Callable[[nn.Module], Tensors]) -> Tensors:
     """Full weights and gradients by name, as `gather` puts them together from the shards.

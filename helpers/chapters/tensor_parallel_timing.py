@@ -55,9 +55,7 @@ class LayerTimes:
 
         The compute of embedding and head is spread over the layers.
         """
-        parts = forward_parts(
-            model
-        )  # operations of "feed-forward", "head" and the other parts
+        parts = forward_parts(model)  # operations of "feed-forward", "head" and the other parts
         seconds = sum(parts.values()) / num_ranks / (EFFICIENCY * gpu.flops) / model.num_layers
         mlp = seconds * parts["feed-forward"] / (sum(parts.values()) - parts["head"])
         message = 2 * model.seq * model.hidden

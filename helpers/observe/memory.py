@@ -151,7 +151,7 @@ class MemoryRecorder:
     @property
     def curve(self) -> tuple[tuple[float, int], ...]:
         """One pair per change: (seconds since the block began, bytes from then on)."""
-        return tuple((event.seconds - self._start, total) for event, total in totals(self._events))
+        return tuple((event.seconds - self._start, total) for _, event, total in totals(self._events))
 
     @property
     def instants(self) -> dict[str, float]:

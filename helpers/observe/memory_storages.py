@@ -343,24 +343,19 @@ def kind_of(storage: TrackedStorage) -> str:
     return storage.kind or ("activations" if storage.is_kept else "temporaries")
 
 
-def totals(events: Sequence[StorageEvent]) -> Iterator[tuple[StorageEvent, int]]:
-    """Each event with the total number of bytes after it. Step counters are left out."""
+def totals(events: Sequence[StorageEvent]) -> Iterator[tuple[int, StorageEvent, int]]:
+    """The number of each event, from 1 on; the event; the total of bytes after it. Step counters are left out."""
     total = 0
-    for event in events:
+    for number, event in enumerate(events, start=1):
         if event.storage.kind != STEP_COUNTERS:
             total += event.change
-            yield event, total
+            yield number, event, total
 
 
 def num_events_at_peak(events: Sequence[StorageEvent]) -> int:
     """How many events lead to the highest total; if it comes twice, to the first one."""
-    highest, total, at_peak = -1, 0, 0
-    for number, event in enumerate(events, start=1):
-        if event.storage.kind != STEP_COUNTERS:
-            total += event.change
-            if total > highest:
-                highest, at_peak = total, number
-    return at_peak
+    number, _, _ = max(totals(events), key=lambda found: found[2], default=(0, None, 0))
+    return number
 
 
 def sizes_after(events: Iterable[StorageEvent]) -> StorageSizes:
@@ -401,7 +396,7 @@ def holdings(events: Sequence[StorageEvent], rank: int, end: float) -> Iterator[
     rank: the number under which they appear. end: the time, in seconds, at which the recording ended.
     """
     opened: dict[int, tuple[TrackedStorage, int, float]] = {}  # storage, bytes, since when it has this size
-    for event, _ in totals(events):
+    for _, event, _ in totals(events):
         key = id(event.storage)
         storage, size, start = opened.pop(key, (event.storage, 0, event.seconds))
         if size:

@@ -26,6 +26,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.autograd import Variable
+from torch.utils._pytree import tree_iter
 
 from helpers.devices import module_of, runs_later, synchronize
 from helpers.observe.comms import record_comms
@@ -116,9 +117,9 @@ class TimelineRecorder:
         """End the forward of a part. The arrival of its output's gradient will be the start of its backward."""
         self.leave()
         self._loss_starts = self._clock.now() if self._open is None else None
-        for tensor in _tensors(output):
-            if tensor.requires_grad:
-                tensor.register_hook(partial(self._backward_starts, name))
+        for leaf in tree_iter(output):  # the tensors in an output, which may be nested in lists, tuples and dicts
+            if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+                leaf.register_hook(partial(self._backward_starts, name))
 
     def _backward_starts(self, name: str, gradient: torch.Tensor) -> None:
         """The hook on a part's output: its gradient has arrived."""
@@ -149,17 +150,6 @@ class TimelineRecorder:
         ]
         spans = compute + [communication_span(event) for event in self._events]
         return Timeline(spans=tuple(sorted(spans, key=lambda s: s.start)), source=self._source, title=self._title)
-
-
-def _tensors(output: object) -> Iterator[torch.Tensor]:
-    """The tensors in an output, which may be nested in lists, tuples and dicts."""
-    if isinstance(output, torch.Tensor):
-        yield output
-    elif isinstance(output, (tuple, list)):
-        for item in output:
-            yield from _tensors(item)
-    elif isinstance(output, dict):
-        yield from _tensors(tuple(output.values()))
 
 
 def communication_span(event: CommEvent, name: str = "") -> Span:

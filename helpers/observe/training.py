@@ -88,6 +88,7 @@ class OneProcess:
     """
 
     first_step = 0
+    replicas = None  # the group of the ranks that train on the other parts of a batch, None if there are none
     rows = (0, 1)  # which part of the batch this process trains on, and into how many parts the batch is divided
 
     def __init__(self, model: nn.Module, training: Training, forward: Callable | None = None, optimizer=None):
@@ -120,6 +121,8 @@ class OneProcess:
 
     def mean_losses(self, losses: Tensor) -> Tensor:
         """The losses of the global batches, from those of this process."""
+        if self.replicas is not None:
+            dist.all_reduce(losses, op=dist.ReduceOp.AVG, group=self.replicas)
         return losses
 
     def state(self) -> Tensors:
@@ -134,9 +137,9 @@ class DataParallelRanks(OneProcess):
     def rows(self) -> tuple[int, int]:
         return dist.get_rank(), dist.get_world_size()
 
-    def mean_losses(self, losses: Tensor) -> Tensor:
-        dist.all_reduce(losses, op=dist.ReduceOp.AVG)
-        return losses
+    @property
+    def replicas(self) -> dist.ProcessGroup:
+        return dist.group.WORLD
 
 
 def beside_one_process(ranks: Ranks, training: Training, alone: Tensors | None = None) -> str:
