@@ -16,31 +16,31 @@ from dataclasses import dataclass
 from helpers.specs import Link
 
 
-def _log2_up(n: int) -> int:
-    """The rounds of a tree: log2 n, rounded up."""
+def tree_rounds(n: int) -> int:
+    """The rounds of a tree over n ranks: log2 n, rounded up."""
     return (n - 1).bit_length()
 
 
-def _power(n: int) -> int:
+def power_of_two_below(n: int) -> int:
     """The largest power of two that is not above n."""
     return 1 << (n.bit_length() - 1)
 
 
 def _halving_rounds(n: int) -> int:
     """Rounds of halving and doubling. Where n is no power of two, extra ranks send their data in and get it back."""
-    return 2 * _log2_up(_power(n)) + (2 if n != _power(n) else 0)
+    return 2 * tree_rounds(power_of_two_below(n)) + (2 if n != power_of_two_below(n) else 0)
 
 
 def _halving_share(n: int) -> float:
     """Bytes that a rank sends in halving and doubling, over n bytes, without those of extra ranks."""
-    return 2 * (1 - 1 / _power(n))
+    return 2 * (1 - 1 / power_of_two_below(n))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Formula:
     """The cost of one algorithm, as functions of the number of ranks N.
 
-    rounds: messages that wait for each other. path: bytes of these messages, over the n bytes of the buffer.
+    rounds: how many messages wait for each other. path: bytes of these messages, over the n bytes of the buffer.
     busiest: bytes that the busiest rank sends, over n. total: bytes that all ranks send together, over n.
     """
 
@@ -57,18 +57,20 @@ def _even(rounds: Callable[[int], int], share: Callable[[int], float]) -> Formul
 
 _one_ring_pass = _even(lambda n: n - 1, lambda n: 1 - 1 / n)
 
+# (collective, algorithm) -> its cost. The parameter n of the functions is the number of ranks. The first algorithm of a
+# collective is its default.
 FORMULAS: dict[tuple[str, str], Formula] = {
     ("all_reduce", "ring"): _even(lambda n: 2 * (n - 1), lambda n: 2 * (1 - 1 / n)),
     ("all_reduce", "halving_doubling"): Formula(
         rounds=_halving_rounds,
-        path=lambda n: _halving_share(n) + (2 if n != _power(n) else 0),
-        busiest=lambda n: _halving_share(n) + (1 if n != _power(n) else 0),
-        total=lambda n: _power(n) * _halving_share(n) + 2 * (n - _power(n)),
+        path=lambda n: _halving_share(n) + (2 if n != power_of_two_below(n) else 0),
+        busiest=lambda n: _halving_share(n) + (1 if n != power_of_two_below(n) else 0),
+        total=lambda n: power_of_two_below(n) * _halving_share(n) + 2 * (n - power_of_two_below(n)),
     ),
     ("all_reduce", "tree"): Formula(
-        rounds=lambda n: 2 * _log2_up(n),
-        path=lambda n: 2 * _log2_up(n),
-        busiest=_log2_up,
+        rounds=lambda n: 2 * tree_rounds(n),
+        path=lambda n: 2 * tree_rounds(n),
+        busiest=tree_rounds,
         total=lambda n: 2 * (n - 1),
     ),
     # One rank collects every tensor, adds up and sends the result to each: the parameter server's pattern.
@@ -81,9 +83,11 @@ FORMULAS: dict[tuple[str, str], Formula] = {
     ("reduce_scatter", "ring"): _one_ring_pass,
     ("all_gather", "ring"): _one_ring_pass,
     ("all_to_all", "pairwise"): _one_ring_pass,
-    ("broadcast", "tree"): Formula(rounds=_log2_up, path=_log2_up, busiest=_log2_up, total=lambda n: n - 1),
-    ("reduce", "tree"): Formula(rounds=_log2_up, path=_log2_up, busiest=lambda n: min(n - 1, 1), total=lambda n: n - 1),
-    ("barrier", "dissemination"): _even(_log2_up, lambda n: 0.0),
+    ("broadcast", "tree"): Formula(rounds=tree_rounds, path=tree_rounds, busiest=tree_rounds, total=lambda n: n - 1),
+    ("reduce", "tree"): Formula(
+        rounds=tree_rounds, path=tree_rounds, busiest=lambda n: min(n - 1, 1), total=lambda n: n - 1
+    ),
+    ("barrier", "dissemination"): _even(tree_rounds, lambda n: 0.0),
 }
 
 # Source: NVIDIA/nccl-tests, doc/PERFORMANCE.md, summary.
@@ -154,7 +158,7 @@ def fastest(collective: str, num_bytes: float, world_size: int, link: Link) -> s
 def crossover_bytes(collective: str, world_size: int, link: Link, small: str, large: str) -> float:
     """The size in bytes at which algorithm `large` overtakes `small`; infinite if it never does.
 
-    From a * rounds + n * path / bandwidth being equal for both.
+    At this size n, the seconds `latency * rounds + n * path / bandwidth` of both algorithms are equal.
     """
     _check(0, world_size)
     few, many = formula(collective, small), formula(collective, large)

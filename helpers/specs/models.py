@@ -223,7 +223,14 @@ class Plan:
             )
         check_divides("Plan", "tp", self.tp, "ffn_hidden", model.ffn)
 
+    def check_token_shards(self, owner: str, model: ModelSpec) -> None:
+        """Raise ValueError, in the name of `owner`, where sequence parallelism cannot split the tokens of `model`."""
+        if self.sequence_parallel and model.seq % self.tp:
+            parts = f"{model.seq} tokens into tp={self.tp} equal parts; choose a seq that tp divides"
+            raise ValueError(f"{owner}: sequence_parallel cuts {parts}")
+
     def _check_stages(self, model: ModelSpec) -> None:
+        """Raise ValueError where the layers cannot be divided into pp * num_chunks virtual stages."""
         layers, chunks = model.num_layers, self.pp * self.num_chunks
         if self.pp > layers:
             has = f"pp={self.pp} stages, but the model has only {layers} layer{'s' * (layers > 1)}"

@@ -1,6 +1,10 @@
 """Finds the plans that train a model on a cluster fastest, and explains why other strategies are left out.
 
-`advise` is the planner behind the command `plan`, chapter 11, the strategy explorer and the design rounds.
+`advise` is the planner behind the command `plan`, chapter 11, the strategy explorer and the design rounds of the mock
+interview. It turns its arguments into a `PlanRequest`, lists the plans that fit and estimates their steps (search.py),
+ranks and explains them (ranking.py), adds a published rule of thumb (rules.py), and returns an `Advice`. A
+`PlanEstimate` is a plan with its memory and its step. `words("choice", …)` returns the text of that key in the reader's
+language, from words/advice.yaml.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from helpers.predict.time.stacks import FSDP, MEGATRON_CORE
 from helpers.predict.time.step import NOMINAL
 from helpers.quantities.units import format_bytes
 from helpers.specs import Cluster, ModelSpec, Plan
-from helpers.specs.checks import check_one_of
+from helpers.specs.checks import check_count, check_one_of
 
 DEFAULT_SEQUENCES = 512  # 4.2 million tokens of Llama 3's 8192, 0.5 million of GPT-2's 1024
 
@@ -82,34 +86,35 @@ class Advice:
     @property
     def sentence(self) -> str:
         """The recommended plan, its step, the warnings about it, and the rule of thumb for this case."""
-        if self.chosen is None:
+        candidate = self.chosen
+        if candidate is None:
             sentences = [words("no_choice", missing=self._missing())]
         else:
-            candidate = self.chosen
-            values = dict(
-                name=candidate.title, plan=candidate.plan_text, step=candidate.step_text, share=100 * candidate.mfu
-            )
-            values["whole"] = isinstance(self.request.model, ModelSpec)
-            caveat = [words("uncalibrated")] if self.request.constants == NOMINAL else []
-            more = [self.alternative] if self.alternative else []
-            sentences = [words("choice", **values), *more, *caveat, *map(self._warned, candidate.warnings)]
+            is_transformer = isinstance(self.request.model, ModelSpec)
+            values = {"name": candidate.title, "plan": candidate.plan_text, "step": candidate.step_text}
+            sentences = [words("choice", **values, share=100 * candidate.mfu, whole=is_transformer)]
+            sentences += [self.alternative] if self.alternative else []
+            sentences += [words("uncalibrated")] if self.request.constants == NOMINAL else []
+            sentences += map(self._warned, candidate.warnings)
         if self.rule:
             rule = words("by_rule", case=self.rule.case, says=self.rule.says, because=self.rule_reason)
             sentences.append(rule.rstrip())
         return words("between").join(sentences)
 
     def _warned(self, warning: str) -> str:
+        """A warning about the recommended plan, and whether it holds for all of the best plans."""
         is_shared = warning not in self.specific_warnings(self.chosen)
         differ = any(warning not in candidate.warnings for candidate in self.best)
         return words("warned_all" if is_shared else "warned", words=warning, count=len(self.best), differ=differ)
 
     def specific_warnings(self, candidate: PlanEstimate) -> list[str]:
-        """The warnings of a plan that not all of the best plans share; their numbers do not count."""
+        """The warnings of a plan that not all of the best plans share. Warnings that differ in numbers are the same."""
         kinds = [{without_numbers(warning) for warning in candidate.warnings} for candidate in self.best]
         common = set.intersection(*kinds) if len(kinds) > 1 else set()
         return [warning for warning in candidate.warnings if without_numbers(warning) not in common]
 
     def _missing(self) -> str:
+        """How many bytes even the lightest plan needs beyond what a GPU has; empty where no strategy can run at all."""
         lightest = min((candidate.memory.total for candidate in self.candidates if candidate.memory), default=0)
         sizes = {"least": lightest, "usable": self.request.usable, "missing": lightest - self.request.usable}
         return words("missing", **{name: format_bytes(size) for name, size in sizes.items()}) if lightest else ""
@@ -163,7 +168,7 @@ def advise(
     options: precision, optimizer, attention as in Plan; stack, constants as in step_time. Raises ValueError for
     anything else than a model and a cluster, or a batch that no plan can divide.
     """
-    if lora is not None:  # trained by plain PyTorch: Qwen's table (see UNPACKING) lies nearer to its unfused passes
+    if lora is not None:  # plain PyTorch with unfused kernels, to which Qwen's published times of LoRA lie nearer
         options = {"stack": FSDP, **options}
     request = plan_request(model, cluster, global_batch, seq, options)
     if isinstance(model, ResNet):
@@ -172,7 +177,7 @@ def advise(
         return _advice_of_kind(request, list(adapter_plans(request, lora)))
     fitting, searched = fitting_plans(request)
     estimates = timed_plans(request, fitting) or list(offload_plans(request))
-    searched, estimates = max(searched, len(estimates)), with_warnings(request, estimates)
+    searched, estimates = max(searched, len(estimates)), with_warnings(request, estimates)  # offload was not counted
     candidates = strategies(request, estimates)
     if not estimates and all(candidate.plan is None for candidate in candidates):
         raise ValueError(words("cannot.batch_of_all", batch=request.global_batch, gpus=cluster.world_size))
@@ -200,13 +205,14 @@ def plan_request(model, cluster, global_batch: int | None, seq: int | None, opti
         model = replace(model, seq=seq)
     if global_batch is None:
         global_batch = default_batch(cluster)
-    if isinstance(global_batch, bool) or not isinstance(global_batch, int) or global_batch < 1:
-        raise ValueError(f"advise: global_batch is {global_batch!r}, but it must be a whole number of at least 1")
+    check_count("advise", "global_batch", global_batch)
     if options.get("precision") == "fp32":
         raise ValueError("advise: precision='fp32' has no rate in the model of time; choose 'mixed' or leave it out")
-    for name in {"precision", "optimizer", "attention"} & {name for name, value in options.items() if value}:
-        check_one_of("advise", name, options[name], Plan.KNOWN[name])
-    if cluster.gpu.name.split()[0] in NO_BF16:  # nor FlashAttention-2: a memory-efficient kernel, half as fast
+    for name in ("precision", "optimizer", "attention"):
+        if options.get(name):
+            check_one_of("advise", name, options[name], Plan.KNOWN[name])
+    # GPUs without bf16 have no FlashAttention-2 either. They take a memory-efficient kernel, which is half as fast.
+    if cluster.gpu.name.split()[0] in NO_BF16:
         stack = options.get("stack", MEGATRON_CORE)
         options = {**options, "stack": replace(stack, flash=0.5 * stack.flash)}
     return PlanRequest(model=model, cluster=cluster, global_batch=global_batch, **options)
@@ -220,10 +226,10 @@ def _advice_of_kind(request: PlanRequest, tried: list[PlanEstimate]) -> Advice:
     if not tried:
         raise ValueError(words("cannot.batch_of_all", batch=request.global_batch, gpus=request.cluster.world_size))
     estimates = with_warnings(request, [candidate for candidate in tried if candidate.fits])
-    names = dict.fromkeys(candidate.name for candidate in tried)
-    candidates = strategies(
-        request, estimates, {name: [candidate for candidate in tried if candidate.name == name] for name in names}
-    )
+    by_strategy: dict[str, list[PlanEstimate]] = {}
+    for candidate in tried:
+        by_strategy.setdefault(candidate.name, []).append(candidate)
+    candidates = strategies(request, estimates, by_strategy)
     advice = _advice(request, estimates, candidates, len(tried))
     return replace(advice, remarks=remarks(request, advice.best, estimates, advice.simplest))
 
@@ -231,6 +237,7 @@ def _advice_of_kind(request: PlanRequest, tried: list[PlanEstimate]) -> Advice:
 def _advice(
     request: PlanRequest, estimates: Sequence[PlanEstimate], candidates: tuple[PlanEstimate, ...], searched: int
 ) -> Advice:
+    """The Advice without its rule and remarks: the best plans with their reasons, and the simplest plan."""
     best = best_of(request, estimates)
     explained = tuple(
         replace(candidate, reasons=reasons(request, candidate, best[0], estimates), is_chosen=candidate is best[0])

@@ -1,6 +1,7 @@
 """Runs the command `python -m helpers plan --model llama3-405b --gpus 16384 --gpu H100 --batch 2048 --seq 8192`.
 
 It reads the arguments, calls `advise` (or `criticise` with --mine), and prints text or JSON or writes a page.
+`words("cli.nodes", …)` returns the message of that key in the language of --lang, from words/advice.yaml.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from helpers.specs.hardware import INTRA, NVLINK_2, PCIE_3
 
 REFUSED = 2  # the exit code after a wrong argument, as argparse has it
 MODELS = {**PRESETS, **ROUTED, "resnet-50": RESNET_50, "resnet-152": RESNET_152}
-INSIDE = {**LINKS, "PCIe 3 x16": PCIE_3, "NVLink 2": NVLINK_2}
+INSIDE = {**LINKS, "PCIe 3 x16": PCIE_3, "NVLink 2": NVLINK_2}  # the links that --link can name
 CARD = 400  # Gb/s of network per GPU, where --network is not given
 
 
@@ -71,10 +72,13 @@ def main(argv: list[str]) -> int:
             print(json.dumps(result.as_json(), ensure_ascii=False))
             return 0
         columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 80
-        for text in repr(result).split("\n"):
-            columned, gap, sentence = text.rpartition("  ")  # the columns of a table stay as they are
-            is_short = width(text) <= columns
-            print(*([text] if is_short else wrap(sentence, columns, first=columned + gap, rest="     ")), sep="\n")
+        for line in repr(result).split("\n"):
+            if width(line) <= columns:
+                print(line)
+                continue
+            # Two spaces separate the columns of a table. Only the text of the last column is wrapped.
+            before, gap, sentence = line.rpartition("  ")
+            print(*wrap(sentence, columns, first=before + gap, rest="     "), sep="\n")
         if options.page and isinstance(result, Advice):
             print("", words("written", path=options.page), sep="\n")
     return 0
@@ -98,6 +102,7 @@ def _run(options: argparse.Namespace) -> Advice | Criticism:
 
 
 def _criticised(text: str, model, cluster: Cluster, planning: dict[str, Any]) -> Criticism:
+    """Read the plan that the user typed, and criticise it. planning: the keyword arguments of `advise`."""
     spec = replace(model, seq=planning["seq"] or model.seq)
     batch = planning["global_batch"] or default_batch(cluster)
     try:
@@ -113,10 +118,11 @@ def _cluster(options: argparse.Namespace) -> Cluster:
     gpu = _name(GPUS, options.gpu, "--gpu")
     if options.gpus < 1:
         raise ValueError(words("cli.no_gpus", gpus=options.gpus))
-    each = min(8, options.gpus) if options.gpus_per_node is None else options.gpus_per_node
-    if each < 1 or options.gpus % each:
-        below = max(1, options.gpus // max(1, each)) * max(1, each)
-        raise ValueError(words("cli.nodes", gpus=options.gpus, each=each, below=below, above=below + max(1, each)))
+    each = min(8, options.gpus) if options.gpus_per_node is None else options.gpus_per_node  # GPUs of a node
+    if each < 1 or options.gpus % each:  # name the nearest numbers of GPUs that fill their nodes
+        node = max(1, each)
+        below = max(1, options.gpus // node) * node
+        raise ValueError(words("cli.nodes", gpus=options.gpus, each=each, below=below, above=below + node))
     inside = INTRA[gpu] if options.link is None else _named(INSIDE, options.link, "--link")
     network = CARD * each if options.network is None else options.network
     return Cluster(
@@ -126,6 +132,7 @@ def _cluster(options: argparse.Namespace) -> Cluster:
 
 
 def _named(known: Mapping[str, Any], given: str, option: str) -> Any:
+    """The value of `known` whose key was meant. option: the option that was given, for the message."""
     return known[_name(known, given, option)]
 
 

@@ -1,7 +1,9 @@
 """Criticises a training plan that the reader wrote: does it fit, what limits it, what does it lose to the planner's?
 
 `read_plan` reads a plan as people type it, "dp=4 tp=8 zero=1". `criticise` compares it with the planner's choice.
-The command `plan --mine`, the strategy explorer and the design rounds use both.
+The command `plan --mine`, the strategy explorer and the design rounds use both. A `PlanRequest` holds the checked
+arguments (model, cluster, batch), and a `PlanEstimate` is a plan with its memory and its step. `words("mine.best", …)`
+returns the text of that key in the reader's language, from words/advice.yaml.
 """
 
 from __future__ import annotations
@@ -21,16 +23,17 @@ from helpers.predict.time.step import StepTime, step_time
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import Cluster, ModelSpec, Plan
 
-typed_words = book("advice").section("typed")
-TEXT_FIELDS = ("recompute", "precision")  # whose values are no numbers
-SIZES = ("zero", "shard_ranks", "fp8", "micro_batch", "num_microbatches", "num_chunks")
-PARTS = ("dp", "tp", "pp", "cp", "ep", *SIZES, *TEXT_FIELDS)
+typed_words = book("advice").section("typed")  # the messages about a typed plan
 AXES = ("dp", "tp", "pp", "cp")
+SIZES = ("zero", "shard_ranks", "fp8", "micro_batch", "num_microbatches", "num_chunks")
+TEXT_FIELDS = ("recompute", "precision")  # whose values are no numbers
+PARTS = (*AXES, "ep", *SIZES, *TEXT_FIELDS)  # the fields of a Plan that can be typed
 
 
 def read_plan(given: str, model: ModelSpec, cluster: Cluster, batch: int, language: str | None = None) -> Plan:
     """Read a plan such as "dp=4, tp=8 zero=1". Raises ValueError for text that is no plan for this cluster and batch.
 
+    batch: sequences of a step over all ranks. language: of the messages; None: the reader's.
     Defaults: dp takes the GPUs that are left where another axis is named; everything else is 1; no recomputation;
     sequence parallelism where tp is above 1; as many micro-batches as the batch needs; and with many micro-batches,
     gradients are added up in fp32 if they fit.
@@ -58,6 +61,7 @@ def read_plan(given: str, model: ModelSpec, cluster: Cluster, batch: int, langua
         plan = Plan(**{"sequence_parallel": plan.sequence_parallel, **fields, "num_microbatches": each})
     if plan.global_batch != batch:
         raise ValueError(typed_words("batch", language, batch=batch, given=plan.global_batch))
+    # More than MOST_SUMS micro-batches should not be added up in 16 bits, so take fp32 sums if nothing else was asked.
     fp32_sums = replace(plan, precision="mixed_fp32_grads")
     is_open = "precision" not in fields and plan.num_microbatches > MOST_SUMS
     if is_open and fullest_stage(model, fp32_sums)[1].total <= USABLE_SHARE * cluster.gpu.memory:
@@ -65,7 +69,9 @@ def read_plan(given: str, model: ModelSpec, cluster: Cluster, batch: int, langua
     return plan
 
 
-NEARLY = 1.1  # times the usable memory: all activations are counted, while a stack may free some early
+# A plan of up to this many times the usable memory fits nearly, because the estimate counts all activations, while a
+# training framework may free some of them early.
+NEARLY = 1.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +120,8 @@ def criticise(
     request = plan_request(model, cluster, batch, seq, options)
     if plan.global_batch != batch:
         raise ValueError(words("mine.batch", given=plan.global_batch, batch=batch))
-    step = step_time(request.model, plan, cluster, request.stack, request.constants)  # refuses what does not suit
+    # Raises ValueError for a plan that does not suit the model or the cluster.
+    step = step_time(request.model, plan, cluster, request.stack, request.constants)
     stage, breakdown = fullest_stage(request.model, plan)
     evaluated = estimate(request, plan, stage, breakdown, step)
     evaluated = replace(evaluated, warnings=tuple(warnings(request, evaluated)))
@@ -126,6 +133,7 @@ def criticise(
 
 @lru_cache(maxsize=64)
 def _advised(request: PlanRequest) -> PlanEstimate | None:
+    """The planner's own choice, None where nothing fits."""
     options = {name: getattr(request, name) for name in ("precision", "optimizer", "attention", "stack", "constants")}
     return advise(request.model, request.cluster, global_batch=request.global_batch, **options).chosen
 

@@ -1,5 +1,7 @@
 """Chooses the published rule of thumb that applies to a model and a cluster, to show it beside the planner's choice.
 
+A rule is known by its case, one of CASES below. Its texts are in words/advice.yaml, and `words(key, …)` returns one of
+them in the reader's language.
 The rules. Many nodes, and one node: Hugging Face Transformers documentation, "Parallelism methods", section
 "Scalability strategy". One GPU: Ren et al. 2021 (ZeRO-Offload).
 
@@ -9,8 +11,9 @@ The rules. Many nodes, and one node: Hugging Face Transformers documentation, "P
                   fast network: ZeRO, or PP + TP + DP    slow network: DP + TP + PP with ZeRO-1
 
 The rules leave some terms open, which this file fills in. "Fits": a micro-batch of one sequence, nothing recomputed,
-within `USABLE_SHARE` of the memory. "Layer": its model states, as the first rank of a pipeline would have them. "Fast":
-a rank's micro-batch has at least `tokens_that_hide` tokens. The planner does not follow the rules.
+takes at most 94 % of the memory (`PlanRequest.usable`). "Largest layer": the model states of a layer or of the token
+table, as the first rank of a pipeline would have them. "Fast network": a rank's micro-batch has enough tokens for
+ZeRO-3's traffic to hide behind its compute (`tokens_that_hide`). The planner does not follow the rules.
 """
 
 from __future__ import annotations
@@ -65,9 +68,10 @@ def largest_layer(model: ModelSpec, plan: Plan) -> int:
 def rule_for(
     request: PlanRequest, estimates: tuple[PlanEstimate, ...], chosen: PlanEstimate | None
 ) -> tuple[Rule, str]:
-    """The rule that applies, and the arithmetic that says so.
+    """The rule that applies, and the arithmetic that says so, as text.
 
-    The arithmetic about ZeRO-3's traffic is left out where the planner's choice does not confirm it.
+    estimates: one plan per strategy. chosen: the planner's choice, None where nothing fits. The arithmetic about
+    ZeRO-3's traffic is left out where the planner's choice does not confirm it.
     """
     plain = Plan(precision=request.precision or "mixed", optimizer=request.optimizer, attention=request.attention)
     needed, layer = fullest_stage(request.model, plain)[1].total, largest_layer(request.model, plain)
@@ -90,6 +94,7 @@ def _many_nodes(
     tokens = request.model.seq * (sharded.plan.micro_batch if sharded.fits else 1)
     enough = tokens_that_hide(request.cluster, dtype_bytes=weight_bytes(Plan(precision=request.precision or "mixed")))
     hides = tokens >= enough
-    is_borne_out = chosen is not None and chosen.name == StrategyName.ZERO_3 and hides == (chosen.traffic < HIDDEN)
-    because = words("because.tokens", tokens=tokens, enough=enough, hides=hides) if is_borne_out else ""
+    because = ""
+    if chosen is not None and chosen.name == StrategyName.ZERO_3 and hides == (chosen.traffic < HIDDEN):  # confirmed
+        because = words("because.tokens", tokens=tokens, enough=enough, hides=hides)
     return RULES["fast" if hides else "slow"], because

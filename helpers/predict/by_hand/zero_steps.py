@@ -1,10 +1,11 @@
 """Runs one ZeRO training step of a model with 3 layers of 3 elements on 3 ranks, element by element.
 
-`zero_steps(3)` lists what each rank has after each part of the step (gather, compute, free); the ZeRO explorer draws
-it. Every rank computes only from what it has, so an element that it lacks raises KeyError. Rank r owns element r of
-each layer. A layer turns 3 inputs h into 3 outputs: output i is the sum over j of w[j] * h[i - j] (indices modulo 3),
-so each output needs all elements of the layer. The loss is half the squared error, and Adam's first step updates the
-weights.
+`zero_steps(3)` lists what each rank has after each part of a step of ZeRO stage 3 (gather, compute, free, ...); the
+ZeRO explorer draws it. Every rank computes only from what it has, so an element that it lacks raises KeyError. Rank r
+owns element r of each layer. A layer turns 3 inputs h into 3 outputs: output i is the sum over j of w[j] * h[i - j]
+(indices modulo 3), so each output needs all elements of the layer. The loss is half the squared error, and Adam's first
+step updates the weights. `messages`, `sent_bytes` and `seconds` say what the collectives of the step cost for a model
+of real size.
 Source: Rajbhandari et al. 2020 (ZeRO), section 5, for the stages, and section 3.1 for the bytes per element.
 """
 
@@ -23,8 +24,8 @@ BYTES = {"parameters": 2, "gradients": 2, "optimizer": 12}  # per element: 16 bi
 WEIGHTS = {"a": (1, 0, 2), "b": (1, -1, 0), "c": (0, 1, 1)}
 INPUTS = ((1, 0, 2), (0, 1, -1), (2, 1, 0))  # one batch per rank
 TARGETS = ((4, -2, -1), (-2, 2, 1), (-1, 4, -3))  # chosen so that the means of the gradients are whole numbers
-LEARNING_RATE, BETAS, EPSILON = 0.1, (0.9, 0.999), 1e-8  # torch's defaults but for the first, a hundred times larger
-OWN, EVERY, TERM, STALE = "own", "every rank", "term", "stale"
+LEARNING_RATE, BETAS, EPSILON = 0.1, (0.9, 0.999), 1e-8  # torch's defaults, but a learning rate 100 times as large
+OWN, EVERY, TERM, STALE = "own", "every rank", "term", "stale"  # the states of an ElementCopy
 
 Element = tuple[str, int]  # layer, and index in the layer
 Vector = Sequence[float]
@@ -47,7 +48,7 @@ Copies = dict[Element, ElementCopy]
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroCollective:
-    """A collective of all ranks on the elements of some layers. kind: one of KINDS."""
+    """A collective of all ranks on the elements of some layers, such as "c" or "abc". kind: one of KINDS."""
 
     op: str
     kind: str
@@ -64,7 +65,8 @@ class ZeroStep:
     """What the ranks have after one part of the step. copies[rank][kind]: the copies of elements.
 
     phase: "before the step", "forward", "backward" or "update". layers: the layers of this part. action: what happens,
-    a name under "deed" in helpers/learner/words/zero.yaml. written: (kind, layer) of everything that was written.
+    such as "gather" or "free"; the sentence for it is under "deed" in helpers/learner/words/zero.yaml. written: (kind,
+    layer) of everything that was written. message: the collective of this part, None where no message is sent.
     """
 
     phase: str
@@ -105,21 +107,25 @@ def gradient_of_inputs(arrives: Vector, weights: Vector) -> list[float]:
 
 def adam(weight: float, gradient: float) -> tuple[float, float]:
     """Adam's first step: the new weight, and the first moment that it leaves."""
-    first, second = ((1 - beta) * gradient**power for power, beta in enumerate(BETAS, start=1))
-    mean, square = first / (1 - BETAS[0]), second / (1 - BETAS[1])
+    first, second = (1 - BETAS[0]) * gradient, (1 - BETAS[1]) * gradient**2
+    mean, square = first / (1 - BETAS[0]), second / (1 - BETAS[1])  # the bias correction of step 1
     return weight - LEARNING_RATE * mean / (square**0.5 + EPSILON), first
 
 
 @dataclass
 class _Rank:
-    """The memory of one rank, and what it computes. activations: of its own batch; they are not drawn."""
+    """The memory of one rank, and what it computes.
+
+    activations: the inputs of the layers, of this rank's own batch; they are not drawn. output_gradient: the gradient
+    of the outputs of the layer whose backward comes next.
+    """
 
     rank: int
     parameters: Copies = field(default_factory=dict)
     gradients: Copies = field(default_factory=dict)
     optimizer: Copies = field(default_factory=dict)
     activations: list[Vector] = field(default_factory=list)
-    output_gradient: Vector = ()  # of the layer whose backward comes next
+    output_gradient: Vector = ()
 
     def is_owner(self, element: Element) -> bool:
         return element[1] == self.rank
@@ -151,7 +157,7 @@ class _Rank:
                 self.parameters[element] = replace(copy, state=STALE)
 
     def free(self, kind: str, layers: str) -> None:
-        """Free all elements that another rank owns."""
+        """Free all elements of these layers that another rank owns."""
         copies = getattr(self, kind)
         for element in elements(layers):
             if not self.is_owner(element):
@@ -162,7 +168,11 @@ class _Rank:
 
 
 class _Step:
-    """Runs one training step on all ranks at a stage of ZeRO."""
+    """Runs one training step on all ranks at a stage of ZeRO. `record` makes the ZeroStep of the part that just ended.
+
+    Stage 1 shards the optimizer's state, 2 the gradients too, 3 the parameters too. What is not sharded is on every
+    rank.
+    """
 
     def __init__(self, stage: int) -> None:
         self.stage, self.ranks = stage, [_Rank(rank) for rank in range(RANKS)]
@@ -203,8 +213,10 @@ class _Step:
             mean = sum(rank.gradients[element].value for rank in self.ranks) / RANKS
             for rank in self.ranks:
                 local = rank.gradients[element]
-                state = EVERY if self.stage == 0 else OWN if rank.is_owner(element) else STALE
-                rank.gradients[element] = ElementCopy(value=local.value if state == STALE else mean, state=state)
+                if self.stage and not rank.is_owner(element):
+                    rank.gradients[element] = replace(local, state=STALE)
+                else:
+                    rank.gradients[element] = ElementCopy(value=mean, state=OWN if self.stage else EVERY)
         return ZeroCollective(op="reduce_scatter" if self.stage else "all_reduce", kind="gradients", layers=layers)
 
     def forward(self, layer: str) -> Iterator[ZeroStep]:
@@ -237,6 +249,7 @@ class _Step:
         return self.record("backward", layer, f"average_{self.stage}", "gradients", message)
 
     def update(self) -> Iterator[ZeroStep]:
+        """Adam on every rank, and the messages around it. Stage 1 reduces the gradients of all layers only now."""
         if self.stage == 1:
             message = self.average(LAYERS)
             yield self.record("backward", LAYERS, "average_1", "gradients", message)
@@ -263,7 +276,7 @@ def zero_steps(stage: int) -> tuple[ZeroStep, ...]:
 
 
 def messages(stage: int, until: int | None = None) -> list[ZeroCollective]:
-    """The collectives of a training step, or of its first `until` parts."""
+    """The collectives of a training step, or of its first `until` parts (entries of `zero_steps`)."""
     return [step.message for step in zero_steps(stage)[:until] if step.message]
 
 

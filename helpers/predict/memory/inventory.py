@@ -168,11 +168,7 @@ def _check(model: ModelSpec, plan: Plan, batch: int | None, dropout: float) -> N
             f"inventory does not know recompute={plan.recompute!r} under tp={plan.tp}: set it to 'none', or use "
             "activations()"
         )
-    if plan.sequence_parallel and model.seq % plan.tp:
-        raise ValueError(
-            f"inventory: sequence_parallel cuts {model.seq} tokens into tp={plan.tp} equal parts; choose a seq that tp "
-            "divides"
-        )
+    plan.check_token_shards("inventory", model)
     if batch is not None:
         check_count("inventory", "batch", batch)
     if not 0 <= dropout < 1:

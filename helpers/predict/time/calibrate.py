@@ -1,9 +1,11 @@
 """Fits the few constants of the step-time model to measured steps, and says how wide the interval of an estimate is.
 
-A constant starts at its nominal value with a prior, which says by what factor machines and kernels usually differ from
-the nominal rates. The measured steps move it as far as they agree: least squares on logarithms, each step weighted by
-how near it lies to the fit, so that a few outliers do not bend it (Huber 1964). A single step moves only the constants
-that it is made of; many steps decide everything that they can see.
+The model (step.py) predicts a step from nominal rates and from `Constants`, which say what share of each rate a machine
+reaches. A constant starts at its nominal value with a prior, which says by what factor machines and kernels usually
+differ from the nominal rates. The measured steps move it as far as they agree: least squares on logarithms, each step
+weighted by how near it lies to the fit, so that a few outliers do not bend it (Huber 1964). A single step moves only
+the constants that it depends on; many steps determine all constants on which they depend. A `Stack` (stacks.py) is the
+training framework that ran a step, such as Megatron-Core. A row is a measured step.
 
 The measured steps come from data/: published tables (`published_steps`) and vTrain's measurements (`vtrain_steps`).
 """
@@ -26,7 +28,7 @@ from helpers.specs.hardware import INTRA
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredStep:
-    """A measured training step. group: the table that lists it. seconds: of the step."""
+    """A measured training step. group: the table that lists it. name: its row there. seconds: of the step."""
 
     group: str
     name: str
@@ -37,16 +39,15 @@ class MeasuredStep:
     seconds: float
 
 
-# The beginning of a group's name -> the name of its stack.
+# The beginning of a group's name in steps.csv -> the name of the stack that ran it.
 STACK_OF = {
     "Narayanan T1": "Megatron 2021", "Narayanan T2 ZeRO-3": "DeepSpeed ZeRO-3", "Narayanan T2 PTD": "Megatron 2021",
     "Megatron-Core": "Megatron-Core", "Megatron 2020": "Megatron 2020", "Korthikanti": "Megatron 2022",
     "Llama 3": "Llama 3", "BLOOM": "Megatron-DeepSpeed", "MegaScale T2 Megatron-LM": "Megatron 2022",
     "MegaScale T2 MegaScale": "MegaScale", "llm-foundry": "FSDP", "TorchTitan": "TorchTitan", "nanotron": "nanotron",
 }  # fmt: skip
+# The name of a GPU in steps.csv -> its key in GPUS.
 GPU_KEYS = {"A100 40": "A100 40 GB", "V100 SXM3": "V100"} | {gpu.name: key for key, gpu in GPUS.items()}
-
-
 DATA = Path(__file__).parent / "data"
 
 
@@ -57,7 +58,7 @@ def published_steps(path: Path = DATA / "published" / "steps.csv") -> list[Measu
 
 
 def _published(row: dict[str, str]) -> MeasuredStep:
-    number = {key: int(row[key]) for key in row if row[key] and row[key].lstrip("-").isdigit()}
+    number = {key: int(row[key]) for key in row if row[key] and row[key].lstrip("-").isdigit()}  # the whole numbers
     key = GPU_KEYS[row["gpu"]]
     model = ModelSpec(
         num_layers=number["num_layers"], hidden=number["hidden"], num_heads=number["num_heads"],
@@ -126,10 +127,13 @@ def _vtrain(row: dict[str, str], group: str) -> MeasuredStep:
 # How far a constant lies from its nominal value before anything is measured: one standard deviation of its logarithm.
 PRIOR = {"products": 0.15, "memory": 0.25, "inside": 0.35, "network": 0.35, "launch": 0.5, "step": 1.0}
 ROW = 0.1  # the standard deviation of a measured step's logarithm with all constants known: the model's own error
+ROW_WEIGHT = 10  # how many measured steps ROW counts as, where the model's own error is estimated anew
 ITERATIONS = 8  # of Gauss-Newton, at most
+LARGEST_MOVE, SMALLEST_MOVE = 0.5, 1e-3  # of a logarithm in one iteration; the iterations end below the second
 NEAR = 1.5  # standard deviations from which on a measured step counts less (Huber)
 MOVE = 0.02  # by which a constant's logarithm is changed to find the slope
 EIGHTY = 1.28  # standard deviations of an 80 % interval
+KNOWN, PARTLY_KNOWN = 0.6, 0.2  # shares of the prior's uncertainty that the rows must remove for these words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,12 +156,16 @@ class Calibration:
         rows = f"{self.rows} row" + "s" * (self.rows > 1)
         lines = [f"{len(self.known)} constants from {rows}; an estimate's form adds {self.residue:.0%} of doubt"]
         for name, share in self.known.items():
-            text = "known" if share > 0.6 else "partly known" if share > 0.2 else "not seen by these rows, so nominal"
+            text = "partly known" if share > PARTLY_KNOWN else "not seen by these rows, so nominal"
+            text = "known" if share > KNOWN else text
             lines.append(f"{name:9} {getattr(self.constants, name):6.3g}  {text} ({share:.0%} of the doubt is gone)")
         return "\n".join(lines)
 
     def estimate(self, model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack | None = None) -> StepTime:
-        """The step with its 80 % interval, from the uncertainty of the constants and the error of the model itself."""
+        """The step with its 80 % interval, from the uncertainty of the constants and the error of the model itself.
+
+        The uncertainty of the constants is carried over by the slope of the step's logarithm by each constant's.
+        """
         stack = stack or self.stack
         if stack is None:
             raise ValueError("Calibration.estimate: the rows were of several stacks; say of which the estimate is")
@@ -193,17 +201,18 @@ def calibrate(
     offset = np.zeros(len(names))
     for _ in range(ITERATIONS):  # Gauss-Newton, with the prior as further rows
         residual, slope = _residuals(rows, stack, start, names, offset)
-        weight = np.minimum(1.0, NEAR * ROW / np.maximum(np.abs(residual), 1e-9))
-        precision = np.diag(prior**-2.0) + (slope * weight[:, None]).T @ slope / ROW**2
-        move = np.linalg.solve(precision, (slope * weight[:, None]).T @ residual / ROW**2 - offset / prior**2)
-        offset = offset + np.clip(move, -0.5, 0.5)
-        if np.abs(move).max() < 1e-3:
+        weight = np.minimum(1.0, NEAR * ROW / np.maximum(np.abs(residual), 1e-9))  # 1e-9 avoids a division by 0
+        weighted = (slope * weight[:, None]).T
+        precision = np.diag(prior**-2.0) + weighted @ slope / ROW**2  # the inverse of the covariance
+        move = np.linalg.solve(precision, weighted @ residual / ROW**2 - offset / prior**2)
+        offset = offset + np.clip(move, -LARGEST_MOVE, LARGEST_MOVE)
+        if np.abs(move).max() < SMALLEST_MOVE:
             break
     constants = _moved(start, dict(zip(names, offset, strict=True)))
     covariance = np.linalg.inv(precision)
     known = {name: float(1 - covariance[i, i] ** 0.5 / prior[i]) for i, name in enumerate(names)}
     degrees = max(1, len(rows) - len(names))
-    residue = ((ROW**2 * 10 + float(weight @ residual**2)) / (10 + degrees)) ** 0.5  # ROW counts as 10 measured steps
+    residue = ((ROW**2 * ROW_WEIGHT + float(weight @ residual**2)) / (ROW_WEIGHT + degrees)) ** 0.5
     return Calibration(
         stack=stack, constants=constants, known=known, rows=len(rows), residue=residue,
         covariance=tuple(map(tuple, covariance)),
@@ -216,7 +225,10 @@ def _moved(constants: Constants, by: dict[str, float]) -> Constants:
 
 
 def _residuals(rows, stack, start, names, offset):
-    """log(measured / predicted) of each row, and the slope of its predicted logarithm by each constant's logarithm."""
+    """log(measured / predicted) of each row, and the slope of its predicted logarithm by each constant's logarithm.
+
+    offset: by how much the logarithm of each constant in `names` lies above the one in `start`.
+    """
     current = dict(zip(names, offset, strict=True))
 
     def logs(by: dict[str, float]) -> np.ndarray:

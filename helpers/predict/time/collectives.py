@@ -2,6 +2,8 @@
 
 layer.py, step.py and convolutions.py add them up. `collective_seconds` and `send_seconds` return seconds inside a node
 and on the network separately. `replica_traffic` lists what a plan sends between replicas for gradients and parameters.
+Bus bandwidth is nccl-tests' measure: the bytes that a ring sends per rank, over the time. A hop is one step of a
+message from one rank to the next.
 
 Inside a node: the bytes at the best rate that nccl-tests measured, plus what a message costs beyond that (latency,
 protocols, a pipeline that fills), read off the same tables for 8 GPUs and divided by the hops where there are fewer.
@@ -30,8 +32,9 @@ A100_SECONDS = (
     (64 * MIB, 684.6e-6), (256 * MIB, 2420.6e-6), (1024 * MIB, 8203.9e-6), (8192 * MIB, 64074e-6),
 )  # fmt: skip
 H200_RATES = ((MIB, 39.93e9), (16 * MIB, 219.89e9), (256 * MIB, 436.15e9), (1024 * MIB, 463.58e9))
-BEST_A100 = 1.75 * 8192 * MIB / 64074e-6 / 300e9  # share of the link's one-way rate: 0.78
-BEST_H200, NVLS_GAIN = 367.61e9 / 450e9, 482.26 / 367.61
+RING_OF_8 = 2 * 7 / 8  # bytes that a rank of 8 sends in a ring all_reduce, over the bytes of the buffer
+BEST_A100 = RING_OF_8 * 8192 * MIB / 64074e-6 / 300e9  # share of the link's one-way rate: 0.78
+BEST_H200, NVLS_GAIN = 367.61e9 / 450e9, 482.26 / 367.61  # the same for H200: 0.82; by how much the switch is faster
 FAST = 400e9  # bytes per second of a link: NVLink 4 and later are at least this fast
 # Seconds per hop and base, tuning.cc: (NVLink, network) for LL128, and for Simple, which large pieces take.
 HOPS_LL128, HOPS_SIMPLE, BASE = (1.9e-6, 4.0e-6), (3.4e-6, 14.0e-6), 14e-6
@@ -43,11 +46,11 @@ def _beyond_rate(bandwidth: float) -> tuple[tuple[float, float], ...]:
     """(bytes, seconds) by which an all_reduce of 8 GPUs takes longer than its bytes at the best rate."""
     if bandwidth >= FAST:
         best = BEST_H200 * NVLS_GAIN * 450e9
-        return tuple((size, 1.75 * size * max(0.0, 1 / rate - 1 / best)) for size, rate in H200_RATES)
-    return tuple((size, max(0.0, took - 1.75 * size / (BEST_A100 * 300e9))) for size, took in A100_SECONDS)
+        return tuple((size, RING_OF_8 * size * max(0.0, 1 / rate - 1 / best)) for size, rate in H200_RATES)
+    return tuple((size, max(0.0, took - RING_OF_8 * size / (BEST_A100 * 300e9))) for size, took in A100_SECONDS)
 
 
-TABLES = {True: _beyond_rate(450e9), False: _beyond_rate(300e9)}
+TABLES = {True: _beyond_rate(450e9), False: _beyond_rate(300e9)}  # for links that are FAST, and for slower ones
 
 
 @lru_cache(maxsize=16384)
@@ -63,8 +66,8 @@ def start_seconds(num_bytes: float, is_fast: bool) -> float:
         return table[0][1]
     if index == len(sizes):
         return table[-1][1]
-    (low, a), (high, b) = table[index - 1], table[index]
-    return a + (b - a) * log(num_bytes / low) / log(high / low)
+    (low, at_low), (high, at_high) = table[index - 1], table[index]
+    return at_low + (at_high - at_low) * log(num_bytes / low) / log(high / low)
 
 
 def best_rate(cluster: Cluster) -> float:
@@ -83,9 +86,10 @@ def collective_seconds(
     """
     if ranks == 1 or not num_bytes:
         return 0.0, 0.0
-    moved, is_sum = bus_factor(op, ranks) * num_bytes, op == "all_reduce"
+    moved, is_sum = bus_factor(op, ranks) * num_bytes, op == "all_reduce"  # moved: the bytes that a rank sends
     is_inside = ranks * stride <= cluster.gpus_per_node
-    neighbours = ranks if is_inside else min(8, max(1, cluster.gpus_per_node // stride))
+    neighbours = ranks if is_inside else min(8, max(1, cluster.gpus_per_node // stride))  # of the group, in one node
+    # The table is of an all_reduce on 8 GPUs, which has 7 hops; the other collectives pass the ring once, not twice.
     start = start_seconds(num_bytes, cluster.intra.bandwidth >= FAST) * (neighbours - 1) / 7 / (1 if is_sum else 2)
     if is_inside:
         return start + moved / (best_rate(cluster) * (NVLS_GAIN if is_sum and nvls else 1.0)), 0.0
@@ -111,7 +115,7 @@ def hop_seconds(op: str, num_bytes: float, ranks: int, nodes: int) -> float:
 def send_seconds(num_bytes: float, cluster: Cluster, *, block: int, stages: int) -> tuple[float, float]:
     """(inside the node, network) seconds of a send to the next pipeline stage.
 
-    block: ranks between a rank and its peer. stages: stages of the pipeline.
+    block: by how many ranks a rank and its peer on the next stage differ. stages: stages of the pipeline.
     """
     if block * stages <= cluster.gpus_per_node:
         return BASE + num_bytes / best_rate(cluster), 0.0
@@ -122,8 +126,8 @@ def send_seconds(num_bytes: float, cluster: Cluster, *, block: int, stages: int)
 class ReplicaTraffic(NamedTuple):
     """One kind of traffic between replicas, such as the reduce-scatter of gradients.
 
-    inside, network: seconds of one time, inside a node and between nodes. often: times per step. hidden: the share that
-    compute may hide, at most as long as the pass `behind` ("forward" or "backward") takes.
+    inside, network: seconds of each time, inside a node and between nodes. often: how many times it comes per step.
+    hidden: the share that compute may hide, at most as long as the pass `behind` ("forward" or "backward") takes.
     """
 
     name: str
@@ -145,11 +149,12 @@ def replica_traffic(params: float, layers: int, plan: Plan, cluster: Cluster, st
         return []
     gradients, weights = params * min(4, gradient_bytes(plan)), params * weight_bytes(plan)
     shards = num_shards(plan)
-    pieces = layers * stack.messages if plan.zero == 3 else 1
+    pieces = layers * stack.messages if plan.zero == 3 else 1  # messages into which the parameters are divided
 
     def traffic(
         name: str, op: str, size: float, often: int, hidden: float, behind: str, ranks: int, stride: int
     ) -> ReplicaTraffic:
+        """One entry. size: bytes of all pieces together. ranks, stride: the group, and the distance of its ranks."""
         inside, network = collective_seconds(op, size / pieces, ranks, cluster, stride=stride)
         return ReplicaTraffic(name, pieces * inside, pieces * network, often, hidden, behind)
 

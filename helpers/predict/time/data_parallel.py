@@ -3,16 +3,17 @@
 Chapters 02 and 03 and their explorers draw these timelines and compare them with measured ones.
 
 DDP: gradients become ready one after the other while backward computes. A link carries one message at a time, in the
-order in which they were sent, and each all-reduce takes its alpha-beta seconds (`helpers.quantities.costs`). All ranks
-do the same at the same time. After Li et al. 2020, "PyTorch Distributed", section 3.2.3.
+order in which they were sent. Each all-reduce takes its alpha-beta seconds: latency times rounds, plus bytes over
+bandwidth (`helpers.quantities.costs`). All ranks do the same at the same time. After Li et al. 2020, "PyTorch
+Distributed", section 3.2.3.
 Memory in DDP: parameters take as many bytes as their gradients (one precision) for the whole step. A gradient is held
 from the moment it is ready until the step ends, since zero_grad comes with the next step. Buckets are views of
 gradients here and cost nothing. Activations and optimizer state are not modelled.
 
-nn.DataParallel: every byte crosses the master's link, and nothing hides behind compute. The link carries one message at
-a time, each for its alpha-beta seconds (`Link.seconds`). Python launches the replicas' forwards one after the other,
-because only one thread at a time holds the interpreter's lock; what they launched then runs side by side. Backward is
-launched by C++ threads, one per device, and needs no lock.
+nn.DataParallel: device 0 is the master. Every byte crosses the master's link, and nothing hides behind compute. The
+link carries one message at a time, each for its alpha-beta seconds (`Link.seconds`). Python launches the replicas'
+forwards one after the other, because only one thread at a time holds the interpreter's lock; what they launched then
+runs side by side. Backward is launched by C++ threads, one per device, and needs no lock.
 """
 
 from __future__ import annotations
@@ -63,24 +64,19 @@ def gpt_backward(
     attention's own products). flops_per_second: the rate that the device reaches. Biases and norms are added to the
     matrix of query, key and value of their layer.
     """
-    check_plain("gpt_backward", model)
+    check_plain("gpt_backward", model)  # refuses fields that this formula does not model, such as experts
     h, kv, ffn = model.hidden, model.kv_heads * model.head_dim, model.ffn
     ups = 2 if model.gated else 1
     block = {"down": ffn * h, "up": ups * h * ffn, "projection": h * h, "query, key, value": h * (h + 2 * kv)}
-    rest = model.params_per_layer - sum(block.values())
-    layers = [
-        (f"block {i} {name}", count + (rest if name == "query, key, value" else 0))
-        for i in reversed(range(model.num_layers))
-        for name, count in block.items()
-    ]
-    table = model.num_params - model.num_layers * model.params_per_layer
-    sizes = [*layers, ("embeddings", table)]
-    per_parameter = 4 * tokens / flops_per_second
+    block["query, key, value"] += model.params_per_layer - sum(block.values())
+    sizes = {f"block {i} {name}": count for i in reversed(range(model.num_layers)) for name, count in block.items()}
+    sizes["embeddings"] = model.num_params - model.num_layers * model.params_per_layer
+    per_parameter = 4 * tokens / flops_per_second  # seconds of backward
     return BackwardPass(
-        names=tuple(name for name, _ in sizes),
-        num_bytes=tuple(count * bytes_per_gradient for _, count in sizes),
-        seconds=tuple(count * per_parameter for _, count in sizes),
-        forward_seconds=sum(count for _, count in sizes) * per_parameter / 2,
+        names=tuple(sizes),
+        num_bytes=tuple(count * bytes_per_gradient for count in sizes.values()),
+        seconds=tuple(count * per_parameter for count in sizes.values()),
+        forward_seconds=sum(sizes.values()) * per_parameter / 2,
     )
 
 
@@ -99,8 +95,10 @@ def simulate_ddp_step(
     """One training step of data parallelism as a predicted Timeline, in seconds from the start of forward.
 
     strategy: "naive" sends each gradient after backward, "flat" one message after backward, "bucketed" the buckets
-    after backward, "overlapped" each bucket as soon as it is full. Caps are in MiB, as in torch. shown_ranks: how many
-    identical ranks the Timeline has (default: all). Raises ValueError for an unknown strategy or too many ranks.
+    after backward, "overlapped" each bucket as soon as it is full. bucket_cap_mb, first_bucket_mb: the largest bucket
+    and the largest first bucket in MiB, as in torch. algorithm: of the all-reduce, a name that costs.py knows.
+    shown_ranks: how many identical ranks the Timeline has (default: all). Raises ValueError for an unknown strategy or
+    too many ranks.
     """
     if strategy not in STRATEGIES:
         raise ValueError(f"strategy is {strategy!r}, but it must be one of {', '.join(STRATEGIES)}")
@@ -113,7 +111,7 @@ def simulate_ddp_step(
     messages = [
         (sum(backward.num_bytes[i] for i in bucket), _ready(compute, bucket) if strategy == "overlapped" else None)
         for bucket in _messages(backward, strategy, caps)
-    ]
+    ]  # (bytes, when they may be sent)
     sent = _on_the_link(messages, end_of_backward, link, world_size, algorithm)
     reduced = max([end_of_backward, *(span.end for span in sent)])
     end = reduced + optimizer_seconds
@@ -154,7 +152,7 @@ def _compute_spans(backward: BackwardPass) -> list[Span]:
 
 
 def _messages(backward: BackwardPass, strategy: str, caps: dict[str, float]) -> list[list[int]]:
-    """The gradients of each message, by position."""
+    """The gradients of each message, by position. split_into_buckets is the rule by which DDP fills its buckets."""
     positions = list(range(len(backward.names)))
     if strategy == "flat":
         return [positions]
@@ -162,6 +160,7 @@ def _messages(backward: BackwardPass, strategy: str, caps: dict[str, float]) -> 
 
 
 def _ready(compute: Sequence[Span], bucket: Sequence[int]) -> float:
+    """When the last gradient of a bucket is ready."""
     return compute[1 + max(bucket)].end  # compute[0] is forward
 
 
@@ -207,13 +206,13 @@ class DataParallelStep:
 def simulate_data_parallel_step(step: DataParallelStep, *, link: Link) -> Timeline:
     """One step of nn.DataParallel as a predicted Timeline with one rank per device, in seconds from the scatter on."""
     clock = _Clock(step.num_devices, link)
-    share = step.num_devices
-    clock.messages("scatter", step.input_bytes / share)
+    devices = step.num_devices  # each gets an equal part of the batch
+    clock.messages("scatter", step.input_bytes / devices)
     clock.messages("replicate", step.parameter_bytes)
-    clock.side_by_side("forward", step.forward_seconds / share, stagger=step.python_seconds)
-    clock.messages("gather", step.output_bytes / share)
-    clock.messages("scatter gradients", step.output_bytes / share)
-    clock.side_by_side("backward", step.backward_seconds / share)
+    clock.side_by_side("forward", step.forward_seconds / devices, stagger=step.python_seconds)
+    clock.messages("gather", step.output_bytes / devices)
+    clock.messages("scatter gradients", step.output_bytes / devices)
+    clock.side_by_side("backward", step.backward_seconds / devices)
     clock.messages("reduce", step.parameter_bytes)
     clock.compute(0, "optimizer", clock.now, clock.now + step.optimizer_seconds)
     shown = tuple(span for span in clock.spans if span.duration > 0)
@@ -231,14 +230,17 @@ class _Clock:
 
     def messages(self, name: str, num_bytes: float) -> None:
         """One message between the master and each other device, one after the other, as spans on both devices."""
-        seconds = self.link.seconds(num_bytes)
-        for device in range(1, self.num_devices):
-            for end in (0, device):
-                self._add(end, "communication", name, "communication", self.now, self.now + seconds, round(num_bytes))
+        seconds, size = self.link.seconds(num_bytes), round(num_bytes)
+        for other in range(1, self.num_devices):
+            for device in (0, other):
+                self._add(device, "communication", name, "communication", self.now, self.now + seconds, size)
             self.now += seconds
 
     def side_by_side(self, kind: str, duration: float, stagger: float = 0.0) -> None:
-        """The same work on every device; each starts `stagger` seconds after the one before."""
+        """The same work on every device, `duration` seconds each.
+
+        stagger: seconds for which a device holds Python's lock before its work begins, one device after the other.
+        """
         start = self.now
         for device in range(self.num_devices):
             begin = start + device * stagger

@@ -1,7 +1,12 @@
 """Simulates a pipeline schedule against the clock, and predicts how long a pipelined step takes.
 
-`simulate` returns a Timeline with one span per action, which chapters, explorers and the judge draw and compare.
-`pipeline_seconds` gives the planner the seconds alone, where stages may differ and there may be chunks.
+`simulate` returns a Timeline with one span per action, which chapters, explorers and the judge of the lab draw and
+compare. `pipeline_seconds` gives the planner the seconds alone, where stages may differ and there may be chunks.
+
+A schedule is a list of actions per rank. An action has a stage, a kind and a micro-batch: "2F0" is the forward of
+micro-batch 0 on stage 2. The kinds are F (forward), B (full backward), I and W (the two parts of a split backward: the
+gradient of the input, and the gradients of the weights), and an overlapped pair of two actions. A virtual stage is one
+of the chunks of an interleaved schedule, of which a rank has several.
 
 The model (as in Qi et al. 2023, section 3): a rank runs its list in order. An action starts when the rank is free and
 what it needs from another stage ended `send` seconds before; a send does not occupy the rank. A full backward takes
@@ -22,7 +27,7 @@ from helpers.schedules.actions import BACKWARD, FORWARD, INPUT, OVERLAP, WEIGHT
 from helpers.schedules.validate import finished_by, prerequisite
 
 KINDS = {FORWARD: "forward", BACKWARD: "backward", INPUT: "input_grad", WEIGHT: "weight_grad", OVERLAP: "other"}
-Seconds = float | Sequence[float]  # one for all virtual stages, or one for each
+Seconds = float | Sequence[float]  # one number for all virtual stages, or one for each
 
 
 def simulate(
@@ -57,11 +62,13 @@ def held_activations(schedule: Schedule, spans: Sequence[Span], num_bytes: float
     of the layers.
     """
     last = WEIGHT if schedule.splits_backward else BACKWARD
-    starts, ends = {}, {}
+    starts, ends = {}, {}  # (stage, micro-batch) -> the span of its forward, and of the action that frees it
     for span in spans:
-        for single in Action.parse(span.name).singles:
-            if single.kind in (FORWARD, last):
-                (starts if single.kind == FORWARD else ends)[single.stage, single.microbatch] = span
+        for single in Action.parse(span.name).singles:  # an overlapped pair has two
+            if single.kind == FORWARD:
+                starts[single.stage, single.microbatch] = span
+            elif single.kind == last:
+                ends[single.stage, single.microbatch] = span
     return tuple(
         Holding(
             rank=first.rank, name=f"stage {stage}, micro-batch {j}", kind="activations", num_bytes=round(num_bytes),
@@ -80,13 +87,17 @@ class _EndTimes(list):
 
 
 class _Simulation:
-    """Advances each rank until it must wait for another one; the result that a rank waits for wakes it."""
+    """Advances each rank until it must wait for another one; the result that a rank waits for wakes it.
+
+    position: for each rank, the index of its next action. free: when it has done all actions so far (seconds).
+    """
 
     def __init__(self, schedule: Schedule, seconds: dict[str, list[float]], send: float) -> None:
         self.schedule, self.rules = schedule, _rules(schedule, seconds, send)
         self.position, self.free = [0] * schedule.num_ranks, [0.0] * schedule.num_ranks
 
     def spans(self) -> list[Span]:
+        """Run the whole schedule, and return the spans of all ranks."""
         spans: list[list[Span]] = [[] for _ in self.position]
         awake = list(range(len(self.position)))
         with _garbage_collector_paused():
@@ -105,8 +116,8 @@ class _Simulation:
         row, rules, free, woken = self.schedule.actions[rank], self.rules, self.free[rank], []
         position, add, span = self.position[rank], spans.append, Span.unchecked
         while position < len(row):
-            stage, kind, j, parts = row[position]
-            if parts:
+            stage, kind, j, parts = row[position]  # j: the micro-batch
+            if parts:  # an overlapped pair
                 start, free = self._overlap(parts, rank, free, woken)
                 if start is None:
                     break
@@ -117,7 +128,7 @@ class _Simulation:
                 if arrived is None or prerequisites[j] is None:
                     received.waiting[j] = rank
                     break
-                start = arrived + send if arrived + send > free else free
+                start = arrived + send if arrived + send > free else free  # max() would be a call
                 finished[j] = free = start + seconds
                 if finished.waiting and j in finished.waiting:
                     woken.append(finished.waiting.pop(j))
@@ -159,7 +170,12 @@ class _Rule(NamedTuple):
 
 
 def _rules(schedule: Schedule, seconds: dict[str, list[float]], send: float) -> dict[str, list[_Rule]]:
-    """Kind -> the rule of each stage, with the needs that `schedules.validate` checks."""
+    """For each kind of action, the rule of each stage.
+
+    What an action needs is defined in helpers/schedules: `awaited_by` gives the message for which it waits, or None,
+    `prerequisite` the action that its own stage must have done before, or None, and `finished_by` the actions whose
+    results exist once it is done. An action, and the origin of a message, begin with (stage, kind).
+    """
     stages, m = range(schedule.num_stages), schedule.num_microbatches
     ends = {(stage, kind): _EndTimes([None] * m) for stage in stages for kind in (FORWARD, INPUT, WEIGHT)}
     from_the_start = _EndTimes([0.0] * m)  # for an action that waits for nothing
@@ -191,7 +207,9 @@ def _garbage_collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def seconds_by_kind(num_stages: int, forward: Seconds, backward_input: Seconds, backward_weight: Seconds):
+def seconds_by_kind(
+    num_stages: int, forward: Seconds, backward_input: Seconds, backward_weight: Seconds
+) -> dict[str, list[float]]:
     """The seconds of each kind of action: kind -> one number per virtual stage. ValueError for a wrong number."""
     by_kind = {}
     for kind, name, given in (
@@ -214,7 +232,7 @@ MOST_SIMULATED_ACTIONS = 600  # of a schedule; a longer one takes the closed for
 
 
 @lru_cache(maxsize=256)
-def _schedule(stages: int, microbatches: int, chunks: int):
+def _schedule(stages: int, microbatches: int, chunks: int) -> Schedule:
     return interleaved(stages * chunks, microbatches, chunks) if chunks > 1 else one_f_one_b(stages, microbatches)
 
 
@@ -239,11 +257,16 @@ def pipeline_seconds(stages: int, microbatches: int, chunks: int, forward: list[
     """
     if stages == 1:
         return microbatches * (sum(forward) + sum(backward))
-    short = min(microbatches, 2 * stages)
+    short = min(microbatches, 2 * stages)  # micro-batches of the short simulation
     if 2 * short * stages * chunks > MOST_SIMULATED_ACTIONS:
         return closed_form_seconds(stages, microbatches, chunks, forward, backward)
-    busiest = max(sum(forward[r::stages]) + sum(backward[r::stages]) for r in range(stages))
+    busiest = max(_seconds_of_ranks(stages, forward, backward))
     return simulated_seconds(stages, short, chunks, forward, backward) + (microbatches - short) * busiest
+
+
+def _seconds_of_ranks(stages: int, forward: list[float], backward: list[float]) -> list[float]:
+    """Seconds of one micro-batch on each rank, which has every `stages`-th virtual stage."""
+    return [sum(forward[rank::stages]) + sum(backward[rank::stages]) for rank in range(stages)]
 
 
 def closed_form_seconds(
@@ -253,5 +276,5 @@ def closed_form_seconds(
 
     Source: Narayanan et al. 2021, section 2.2.
     """
-    each = [sum(forward[r::stages]) + sum(backward[r::stages]) for r in range(stages)]
+    each = _seconds_of_ranks(stages, forward, backward)
     return (sum(each) - max(each)) / chunks + microbatches * max(each)

@@ -4,8 +4,8 @@ Chapter 08, its explorers and the judge of its lab use it. The model: a unit (a 
 parameters have been gathered. With `prefetch=k` the gathers of the next k units are issued before it computes, so they
 travel meanwhile; with 0 each gather is issued when its unit is needed, and compute waits. Gradients are reduced and
 scattered while the units before them run backward. The link carries one message at a time, in the order of issue, each
-for its alpha-beta seconds (`helpers.quantities.costs`). All ranks do the same at the same time. After Zhao et al. 2023,
-"PyTorch FSDP", section 3.3.
+for its alpha-beta seconds: latency times rounds, plus bytes over bandwidth (`helpers.quantities.costs`). All ranks do
+the same at the same time. After Zhao et al. 2023, "PyTorch FSDP", section 3.3.
 
 Memory: every unit's shard exists for the whole step. A full unit exists from when its gather is issued until it has
 computed, its gradients from when its backward begins until they are scattered, and their shard from then on.
@@ -52,7 +52,7 @@ def gpt_zero3_step(model: ModelSpec, *, tokens: int, flops_per_second: float, by
     Compute time: 2 operations per parameter and token in forward, 4 in backward (Kaplan et al. 2020, table 1).
     Embeddings and head, which are one matrix product, form the first unit and count there with all their time.
     """
-    check_plain("gpt_zero3_step", model)
+    check_plain("gpt_zero3_step", model)  # refuses fields that this formula does not model, such as experts
     tables = model.num_params - model.num_layers * model.params_per_layer
     sizes = [tables] + [model.params_per_layer] * model.num_layers
     forward = tuple(2 * size * tokens / flops_per_second for size in sizes)
@@ -94,7 +94,11 @@ def simulate_zero3_step(
 
 @dataclass
 class _Simulation:
-    """The state of the simulation: one clock for compute, one for the link."""
+    """The state of the simulation: one clock for compute (`now`), one for the link (`link_free`), in seconds.
+
+    spans: (lane, name, kind, start, end, bytes). holdings: (name, kind, bytes, start, end), with None for the end of
+    the step. Both are of one rank, because all ranks do the same.
+    """
 
     step: Zero3Step
     link: Link
@@ -128,6 +132,7 @@ class _Simulation:
         )
 
     def _pass(self, order: Sequence[int], kind: str, seconds: Sequence[float]) -> None:
+        """One pass over the units in this order. kind: "forward" or "backward"."""
         for number, unit in enumerate(order):
             self._gather(unit)
             self.now = max(self.now, self.gathered[unit][1])
@@ -142,6 +147,7 @@ class _Simulation:
                 self._reduce(unit, start)
 
     def _gather(self, unit: int) -> None:
+        """Issue the all-gather of a unit, unless it has been issued already."""
         if unit not in self.gathered:
             end = self._message("all_gather", unit, self._share(self.step.num_bytes[unit]))
             self.gathered[unit] = (self.now, end)
@@ -151,6 +157,7 @@ class _Simulation:
         self.holdings.append((self.step.names[unit], "parameters", size, issued, self.now))
 
     def _reduce(self, unit: int, began: float) -> None:
+        """Issue the reduce-scatter of a unit's gradients, once the one before it has ended. began: of its backward."""
         name, size = self.step.names[unit], self.step.num_bytes[unit]
         self.now = max(self.now, self.reduced)
         self.reduced = end = self._message("reduce_scatter", unit, size)

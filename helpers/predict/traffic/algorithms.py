@@ -3,14 +3,18 @@
 Chapter 01 and its explorer count, replay and draw them; the algorithms themselves are in `helpers.collectives`. A
 tensor is divided into chunks, 0 to num_chunks - 1. In one step every rank sends at most one message and receives at
 most one. `replay` follows the data: after each step, whose contributions does each rank's copy of each chunk contain?
-Sources: as in `helpers.quantities.costs`. Ranks are group ranks.
+Ranks are group ranks, from 0 to n - 1 in a group of n.
+
+Source: Thakur, Rabenseifner & Gropp, Optimization of Collective Communication Operations in MPICH, 2005, section 4.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from helpers.quantities.costs import power_of_two_below, tree_rounds
 from helpers.specs import Link
 
 Contributions = tuple[tuple[frozenset[int], ...], ...]  # [rank][chunk] -> the ranks whose data the copy contains
@@ -103,35 +107,36 @@ def _deliver(message: ChunkMessage, before: Contributions, state: list[list[froz
         state[message.receiver][chunk] = sent | local if message.adds else sent
 
 
-def _ring_reduce(n: int, first_step: int = 0) -> list[ChunkMessage]:
-    return [
-        ChunkMessage(step=first_step + s, sender=r, receiver=(r + 1) % n, first=c, last=c + 1, adds=True)
-        for s in range(n - 1)
-        for r in range(n)
-        for c in [(r - s - 1) % n]
-    ]
+def _ring(n: int, *, adds: bool, first_step: int = 0) -> list[ChunkMessage]:
+    """One pass of the ring: with `adds` a reduce-scatter, else an all-gather. Each rank sends to the next one.
 
-
-def _ring_gather(n: int, first_step: int = 0) -> list[ChunkMessage]:
-    return [
-        ChunkMessage(step=first_step + s, sender=r, receiver=(r + 1) % n, first=c, last=c + 1, adds=False)
-        for s in range(n - 1)
-        for r in range(n)
-        for c in [(r - s) % n]
-    ]
+    In step s of the all-gather, rank r passes on the chunk r - s, which is its own in step 0. The reduce-scatter is
+    shifted by one chunk, so that rank r ends with the complete chunk r.
+    """
+    messages = []
+    for s in range(n - 1):
+        for r in range(n):
+            chunk = (r - s - (1 if adds else 0)) % n
+            step, receiver = first_step + s, (r + 1) % n
+            messages.append(
+                ChunkMessage(step=step, sender=r, receiver=receiver, first=chunk, last=chunk + 1, adds=adds)
+            )
+    return messages
 
 
 def _tree_broadcast(n: int, first_step: int = 0) -> list[ChunkMessage]:
+    """In step s, the 2^s ranks that have the data send it to as many others, 2^s ranks further on."""
     return [
-        ChunkMessage(step=first_step + s, sender=r, receiver=r + (1 << s), first=0, last=1, adds=False)
-        for s in range((n - 1).bit_length())
-        for r in range(1 << s)
-        if r + (1 << s) < n
+        ChunkMessage(step=first_step + s, sender=r, receiver=r + 2**s, first=0, last=1, adds=False)
+        for s in range(tree_rounds(n))
+        for r in range(2**s)
+        if r + 2**s < n
     ]
 
 
 def _tree_reduce(n: int) -> list[ChunkMessage]:
-    rounds = (n - 1).bit_length()
+    """The broadcast backwards: its messages in the other direction, the last step first."""
+    rounds = tree_rounds(n)
     return [
         ChunkMessage(step=rounds - 1 - m.step, sender=m.receiver, receiver=m.sender, first=0, last=1, adds=True)
         for m in _tree_broadcast(n)
@@ -139,12 +144,16 @@ def _tree_reduce(n: int) -> list[ChunkMessage]:
 
 
 def _halving_doubling(n: int) -> list[ChunkMessage]:
-    """Recursive halving, then doubling, on the largest power of two of ranks; each extra rank joins a neighbour."""
-    power = _power(n)
+    """Recursive halving, then doubling, on the largest power of two of ranks.
+
+    Where n is no power of two, the ranks 0, 2, 4, ... are extra: each sends its data to the next rank before, and gets
+    the result from it after.
+    """
+    power = power_of_two_below(n)
     extra = n - power
     ranks = [2 * index + 1 if index < extra else index + extra for index in range(power)]  # those that take part
     step = 1 if extra else 0
-    pairs = [(2 * i, 2 * i + 1) for i in range(extra)]
+    pairs = [(2 * i, 2 * i + 1) for i in range(extra)]  # (extra rank, the rank that takes its data)
     messages = [ChunkMessage(step=0, sender=a, receiver=b, first=0, last=power, adds=True) for a, b in pairs]
     distance = power // 2
     halving = []
@@ -159,8 +168,8 @@ def _halving_doubling(n: int) -> list[ChunkMessage]:
 
 
 def _send_half(step: int, index: int, distance: int, ranks: Sequence[int]) -> ChunkMessage:
-    """The rank at `index` sends the half of its chunks that its partner reduces further."""
-    partner = index ^ distance
+    """The rank at `index` sends the half of its chunks that its partner reduces further: `distance` chunks."""
+    partner = index ^ distance  # the index that differs in this one bit
     first = partner - partner % distance
     return ChunkMessage(
         step=step, sender=ranks[index], receiver=ranks[partner], first=first, last=first + distance, adds=True
@@ -174,6 +183,7 @@ def _reply(message: ChunkMessage, step: int) -> ChunkMessage:
     )
 
 
+# For each rank, the chunks in which it has data before the first step.
 def _all_ranks_all_chunks(n: int, chunks: int) -> tuple[frozenset[int], ...]:
     return (frozenset(range(chunks)),) * n
 
@@ -194,26 +204,22 @@ def _one_chunk(n: int) -> int:
     return 1
 
 
-def _power(n: int) -> int:
-    """The largest power of two that is not above n."""
-    return 1 << (n.bit_length() - 1)
-
-
 def _ring_all_reduce(n: int) -> list[ChunkMessage]:
-    return _ring_reduce(n) + _ring_gather(n, n - 1)
+    return _ring(n, adds=True) + _ring(n, adds=False, first_step=n - 1)
 
 
 def _tree_all_reduce(n: int) -> list[ChunkMessage]:
-    return _tree_reduce(n) + _tree_broadcast(n, (n - 1).bit_length())
+    return _tree_reduce(n) + _tree_broadcast(n, first_step=tree_rounds(n))
 
 
-# (collective, algorithm) -> its messages, its number of chunks, and who has data in which chunks at the start.
+# (collective, algorithm) -> three functions of the number of ranks: the messages, the number of chunks, and who has
+# data in which chunks at the start.
 _KNOWN: dict[tuple[str, str], tuple[Callable, Callable, Callable]] = {
     ("all_reduce", "ring"): (_ring_all_reduce, _n_chunks, _all_ranks_all_chunks),
     ("all_reduce", "tree"): (_tree_all_reduce, _one_chunk, _all_ranks_all_chunks),
-    ("all_reduce", "halving_doubling"): (_halving_doubling, _power, _all_ranks_all_chunks),
-    ("reduce_scatter", "ring"): (_ring_reduce, _n_chunks, _all_ranks_all_chunks),
-    ("all_gather", "ring"): (_ring_gather, _n_chunks, _each_rank_one_chunk),
+    ("all_reduce", "halving_doubling"): (_halving_doubling, power_of_two_below, _all_ranks_all_chunks),
+    ("reduce_scatter", "ring"): (partial(_ring, adds=True), _n_chunks, _all_ranks_all_chunks),
+    ("all_gather", "ring"): (partial(_ring, adds=False), _n_chunks, _each_rank_one_chunk),
     ("broadcast", "tree"): (_tree_broadcast, _one_chunk, _root_all_chunks),
     ("reduce", "tree"): (_tree_reduce, _one_chunk, _all_ranks_all_chunks),
 }
@@ -243,11 +249,8 @@ def schedule(collective: str, world_size: int, algorithm: str | None = None) -> 
         raise ValueError(f"no schedule for {collective!r} by {algorithm!r}; known are {names}")
     messages, num_chunks, start = _KNOWN[known[0]]
     chunks = num_chunks(world_size)
+    in_order = sorted(messages(world_size), key=lambda message: (message.step, message.sender))
     return CollectiveSchedule(
-        collective=collective,
-        algorithm=known[0][1],
-        world_size=world_size,
-        num_chunks=chunks,
-        messages=tuple(sorted(messages(world_size), key=lambda m: (m.step, m.sender))),
-        start=start(world_size, chunks),
-    )
+        collective=collective, algorithm=known[0][1], world_size=world_size, num_chunks=chunks,
+        messages=tuple(in_order), start=start(world_size, chunks),
+    )  # fmt: skip

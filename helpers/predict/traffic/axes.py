@@ -1,5 +1,6 @@
 """Predicts what each rank sends over each axis of a mesh in a step of `compose.Trainer`, to the byte, from shapes.
 
+The Trainer combines tensor, pipeline and data parallelism, and ranks form a mesh with one axis for each of them:
     tp       stage by stage as tensor_parallel.py has it; recompute="full" sends each block's forward twice
     pp       an activation to the next stage and its gradient back, for each micro-batch; a tied table's gradient once
     dp       zero 0: an all-reduce of gradients; 1 to 3: zero.py, in vectors that are padded to dp equal parts
@@ -28,8 +29,9 @@ from helpers.specs import Cluster, Link, ModelSpec, Plan
 from helpers.specs.checks import check_plain
 from helpers.specs.mesh import Mesh
 
-HEADER = 10 * 8  # bytes in which a stage sends the shape of its messages to the next one, once
+HEADER = 10 * 8  # bytes in which a stage sends the shape of its messages to the next one, in the first step only
 FLAGS, SCALAR = 3 * 4, 8  # bytes of the scaler's three flags in float32; of the loss or the norm in float64
+Sizes = list[int]  # elements of each parameter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,15 +53,9 @@ def axis_bytes(model: ModelSpec, plan: Plan, stage: int = 0) -> AxisBytes:
 
 
 def axis_traffic(
-    model: ModelSpec,
-    plan: Plan,
-    rank: int,
-    *,
-    dtype_bytes: int | None = None,
-    autocast: bool = False,
-    loss_scaling: bool = False,
-    first_step: bool = False,
-) -> AxisTraffic:
+    model: ModelSpec, plan: Plan, rank: int, *, dtype_bytes: int | None = None, autocast: bool = False,
+    loss_scaling: bool = False, first_step: bool = False,
+) -> AxisTraffic:  # fmt: skip
     """Payload of `rank` by axis and operation in one step: `num_microbatches` times `micro_batch` sequences of `seq`.
 
     dtype_bytes: of a weight, and of everything that is sent; None: as `plan.precision` has weights and gradients.
@@ -72,8 +68,8 @@ def axis_traffic(
     _check(model, plan)
     stages = virtual_stages(model, plan)
     local_stages = stages[plan.mesh.coordinates(rank)["pp"] :: plan.pp]
-    width = dtype_bytes or weight_bytes(plan)
-    gradients = dtype_bytes or (4 if plan.precision.endswith("_grads") else width)
+    width = dtype_bytes or weight_bytes(plan)  # bytes of an element of weights and activations
+    gradients = dtype_bytes or (4 if plan.precision.endswith("_grads") else width)  # bytes of one of a gradient
     ops = [*_ops_of_log("tp", _tensor(model, plan, local_stages, width, autocast), plan.num_microbatches)]
     ops += _pipeline(model, plan, local_stages, width, gradients, first_step)
     ops += _data(rank_parameters(model, plan, local_stages), plan, width, gradients, first_step)
@@ -97,13 +93,15 @@ def _pipeline(
         return
     tokens = model.seq // plan.tp if plan.sequence_parallel else model.seq
     message = plan.num_microbatches * plan.micro_batch * tokens * model.hidden * width + HEADER * first_step
-    edges = sum((not stage.first) + (not stage.last) for stage in stages)
-    owns_table = model.tied_embeddings and any(stage.first or stage.last for stage in stages)
-    payload = edges * message + owns_table * table_params(model, plan) * gradients
+    edges = sum((not stage.first) + (not stage.last) for stage in stages)  # to the stages before and after
+    payload = edges * message
+    if model.tied_embeddings and any(stage.first or stage.last for stage in stages):
+        payload += table_params(model, plan) * gradients  # the first and the last stage exchange the table's gradient
     yield from (AxisOp("pp", op, plan.pp, payload) for op in ("send", "recv"))
 
 
-def _data(layers: list[list[int]], plan: Plan, width: int, gradients: int, first_step: bool) -> Iterator[AxisOp]:
+def _data(layers: list[Sizes], plan: Plan, width: int, gradients: int, first_step: bool) -> Iterator[AxisOp]:
+    """The dp messages of gradients and, with ZeRO, of parameters."""
     sizes = [size for layer in layers for size in layer]
     if plan.dp == 1:
         return
@@ -113,25 +111,24 @@ def _data(layers: list[list[int]], plan: Plan, width: int, gradients: int, first
             yield AxisOp("dp", "broadcast", plan.dp, len(sizes) * 8)
         return
     log = zero_traffic(
-        sizes,
-        stage=plan.zero,
-        world_size=plan.dp,
-        num_microbatches=plan.num_microbatches,
-        units=_units(layers) if plan.zero == 3 else None,
-        dtype_bytes=width,
-        reduce_dtype_bytes=gradients,
-    )
+        sizes, stage=plan.zero, world_size=plan.dp, num_microbatches=plan.num_microbatches,
+        units=_units(layers) if plan.zero == 3 else None, dtype_bytes=width, reduce_dtype_bytes=gradients,
+    )  # fmt: skip
     yield from _ops_of_log("dp", log)
 
 
-def _units(layers: list[list[int]]) -> list[list[int]]:
-    """The units that ZeRO-3 gathers: each block is one, and everything outside the blocks is one."""
+def _units(layers: list[Sizes]) -> list[list[int]]:
+    """The units that ZeRO-3 gathers, as positions in the list of all parameters.
+
+    Each block is a unit, and everything outside the blocks (the first and the last entry of `layers`) is one.
+    """
     ends = [0, *accumulate(map(len, layers))]
     first, *blocks, last = [list(range(a, b)) for a, b in zip(ends[:-1], ends[1:], strict=True)]
     return [first + last, *blocks]
 
 
 def _scalars(plan: Plan, loss_scaling: bool) -> Iterator[AxisOp]:
+    """All-reduces of single numbers: the loss, the gradient norm over each axis on which gradients lie in parts."""
     sharded = {"tp": plan.tp, "pp": plan.pp, "dp": plan.dp if plan.zero else 1}
     for num_ranks in (plan.dp * plan.pp, *sharded.values()):
         yield AxisOp(SCALARS, "all_reduce", num_ranks, SCALAR)
@@ -140,6 +137,7 @@ def _scalars(plan: Plan, loss_scaling: bool) -> Iterator[AxisOp]:
 
 
 def _ops_of_log(axis: str, log: CommLog, times: int = 1) -> Iterator[AxisOp]:
+    """The events of a log as operations on an axis, each with `times` its payload."""
     for event in log.events:
         yield AxisOp(axis, event.op, len(event.group_ranks), times * event.payload_bytes)
 
@@ -156,11 +154,11 @@ def _check(model: ModelSpec, plan: Plan) -> None:
         raise ValueError(f"axis_traffic: tp={plan.tp} does not divide the {model.seq} tokens of a sequence")
 
 
-Sizes = list[int]  # elements of each parameter
-
-
 class VirtualStage(NamedTuple):
-    """A virtual stage of a pipeline: its blocks, and whether it is the first (embeddings) or the last (head)."""
+    """A virtual stage (chunk) of a pipeline: its blocks, whether it is the first (embeddings) or the last (head).
+
+    Virtual stage i is on pipeline rank i % pp.
+    """
 
     number: int
     blocks: Sequence[int]
@@ -173,7 +171,7 @@ def virtual_stages(model: ModelSpec, plan: Plan) -> list[VirtualStage]:
 
     Raises ValueError for more stages than layers.
     """
-    sizes = balanced([1.0] * (model.num_layers + 2), plan.pp * plan.num_chunks)
+    sizes = balanced([1.0] * (model.num_layers + 2), plan.pp * plan.num_chunks)  # layers per stage, as equal as can be
     ends = list(accumulate(sizes))
     spans = [(end - size - 1, end - 1) for size, end in zip(sizes, ends, strict=True)]  # layer 0 is no block
     last = len(sizes) - 1
@@ -210,10 +208,12 @@ def block_parameters(model: ModelSpec, plan: Plan) -> Sizes:
 
 
 def _linear(model: ModelSpec, weight: int, bias: int) -> Sizes:
+    """The parameters of a linear layer: its weight and, if the model has biases, its bias."""
     return [weight, bias] if model.bias else [weight]
 
 
 def _norm(model: ModelSpec) -> Sizes:
+    """The parameters of a norm: a weight and, in a LayerNorm with biases, a bias."""
     return [model.hidden] * (model.params_per_norm // model.hidden)
 
 

@@ -1,7 +1,8 @@
 """Predicts the messages of a tensor-parallel step of the course's GPT on one rank, as a log.
 
-Chapter 07, its lab and the cards use it. b sequences of s tokens, h hidden, V vocabulary, t ranks. A block costs, for
-each micro-batch (Shoeybi et al. 2019, section 3; with sequence parallelism Korthikanti et al. 2022, section 4.2.2):
+Chapter 07, its lab and the interview cards use it. SP is sequence parallelism. b sequences of s tokens, h hidden, V
+vocabulary, t ranks. A block costs, for each micro-batch (Shoeybi et al. 2019, section 3; with SP Korthikanti et al.
+2022, section 4.2.2):
 
                         forward                                  backward
     attention           1 all_reduce of b s h                    1 all_reduce of b s h
@@ -23,7 +24,7 @@ from collections.abc import Sequence
 from helpers.predict.traffic.predicted_log import PredictedLog
 from helpers.records import CommLog
 from helpers.specs import Link, ModelSpec, Plan
-from helpers.specs.checks import check_plain
+from helpers.specs.checks import check_count, check_plain
 
 
 def tensor_parallel_traffic(
@@ -43,16 +44,9 @@ def tensor_parallel_traffic(
 
 
 def stage_messages(
-    model: ModelSpec,
-    plan: Plan,
-    blocks: Sequence[int],
-    *,
-    batch: int,
-    traffic: PredictedLog,
-    first: bool = True,
-    last: bool = True,
-    product_bytes: int | None = None,
-) -> None:
+    model: ModelSpec, plan: Plan, blocks: Sequence[int], *, batch: int, traffic: PredictedLog, first: bool = True,
+    last: bool = True, product_bytes: int | None = None,
+) -> None:  # fmt: skip
     """Add to `traffic` what the layers of one pipeline stage send for one micro-batch.
 
     The stage has `blocks`, with embeddings if `first` and a head if `last`. recompute="full" sends a block's forward
@@ -81,6 +75,8 @@ class _TensorParallel:
     """Adds the messages without sequence parallelism.
 
     Between the parts of a block every rank has the full (b, s, h), so outputs and gradients of inputs are all-reduced.
+    A part (attention, or the feed-forward) is a column-parallel layer and then a row-parallel one. The methods from
+    `before_columns` on say what is sent at each end of such a layer; the subclass replaces them.
     """
 
     def __init__(self, model: ModelSpec, plan: Plan, batch: int, traffic: PredictedLog, product_bytes: int) -> None:
@@ -89,6 +85,7 @@ class _TensorParallel:
         self.stream = (batch, model.seq, model.hidden)
 
     def run(self, blocks: Sequence[int], first: bool, last: bool) -> None:
+        """Forward and backward of one micro-batch."""
         if first:
             self.after_rows("token_embedding, forward", self.traffic.dtype_bytes)
         for i in blocks:
@@ -106,11 +103,13 @@ class _TensorParallel:
             self.embeddings_backward("embeddings, backward")
 
     def forward(self, i: int, when: str) -> None:
+        """Forward of block i. when: "forward" or "recomputed", for the text of the messages."""
         for name in ("attention", "feed_forward"):
             self.before_columns(f"blocks.{i}.{name}, {when}")
             self.after_rows(f"blocks.{i}.{name}, {when}", self.product_bytes)
 
     def backward(self, i: int) -> None:
+        """Backward of block i: its parts in reverse order."""
         for name in ("feed_forward", "attention"):
             self.rows_backward(f"blocks.{i}.{name}, backward")
             self.columns_backward(f"blocks.{i}.{name}, backward")
@@ -119,6 +118,7 @@ class _TensorParallel:
             self.norm_backward(f"blocks.{i}.{name}_norm, backward")
 
     def loss(self) -> None:
+        """The three numbers per token: one all-reduce takes the maximum, and one adds up the other two."""
         width = max(4, self.traffic.dtype_bytes)  # 16-bit logits are counted in fp32
         self.traffic.add("all_reduce", self.tokens, "the loss: maximum, forward", dtype_bytes=width, reduce_op="max")
         self.traffic.add("all_reduce", (2, *self.tokens), "the loss: sum and target, forward", dtype_bytes=width)
@@ -193,15 +193,11 @@ class _SequenceParallel(_TensorParallel):
 def _check(model: ModelSpec, plan: Plan, batch: int) -> None:
     check_plain("tensor_parallel_traffic", model, plan)
     plan.check(model)
-    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-        raise ValueError(f"tensor_parallel_traffic: batch is {batch!r}, but it must be a whole number of at least 1")
-    if other := next((axis for axis in ("pp", "cp") if getattr(plan, axis) > 1), None):
-        raise ValueError(
-            f"tensor_parallel_traffic: the plan has {other}={getattr(plan, other)}, but only tensor parallelism is "
-            "predicted here; set it to 1, or ask axis_traffic"
-        )
-    if plan.sequence_parallel and model.seq % plan.tp:
-        raise ValueError(
-            f"tensor_parallel_traffic: sequence_parallel cuts {model.seq} tokens into tp={plan.tp} equal parts; "
-            "choose a seq that tp divides"
-        )
+    check_count("tensor_parallel_traffic", "batch", batch)
+    for axis in ("pp", "cp"):
+        if getattr(plan, axis) > 1:
+            raise ValueError(
+                f"tensor_parallel_traffic: the plan has {axis}={getattr(plan, axis)}, but only tensor parallelism is "
+                "predicted here; set it to 1, or ask axis_traffic"
+            )
+    plan.check_token_shards("tensor_parallel_traffic", model)
