@@ -141,19 +141,18 @@ def line_of(fields: Any, file: str) -> str:
 # -- a mapping -------------------------------------------------------------------------------------------------------
 def read_record(
     fields: Any, readers: Mapping[str, Reader], where: str, what: str, *, optional: Collection[str] = (), name: str = ""
-) -> dict[str, Any]:
-    """The fields of one YAML mapping, each as its reader returns it, and `where` the mapping stands.
+) -> tuple[str, dict[str, Any]]:
+    """Where one YAML mapping stands, for errors, and its fields, each as its reader returns it.
 
-    readers: the known fields, of which all but the `optional` ones are required. what: how an error calls the mapping.
-    name: the field by which errors call the mapping, "" for none. Raises ValueError where a field is missing, unknown
-    or refused by its reader.
+    readers: the known fields, of which all but the `optional` ones are required. where: file and line. what: how an
+    error calls the mapping, such as "card". name: the field whose value errors add to `where`, "" for none. Raises
+    ValueError where a field is missing, unknown or refused by its reader.
     """
     check_fields(fields, [key for key in readers if key not in optional], readers, where, what)
     if name:
         readers[name](fields[name], where, name)
         where = f"{where} ({fields[name]})"
-    read = {key: reader(fields[key], where, key) for key, reader in readers.items() if key in fields}
-    return read | {"where": where}
+    return where, {key: reader(fields[key], where, key) for key, reader in readers.items() if key in fields}
 
 
 def check_fields(fields: Any, required: Iterable[str], known: Iterable[str], where: str, what: str) -> None:
@@ -253,10 +252,10 @@ def read_shown_by(value: Any, where: str, name: str = "shown_by") -> NotebookCel
 # -- a card ----------------------------------------------------------------------------------------------------------
 def read_card(fields: Any, file: str) -> Card:
     """One card from its YAML mapping. Raises ValueError with file, line and field."""
-    card = read_record(fields, CARD_READERS, line_of(fields, file), "card", optional=OPTIONAL_IN_CARD, name="id")
+    where, card = read_record(fields, CARD_READERS, line_of(fields, file), "card", optional=OPTIONAL_IN_CARD, name="id")
     if "predict" in card:
-        card["predict"] = read_prediction(card["predict"], card.get("verify", ()), card["where"])
-    return Card(chapter=Path(file).stem, **card)
+        card["predict"] = read_prediction(card["predict"], card.get("verify", ()), where)
+    return Card(chapter=Path(file).stem, where=where, **card)
 
 
 def _read_card_id(value: Any, where: str, name: str) -> str:
@@ -277,7 +276,8 @@ def _read_verify(value: Any, where: str, name: str) -> tuple[Check, ...]:
 
 def read_check(fields: Any, where: str) -> Check:
     """One entry of `verify`: a number in the answer, and the call that computes it."""
-    check = read_record(fields, CHECK_READERS, where, "check under `verify`", optional=("args", "kwargs", "attribute"))
+    what, optional = "check under `verify`", ("args", "kwargs", "attribute")
+    _, check = read_record(fields, CHECK_READERS, where, what, optional=optional)
     args, kwargs = check.get("args", []), check.get("kwargs", {})
     if not str(check["call"]).startswith("helpers."):
         raise ValueError(f"{where}: `verify.call` is {check['call']!r}; it must be a dotted name under helpers.")
@@ -285,7 +285,6 @@ def read_check(fields: Any, where: str) -> Check:
         raise ValueError(f"{where}: `verify.value` is {check['value']!r}; it must be the number that the call returns")
     if not isinstance(args, list) or not isinstance(kwargs, dict):
         raise ValueError(f"{where}: `verify.args` must be a list and `verify.kwargs` a mapping")
-    del check["where"]
     return Check(**check | {"args": tuple(args), "kwargs": dict(kwargs)})
 
 

@@ -59,10 +59,6 @@ class Stopwatch:
             self.ended = self.ended or self._now()
 
     @property
-    def is_running(self) -> bool:
-        return self.began is not None and self.ended is None
-
-    @property
     def seconds(self) -> float:
         """From the beginning to the stop, or to now; 0 before. Never negative, even if the machine's clock jumps."""
         if self.began is None:
@@ -136,8 +132,7 @@ def _read_file(path: Path) -> tuple[Drill, ...]:
 
 
 def _read_drill(fields: Any, where: str) -> Drill:
-    values = read_record(fields, READERS, where, "drill", optional=WITHOUT_LAB, name="key")
-    where = values.pop("where")
+    where, values = read_record(fields, READERS, where, "drill", optional=WITHOUT_LAB, name="key")
     given = [name for name in WITHOUT_LAB if values.get(name)]
     if given and len(given) < len(WITHOUT_LAB):
         raise ValueError(

@@ -112,10 +112,10 @@ def glossary(word: str | None = None, file: Path = FOLDER / "glossary.yaml") -> 
 
 
 def _read_term(fields: Any, where: str) -> Term:
-    values = read_record(fields, TERM_READERS, where, "term", optional=("also",), name="term")
+    where, values = read_record(fields, TERM_READERS, where, "term", optional=("also",), name="term")
     if not values["zh"]:
-        raise ValueError(f"{values['where']}: `zh` is empty; give the usual Chinese term")
-    return Term(**values)
+        raise ValueError(f"{where}: `zh` is empty; give the usual Chinese term")
+    return Term(where=where, **values)
 
 
 def _chapter_html(chapter: str, terms: list[Term]) -> str:
@@ -230,20 +230,19 @@ def myths(file: Path = FOLDER / "myths.yaml") -> Myths:
 
 
 def _read_myth(fields: Any, where: str) -> Myth:
-    values = read_record(fields, MYTH_READERS, where, "myth", name="id")
+    where, values = read_record(fields, MYTH_READERS, where, "myth", name="id")
     if not any(number.claimed is not None for number in values["finds"]):
         raise ValueError(
-            f"{values['where']}: no entry of `finds` has `claimed`, so the run refutes nothing; add what it would be"
+            f"{where}: no entry of `finds` has `claimed`, so the run refutes nothing; add what it would be"
         )
-    return Myth(**values)
+    return Myth(where=where, **values)
 
 
 def _read_finds(value: Any, where: str, name: str) -> tuple[MythNumber, ...]:
     what, optional = "number under `finds`", ("claimed", "tolerance")
-    records = [
-        read_record(one, NUMBER_READERS, where, what, optional=optional) for one in read_items(value, where, name)
-    ]
-    return tuple(MythNumber(**{key: record[key] for key in record if key != "where"}) for record in records)
+    items = read_items(value, where, name)
+    records = [read_record(one, NUMBER_READERS, where, what, optional=optional) for one in items]
+    return tuple(MythNumber(**values) for _, values in records)
 
 
 def _myth_html(myth: Myth) -> str:
@@ -302,8 +301,8 @@ def old_posts(file: Path = FOLDER / "old_posts.yaml") -> OldPosts:
 
 
 def _read_post(fields: Any, where: str) -> OldPost:
-    values = read_record(fields, POST_READERS, where, "post", optional=OPTIONAL_IN_POST, name="id")
-    return OldPost(**{name: value for name, value in values.items() if name != "where"})
+    _, values = read_record(fields, POST_READERS, where, "post", optional=OPTIONAL_IN_POST, name="id")
+    return OldPost(**values)
 
 
 def _post_rows(post: OldPost) -> str:
@@ -386,8 +385,7 @@ def evidence_link(shown: str) -> tuple[str, str]:
 
 def _read_item(fields: Any, where: str) -> Item:
     where = f"{where} (item {fields['n']})" if isinstance(fields, dict) and "n" in fields else where
-    values = read_record(fields, ITEM_READERS, where, "source's item")
-    del values["where"]
+    _, values = read_record(fields, ITEM_READERS, where, "source's item")
     if not any(_is_evidence(values["answer"], one) for one in values["shown"]):
         raise ValueError(f"{where}: `{values['answer']}` needs a {EVIDENCE[values['answer']] or 'place'} under `shown`")
     return Item(**values)

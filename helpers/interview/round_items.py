@@ -283,8 +283,8 @@ def _read_file(path: Path, read: Callable[[Any, str], Round]) -> tuple[Round, ..
 
 
 def _read_marked(fields: Any, where: str) -> Marked:
-    values = read_record(fields, MARKED_READERS, where, "round", optional=("numbers",), name="id")
-    where, kind, text = values.pop("where"), values.pop("round"), values.pop("text").rstrip("\n")
+    where, values = read_record(fields, MARKED_READERS, where, "round", optional=("numbers",), name="id")
+    kind, text = values.pop("round"), values.pop("text").rstrip("\n")
     mistakes = tuple(_read_mistake(one, text.splitlines(), where) for one in values.pop("places"))
     if not mistakes:
         raise ValueError(f"{where}: `places` is empty; name at least one line that is wrong")
@@ -292,7 +292,7 @@ def _read_marked(fields: Any, where: str) -> Marked:
 
 
 def _read_mistake(fields: Any, lines: list[str], where: str) -> MarkedMistake:
-    values = read_record(fields, MISTAKE_READERS, where, "place", optional=("or",))
+    _, values = read_record(fields, MISTAKE_READERS, where, "place", optional=("or",))
     texts = (values["line"], *values.get("or", []))
     numbers = tuple(_line_number(text, lines, where) for text in texts)
     return MarkedMistake(lines=numbers, hint=values["hint"], why=values["why"])
@@ -325,15 +325,14 @@ def _broken_job_round(job: BrokenJob) -> Marked:
 
 
 def _read_design(fields: Any, where: str) -> Design:
-    values = read_record(fields, DESIGN_READERS, where, "round", optional=("numbers",), name="id")
-    where, scene, numbers = values.pop("where"), values["scene"], values.get("numbers", {})
+    where, values = read_record(fields, DESIGN_READERS, where, "round", optional=("numbers",), name="id")
+    scene, numbers = values["scene"], values.get("numbers", {})
     questions = tuple(_read_question(one, scene, numbers, where) for one in values.pop("questions"))
     return Design(**values, kind="design", questions=questions)
 
 
 def _read_question(fields: Any, scene: Scenario, numbers: dict[str, RoundNumber], where: str) -> DesignQuestion:
-    values = read_record(fields, QUESTION_READERS, where, "question", optional=OPTIONAL_IN_QUESTION)
-    del values["where"]
+    _, values = read_record(fields, QUESTION_READERS, where, "question", optional=OPTIONAL_IN_QUESTION)
     numbers = numbers | values.get("numbers", {})
     scene = scene.changed(values.pop("change", {}), where)
     if values.get("number") not in (None, *numbers):

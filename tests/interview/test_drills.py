@@ -119,7 +119,7 @@ def test_a_pass_in_time_is_told_and_noted(tmp_path):
     assert outcome.passed and outcome.in_time and outcome.seconds == 135 and one.passed
     assert outcome.text == "Passed after 2:15 of 15:00, in time."
     clock.wait(600)
-    assert one.watch.seconds == 135 and not one.watch.is_running
+    assert one.watch.seconds == 135 and one.watch.ended is not None
     entries = progress.read(path).entries
     assert [(entry.kind, entry.key, entry.passed) for entry in entries] == [
         ("check", "03.average", False),
@@ -136,7 +136,7 @@ def test_over_time_is_told_and_not_cut_off(tmp_path, language, sentence):
     one, clock = attempt(lambda key, answer: True, tmp_path / "p", language=language)
     one.begin()
     clock.wait(960)
-    assert one.watch.is_over and one.watch.is_running
+    assert one.watch.is_over and one.watch.ended is None
     outcome = one.submit(None)
     assert outcome.passed and not outcome.in_time and outcome.text == sentence
 

@@ -216,7 +216,7 @@ def test_a_rating_that_is_none_leaves_the_card(mock):
     interview = mock().begin()
     with pytest.raises(ValueError, match="'super' is no rating"):
         interview.rate("super")
-    assert interview.card is interview.cards[0] and interview.watch.is_running
+    assert interview.card is interview.cards[0] and interview.watch.ended is None
 
 
 def test_a_damaged_progress_file_is_told_and_the_interview_goes_on(mock, path):
