@@ -7,6 +7,9 @@ scaler.py           04.scaler    dynamic loss scaling on one rank
 training_step.py    04.order     the order of unscaling, clipping, stepping and updating
 hints.yaml          what a learner is told about each known mistake
 messages.yaml       what its judges say besides: names of values, and sentences about what is wrong
+
+In LAB, "number_formats.SCALE" is the Task called SCALE in number_formats.py; tasks are listed from easy to hard. No
+learner's code may use what the lab forbids, since that is what the learner is to write.
 """
 
 from helpers.grading.registry import Lab

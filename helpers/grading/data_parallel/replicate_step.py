@@ -243,7 +243,10 @@ def step_model(inputs: dict[str, Any]) -> nn.Module:
 
 
 def make_step(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]:
-    """Steps of one model, each from different weights and stale gradients, with a batch of each size of 02.scatter."""
+    """Draws steps of one model, each from different weights and with stale gradients of an earlier step.
+
+    The sizes of the batches are multiples of the number of devices, others, and fewer examples than devices.
+    """
     widths = [rng.integer(3, 5), rng.integer(3, 5), rng.integer(2, 3)]
     inputs = {"num_devices": num_devices, "widths": widths, "dtype": rng.case.dtypes, "cases": []}
     model = step_model(inputs)

@@ -9,6 +9,10 @@ communication.py   03.buckets     few messages instead of one per gradient
 sampler.py         03.sampler     which examples a rank sees in each epoch
 hints.yaml         what a learner is told about each known mistake
 messages.yaml      what its judges say besides: names of values, and sentences about what is wrong
+
+In LAB, "gradients.START" is the Task called START in gradients.py; tasks are listed from easy to hard. No learner's
+code may use what the lab forbids, since that is what the learner is to write, nor make an instance of
+forbids_instances.
 """
 
 from helpers.grading.registry import Lab

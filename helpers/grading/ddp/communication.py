@@ -59,7 +59,7 @@ from helpers.ranks.nccl.rank_rules import record_journal
 from helpers.records import CommEvent
 
 words = LAB.messages
-nccl_words = book("nccl")
+nccl_words = book("nccl")  # texts about verdicts on NCCL calls
 
 
 # -- 03.buckets ------------------------------------------------------------------------------------------------------

@@ -190,11 +190,11 @@ def make_average(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     widths = [rng.integer(3, 6) for _ in range(3)] + [2]
     model = model_tools.mlp(widths)
     frozen = rng.one_of(*dict(model.named_parameters()))
-    inputs = []
-    for _ in range(world_size):
-        gradients = weights_for(rng, model) | {frozen: None}
-        inputs.append({"widths": widths, "frozen": frozen, "weights": weights_for(rng, model), "gradients": gradients})
-    return inputs
+    shared = {"widths": widths, "frozen": frozen}
+    return [
+        shared | {"gradients": weights_for(rng, model) | {frozen: None}, "weights": weights_for(rng, model)}
+        for _ in range(world_size)
+    ]
 
 
 def run_average(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def judge_average(world: JudgedWorld) -> Iterator[Judgement]:
     total_weights = sum_of([inputs["weights"] for inputs in world.inputs])
     total = sum_of([without_frozen(inputs["gradients"], inputs) for inputs in world.inputs])
     mean = scaled(total, 1 / world.size)
-    averaged_weights = {"averages_weights": [total_weights, scaled(total_weights, 1 / world.size)]}
+    wrong_weights = {"averages_weights": [total_weights, scaled(total_weights, 1 / world.size)]}
     for rank, (inputs, output) in enumerate(zip(world.inputs, world.outputs, strict=True)):
         mistakes = {
             "divided_twice": scaled(total, world.size**-2),
@@ -223,9 +223,8 @@ def judge_average(world: JudgedWorld) -> Iterator[Judgement]:
             mistakes["own_gradient"] = local  # named only where every gradient is as it was before the call
         yield from expect_tensors(words["gradient"], mean, output["gradients"], rank=rank, mistakes=mistakes)
         yield expect_frozen_without_gradient(inputs, output["gradients"], rank)
-        yield from expect_tensors(
-            words["parameter"], inputs["weights"], output["weights"], rank=rank, mistakes=averaged_weights
-        )
+        weights, got_weights = inputs["weights"], output["weights"]
+        yield from expect_tensors(words["parameter"], weights, got_weights, rank=rank, mistakes=wrong_weights)
 
 
 AVERAGE = Task(

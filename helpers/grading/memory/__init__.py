@@ -9,6 +9,10 @@ saved_activations.py   05.checkpoint   activation checkpointing, with the same d
                        05.chunked      cross entropy that never holds the logits of all tokens
 hints.yaml             what a learner is told about each known mistake
 messages.yaml          what its judges say besides: names of values, and sentences about what is wrong
+
+In LAB, "byte_formulas.COUNT" is the Task called COUNT in byte_formulas.py; tasks are listed from easy to hard, and
+those in_chapter are asked by the chapter alone. No learner's code may use what the lab forbids, since that is what the
+learner is to write.
 """
 
 from helpers.grading.registry import Lab

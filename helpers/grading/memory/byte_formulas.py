@@ -28,6 +28,7 @@ from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 
 words = LAB.messages
+Formula = Callable[[dict[str, Any]], Any]  # of a case
 
 
 # -- a formula, called with several sizes ----------------------------------------------------------------------------
@@ -64,6 +65,19 @@ def is_near(value: Any, got: Any) -> bool:
     return types in ({float}, {int, float}) and isclose(value, got, rel_tol=1e-12)
 
 
+def judge_formula(world: JudgedWorld, text: Words, right: Formula, wrong: Formula) -> Iterator[Judgement]:
+    """Expects one number in each case, the one that `right` gives.
+
+    text: what a sentence calls the number; it is filled with the values of a case. wrong: gives the number of every
+    known mistake, by the key of its hint.
+    """
+    cases = world.inputs[0]["cases"]
+    names = [text.format(*case.values(), **case) for case in cases]
+    numbers = [wrong(case) for case in cases]
+    mistakes = {key: [of_case[key] for of_case in numbers] for key in numbers[0]}
+    yield from judge_numbers(names, [right(case) for case in cases], world.outputs[0], mistakes)
+
+
 def formula_task(key: str, signature: str, make_inputs: Any, judge: Any, wrong: Mapping[str, Any]) -> Task:
     """A Task in one process, whose hints are those of the wrong formulas. key: "05.count". wrong: by keys of hints."""
     parts = {"make_inputs": make_inputs, "run_submission": run_formula, "judge": judge, "hints": LAB.hints(*wrong)}
@@ -87,11 +101,7 @@ def draw_gpt_sizes(rng: CaseGenerator, num_layers: int) -> dict[str, int]:
 
 def judge_count(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the number of parameters of each GPT."""
-    cases = world.inputs[0]["cases"]
-    names = [words["num_parameters"].format(*case.values()) for case in cases]
-    wrong = [wrong_counts(case) for case in cases]
-    mistakes = {key: [counts[key] for counts in wrong] for key in LEFT_OUT}
-    yield from judge_numbers(names, [num_params(**case) for case in cases], world.outputs[0], mistakes)
+    yield from judge_formula(world, words["num_parameters"], lambda case: num_params(**case), wrong_counts)
 
 
 def num_params(num_layers: int, hidden: int, vocab: int, seq: int) -> int:
@@ -250,11 +260,7 @@ def draw_layer(rng: CaseGenerator, is_split: bool, sequence_parallel: bool, flas
 
 def judge_activations(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the bytes that each layer stores for backward."""
-    cases = world.inputs[0]["cases"]
-    names = [words["bytes_of_activations"].format(**case) for case in cases]
-    wrong = [wrong_activation_bytes(case) for case in cases]
-    mistakes = {key: [numbers[key] for numbers in wrong] for key in WRONG_ACTIVATIONS}
-    yield from judge_numbers(names, [activation_bytes(case) for case in cases], world.outputs[0], mistakes)
+    yield from judge_formula(world, words["bytes_of_activations"], activation_bytes, wrong_activation_bytes)
 
 
 def wrong_activation_bytes(case: dict[str, Any]) -> dict[str, int | float]:

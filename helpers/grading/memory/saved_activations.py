@@ -167,8 +167,7 @@ def judge_checkpoint(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the values and gradients of plain code, two runs of each block, an unmoved generator, and fewer bytes."""
     inputs, got = world.inputs[0], world.outputs[0]
     if "returned" in got:
-        message = words["checkpoint_returns"].format(got["returned"])
-        yield Judgement(ok=False, message=message, mistakes=("detached_output",))
+        yield expect(False, words["checkpoint_returns"].format(got["returned"]), mistakes=["detached_output"])
         return
     right, ones = run_in_judge(without_checkpoint, inputs), run_in_judge(BackwardFromOnes.apply, inputs)
     yield from judge_block_calls(right, got)
@@ -296,9 +295,7 @@ def judge_chunked(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the loss and gradients of the usual cross entropy, and no tensor as large as all logits."""
     inputs, got = world.inputs[0], world.outputs[0]
     if "returned" in got:
-        yield Judgement(
-            ok=False, message=words["chunked_loss_returns"].format(got["returned"]), mistakes=("detached_output",)
-        )
+        yield expect(False, words["chunked_loss_returns"].format(got["returned"]), mistakes=["detached_output"])
         return
     right = loss_and_gradients(inputs, slice(None), int((inputs["targets"] != PADDING).sum()))
     # The losses of the mistakes take long, so they are computed only where a value is wrong.

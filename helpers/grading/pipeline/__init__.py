@@ -8,6 +8,9 @@ stage.py       06.cut          which layers form a stage
                06.stage        one rank that runs its list of actions, on live ranks
 hints.yaml     what a learner is told about each known mistake
 messages.yaml  what its judges say besides: names of values, and sentences about what is wrong
+
+In LAB, "schedule.GPIPE" is the Task called GPIPE in schedule.py. No learner's code may use what the lab forbids, since
+that is what the learner is to write.
 """
 
 from helpers.grading.registry import Lab

@@ -19,7 +19,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -128,7 +129,7 @@ WRONG_ONE_F_ONE_B: dict[str, list[Answer]] = {
     "warm_up_short": [lambda rank, p, m: alternating(rank, m, p - rank - 1)],
     "warm_up_long": [
         lambda rank, p, m: alternating(rank, m, p - rank + 1),
-        lambda rank, p, m: alternating(rank, m, max(2, p - rank)),
+        lambda rank, p, m: alternating(rank, m, max(2, p - rank)),  # on the last rank alone
     ],
     "warm_up_everywhere": [lambda rank, p, m: alternating(rank, m, p)],
     "warm_up_turned_round": [lambda rank, p, m: alternating(rank, m, rank + 1)],
@@ -312,11 +313,8 @@ def simulate(actions: ActionLists, forward: Seconds, backward: Seconds, *, waits
 
 def max_in_flight(actions: Actions) -> int:
     """The largest number of micro-batches that went forward on this rank and did not come back yet."""
-    count = most = 0
-    for action in actions:
-        count += 1 if "F" in action else -1
-        most = max(most, count)
-    return most
+    changes = [1 if "F" in action else -1 for action in actions]
+    return max(accumulate(changes))  # of the running count
 
 
 def bubble(actions: ActionLists, forward: Seconds, backward: Seconds, *, waits_for: str = "FB") -> float:
@@ -337,18 +335,13 @@ def from_step(measure: Callable[[SimulatedStep], float]) -> Answer:
 
 def mean_of_own_spans(step: SimulatedStep) -> float:
     """The mean idle share if each rank is measured from its own first start to its own last end."""
-    return mean([1 - busy / (end - start) for busy, (start, end) in zip(step.busy, step.spans, strict=True)])
-
-
-def mean(values: Sequence[float]) -> float:
-    """The mean."""
-    return sum(values) / len(values)
+    return fmean(1 - busy / (end - start) for busy, (start, end) in zip(step.busy, step.spans, strict=True))
 
 
 # The wrong functions for each of the two values that 06.bubble returns: the bubble, and the micro-batches held.
 # len(actions) is the number of stages, and len(actions[0]) // 2 that of the micro-batches: each goes forward and back.
 WRONG_FRACTIONS: dict[str, list[Answer]] = {
-    "over_the_ideal": [from_step(lambda step: step.seconds / mean(step.busy) - 1)],
+    "over_the_ideal": [from_step(lambda step: step.seconds / fmean(step.busy) - 1)],
     "one_rank": [
         from_step(lambda step: 1 - step.busy[0] / step.seconds),
         from_step(lambda step: 1 - step.busy[-1] / step.seconds),
@@ -356,10 +349,10 @@ WRONG_FRACTIONS: dict[str, list[Answer]] = {
     ],
     "own_span": [from_step(mean_of_own_spans)],
     "idle_seconds": [
-        from_step(lambda step: step.seconds - mean(step.busy)),
+        from_step(lambda step: step.seconds - fmean(step.busy)),
         from_step(lambda step: len(step.busy) * step.seconds - sum(step.busy)),
     ],
-    "busy_share": [from_step(lambda step: mean(step.busy) / step.seconds)],
+    "busy_share": [from_step(lambda step: fmean(step.busy) / step.seconds)],
     "backward_waits_for_nobody": [lambda *case: bubble(*case, waits_for="F")],
     "nobody_waits": [lambda *case: bubble(*case, waits_for="")],
     "times_of_one_stage": [
@@ -381,7 +374,10 @@ WRONG_IN_FLIGHT: dict[str, list[Answer]] = {
 
 
 def judge_bubble(world: JudgedWorld) -> Iterator[Judgement]:
-    """Expects two values in each case: the bubble, and the most micro-batches that each rank holds."""
+    """Expects two values in each case: the bubble, and the most micro-batches that each rank holds.
+
+    Each value is judged by itself, and has its name, its right function and its wrong ones.
+    """
     columns = (words["bubble"], bubble, WRONG_FRACTIONS), (words["micro_batches_held"], in_flight, WRONG_IN_FLIGHT)
     yield from judge_several_answers(BUBBLE, words["bubble_and_held"], columns, world)
 

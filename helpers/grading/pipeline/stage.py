@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import combinations, pairwise
+from itertools import accumulate, combinations, pairwise
 from math import prod
 from typing import Any
 
@@ -49,17 +49,20 @@ Sizes = list[int]  # the number of layers in each stage
 
 
 def make_cut(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Draws cases (costs, num_stages): some edge cases, and models for which no known shortcut finds the best cut."""
+    """Draws cases (costs, num_stages): some edge cases, and models for which no known shortcut finds the best cut.
+
+    A shortcut is a way to cut without a search, as the three below: equal_counts, greedy_cuts and largest_minimum.
+    """
     cases = [[[7, 7, 7, 7], 4], [[3, 1, 2], 1], *draw_edge_cases(rng)]
     num_wanted = len(cases) + NUM_MODELS
     while len(cases) < num_wanted:
         costs = [rng.integer(1, 20) for _ in range(rng.integer(*NUM_LAYERS))]
-        num_stages = rng.integer(3, 4)  # with two stages, the last shortcut would find the best cut
+        num_stages = rng.integer(3, 4)  # with two stages, largest_minimum would find the best cut
         shortcuts = [equal_counts(costs, num_stages), *greedy_cuts(costs, num_stages)]
         shortcuts.append(largest_minimum(costs, num_stages))
         best = best_slowest_stage(costs, num_stages)
-        # Whoever raises a limit by 2 at a time, starting at the largest cost, misses every best value at an odd
-        # distance. So cases with an even and with an odd distance alternate.
+        # A search may start with the cost of the largest layer as the limit of a stage, and raise it in steps of 2.
+        # It misses every best cost at an odd distance. So cases with an even and with an odd distance alternate.
         has_wanted_parity = (best - max(costs)) % 2 == len(cases) % 2
         if has_wanted_parity and all(slowest_stage(costs, sizes) > best for sizes in shortcuts):
             cases.append([costs, num_stages])
@@ -79,8 +82,7 @@ def draw_edge_cases(rng: CaseGenerator) -> list[list[Any]]:
 
 def stage_costs(costs: Costs, sizes: Sizes) -> list[float]:
     """What each stage costs."""
-    ends = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
-    return [sum(costs[a:b]) for a, b in pairwise(ends)]
+    return [sum(costs[start:end]) for start, end in pairwise([0, *accumulate(sizes)])]
 
 
 def slowest_stage(costs: Costs, sizes: Sizes) -> float:
@@ -90,9 +92,8 @@ def slowest_stage(costs: Costs, sizes: Sizes) -> float:
 
 def all_cuts(costs: Costs, num_stages: int) -> Iterator[Sizes]:
     """Every way to divide the layers into stages of one layer or more."""
-    n = len(costs)
-    for ends in combinations(range(1, n), num_stages - 1):
-        yield [b - a for a, b in pairwise([0, *ends, n])]
+    for ends in combinations(range(1, len(costs)), num_stages - 1):
+        yield [end - start for start, end in pairwise([0, *ends, len(costs)])]
 
 
 def best_slowest_stage(costs: Costs, num_stages: int) -> float:
@@ -121,15 +122,15 @@ def greedy_cut(costs: Costs, num_stages: int, *, can_exceed: bool) -> Sizes:
 
     can_exceed: a stage takes layers until it has reached the mean; otherwise as long as they stay within the mean.
     """
-    mean_cost = sum(costs) / num_stages
-    rounding = 1e-9  # so that layers which cost the mean exactly stay within it
+    # A stage that may not exceed the mean counts the next layer before it takes it. The small number is for rounding,
+    # so that layers which cost the mean exactly stay within it.
+    limit, num_ahead = (0.0, 0) if can_exceed else (1e-9, 1)
+    limit += sum(costs) / num_stages
     sizes, start = [], 0
     for stages_left in range(num_stages - 1, 0, -1):
         end = start + 1
-        while end < len(costs) - stages_left:  # each stage that is left needs a layer
-            cost, next_cost = sum(costs[start:end]), sum(costs[start : end + 1])  # without and with the next layer
-            if cost >= mean_cost if can_exceed else next_cost >= mean_cost + rounding:
-                break
+        # Each stage that is left needs a layer.
+        while end < len(costs) - stages_left and sum(costs[start : end + num_ahead]) < limit:
             end += 1
         sizes.append(end - start)
         start = end
@@ -149,7 +150,8 @@ def judge_cut(world: JudgedWorld) -> Iterator[Judgement]:
             return
         yield expect(min(sizes) > 0, words["stage_without_layer"].format(call, sizes), mistakes=["empty_stage"])
         message = words["layers_together"].format(call, sizes, sum(sizes), len(costs))
-        yield expect(sum(sizes) == len(costs), message, mistakes=["layers_lost"] if sum(sizes) < len(costs) else [])
+        mistakes = ["layers_lost"] if sum(sizes) < len(costs) else []
+        yield expect(sum(sizes) == len(costs), message, mistakes=mistakes)
         if min(sizes) > 0 and sum(sizes) == len(costs):
             slowest, best = slowest_stage(costs, sizes), best_slowest_stage(costs, num_stages)
             mistakes = [*shortcuts, "not_the_best"]

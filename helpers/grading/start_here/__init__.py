@@ -1,6 +1,12 @@
-"""The exercises of chapter 00, which has no lab: sums and means of data that is uneven, or that a rank lacks.
+"""Declares the exercises of chapter 00, which has no lab: sums and means of data that differs in length between ranks.
 
-uneven_data.py   00.total, 00.mean, 00.layers
+uneven_data.py   00.total   the number of examples on all ranks
+                 00.mean    the mean of all losses
+                 00.layers  the sum of each layer's gradients, one of which is missing on a rank
+hints.yaml       what a learner is told about each known mistake
+messages.yaml    the names of values in what the judges say
+
+In LAB, "uneven_data.TOTAL" is the Task called TOTAL in uneven_data.py. `in_chapter` means that the chapter asks them.
 """
 
 from helpers.grading.registry import Lab
