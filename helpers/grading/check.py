@@ -3,6 +3,12 @@
 check      for a cell of a lab: raises NotYet where the answer fails
 exercise   for a cell of a chapter: the same judge, but nothing raises, so that "run all" reaches the end
 grade      the verdict behind both, for machines: draw the inputs, run the answer on the ranks, judge what came back
+
+Words of this file. A *world* is a number of ranks that run an answer together, and a *case* is one set of inputs; each
+task names the world sizes and the cases that are tried. A *Judgement* is the outcome of one comparison, a *WorldResult*
+all of one world, and a *Verdict* all of a check. A *mistake* is the key of a hint about a wrong solution that learners
+often write. A *drill* asks for a function at a whiteboard; a *mock* is a mock interview with one drill in it. `words`
+are texts in English and Chinese.
 """
 
 from __future__ import annotations
@@ -47,7 +53,7 @@ Runner = Callable[[Sequence[Sequence[dict]], int], TaskRun]  # (inputs of each r
 class NotYet(Exception):
     """Raised by a check that failed. A notebook shows the verdict alone, and nbgrader sees a cell that raised.
 
-    verdict: all of the outcome. offer: what is said below it, "" for nothing.
+    verdict: the outcome of the check. offer: a line below it, which offers the lab's own answer; "" for none.
     """
 
     def __init__(self, verdict: Verdict, offer: str = ""):
@@ -60,6 +66,7 @@ class NotYet(Exception):
 
 
 def _folded(line: str) -> list[str]:
+    """A line in parts of at most LINE_WIDTH characters, all with the indent of the first."""
     indent = " " * (len(line) - len(line.lstrip()))
     options = {"subsequent_indent": indent, "break_long_words": False, "break_on_hyphens": False}
     return textwrap.wrap(line, LINE_WIDTH, **options) or [""]
@@ -93,12 +100,15 @@ def check(
 
 def functions_defined_in(names: Mapping[str, Any]) -> list[str]:
     """The functions and classes that a notebook itself defines. names: the notebook's global variables."""
-    home = names.get("__name__")
-    return [name for name, value in names.items() if callable(value) and getattr(value, "__module__", None) == home]
+    notebook = names.get("__name__")
+    return [name for name, value in names.items() if callable(value) and getattr(value, "__module__", None) == notebook]
 
 
 def record_attempt(verdict: Verdict, progress_file: str | os.PathLike | None, **more: str) -> str | None:
-    """Note the attempt in the progress file; if something prevents that, return a sentence about it."""
+    """Note the attempt in the progress file; if something prevents that, return a sentence about it.
+
+    more: what else is noted, such as the place of the attempt.
+    """
     more |= {"seconds": round(verdict.seconds, 3), "mistake": verdict.mistake, "seed": verdict.seed}
     return progress.record_quietly("check", verdict.key, verdict.passed, path=progress_file, **more)
 
@@ -132,7 +142,10 @@ def grade(
 
 
 def grade_world(task: Task, runner: Runner, size: int, seed: int) -> WorldResult:
-    """Run every case of the task on `size` ranks and judge what came back."""
+    """Run every case of the task on `size` ranks and judge what came back.
+
+    A run that failed has no outputs to judge; neither has one in which a rank sent something that its log lacks.
+    """
     cases = task.variations.cases(seed)
     run = runner(inputs_by_rank(task, cases, size, seed), seed)
     if run.failure is not None:
@@ -155,24 +168,34 @@ def inputs_by_rank(task: Task, cases: Sequence[Case], size: int, seed: int) -> l
 
 
 def judge_case(task: Task, run: TaskRun, case: Case, size: int, seed: int) -> list[Judgement]:
-    """What the task's judge says about one case, and whether the promises to the caller were kept."""
+    """What the task's judge says about one case, and whether the promises to the caller were kept.
 
-    def judge(nudge: int = 0) -> list[Judgement]:  # draws fresh inputs: a learner's function may change those it gets
+    A promise is that a function leaves some arguments unchanged, or returns a result in new memory.
+    """
+
+    def judge(nudge: int = 0) -> list[Judgement]:
+        """Draws fresh inputs and judges the outputs. nudge: not 0 to move the inputs by rounding steps first."""
         with without_naming_mistakes() if nudge else nullcontext():
             return list(task.judge(JudgedWorld.of(task.inputs(seed, size, case, nudge=nudge), run, case)))
 
     with one_thread():
+        # A comparison that failed by a little passes if moving the inputs by rounding steps moves the right value as
+        # far.
         judgements = common_checks.forgive_rounding(judge(), judge)
     assert judgements, f"the judge of {task.key} compared nothing"
     world = JudgedWorld.of(task.inputs(seed, size, case), run, case)
     judgements += common_checks.judge_promises(task, world)
     has_failed = not all(one.ok for one in judgements)
-    description = common_checks.describe_case(world, task.variations.cases(0)[0]) if has_failed else Words.of("")
+    plain_case = task.variations.cases(0)[0]  # the first one, which is the same for every seed
+    description = common_checks.describe_case(world, plain_case) if has_failed else Words.of("")
     return [replace(one, case=case.number, case_description=description) for one in judgements]
 
 
 def explain_failure(task: Task, runner: Runner, size: int, seed: int, run: TaskRun) -> WorldResult:
-    """The result of a run that ended early. A case that fails alone, the plainest one, says more than all together."""
+    """The result of a run that ended early. Each case is run alone, the plainest first, until one of them fails.
+
+    What a single case shows says more than what all of them together show. description: what is special about it.
+    """
     cases, description = task.variations.cases(seed), Words.of("")
     if len(cases) > 1 and run.failure["kind"] not in NEVER_RAN:
         for case in cases:
@@ -184,7 +207,7 @@ def explain_failure(task: Task, runner: Runner, size: int, seed: int, run: TaskR
                 break
         else:  # no case fails alone; if the time was up, that may be because all of them together take too long
             if run.failure["kind"] != "too_long":
-                description = common_checks.ONLY_TOGETHER
+                description = common_checks.ONLY_TOGETHER  # " (only when it is called again)"
     failure = RunFailure(**run.failure)
     mistakes = () if description is common_checks.ONLY_TOGETHER else tuple(task.recognise_failure(failure))
     return WorldResult(size=size, failure=failure, mistakes=mistakes, printed=run.printed, case_description=description)
@@ -215,7 +238,10 @@ def exercise(
 def exercise_lines(
     key: str, submitted: Any, names: Iterable[str], lang: str, seed: int | None, progress_file: str | os.PathLike | None
 ) -> list[str]:
-    """The lines that `exercise` prints. Raises ValueError for a key that is not there."""
+    """The lines that `exercise` prints, with its arguments; names: what else the notebook defines.
+
+    Raises ValueError for a key that is not there.
+    """
     if is_stub(submitted):
         return [words("yours_to_write", lang, key=task_of(key).key)]
     verdict = grade(key, submitted, seed=seed, lang=lang, names=names)
@@ -251,12 +277,13 @@ def _definition(submitted: Any) -> Definition | None:
         tree = ast.parse("".join(linecache.getlines(code.co_filename)))
     except SyntaxError:
         return None
-    name, line = submitted.__name__, code.co_firstlineno
+    name, line = submitted.__name__, code.co_firstlineno  # of a class, the line of its first method
     definitions = [node for node in ast.walk(tree) if isinstance(node, Definition) and node.name == name]
     return next((node for node in definitions if _first_line(node) <= line <= node.end_lineno), None)
 
 
 def _first_line(node: Definition) -> int:
+    """The line where a definition begins, with its decorators."""
     return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 

@@ -5,6 +5,11 @@ hidden_messages    every message that the ranks' board counted is in the communi
 forgive_rounding   a tensor that differs from the right one by rounding alone is right
 
 `helpers.grading.check` calls all of them, and class grading asks for hidden messages once more.
+
+Words of this file. A *world* is a number of ranks that run an answer together, and a *case* is one set of inputs for
+them; the *plain* case is the first one, which is special in nothing. A *Judgement* is the outcome of one comparison.
+The *board* is a file in shared memory on which the ranks' engine counts every operation. A *nudge* is the seed of a
+random move of all inputs by about one rounding step. `Words` and `words[…]` are texts in English and Chinese.
 """
 
 from __future__ import annotations
@@ -21,16 +26,21 @@ from helpers.learner.words import Words, book
 
 words = book("promises")
 flag_words = book("flags")
-ONLY_TOGETHER = words["again"]  # a failure that shows when all cases run together, and in no case alone
+# The note about a failure that shows when all cases run together, and in no case alone: "only when called again".
+ONLY_TOGETHER = words["again"]
 
 
 # -- promises to the caller ------------------------------------------------------------------------------------------
 def judge_promises(task: Task, world: JudgedWorld) -> Iterator[Judgement]:
-    """One Judgement per rank and promise, about the first call that breaks it: a changed argument, shared memory."""
+    """One Judgement per rank and promise: that no argument changed, and that the result shares no memory with one.
+
+    A call in `world.calls` lists the arguments that it "changed" though it must not, and those with which its result
+    shared memory. The sentence names the first argument of the first such call.
+    """
     for rank, calls in enumerate(world.calls):
-        for field, sentence in (("changed", words["changed"]), ("shared", words["shared"])):
-            broken = next((str(call[field][0]) for call in calls if call[field]), "")
-            yield Judgement(ok=not broken, message=sentence.format(broken), rank=rank)
+        for promise in ("changed", "shared"):
+            argument = next((str(call[promise][0]) for call in calls if call[promise]), "")
+            yield Judgement(ok=not argument, message=words[promise].format(argument), rank=rank)
 
 
 def case_note(case: Case, plain: Case) -> Words:
@@ -40,7 +50,7 @@ def case_note(case: Case, plain: Case) -> Words:
 
 
 def describe_case(world: JudgedWorld, plain: Case) -> Words:
-    """The same note, followed by the learner's call in one line if there was just one."""
+    """The note about the world's case, followed by the learner's call in one line if each rank made just one."""
     texts = {str(call["call"]) for calls in world.calls for call in calls}
     is_single_call = len(texts) == 1 and all(len(calls) <= 1 for calls in world.calls)
     both = world.case.describe(plain), Words.of(texts.pop() if is_single_call else "")
@@ -58,8 +68,8 @@ def hidden_messages(run: TaskRun) -> Words | None:
     for rank, (counts, cases) in enumerate(zip(run.issued, run.events, strict=True) if run.issued else ()):
         logged = Counter(event["group"] for case in cases for event in case)
         if any(logged[group] != count for group, count in counts.items()):
-            numbers = sum(counts.values()), sum(logged[group] for group in counts)
-            return flag_words["hidden_messages"].format(rank, len(run.events), *numbers)
+            num_counted, num_logged = sum(counts.values()), sum(logged[group] for group in counts)
+            return flag_words["hidden_messages"].format(rank, len(run.events), num_counted, num_logged)
     return None
 
 
@@ -70,10 +80,11 @@ def hidden_messages_failure(run: TaskRun) -> RunFailure | None:
 
 
 # -- rounding --------------------------------------------------------------------------------------------------------
-NUDGES = (1, 2, 3, 4)  # seeds of the moves by rounding steps
+NUDGES = (1, 2, 3, 4)  # the seeds of four moves by rounding steps
 NOISE_FACTOR = 8  # a right answer differs by less than this times what the nudges move, in whatever order it adds
-NEAR_SHARE = 0.05  # a difference may be rounding if it is below this share of the largest value ...
-NEAR_STEPS = 1000  # ... or below so many rounding steps of the dtype
+# Only a small difference can be rounding: below this share of the largest value, or so many rounding steps of the
+# dtype.
+NEAR_SHARE, NEAR_STEPS = 0.05, 1000
 
 
 def forgive_rounding(
@@ -89,7 +100,7 @@ def forgive_rounding(
     """
     if not any(map(is_near_miss, judgements)):
         return list(judgements)
-    nudged = [judge_nudged(nudge) for nudge in NUDGES]
+    nudged = [judge_nudged(nudge) for nudge in NUDGES]  # for each nudge the judgements of the same comparisons
     counterparts = [[_counterpart(one, index, others) for others in nudged] for index, one in enumerate(judgements)]
     return list(map(_forgiven, judgements, counterparts))
 
@@ -111,7 +122,10 @@ def _counterpart(judgement: Judgement, index: int, others: Sequence[Judgement]) 
 
 
 def _forgiven(judgement: Judgement, counterparts: Sequence[Judgement | None]) -> Judgement:
-    """The judgement, passed if its tensors differ by no more than what the nudges move, times NOISE_FACTOR."""
+    """The judgement, passed if its tensors differ by no more than what the nudges move, times NOISE_FACTOR.
+
+    counterparts: the same comparison with each nudge; None where the judge compared something else.
+    """
     if not is_near_miss(judgement):
         return judgement
     expected = judgement.compared.expected

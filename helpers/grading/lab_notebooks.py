@@ -1,9 +1,11 @@
 """Reads the notebooks of the labs and offers a learner what stands in them: the lab's own answer, a question's rubric.
 
-Both stand in solutions/NN_topic.ipynb. A learner who works alone is pointed to the answer after three failed attempts
-(`solution_offer`, at the end of a failed check), sees it with `solution`, and sees the rubric of a question with
-`rubric` once an answer is written. Where a teacher has taken solutions/ away, nothing is offered. Class grading reads
-the cells of notebooks with the functions at the end.
+Both stand in solutions/NN_topic.ipynb. A rubric says what a good answer in words contains and what earns points. A
+learner who works alone is pointed to the answer after three failed attempts (`solution_offer`, at the end of a failed
+check), sees it with `solution`, and sees the rubric of a question with `rubric` once an answer is written. Where a
+teacher has taken solutions/ away, nothing is offered. Class grading reads the cells of notebooks with the functions at
+the end. The labs are made with nbgrader, whose metadata in a cell has its "grade_id", and whether it is graded
+("grade") and holds an answer ("solution").
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from helpers.learner.words import book
 words = book("offers")
 ROOT = Path(__file__).resolve().parents[2]  # the folder of the repository
 ATTEMPTS_BEFORE_OFFER = 3
-SOLUTION_MARKS = re.compile(r"(?m)^ *(<!-- )?### (BEGIN|END) SOLUTION( -->)?\n?")
+SOLUTION_MARKS = re.compile(r"(?m)^ *(<!-- )?### (BEGIN|END) SOLUTION( -->)?\n?")  # nbgrader cuts out what is between
 UNTOUCHED_ANSWER = "YOUR ANSWER HERE"  # what nbgrader writes into a cell for an answer in words
 
 
@@ -48,6 +50,7 @@ def solution_path(number: str) -> Path:
 def solution_offer(verdict: Verdict, progress_file: str | os.PathLike | None = None) -> str:
     """A line for the end of a failed check; "" before the third attempt and where there is no answer to offer."""
     path = solution_path(verdict.key.partition(".")[0])
+    # `shown` is the failing result that the verdict describes, and NEVER_RAN lists how an answer fails without a run.
     never_ran = verdict.shown is None or getattr(verdict.shown.failure, "kind", "") in NEVER_RAN
     if never_ran or not path.exists():
         return ""
@@ -73,6 +76,7 @@ def failed_attempts(key: str, progress_file: str | os.PathLike | None = None) ->
 def solution(key: str) -> MarkdownText:
     """The lab's or drill's own answer to the task "03.average". Raises ValueError for a task that is not there."""
     task = task_of(key)
+    # A drill is a task for a whiteboard, whose answer stands with the drill and not in a notebook.
     drill_answer = next((drill.answer for drill in drills() if drill.key == key), "")
     if drill_answer:
         return MarkdownText(f"```python\n{drill_answer.strip()}\n```")
@@ -113,7 +117,7 @@ def written_answers(path: Path) -> Iterator[tuple[str, str]]:
     """(grade_id, text) of each answer in words in a notebook; nothing for a file that is no notebook."""
     try:
         cells = list(graded_cells(path))
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError, OSError):
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError, OSError):  # JSON of another form, or no JSON
         return
     for grade_id, marks, cell in cells:
         if cell["cell_type"] == "markdown" and marks.get("grade") and marks.get("solution"):

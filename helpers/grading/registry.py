@@ -1,6 +1,7 @@
 """Finds the labs and their tasks: each lab's folder holds one record, its LAB, with its tasks and what it forbids.
 
-A task is imported only when it is asked for. So nothing here imports torch, and what a lab forbids is read at once.
+A task is a function that a learner writes and a check judges. It is imported only when it is asked for. So nothing here
+imports torch, and what a lab forbids is read without it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Lab:
     tasks: from easy to hard. "gradients.AVERAGE" is AVERAGE in gradients.py of its folder, imported when it is asked
     for; a teacher's own Task stands here itself.
     in_chapter: tasks that only the chapter asks, with `exercise`, without points and rubric. A chapter without a lab
-    has a record with these alone, and so has "wb", whose tasks are asked by drills.
+    has a record with these alone. So has the number "wb", whose tasks are asked by drills for the whiteboard.
     forbids: modules and objects of torch that no answer may name or import, because the learner is to write them.
     forbids_instances: those classes among them of which no answer may make an instance, however it got hold of them.
     """
@@ -72,6 +73,7 @@ def chapters_with_tasks() -> list[str]:
 
 
 def _known() -> dict[str, Lab]:
+    """All labs and chapters with tasks, by their number."""
     return {**_found(), **_private}
 
 
@@ -104,6 +106,7 @@ def exercises_of(number: str) -> dict[str, Task]:
 
 
 def _imported(topic: str, name: str) -> Task:
+    """The task "gradients.AVERAGE" of the lab with this topic."""
     file, _, variable = name.partition(".")
     return getattr(importlib.import_module(f"helpers.grading.{topic}.{file}"), variable)
 
@@ -125,7 +128,7 @@ def similar_name(task: Task, names: Iterable[str]) -> str:
     A name that is more like that of another task of the lab does not count.
     """
     task_names = [one.name for one in tasks_of(task.key.partition(".")[0]).values()]
-    candidates = difflib.get_close_matches(task.name, sorted(set(names) - set(task_names)))
+    candidates = difflib.get_close_matches(task.name, sorted(set(names) - set(task_names)))  # the most similar first
     return next((name for name in candidates if difflib.get_close_matches(name, task_names, n=1) == [task.name]), "")
 
 

@@ -3,6 +3,11 @@
 `Task` describes a task; `helpers/grading/__init__.py` says how to write one. When a task is tried on some ranks, each
 rank gets a `RankContext`; a `TaskRun` (or the `RunFailure` in it) brings back what happened; the judge sees each case
 as a `JudgedWorld` and answers with `Judgement`s. The records are frozen and decide nothing.
+
+A *world* is a number of ranks that run an answer together. A *case* is one set of inputs for them, and a `Case` says
+what is special about it. A `CommLog` is the list of the `CommEvent`s of a rank: the operations that it issued, with
+their start and end. A *mistake* is the key of a hint about a wrong solution that learners often write. `Words` is a
+text in English and Chinese.
 """
 
 from __future__ import annotations
@@ -41,20 +46,15 @@ class ComparedTensors:
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """The outcome of one comparison.
-
-    message: what is wrong, without the rank. rank: the rank (or device) concerned; None if all are. mistakes: keys of
-    the hints whose mistakes would give this outcome. case: the number of the case. case_description: what is special
-    about that case, and how the function was called in it. compared: the tensors, if two were compared.
-    """
+    """The outcome of one comparison."""
 
     ok: bool
-    message: Words
-    rank: int | None = None
-    mistakes: tuple[str, ...] = ()
-    case: int = 0
-    case_description: Words = Words.of("")
-    compared: ComparedTensors | None = field(default=None, compare=False, repr=False)
+    message: Words  # what is wrong, without the rank
+    rank: int | None = None  # the rank (or device) concerned; None if all are
+    mistakes: tuple[str, ...] = ()  # keys of the hints whose mistakes would give this outcome
+    case: int = 0  # the number of the case
+    case_description: Words = Words.of("")  # what is special about the case, and how the function was called in it
+    compared: ComparedTensors | None = field(default=None, compare=False, repr=False)  # if two tensors were compared
 
 
 class RankContext:
@@ -65,7 +65,10 @@ class RankContext:
         self.marks: list[tuple[str, float]] = []
 
     def mark(self, name: str) -> None:
-        """Note that something happened now. `JudgedWorld.marks` has it, on the clock of the log's `start` and `end`."""
+        """Note that something happened now. The judge reads it in `JudgedWorld.marks`, as a pair of name and seconds.
+
+        The seconds are on the clock of the `start` and `end` of the events in the communication log.
+        """
         self.marks.append((name, time.perf_counter()))
 
 
@@ -73,17 +76,17 @@ class RankContext:
 class RunFailure:
     """Why a run on some ranks gave no outputs.
 
-    kind: "exception", "died", "hang", "mismatch", "too_long", "interrupted" (see helpers.ranks.RankError), "memory",
-    "refused" (see helpers.grading.safeguards), or "not_written", "not_callable", "signature", "cannot_send",
-    "no_ranks". rank: the rank to blame, or None. type_name: the exception's class. text: what happened and where, in
-    English, without the grader's own frames. message: the same in every language, as Words or as the dict of Words that
-    came from another process; None where `text` serves for all languages.
+    The kinds are "exception", "died", "hang", "mismatch", "too_long" and "interrupted", as the ranks report them;
+    "memory" and "refused" for what a safeguard stopped; "hidden" for messages that the log lacks; "no_answer" where a
+    judge could not read the outputs; and for an answer that was not run at all "not_written", "not_callable",
+    "signature", "cannot_send" and "no_ranks".
     """
 
     kind: str
-    text: str = ""
-    rank: int | None = None
-    type_name: str = ""
+    text: str = ""  # what happened and where, in English, without the lines in the grader's own files
+    rank: int | None = None  # the rank to blame, if there is one
+    type_name: str = ""  # the class of the exception
+    # The text in every language; a dict of it if it came from another process; None if `text` serves for all languages.
     message: Words | None = None
 
     def __post_init__(self) -> None:
@@ -100,35 +103,31 @@ class RunFailure:
 class TaskRun:
     """What came back from the ranks of one world: only plain data, so that it can pass from process to process.
 
-    The first four fields have one list per rank, with one item per case. outputs: what `run_submission` returned.
-    events: the CommEvents as dicts. marks: pairs of name and seconds. calls: what ObservedFunction noted of each call.
-    issued: for each rank, how many operations the ranks' board counted in each group (by the group's name), without
-    those still in flight; empty where there is no board. failure: the fields of a RunFailure, or None; with a failure
-    these lists are empty. printed: what the learner's code printed.
+    The first four fields have one list per rank, with one item per case. After a failure all lists are empty.
+    issued: for each rank, how many operations the ranks' board counted in each process group (by the group's name),
+    without those still in flight. The board is in shared memory, out of reach of a learner's code; the list is empty
+    where there is none.
     """
 
-    outputs: list[list[Any]] = field(default_factory=list)
-    events: list[list[list[dict]]] = field(default_factory=list)
-    marks: list[list[list]] = field(default_factory=list)
-    calls: list[list[list[dict]]] = field(default_factory=list)
+    outputs: list[list[Any]] = field(default_factory=list)  # what `run_submission` returned
+    events: list[list[list[dict]]] = field(default_factory=list)  # the CommEvents, each as a dict
+    marks: list[list[list]] = field(default_factory=list)  # pairs of name and seconds (see RankContext.mark)
+    calls: list[list[list[dict]]] = field(default_factory=list)  # what ObservedFunction noted of each call
     issued: list[dict[str, int]] = field(default_factory=list)
-    failure: dict | None = None
-    printed: str = ""
+    failure: dict | None = None  # the fields of a RunFailure
+    printed: str = ""  # by the learner's code
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedWorld:
-    """One case on some ranks, as the judge sees it; each list is in rank order.
+    """One case on some ranks, as the judge sees it; each list has one item per rank, in rank order."""
 
-    logs: of each rank, in the order in which it issued operations. calls: of each rank, what ObservedFunction noted.
-    """
-
-    size: int
-    inputs: Sequence[Mapping[str, Any]]
-    outputs: Sequence[Any]
-    logs: Sequence[CommLog]
-    marks: Sequence[Sequence[tuple[str, float]]]
-    calls: Sequence[Sequence[Mapping[str, Any]]] = ()
+    size: int  # the number of ranks
+    inputs: Sequence[Mapping[str, Any]]  # what `make_inputs` drew for each rank
+    outputs: Sequence[Any]  # what `run_submission` returned on each rank
+    logs: Sequence[CommLog]  # of each rank, in the order in which it issued operations
+    marks: Sequence[Sequence[tuple[str, float]]]  # of each rank, pairs of name and seconds (see RankContext.mark)
+    calls: Sequence[Sequence[Mapping[str, Any]]] = ()  # of each rank, a dict for each call; ObservedFunction says which
     case: Case = Case()
 
     @classmethod
@@ -148,6 +147,7 @@ class JudgedWorld:
 
 
 def _log(events: Iterable[Mapping[str, Any]]) -> CommLog:
+    """The log of these events, in the order in which they began."""
     return CommLog(events=tuple(sorted((CommEvent(**event) for event in events), key=lambda event: event.start)))
 
 
@@ -212,7 +212,7 @@ class Task:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The names of its positional arguments, in order."""
+        """The names of the positional arguments in the signature, in order."""
         return tuple(one.arg for one in ast.parse(f"def {self.signature}: pass").body[0].args.args)
 
     def inputs(self, seed: int, world_size: int, case: Case | None = None, *, nudge: int = 0) -> list[dict[str, Any]]:
@@ -221,5 +221,5 @@ class Task:
         nudge: a number other than 0 gives the same inputs, moved by rounding steps (see `CaseGenerator`).
         """
         case = case or self.variations.cases(seed)[0]
-        own_seed = seed * 1009 + world_size + 7919 * case.number  # keeps the cases apart
+        own_seed = seed * 1009 + world_size + 7919 * case.number  # another one for each case and world size
         return self.make_inputs(CaseGenerator.of(own_seed, case, nudge=nudge), world_size)

@@ -2,6 +2,10 @@
 
 `grade` makes one WorldResult per world size and joins them with `Verdict.of`. `Verdict.text` says what was expected,
 what came, and in which world; if one known mistake explains every failure, it adds the hint for that mistake.
+
+A *world* is a number of ranks that run an answer together, and a *case* is one set of inputs for them; a Judgement is
+the outcome of one comparison in one case. A *mistake* is the key of a hint about a wrong solution that learners often
+write. `Words` is a text in English and Chinese, and `words[…]` is one of verdict.yaml.
 """
 
 from __future__ import annotations
@@ -20,21 +24,18 @@ NEVER_RAN = ("not_written", "not_callable", "signature", "cannot_send", "no_rank
 
 @dataclass(frozen=True, kw_only=True)
 class WorldResult:
-    """What a check found in one world: its judgements, or the failure that ended the run.
+    """What a check found in one world: its judgements, or the failure that ended the run."""
 
-    mistakes: those recognised from the failure. printed: by the learner's code. case_description: what is special about
-    the case in which the run failed.
-    """
-
-    size: int
+    size: int  # the number of ranks
     judgements: tuple[Judgement, ...] = ()
     failure: RunFailure | None = None
-    mistakes: tuple[str, ...] = ()
-    printed: str = ""
-    case_description: Words = Words.of("")
+    mistakes: tuple[str, ...] = ()  # those recognised from the failure
+    printed: str = ""  # by the learner's code
+    case_description: Words = Words.of("")  # what is special about the case in which the run failed
 
     @property
     def failed(self) -> list[Judgement]:
+        """The judgements that are not ok."""
         return [judgement for judgement in self.judgements if not judgement.ok]
 
     @property
@@ -51,29 +52,24 @@ class WorldResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The outcome of one check. `text("zh")` is what a learner reads.
+    """The outcome of one check. `text("zh")` is what a learner reads."""
 
-    results: one per world that was tried. untried_sizes: the world sizes after a failed run, which are not tried.
-    mistake: the key of the hint. runs_on: as a Task has it. similar_name: a name that the learner has defined and that
-    is much like the one that the task wants; "" for none.
-    """
-
-    key: str
-    signature: str
+    key: str  # of the task, "03.average"
+    signature: str  # of the task, "average_gradients(model)"
     passed: bool
-    results: tuple[WorldResult, ...]
-    untried_sizes: tuple[int, ...]
-    mistake: str | None
+    results: tuple[WorldResult, ...]  # one per world that was tried
+    untried_sizes: tuple[int, ...]  # the world sizes after a failed run, which are not tried
+    mistake: str | None  # the key of the hint
     hint: Words | None
-    seconds: float
-    seed: int
-    lang: str | None = None
-    runs_on: str = "ranks"
-    similar_name: str = ""
+    seconds: float  # that the check took
+    seed: int  # from which the inputs were drawn
+    lang: str | None = None  # "en" or "zh"; None for the one that the learner has chosen
+    runs_on: str = "ranks"  # what a world size counts: "ranks", simulated "devices", or one "process"
+    similar_name: str = ""  # a name that the learner has defined and that is much like the one that the task wants
 
     @classmethod
     def of(cls, task: Task, results: Sequence[WorldResult], **more: Any) -> Verdict:
-        """The verdict on these results. more: seconds, seed, and if there are any lang and similar_name."""
+        """The verdict on these results. more: the fields seconds and seed, and if needed lang and similar_name."""
         sizes = {result.size for result in results}
         untried_sizes = tuple(size for size in task.world_sizes if size not in sizes)
         mistake = most_specific(results, task.hints)
@@ -106,7 +102,7 @@ class Verdict:
     @property
     def shown(self) -> WorldResult | None:
         """The failing world that the text describes: the smallest one in which the mistake appears, if it does."""
-        failing = [result for result in self.results if not result.passed]
+        failing = [result for result in self.results if not result.passed]  # the smallest first
         with_mistake = [result for result in failing if self.mistake in result.common_mistakes()]
         return next(iter(with_mistake + failing), None)
 
@@ -123,9 +119,9 @@ class Verdict:
             counted = {"sizes": [result.size for result in self.results], "unit": words[f"counted.{self.runs_on}"]}
             took = {"count": self.num_comparisons, "seconds": format_seconds(self.seconds)}
             return words("passed_alone" if self.is_one_process else "passed", lang, key=self.key, **counted, **took)
-        result, hint = self.shown, [self.hint] if self.hint else []
+        result, hint_lines = self.shown, [self.hint] if self.hint else []
         problem = self._failure_words(result) if result.failure is not None else self._judgement_words(result)
-        lines = [words["not_yet"].format(self.key), problem, *hint, *self._tally()]
+        lines = [words["not_yet"].format(self.key), problem, *hint_lines, *self._tally()]
         return "\n  ".join(line.in_(lang).replace("\n", "\n  ") for line in lines)
 
     def __repr__(self) -> str:
@@ -141,10 +137,14 @@ class Verdict:
         text = words[f"trouble.{failure.kind}"].format(world=world, task=self.signature, details=details)
         if not self.similar_name or failure.kind not in ("not_written", "not_callable"):
             return text
-        return words["near"].format(trouble=text, near=self.similar_name, name=self.signature.partition("(")[0])
+        task_name = self.signature.partition("(")[0]
+        return words["near"].format(trouble=text, near=self.similar_name, name=task_name)
 
     def _judgement_words(self, result: WorldResult) -> Words:
-        """The first failed judgement of the first failing case: the first that shows the mistake, if one does."""
+        """The sentence about one failed judgement: of those that show the mistake, one of the first case if possible.
+
+        If none shows it, it is the first judgement of the first failing case, which is the plainest.
+        """
         failed = result.failed
         first_case = [one for one in failed if one.case == failed[0].case]
         judgement = next((one for one in [*first_case, *failed] if self.mistake in one.mistakes), first_case[0])
@@ -163,14 +163,14 @@ class Verdict:
         return [words["tally"].format(parts, format_seconds(self.seconds), self.seed)]
 
     def _sizes(self, sizes: Sequence[int]) -> Words:
-        """ "3, 4 and 5 ranks"."""
+        """The world sizes as a text: "3, 4 and 5 ranks"."""
         return words["sizes"].format(sizes=sizes, unit=words[f"counted.{self.runs_on}"])
 
 
 def mistakes_in_all(results: Sequence[WorldResult]) -> set[str]:
     """The mistakes that explain every failing case of every failing world.
 
-    A world that ran out of time shows no mistake, so it counts only where all failing worlds did.
+    A world that ran out of time shows no mistake, so such worlds count only where no other world failed.
     """
     failing = [result for result in results if not result.passed]
     in_time = [result for result in failing if result.failure is None or result.failure.kind != "too_long"]
