@@ -1,6 +1,8 @@
 """Provides Axes: this rank's process group on each axis of a mesh (dp, tp, pp), and its random seed.
 
-The Trainer asks it for the group of every collective.
+A mesh numbers the ranks along the axes of parallelism: data (dp), tensor (tp) and pipeline (pp); cp, for context, is
+always 1. The ranks that differ only in their index on one axis form a group. The Trainer asks for the group of every
+collective.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ class Axes:
 
     def group(self, *axes: str) -> dist.ProcessGroup:
         """Return the group of the ranks that differ from this one only on these axes."""
-        return _group_of(self.rank, tuple(map(tuple, self.mesh.groups(*axes))), dist.group.WORLD)
+        all_groups = tuple(map(tuple, self.mesh.groups(*axes)))  # tuples of ranks, which a cache can compare
+        return _group_of(self.rank, all_groups, dist.group.WORLD)
 
     def seed(self, seed: int) -> None:
         """Seed torch: all ranks of a tp group get one seed, and each replica and each stage gets another.
@@ -53,7 +56,7 @@ class Axes:
         return {device.type: base64.b64encode(state.numpy().tobytes()).decode() for device, state in states.items()}
 
     def set_random_state(self, saved: dict[str, str]) -> None:
-        """Restore what `random_state` returned; devices that this process has not are left out."""
+        """Restore what `random_state` returned. States of devices that this process does not have are left out."""
         states = {
             device: torch.frombuffer(bytearray(base64.b64decode(saved[device.type])), dtype=torch.uint8)
             for device in devices.random_states()
@@ -67,7 +70,7 @@ def _group_of(rank: int, groups: tuple[tuple[int, ...], ...], world: dist.Proces
     """Make all groups of an axis and return this rank's.
 
     Every rank makes all of them in the same order, because torch numbers the groups; and only once, because each group
-    opens connections.
+    opens connections. world: all ranks; it is only part of the cache's key, so that a new world gets new groups.
     """
     made = [dist.new_group(list(ranks)) for ranks in groups]
     return next(group for group, ranks in zip(made, groups, strict=True) if rank in ranks)

@@ -64,11 +64,14 @@ def split_batch(inputs: Tensor, targets: Tensor, plan: Plan, replica: int, loss:
     if not count:
         raise ValueError(f"step got {len(targets)} rows without one target that counts: skip this batch on all ranks")
     rows, row_targets = inputs.chunk(plan.dp)[replica], targets.chunk(plan.dp)[replica]
-    return ReplicaBatch(rows.chunk(plan.num_microbatches), row_targets.chunk(plan.num_microbatches), count / plan.dp)
+    total = count / plan.dp
+    return ReplicaBatch(rows.chunk(plan.num_microbatches), row_targets.chunk(plan.num_microbatches), total)
 
 
 def sum_loss(loss: Callable[[Tensor, Tensor], Tensor], model: nn.Module, tp: dist.ProcessGroup) -> SumLoss:
     """Turn a loss that returns a mean into a SumLoss, because means of unequal micro-batches do not average correctly.
+
+    tp: the tensor-parallel group.
 
     `token_loss` counts tokens, and works on this rank's vocabulary shard where the vocabulary is sharded. Any other
     loss counts rows. Raises ValueError for another loss than `token_loss` on sharded logits.
@@ -76,10 +79,10 @@ def sum_loss(loss: Callable[[Tensor, Tensor], Tensor], model: nn.Module, tp: dis
     if loss is token_loss:
         parallel = partial(vocab_parallel_cross_entropy, group=tp, reduction="sum")
         return SumLoss(
-            parallel if _gives_a_part(model) else partial(token_loss, reduction="sum"),
+            parallel if _has_sharded_logits(model) else partial(token_loss, reduction="sum"),
             lambda targets: int((targets != IGNORED).sum()),
         )
-    if _gives_a_part(model):
+    if _has_sharded_logits(model):
         raise ValueError(
             f"{getattr(loss, '__name__', loss)} would see only this rank's part of the vocabulary: use token_loss, "
             "which adds up over the parts, or tp=1"
@@ -87,13 +90,13 @@ def sum_loss(loss: Callable[[Tensor, Tensor], Tensor], model: nn.Module, tp: dis
     return SumLoss(lambda output, target: loss(output, target) * len(target), len)
 
 
-def _gives_a_part(model: nn.Module) -> bool:
-    """Whether the model's logits are cut over the vocabulary."""
+def _has_sharded_logits(model: nn.Module) -> bool:
+    """Return whether the model returns only this rank's vocabulary shard of the logits."""
     return isinstance(getattr(model, "head", None), ColumnParallelLinear)
 
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-Region = Callable[[], AbstractContextManager]  # autocast, or nothing
+Loss = Callable[[Tensor, Tensor], Tensor]  # of the output and the targets
+Region = Callable[[], AbstractContextManager]  # makes a context, such as autocast or no_sync, or one that does nothing
 
 
 class FullModel:
@@ -111,7 +114,8 @@ class FullModel:
         """Add gradients of the micro-batches to `.grad`; return the sum of their losses divided by `total`."""
         losses = []
         for j, (x, y) in enumerate(zip(inputs, targets, strict=True)):
-            with nullcontext() if j == len(inputs) - 1 else self.no_sync():
+            is_last = j == len(inputs) - 1
+            with nullcontext() if is_last else self.no_sync():
                 with self.region():
                     loss = self.loss(self.model(x), y) / total
                 loss.backward()
@@ -120,8 +124,9 @@ class FullModel:
 
 
 class PipelineModel(PipelineStage):
-    """Runs this rank's stages of a pipeline.
+    """Runs this rank's stages of a pipeline: a PipelineStage (parallel/pipeline/stage.py) with autocast and `no_sync`.
 
+    group: the pipeline's ranks. region: makes a context for each forward, such as autocast.
     dp_group: gradients are averaged over it after the schedule's row. With None ZeRO averages them: `no_sync` then
     makes a context around the row, in which backward sends nothing, because gradients are complete only after the
     owners of tied weights have added theirs.
@@ -150,7 +155,7 @@ def schedule_of(plan: Plan) -> Schedule:
 
 
 def mean_over_replicas(loss: Tensor, dp_and_pp: dist.ProcessGroup, num_replicas: int) -> Tensor:
-    """Return the loss of the global batch in float64 on every rank.
+    """Return the loss of the global batch in float64 on every rank. dp_and_pp: the ranks of all replicas and stages.
 
     The last stage of each replica has that replica's loss, and all other stages have 0, so one sum is enough.
     """

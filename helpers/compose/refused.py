@@ -1,6 +1,7 @@
 """Refuses plans that the Trainer cannot run, and says for each why, and which nearest plan works.
 
-The Trainer calls `check` before it changes the model.
+A Plan says how many ranks work on each axis (dp, tp, pp, cp), the ZeRO stage, the pipeline's schedule and so on. The
+Trainer calls `check` before it changes the model. Each function below refuses one kind of plan and accepts all others.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from helpers.specs.checks import check_plain
 
 def check(model: nn.Module, plan: Plan) -> None:
     """Raise ValueError for a plan that this course cannot compose, or cannot compose with this model."""
-    check_plain("Trainer", plan)
+    check_plain("Trainer", plan)  # raises where the plan sets a field that this course only predicts
     for refuse in (_context, _zero_with_stages, _whole_blocks, _sequence_without_tensor, _chunks_without_order):
         refuse(model, plan)
 
@@ -33,7 +34,9 @@ def _zero_with_stages(model: nn.Module, plan: Plan) -> None:
         return
     m, dp = plan.num_microbatches, plan.dp
     num_bytes = sum(parameter.nbytes for parameter in model.parameters()) // (plan.pp * plan.tp)
-    passes = {2: m, 3: 3 * m}[plan.zero]  # reduce-scatter for each micro-batch; stage 3 also gathers twice
+    # how often (dp - 1) / dp of the weights' bytes are sent: stage 2 reduce-scatters gradients of each micro-batch,
+    # stage 3 also gathers the weights twice; stage 1 needs one reduce-scatter and one all-gather per step
+    passes = {2: m, 3: 3 * m}[plan.zero]
     would, does = (format_bytes(number * num_bytes * (dp - 1) / dp) for number in (passes, 2))
     what = {2: "reduce-scatter gradients", 3: "gather weights twice and reduce-scatter gradients"}[plan.zero]
     raise ValueError(

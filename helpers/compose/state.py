@@ -3,6 +3,9 @@
 TensorNames     the names, shapes and tensor-parallel splits of the model before it was sharded
 stored_pieces   the ranges of tensors on this rank, with the optimizer's key for each: what a checkpoint saves
 full_state      every tensor of the model, unsharded, on every rank
+
+The functions read from the trainer: plan (its axes and the ZeRO stage), axes (process groups, and this rank's index on
+each axis), names (TensorNames), local_model (this rank's weights) and optimizer.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ class TensorNames:
     def __init__(self, model: nn.Module):
         state = model.state_dict(keep_vars=True)
         seen: dict[int, str] = {}
+        # setdefault returns the name that the tensor had first
         self.first = {name: seen.setdefault(id(tensor), name) for name, tensor in state.items()}
         self.shapes = {name: tensor.shape for name, tensor in state.items()}
         self.dtypes = {name: tensor.dtype for name, tensor in state.items()}
@@ -36,8 +40,9 @@ class TensorNames:
     def record_splits(self, model: nn.Module) -> None:
         """Remember the split of each tensor and its name. Call it after the model was sharded, before it is wrapped."""
         state = model.state_dict(keep_vars=True)
+        # reversed, so that the first of several names wins
         self.of = {id(tensor): self.first[name] for name, tensor in reversed(state.items())}
-        for name in state:
+        for name in state:  # a sharded module has `splits`: by parameter name, which entries each rank stores
             path, _, leaf = name.rpartition(".")
             if split := getattr(model.get_submodule(path), "splits", {}).get(leaf):
                 self.splits[self.first[name]] = split
@@ -71,7 +76,7 @@ def full_state(trainer) -> dict[str, Tensor]:
     names_of_stage: list = [None] * trainer.plan.pp
     dist.all_gather_object(names_of_stage, list(local), group=pp)
     full = {}
-    for name in (name for name, first in names.first.items() if name == first):
+    for name in dict.fromkeys(names.first.values()):  # a tied tensor once
         stage = next(stage for stage, stored in enumerate(names_of_stage) if name in stored)
         if name in local and trainer.axes.coordinates["pp"] == stage:
             split = names.splits.get(name)
@@ -89,19 +94,14 @@ def _device(tensors: dict[str, Tensor]) -> torch.device:
 
 @dataclass
 class StoredPiece:
-    """A range of a tensor that this rank stores: `flat` is a view of it, beginning at element `start`.
+    """A range of a tensor that this rank stores."""
 
-    The range counts in the flattened tensor `name`, or in this rank's shard of it where tensor parallelism has a
-    `split`. optimizer_key: the tensor under which the optimizer stores its state; None for what it does not update.
-    sharded: ZeRO shards the tensor over dp.
-    """
-
-    name: str
-    flat: Tensor
-    start: int
-    split: Split | None
-    optimizer_key: Tensor | None
-    sharded: bool
+    name: str  # of the tensor in the plain model
+    flat: Tensor  # the elements, a 1-D view of the memory that training uses
+    start: int  # the first element of the range in the flattened tensor, or in this rank's flattened shard with a split
+    split: Split | None  # how tensor parallelism splits the tensor, if it does
+    optimizer_key: Tensor | None  # the tensor under which the optimizer stores its state; None if it does not update it
+    sharded: bool  # ZeRO shards the tensor over dp
 
 
 def stored_pieces(trainer) -> Iterator[StoredPiece]:
@@ -118,9 +118,9 @@ def stored_pieces(trainer) -> Iterator[StoredPiece]:
 def _optimizer_pieces(trainer) -> Iterator[tuple[str, Tensor, int, Tensor]]:
     """List (name, flat view, start, optimizer key) of what the optimizer updates."""
     names, zero = trainer.names, trainer.plan.zero
-    if zero == 3:
-        for each in local_shards(trainer.local_model, trainer.optimizer).ranges:
-            yield names.first[each.name], each.tensor.detach(), each.start, each.local
+    if zero == 3:  # shard.local is the tensor that the optimizer steps on
+        for shard in local_shards(trainer.local_model, trainer.optimizer).ranges:
+            yield names.first[shard.name], shard.tensor.detach(), shard.start, shard.local
     elif zero:
         for piece in trainer.optimizer.pieces:
             yield names.of[id(piece.entry.parameter)], piece.tensor.detach(), piece.where.start, piece.tensor
@@ -135,11 +135,13 @@ def torch_optimizer(trainer) -> torch.optim.Optimizer:
 
 
 def is_first_owner(trainer, piece: StoredPiece) -> bool:
-    """Whether no rank before this one stores the same values, so that this rank is the one that saves them.
+    """Return whether no rank before this one stores the same values, so that this rank is the one that saves them.
 
     Replicas over dp store the same unless ZeRO shards it, tp ranks the same where the tensor is not split, and stages
-    the same where a weight is tied.
+    the same where a weight is tied. trainer.tied: the stages that share a weight, by its name.
     """
-    at = trainer.axes.coordinates
-    earlier_stage = any(at["pp"] > min(owners) for name, owners in trainer.tied.items() if name == piece.name)
-    return not (earlier_stage or (at["dp"] > 0 and not piece.sharded) or (at["tp"] > 0 and piece.split is None))
+    index = trainer.axes.coordinates  # of this rank on each axis
+    on_earlier_stage = index["pp"] > min(trainer.tied.get(piece.name, [index["pp"]]))
+    on_earlier_replica = index["dp"] > 0 and not piece.sharded
+    on_earlier_tp_rank = index["tp"] > 0 and piece.split is None
+    return not (on_earlier_stage or on_earlier_replica or on_earlier_tp_rank)

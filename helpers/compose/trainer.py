@@ -1,15 +1,17 @@
 """Provides Trainer, which trains a plain model under any Plan by applying the strategies in the one order that works.
 
-    1 tp          shards the matrices, while modules still have their names
-    2 recompute   wraps the blocks with sharded matrices: the second forward sends the same messages again
-    3 pp          makes stages of the blocks as they are now
-    4 dp, ZeRO    works on what is on this rank after 1 and 3, which its replicas share
-    5 optimizer   is built on the parameters that ZeRO left on this rank
+    tp          shards the matrices, while modules still have their names
+    recompute   wraps the blocks with sharded matrices: the second forward sends the same messages again
+    pp          makes stages of the blocks as they are now
+    dp, ZeRO    works on what is on this rank after tp and pp, which its replicas share
+    optimizer   is built on the parameters that ZeRO left on this rank
 A step adds gradients up over micro-batches, over the stages that tie a weight (pp) and over replicas (dp). Only then
 are the gradients complete, and the scaler checks them, the norm over all axes is computed, and the optimizer runs.
 Other orders fail or give wrong results. DDP before tp would average shards of different columns. An optimizer built
 before ZeRO would update weights that are no longer used. A norm taken before the mean over replicas would differ
 between them.
+The numbers 1 to 6 in the comments are the six steps whose order chapter 09 asks for: split the model (1), wrap it for
+its replicas (2), make the optimizer (3), backward with the mean over dp (4), norm (5), clip and step (6).
 After Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters", section 3.
 """
 
@@ -64,9 +66,9 @@ class Trainer:
     ):
         refused.check(model, plan)
         self.plan, self.mesh, self.max_norm, self.axes = plan, plan.mesh, max_norm, Axes(plan.mesh)
-        self.steps, self.grad_norm, self.seed = 0, None, seed
+        self.steps, self.grad_norm, self.seed = 0, None, seed  # steps: how many were run; grad_norm: of the last one
         self.also: dict = {}  # the caller's own data, from the checkpoint that was loaded
-        self.names = TensorNames(model)
+        self.names = TensorNames(model)  # names and shapes of the plain model, for checkpoints
         dp, tp, pp = (self.axes.group(axis) for axis in ("dp", "tp", "pp"))
         if plan.tp > 1:  # 1: cut the matrices
             shards = None if seed is None else seed + SEED_OF_SHARDS
@@ -75,7 +77,9 @@ class Trainer:
         if plan.recompute != "none":
             recompute_blocks(model, mode=plan.recompute)
         self.scaler = GradScaler(enabled=dtype == torch.float16, group=self.axes.group("dp", "pp", "tp"))
-        self.loss = forward_backward.sum_loss(loss, model, tp)
+        self.loss = forward_backward.sum_loss(
+            loss, model, tp
+        )  # two functions: the sum of a batch's losses, their number
         kind = next(model.parameters()).device.type
         region = partial(autocast, dtype, device_type=kind) if dtype else nullcontext
         self._compute(model, optimizer, options, region, dp, pp)
@@ -83,8 +87,12 @@ class Trainer:
             self.axes.seed(seed)
 
     def _compute(self, model: nn.Module, optimizer, options: dict, region, dp, pp) -> None:
-        """Set `runner` (computes gradients), `optimizer` and `local_model` (has this rank's weights)."""
+        """Set `runner` (computes gradients), `optimizer` and `local_model` (has this rank's weights).
+
+        region: makes the autocast context of forward. dp, pp: this rank's process groups.
+        """
         zero, has_stages = self.plan.zero, self.plan.pp > 1
+        # DDP and Zero1 accumulate micro-batches under no_sync; ZeRO 2 and 3 send the gradients of each micro-batch
         no_sync = {0: lambda: self.local_model.no_sync(), 1: lambda: self.optimizer.no_sync()}.get(zero, nullcontext)
         if has_stages:  # 1: cut the layers; PipelineModel also does what a wrapper for the replicas would do
             dp_group, around_row = (None, no_sync) if zero else (dp, nullcontext)
@@ -95,17 +103,17 @@ class Trainer:
             wrap = {0: DistributedDataParallel, 3: Zero3}.get(zero)
             self.local_model = wrap(model, dp) if wrap else model  # 2: wrap for the copies
             self.runner = FullModel(self.local_model, self._scaled, region, no_sync)
-        build_optimizer = {
-            0: lambda: optimizer(self.local_model.parameters(), **options),
-            1: lambda: Zero1(self.local_model.named_parameters(), optimizer, dp, **options),
-            2: lambda: Zero2(self.local_model, optimizer, dp, **options),
-            3: lambda: optimizer(self.local_model.parameters(), **options),
-        }
-        self.optimizer = build_optimizer[zero]()  # 3: make the optimizer
-        tied = self.runner.tied if has_stages else ()
+        if zero == 1:  # 3: make the optimizer
+            self.optimizer = Zero1(self.local_model.named_parameters(), optimizer, dp, **options)
+        elif zero == 2:
+            self.optimizer = Zero2(self.local_model, optimizer, dp, **options)
+        else:
+            self.optimizer = optimizer(self.local_model.parameters(), **options)
+        tied = self.runner.tied if has_stages else ()  # (parameter, the stages that share it)
         self.tied = {self.names.of[id(parameter)]: stages for parameter, stages in tied}
 
     def _scaled(self, output: Tensor, target: Tensor) -> Tensor:
+        """Return the sum of a micro-batch's losses, times the loss scale in float16."""
         return self.scaler.scale(self.loss.sum(output, target))
 
     def step(self, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -120,6 +128,7 @@ class Trainer:
         self.scaler.unscale_(self.optimizer)
         self.grad_norm = self._clip(math.inf if self.max_norm is None else self.max_norm)  # 5: one norm; 6: clip
         self.scaler.step(self.optimizer)  # 6: the step
+        # a report: the mean loss of the global batch, without the loss scale
         loss = mean_over_replicas(loss, self.axes.group("dp", "pp"), self.plan.dp) / self.scaler.get_scale()
         self.scaler.update()
         self.steps += 1

@@ -11,6 +11,8 @@ A step, with device 0 as the master:
     6. The master runs the optimizer
 So 2 P (N-1) + (X + 2 Y) (N-1)/N bytes cross the master's link, and none of it overlaps with compute.
 This is a star, as copies run without NCCL; with NCCL, torch's broadcast and reduce use a ring instead.
+`devices` are numbered from 0, and devices.copy(tensor, source, destination, what) copies from one to another and logs
+the bytes; `what` says what the copy is for. Devices are real or simulated (shared/virtual_devices.py).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from helpers.parallel.shared.virtual_devices import Devices
 
 
 class Send(torch.autograd.Function):
-    """Copies a tensor to another device, and its gradient back. Scatter, replicate and gather use it."""
+    """Copies a tensor to another device, and its gradient back. `send` is the function to call."""
 
     @staticmethod
     def forward(ctx, tensor: Tensor, devices: Devices, source: int, destination: int, what: str) -> Tensor:
@@ -57,12 +59,13 @@ def scatter(inputs: Sequence, devices: Devices) -> list[tuple]:
             f"scatter found batch sizes {sorted(lengths)} in the arguments: every tensor must have the same dim 0, "
             "and there must be at least one"
         )
-    num_chunks = len(torch.arange(lengths.pop()).chunk(len(devices)))
+    num_chunks = len(torch.arange(lengths.pop()).chunk(len(devices)))  # as many as `chunk` makes, perhaps fewer
     columns = [_spread(value, num_chunks, devices) for value in inputs]
     return list(zip(*columns, strict=True))
 
 
 def _spread(value, num_chunks: int, devices: Devices) -> list:
+    """Return what each device gets of one argument: a chunk of a tensor, or the value itself."""
     if not (isinstance(value, Tensor) and value.dim()):
         return [value] * num_chunks
     return [send(chunk, devices, 0, i, "the batch") for i, chunk in enumerate(value.chunk(len(devices)))]
@@ -80,6 +83,7 @@ def replicate(module: nn.Module, devices: Devices, num_replicas: int) -> list[nn
 
 
 def _replica(module: nn.Module, devices: Devices, index: int) -> nn.Module:
+    """Return a replica on device `index`: every module of the tree is copied, with tensors of that device."""
     weights = {p: send(p, devices, 0, index, "parameters") for p in module.parameters()}  # a tied one is sent once
     with torch.no_grad():
         buffers = {b: devices.copy(b, 0, index, "buffers") for b in module.buffers()}
@@ -92,6 +96,7 @@ def _replica(module: nn.Module, devices: Devices, index: int) -> nn.Module:
 
 
 def _hollow_copy(module: nn.Module) -> nn.Module:
+    """Return a module with the same attributes, whose submodules, parameters and buffers the caller replaces."""
     twin = object.__new__(type(module))  # no __init__: that would make new weights
     twin.__dict__ = module.__dict__.copy()
     return twin

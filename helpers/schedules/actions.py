@@ -4,7 +4,8 @@
     2B0                   its full backward: gradients of inputs and weights
     2I0, 2W0              the same in two parts: gradient of the input, gradient of the weights
     (1F3;2B0)OVERLAP_F_B  two at once, as DualPipe does
-PyTorch writes actions in the same way. Stages are virtual: with c chunks a rank has c of them, and ranks = stages / c.
+PyTorch writes actions in the same way. A pair is an action with two parts; its parts, and all other actions, are single
+actions. Stages are virtual: with c chunks a rank has c of them, and ranks = stages / c.
 """
 
 from __future__ import annotations
@@ -40,8 +41,6 @@ class Action(NamedTuple):
             return f"({';'.join(map(str, self.parts))}){self.kind}"
         return f"{self.stage}{self.kind}{self.microbatch}"
 
-    __str__ = __repr__
-
     @property
     def singles(self) -> tuple[Action, ...]:
         """The action itself, or the parts of a pair."""
@@ -71,18 +70,18 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """The actions of each rank in order, with the numbers of virtual stages, micro-batches, and chunks per rank.
+    """The actions of each rank in order.
 
     Raises ValueError unless num_stages is num_chunks times the number of rows in `actions`.
     """
 
     name: str
-    num_stages: int
+    num_stages: int  # virtual stages, on all ranks together
     num_microbatches: int
-    actions: tuple[tuple[Action, ...], ...]
-    num_chunks: int = 1
+    actions: tuple[tuple[Action, ...], ...]  # one row per rank
+    num_chunks: int = 1  # virtual stages per rank
 
-    def __post_init__(self) -> None:
+    def __post_init__(self) -> None:  # lists of rows become tuples; the class is frozen, so not by assignment
         object.__setattr__(self, "actions", tuple(map(tuple, self.actions)))
         if self.num_ranks * self.num_chunks != self.num_stages:
             raise ValueError(
@@ -123,7 +122,7 @@ class Schedule:
         Activations are kept from F to B; where backward is split, to W, which still needs the input of every layer.
         """
         last = WEIGHT if self.splits_backward else BACKWARD
-        current = largest = 0
+        current = largest = 0  # micro-batches in memory now, and the most so far
         for single in _singles(self.actions[rank]):
             if single.kind == FORWARD:
                 current += 1
@@ -182,7 +181,7 @@ class Message(NamedTuple):
 
 def awaited_by(action: Action, num_stages: int) -> Message | None:
     """The message without which a single action cannot start; None where it needs none."""
-    stage, kind, j, _ = action
+    stage, kind, j, _ = action  # j: the micro-batch
     if kind == FORWARD:
         return Message(FORWARD, stage, j) if stage > 0 else None
     return Message(BACKWARD, stage, j) if kind != WEIGHT and stage < num_stages - 1 else None

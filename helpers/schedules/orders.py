@@ -24,41 +24,25 @@ from helpers.schedules.actions import BACKWARD, FORWARD, INPUT, WEIGHT, Action, 
 def naive(num_stages: int, num_microbatches: int = 1) -> Schedule:
     """Each micro-batch goes through all stages and back before the next one starts."""
     _check("naive", num_stages, num_microbatches)
-    rows = [
-        [Action(i, kind, j) for j in range(num_microbatches) for kind in (FORWARD, BACKWARD)] for i in range(num_stages)
-    ]
-    return Schedule("naive", num_stages, num_microbatches, tuple(map(tuple, rows)))
+    order = [(kind, j) for j in range(num_microbatches) for kind in (FORWARD, BACKWARD)]
+    return _same_on_all_stages("naive", num_stages, num_microbatches, order)
 
 
 def gpipe(num_stages: int, num_microbatches: int) -> Schedule:
     """All forwards, then all backwards."""
     _check("gpipe", num_stages, num_microbatches)
-    rows = [
-        [Action(i, kind, j) for kind in (FORWARD, BACKWARD) for j in range(num_microbatches)] for i in range(num_stages)
-    ]
-    return Schedule("gpipe", num_stages, num_microbatches, tuple(map(tuple, rows)))
+    order = [(kind, j) for kind in (FORWARD, BACKWARD) for j in range(num_microbatches)]
+    return _same_on_all_stages("gpipe", num_stages, num_microbatches, order)
 
 
 def one_f_one_b(num_stages: int, num_microbatches: int) -> Schedule:
     """1F1B: p - i forwards, then one backward and one forward in turn, and at the end the remaining backwards."""
-    _check("one_f_one_b", num_stages, num_microbatches)
-    rows = []
-    for i in range(num_stages):
-        forwards = (Action(i, FORWARD, j) for j in range(num_microbatches))
-        backwards = (Action(i, BACKWARD, j) for j in range(num_microbatches))
-        rows.append(_in_turn(forwards, backwards, warm_up=num_stages - i))
-    return Schedule("one_f_one_b", num_stages, num_microbatches, tuple(map(tuple, rows)))
+    return _one_f_one_b("one_f_one_b", num_stages, num_microbatches, lambda i: num_stages - i)
 
 
 def eager_one_f_one_b(num_stages: int, num_microbatches: int) -> Schedule:
     """1F1B with a warm-up of 2 (p - i) - 1 forwards, so that slow messages hide; 2p - 1 micro-batches in memory."""
-    _check("eager_one_f_one_b", num_stages, num_microbatches)
-    rows = []
-    for i in range(num_stages):
-        forwards = (Action(i, FORWARD, j) for j in range(num_microbatches))
-        backwards = (Action(i, BACKWARD, j) for j in range(num_microbatches))
-        rows.append(_in_turn(forwards, backwards, warm_up=2 * (num_stages - i) - 1))
-    return Schedule("eager_one_f_one_b", num_stages, num_microbatches, tuple(map(tuple, rows)))
+    return _one_f_one_b("eager_one_f_one_b", num_stages, num_microbatches, lambda i: 2 * (num_stages - i) - 1)
 
 
 def interleaved(num_stages: int, num_microbatches: int, num_chunks: int = 2) -> Schedule:
@@ -75,7 +59,7 @@ def interleaved(num_stages: int, num_microbatches: int, num_chunks: int = 2) -> 
         )
     num_ranks = num_stages // num_chunks
     if num_microbatches % num_ranks:
-        more = num_microbatches + -num_microbatches % num_ranks
+        more = num_microbatches + -num_microbatches % num_ranks  # rounded up to a multiple of the ranks
         raise ValueError(
             f"interleaved: {num_microbatches} micro-batches go in rounds of {num_ranks}, one for each rank, and are "
             f"no whole number of rounds; take {more}"
@@ -85,8 +69,8 @@ def interleaved(num_stages: int, num_microbatches: int, num_chunks: int = 2) -> 
         forwards = (Action(chunk * num_ranks + rank, FORWARD, j) for chunk, j in order)
         backwards = (Action((num_chunks - 1 - chunk) * num_ranks + rank, BACKWARD, j) for chunk, j in order)
         warm_up = 2 * (num_ranks - 1 - rank) + (num_chunks - 1) * num_ranks + 1
-        rows.append(_in_turn(forwards, backwards, warm_up=warm_up))
-    return Schedule("interleaved", num_stages, num_microbatches, tuple(map(tuple, rows)), num_chunks)
+        rows.append(tuple(_in_turn(forwards, backwards, warm_up=warm_up)))
+    return Schedule("interleaved", num_stages, num_microbatches, tuple(rows), num_chunks)
 
 
 def zb_h1(num_stages: int, num_microbatches: int) -> Schedule:
@@ -102,6 +86,7 @@ def zb_h2(num_stages: int, num_microbatches: int) -> Schedule:
     return _zero_bubble("zb_h2", num_stages, num_microbatches, k=2)
 
 
+# the value of `schedule` in a Plan -> the function that makes it; eager_one_f_one_b is only for the predictions
 ORDERS: dict[str, Callable[..., Schedule]] = {
     "naive": naive,
     "gpipe": gpipe,
@@ -122,8 +107,30 @@ def repeated(schedule: Schedule, num_steps: int) -> Schedule:
     return Schedule(schedule.name, schedule.num_stages, num_steps * m, tuple(rows), schedule.num_chunks)
 
 
+def _same_on_all_stages(name: str, num_stages: int, num_microbatches: int, order: list[tuple[str, int]]) -> Schedule:
+    """Each stage runs the same (kind, micro-batch) in the same order."""
+    _check(name, num_stages, num_microbatches)
+    rows = tuple(tuple(Action(i, kind, j) for kind, j in order) for i in range(num_stages))
+    return Schedule(name, num_stages, num_microbatches, rows)
+
+
+def _one_f_one_b(name: str, num_stages: int, num_microbatches: int, warm_up: Callable[[int], int]) -> Schedule:
+    """1F1B, where stage i starts with `warm_up(i)` forwards."""
+    _check(name, num_stages, num_microbatches)
+    rows = []
+    for i in range(num_stages):
+        forwards = (Action(i, FORWARD, j) for j in range(num_microbatches))
+        backwards = (Action(i, BACKWARD, j) for j in range(num_microbatches))
+        rows.append(tuple(_in_turn(forwards, backwards, warm_up=warm_up(i))))
+    return Schedule(name, num_stages, num_microbatches, tuple(rows))
+
+
 def _zero_bubble(name: str, p: int, m: int, *, k: int) -> Schedule:
-    """k (p - 1 - i) + 1 times F; then for j = 0, 1, …: I_j, W_(j - k i) if j >= k i, the next F; then the other W."""
+    """Zero bubble with k times the warm-up of 1F1B. p = stages, m = micro-batches.
+
+    Stage i runs k (p - 1 - i) + 1 times F. Then for j = 0, 1, … it runs I of j, W of j - k i once j >= k i, and the
+    next F while there is one. The W that remain come at the end.
+    """
     _check(name, p, m)
     rows = []
     for i in range(p):
@@ -131,8 +138,10 @@ def _zero_bubble(name: str, p: int, m: int, *, k: int) -> Schedule:
         row = [Action(i, FORWARD, j) for j in range(warm_up)]
         for j in range(m):
             row.append(Action(i, INPUT, j))
-            row += [Action(i, WEIGHT, j - k * i)] if j >= k * i else []
-            row += [Action(i, FORWARD, warm_up + j)] if warm_up + j < m else []
+            if j >= k * i:
+                row.append(Action(i, WEIGHT, j - k * i))
+            if warm_up + j < m:
+                row.append(Action(i, FORWARD, warm_up + j))
         row += [Action(i, WEIGHT, j) for j in range(max(0, m - k * i), m)]
         rows.append(tuple(row))
     return Schedule(name, p, m, tuple(rows))
@@ -140,7 +149,7 @@ def _zero_bubble(name: str, p: int, m: int, *, k: int) -> Schedule:
 
 def _rounds(num_ranks: int, num_chunks: int, num_microbatches: int) -> Iterator[tuple[int, int]]:
     """(chunk, micro-batch) of an interleaved pipeline's forwards, in order."""
-    for first in range(0, num_microbatches, num_ranks):
+    for first in range(0, num_microbatches, num_ranks):  # the first micro-batch of a round
         for chunk in range(num_chunks):
             for j in range(first, first + num_ranks):
                 yield chunk, j
@@ -156,9 +165,10 @@ def _in_turn(forwards: Iterator[Action], backwards: Iterator[Action], *, warm_up
 
 
 def _check(name: str, num_stages: int, num_microbatches: int) -> None:
-    for what, given in (("num_stages", num_stages), ("num_microbatches", num_microbatches)):
-        if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-            raise ValueError(f"{name}: {what} is {given!r}, but it must be a whole number of at least 1")
+    """Raise ValueError unless both numbers are whole and at least 1."""
+    for what, number in (("num_stages", num_stages), ("num_microbatches", num_microbatches)):
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise ValueError(f"{name}: {what} is {number!r}, but it must be a whole number of at least 1")
 
 
 def balanced(costs: Sequence[float], num_stages: int) -> list[int]:
@@ -174,7 +184,8 @@ def balanced(costs: Sequence[float], num_stages: int) -> list[int]:
             f"to {num_layers} stages, or cut the model into more layers"
         )
     sums = list(accumulate(costs, initial=0.0))
-    # best[s][n]: the smallest possible largest cost of the first n layers on s stages; cut[s][n]: its last cut.
+    # best[s][n]: the cost of the slowest stage when s stages share the first n layers in the best way
+    # cut[s][n]: in that way, the number of layers before the last of the s stages
     best = [[float("inf")] * (num_layers + 1) for _ in range(num_stages + 1)]
     cut = [[0] * (num_layers + 1) for _ in range(num_stages + 1)]
     best[0][0] = 0.0

@@ -1,9 +1,12 @@
 """Checks that a pipeline schedule is complete and runs to its end, and names the actions at which it would hang.
 
 `validate` runs the schedule without clocks: each rank does its next action once what the action needs is done.
-    F and B need the message that they wait for (`awaited_by`)
+    F and B need the message that they wait for (`awaited_by` in actions.py)
     B of a stage also needs the stage's F; W needs the stage's I
 Sends never block here, because the runtime posts them and goes on, and each message has a name of its own.
+Kinds of actions: F forward, B backward, or its two parts, I (gradient of the input) and W (gradient of the weights). A
+FinishedAction is (stage, kind, micro-batch); a B counts as finished I and W. A single is an action, or one part of a
+pair that runs at once.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ def prerequisite(single: Action) -> FinishedAction | None:
 def needs(single: Action, num_stages: int) -> tuple[FinishedAction, ...]:
     """All that must be done before an action may start."""
     message = awaited_by(single, num_stages)
-    return tuple(filter(None, (prerequisite(single), message and message.origin)))
+    origin = message.origin if message else None  # the action that produces the message
+    return tuple(filter(None, (prerequisite(single), origin)))
 
 
 def validate(schedule: Schedule) -> Schedule:
@@ -44,7 +48,7 @@ def validate(schedule: Schedule) -> Schedule:
     done: set[FinishedAction] = set()
     position = [0] * schedule.num_ranks  # of each rank: the number of its next action
     while any(_advance(schedule, rank, position, done) for rank in range(schedule.num_ranks)):
-        pass
+        pass  # until no rank can do anything more
     stuck = [rank for rank, row in enumerate(schedule.actions) if position[rank] < len(row)]
     if stuck:
         lines = "; ".join(_describe_wait(schedule, rank, position[rank], done, owners) for rank in stuck)
@@ -65,12 +69,13 @@ def _advance(schedule: Schedule, rank: int, position: list[int], done: set[Finis
 
 
 def _needs_of(action: Action, num_stages: int) -> Iterator[FinishedAction]:
+    """Yield all that must be done before an action, or both parts of a pair, may start."""
     for single in action.singles:
         yield from needs(single, num_stages)
 
 
 def _check_complete(schedule: Schedule) -> None:
-    """Each stage must do forward once, and backward once, at once or in two parts, for each micro-batch."""
+    """Raise ValueError unless each stage does F once, and B or both I and W once, for each micro-batch."""
     singles = [single for row in schedule.actions for action in row for single in action.singles]
     counts = Counter(finished for single in singles for finished in finished_by(single))
     for stage in range(schedule.num_stages):
@@ -87,6 +92,7 @@ def _check_complete(schedule: Schedule) -> None:
 
 
 def _complain(schedule: Schedule, stage: int, kind: str, j: int) -> None:
+    """Raise the ValueError for an action that the schedule has not once but never or several times."""
     wanted = f"{stage}{FORWARD}{j}" if kind == FORWARD else f"{stage}{BACKWARD}{j} (or {stage}{kind}{j})"
     singles = [single for row in schedule.actions for action in row for single in action.singles]
     is_there = any((stage, kind, j) in finished_by(single) for single in singles)

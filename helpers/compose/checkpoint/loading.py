@@ -2,6 +2,9 @@
 
 newest   the newest checkpoint whose files are all as they were written; used by a job that resumes
 load     checks the checkpoint first, then each rank takes its own ranges out of the full tensors, one at a time
+
+A piece (StoredPiece) is a range of one tensor that this rank stores. `words(key, ...)` returns a message for the
+learner, in English or Chinese. A `problem` is such a message, and "" means that there is none.
 """
 
 from __future__ import annotations
@@ -73,6 +76,7 @@ def damage_of(folder: Path, manifest: Manifest, name: str) -> str:
         return words("cut", path=path, there=size, bytes=written["bytes"])
     if sha256_of(path) == written["sha256"]:
         return ""
+    # the file is damaged; say which tensors are, if the file can still be opened
     tensors = _damaged_tensors(path, manifest)
     where = words("in_tensors", tensors=tensors) if tensors else words("elsewhere")
     return words("damaged", path=path, where=where)
@@ -110,6 +114,7 @@ def load(trainer, folder: str | os.PathLike) -> None:
     raise_on_every_rank(problem)
     contents, state = CheckpointTensors(folder, manifest), torch_optimizer(trainer).state
     for piece in stored_pieces(trainer):
+        # full tensors: the weight, and the optimizer's states by torch's names, such as exp_avg
         values = {key: contents.value(piece.name, key) for key in contents.keys(piece.name)}
         piece.flat.copy_(_local_range(trainer, piece, values.pop(WEIGHT)))
         if piece.optimizer_key is not None and values:
@@ -133,7 +138,7 @@ def _checked(trainer, folder: Path) -> tuple[Manifest | None, str]:
         manifest = read_manifest(folder)
         if difference := model_difference(trainer.names, manifest, folder):
             return manifest, difference
-        share = sorted(manifest.files)[trainer.axes.rank :: trainer.plan.world_size]
+        share = sorted(manifest.files)[trainer.axes.rank :: trainer.plan.world_size]  # every N-th file
         problem = next(filter(None, (damage_of(folder, manifest, name) for name in share)), "")
     except (ValueError, OSError) as error:
         problem = str(error)
@@ -147,7 +152,10 @@ def _local_range(trainer, piece: StoredPiece, full: Tensor) -> Tensor:
 
 
 def _local_state(trainer, piece: StoredPiece, value: Tensor) -> Tensor:
-    """Return this rank's part of an optimizer state; a single number, such as a step counter, has no parts."""
+    """Return this rank's part of an optimizer state, on the right device and in the shape of the tensor it belongs to.
+
+    A single number, such as a step counter, has no parts.
+    """
     if value.dim() == 0:
         return value
     key = piece.optimizer_key

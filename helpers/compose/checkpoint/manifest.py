@@ -2,6 +2,10 @@
 
 saving.py writes a Manifest, loading.py reads it and takes tensors from CheckpointTensors. Field names of Manifest,
 SavedPiece and Split are keys of the JSON file, so they cannot be renamed without a new format number.
+
+The ranks save pieces, ranges of flattened tensors. Where tensor parallelism splits a tensor, a Split says which entries
+each tp rank stores; the ranges of a shard are joined first, and then the shards. `words(key, ...)` returns a message
+for the learner, in English or Chinese.
 """
 
 from __future__ import annotations
@@ -30,40 +34,31 @@ WEIGHT = "weight"  # the key of a weight or buffer; all other keys are the optim
 
 @dataclass(frozen=True)
 class SavedPiece:
-    """A range of a tensor that one rank saved: `numel` elements from `start` of flattened tensor `name`.
+    """A range of a tensor that one rank saved."""
 
-    Where tensor parallelism splits the tensor, `cut` is the Split and the range lies in shard number `tp`.
-    key: WEIGHT, or the key of an optimizer state. file, place: the rank's file, and the index in its list of tensors.
-    single: a single number, not a range. crc32: of the bytes, so that damage can be named; None in format 1.
-    """
-
-    name: str
-    key: str
-    file: str
-    place: int
-    tp: int
-    cut: dict | None
-    start: int
-    numel: int
-    single: bool = False
-    crc32: int | None = None
+    name: str  # of the tensor in the plain model
+    key: str  # WEIGHT, or the key of an optimizer state
+    file: str  # the rank's file
+    place: int  # the index in the file's list of tensors
+    tp: int  # the number of the shard in which the range lies; 0 without tensor parallelism
+    cut: dict | None  # the fields of the tensor's Split, where tensor parallelism splits it
+    start: int  # the first element of the range in the flattened tensor or shard
+    numel: int  # the number of elements
+    single: bool = False  # a single number, such as a step counter, instead of a range
+    crc32: int | None = None  # of the bytes, so that damage can be named; None in format 1
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint contains.
+    """What a checkpoint contains."""
 
-    shapes, dtypes: those of the plain model, by name. files: sha256 and size in bytes of each file. extra: number of
-    steps, optimizer options, loss scaler, and the caller's own data (`also`). random: generator states of each rank.
-    """
-
-    shapes: dict[str, list[int]]
-    dtypes: dict[str, str]
+    shapes: dict[str, list[int]]  # of the plain model's tensors, by name
+    dtypes: dict[str, str]  # likewise
     pieces: list[SavedPiece]
-    files: dict[str, dict]
-    extra: dict
-    plan: str
-    random: list[dict[str, str]] = field(default_factory=list)
+    files: dict[str, dict]  # by file name: {"sha256": ..., "bytes": size}
+    extra: dict  # keys: steps, options (of the optimizer), scaler (its state), also (the caller's own data)
+    plan: str  # under which it was saved, as text
+    random: list[dict[str, str]] = field(default_factory=list)  # of each rank: its generators' states, by device type
 
     def write(self, folder: Path) -> None:
         """Write manifest.json with a checksum of its own contents, down to the disk."""
@@ -143,9 +138,10 @@ class CheckpointTensors:
         return split.join(shards) if split else shards[0]
 
     def _shard(self, name: str, key: str, tp: int) -> Tensor:
+        """Return shard number `tp` of a tensor from its pieces; without tensor parallelism shard 0 is the tensor."""
         pieces = [piece for piece in self.pieces[name][key] if piece.tp == tp]
         shape = shard_shape(torch.Size(self.shapes[name]), _split_from(pieces[0].cut) if pieces else None)
-        missing = torch.ones(shape.numel(), dtype=torch.bool)
+        missing = torch.ones(shape.numel(), dtype=torch.bool)  # which elements no piece has
         flat = torch.empty(shape.numel(), dtype=self._saved(self.pieces[name][key][0]).dtype)
         for piece in pieces:
             flat[piece.start : piece.start + piece.numel] = self._saved(piece)

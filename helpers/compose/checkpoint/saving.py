@@ -10,6 +10,10 @@ that does not count as a checkpoint.
     Snapshot.take        each rank copies what it will write
     Snapshot.write       each rank writes its part to the disk and returns a vote: what it wrote, or why it could not
     commit               rank 0 collects all votes, writes the manifest and renames the folder
+
+A piece is a range of one tensor that one rank stores; every rank writes the pieces that it is the first to own.
+In this file `words(key, ...)` returns a message for the learner, in English or Chinese; it is not about vocabularies.
+A `problem` is such a message, and "" means that there is none.
 """
 
 from __future__ import annotations
@@ -46,6 +50,7 @@ from helpers.compose.state import StoredPiece, is_first_owner, stored_pieces, to
 
 LOOK_EVERY = 0.01  # seconds between two looks for the other ranks' votes
 Vote = dict[str, Any]  # one rank's pieces, files and random state, as in the manifest; or its problem
+# step_00020, a complete checkpoint, or step_00020.1a2b3c4d.partial, which is being written or was interrupted
 _NAME = re.compile(rf"step_(\d+)(\.\w+{re.escape(PARTIAL)})?")
 
 
@@ -59,9 +64,12 @@ def checkpoint_folders(folder: Path, *, unfinished: bool = False) -> dict[int, P
 
     unfinished: return instead the folders of saves that are still running or were interrupted.
     """
-    matches = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
-    named = {path: int(match[1]) for match, path in matches if match and bool(match[2]) == unfinished}
-    return {steps: path for path, steps in sorted(named.items(), key=lambda item: -item[1])}
+    found: dict[int, Path] = {}
+    for path in folder.iterdir():
+        match = _NAME.fullmatch(path.name)
+        if match and bool(match[2]) == unfinished:  # group 2 is the ending of an unfinished save
+            found[int(match[1])] = path
+    return dict(sorted(found.items(), reverse=True))
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,8 @@ class Keeper:
         Only one process calls it. A checkpoint is renamed before it is removed, so a half-removed one does not count.
         """
         saved = {steps: path for steps, path in checkpoint_folders(Path(folder)).items() if (path / MANIFEST).is_file()}
-        removed = [saved[steps] for steps in list(saved)[self.keep :] if not self.every or steps % self.every]
+        older = list(saved)[self.keep :]  # `saved` begins with the newest checkpoint
+        removed = [saved[steps] for steps in older if not self.every or steps % self.every]
         for path in removed:
             gone = path.with_name(f"{path.name}.old{PARTIAL}")
             with suppress(OSError):  # what cannot be removed stays, and the next prune tries again
@@ -129,7 +138,7 @@ def make_partial_folder(folder: Path) -> Path:
 
 
 def _make(folder: Path) -> tuple[str, Path]:
-    """Return the problem ("" if there is none) and the new folder."""
+    """Make the partial folder, on rank 0 alone. Return the problem ("" if there is none) and the new folder."""
     partial = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}{PARTIAL}")
     try:
         if (folder / MANIFEST).exists():
@@ -151,10 +160,10 @@ class Snapshot:
     """
 
     def __init__(self) -> None:
-        self.tensors: list[Tensor] = []
+        self.tensors: list[Tensor] = []  # the copies, on the CPU, in the order of `pieces`
 
     def take(self, trainer) -> None:
-        """Copy what this rank saves of a trainer."""
+        """Copy what this rank saves of a trainer: tensors, their descriptions, and the random generators' states."""
         contents = list(_contents(trainer))
         if [tensor.shape for _, _, tensor in contents] != [tensor.shape for tensor in self.tensors]:
             self.tensors = [torch.empty_like(tensor, device="cpu") for _, _, tensor in contents]
@@ -165,7 +174,11 @@ class Snapshot:
         self.pieces = [self._record(index, piece, key, tp) for index, (piece, key, _) in enumerate(contents)]
 
     def _record(self, index: int, piece: StoredPiece, key: str, tp: int) -> SavedPiece:
-        """Describe tensor `index` of this rank's file for the manifest."""
+        """Describe tensor `index` of this rank's file for the manifest.
+
+        key: WEIGHT, or the optimizer's name for a state, such as exp_avg. tp: this rank's index on the tensor-parallel
+        axis, which says which shard of a split tensor the piece belongs to.
+        """
         split, tensor = None if piece.split is None else asdict(piece.split), self.tensors[index]
         size = dict(start=piece.start, numel=tensor.numel(), single=tensor.dim() == 0)
         return SavedPiece(piece.name, key, f"rank_{self.rank}.pt", index, tp if split else 0, split, **size)
@@ -186,24 +199,31 @@ class Snapshot:
 
 
 def _contents(trainer) -> Iterator[tuple[StoredPiece, str, Tensor]]:
-    """List the tensors that this rank saves: weight and optimizer state of each piece that it is the first to own."""
+    """Yield what this rank saves as (piece, key, 1-D tensor): the weight and the optimizer's states of its pieces.
+
+    Where several ranks store the same piece, only the first of them saves it. Optimizer states without dimensions, such
+    as a step counter, stay scalars.
+    """
     state = torch_optimizer(trainer).state
     for piece in stored_pieces(trainer):
         if not is_first_owner(trainer, piece) or not piece.flat.numel():
             continue
         yield piece, WEIGHT, piece.flat
-        for key, value in state.get(piece.optimizer_key, {}).items() if piece.optimizer_key is not None else ():
+        for key, value in state.get(piece.optimizer_key, {}).items():  # none for a buffer, whose optimizer_key is None
             if isinstance(value, Tensor):
                 yield piece, key, value if value.dim() == 0 else value.reshape(-1)
 
 
 def manifest_head(trainer, also: dict | None) -> Manifest:
-    """Return the manifest as it is now, without the pieces and files that the ranks will add with their votes."""
+    """Return the manifest as it is now, without the pieces and files that the ranks will add with their votes.
+
+    `also` takes the way through JSON and back, so that a later change by the caller does not reach the manifest.
+    """
     try:
         also = json.loads(json.dumps(also or {}))
     except (TypeError, ValueError) as error:
         raise ValueError(words("not_json", also=also, why=error)) from None
-    (group,) = torch_optimizer(trainer).param_groups
+    (group,) = torch_optimizer(trainer).param_groups  # a Trainer always makes exactly one parameter group
     options = {key: value for key, value in group.items() if key != "params"}
     extra = {"steps": trainer.steps, "options": options, "scaler": trainer.scaler.state_dict(), "also": also}
     names = trainer.names
@@ -223,7 +243,7 @@ def commit(head: Manifest, votes: list[Vote], partial: Path, folder: Path, keepe
             pieces = [SavedPiece(**piece) for vote in votes for piece in vote["pieces"]]
             files = {name: file_info for vote in votes for name, file_info in vote["files"].items()}
             replace(head, pieces=pieces, files=files, random=[vote["random"] for vote in votes]).write(partial)
-            for vote in partial.glob("*.vote"):
+            for vote in partial.glob("*.vote"):  # files that an AsyncSaver wrote
                 vote.unlink()
             _sync_folder(partial)
             os.replace(partial, folder)
@@ -247,7 +267,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def reason_of(error: BaseException | None) -> str:
-    """Return the operating system's message, found behind torch's own error."""
+    """Return the operating system's message, which may be the error behind torch's own error, else its first line."""
     first = str(error).partition("\n")[0]
     while error is not None and not isinstance(error, OSError):
         error = error.__context__
@@ -278,7 +298,7 @@ class AsyncSaver:
 
     def __init__(self, trainer, *, keeper: Keeper | None = None, limit: float = 600.0):
         self.trainer, self.keeper, self.limit = trainer, keeper, limit
-        self.snapshot, self.thread = Snapshot(), None
+        self.snapshot, self.thread = Snapshot(), None  # thread: the save that is running, or the last one before wait()
 
     def save(self, folder: str | os.PathLike, *, also: dict | None = None) -> None:
         """Copy this rank's part and start to write it; returns as soon as the copy is there."""
@@ -286,7 +306,9 @@ class AsyncSaver:
         folder, head = Path(folder), manifest_head(self.trainer, also)
         self.partial = partial = make_partial_folder(folder)
         self.snapshot.take(self.trainer)
-        self.problem, self.voted, self.no_more = "", Event(), Event()
+        self.problem = ""  # of this save; the thread sets it
+        self.voted = Event()  # the thread has written this rank's vote, or has failed
+        self.no_more = Event()  # rank 0's thread shall wait for no further votes
         self.thread = Thread(target=self._run, args=(head, partial, folder), name="save", daemon=True)
         self.thread.start()
 
@@ -311,6 +333,7 @@ class AsyncSaver:
             thread.join()
 
     def _run(self, head: Manifest, partial: Path, folder: Path) -> None:
+        """Write this rank's part and its vote, in the thread; on rank 0 also wait for all votes and commit."""
         try:
             vote = self.snapshot.write(partial)
             self.problem = vote.get("problem", "")

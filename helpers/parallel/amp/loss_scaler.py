@@ -15,15 +15,11 @@ After Micikevicius et al. 2018, "Mixed Precision Training", arXiv:1710.03740, se
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-
-from helpers.parallel.amp.master_weights import MasterWeights
-from helpers.parallel.shared.autocast import autocast
-
-__all__ = ["OLD_SPELLINGS", "GradScaler", "MasterWeights", "StaticScaler", "autocast"]
 
 OLD_SPELLINGS = {  # calls in older code, and what to write today
     "torch.cuda.amp.autocast()": 'torch.autocast("cuda", dtype=torch.float16)',
@@ -36,14 +32,15 @@ OLD_SPELLINGS = {  # calls in older code, and what to write today
     "amp.master_params(optimizer)": "scaler.unscale_(optimizer), then clip model.parameters()",
     "apex.parallel.DistributedDataParallel": "torch.nn.parallel.DistributedDataParallel",
 }
-READY, UNSCALED, STEPPED = "ready", "unscaled", "stepped"
+READY, UNSCALED, STEPPED = "ready", "unscaled", "stepped"  # the stages of an optimizer in one step
 
 
+@dataclass
 class _Progress:
-    """The state of one optimizer in this step. flags: one tensor with (found inf, has gradients, bad loss)."""
+    """The state of one optimizer in this step."""
 
-    def __init__(self):
-        self.stage, self.flags = READY, None
+    stage: str = READY
+    flags: Tensor | None = None  # (3,) float32: found inf, has gradients, bad loss; set when gradients are unscaled
 
 
 class GradScaler:
@@ -74,8 +71,9 @@ class GradScaler:
         self._scale, self._good_steps = _checked(init_scale), 0
         self.growth_factor, self.backoff_factor, self.growth_interval = growth_factor, backoff_factor, growth_interval
         self.enabled, self.group, self.skipped = enabled, group, 0
-        self._progress: dict[int, _Progress] = {}
-        self._scaled, self._bad_loss = False, None  # _bad_loss: a tensor on the loss's device, so the CPU need not wait
+        self._progress: dict[int, _Progress] = {}  # by id of an optimizer
+        self._scaled = False  # whether scale() was ever called
+        self._bad_loss: Tensor | None = None  # whether a loss was inf or NaN; on its device, so the CPU need not wait
 
     def scale(self, loss: Tensor) -> Tensor:
         """Return loss x scale. A 16-bit loss without dimensions becomes float32, in which 65536 x loss fits."""
@@ -160,8 +158,8 @@ class GradScaler:
         device, gradients = _gradients(optimizer)
         found = torch.zeros((), dtype=torch.bool, device=device)
         if gradients:
-            edges = [edge.to(device) for gradient in gradients for edge in gradient.aminmax()]
-            found = ~torch.stack(edges).isfinite().all()
+            extremes = [extreme.to(device) for gradient in gradients for extreme in gradient.aminmax()]
+            found = ~torch.stack(extremes).isfinite().all()
             torch._foreach_mul_(gradients, _to_float32(1 / self._scale))
         bad_loss = found.new_zeros(()) if self._bad_loss is None else self._bad_loss.to(device)
         return torch.stack([found, found.new_full((), bool(gradients)), bad_loss]).float()  # (3,)
@@ -174,8 +172,7 @@ class GradScaler:
         """Return torch's five entries, or {} if not enabled. Call it after update(); torch's scaler can load them."""
         if not self.enabled:
             return {}
-        names = ("growth_factor", "backoff_factor", "growth_interval")
-        settings = {name: getattr(self, name) for name in names}
+        settings = {name: getattr(self, name) for name in _SETTINGS}
         return {"scale": self._scale, **settings, "_growth_tracker": self._good_steps}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
@@ -187,8 +184,8 @@ class GradScaler:
                 f"load_state_dict got no {', '.join(missing)}: was it saved by a scaler with enabled=False?"
             )
         self._scale, self._good_steps = _checked(state["scale"]), state["_growth_tracker"]
-        self.growth_factor, self.backoff_factor = state["growth_factor"], state["backoff_factor"]
-        self.growth_interval = state["growth_interval"]
+        for name in _SETTINGS:
+            setattr(self, name, state[name])
 
 
 class StaticScaler(GradScaler):
@@ -204,6 +201,8 @@ class StaticScaler(GradScaler):
         pass
 
 
+_SETTINGS = ("growth_factor", "backoff_factor", "growth_interval")  # attributes that a state has under torch's names
+# the end of the errors about a wrong order of calls
 _ORDER = "the order is scale(loss).backward(), unscale_(optimizer) if you clip, step(optimizer), update()"
 
 
@@ -216,6 +215,7 @@ def _gradients(optimizer: torch.optim.Optimizer) -> tuple[torch.device, list[Ten
             "Attempting to unscale FP16 gradients. Divided by the scale in float16, small ones would be 0 again: keep "
             "float32 parameters and use autocast, or give the float16 parameters to MasterWeights"
         )
+    # of a sparse gradient only the stored elements count, since all others are zero
     values = [gradient._values() if gradient.is_sparse else gradient for gradient in gradients]
     return parameters[0].device, [value for value in values if value.numel()]
 
@@ -233,6 +233,7 @@ def _to_float32(value: float) -> float:
 
 
 def _checked(scale: float) -> float:
+    """Return the scale in float32 precision. Raises ValueError where it is not positive and finite."""
     if not (scale > 0 and math.isfinite(scale)):
         raise ValueError(f"a loss scale of {scale}: give a positive finite number, best a power of two such as 65536")
     return _to_float32(scale)

@@ -102,9 +102,11 @@ class MasterWeights:
     @torch.no_grad()
     def _round(self) -> None:
         """Set each 16-bit parameter to its master, rounded to nearest."""
-        torch._foreach_copy_(*map(list, zip(*self.pairs, strict=True)))
+        parameters, masters = map(list, zip(*self.pairs, strict=True))
+        torch._foreach_copy_(parameters, masters)
 
     def _master(self, parameter: Tensor) -> Tensor:
+        """Return a parameter's master and record the pair; it lies on the same ranks as the parameter (`place`)."""
         if parameter.dtype == torch.float32:
             return parameter
         if parameter.dtype not in HALF:
@@ -118,6 +120,7 @@ class MasterWeights:
 
 
 def _trainable(group: dict) -> list[Tensor]:
+    """Return the parameters of a group that require a gradient; torch allows a single tensor in place of a list."""
     params = [group["params"]] if isinstance(group["params"], Tensor) else group["params"]
     return [parameter for parameter in params if parameter.requires_grad]
 
@@ -141,5 +144,5 @@ def stochastic_round(
     tensor = tensor.detach().contiguous()
     bits = tensor.view(torch.int32)
     noise = torch.randint(1 << 16, bits.shape, dtype=torch.int32, device=bits.device, generator=generator)
-    rounded = ((bits + noise) & -(1 << 16)).view(torch.float32)
+    rounded = ((bits + noise) & -(1 << 16)).view(torch.float32)  # the mask keeps the upper 16 bits
     return torch.where(tensor.isfinite(), rounded, tensor).to(dtype)

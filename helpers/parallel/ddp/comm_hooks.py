@@ -31,8 +31,10 @@ def bf16_compress_hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket)
 
 
 def _all_reduce_as(dtype: torch.dtype, group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Future[Tensor]:
+    """Average the bucket over the ranks in `dtype`, and write the mean into the bucket in its own dtype."""
     group = group if group is not None else dist.group.WORLD
     buffer = bucket.buffer()
     message = buffer.to(dtype).div_(group.size())
     work = dist.all_reduce(message, group=group, async_op=True)
+    # the Future of a collective holds a list of tensors, here of one
     return work.get_future().then(lambda future: buffer.copy_(future.value()[0]))

@@ -60,9 +60,11 @@ class DistributedSampler(Sampler[int]):
         total = len(self) * self.num_replicas
         indices = self._order()
         rounds = math.ceil(total / len(indices))  # more than 1 where the set must be padded
-        return iter((indices * rounds)[:total][self.rank :: self.num_replicas])
+        same_for_all = (indices * rounds)[:total]  # padded by repetition, or cut
+        return iter(same_for_all[self.rank :: self.num_replicas])
 
     def _order(self) -> list[int]:
+        """Return all indices in the order of this epoch."""
         if not self.shuffle:
             return list(range(len(self.dataset)))
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
@@ -73,7 +75,7 @@ def count_tokens(local_tokens: int, group: dist.ProcessGroup | None = None, devi
     """Return the tokens of the step on all ranks. local_tokens: this rank's, summed over its micro-batches of the step.
 
     It sends one 8-byte all-reduce; call it once per step, before the first micro-batch. Raises ValueError for a local
-    count below 0, and for a step without any token.
+    count below 0, and for a step without any token. device: where the group can send, "cuda" for NCCL.
     """
     if local_tokens < 0:
         raise ValueError(f"count_tokens got {local_tokens} tokens: count the targets that are not ignored, 0 or more")

@@ -3,14 +3,15 @@
     DistributedDataParallel   no_sync, unused parameters, static graphs, buffers, communication hooks (comm_hooks.py)
     Join                      lets ranks have different numbers of batches
 
-Legend: N = ranks.
+Legend: N = ranks. A Bucket is a flat tensor that carries many gradients in one message, and a Slot is one parameter's
+part of it, with what is known about its gradient in this backward (shared/buckets.py).
 After Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", sections 3 and 4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import torch
 import torch.distributed as dist
@@ -19,7 +20,7 @@ from torch.futures import Future
 
 from helpers.parallel.ddp.simple import BucketedDDP
 from helpers.parallel.shared import collectives
-from helpers.parallel.shared.buckets import UNTIL_BACKWARD_ENDS, Bucket, Slot, when_backward_starts
+from helpers.parallel.shared.buckets import UNTIL_BACKWARD_ENDS, Bucket, Slot, when_backward_starts, without_sync
 from helpers.parallel.shared.collectives import broadcast_tensors
 
 
@@ -39,14 +40,14 @@ class Join:
     def __init__(self, model, *, divide_by_active: bool = True):
         self.model, self.divide_by_active = model, divide_by_active
         self.group, self.rank = model.group, dist.get_rank(model.group)
-        self.source: int | None = None  # the first rank that was active in the last round
+        self.source: int | None = None  # the group rank that was active first in the last round
 
     def __enter__(self) -> Join:
         self.model.joining = self
         return self
 
     def __exit__(self, kind, error, trace) -> None:
-        try:
+        try:  # kind: the class of the error that ended the `with`, or None
             while kind is None and self.announce(active=False):
                 self.model.shadow_step()
             if kind is None and self.source is not None:
@@ -100,10 +101,11 @@ class DistributedDataParallel(BucketedDDP):
     ):
         super().__init__(module, group, bucket_cap_mb=bucket_cap_mb, first_bucket_mb=first_bucket_mb)
         self.world_size = self.divisor = dist.get_world_size(self.group)
-        self.shared_buffers = module.buffers if broadcast_buffers else tuple
-        self.find_unused, self.learning, self.overlap = find_unused_parameters, static_graph, overlap
+        self.shared_buffers = module.buffers if broadcast_buffers else tuple  # called before a forward; tuple() is ()
+        self.find_unused, self.overlap = find_unused_parameters, overlap
+        self.learning = static_graph  # whether this backward, the first, learns how often each hook fires
         self.joining, self.source = None, 0  # an active Join; the group rank that broadcasts its buffers
-        self._sync, self._rebuilt, self._hook = True, False, None
+        self._sync, self._rebuilt, self._hook = True, False, None  # _sync: False inside no_sync
         for slot in self.slots:
             slot.expected = UNTIL_BACKWARD_ENDS if static_graph else 1
 
@@ -116,14 +118,9 @@ class DistributedDataParallel(BucketedDDP):
         when_backward_starts(output, self._begin)  # the first gradient may come inside a reentrant checkpoint
         return output
 
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
+    def no_sync(self) -> AbstractContextManager[None]:
         """Accumulate gradients of micro-batches in `.grad` without sending them; the next backward outside sends."""
-        before, self._sync = self._sync, False
-        try:
-            yield
-        finally:
-            self._sync = before
+        return without_sync(self)
 
     def register_comm_hook(self, state: object, hook: Callable) -> None:
         """Let `hook(state, bucket)` average each bucket; it returns a Future of the flat result. Torch's hooks fit."""
@@ -147,7 +144,7 @@ class DistributedDataParallel(BucketedDDP):
 
     def _restart(self) -> None:
         super()._restart()
-        self._arrivals = []
+        self._arrivals = []  # the index of each slot, in the order in which gradients come
         self._scale = 1 / self.divisor if self._hook is None else 1.0  # a communication hook averages by itself
 
     def _arrived(self, slot: Slot) -> None:

@@ -4,6 +4,8 @@ Legend: N = ranks. Averaging gradients, not weights, keeps all ranks equal to on
     NaiveDDP      one all-reduce per parameter, after backward: many small messages, and no overlap
     FlatDDP       one all-reduce of all gradients, after backward: one message, and no overlap
     BucketedDDP   buckets, each sent as soon as its gradients are there: communication overlaps with backward
+A Bucket is a flat tensor that carries the gradients of several parameters in one message. A Slot is one parameter's
+part of it: slot.fill(scale) writes scale * gradient into the bucket and makes `.grad` a view of it (shared/buckets.py).
 After Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", section 3.2.
 """
 
@@ -47,7 +49,7 @@ class FlatDDP(NaiveDDP):
 
     def __init__(self, module: nn.Module, group: dist.ProcessGroup | None = None):
         super().__init__(module, group)
-        self.buckets = build_buckets(trainable_slots(module), torch.inf, torch.inf)
+        self.buckets = build_buckets(trainable_slots(module), torch.inf, torch.inf)  # no limit: one bucket per dtype
 
     def average_gradients(self) -> None:
         for bucket in self.buckets:
@@ -70,7 +72,7 @@ class BucketedDDP(nn.Module):
         collectives.broadcast_tensors([*module.parameters(), *module.buffers()], self.group)
         self._layout = self.slots[::-1]  # backward goes from the last layer to the first
         self._build()
-        watch_gradients(self.slots, self, "_arrived")
+        watch_gradients(self.slots, self, "_arrived")  # calls self._arrived(slot) when backward has its gradient
 
     def forward(self, *args, **kwargs):
         if self._running:  # the last backward raised, and its messages may still be in flight, so use new buckets
@@ -78,16 +80,18 @@ class BucketedDDP(nn.Module):
         return self.module(*args, **kwargs)
 
     def _build(self) -> None:
-        self.buckets, self._running = build_buckets(self._layout, *self.caps), False
+        self.buckets = build_buckets(self._layout, *self.caps)
+        self._running = False  # whether a backward has begun and not ended
 
     def _begin(self) -> None:
         """Start a backward: empty the buckets, and have `_finish` called at its end."""
         if not self._running:
             self._restart()
+            # not public, but torch's own DDP uses it: autograd calls the function when this backward ends
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
     def _restart(self) -> None:
-        self._running, self._works = True, []
+        self._running, self._works = True, []  # _works: the all-reduces in flight, one per bucket sent
         for bucket in self.buckets:
             bucket.restart()
 
@@ -100,8 +104,10 @@ class BucketedDDP(nn.Module):
 
     def _send_full_buckets(self) -> None:
         """Send full buckets in the same order on every rank, so none before an earlier one."""
-        while len(self._works) < len(self.buckets) and self.buckets[len(self._works)].pending == 0:
-            self._works.append(self._send(self.buckets[len(self._works)]))
+        for bucket in self.buckets[len(self._works) :]:  # those that have not been sent
+            if bucket.pending:  # gradients that have not come
+                return
+            self._works.append(self._send(bucket))
 
     def _send(self, bucket: Bucket) -> dist.Work:
         return dist.all_reduce(bucket.flat, group=self.group, async_op=True)

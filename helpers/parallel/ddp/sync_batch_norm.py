@@ -16,10 +16,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def _channel_sum(x: Tensor) -> Tensor:
+    """Sum over all dimensions but the channels', in float64."""
     return x.sum([d for d in range(x.dim()) if d != 1], dtype=torch.float64)  # (C,)
 
 
 def _as_channels(values: Tensor, like: Tensor) -> Tensor:
+    """Return one value per channel in a shape that can be multiplied with `like`, in its dtype."""
     return values.to(like.dtype).view(1, -1, *[1] * (like.dim() - 2))  # (1, C, 1, ...)
 
 
@@ -28,13 +30,13 @@ class _Normalise(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: Tensor, eps: float, group: dist.ProcessGroup | None):
-        count = x.new_tensor([x.numel() / max(x.shape[1], 1)], dtype=torch.float64)
+        count = x.new_tensor([x.numel() / max(x.shape[1], 1)], dtype=torch.float64)  # values per channel on this rank
         # float64: the difference of two large sums would lose the variance in float32
         totals = torch.cat([_channel_sum(x), _channel_sum(x.double().square()), count])  # (2C + 1,)
         dist.all_reduce(totals, group=group)
         count = totals[-1]
         mean, mean_square = (totals[:-1] / count).chunk(2)
-        variance = (mean_square - mean.square()).clamp_(min=0)
+        variance = (mean_square - mean.square()).clamp_(min=0)  # rounding could make it negative
         inverse_std = (variance + eps).rsqrt()
         xhat = (x - _as_channels(mean, x)) * _as_channels(inverse_std, x)
         ctx.save_for_backward(xhat, inverse_std, count)
@@ -91,6 +93,7 @@ class SyncBatchNorm(_BatchNorm):
     @torch.no_grad()
     def _update_running(self, mean: Tensor, variance: Tensor) -> None:
         self.num_batches_tracked += 1
+        # without momentum, torch averages all batches so far
         momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
         self.running_var.lerp_(variance.to(self.running_var.dtype), momentum)

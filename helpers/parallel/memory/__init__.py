@@ -1,8 +1,15 @@
 """Saves memory for activations and optimizer states: they are recomputed, moved to the host, or never made.
 
-offload.py        activations and the optimizer on the host, simulated or with a real GPU and pinned memory
-chunked_loss.py   cross entropy without the logits of all tokens
-Recomputation is in shared/recompute.py, because pipelines use it too.
+    chunked_token_loss       cross entropy without the logits of all tokens                (chunked_loss.py)
+    offload_activations      moves what backward will need to the host and back            (offload.py)
+    OffloadedOptimizer       keeps the optimizer and its states on the host                (offload.py)
+    PinnedDevices            a real GPU and its host, with asynchronous copies             (offload.py)
+    Budget, OutOfBudget      a simulated GPU with a memory limit and its host; the error   (shared/virtual_devices.py)
+    GPU, HOST                the numbers of the two devices of either, 0 and 1             (shared/virtual_devices.py)
+    checkpoint               one function, computed again in backward                      (shared/recompute.py)
+    checkpoint_sequential    a chain of layers in segments, each computed again            (shared/recompute.py)
+    recompute_blocks         switches recomputation of a GPT's blocks on                   (shared/recompute.py)
+What is in shared/ is used by other strategies too.
 """
 
 from helpers.parallel.memory.chunked_loss import chunked_token_loss

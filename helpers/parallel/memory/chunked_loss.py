@@ -62,6 +62,7 @@ class _ChunkedLoss(torch.autograd.Function):
 
 
 def _rows_of(gradients: list[Tensor | None], rows: slice) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradients to which a chunk adds: its rows of hidden's, and all of the weight's; None stays None."""
     by_hidden, by_weight = gradients
     return None if by_hidden is None else by_hidden[rows], by_weight
 
@@ -72,7 +73,7 @@ def _chunk(hidden: Tensor, weight: Tensor, targets: Tensor, gradients: tuple[Ten
     The gradient of the loss by the logits is softmax, minus 1 at the target.
     """
     logits = F.linear(hidden, weight)
-    probabilities = F.log_softmax(logits, dim=-1, dtype=_wide(logits.dtype))  # (c, V)
+    probabilities = F.log_softmax(logits, dim=-1, dtype=_wide(logits.dtype))  # (c, V), logarithms until exp_ below
     counted = targets != IGNORED
     column = targets.where(counted, 0).unsqueeze(-1)  # (c, 1)
     loss = -probabilities.gather(-1, column).squeeze(-1).where(counted, 0).sum()
@@ -87,6 +88,7 @@ def _chunk(hidden: Tensor, weight: Tensor, targets: Tensor, gradients: tuple[Ten
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype for sums: float32, or the dtype itself if it is wider."""
     return torch.promote_types(dtype, torch.float32)
 
 

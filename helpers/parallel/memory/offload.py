@@ -8,6 +8,9 @@ Both copy between the two devices of
     PinnedDevices         a real GPU and pinned host memory, with asynchronous copies,
 and every copied byte is recorded in `devices.copies`.
 
+GPU = 0 and HOST = 1 are the numbers of the two devices. `devices.copy(tensor, source, destination, what)` copies and
+records; `what` says what the copy is for. `devices.wait(tensor)` returns when that copy is complete.
+
 Nothing is sent between ranks. Between GPU and host, activations are copied once each way. With the optimizer, each step
 copies every gradient to the host and every weight back: 2 + 2 bytes per parameter in 16 bits.
 """
@@ -23,7 +26,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from helpers.devices import is_accelerator, module_of
-from helpers.parallel.shared.virtual_devices import GPU, HOST, Budget, Devices, OutOfBudget
+from helpers.parallel.shared.virtual_devices import GPU, HOST, Devices
 
 
 class PinnedDevices(Devices):
@@ -40,7 +43,7 @@ class PinnedDevices(Devices):
         if not is_accelerator(device):
             raise ValueError(f"PinnedDevices({str(device)!r}): expected a CUDA device; on a CPU, Budget pretends one")
         super().__init__([device, "cpu"])
-        self._module = module_of(device)
+        self._module = module_of(device)  # torch.cuda, or the module of another kind of accelerator
         self.stream = self._module.Stream(self.devices[GPU])
 
     def wait(self, tensor: Tensor) -> None:
@@ -65,9 +68,6 @@ class PinnedDevices(Devices):
         return moved
 
 
-__all__ = ["GPU", "HOST", "Budget", "OffloadedOptimizer", "OutOfBudget", "PinnedDevices", "offload_activations"]
-
-
 @contextmanager
 def offload_activations(
     devices: Devices, model: nn.Module, *, min_bytes: int = 1024, prefetch: int = 1
@@ -87,11 +87,15 @@ def offload_activations(
 
 
 class _Offloaded:
-    """A saved tensor on the host, until the last operation of the graph that needs it has run."""
+    """A saved tensor on the host, until the last operation of the graph that needs it has run.
+
+    index: its number in the order in which forward saved tensors; backward needs them in the reverse order.
+    """
 
     def __init__(self, devices: Devices, tensor: Tensor, index: int):
         self.devices, self.index = devices, index
         self.original = weakref.ref(tensor.untyped_storage())
+        # the copy is contiguous; permuting it by original_order gives the strides that the tensor had
         dims = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)  # in memory order, outermost first
         self.original_order = sorted(range(tensor.dim()), key=dims.__getitem__)
         self.on_host = devices.copy(tensor.detach().permute(dims), GPU, HOST, "activations to the host")
@@ -112,15 +116,17 @@ class _Offloaded:
 class _OffloadHooks:
     """The hooks for saved tensors. Only the graph refers to an _Offloaded, so backward frees it when it is done."""
 
-    def __init__(self, devices: Devices, stays: Iterable[Tensor], min_bytes: int, prefetch: int):
+    def __init__(self, devices: Devices, on_gpu: Iterable[Tensor], min_bytes: int, prefetch: int):
         self.devices, self.min_bytes, self.prefetch = devices, min_bytes, prefetch
-        self.stays = {id(tensor.untyped_storage()) for tensor in stays}  # these storages outlive the graph
+        # storages that stay on the GPU; they outlive the graph, so no id is used a second time
+        self.staying = {id(tensor.untyped_storage()) for tensor in on_gpu}
+        # by storage and view (offset, shape, strides, dtype, version), so that a tensor is copied once
         self.offloaded: weakref.WeakValueDictionary[tuple, _Offloaded] = weakref.WeakValueDictionary()
-        self.order: list[weakref.ref[_Offloaded]] = []
+        self.order: list[weakref.ref[_Offloaded]] = []  # in the order of forward
 
     def pack(self, tensor: Tensor) -> Tensor | _Offloaded:
         storage = tensor.untyped_storage()
-        if id(storage) in self.stays or tensor.numel() * tensor.element_size() < self.min_bytes:
+        if id(storage) in self.staying or tensor.numel() * tensor.element_size() < self.min_bytes:
             return tensor
         view = tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, tensor._version
         offloaded = self.offloaded.get((id(storage), *view))
@@ -178,6 +184,7 @@ class OffloadedOptimizer:
         self.optimizer = optimizer_class(inner, **options)
 
     def _all_pairs(self) -> list[tuple[Tensor, Tensor]]:
+        """Return (weight on the GPU, master on the host) of all groups."""
         return [pair for pairs in self.pairs for pair in pairs]
 
     @property
@@ -194,12 +201,13 @@ class OffloadedOptimizer:
 
     def collect_gradients(self) -> None:
         """Copy all gradients to the host now, to unscale or clip those of the masters. step() calls it otherwise."""
-        self._gradients_to_host([pair for pair in self._all_pairs() if pair[0].grad is not None])
+        self._gradients_to_host([pair for pair in self._all_pairs() if pair[0].grad is not None])  # pair[0]: the weight
 
     @torch.no_grad()
     def step(self) -> None:
         """Update the masters on the host, and copy the new weights to the GPU."""
-        collected = [pair for pair in self._all_pairs() if pair[1].grad is not None]
+        # pairs whose gradients `collect_gradients` has copied already: they are updated all together
+        collected = [(weight, master) for weight, master in self._all_pairs() if master.grad is not None]
         for pairs in [collected] if collected else self._portions():
             if not collected:
                 self._gradients_to_host(pairs)
@@ -257,6 +265,7 @@ class OffloadedOptimizer:
         self._weights_to_gpu(pairs)
 
     def _master(self, weight: Tensor) -> Tensor:
+        """Return a copy of a weight on the host, in float32 at least, which the optimizer inside will update."""
         on_host = self.devices.copy(weight.detach(), GPU, HOST, "weights to the host, once")
         self.devices.wait(on_host)
         return on_host.to(torch.promote_types(weight.dtype, torch.float32)).requires_grad_()

@@ -3,7 +3,8 @@
     warm-up       0F0 0F1 0F2            forwards fill the pipeline
     steady state  0F3 0B0 0F4 0B1 …      one forward and one backward in turn
     cool-down     0B2 0B3 0B4            the backwards that remain
-0F3 is the forward of micro-batch 3 on stage 0. The code below does not contain these three phases: the row says which
+0F3 is the forward of micro-batch 3 on stage 0. B is a full backward. Some schedules split it into I, the gradients of
+the inputs, and W, those of the weights. The code below does not contain these three phases: the row says which
 action comes next, and a rank waits where a message has not arrived. stage.py adds what training needs.
 """
 
@@ -24,10 +25,10 @@ from helpers.schedules.actions import FORWARD, WEIGHT
 
 
 class StoredForward(NamedTuple):
-    """What a forward stores for its backward. output: its edge in the autograd graph, since the tensor was sent."""
+    """What a forward stores for its backward."""
 
     input: Tensor
-    output: GradientEdge
+    output: GradientEdge  # the output's place in the autograd graph; the tensor itself was sent and can be freed
 
 
 class PipelineCore(nn.Module):
@@ -39,12 +40,9 @@ class PipelineCore(nn.Module):
 
     def __init__(self, stages: Sequence[nn.Module], group: dist.ProcessGroup, schedule: Schedule, loss: Callable):
         super().__init__()
-        self.schedule, self.group, self.rank, self.loss = (
-            checked_schedule(schedule, group),
-            group,
-            dist.get_rank(group),
-            loss,
-        )
+        self.schedule, self.loss = checked_schedule(schedule, group), loss
+        self.group, self.rank = group, dist.get_rank(group)
+        # this rank's stages: one, or several under an interleaved schedule
         self.chunks = nn.ModuleDict({str(s): stages[s] for s in schedule.stages_of(self.rank)})
         device = next((p.device for p in self.parameters()), computing_device(group))  # a stage may have no parameters
         self.mailbox = StageMailbox(schedule, group, device)
@@ -68,11 +66,13 @@ class PipelineCore(nn.Module):
         return torch.stack(self.losses).sum() if self.losses else None
 
     def run_action(self, action: Action) -> None:
+        """Receive what the action needs, compute, and send what it gives; the mailbox knows both from the schedule."""
         received = self.mailbox.receive(action)  # a stage's input, its output's gradient, or None without a message
         result = self.compute(action, received)
         self.mailbox.send(action, result)
 
     def compute(self, action: Action, received: Tensor | None) -> Tensor | None:
+        """Return what the action gives: the stage's output (the last stage's: the loss), or its input's gradient."""
         if action.kind == FORWARD:
             return self.compute_forward(action, received)
         return self.compute_backward(action, received) if action.kind != WEIGHT else None

@@ -1,6 +1,9 @@
 """Provides StageMailbox, which sends activations to the next pipeline stage and gradients back to the previous one.
 
-helpers.schedules says which message an action receives and which it sends: a Message (direction, stage, micro-batch).
+The actions of a schedule are forwards and backwards of one stage on one micro-batch. helpers.schedules says which
+message an action waits for (`awaited_by`) and which it sends (`sent_by`): a Message (direction, stage, micro-batch).
+message.route(schedule) is (sending rank, receiving rank). message.channel is (direction, stage): all messages of a
+channel have one shape, which the first one announces in a header, a message of its own.
 gloo carries these three numbers as a tag. NCCL has no tags and runs the messages of a communicator in the order of
 their calls. There, each direction of each pair of ranks gets its own process group, and receives are posted in the
 order in which the sender will send, which every rank knows from the schedule.
@@ -30,7 +33,8 @@ _HEADER = 10  # number of dimensions, dtype, and up to 8 sizes
 class StageMailbox:
     """What one rank sends and receives for its stages. A message to this rank itself is stored without sending.
 
-    ordered: messages have no tags, so their order must identify them; by default for NCCL and what follows its rules.
+    device: where tensors are received. ordered: messages have no tags, so their order must identify them; by default
+    for NCCL and what follows its rules.
     """
 
     def __init__(
@@ -38,19 +42,21 @@ class StageMailbox:
     ):
         self.schedule, self.group, self.device = schedule, group, device
         self.rank = dist.get_rank(group)
-        self.next_action = dict(pairwise([*_singles(schedule, self.rank), None]))  # this rank's next action
+        # each action of this rank -> the action after it, None after the last
+        self.next_action = dict(pairwise([*_singles(schedule, self.rank), None]))
         self.shapes: dict[tuple[str, int], tuple[torch.Size, torch.dtype]] = {}  # by channel, known after first use
         self.works: list[tuple[dist.Work, Tensor]] = []  # sends in flight; their tensors must stay until then
         self.posted: dict[Message, tuple[dist.Work, Tensor]] = {}  # receives in flight
         self.local: dict[Message, Tensor] = {}  # messages from this rank to itself
         self.announced: set[tuple[str, int]] = set()  # channels whose shape this rank has sent
-        if ordered is None:  # NCCL has no tags, so order must do; its rules may hold over gloo, as on practice cards
+        if ordered is None:  # the course's simulated GPUs ("practice cards") have NCCL's rules but gloo's name
             ordered = dist.get_backend(group) == "nccl" or getattr(group, "matches_messages_by_order", False)
+        # (sender, receiver) -> their own process group; without entries, everything goes through `group` with tags
         self.groups = _directions(schedule, group, device) if ordered else {}
         self.start()
 
     def start(self) -> None:
-        """Start a step, of which nothing has been received."""
+        """Start a step, of which nothing has been received. queues: by sender, the messages that are still to come."""
         self.queues = self._orders() if self.groups else {}
 
     def receive(self, action: Action) -> Tensor | None:
@@ -76,6 +82,7 @@ class StageMailbox:
         if peer == self.rank:
             self.local[message] = tensor
             return
+        # forget sends that are complete, which frees their tensors
         self.works = [(work, sent) for work, sent in self.works if not work.is_completed()]
         tensor = tensor.contiguous()
         if self._must_announce(message, tensor):
@@ -88,8 +95,9 @@ class StageMailbox:
             work.wait()
         self.works.clear()
 
-    # -- how -------------------------------------------------------------------------------------------------------
+    # -- one message -----------------------------------------------------------------------------------------------
     def _receive(self, message: Message) -> Tensor:
+        """Return the tensor of a message, and wait for it where it is not there yet."""
         if message in self.local:
             return self.local.pop(message)
         if message not in self.posted:
@@ -133,15 +141,20 @@ class StageMailbox:
             self.posted[message] = self._post(dist.irecv, buffer, sender, message), buffer
 
     def _receive_header(self, sender: int, message: Message) -> tuple[torch.Size, torch.dtype]:
+        """Wait for the header of a channel, and return the shape and dtype of its messages."""
         header = torch.empty(_HEADER, dtype=torch.int64, device=self.device)
         self._post(dist.irecv, header, sender, message, header=True).wait()
         num_dims, dtype, *sizes = header.tolist()
         return torch.Size(sizes[:num_dims]), _DTYPES[dtype]
 
     def _post(self, call, tensor: Tensor, peer: int, message: Message, *, header: bool = False) -> dist.Work:
+        """Start to send or receive: call is dist.isend or dist.irecv, peer the other rank in the pipeline's group.
+
+        Tags: the 2 * num_stages channels come first, one number for each header; then one for each message.
+        """
         num_stages, m = self.schedule.num_stages, self.schedule.num_microbatches
         channel = message.stage if message.direction == FORWARD else num_stages + message.stage
-        tag = channel if header else 2 * num_stages + channel * m + message.microbatch  # one number for each message
+        tag = channel if header else 2 * num_stages + channel * m + message.microbatch
         direction = (self.rank, peer) if call is dist.isend else (peer, self.rank)
         group = self.groups.get(direction, self.group)
         other_side = "group_dst" if call is dist.isend else "group_src"
@@ -156,12 +169,13 @@ class StageMailbox:
         orders = {sender: deque[Message]() for sender in senders if sender != self.rank}
         for message in _messages(self.schedule):
             sender, receiver = message.route(self.schedule)
-            if receiver == self.rank != sender:
+            if receiver == self.rank and sender != self.rank:
                 orders[sender].append(message)
         return orders
 
 
 def _singles(schedule: Schedule, rank: int) -> list[Action]:
+    """Return the actions of a rank in order; a pair that runs at once (DualPipe) counts as two."""
     return [single for action in schedule.actions[rank] for single in action.singles]
 
 
@@ -172,6 +186,7 @@ def _messages(schedule: Schedule) -> Iterator[Message]:
 
 
 def _header(tensor: Tensor) -> Tensor:
+    """Return the header that announces such tensors. Raises ValueError where it cannot describe them."""
     if tensor.dtype not in _DTYPES or tensor.dim() > _HEADER - 2:
         raise ValueError(
             f"a stage gave a tensor of {tensor.dtype} with {tensor.dim()} dimensions to the next one: give floating-"
@@ -194,8 +209,10 @@ def _directions(
     members, rank, groups = dist.get_process_group_ranks(group), dist.get_rank(group), {}
     for _ in range(_missing_groups(group, device)):
         _new_group([members[rank]])
-    for pair in (pair for pair in pairs if pair[0] != pair[1]):
-        groups[pair] = _new_group(sorted(members[each] for each in (pair if rank in pair else (rank,))))
+    for pair in pairs:
+        if pair[0] != pair[1]:  # a message from a rank to itself needs no group
+            in_group = pair if rank in pair else (rank,)
+            groups[pair] = _new_group(sorted(members[each] for each in in_group))
     return {pair: pair_group for pair, pair_group in groups.items() if rank in pair}
 
 
@@ -208,6 +225,7 @@ def _missing_groups(group: dist.ProcessGroup, device: torch.device) -> int:
 
 
 def _new_group(ranks: list[int]) -> dist.ProcessGroup:
+    """Make a process group; only its own ranks need to call this, as local synchronization allows."""
     return dist.new_group(ranks, use_local_synchronization=True)
 
 

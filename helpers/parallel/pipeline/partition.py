@@ -63,7 +63,7 @@ def partition(
     costs = [1.0] * len(layers) if costs is None else list(costs)
     if len(costs) != len(layers):
         raise ValueError(f"partition got {len(costs)} costs for {len(layers)} layers: give one for each layer")
-    ends = list(accumulate(balanced(costs, num_stages)))
+    ends = list(accumulate(balanced(costs, num_stages)))  # `balanced` returns the number of layers of each stage
     return [nn.Sequential(*layers[start:end]) for start, end in pairwise([0, *ends])]
 
 
@@ -75,15 +75,13 @@ def _of_gpt(model: GPT) -> list[nn.Module]:
         return dropout(tokens_of(tokens) + positions_of(torch.arange(tokens.shape[1], device=tokens.device)))
 
     first = FunctionLayer(embed, token_embedding=tokens_of, position_embedding=positions_of, dropout=dropout)
-    return [
-        first,
-        *model.blocks,
-        FunctionLayer(lambda x: head(norm(x)), final_norm=norm, head=head),
-    ]  # (B, T, h) to (B, T, V)
+    last = FunctionLayer(lambda x: head(norm(x)), final_norm=norm, head=head)  # (B, T, h) to (B, T, V)
+    return [first, *model.blocks, last]
 
 
 def _of_mlp(model: MLP) -> list[nn.Module]:
     *inner, last = model.layers
+    # layer=layer binds the present layer; without it, all functions would use the last one
     return [*(FunctionLayer(lambda x, layer=layer: F.relu(layer(x)), layer=layer) for layer in inner), last]
 
 

@@ -21,6 +21,9 @@ Splitting backward into I and W is what zero-bubble schedules need (Qi et al. 20
 
 Between I and W each layer stores its input and the gradient of its output: this is the memory that zero bubble costs.
 Biases, norms and embeddings get their gradients in I, because those are cheap.
+
+An Action has a kind (F, B, I or W), a stage and a micro-batch. schedule.rank_of[s] is the rank that runs virtual stage
+s; a rank has several stages, called chunks, under an interleaved schedule.
 """
 
 from __future__ import annotations
@@ -78,6 +81,7 @@ class PipelineStage(PipelineCore):
         self.dp_group, self.count, self.recompute = dp_group, count, recompute
         self.tied = _tied(stages, schedule)
         num_owners = {parameter: len(ranks) for parameter, ranks in self.tied}
+        # record on which ranks each parameter lies, so that the gradient norm counts a tied one once
         for parameter in self.parameters():
             place(parameter, Placement.sharded("pp", self.group, copies=num_owners.get(parameter, 1)))
         self.deferred: dict[tuple[int, int], DeferredGradients] = {}  # (stage, micro-batch), from I to W
@@ -94,10 +98,13 @@ class PipelineStage(PipelineCore):
         return self.step_on(inputs, targets, self._total(targets))
 
     def step_on(self, inputs: Sequence[Tensor] | None, targets: Sequence[Tensor] | None, total: float) -> Tensor | None:
-        """Run one batch that is given as micro-batches. total: the divisor of their losses."""
+        """Run one batch that is given as micro-batches, each None on ranks that do not need it.
+
+        total: the number by which the sum of losses is divided.
+        """
         self.deferred.clear()
         loss = self.run_row(inputs, targets, total)
-        self.inputs = self.targets = None
+        self.inputs = self.targets = None  # frees the batch
         self._reduce_gradients()
         return loss
 
@@ -183,17 +190,20 @@ class PipelineStage(PipelineCore):
                 torch._foreach_div_(gradients, float(dist.get_world_size(self.dp_group)))
 
     def _sum_over(self, parameter: nn.Parameter, owners: Sequence[int], number: int) -> Tensor:
-        """Return the sum of all owners' gradients, added in the order of ranks, so that all get the same bits."""
+        """Return the sum of all owners' gradients, added in the order of ranks, so that all get the same bits.
+
+        number: the index of the tied parameter, which tags its messages.
+        """
         local = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
         other_owners = [rank for rank in owners if rank != self.rank]
         gradients = {self.rank: local, **{rank: torch.empty_like(local) for rank in other_owners}}
         works = []
-        for (
-            rank
-        ) in other_owners:  # the lower rank of each pair sends first: on NCCL two sends would wait for each other
+        for rank in other_owners:
             send = partial(dist.isend, local, group=self.group, group_dst=rank, tag=number)
             receive = partial(dist.irecv, gradients[rank], group=self.group, group_src=rank, tag=number)
-            works += [call() for call in ((send, receive) if self.rank < rank else (receive, send))]
+            # the lower rank of each pair sends first: on NCCL two sends would wait for each other
+            in_order = (send, receive) if self.rank < rank else (receive, send)
+            works += [start() for start in in_order]
         for work in works:
             work.wait()
         return torch.stack([gradients[rank] for rank in owners]).sum(0)
@@ -221,12 +231,6 @@ class DeferredGradients:
                 gradient = gradient_of()
                 weight.grad = gradient if weight.grad is None else weight.grad.add_(gradient)
         self.work.clear()
-
-    @property
-    def num_bytes(self) -> int:
-        """Return the bytes that are stored for them: inputs and gradients of outputs; a tensor counts once."""
-        storages = [tensor.untyped_storage() for _, gradient_of in self.work for tensor in gradient_of.__defaults__]
-        return sum({id(storage): storage.nbytes() for storage in storages}.values())
 
 
 @contextmanager
@@ -277,12 +281,12 @@ class _Linear(torch.autograd.Function):
     def backward(ctx, gradient: Tensor):
         (x,) = ctx.saved_tensors
 
-        def weight_gradient(x=x, gradient=gradient) -> Tensor:
+        def weight_gradient() -> Tensor:
             return (gradient.flatten(0, -2).T @ x.flatten(0, -2)).to(ctx.weight.dtype)  # (out, rows) times (rows, in)
 
-        if ctx.needs_input_grad[2]:
+        if ctx.needs_input_grad[2]:  # the weight
             ctx.deferred.work.append((ctx.weight, weight_gradient))
-        if not ctx.needs_input_grad[1]:
+        if not ctx.needs_input_grad[1]:  # x
             return None, None, None
         return None, (gradient @ ctx.weight.to(gradient.dtype)).to(ctx.dtype), None
 
@@ -301,12 +305,12 @@ class _Conv2d(torch.autograd.Function):
     def backward(ctx, gradient: Tensor):
         (x,), shape, options = ctx.saved_tensors, ctx.weight.shape, ctx.options
 
-        def weight_gradient(x=x, gradient=gradient) -> Tensor:
+        def weight_gradient() -> Tensor:
             return torch.nn.grad.conv2d_weight(x, shape, gradient, **options).to(ctx.weight.dtype)
 
-        if ctx.needs_input_grad[4]:
+        if ctx.needs_input_grad[4]:  # the weight
             ctx.deferred.work.append((ctx.weight, weight_gradient))
-        if not ctx.needs_input_grad[3]:
+        if not ctx.needs_input_grad[3]:  # x
             return None, None, None, None, None
         weight = ctx.weight.to(gradient.dtype)
         return None, None, None, torch.nn.grad.conv2d_input(x.shape, weight, gradient, **options).to(ctx.dtype), None
@@ -316,4 +320,5 @@ def _options(stride=1, padding=0, dilation=1, groups=1) -> dict:
     return dict(stride=stride, padding=padding, dilation=dilation, groups=groups)
 
 
+# torch's function -> what runs in its place inside `deferred_weights`
 _TAKEN_OVER = {F.linear: _linear, F.conv2d: _conv2d}

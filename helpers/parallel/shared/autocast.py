@@ -5,6 +5,9 @@ A TorchFunctionMode sees every call to torch before it runs, looks the function'
 inputs. The casts are ordinary autograd operations, so backward casts each gradient back to float32.
 After Micikevicius et al. 2018, "Mixed Precision Training", arXiv:1710.03740, and torch.autocast.
 
+The tables (helpers/devices/autocast_tables.py) list names of functions for each kind of device: LOWER run in 16 bits,
+FLOAT32 in float32, PROMOTE in the widest dtype of their inputs, and BANNED raise an error.
+
 A Python mode cannot see calls inside C++. Functions that make such calls are listed by name (COMPOSED in the tables).
 nn.GRU, recurrent cells, F.bilinear and F.pad with mode="reflect" are not listed, and run on CPU in their inputs' dtype.
 torch.utils.checkpoint does not enter this region again: with use_reentrant=False pass it
@@ -27,11 +30,11 @@ from helpers.devices import autocast_tables as tables
 from helpers.devices import known_kinds, table_of
 from helpers.devices.autocast_tables import BANNED, FLOAT32, LOWER, PROMOTE
 
-__all__ = ["BANNED", "FLOAT32", "LOWER", "PROMOTE", "autocast", "innermost"]
-
 LOW_DTYPES = (torch.bfloat16, torch.float16)
+# torch's functions that are written in Python begin with `if has_torch_function(...)`, which asks for a mode like ours
 OVERRIDABLE = {"has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"}
-PLANS: dict[str, dict[Callable, Callable]] = {kind: {} for kind in LOWER}  # by table: the rule of each function seen
+# a table ("cpu", "cuda") -> function of torch -> the rule that was found for it: what a region does with its calls
+PLANS: dict[str, dict[Callable, Callable]] = {kind: {} for kind in LOWER}
 
 
 class _Thread(threading.local):
@@ -39,9 +42,8 @@ class _Thread(threading.local):
 
     def __init__(self):
         self.regions: defaultdict[str, list[autocast]] = defaultdict(list)
-        self.copies: dict[
-            tuple[int, torch.dtype], tuple[Tensor, Tensor]
-        ] = {}  # the weight is kept: its id stays its own
+        # by id of a weight and dtype: the weight, which is kept so that no other tensor gets its id, and its copy
+        self.copies: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}
 
 
 _THREAD = _Thread()
@@ -81,7 +83,7 @@ class autocast(TorchFunctionMode, ContextDecorator):
         self.dtype, self.device_type, self.enabled, self.cache = dtype, device_type, enabled, cache
         self.table = table or table_of(device_type)
         self._plan = PLANS[self.table]
-        self._stack = _THREAD.regions[device_type]
+        self._stack = _THREAD.regions[device_type]  # the open regions, the innermost last
 
     def __enter__(self) -> autocast:
         self._stack = _THREAD.regions[self.device_type]
@@ -146,10 +148,12 @@ def _unchanged(region: autocast, func: Callable, args: tuple, kwargs: dict) -> o
 
 
 def _lower(region: autocast, func: Callable, args: tuple, kwargs: dict) -> object:
+    """Run in 16 bits."""
     return _run_in(region.dtype, region, func, args, kwargs)
 
 
 def _float32(region: autocast, func: Callable, args: tuple, kwargs: dict) -> object:
+    """Run in float32, unless the call chooses a dtype itself, as x.sum(dtype=...)."""
     if kwargs.get("dtype") is not None or any(isinstance(value, torch.dtype) for value in args):
         return func(*args, **kwargs)
     return _run_in(torch.float32, region, func, args, kwargs)
@@ -168,12 +172,14 @@ def _cross_entropy(region: autocast, func: Callable, args: tuple, kwargs: dict) 
 
 
 def _promote(region: autocast, func: Callable, args: tuple, kwargs: dict) -> object:
+    """Run in 16 bits where all tensors have 16 bits already, else in float32."""
     dtypes = {tensor.dtype for tensor in _tensors((*args, *kwargs.values())) if region.may_cast(tensor)}
     widest = region.dtype if dtypes <= {region.dtype} else torch.float32
     return _run_in(widest, region, func, args, kwargs)
 
 
 def _run_in(dtype: torch.dtype, region: autocast, func: Callable, args: tuple, kwargs: dict) -> object:
+    """Cast the arguments and call the function. A call with `out=` is not changed."""
     if kwargs.get("out") is not None:
         return func(*args, **kwargs)
     kwargs = {name: region.cast(value, dtype) for name, value in kwargs.items()} if kwargs else kwargs
@@ -181,11 +187,14 @@ def _run_in(dtype: torch.dtype, region: autocast, func: Callable, args: tuple, k
 
 
 def _tensors(values: tuple) -> list[Tensor]:
+    """Return the tensors among `values`, and those in its lists and tuples."""
     flat = [one for value in values for one in (value if type(value) in (list, tuple) else (value,))]
     return [one for one in flat if isinstance(one, Tensor)]
 
 
 def _refuse(reason: str) -> Callable:
+    """Return the rule for a banned function: it raises RuntimeError with the reason."""
+
     def refuse(region: autocast, func: Callable, args: tuple, kwargs: dict):
         raise RuntimeError(reason)
 
@@ -198,8 +207,9 @@ def _look_inside(func: FunctionType) -> Callable:
     Their first lines ask `has_torch_function(...)` and would call the mode again without end, so the rule runs the same
     code with a `has_torch_function` that returns False.
     """
-    no = dict.fromkeys(OVERRIDABLE & func.__globals__.keys(), lambda *_: False)
-    body = FunctionType(func.__code__, {**func.__globals__, **no}, func.__name__, func.__defaults__, func.__closure__)
+    answering_no = dict.fromkeys(OVERRIDABLE & func.__globals__.keys(), lambda *_: False)
+    new_globals = {**func.__globals__, **answering_no}
+    body = FunctionType(func.__code__, new_globals, func.__name__, func.__defaults__, func.__closure__)
     body.__kwdefaults__ = func.__kwdefaults__
     return lambda region, func, args, kwargs: region.inside(body, args, kwargs)
 
@@ -214,7 +224,9 @@ def _decide(table: str, func: Callable) -> Callable:
 
 
 def _rule_for(table: str, func: Callable) -> Callable:
-    name = getattr(func, "__name__", "").strip("_") if _is_operator(func) else getattr(func, "__name__", "")
+    """Find the rule by the function's name; an operator such as __matmul__ is listed as matmul."""
+    name = getattr(func, "__name__", "")
+    name = name.strip("_") if _is_operator(name) else name
     if name in BANNED[table]:
         return _refuse(BANNED[table][name])
     if (name, table) == ("cross_entropy_loss", "cuda"):
@@ -222,10 +234,10 @@ def _rule_for(table: str, func: Callable) -> Callable:
     for rule, group in ((_lower, LOWER), (_promote, PROMOTE), (_float32, FLOAT32)):
         if name in tables.names(group, table):
             return rule
-    return _look_inside(func) if _worth_a_look(func, table) else _unchanged
+    return _look_inside(func) if _is_worth_a_look(func, table) else _unchanged
 
 
-def _worth_a_look(func: Callable, table: str) -> bool:
+def _is_worth_a_look(func: Callable, table: str) -> bool:
     """Return whether a Python function, or a function that it calls or wraps, mentions a listed operation.
 
     Looking inside costs some 20 microseconds per call, so F.normalize gets it and F.dropout does not.
@@ -233,15 +245,18 @@ def _worth_a_look(func: Callable, table: str) -> bool:
     code = getattr(func, "__code__", None)
     if code is None or not OVERRIDABLE & set(code.co_names):
         return False
+    # the functions that it calls (by the names in its code) and wraps (in its closure), and the names in their code
     named = [func.__globals__.get(name) for name in set(code.co_names) - OVERRIDABLE - {"handle_torch_function"}]
     parts = [func, *named, *(cell.cell_contents for cell in func.__closure__ or ())]
     mentioned = {name for part in parts if isinstance(part, FunctionType) for name in part.__code__.co_names}
     listed = [name for group in (LOWER, PROMOTE, FLOAT32) for name in tables.names(group, table)]
-    return not mentioned.isdisjoint((*listed, *(name.removeprefix("linalg_").removeprefix("fft_") for name in listed)))
+    # torch.linalg.inv is listed as linalg_inv, but code that calls it mentions only `inv`
+    short_names = [name.removeprefix("linalg_").removeprefix("fft_") for name in listed]
+    return not mentioned.isdisjoint([*listed, *short_names])
 
 
-def _is_operator(func: Callable) -> bool:
-    name = getattr(func, "__name__", "")
+def _is_operator(name: str) -> bool:
+    """Return whether it is a name such as __add__, but not that of an in-place operator, such as __iadd__."""
     return name.startswith("__") and name.endswith("__") and not name.startswith("__i")
 
 
@@ -253,7 +268,7 @@ def _check(dtype: object, device_type: str, table: str) -> None:
         )
     if dtype not in LOW_DTYPES:
         raise ValueError(f"autocast({dtype}): a region lowers to torch.bfloat16 or torch.float16; choose one of them")
-    for what, given, known in (("device_type", device_type, kinds), ("table", table, PLANS)):
-        if given not in known:
-            words = " and ".join(f'"{kind}"' for kind in known)
-            raise ValueError(f"autocast({what}={given!r}): known are {words}, as words, without an index")
+    for what, value, known in (("device_type", device_type, kinds), ("table", table, PLANS)):
+        if value not in known:
+            choices = " and ".join(f'"{kind}"' for kind in known)
+            raise ValueError(f"autocast({what}={value!r}): known are {choices}, as words, without an index")

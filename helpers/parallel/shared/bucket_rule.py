@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 MIB = 1024**2  # torch's bucket_cap_mb counts in MiB as well
-GLOO_BUCKET = 8 * MIB  # gloo copies each message into new memory, from 32 MB on page by page
+# bytes of a message that is sent by gloo: it copies each message into new memory, and from 32 MB on that is slow,
+# because the system gives such memory page by page
+GLOO_BUCKET = 8 * MIB
 
 
 def split_into_buckets(
@@ -31,9 +33,9 @@ def split_into_buckets(
             f"bucket caps of {bucket_cap} and {first_bucket_cap} bytes were given, but a bucket needs room: "
             "give more than 0, or a very small cap for one gradient a bucket"
         )
-    open_buckets: dict[Hashable, list[int]] = {}
+    open_buckets: dict[Hashable, list[int]] = {}  # by key; one at a time for each
     closed: list[list[int]] = []
-    seen: set[Hashable] = set()
+    seen: set[Hashable] = set()  # keys that have closed a bucket, so that the first cap no longer counts
     for position, key in enumerate(keys if keys is not None else [None] * len(sizes)):
         bucket = open_buckets.setdefault(key, [])
         bucket.append(position)
@@ -41,4 +43,4 @@ def split_into_buckets(
         if sum(sizes[i] for i in bucket) >= cap:
             closed.append(open_buckets.pop(key))
             seen.add(key)
-    return sorted(closed + list(open_buckets.values()), key=max)
+    return sorted(closed + list(open_buckets.values()), key=max)  # by the gradient that completes the bucket

@@ -1,7 +1,8 @@
 """Provides buckets: flat buffers for many gradients, so that one message carries them all.
 
 A Bucket is one flat tensor, and a Slot is the part of it that belongs to one parameter. DDP (ddp/simple.py) fills and
-sends them during backward; ZeRO uses the hooks. Legend: N = ranks.
+sends them during backward. ZeRO has its own flat tensors, and uses only the functions at the end of this file, which
+tell a wrapper when a backward starts and when a gradient has come. Legend: N = ranks.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +30,7 @@ class Slot:
 
     def __init__(self, index: int, name: str, parameter: nn.Parameter):
         self.index, self.name, self.parameter = index, name, parameter
-        self.bucket: Bucket
+        self.bucket: Bucket  # the Bucket sets this and `view`
         self.view: Tensor
         self.fired: int = 0
         self.expected: float = 1
@@ -136,7 +138,7 @@ def build_buckets(slots: Sequence[Slot], bucket_cap_mb: float, first_bucket_mb: 
     sizes = [slot.parameter.numel() * slot.parameter.element_size() for slot in slots]
     keys = [(slot.parameter.dtype, slot.parameter.device) for slot in slots]
     caps = {"bucket_cap": bucket_cap_mb * MIB, "first_bucket_cap": first_bucket_mb * MIB}
-    groups = split_into_buckets(sizes, keys=keys, **caps)
+    groups = split_into_buckets(sizes, keys=keys, **caps)  # for each bucket, the positions of its slots
     return [Bucket(i, [slots[p] for p in group], i == len(groups) - 1) for i, group in enumerate(groups)]
 
 
@@ -171,6 +173,16 @@ def trainable_slots(module: nn.Module) -> list[Slot]:
             "use the module as it is"
         )
     return [Slot(i, name, parameter) for i, (name, parameter) in enumerate(named)]
+
+
+@contextmanager
+def without_sync(wrapper) -> Iterator[None]:
+    """Set `wrapper._sync` to False inside the `with`: the wrapper (DDP, ZeRO) then accumulates and sends nothing."""
+    before, wrapper._sync = wrapper._sync, False
+    try:
+        yield
+    finally:
+        wrapper._sync = before
 
 
 def watch_gradients(slots: Sequence[Slot], owner: object, method: str) -> None:

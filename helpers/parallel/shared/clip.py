@@ -2,8 +2,9 @@
 
 Under DDP every rank has every averaged gradient, so each rank computes the global norm alone and nothing is sent. Under
 tensor or pipeline parallelism and ZeRO a rank has only some of the gradients. Its parameters say how they lie on each
-axis (placement.py). The powers are added up over the groups of the axes, and what lies on several ranks counts once;
-adding up the squares of all ranks without this would count the weight of a norm layer N times.
+axis: a Placement (placement.py) says, for one axis such as tp, which ranks share the parameter and how many of them
+store each entry (`copies`). |g|^p is added up over the groups of the axes, and what lies on several ranks counts once.
+Adding up the squares of all ranks without this would count the weight of a norm layer N times (N = ranks).
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ def gradient_norm(
     if not norm_type >= 1:
         raise ValueError(f"norm_type={norm_type}: give 1 or more, or math.inf for the largest absolute value")
     gradients = list(gradients)
-    placed = list(zip(gradients, placements or [{}] * len(gradients), strict=True))
-    norms = [  # |g|^p / copies, from each rank that stores it
-        torch.linalg.vector_norm(gradient, norm_type) / _copies(axes) ** (1 / norm_type)
-        for gradient, axes in placed
+    placed = list(zip(gradients, placements or [{}] * len(gradients), strict=True))  # (gradient, placements by axis)
+    norms = [  # whose p-th power is |g|^p / copies, from each rank that stores the gradient
+        torch.linalg.vector_norm(gradient, norm_type) / _copies(by_axis) ** (1 / norm_type)
+        for gradient, by_axis in placed
         if gradient is not None
     ]
     zero = torch.zeros((), device=computing_device(group))  # on the GPU for NCCL, which sends no CPU tensors
     norm = torch.linalg.vector_norm(torch.stack(norms), norm_type) if norms else zero
-    for axis in _groups(axes_of(placed), group):
-        norm = _over_ranks(norm, norm_type, axis)
+    for axis_group in _groups(axes_of(placed), group):
+        norm = _over_ranks(norm, norm_type, axis_group)
     return norm
 
 
@@ -83,7 +84,7 @@ def scale_to(gradients: Iterable[Tensor | None], max_norm: float, norm: Tensor) 
     """
     if max_norm < 0:
         raise ValueError(f"max_norm={max_norm}: a norm is never negative; give the largest norm to allow, such as 1.0")
-    factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+    factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)  # 1e-6 as in torch; never larger than 1
     for gradient in gradients:
         if gradient is not None:
             gradient.mul_(factor.to(gradient.device))

@@ -2,10 +2,11 @@
 
     all_gather_flat, reduce_scatter_flat   the two collectives on one flat tensor, under the names that this torch has
     in_one_message, all_reduce_in_buckets  one message for many tensors, through one flat copy
-    broadcast_tensors, check_same_slots    before training: every rank starts with the same model
+    broadcast_tensors, check_same_parameters  before training: every rank starts with the same model
     agree_on_order, share_usage            after a backward: the order of gradients, and which parameters were used
 
-Legend: N = ranks, P = trainable parameters.
+Legend: N = ranks, P = trainable parameters. A Slot (buckets.py) is a parameter with its name, its index and the state
+of its gradient in this backward: `present` says whether this rank has a gradient, `used` whether any rank has.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor
 from helpers.parallel.shared.bucket_rule import GLOO_BUCKET, split_into_buckets
 from helpers.parallel.shared.buckets import Slot
 
+# newer versions of torch have the first name, older ones the second
 reduce_scatter_flat = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # (output, input)
 all_gather_flat = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # (output, input)
 
@@ -52,11 +54,18 @@ def in_one_message(tensors: Sequence[Tensor], send: Callable[[Tensor], object]) 
 @torch.no_grad()
 def broadcast_tensors(tensors: Iterable[Tensor], group: dist.ProcessGroup, source: int = 0) -> None:
     """Overwrite `tensors` on every rank with those of group rank `source`, in one message per dtype and device."""
-    kinds: dict[tuple, list[Tensor]] = {}
-    for tensor in tensors:
-        kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor.detach())
-    for same in kinds.values():
-        in_one_message(same, lambda flat: dist.broadcast(flat, group_src=source, group=group))
+    tensors = [tensor.detach() for tensor in tensors]
+    for positions in split_by_kind(tensors):
+        same_kind = [tensors[position] for position in positions]
+        in_one_message(same_kind, lambda flat: dist.broadcast(flat, group_src=source, group=group))
+
+
+def split_by_kind(tensors: Iterable[Tensor]) -> list[list[int]]:
+    """Group the positions of `tensors` by dtype and device, because only such tensors can share a flat vector."""
+    kinds: dict[tuple, list[int]] = {}
+    for position, tensor in enumerate(tensors):
+        kinds.setdefault((tensor.dtype, tensor.device), []).append(position)
+    return list(kinds.values())
 
 
 def check_same_parameters(slots: Sequence[Slot], group: dist.ProcessGroup) -> None:
@@ -68,7 +77,7 @@ def check_same_parameters(slots: Sequence[Slot], group: dist.ProcessGroup) -> No
     for rank, other in enumerate(of_ranks):
         if other != first:
             pairs = zip_longest(first, other, fillvalue="nothing")
-            here, there = next((a, b) for a, b in pairs if a != b)
+            here, there = next((a, b) for a, b in pairs if a != b)  # the first difference
             raise ValueError(
                 f"the ranks hold different models: where rank 0 has {here}, rank {rank} has {there} "
                 f"({len(first)} and {len(other)} parameters). Build the same model on every rank"
@@ -81,7 +90,7 @@ def agree_on_order(arrivals: Sequence[int], slots: Sequence[Slot], group: dist.P
     arrivals: indices of slots in the order in which their hooks fired. If a hook fired several times, the last time
     counts. Slots whose hook never fired come last.
     """
-    with_gradient = list(dict.fromkeys(reversed(arrivals)))[::-1]  # keeps the last of each
+    with_gradient = list(dict.fromkeys(reversed(arrivals)))[::-1]  # each index once, where it came last
     without = [slot.index for slot in reversed(slots) if slot.index not in set(with_gradient)]
     order = torch.tensor(with_gradient + without, device=slots[0].parameter.device)
     dist.broadcast(order, group_src=0, group=group)

@@ -21,22 +21,22 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Placement:
-    """On one axis, whose group has these global ranks, `copies` of the ranks store each entry of the parameter."""
+    """How a parameter lies on the ranks of one axis."""
 
-    axis: str
-    ranks: tuple[int, ...]
-    copies: int
+    axis: str  # tp, pp or dp
+    ranks: tuple[int, ...]  # the global ranks of this rank's group on the axis
+    copies: int  # how many of them store each entry of the parameter: 1 where it is sharded, all where replicated
     group: dist.ProcessGroup | None = field(compare=False, repr=False)
 
     @classmethod
     def sharded(cls, axis: str, group: dist.ProcessGroup | None, *, copies: int = 1) -> Placement:
-        """Each rank stores different entries; with `copies`, that many ranks store the same."""
+        """Return the placement where each rank stores different entries, or where `copies` ranks store the same."""
         group = group if group is not None else dist.group.WORLD
         return cls(axis, tuple(dist.get_process_group_ranks(group)), copies, group)
 
     @classmethod
     def replicated(cls, axis: str, group: dist.ProcessGroup | None) -> Placement:
-        """All ranks store the same entries."""
+        """Return the placement where all ranks store the same entries."""
         return cls.sharded(axis, group, copies=dist.get_world_size(group))
 
     def __reduce__(self):
@@ -63,7 +63,7 @@ def place(parameter: Tensor, *new_placements: Placement, like: Tensor | None = N
     for new in new_placements:
         placements.pop(new.axis, None)
         for old in placements.values():
-            if len(set(old.ranks) & set(new.ranks)) > 1:
+            if len(set(old.ranks) & set(new.ranks)) > 1:  # groups of two axes of a mesh have only this rank in common
                 raise ValueError(
                     f"a parameter that lies on the ranks {list(old.ranks)} of {old.axis} cannot lie on the ranks "
                     f"{list(new.ranks)} of {new.axis}: two axes cross in one rank, so give each a group of its own"

@@ -40,26 +40,29 @@ def checkpoint(function: Callable, *args, preserve_rng_state: bool = True, **kwa
     """
     if not torch.is_grad_enabled():
         return function(*args, **kwargs)
-    inputs, shape = tree_flatten((args, kwargs))
-    call = _Call(function, shape, inputs, preserve_rng_state)
+    inputs, structure = tree_flatten((args, kwargs))
+    call = _Call(function, structure, inputs, preserve_rng_state)
     # autograd would skip a function none of whose inputs needs a gradient, although its parameters do
     needs_grad = torch.empty(0, requires_grad=True)
     outputs = _Checkpoint.apply(call, needs_grad, *inputs)
-    return tree_unflatten(list(outputs), call.output_shape)
+    return tree_unflatten(list(outputs), call.output_structure)
 
 
 class _Call:
-    """A function call, with the states of random generators and autocast in which it must run again."""
+    """A function call, with the states of random generators and autocast in which it must run again.
 
-    def __init__(self, function: Callable, input_shape, inputs: Sequence, preserve_rng_state: bool):
-        self.function, self.input_shape = function, input_shape
+    inputs: the leaves of (args, kwargs), which are nested; input_structure: how they are nested, from tree_flatten.
+    """
+
+    def __init__(self, function: Callable, input_structure, inputs: Sequence, preserve_rng_state: bool):
+        self.function, self.input_structure = function, input_structure
         gpus = {value.device for value in inputs if isinstance(value, Tensor) and is_accelerator(value.device)}
         self.random = _RandomState(sorted(gpus, key=str)) if preserve_rng_state else None
         self.autocast = _AutocastState(["cpu", *sorted({device.type for device in gpus})])
 
     def __call__(self, inputs: Sequence) -> list:
-        args, kwargs = tree_unflatten(list(inputs), self.input_shape)
-        outputs, self.output_shape = tree_flatten(self.function(*args, **kwargs))
+        args, kwargs = tree_unflatten(list(inputs), self.input_structure)
+        outputs, self.output_structure = tree_flatten(self.function(*args, **kwargs))
         if not any(isinstance(output, Tensor) for output in outputs):
             raise ValueError(
                 f"checkpoint ran {_name(self.function)}, which returned no tensor, so backward could never reach it: "
@@ -94,10 +97,11 @@ class _RandomState:
 class _AutocastState:
     """The present state of torch's autocast and this course's, because backward mostly runs outside the region."""
 
-    def __init__(self, devices: Sequence[str]):
+    def __init__(self, devices: Sequence[str]):  # device types, such as "cpu"
+        # of this course's autocast: the innermost open region by device type, None where none is open
         self.regions = {device: innermost(device) for device in devices}
         cache = torch.is_autocast_cache_enabled()
-        self.settings = [
+        self.settings = [  # of torch's autocast
             dict(
                 device_type=device,
                 enabled=torch.is_autocast_enabled(device),
@@ -129,7 +133,10 @@ class _AutocastState:
 
 
 class _Checkpoint(torch.autograd.Function):
-    """Forward runs the call without a graph; backward runs it with one, and then a backward through that graph."""
+    """Forward runs the call without a graph; backward runs it with one, and then a backward through that graph.
+
+    needs_grad: an empty tensor that requires a gradient, so that autograd runs backward at all.
+    """
 
     @staticmethod
     def forward(ctx, call: _Call, needs_grad: Tensor, *inputs):
@@ -155,7 +162,10 @@ class _Checkpoint(torch.autograd.Function):
 
 
 def _edges_with_gradients(outputs: Sequence, gradients: Sequence[Tensor | None]) -> tuple[list, list]:
-    """Return where the inner backward starts, as edges of the graph, so that the outputs themselves can be freed."""
+    """Return where the inner backward starts, with the gradients of the outputs that have one.
+
+    The starts are edges of the autograd graph instead of tensors, so that the outputs themselves can be freed.
+    """
     pairs = [
         (get_gradient_edge(output), gradient)
         for output, gradient in zip(outputs, gradients, strict=True)
@@ -176,7 +186,7 @@ def checkpoint_sequential(layers: Iterable[Callable], num_segments: int, x: Tens
             f"checkpoint_sequential got num_segments={num_segments} for {len(layers)} layers: give 1 to {len(layers)}; "
             f"about the square root, {max(1, round(len(layers) ** 0.5))}, keeps the least"
         )
-    bounds = [len(layers) * part // num_segments for part in range(num_segments + 1)]
+    bounds = [len(layers) * part // num_segments for part in range(num_segments + 1)]  # of the segments, as indices
     *segments, last = (partial(_run, layers[a:b]) for a, b in zip(bounds[:-1], bounds[1:], strict=True))
     for segment in segments:
         x = checkpoint(segment, x, **options)
@@ -193,9 +203,10 @@ def recompute_blocks(model: nn.Module, every: int = 1, mode: str = "full") -> Re
     """Make `model.blocks` recompute from now on, in training and evaluation, without a change to the model's own file.
 
     mode="full": `every` consecutive blocks are one checkpoint, which stores one input: with every=1, 2 s b h bytes per
-    layer in 16 bits (Korthikanti et al. 2022, section 5).
+    layer in 16 bits for s tokens, b samples and hidden size h (Korthikanti et al. 2022, section 5).
     mode="selective": each block recomputes only its attention between the projections, `attention.attend`. With
-    materialized attention this removes the 5 a s / h term (their equation 6) and costs a few percent of a step.
+    materialized attention (the matrix of all scores is in memory) this removes the 5 a s / h term of a heads (their
+    equation 6) and costs a few percent of a step.
     Returns a handle: its `remove()`, or the end of a `with`, restores the blocks.
     Names, hooks and the state dict do not change. In mode "full" with every > 1 the hooks of a segment's first block
     see the whole segment, and the other blocks only return their input.
@@ -242,12 +253,14 @@ def _identity(x: Tensor) -> Tensor:
 
 
 def _blocks_of(model: nn.Module) -> list[nn.Module]:
+    """Return `model.blocks`. Raises ValueError where there are none, RuntimeError where they recompute already."""
     blocks = list(getattr(model, "blocks", ()))
     if not blocks:
         raise ValueError(
             f"recompute_blocks got a {type(model).__name__} without `blocks`: give a GPT itself, not its wrapper "
             "(model.module), or use checkpoint in your own forward"
         )
+    # a method that recomputes is a partial in the module's own attributes, where the class's method is not
     parts = [*blocks, *(block.attention for block in blocks if hasattr(block, "attention"))]
     if any(isinstance(vars(part).get(name), partial) for part in parts for name in ("forward", "attend")):
         raise RuntimeError("the blocks of this model recompute already: call remove() on the first handle before")

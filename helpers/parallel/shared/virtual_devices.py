@@ -41,6 +41,8 @@ class DeviceCopy(NamedTuple):
 class Devices:
     """Real devices, numbered 0 to N - 1; number 0 is the master. `copies` is the log of all copies.
 
+    In every method `device`, `source` and `destination` are such numbers, and `what` says what a copy is for.
+
     Raises ValueError for an empty list.
     """
 
@@ -107,8 +109,9 @@ class VirtualDevices(Devices):
         self._freed: deque[int] = deque()  # ids; a destructor may run in any thread at any moment, so it only appends
         self._lock = threading.Lock()
         self._bytes, self._peak = [0] * num_devices, [0] * num_devices
+        # of each thread: `device`, where tensors without inputs are created, and `landing`, the destination of a copy
         self._here = threading.local()
-        self._entered: list[_Homes] = []
+        self._entered: list[_Homes] = []  # one for each `with devices:` that is open
 
     def __enter__(self) -> VirtualDevices:
         self._entered.append(_Homes(self))
@@ -122,6 +125,7 @@ class VirtualDevices(Devices):
     def use(self, device: int) -> Iterator[None]:
         before, self._here.device = getattr(self._here, "device", 0), device
         try:
+            # a dispatch mode watches only the thread that entered it, and this may be another thread than `with`'s
             with _Homes(self) if self._entered else nullcontext():
                 yield
         finally:
@@ -164,6 +168,7 @@ class VirtualDevices(Devices):
             key = id(storage)
             if key not in self._homes:
                 self._admit(storage.nbytes(), device)
+                # when torch frees the storage, the callback notes its key; `_forget_freed` then subtracts the bytes
                 reference = weakref.ref(storage, lambda _, freed=self._freed: freed.append(key))
                 self._homes[key] = reference, device, storage.nbytes()
                 self._bytes[device] += storage.nbytes()
@@ -209,11 +214,13 @@ class _Homes(TorchDispatchMode):
 
 
 def _tensors(tree) -> Iterator[Tensor]:
-    return (leaf for leaf in tree_iter(tree) if isinstance(leaf, Tensor) and not leaf.is_meta)  # those have no bytes
+    """Yield the tensors in nested lists, tuples and dicts, but no meta tensors, which have no bytes."""
+    return (leaf for leaf in tree_iter(tree) if isinstance(leaf, Tensor) and not leaf.is_meta)
 
 
-GPU, HOST = 0, 1
+GPU, HOST = 0, 1  # the numbers of a Budget's two devices
 FREEING_SECONDS = 0.2  # gloo's thread frees a message's tensor a moment after wait(), later on a busy machine
+# the end of an OutOfBudget error: names from helpers.parallel.memory that need less memory
 WHAT_HELPS = (
     "smaller micro-batches with accumulation, chunked_token_loss, recompute_blocks, offload_activations, "
     "OffloadedOptimizer"
@@ -244,7 +251,8 @@ class Budget(VirtualDevices):
         super().__init__(2)
         self.num_bytes = num_bytes
         tensors = list(tensors)
-        used = sum({id(storage): storage.nbytes() for storage in (t.untyped_storage() for t in tensors)}.values())
+        storages = [tensor.untyped_storage() for tensor in tensors]
+        used = sum({id(storage): storage.nbytes() for storage in storages}.values())  # a shared storage counts once
         if used > num_bytes:
             raise ValueError(
                 f"Budget({format_bytes(num_bytes)}) is below what the device holds already: {format_bytes(used)} in "
@@ -253,6 +261,7 @@ class Budget(VirtualDevices):
         self.place(tensors, GPU)
 
     def _admit(self, num_bytes: int, device: int) -> None:
+        """Raise OutOfBudget where the GPU has not so many bytes left, after waiting for memory that is being freed."""
         if device != GPU or self._bytes[GPU] + num_bytes <= self.num_bytes:
             return
         gc.collect()  # frees tensors that only a cycle of references keeps alive

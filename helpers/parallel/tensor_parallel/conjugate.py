@@ -97,12 +97,14 @@ class _Conjugate(torch.autograd.Function):
 
 
 def _apply(x: Tensor, group: dist.ProcessGroup | None, dim: int, in_forward: Callable, in_backward: Callable) -> Tensor:
+    """Run one collective in forward and another in backward, on dimension `dim`; with one rank return x."""
     if dist.get_world_size(group) == 1:
         return x
     return _Conjugate.apply(x, group, dim % x.dim() if x.dim() else 0, in_forward, in_backward)
 
 
 def _identity(x: Tensor, group, dim: int) -> Started:
+    """Send nothing. A view, because an autograd function must not return its own input."""
     return lambda: x.view_as(x)
 
 
@@ -131,6 +133,7 @@ def start_reduce_scatter(x: Tensor, group, dim: int) -> Started:
 
 
 def _split(x: Tensor, group, dim: int) -> Started:
+    """Send nothing; the result is this rank's shard of x along `dim`."""
     num_parts = check_shares(x.shape, dim, group)
     return lambda: x.chunk(num_parts, dim)[dist.get_rank(group)].clone(memory_format=torch.contiguous_format)
 

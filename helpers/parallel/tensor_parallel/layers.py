@@ -16,6 +16,10 @@ Storing only the shard is what makes all activations 1/N (Korthikanti et al. 202
 
 Vocabulary: rank r stores the rows r v to (r + 1) v, with v = ceil(V / N); rows beyond V are zeros. For n = B T tokens,
 gathering the logits would send n V elements, and this loss sends 3 n (Shoeybi et al. 2019, "Megatron-LM", section 3).
+
+A `Split` (splits.py) says which entries of a parameter each rank stores. Functions with two collectives in their names,
+such as all_reduce_identity, are autograd functions: the first runs in forward, the second in backward (conjugate.py).
+A `start_…` function starts a collective and returns a function; calling that waits and returns the result.
 """
 
 from __future__ import annotations
@@ -47,9 +51,15 @@ from helpers.parallel.tensor_parallel.splits import (
     sum_gradient_over_replicas,
 )
 
+IGNORED = -100  # a target that does not count, as in torch's cross entropy
+
 
 class _ShardedLinear(nn.Module):
-    """Common base of the two linear layers: this rank's shard of an nn.Linear, and the Split of each parameter."""
+    """Common base of the two linear layers: this rank's shard of an nn.Linear, the same on every rank before.
+
+    splits: by name, "weight" or "bias", how that parameter is split; a parameter without one stays full on every rank.
+    sequence_dim: the dimension of the tokens under sequence parallelism, else None.
+    """
 
     def __init__(self, linear: nn.Linear, group, splits: Mapping[str, Split], sequence_dim: int | None):
         super().__init__()
@@ -60,11 +70,6 @@ class _ShardedLinear(nn.Module):
             is_split = name in splits and full is not None
             setattr(self, name, shard_parameter(full, splits[name], group) if is_split else full)
         self.train(linear.training)
-
-    @classmethod
-    def from_linear(cls, linear: nn.Linear, group: dist.ProcessGroup | None = None, *args, **options) -> _ShardedLinear:
-        """Make this rank's shard of `linear`, which must be the same on every rank."""
-        return cls(linear, group, *args, **options)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, weight here: {tuple(self.weight.shape)}"
@@ -86,7 +91,7 @@ class ColumnParallelLinear(_ShardedLinear):
         split = split or even_split(linear.out_features, dist.get_world_size(group), what="ColumnParallelLinear")
         super().__init__(linear, group, {"weight": split, "bias": split}, sequence_dim)
         self.gather_output = gather_output
-        SharedInput([self])
+        SharedInput([self])  # sets self.shared; `shard_tensor_parallel` may replace it by one for several layers
 
     def weight_and_bias(self) -> tuple[Tensor, Tensor | None]:
         """Return this rank's weight and bias, whose gradients are summed over ranks that store the same entries."""
@@ -97,12 +102,12 @@ class ColumnParallelLinear(_ShardedLinear):
     def forward(self, x: Tensor) -> Tensor:
         y, split = self.shared(self, x), self.splits["weight"]  # (..., m / N)
         padding = split.length - split.num_entries(dist.get_rank(self.group))
-        if padding:
+        if padding:  # only the last shards of a padded vocabulary
             y = F.pad(y[..., : split.length - padding], (0, padding), value=-torch.inf)
         if not self.gather_output:
             return y
         parts = all_gather_split(y, self.group, dim=-1).chunk(dist.get_world_size(self.group), -1)
-        return replace(split, dim=y.dim() - 1).join(parts)  # (..., m)
+        return replace(split, dim=y.dim() - 1).join(parts)  # (..., m), without the padding
 
 
 class RowParallelLinear(_ShardedLinear):
@@ -143,7 +148,8 @@ class SharedInput:
     """
 
     def __init__(self, layers: Sequence):
-        self.layers, self.x, self.waiting = list(layers), None, {}
+        self.layers = list(layers)
+        self.x, self.waiting = None, {}  # the present input, and the outputs that their layers have not taken yet
         for layer in self.layers:
             layer.shared = self
 
@@ -177,6 +183,8 @@ def column_linears(
 
 
 class _ColumnLinears(torch.autograd.Function):
+    """The outputs of `count` layers for one x. parameters: all weights, then all biases (None where there is none)."""
+
     @staticmethod
     def forward(ctx, x: Tensor, group, dim: int | None, overlap: bool, count: int, *parameters):
         weights, biases = parameters[:count], parameters[count:]
@@ -189,15 +197,16 @@ class _ColumnLinears(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, *gradients):
         x, *weights = ctx.saved_tensors
-        x_needs, parameters_need = ctx.needs_input_grad[0], ctx.needs_input_grad[5:]
+        x_needs, parameters_need = ctx.needs_input_grad[0], ctx.needs_input_grad[5:]  # x and 4 options come before
+        weights_need, biases_need = parameters_need[: len(weights)], parameters_need[len(weights) :]
         flat = [gradient.flatten(0, -2) for gradient in gradients]  # (B T, m / N)
-        full = _start_full_x(ctx, x) if any(parameters_need[: len(weights)]) else None
+        full = _start_full_x(ctx, x) if any(weights_need) else None
         grad_x = _start_grad_x(ctx, flat, weights, gradients[0].shape[:-1]) if x_needs else None
         rows = full().flatten(0, -2) if full else None  # (B T, k)
-        needs = zip(flat, parameters_need[: len(weights)], strict=True)
-        grad_weights = [dy.t() @ rows.to(dy.dtype) if need else None for dy, need in needs]  # (m / N, k)
-        needs = zip(flat, parameters_need[len(weights) :], strict=True)
-        grad_biases = [dy.sum(0) if need else None for dy, need in needs]  # (m / N,)
+        grad_weights = [  # (m / N, k)
+            dy.t() @ rows.to(dy.dtype) if need else None for dy, need in zip(flat, weights_need, strict=True)
+        ]
+        grad_biases = [dy.sum(0) if need else None for dy, need in zip(flat, biases_need, strict=True)]  # (m / N,)
         return grad_x() if grad_x else None, None, None, None, None, *grad_weights, *grad_biases
 
 
@@ -220,7 +229,7 @@ def _start_grad_x(ctx, flat: Sequence[Tensor], weights: Sequence[Tensor], shape:
 
 
 def _maybe_wait(ctx, started):
-    """Wait at once where overlap is switched off."""
+    """Return `started`, a collective in flight. Where overlap is switched off, wait for it here already."""
     if ctx.overlap:
         return started
     result = started()
@@ -247,14 +256,9 @@ class VocabParallelEmbedding(nn.Module):
         self.weight = shard_parameter(embedding.weight, self.splits["weight"], group)  # (v, h)
         self.train(embedding.training)
 
-    @classmethod
-    def from_embedding(cls, embedding: nn.Embedding, group=None, **options) -> VocabParallelEmbedding:
-        """Make this rank's rows of `embedding`, which must be the same on every rank."""
-        return cls(embedding, group, **options)
-
     def forward(self, tokens: Tensor) -> Tensor:
         _check_ids(tokens, self.num_embeddings, "VocabParallelEmbedding")
-        local = tokens - dist.get_rank(self.group) * self.weight.shape[0]  # (B, T)
+        local = tokens - dist.get_rank(self.group) * self.weight.shape[0]  # (B, T), the row in this rank's shard
         on_other_ranks = (local < 0) | (local >= self.weight.shape[0])
         rows = F.embedding(local.masked_fill(on_other_ranks, 0), self.weight)  # (B, T, h)
         rows = rows.masked_fill(on_other_ranks.unsqueeze(-1), 0.0)
@@ -283,9 +287,9 @@ def vocab_parallel_cross_entropy(
             "and reduction is 'mean' or 'sum'"
         )
     size = logits.shape[-1] * dist.get_world_size(group)
-    _check_ids(targets[targets != -100], size, "vocab_parallel_cross_entropy")
+    _check_ids(targets[targets != IGNORED], size, "vocab_parallel_cross_entropy")
     total = _CrossEntropy.apply(logits.flatten(0, -2), targets.flatten(), group)
-    return total / (targets != -100).sum() if reduction == "mean" else total
+    return total / (targets != IGNORED).sum() if reduction == "mean" else total
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -295,16 +299,16 @@ class _CrossEntropy(torch.autograd.Function):
     def forward(ctx, logits: Tensor, targets: Tensor, group):
         wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
         largest = wide.max(-1, keepdim=True).values  # (n, 1)
-        _sum_over_ranks(largest, group, dist.ReduceOp.MAX)
+        _all_reduce(largest, group, dist.ReduceOp.MAX)
         shifted = wide - largest  # (n, v)
-        local = targets - dist.get_rank(group) * logits.shape[-1]  # (n,)
-        is_local = (local >= 0) & (local < logits.shape[-1]) & (targets != -100)
+        local = targets - dist.get_rank(group) * logits.shape[-1]  # (n,) the target's column in this rank's shard
+        counts = targets != IGNORED
+        is_local = (local >= 0) & (local < logits.shape[-1]) & counts
         local = local.masked_fill(~is_local, 0).unsqueeze(-1)  # (n, 1)
         target_logit = shifted.gather(-1, local).squeeze(-1).masked_fill(~is_local, 0.0)
         exponentials = shifted.exp_()
         sums = torch.stack([exponentials.sum(-1), target_logit])  # (2, n)
-        _sum_over_ranks(sums, group, dist.ReduceOp.SUM)
-        counts = targets != -100
+        _all_reduce(sums, group, dist.ReduceOp.SUM)
         ctx.save_for_backward(exponentials, sums[0], local, is_local, counts)
         ctx.dtype = logits.dtype
         return (sums[0].log() - sums[1]).masked_fill(~counts, 0.0).sum()
@@ -319,7 +323,7 @@ class _CrossEntropy(torch.autograd.Function):
         return gradient.to(ctx.dtype), None, None
 
 
-def _sum_over_ranks(tensor: Tensor, group, op) -> None:
+def _all_reduce(tensor: Tensor, group, op) -> None:
     if dist.get_world_size(group) > 1:
         dist.all_reduce(tensor, op=op, group=group)
 

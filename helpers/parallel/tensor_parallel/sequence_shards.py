@@ -88,7 +88,9 @@ class ShardRandom:
         return x * self._mask_shard(x, p, dim)
 
     def attention(self, core: Callable, query: Tensor, key: Tensor, value: Tensor, *, dropout_p: float, **options):
-        """Compute attention of this rank's heads, (B, H / N, T, d); `core` computes it where nothing is dropped.
+        """Compute attention of this rank's heads, (B, H / N, T, d), with dropout of the attention weights.
+
+        core: the function that computes attention, such as F.scaled_dot_product_attention; options are its own.
 
         Without a seed, dropout needs the attention matrices (B, H / N, T, T) in memory, because a fused kernel accepts
         no mask from outside.
@@ -106,6 +108,7 @@ class ShardRandom:
         """Draw this rank's own random numbers inside the `with`; the common generator advances by one number only."""
         common = torch.randint(_NUM_SEEDS, ()).item()
         with fork_random(device):
+            # no two ranks of the group get the same number
             torch.manual_seed((common + self.seed) * dist.get_world_size(self.group) + dist.get_rank(self.group))
             yield
 
@@ -153,6 +156,7 @@ def check_same_models(model: nn.Module, group: dist.ProcessGroup | None) -> None
     It sends names and shapes, two sums per parameter, and the generator's next numbers, without advancing it.
     """
     tensors = dict(model.named_parameters())
+    # a Slot is a parameter with its name and number
     check_same_parameters([Slot(index, *named) for index, named in enumerate(tensors.items())], group)
     device = next(iter(tensors.values())).device
     fingerprints = [_fingerprint(tensor) for tensor in tensors.values()]
@@ -163,7 +167,7 @@ def check_same_models(model: nn.Module, group: dist.ProcessGroup | None) -> None
     of_ranks = [torch.empty_like(local) for _ in range(dist.get_world_size(group))]
     dist.all_gather(of_ranks, local, group=group)
     for rank, other in enumerate(of_ranks):
-        differs = (other.nan_to_num(7.0) != of_ranks[0].nan_to_num(7.0)).any(-1)  # NaN equals NaN here
+        differs = (other.nan_to_num(7.0) != of_ranks[0].nan_to_num(7.0)).any(-1)  # any number: NaN equals NaN then
         if differs.any():
             raise ValueError(_difference_message(rank, [*tensors][int(differs.nonzero()[0])]))
 
@@ -181,6 +185,7 @@ def _fingerprint(tensor: Tensor) -> Tensor:
 
 
 def _next_numbers(device: torch.device) -> Tensor:
+    """Return two numbers that the generator would draw next, as a fingerprint of its state, without advancing it."""
     with fork_random(device):
         return torch.rand(2, dtype=torch.float64, device=device).cpu()
 

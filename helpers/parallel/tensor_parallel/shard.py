@@ -100,8 +100,12 @@ def shard_tensor_parallel(
     changes = [(entry, new) for entry in entries if (new := replacement(entry)) is not None]
     restore_tied_parameters(model, [(entry.module, new) for entry, new in changes if entry.word != "heads"])
     for entry, new in changes:
-        setattr(*(entry.module, "core") if entry.word == "heads" else (entry.parent, entry.attribute), new)
+        if entry.word == "heads":  # the attention stays; only the function that it calls between its layers is replaced
+            entry.module.core = new
+        else:
+            setattr(entry.parent, entry.attribute, new)
     for entry, _ in changes:
+        # once for each group of layers that read one input, at the first of them
         if entry.word == "column" and entry.attribute in entry.together[:1]:
             SharedInput([getattr(entry.parent, name) for name in entry.together])
     place_unsharded_parameters(model, group)
@@ -109,7 +113,11 @@ def shard_tensor_parallel(
 
 
 def _replacement(entry: PlannedModule, group, dim: int | None, seed: int | None) -> nn.Module | Callable | None:
-    """Return what replaces a module, or the core of an attention; None where the module stays as it is."""
+    """Return what replaces a module, or the core of an attention; None where the module stays as it is.
+
+    The core is the function of query, key and value that an attention calls. dim: the dimension of the tokens under
+    sequence parallelism, else None.
+    """
     old, split = entry.module, entry.split(dist.get_world_size(group))
     if entry.word == "row":
         return RowParallelLinear(old, group, sequence_dim=dim, split=split)
@@ -127,6 +135,7 @@ def _plan_of(model: nn.Module) -> dict[str, str]:
     if isinstance(model, GPT):
         return GPT_PLAN
     if isinstance(model, MLP) and len(model.layers) > 1:
+        # with an odd number of layers, the last one has no partner
         without_partner = {f"layers.{len(model.layers) - 1}": "whole"} if len(model.layers) % 2 else {}
         return MLP_PLAN | without_partner
     raise ValueError(f"there is no plan for this {type(model).__name__}: pass plan={{name of a module: {WORDS}}}")
@@ -134,16 +143,17 @@ def _plan_of(model: nn.Module) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class PlannedModule:
-    """A module that a plan names: its name, its parent module, its word, and `together`, who reads the same input."""
+    """A module that a plan names."""
 
-    name: str
+    name: str  # its full name in the model
     parent: nn.Module
     module: nn.Module
-    word: str
-    together: tuple[str, ...] = ()
+    word: str  # what the plan says about it: a key of KINDS
+    together: tuple[str, ...] = ()  # attributes of the parent, of the layers that read the same input, itself included
 
     @property
     def attribute(self) -> str:
+        """Its name in the parent module."""
         return self.name.rpartition(".")[2]
 
     def split(self, num_ranks: int) -> Split | None:
@@ -177,6 +187,7 @@ def resolve_plan(model: nn.Module, plan: Mapping[str, str]) -> list[PlannedModul
             names = [name for name in modules if name and fnmatchcase(name, single)]
             if not names:
                 raise ValueError(_no_such_module(single, list(modules)[1:]))
+            # the attributes in the braces: ("query", "key", "value") for blocks.*.attention.{query,key,value}
             together = tuple(name.rpartition(".")[2] for name in _alternatives(pattern)) if "{" in pattern else ()
             for name in names:
                 if not isinstance(modules[name], KINDS[word]):
@@ -198,7 +209,10 @@ def _alternatives(pattern: str) -> Iterator[str]:
 
 
 def _no_such_module(pattern: str, names: Sequence[str]) -> str:
-    """Say which names are closest. Numbers in them are written as *, so that one name stands for all blocks."""
+    """Return the error for a pattern that names nothing, with the closest names.
+
+    Numbers in them are written as *, so that one name stands for all blocks. 0.4: how alike names must be, of 1.
+    """
     general = list(dict.fromkeys(re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name) for name in names))
     close = difflib.get_close_matches(pattern, [*general, *names], n=3, cutoff=0.4) or general[:3]
     return f"the plan names {pattern!r}, but the model has no such module; the closest are {', '.join(close)}"

@@ -34,6 +34,7 @@ class TensorParallelMLP(nn.Module):
         self.down_bias = nn.Parameter(down.bias.detach().clone())  # (h), replicated on every rank
 
     def _shard(self, full: Tensor, dim: int) -> nn.Parameter:
+        """Return this rank's shard of a full parameter, split along `dim`, as a new parameter."""
         shards = full.detach().tensor_split(dist.get_world_size(self.group), dim)
         return nn.Parameter(shards[dist.get_rank(self.group)].clone(memory_format=torch.contiguous_format))
 

@@ -25,23 +25,23 @@ from torch import Tensor, nn
 from helpers.parallel.shared.placement import Placement, place, placements_of
 from helpers.parallel.tensor_parallel.conjugate import identity_all_reduce
 
-AXIS = "tp"
+AXIS = "tp"  # the name of tensor parallelism's axis in placements
 Range = tuple[int, int]  # start and stop
 
 
 @dataclass(frozen=True)
 class Split:
-    """How dimension `dim` of a tensor, `whole` entries long, is split: rank r stores the ranges `ranges[r]`.
+    """How one dimension of a tensor is split over the ranks.
 
-    Every shard has `length` entries; where a rank's ranges are shorter, zeros follow. copies: how many ranks store
-    each entry. The field names are keys of a checkpoint's manifest.
+    Every shard has the same length; where a rank's ranges are shorter, zeros follow. The field names are keys of a
+    checkpoint's manifest.
     """
 
-    dim: int
-    whole: int
-    length: int
-    ranges: tuple[tuple[Range, ...], ...]
-    copies: int = 1
+    dim: int  # the dimension that is split
+    whole: int  # the length of the full tensor along it
+    length: int  # the length of each shard along it
+    ranges: tuple[tuple[Range, ...], ...]  # for each rank, the ranges of the full tensor that it stores
+    copies: int = 1  # how many ranks store each entry
 
     def take(self, tensor: Tensor, rank: int) -> Tensor:
         """Return rank `rank`'s shard of a full tensor, in new memory. Raises ValueError for another size."""
@@ -72,7 +72,10 @@ class Split:
 
 
 def even_split(whole: int, num_ranks: int, *, dim: int = 0, unit: int = 1, what: str = "the layer") -> Split:
-    """Split into N equal shards of full units, such as heads. Raises ValueError with the nearest sizes that work."""
+    """Split `whole` entries into N equal shards of full units, such as heads of `unit` entries.
+
+    what: the name of the layer for the error. Raises ValueError with the nearest sizes that work.
+    """
     _check_divides(whole, num_ranks, unit, what)
     share = whole // num_ranks
     return Split(dim, whole, share, tuple(((rank * share, (rank + 1) * share),) for rank in range(num_ranks)))
@@ -80,8 +83,8 @@ def even_split(whole: int, num_ranks: int, *, dim: int = 0, unit: int = 1, what:
 
 def fused_split(sizes: Sequence[int], num_ranks: int, *, dim: int = 0, unit: int = 1, what: str = "the layer") -> Split:
     """Split each of several fused matrices, of `sizes`, evenly, so that a rank's shards belong to the same heads."""
-    ranges: list[tuple[Range, ...]] = [()] * num_ranks
-    start = 0
+    ranges: list[tuple[Range, ...]] = [()] * num_ranks  # each rank gets one range of each matrix
+    start = 0  # of the present matrix in the fused one
     for size in sizes:
         _check_divides(size, num_ranks, unit, what)
         share = size // num_ranks
@@ -100,18 +103,19 @@ def heads_split(whole: int, num_ranks: int, head_size: int, *, dim: int = 0, wha
     if num_heads >= num_ranks or num_ranks % num_heads:
         return even_split(whole, num_ranks, dim=dim, unit=head_size, what=what)
     copies = num_ranks // num_heads
-    starts = [rank // copies * head_size for rank in range(num_ranks)]
+    starts = [rank // copies * head_size for rank in range(num_ranks)]  # `copies` neighbours have the same start
     return Split(dim, whole, head_size, tuple(((start, start + head_size),) for start in starts), copies)
 
 
 def padded_split(whole: int, num_ranks: int, *, dim: int = 0) -> Split:
-    """Split into N shards of ceil(n / N) entries; the last shards end with zeros where n is too small."""
-    share = -(-whole // num_ranks)
+    """Split n = `whole` entries into N shards of ceil(n / N); the last shards end with zeros where n is too small."""
+    share = -(-whole // num_ranks)  # rounded up
     edges = [min(rank * share, whole) for rank in range(num_ranks + 1)]
     return Split(dim, whole, share, tuple(((a, b),) for a, b in zip(edges[:-1], edges[1:], strict=True)))
 
 
 def _check_divides(whole: int, num_ranks: int, unit: int, what: str) -> None:
+    """Raise ValueError unless every rank can get the same number of full units, at least one."""
     step = num_ranks * unit
     if whole % step == 0 and whole:
         return
@@ -156,7 +160,7 @@ def restore_tied_parameters(model: nn.Module, pairs: Iterable[tuple[nn.Module, n
     pairs: modules of `model`, each with the module that replaces it. Raises ValueError where the replacements split the
     parameter differently, or where one of the modules that share it is not replaced.
     """
-    pairs, shards = list(pairs), {}
+    pairs, shards = list(pairs), {}  # shards: full parameter -> its first shard, with that shard's split
     for old, new in pairs:
         for name, parameter in old.named_parameters(recurse=False):
             shard, split = getattr(new, name), getattr(new, "splits", {}).get(name)
@@ -203,7 +207,7 @@ def gather_full_state(model: nn.Module) -> dict[str, Tensor]:
     for name, tensor in model.state_dict().items():
         path, _, leaf = name.rpartition(".")
         module = model.get_submodule(path)
-        split = getattr(module, "splits", {}).get(leaf)
+        split = getattr(module, "splits", {}).get(leaf)  # sharded modules have `splits`: a Split by parameter name
         key = tensor.data_ptr() if tensor.numel() else name  # tied tensors have one address; empty ones have none
         if split is not None and key not in gathered:
             gathered[key] = gather_full_tensor(tensor, split, module.group)

@@ -27,13 +27,13 @@ from helpers.parallel.shared.collectives import all_gather_flat, reduce_scatter_
 
 @dataclass(frozen=True)
 class ShardPiece:
-    """Elements start .. stop of flattened tensor `index`, which lie at `offset` in the shard of `rank`."""
+    """A part of one tensor that lies in one rank's shard."""
 
-    index: int
-    rank: int
-    start: int
-    stop: int
-    offset: int
+    index: int  # of the tensor in the flat vector
+    rank: int  # of the group, whose shard it is
+    start: int  # the first element, in the flattened tensor
+    stop: int  # the element after the last
+    offset: int  # where it begins in the shard
 
     @property
     def numel(self) -> int:
@@ -59,9 +59,9 @@ class FlatShards:
         ((self.dtype, self.device),) = kinds
         self.shapes = [tensor.shape for tensor in tensors]
         self.numels = [shape.numel() for shape in self.shapes]
-        self.starts = [0, *accumulate(self.numels)][:-1]
+        self.starts = [0, *accumulate(self.numels)][:-1]  # of each tensor in the flat vector
         self.numel = sum(self.numels)  # n
-        self.shard_numel = -(-self.numel // self.world_size)  # s
+        self.shard_numel = -(-self.numel // self.world_size)  # s = n / N, rounded up
         self.padding = self.shard_numel * self.world_size - self.numel
 
     def new_flat(self, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Tensor:
@@ -90,7 +90,7 @@ class FlatShards:
     def pieces(self, rank: int | None = None) -> list[ShardPiece]:
         """List the pieces of tensors in the shard of `rank`, by default this one, without the padding."""
         rank = self.rank if rank is None else rank
-        low, high = rank * self.shard_numel, (rank + 1) * self.shard_numel
+        low, high = rank * self.shard_numel, (rank + 1) * self.shard_numel  # of the shard in the flat vector
         pieces = []
         for index, (begin, numel) in enumerate(zip(self.starts, self.numels, strict=True)):
             start, stop = max(low, begin), min(high, begin + numel)
@@ -118,17 +118,8 @@ class FlatShards:
 
     def all_gather(self, flat: Tensor, shard: Tensor | None = None, *, async_op: bool = False) -> dist.Work | None:
         """Fill `flat` with all ranks' shards. Without `shard`, this rank's shard must already lie in `flat`."""
-        return all_gather_flat(
-            flat, self.shard_of(flat) if shard is None else shard, group=self.group, async_op=async_op
-        )
-
-
-def split_by_kind(tensors: Iterable[Tensor]) -> list[list[int]]:
-    """Group the positions of `tensors` by dtype and device, because only these may share a flat vector."""
-    kinds: dict[tuple, list[int]] = {}
-    for position, tensor in enumerate(tensors):
-        kinds.setdefault((tensor.dtype, tensor.device), []).append(position)
-    return list(kinds.values())
+        shard = self.shard_of(flat) if shard is None else shard
+        return all_gather_flat(flat, shard, group=self.group, async_op=async_op)
 
 
 @torch.no_grad()

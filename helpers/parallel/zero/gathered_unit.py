@@ -7,6 +7,7 @@ While the unit is gathered, the rank also stores the full vector (N s,), and dur
 Freed means that nothing refers to the full vector any more. Therefore the autograd graph must not refer to it either:
 it saves a Ticket instead (freed_weights.py), and unpacking a ticket gathers the unit again. Emptying a storage that is
 still referred to (`storage.resize_(0)`) would let whoever reads it crash or read garbage.
+ZeRO stage 3 (stage3.py) decides when to gather, free and reduce; the classes here do it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from helpers.parallel.shared.virtual_devices import GPU, HOST, Devices
 from helpers.parallel.zero.flat_shards import FlatShards
 from helpers.parallel.zero.freed_weights import free_weight, freed_weight, restore_weight
 
+# what makes a module a unit: a function of the module, module classes, or None for the elements of lists of layers
 UnitRule = Callable[[nn.Module], bool] | Iterable[type[nn.Module]] | None
 _LISTS = (nn.ModuleList, nn.ModuleDict)  # they are never called themselves, so their elements are the units
 
@@ -118,6 +120,8 @@ class GatheredUnit:
         self.names = [use.names[0] for use in uses]
         self.trainable = uses[0].parameter.requires_grad
         self.layout = FlatShards([use.parameter for use in uses], group)
+        # by index of a parameter: the part of it that lies in this rank's shard (start and stop in the flattened
+        # parameter, offset in the shard); parameters of which this rank stores nothing are missing
         self.local_pieces = {piece.index: piece for piece in self.layout.pieces()}
         self.param_dtype = param_dtype or self.layout.dtype
         self.reduce_dtype = reduce_dtype or self.param_dtype
@@ -129,6 +133,7 @@ class GatheredUnit:
         self.awaited: set[int] = set()  # indices of weights whose gradient has not come in this backward
         self.unused: set[str] = set()  # names of weights without a gradient since the last reduce-scatter
         self.tickets: weakref.WeakSet = weakref.WeakSet()  # those in autograd graphs (freed_weights.py)
+        # a freed weight is a view of this one element, so that it keeps its shape without memory; NaN shows wrong uses
         self._nothing = torch.full((1,), torch.nan, dtype=self.param_dtype, device=self.device)
         self.weights = [self._replace(use) for use in uses]
         self.expect_gradients(new_step=True)
@@ -144,6 +149,7 @@ class GatheredUnit:
         return self._copy_between(shard, GPU, HOST, "shards to the host")
 
     def _make_pieces(self) -> list[nn.Parameter]:
+        """Return one view of the shard per parameter, which records that it is sharded over dp (for gradient norms)."""
         ranges = {index: slice(piece.offset, piece.offset + piece.numel) for index, piece in self.local_pieces.items()}
         views = [self.shard[ranges.get(index, slice(0, 0))] for index in range(len(self.uses))]
         pieces = [nn.Parameter(view, requires_grad=self.trainable) for view in views]
@@ -151,6 +157,7 @@ class GatheredUnit:
         return [place(piece, dp, like=use.parameter) for piece, use in zip(pieces, self.uses, strict=True)]
 
     def _replace(self, use: ParameterUse) -> nn.Parameter:
+        """Put a freed weight in the place of a full parameter, in all modules that use it, and return the weight."""
         weight = freed_weight(use.names[0], use.parameter.shape, self._nothing, self.trainable)
         for module, name in use.owners:
             module._parameters[name] = weight
@@ -158,7 +165,10 @@ class GatheredUnit:
         return weight
 
     def _copy_between(self, tensor: Tensor, source: int, destination: int, what: str) -> Tensor:
-        """Copy a tensor to the host or back, with offload; without offload return it as it is."""
+        """Copy a tensor to the host or back, with offload; without offload return it as it is.
+
+        source, destination: GPU or HOST. what: the purpose of the copy, for the log of `devices`.
+        """
         if self.devices is None:
             return tensor
         moved = self.devices.copy(tensor, source, destination, what)
@@ -251,6 +261,7 @@ class GatheredUnit:
 
 
 def _scaled_copy(gradient: Tensor | None, view: Tensor, scale: float) -> None:
+    """Write scale * gradient into `view`, zeros for None."""
     if gradient is None:
         view.zero_()
     elif gradient.is_sparse:
@@ -275,7 +286,7 @@ class Reduction:
         self.work.wait()
         shard = self.unit._copy_between(self.shard, GPU, HOST, "gradients to the host").to(self.unit.shard.dtype)
         for piece in self.unit.pieces:
-            start = piece.storage_offset()
+            start = piece.storage_offset()  # a piece is a view of the unit's shard
             part = shard[start : start + piece.numel()]
             piece.grad = part if piece.grad is None else piece.grad.add_(part)
 
@@ -302,14 +313,14 @@ class GatherOrder:
 
 def in_backward() -> bool:
     """Return whether this thread runs a backward, which includes a recomputed forward."""
-    return torch._C._current_graph_task_id() != -1
+    return torch._C._current_graph_task_id() != -1  # autograd's id of the backward that runs; -1 outside of one
 
 
-def cast_floating(given: object, dtype: torch.dtype | None) -> object:
+def cast_floating(inputs: object, dtype: torch.dtype | None) -> object:
     """Cast the floating-point tensors among a forward's inputs to `dtype`; with None return them as they are."""
     if dtype is None:
-        return given
-    return tree_map_only(Tensor, lambda x: x.to(dtype) if x.is_floating_point() else x, given)
+        return inputs
+    return tree_map_only(Tensor, lambda x: x.to(dtype) if x.is_floating_point() else x, inputs)
 
 
 def check_all_gradients_came(units: Sequence[GatheredUnit], rank: int) -> None:

@@ -2,8 +2,10 @@
 
     save(folder, sharded, …)   each rank writes one file; .metadata, written last, says where each range is
     load(folder, sharded, …)   there may be more or fewer ranks: each reads the ranges that its own shards cover
-torch.distributed.checkpoint writes the files and reshards; the two planners here tell it that a shard is a range of a
-flattened tensor. A save is complete or absent, because it is written to another folder and renamed at the end.
+torch.distributed.checkpoint (dcp) writes the files and reshards: when it loads, it finds the files that have the wanted
+elements. It asks a planner which elements each rank writes or reads, and the two planners here answer with ranges of
+flattened tensors. A save is complete or absent, because it is written to another folder and renamed at the end.
+The functions get a LocalShards (state.py): what this rank stores, under the plain model's names.
 """
 
 from __future__ import annotations
@@ -71,33 +73,39 @@ def load(
     about = _read_about(folder, stored, group)
     _check_fits(shards, about, folder)
     ranges = _ranges(shards, with_state=False)
+    # allocates the optimizer's states and adds them to `ranges`, so that dcp.load fills them too
     states = _allocate_states(shards, stored, ranges) if shards.optimizer is not None else {}
     dcp.load(ranges, storage_reader=dcp.FileSystemReader(folder), planner=LoadPlanner(), process_group=group)
     restore_optimizer(shards, [options for options, _ in about["groups"]], states)
-    if hasattr(sharded, "gather_parameters"):
+    if hasattr(sharded, "gather_parameters"):  # Zero1 and Zero2, where every rank stores full weights
         sharded.gather_parameters()
     return about["extra"]
 
 
 @dataclass
 class TensorRange:
-    """A range of a flattened tensor with `numel` elements: `tensor`, 1-D, has its elements from `start` on."""
+    """A range of a flattened tensor: its elements from `start` on."""
 
-    tensor: Tensor
+    tensor: Tensor  # the elements of the range, 1-D
     start: int = 0
-    numel: int | None = None
+    numel: int | None = None  # of the flattened tensor; None where the range is all of it
 
     @property
     def chunk(self) -> md.ChunkStorageMetadata:
+        """Where the range begins and how long it is, in torch's words."""
         return md.ChunkStorageMetadata(torch.Size([self.start]), self.tensor.shape)
 
     @property
     def size(self) -> torch.Size:
+        """The size of the flattened tensor."""
         return self.tensor.shape if self.numel is None else torch.Size([self.numel])
 
 
 class _SavePlanner(dcp.DefaultSavePlanner):
-    """Tells torch which range each rank writes. torch writes once what several ranks have in common."""
+    """Tells torch which range each rank writes. torch writes once what several ranks have in common.
+
+    torch sets `state_dict` to the ranges by name, then calls create_local_plan, and lookup_object for each item.
+    """
 
     def __init__(self):
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -112,12 +120,12 @@ class _SavePlanner(dcp.DefaultSavePlanner):
         index = md.MetadataIndex(name, part.chunk.offsets)
         return plans.WriteItem(index=index, type=plans.WriteItemType.SHARD, tensor_data=data)
 
-    def lookup_object(self, index: md.MetadataIndex) -> Tensor:
+    def lookup_object(self, index: md.MetadataIndex) -> Tensor:  # index.fqn: the name
         return self.state_dict[index.fqn].tensor.detach()
 
 
 class LoadPlanner(dcp.DefaultLoadPlanner):
-    """Tells torch which ranges this rank reads; torch finds the files that have them."""
+    """Tells torch which ranges this rank reads; torch finds the files that have them and writes into the ranges."""
 
     def __init__(self):
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -170,8 +178,8 @@ def _allocate_states(shards: LocalShards, stored: dict, ranges: dict[str, Tensor
 
     Returns the states by the id of the local tensor.
     """
-    keys: dict[str, list[tuple[str, str]]] = {}
-    for name in stored:
+    keys: dict[str, list[tuple[str, str]]] = {}  # parameter -> (kind, key) of each state that the files have
+    for name in stored:  # such as state/blocks.0.weight/exp_avg
         kind, _, rest = name.partition("/")
         if kind in ("state", "number"):
             parameter, _, key = rest.rpartition("/")
@@ -186,7 +194,7 @@ def _allocate_states(shards: LocalShards, stored: dict, ranges: dict[str, Tensor
                 ranges[name] = TensorRange(torch.zeros(1, dtype=dtype))
                 state[key] = ranges[name].tensor[0]
             else:
-                is_master = key == MASTER
+                is_master = key == MASTER  # float32 masters exist already: they are the optimizer's own parameters
                 target = shard.local.detach() if is_master else torch.zeros_like(shard.local, dtype=dtype).detach()
                 ranges[name] = TensorRange(target, shard.start, size)
                 state |= {} if is_master else {key: target}
@@ -197,6 +205,7 @@ def restore_optimizer(shards: LocalShards, options: list[dict], states: dict[int
     """Give the optimizer what was read; torch's load_state_dict moves it to the right devices."""
     if shards.optimizer is None:
         return
+    # a state_dict names the optimizer's tensors by numbers, in the order of the parameter groups
     current = shards.optimizer.state_dict()
     indices = [index for group in current["param_groups"] for index in group["params"]]
     tensors = [tensor for group in shards.optimizer.param_groups for tensor in group["params"]]
@@ -209,23 +218,24 @@ def _about(shards: LocalShards, group: dist.ProcessGroup, extra: object) -> dict
     """Return everything that is not a tensor as bytes, on rank 0; the other ranks write none of it."""
     if group.rank() != 0:
         return {}
-    shapes = {name: tuple(shape) for name, shape in shards.shapes.items()}
-    unsharded = {name: tuple(tensor.shape) for name, tensor in shards.unsharded.items()}
-    about = {"shapes": shapes, "whole": unsharded, "groups": shards.groups, "world_size": group.size(), "extra": extra}
+    about = _shapes(shards) | {"groups": shards.groups, "world_size": group.size(), "extra": extra}
     buffer = io.BytesIO()
     torch.save(about, buffer)
     return {ABOUT: TensorRange(torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8))}
 
 
+def _shapes(shards: LocalShards) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Return the model's shapes by name: "shapes" of sharded parameters, "whole" of tensors that every rank stores."""
+    sharded = {name: tuple(shape) for name, shape in shards.shapes.items()}
+    return {"shapes": sharded, "whole": {name: tuple(tensor.shape) for name, tensor in shards.unsharded.items()}}
+
+
 def _read_about(folder: str | os.PathLike, stored: dict, group: dist.ProcessGroup) -> dict:
+    """Return the dict that `_about` wrote."""
     target = {ABOUT: TensorRange(torch.zeros(stored[ABOUT].size, dtype=torch.uint8))}
     dcp.load(target, storage_reader=dcp.FileSystemReader(folder), planner=LoadPlanner(), process_group=group)
-    return unpacked(target[ABOUT].tensor)
-
-
-def unpacked(about: Tensor) -> dict:
-    """Decode the bytes that `_about` wrote. Only plain data is accepted, so that a file cannot run code."""
-    return torch.load(io.BytesIO(about.numpy().tobytes()), weights_only=True)
+    # weights_only accepts plain data only, so that a file cannot run code
+    return torch.load(io.BytesIO(target[ABOUT].tensor.numpy().tobytes()), weights_only=True)
 
 
 def check_files(folder: Path) -> dict[str, md.TensorStorageMetadata]:
@@ -237,7 +247,7 @@ def check_files(folder: Path) -> dict[str, md.TensorStorageMetadata]:
         metadata = dcp.FileSystemReader(folder).read_metadata()
     except (EOFError, pickle.UnpicklingError) as error:
         raise ValueError(f"{folder}/.metadata is damaged ({error}): take an earlier checkpoint") from error
-    ends: dict[str, int] = {}
+    ends: dict[str, int] = {}  # file -> the number of bytes that it must have
     for info in metadata.storage_data.values():
         ends[info.relative_path] = max(ends.get(info.relative_path, 0), info.offset + info.length)
     for name, end in sorted(ends.items()):
@@ -253,9 +263,8 @@ def check_files(folder: Path) -> dict[str, md.TensorStorageMetadata]:
 
 def _check_fits(shards: LocalShards, about: dict, folder: str | os.PathLike) -> None:
     """Raise ValueError where the checkpoint is of another model or has other parameter groups."""
-    sharded = {name: tuple(shape) for name, shape in shards.shapes.items()}
-    unsharded = {name: tuple(tensor.shape) for name, tensor in shards.unsharded.items()}
-    for here, saved in ((sharded, about["shapes"]), (unsharded, about["whole"])):
+    for key, here in _shapes(shards).items():
+        saved = about[key]
         for name in [*saved, *here]:
             if here.get(name) != saved.get(name):
                 raise ValueError(

@@ -14,8 +14,8 @@ parameters) are not. No list can know an optimizer of your own, so `check_elemen
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -24,13 +24,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from helpers.parallel.shared.bucket_rule import split_into_buckets
+from helpers.parallel.shared.buckets import without_sync
 from helpers.parallel.shared.clip import gradient_norm, scale_to
 from helpers.parallel.shared.collectives import check_same_parameters, share_usage
 from helpers.parallel.shared.placement import Placement, place, placements_of
 from helpers.parallel.zero.flat_shards import FlatShards, ShardPiece, flatten_parameters
 
-STEPS, ROWS, COLUMNS = 3, 4, 6  # the trial: steps on a matrix of this size,
-EDGES = (0, 5, 13, 24)  # and on flat parts of it that end inside rows, as shards do
+# `check_elementwise` runs some steps on a matrix of this size, and on flat parts of the same matrix. The parts are the
+# elements 0-4, 5-12 and 13-23, which end inside rows, as shards do.
+STEPS, ROWS, COLUMNS = 3, 4, 6
+EDGES = (0, 5, 13, 24)
 
 
 def check_elementwise(
@@ -54,11 +57,12 @@ def check_elementwise(
         parts = _trial(optimizer_class, groups, options, list(pairwise(EDGES)), dtype, device)
     except Exception as error:
         raise ValueError(_refusal(name, f"it does not take a part of a tensor ({error})")) from error
-    if not torch.allclose(full.double(), parts.double(), rtol=1e-3, atol=0):
+    if not torch.allclose(full.double(), parts.double(), rtol=1e-3, atol=0):  # 1e-3: the trial may be in 16 bits
         raise ValueError(_refusal(name, "a step on the parts of a matrix gave other values than on the whole"))
 
 
 def _needs_closure(optimizer_class: object) -> bool:
+    """Return whether step() must get a function that computes the loss again, as LBFGS's."""
     step = getattr(optimizer_class, "step", None)
     closure = inspect.signature(step).parameters.get("closure") if step is not None else None
     return closure is not None and closure.default is inspect.Parameter.empty
@@ -72,15 +76,15 @@ def _refusal(name: str, reason: str) -> str:
 
 
 def _trial(optimizer_class, groups, options, ranges, dtype, device, *, flat: bool = True) -> Tensor:
-    """Run some steps on one matrix per parameter group, given as its parts `ranges`, and return all values."""
-    values = [_test_values(ROWS * COLUMNS, index, dtype, device) for index in range(len(groups))]
-    params = [
-        [
-            (value[start:stop].clone() if flat else value.clone().view(ROWS, COLUMNS)).requires_grad_()
-            for start, stop in ranges
-        ]
-        for value in values
-    ]
+    """Run some steps on one matrix per parameter group, and return all values as one vector.
+
+    ranges: the parts in which the optimizer gets each flattened matrix. flat=False: one part, as a matrix.
+    """
+    params = []  # for each group: its parts
+    for index in range(len(groups)):
+        matrix = _test_values(ROWS * COLUMNS, index, dtype, device)
+        parts = [matrix[start:stop].clone() for start, stop in ranges]
+        params.append([(part if flat else part.view(ROWS, COLUMNS)).requires_grad_() for part in parts])
     optimizer = optimizer_class(
         [{**group, "params": parts} for group, parts in zip(groups, params, strict=True)], **options
     )
@@ -101,24 +105,24 @@ def _test_values(count: int, seed: int, dtype: torch.dtype, device: torch.device
 
 @dataclass
 class TrainedParameter:
-    """A trainable parameter. group: index of its group. present: this rank has a gradient of it; used: any rank has."""
+    """A trainable parameter, and whether it has a gradient in this step."""
 
-    index: int
+    index: int  # its position among the trainable parameters
     name: str
     parameter: nn.Parameter
-    group: int
-    present: bool = False
-    used: bool = True
+    group: int  # the index of its parameter group
+    present: bool = False  # this rank has a gradient of it
+    used: bool = True  # some rank has a gradient of it
 
 
 @dataclass
 class LocalPiece:
-    """A parameter's range in this rank's shard: `tensor` is a view of the weights, `gradient` of the gradients."""
+    """The part of one parameter that lies in this rank's shard."""
 
     entry: TrainedParameter
-    where: ShardPiece
-    tensor: Tensor
-    gradient: Tensor | None = None
+    where: ShardPiece  # start and stop in the flattened parameter, offset in the shard
+    tensor: Tensor  # 1-D, a view of the weights in the shard: what the optimizer inside updates
+    gradient: Tensor | None = None  # a view of the shard's gradient
 
 
 class FlatVector:
@@ -134,6 +138,7 @@ class FlatVector:
         self.pieces = [self._piece(entries[where.index], where) for where in self.layout.pieces()]
 
     def _piece(self, entry: TrainedParameter, where: ShardPiece) -> LocalPiece:
+        """Make one piece, and record that it is sharded over dp, which gradient norms must know."""
         tensor = self.shard[where.offset : where.offset + where.numel].detach().requires_grad_()
         dp = Placement.sharded("dp", self.layout.group)
         return LocalPiece(entry, where, place(tensor, dp, like=entry.parameter))
@@ -180,14 +185,9 @@ class ShardedOptimizer:
         self.optimizer = optimizer_class(groups, **options)
         self._sync = True
 
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
+    def no_sync(self) -> AbstractContextManager[None]:
         """Accumulate full gradients without sending them; the next backward outside reduces their sum."""
-        before, self._sync = self._sync, False
-        try:
-            yield
-        finally:
-            self._sync = before
+        return without_sync(self)
 
     @property
     def param_groups(self) -> list[dict]:
@@ -210,8 +210,11 @@ class ShardedOptimizer:
         parameters lie. With `MasterWeights` inside, clip its masters instead.
         """
         self.collect_gradients()
-        dp, local = Placement.sharded("dp", self.group), {piece.entry.index: piece.gradient for piece in self.pieces}
-        gradients = [local.get(entry.index) for entry in self.entries]  # even a rank without pieces must know all axes
+        local = {piece.entry.index: piece.gradient for piece in self.pieces}
+        # one entry per parameter, even None, because a rank without pieces must know all axes too
+        gradients = [local.get(entry.index) for entry in self.entries]
+        # a placement says which ranks store a parameter on one axis; to the parameter's own axes, ZeRO adds dp
+        dp = Placement.sharded("dp", self.group)
         placements = [placements_of(entry.parameter) | {dp.axis: dp} for entry in self.entries]
         norm = gradient_norm(gradients, norm_type=norm_type, group=self.group, placements=placements)
         scale_to(gradients, max_norm, norm)
@@ -226,7 +229,7 @@ class ShardedOptimizer:
             share_usage(self.entries, self.group)
         for piece in self.pieces:
             piece.tensor.grad = piece.gradient if piece.entry.used else None
-        if hasattr(self.optimizer, "collect_gradients"):  # MasterWeights
+        if hasattr(self.optimizer, "collect_gradients"):  # MasterWeights: copies them to its float32 masters
             self.optimizer.collect_gradients()
 
     def state_dict(self) -> dict:
@@ -263,7 +266,7 @@ def read_groups(params: Iterable) -> tuple[list[TrainedParameter], list[dict]]:
     groups = list(params)
     groups = groups if groups and isinstance(groups[0], dict) else [{"params": groups}]
     entries: list[TrainedParameter] = []
-    seen: dict[int, str] = {}
+    seen: dict[int, str] = {}  # id of a parameter -> its name
     count = 0
     for number, group in enumerate(groups):
         for item in [group["params"]] if isinstance(group["params"], Tensor) else group["params"]:

@@ -8,6 +8,9 @@ Legend: N = ranks, P = bytes of the parameters. A rank stores P/N of each of the
     optimizer             sends nothing, because each rank updates its own shard
 As in data parallelism, the batch is split and every rank computes with full weights; tensor parallelism never gathers
 them. simple.py shows the idea for one layer.
+A unit (GatheredUnit in gathered_unit.py) is a group of parameters that are gathered, freed and reduced together, mostly
+those of one layer. autograd's graph saves a ticket instead of a gathered weight; when backward unpacks it, the unit is
+gathered again (GatherQueue in freed_weights.py).
 After Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", section 5.3, and
 Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel".
 """
@@ -15,8 +18,8 @@ Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Paral
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import torch
 import torch.distributed as dist
@@ -24,7 +27,7 @@ from torch import Tensor, nn
 
 from helpers.devices import computing_device
 from helpers.parallel.shared import collectives
-from helpers.parallel.shared.buckets import trainable_slots, when_backward_starts
+from helpers.parallel.shared.buckets import trainable_slots, when_backward_starts, without_sync
 from helpers.parallel.shared.clip import clip_grad_norm_
 from helpers.parallel.shared.virtual_devices import Devices
 from helpers.parallel.zero import gathered_unit
@@ -74,19 +77,21 @@ class Zero3(nn.Module):
             raise ValueError(f"Zero3(prefetch={prefetch}, limit={limit}): expected prefetch >= 0 and limit >= 1")
         self.module, self.group = module, group if group is not None else dist.group.WORLD
         self.prefetch, self.limit, self.keep = prefetch, limit, keep_parameters
-        collectives.check_same_parameters(trainable_slots(module), self.group)
+        collectives.check_same_parameters(trainable_slots(module), self.group)  # a slot has a parameter and its name
         collectives.broadcast_tensors(module.buffers(), self.group)
         self.param_dtype, options = param_dtype, dict(param_dtype=param_dtype, reduce_dtype=reduce_dtype)
         values = self._values if construction is None else construction.values
-        self.units, self._units_of = [], {}
+        self.units: list[gathered_unit.GatheredUnit] = []
+        self._units_of: dict[nn.Module, list[gathered_unit.GatheredUnit]] = {}  # gathered for this module's forward
         for unit_module, uses in group_by_unit(module, wrap):
             unit = gathered_unit.GatheredUnit(uses, self.group, values, devices=offload or None, **options)
             self.units.append(unit)
             self._parameters |= unit.named_pieces()  # register_parameter would refuse names with dots
             self._units_of.setdefault(unit_module, []).append(unit)
-        self._reduction: gathered_unit.Reduction | None = None
+        self._reduction: gathered_unit.Reduction | None = None  # the reduce-scatter in flight
         self._forward_order, self._backward_order = gathered_unit.GatherOrder(), gathered_unit.GatherOrder()
-        self._sync, self._running = True, False
+        self._sync = True  # False inside no_sync
+        self._running = False  # whether a backward has begun and not ended
         self._register_hooks()
 
     @classmethod
@@ -103,6 +108,7 @@ class Zero3(nn.Module):
         return cls(module, group, construction=construction, **options)
 
     def _values(self, parameter: nn.Parameter) -> Tensor:
+        """Return the full values that a parameter starts with, those of group rank 0."""
         if parameter.is_meta:
             raise ValueError("Zero3 got a model on the meta device, which has no values: use Zero3.build(lambda: ...)")
         collectives.broadcast_tensors([parameter], self.group)
@@ -125,10 +131,7 @@ class Zero3(nn.Module):
     def forward(self, *args, **kwargs):
         if not gathered_unit.in_backward():
             self._reset()
-        args, kwargs = (
-            gathered_unit.cast_floating(args, self.param_dtype),
-            gathered_unit.cast_floating(kwargs, self.param_dtype),
-        )
+        args, kwargs = gathered_unit.cast_floating((args, kwargs), self.param_dtype)
         with self._gather_queue.hooks():
             output = self.module(*args, **kwargs)
         when_backward_starts(output, self._begin)
@@ -172,10 +175,12 @@ class Zero3(nn.Module):
         unit.gather()
         self._gather_queue.add(unit)
         for other in coming:
-            if sum(u.full_vector is not None for u in self.units if u not in self._root_units()) < self.limit:
+            num_gathered = sum(u.full_vector is not None for u in self.units if u not in self._root_units())
+            if num_gathered < self.limit:
                 other.fetch()
 
     def _root_units(self) -> list[gathered_unit.GatheredUnit]:
+        """Return the units of the model itself, which stay gathered during a whole pass."""
         return self._units_of.get(self.module, [])
 
     def _free(self, unit: gathered_unit.GatheredUnit) -> None:
@@ -194,24 +199,20 @@ class Zero3(nn.Module):
 
     # ---- backward ----
 
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
+    def no_sync(self) -> AbstractContextManager[None]:
         """Accumulate full gradients without sending them; the next backward outside reduces their sum.
 
         It needs P bytes of gradients on each rank instead of P/N. It saves the reduce-scatter of each micro-batch, but
         no all-gather.
         """
-        before, self._sync = self._sync, False
-        try:
-            yield
-        finally:
-            self._sync = before
+        return without_sync(self)
 
     def _begin(self) -> None:
         """Start a backward, and have `_finish` called at its end."""
         if not self._running:
             self._running = True
             self._backward_order.restart()
+            # not public, but torch's own DDP and FSDP use it: autograd calls the function when this backward ends
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
     def _arrived(self, number: int, index: int) -> None:
@@ -223,6 +224,7 @@ class Zero3(nn.Module):
             self._reduce(unit)
 
     def _reduce(self, unit: gathered_unit.GatheredUnit) -> None:
+        """Start the reduce-scatter of a unit's gradients; inside no_sync, only accumulate them."""
         unit.expect_gradients()
         if self._sync:
             self._finish_reduction()

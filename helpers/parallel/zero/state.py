@@ -4,7 +4,8 @@
     full_state     all tensors, unsharded, on every rank (stage 3)
 
 A ShardRange is a range of one flattened parameter, with its weights in `tensor`. `local` is the tensor that the
-optimizer steps on: the same tensor, or its float32 master.
+optimizer steps on: the same tensor, or its float32 master. A unit (GatheredUnit) is a group of parameters of a Zero3
+that are gathered together. sharded_checkpoint.py and the Trainer's checkpoint use this file.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ MASTER = "master"  # the key of float32 master weights in a checkpoint, next to 
 
 @dataclass
 class ShardRange:
-    """Elements start .. start + tensor.numel() of flattened parameter `name`. tensor: 1-D, perhaps without elements."""
+    """A range of one flattened parameter, which this rank stores."""
 
     name: str
-    shape: torch.Size
-    start: int
-    tensor: Tensor
-    local: Tensor | None = None
+    shape: torch.Size  # of the full parameter
+    start: int  # the first element of the range
+    tensor: Tensor  # the elements, 1-D; none where this rank stores nothing of the parameter
+    local: Tensor | None = None  # what the optimizer steps on: `tensor` or its float32 master; None without optimizer
 
     @property
     def stop(self) -> int:
@@ -37,17 +38,13 @@ class ShardRange:
 
 @dataclass
 class LocalShards:
-    """What a rank saves: its ranges of sharded parameters, unsharded tensors, and each parameter group's options.
+    """What a rank saves."""
 
-    unsharded: tensors that every rank stores in full. shapes: of every sharded parameter of the model, even if this
-    rank stores nothing of it. groups: (options, names of parameters).
-    """
-
-    ranges: list[ShardRange]
-    unsharded: dict[str, Tensor]
-    shapes: dict[str, torch.Size]
-    groups: list[tuple[dict, list[str]]]
-    optimizer: torch.optim.Optimizer | None
+    ranges: list[ShardRange]  # of sharded parameters
+    unsharded: dict[str, Tensor]  # tensors that every rank stores in full, by name
+    shapes: dict[str, torch.Size]  # of every sharded parameter, even if this rank stores nothing of it
+    groups: list[tuple[dict, list[str]]]  # for each parameter group: its options, and the names of its parameters
+    optimizer: torch.optim.Optimizer | None  # the torch optimizer itself
 
     def state_of(self, shard_range: ShardRange) -> dict:
         """Return the optimizer's state of a range, and its master if it has one."""
@@ -72,6 +69,7 @@ def local_shards(sharded: object, optimizer: object = None, model: nn.Module | N
 
 
 def _of_optimizer(zero, model: nn.Module | None) -> LocalShards:
+    """Return what this rank stores of a Zero1 or Zero2. An entry is a trainable parameter, a piece its part here."""
     names = {id(p): name for name, p in model.named_parameters()} if model is not None else {}
     name_of = {id(entry): names.get(id(entry.parameter), entry.name) for entry in zero.entries}
     inner = torch_optimizer_of(zero.optimizer)
@@ -87,14 +85,14 @@ def _of_optimizer(zero, model: nn.Module | None) -> LocalShards:
 
 
 def _of_model(zero, optimizer: object) -> LocalShards:
+    """Return what this rank stores of a Zero3, whose optimizer steps on the ranges' own tensors."""
     ranges = list(_ranges_of_units(zero.units))
     shapes, buffers = {each.name: each.shape for each in ranges}, dict(zero.module.named_buffers())
     if optimizer is None:
         return LocalShards(ranges, buffers, shapes, [], None)
     inner, by_id = torch_optimizer_of(optimizer), {id(each.tensor): each for each in ranges}
-    position = {
-        name: index for index, (name, _) in enumerate(zero.module.named_parameters())
-    }  # units are ordered otherwise
+    # names are sorted as in the model, because units are in another order
+    position = {name: index for index, (name, _) in enumerate(zero.module.named_parameters())}
     members: list[list[str]] = []
     for group in inner.param_groups:
         in_group = [by_id.get(id(tensor)) for tensor in group["params"]]
@@ -110,6 +108,7 @@ def _of_model(zero, optimizer: object) -> LocalShards:
 
 
 def _ranges_of_units(units) -> Iterator[ShardRange]:
+    """Yield this rank's range of every parameter; it has no elements where the shard has none of the parameter."""
     for unit in units:
         starts = {piece.index: piece.start for piece in unit.layout.pieces()}
         for index, (name, tensor) in enumerate(unit.named_pieces()):
@@ -122,15 +121,17 @@ def torch_optimizer_of(optimizer) -> torch.optim.Optimizer:
 
 
 def _locals(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Return the tensors that the optimizer steps on, in its order."""
     return [tensor for group in optimizer.param_groups for tensor in group["params"]]
 
 
 def _options(optimizer: torch.optim.Optimizer) -> list[dict]:
+    """Return the options of each parameter group, such as lr."""
     return [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
 
 
 def _unsharded(model: nn.Module | None, sharded: set[int]) -> dict[str, Tensor]:
-    """Return buffers, and parameters that are in no shard."""
+    """Return buffers, and parameters that are in no shard. sharded: the ids of those that are."""
     if model is None:
         return {}
     frozen = {name: p.detach() for name, p in model.named_parameters() if id(p) not in sharded}
@@ -143,14 +144,7 @@ def full_state(units: Sequence[GatheredUnit], module: nn.Module) -> dict[str, Te
     for unit in units:
         for use, full in zip(unit.uses, unit.full(), strict=True):
             state.update(dict.fromkeys(use.names, full.clone()))
-    return state | {name: buffer.detach().clone() for name, buffer in persistent_buffers(module).items()}
-
-
-def persistent_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """Return the buffers that a state_dict has."""
-    return {
-        f"{path}.{name}" if path else name: buffer
-        for path, owner in module.named_modules()
-        for name, buffer in owner._buffers.items()
-        if buffer is not None and name not in owner._non_persistent_buffers_set
-    }
+    for name, tensor in module.state_dict(keep_vars=True).items():  # keep_vars: it does not read freed weights
+        if not isinstance(tensor, nn.Parameter):
+            state[name] = tensor.detach().clone()
+    return state

@@ -327,7 +327,7 @@ def test_the_bias_is_added_once(ranks):
         with torch.no_grad():
             linear.weight.zero_()
             linear.bias.fill_(1.0)
-        return RowParallelLinear.from_linear(linear, input_is_parallel=False)(torch.ones(2, 8))
+        return RowParallelLinear(linear, input_is_parallel=False)(torch.ones(2, 8))
 
     assert all(torch.equal(y, torch.ones(2, 4)) for y in ranks.run(zero_weights))
 
@@ -350,8 +350,8 @@ def pair(build_layer, *shapes):
 )
 def test_layers_with_whole_inputs_and_outputs_equal_linear(ranks, num_ranks):
     def both():
-        columns = pair(lambda linear: ColumnParallelLinear.from_linear(linear, gather_output=True), (6, 8), (2, 3, 6))
-        rows = pair(lambda linear: RowParallelLinear.from_linear(linear, input_is_parallel=False), (8, 6), (2, 3, 8))
+        columns = pair(lambda linear: ColumnParallelLinear(linear, gather_output=True), (6, 8), (2, 3, 6))
+        rows = pair(lambda linear: RowParallelLinear(linear, input_is_parallel=False), (8, 6), (2, 3, 8))
         return columns, rows
 
     for columns, rows in ranks[:num_ranks].run(both):

@@ -116,7 +116,7 @@ def tokens():
 
 
 def cut_embedding(sequence_dim):
-    layer = VocabParallelEmbedding.from_embedding(embedding(), sequence_dim=sequence_dim)
+    layer = VocabParallelEmbedding(embedding(), sequence_dim=sequence_dim)
     n, rank = dist.get_world_size(), dist.get_rank()
     y = layer(tokens())
     weights = torch.arange(3 * 12 * 4, dtype=torch.float64).view(3, 12, 4)

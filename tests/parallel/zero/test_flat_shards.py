@@ -8,7 +8,8 @@ import torch.distributed as dist
 from torch import nn
 
 from helpers.devices import computing_device
-from helpers.parallel.zero.flat_shards import FlatShards, flatten_parameters, split_by_kind
+from helpers.parallel.shared.collectives import split_by_kind
+from helpers.parallel.zero.flat_shards import FlatShards, flatten_parameters
 
 SHAPES = [(3, 5), (7,), (), (2, 2)]  # 15 + 7 + 1 + 4 = 27 elements
 PADDING = {1: 0, 2: 1, 3: 0, 4: 1}
