@@ -1,8 +1,10 @@
 """Exports the interview cards as Anki decks, one per topic: one note per card, and one more if it asks for a number.
 
-Each note has a fixed guid, so importing a second time updates notes and never doubles them. The fields must stay those
-of the first deck ever written, because Anki would take others for another kind of note. The options of a card that has
-some are folded below its question. genanki is imported only when a deck is written.
+Anki is a program for flash cards; its file, .apkg, is a zip archive with a database of decks and notes. Each note has a
+fixed guid, so importing a second time updates notes and never doubles them. The fields must stay those of the first
+deck ever written, because Anki would take others for another kind of note. The options of a card that has some are
+folded below its question. genanki is imported only when a deck is written. `Words` is a text in two languages, and
+`words(key, language)` a sentence of the quiz.
 """
 
 from __future__ import annotations
@@ -63,9 +65,10 @@ def export(path: str | os.PathLike, cards: Iterable[Card] | None = None, languag
             name = f"{NAME}::{topic_name(card.topic, languages[0])}"
             decks[card.topic] = genanki.Deck(_deck_number(card.topic), name)
         for form, contents in _notes(card, languages):
-            tags = [f"topic::{card.topic}", f"level::{card.level}", *([f"form::{form}"] if form else [])]
-            tags += ["archive"] * card.archive
-            guid = genanki.guid_for("rank-by-rank", card.id, *filter(None, [form]))
+            tags = [f"topic::{card.topic}", f"level::{card.level}"]
+            tags += [f"form::{form}"] if form else []
+            tags += ["archive"] if card.archive else []
+            guid = genanki.guid_for("rank-by-rank", card.id, *([form] if form else []))
             decks[card.topic].add_note(genanki.Note(model, contents, guid=guid, tags=tags))
     _write(genanki.Package(list(decks.values())), path)
     return sum(len(deck.notes) for deck in decks.values())
@@ -77,6 +80,7 @@ def _deck_number(topic: str) -> int:
 
 
 def _notes(card: Card, languages: tuple[str, ...]) -> Iterator[tuple[str, list[str]]]:
+    """The form and the fields of each note of a card: "" for its question, "number" for the one that asks for a number."""
     yield "", note_fields(card, languages)
     if card.predict:
         yield "number", number_fields(card, languages)
@@ -121,6 +125,7 @@ def _shuffled(card: Card) -> list[Words]:
 
 
 def _letter_of_right(card: Card) -> str:
+    """The letter of the right option, in the order of `_shuffled`."""
     return LETTERS[_shuffled(card).index(card.choices.right)]
 
 
@@ -149,7 +154,7 @@ def checked_name(path: str | os.PathLike, language: str) -> Path:
 
 
 def _in_all(texts: Iterable[Words], languages: tuple[str, ...], label: str = "") -> str:
-    """The texts in each language, in blocks that name it, with a label before the first."""
+    """The texts in each language, each in a block of its own, with a label before the first; "" for no texts."""
     texts = tuple(texts)
     if not texts:
         return ""
@@ -157,6 +162,7 @@ def _in_all(texts: Iterable[Words], languages: tuple[str, ...], label: str = "")
 
 
 def _in_one(texts: tuple[Words, ...], language: str, label: str) -> str:
+    """The texts in one language. With a label, they are one paragraph."""
     if not label:
         body = "".join(paragraphs(text.in_(language)) for text in texts)
         return f'<div lang="{language}">{body}</div>'

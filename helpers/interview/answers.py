@@ -1,7 +1,7 @@
 """Reads and judges an answer to an interview card: a letter, a number with its unit, or the learner's own rating.
 
 The quiz, the rounds and the guesses of the chapters use it. Every function raises ValueError, a sentence in the given
-language, where the answer cannot be read.
+language, where the answer cannot be read. `words(key, language, **values)` is such a sentence.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from helpers.interview.cards import RATINGS, UNITS, Card, Prediction, has_number, words
 
 LONGEST = 60  # characters of a number that are read
-LETTERS = "abcde"
+LETTERS = "abcde"  # of the options of a multiple choice
 BYTES = ("B", "kB", "KB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB")
-KINDS = {
+KINDS = {  # kind of a quantity -> its units
     "bytes": BYTES,
     "rate": tuple(f"{unit}/s" for unit in BYTES),
     "time": ("s", "ms", "µs", "us", "min", "h"),
@@ -28,8 +28,10 @@ SPOKEN = {  # other names of units -> their symbols
     "分钟": "min", "分": "min", "hour": "h", "hours": "h", "小时": "h", "倍": "x", "times": "x", "×": "x",
     "percent": "%", "个": "", "次": "", "条": "", "步": "", "张": "",
 }  # fmt: skip
+# What a unit is in bytes, seconds or as a ratio, and what a word after a number multiplies it by.
 FACTORS = UNITS | {f"{unit}/s": UNITS[unit] for unit in BYTES}
 SCALES = {"万": 1e4, "亿": 1e8, "thousand": 1e3, "million": 1e6, "billion": 1e9}
+# A sign, digits with or without separators (comma, space, underscore), decimals, an exponent, and "× 10^7".
 NUMBER = re.compile(
     r"(?P<sign>[+-]?)(?P<whole>\d{1,3}(?:[, _]\d{3})+(?!\d)|\d+)?(?P<decimals>\.\d*)?(?:[eE](?P<power>[+-]?\d+))?"
     r"(?:\s*[×x*·]\s*10\s*(?:\^|\*\*)\s*(?P<tens>[+-]?\d+))?"
@@ -47,7 +49,7 @@ class Judged:
 
 
 def judge_rating(given: str, language: str) -> Judged:
-    """Judges the learner's own rating of a folded card: a word in either language, its first letter, or 1 to 4."""
+    """Judges the learner's own rating of a card: a word in either language, its first letter, or 1 to 4."""
     typed = unicodedata.normalize("NFKC", given).strip().lower()
     spellings = {name: rating for rating in RATINGS for name in (rating[0], *asdict(words[rating]).values())}
     spellings |= {str(number): rating for number, rating in enumerate(RATINGS, start=1)}
@@ -82,16 +84,16 @@ def judge_number(given: str, card: Card, language: str) -> Judged:
     predict = card.predict
     unit = asked_unit(predict)
     value = read_number(given, unit, language, example=_example(unit))
-    truths = [read_number(predict.says, unit, language)]
+    truths = [read_number(predict.says, unit, language)]  # as printed, and below as computed
     truths += [check.value for check in card.verify if check.says == predict.says]
     passed = any(abs(value - truth) <= (predict.tolerance + 1e-9) * abs(truth) for truth in truths)
     values = {"says": predict.says, "given": _as_given(given, value, unit)}
     if passed:
-        return Judged(
-            passed=True, rating="good", sentence=words("right_number", language, **values) + explanation(card, language)
-        )
-    sentence = words("wrong_number", language, **values, off=how_far_off(value, truths[0], language))
-    return Judged(passed=False, rating="again", sentence=sentence + explanation(card, language))
+        rating, sentence = "good", words("right_number", language, **values)
+    else:
+        off = how_far_off(value, truths[0], language)
+        rating, sentence = "again", words("wrong_number", language, **values, off=off)
+    return Judged(passed=passed, rating=rating, sentence=sentence + explanation(card, language))
 
 
 def explanation(card: Card, language: str) -> str:
@@ -115,13 +117,15 @@ def asked_unit(predict: Prediction) -> str:
 
 
 def read_number(given: str, unit: str, language: str | None = None, example: str = "12.3 MB") -> float:
-    """The value of a typed number, in bytes, seconds or as a plain ratio or count. unit: of a number that has none.
+    """The value of a typed number, in bytes, seconds or as a plain ratio or count.
 
-    Understood: "64.2 MB", "1,024", "6.42e7 B", "6.42×10^7", "7/8", full-width digits, 万 and 亿, 字节 and 毫秒.
+    unit: of a number that is typed without one. example: a number to show in an error. Understood: "64.2 MB", "1,024",
+    "6.42e7 B", "6.42×10^7", "7/8", full-width digits, 万 and 亿, 字节 and 毫秒.
     """
-    typed = (
-        ABOUT.sub("", unicodedata.normalize("NFKC", given[: LONGEST + 1]).strip()).rstrip(".。!? ").replace("−", "-")
-    )
+    typed = ABOUT.sub(
+        "", unicodedata.normalize("NFKC", given[: LONGEST + 1]).strip()
+    )  # full-width digits as plain ones
+    typed = typed.rstrip(".。!? ").replace("−", "-")
     match = NUMBER.match(typed)
     if len(given.strip()) > LONGEST or not match or not re.search(r"\d", match["whole"] or match["decimals"] or ""):
         raise ValueError(words("no_number", language, given=_short(given), example=example))
@@ -129,12 +133,11 @@ def read_number(given: str, unit: str, language: str | None = None, example: str
     if re.match(r",\s*\d", rest):
         raise ValueError(words("decimal_comma", language, given=_short(given), example=example))
     value, rest = _divided(_value(match), rest)
-    if rest[:1].isdigit() or rest[:1] == "/":
+    if rest[:1].isdigit() or rest[:1] == "/":  # another number follows
         raise ValueError(words("no_number", language, given=_short(given), example=example))
     scale = next((word for word in SCALES if rest.lower().startswith(word)), "")
     spelled = rest[len(scale) :].strip()
-    factor = FACTORS[_unit(spelled, unit, language, example)]
-    value *= SCALES.get(scale, 1.0) * factor
+    value *= SCALES.get(scale, 1.0) * FACTORS[_unit(spelled, unit, language, example)]
     if not math.isfinite(value):
         raise ValueError(words("no_number", language, given=_short(given), example=example))
     return value
@@ -155,8 +158,9 @@ def how_far_off(value: float, truth: float, language: str) -> str:
 
 
 def _value(match: re.Match) -> float:
+    """The number that NUMBER has found, as a float; inf for one that is too large."""
     number = re.sub(r"[, _]", "", match["whole"] or "0") + (match["decimals"] or "")
-    power = int((match["power"] or "0")[:6]) + int((match["tens"] or "0")[:6])
+    power = int((match["power"] or "0")[:6]) + int((match["tens"] or "0")[:6])  # [:6]: int() of many digits is slow
     try:
         return float(f"{match['sign']}{number}e{power}")
     except OverflowError:
@@ -175,7 +179,7 @@ def _unit(spelled: str, asked: str, language: str, example: str) -> str:
     """The unit as FACTORS knows it, or the asked one if none is typed. Refuses bits and units of another kind."""
     if not spelled:
         return asked
-    lower = {unit.lower(): unit for units in KINDS.values() for unit in units}
+    lower = {unit.lower(): unit for units in KINDS.values() for unit in units}  # "mb" counts as "MB"
     known = SPOKEN.get(spelled.lower(), spelled if spelled in FACTORS else lower.get(spelled.lower()))
     if re.fullmatch(r"[KMGT]b(it)?s?(/s)?|[kMGT]?bits?(/s)?|[kKMGT]?bps", spelled):
         raise ValueError(words("bits", language, unit=spelled, example=example))
@@ -194,6 +198,7 @@ def kind_of(unit: str) -> str:
 
 
 def _example(unit: str) -> str:
+    """A number in this unit, for an error."""
     return f"12.3 {unit}" if unit else "1,234"
 
 
@@ -210,10 +215,11 @@ def _digits(value: float) -> str:
     """Three significant digits, with commas, and without an exponent unless the number is very large or small."""
     if value == 0 or not 1e-4 <= abs(value) < 1e12:
         return f"{value:.3g}"
-    decimals = max(0, 2 - math.floor(math.log10(abs(value))))
-    text = f"{round(value, 2 - math.floor(math.log10(abs(value)))):,.{decimals}f}"
+    decimals = 2 - math.floor(math.log10(abs(value)))  # of three significant digits; negative above 1,000
+    text = f"{round(value, decimals):,.{max(0, decimals)}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _short(text: str) -> str:
+    """A typed text for an error, cut after 30 characters."""
     return text if len(text) <= 30 else text[:29] + "…"

@@ -1,8 +1,11 @@
 """Reads the interview cards from `bank/*.yaml`, and provides the readers of YAML fields that this package shares.
 
-Everything wrong in a file becomes one ValueError with file, line, field and how to fix it. `bank/FORMAT.md` describes
-the format. `read_entries` and `read_record` also read the glossary, the myths, the drills and the rounds. YAML is
-imported when a file is first read, because importing this module should cost nothing.
+A card is a question with its answer. A text of it is a `Words`, in two languages with the fields en and zh. Everything
+wrong in a file becomes one ValueError with file, line, field and how to fix it. `bank/FORMAT.md` describes the format.
+`read_entries` and `read_record` also read the glossary, the myths, the drills and the rounds. YAML is imported when a
+file is first read, because importing this module should cost nothing.
+
+In every function, `fields` is one YAML mapping, and `where` says in which file and line it stands, for errors.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ BANK = Path(__file__).parent / "bank"
 CARD_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 CHINESE_MARK = r"[\u3000-\u303f\uff00-\uff0f\uff1a-\uff20]"  # 。、「 ，：（ and the like
-WIDE = r"[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]"
+WIDE = r"[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]"  # a Chinese character or mark
 LINE_BREAK = re.compile(  # between two wide characters or beside a Chinese mark, a line break is no space
     rf"({WIDE}(?:\*\*)?)\s*\n\s*(?=(?:\*\*)?{WIDE})|({CHINESE_MARK}(?:\*\*)?)\s*\n\s*|\s*\n\s*(?=(?:\*\*)?{CHINESE_MARK})"
 )
@@ -59,7 +62,7 @@ def load_all(folder: Path = BANK) -> tuple[Card, ...]:
 @functools.lru_cache(maxsize=64)
 def _load_file(path: Path, state: tuple[int, int]) -> tuple[Card, ...]:
     """The cards of a file. `state` is its time and size: a file that has not changed is not read again."""
-    document, chapter = read_yaml(path), path.stem
+    document, chapter = read_yaml(path), path.stem  # such as 03_ddp
     if not isinstance(document, Fields) or set(document) != {"chapter", "cards"}:
         raise ValueError(f"{path.name}: the file must hold exactly `chapter:` and `cards:` at its top")
     where = f"{path.name} {document.where}"
@@ -134,7 +137,7 @@ def read_entries(
 
 
 def line_of(fields: Any, file: str) -> str:
-    """ "file.yaml line 7" for a mapping of this file."""
+    """Where a mapping of this file stands: "file.yaml line 7"."""
     return f"{file} {getattr(fields, 'where', '')}".strip()
 
 
@@ -275,7 +278,10 @@ def _read_verify(value: Any, where: str, name: str) -> tuple[Check, ...]:
 
 
 def read_check(fields: Any, where: str) -> Check:
-    """One entry of `verify`: a number in the answer, and the call that computes it."""
+    """One entry of `verify`: a number in the answer, and the call that computes it.
+
+    A test makes the call, and compares the number with what the answer says.
+    """
     what, optional = "check under `verify`", ("args", "kwargs", "attribute")
     _, check = read_record(fields, CHECK_READERS, where, what, optional=optional)
     args, kwargs = check.get("args", []), check.get("kwargs", {})
@@ -304,7 +310,10 @@ def read_choices(fields: Any, where: str, name: str = "choices") -> Choices:
 
 
 def read_prediction(fields: Any, verify: tuple[Check, ...], where: str) -> Prediction:
-    """The card as "predict the number": a number that one of its checks holds, and how far a guess may be off."""
+    """The card as "predict the number": a number that one of its checks holds, and how far a guess may be off.
+
+    verify: the checks of the card.
+    """
     known = ("ask", "says", "tolerance", "how")
     check_fields(fields, known[:2], known, where, "question under `predict`")
     says, tolerance = str(fields["says"]), fields.get("tolerance", 0.05)
@@ -322,6 +331,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)  # True is an int in Python
 
 
+# The fields of a card and of a check, with the function that reads each.
 CARD_READERS = {
     "id": _read_card_id, "level": one_of(*LEVELS), "question": read_text, "answer": read_text,
     "shown_by": read_shown_by, "longer": read_text, "usual_mistake": read_text, "follow_ups": read_texts,

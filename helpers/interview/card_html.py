@@ -1,10 +1,11 @@
 """Shows interview cards as HTML in a notebook, and knows the address of what each card links to.
 
-`corner` shows a chapter's cards folded. The small functions (`inline`, `paragraphs`, `table`, `anchor`) serve every
-other page of this package as well.
+A card is a question with its answer. `corner` shows a chapter's cards folded. The small functions (`inline`,
+`paragraphs`, `table`, `anchor`) serve every other page of this package as well. `Words` is a text in two languages, and
+`words(key, language)` a sentence of the quiz.
 
-JupyterLab opens a notebook at a cell for the fragment `#cell-id=ID`. A card may name a cell by its tag, so the
-notebook is read for the cell's id. Where there is no notebook to read, the address is that of the file alone.
+JupyterLab opens a notebook at a cell for the fragment `#cell-id=ID`. A card may name a cell by its tag, so the notebook
+is read for the cell's id. Where there is no notebook to read, the address is that of the file alone.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def card_link(card: Card, base: str = "", *, language: str | None = None) -> tup
 def source_link(
     shown_by: NotebookCell | Publication, base: str = "", *, language: str | None = None
 ) -> tuple[str, str]:
-    """Text and address of a cell or a publication; `base` as in `card_link`."""
+    """Text and address of a cell or a publication; base: as in `card_link`."""
     if isinstance(shown_by, Publication):
         return shown_by.source, shown_by.url
     text = words("cell", language, notebook=shown_by.notebook, cell=shown_by.anchor)
@@ -105,6 +106,7 @@ class Corner:
         return f"<div>{''.join(card_html(card) for card in self.cards)}{footer}</div>"
 
     def _footer(self) -> list[str]:
+        """A line on the cards that are not shown, if there are any."""
         num_more = self.num_in_bank - len(self.cards)
         where = f"python -m helpers quiz --topic {self.cards[0].topic}, or the chapter interview"
         return [f"More cards on this wait in the quiz: {num_more} ({where})"] if num_more else []
@@ -148,7 +150,7 @@ def labelled(key: str, texts: list[Words], language: str) -> str:
 
 
 def shown_html(card: Card) -> str:
-    """The link to the cell where the learner sees it run, or to the publication."""
+    """The link to the cell where the learner sees the answer run, or to the publication."""
     return f'<p style="{QUIET};margin-left:.2em">Shown by: {anchor(*card_link(card))}</p>'
 
 

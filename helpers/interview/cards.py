@@ -1,6 +1,7 @@
 """Defines an interview card as frozen records, and computes the numbers in its answer to check what the answer says.
 
-`bank_file.py` reads cards from YAML. `words` are the sentences of the quiz, from helpers/learner/words/quiz.yaml.
+A card is a question with its answer; `bank_file.py` reads cards from YAML. `Words` is a text in two languages, with the
+fields en and zh. `words(key, language, **values)` are the sentences of the quiz, from helpers/learner/words/quiz.yaml.
 """
 
 from __future__ import annotations
@@ -75,9 +76,9 @@ class Publication:
 class Check:
     """A number in an answer, with the call that computes it.
 
-    call: the dotted name of a function in this package. value: what it must return (bytes, seconds or a ratio, as that
-    function says). says: how the answer prints the number, for example "64.2 MB". attribute: which attribute of the
-    returned object is the number, None if the returned object is.
+    call: the dotted name of a function in this package, and args, kwargs: its arguments. value: what it must return
+    (bytes, seconds or a ratio, as that function says). says: how the answer prints the number, for example "64.2 MB".
+    attribute: which attribute of the returned object is the number, None if the returned object is.
     """
 
     call: str
@@ -115,8 +116,11 @@ class Prediction:
 class Card:
     """One question with its answer.
 
-    answer: what one says in 30 seconds; `longer` continues it up to 3 minutes. archive: interviewers no longer ask
-    this, so new cards of this kind come last. where: file, line and id, for errors.
+    level: one of LEVELS. answer: what one says in 30 seconds; `longer` continues it up to 3 minutes. shown_by: where
+    the course shows it. usual_mistake: what people often say instead. follow_ups: what an interviewer asks next.
+    verify: the numbers in the answer. choices, predict: the card as multiple choice, and as "predict the number", if it
+    can be asked so. archive: interviewers no longer ask this, so new cards of this kind come last. where: file, line
+    and id, for errors.
     """
 
     id: str
@@ -193,8 +197,7 @@ def build(argument: Any) -> Any:
     values = {key: build(value) for key, value in argument.items()}
     if "make" not in values:
         return values
-    module_name, _, name = values.pop("make").rpartition(".")
-    return getattr(importlib.import_module(module_name), name)(**values)
+    return function_named(values.pop("make"))(**values)
 
 
 def evaluate(how: str) -> float:

@@ -1,8 +1,9 @@
 """Defines the whiteboard drills ("write it in 15 minutes") and runs one attempt at a drill against a stopwatch.
 
-A `Drill` is data from `drills.yaml`; most drills are tasks of a lab. An `Attempt` has a clock, the answers and what the
-check said. Nothing here imports torch: the check is any function `(key, answer) -> verdict` that the caller passes,
-such as `helpers.grading.grade`.
+A `Drill` is data from `drills.yaml`; most drills are tasks of a lab, which the lab's check judges. An `Attempt` has a
+clock, the answers and what the check said. Nothing here imports torch: the check is any function `(key, answer) ->
+verdict` that the caller passes, such as `helpers.grading.grade`. `Words` is a text in two languages, and `words(key,
+language, **values)` a sentence of the quiz.
 """
 
 from __future__ import annotations
@@ -81,9 +82,10 @@ def clock_text(seconds: float) -> str:
 class Drill:
     """One program to write.
 
-    key: of the task. minutes: how long it may take. counts: what is checked. stub: Python text that runs as it is, with
-    the imports, what is given, and the signature to fill. topic: as of a card. answer: a right one, if the drill is no
-    task of a lab; "" where the lab has it.
+    key: of the task, such as "03.average". minutes: how long it may take. prompt: the task. counts: what is checked.
+    stub: Python text that runs as it is, with the imports, what is given, and the signature to fill. explained_by:
+    where the course explains it. topic: by which drills are chosen, such as "ddp". answer: a right one, if the drill is
+    no task of a lab; "" where the lab has it.
     """
 
     key: str
@@ -132,6 +134,10 @@ def _read_file(path: Path) -> tuple[Drill, ...]:
 
 
 def _read_drill(fields: Any, where: str) -> Drill:
+    """One drill of the file.
+
+    A drill of no lab has both `topic` and `answer`; for others the topic is that of the chapter.
+    """
     where, values = read_record(fields, READERS, where, "drill", optional=WITHOUT_LAB, name="key")
     given = [name for name in WITHOUT_LAB if values.get(name)]
     if given and len(given) < len(WITHOUT_LAB):
@@ -147,8 +153,9 @@ def _read_drill(fields: Any, where: str) -> Drill:
 class DrillOutcome:
     """The result of checking one answer.
 
-    seconds: since the clock began, None without a clock. output: what the answer printed, with the verdict. text: the
-    time in words. note: why the attempt could not be noted in the progress file, or "".
+    seconds: since the clock began, None without a clock. in_time: whether that was within the limit. output: what the
+    answer printed, with the verdict. text: the time in words. note: why the attempt could not be noted in the progress
+    file, or "".
     """
 
     key: str
@@ -167,7 +174,8 @@ class Attempt:
     """One attempt at a drill: `begin()`, then `submit(answer)` until it passes. Nothing is cut off at the time limit.
 
     check: `(key, answer) -> verdict`, where the verdict has `passed` and `text(language)`. An exception that carries a
-    `verdict` counts as that verdict. path: of the progress file, if not the one in the home. now: as in `Stopwatch`.
+    `verdict` counts as that verdict. path: of the progress file, if not the one in the home. now: returns the time; the
+    machine's clock if None.
     """
 
     def __init__(
@@ -185,6 +193,7 @@ class Attempt:
 
     @property
     def passed(self) -> bool:
+        """Whether any answer has passed."""
         return any(outcome.passed for outcome in self.outcomes)
 
     def submit(self, answer: Any) -> DrillOutcome:
@@ -228,6 +237,7 @@ class Attempt:
 
 
 def _verdict(check: Judge, key: str, answer: Any) -> Any:
+    """The verdict on an answer, also where the check raises it with an exception."""
     try:
         return check(key, answer)
     except Exception as error:

@@ -1,8 +1,9 @@
 """Runs a mock interview: five cards and one drill against the clock, then a sheet of strong and weak topics.
 
-The candidate speaks an answer, compares it with the card's, and rates it. Ratings go to the same progress file as the
-quiz's, so a weak card comes back sooner there. Nothing is cut off at a time limit, and everything can be skipped.
-`terminal_interviews.py` and `helpers.widgets.MockView` show it.
+A card is a question with its answer, a drill is a program to write. The candidate speaks an answer, compares it with
+the card's, and rates it. Ratings go to the same progress file as the quiz's, so a weak card comes back sooner there.
+`Reviews` has the earlier answers to each card, and says when it is due. Nothing is cut off at a time limit, and
+everything can be skipped. `terminal_interviews.py` and `helpers.widgets.MockView` show it.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class MockInterview:
     """`begin()`, then for each card `reveal()` and `rate("good")`, then `submit(function)`; `sheet` at any time.
 
     level, topics: of the cards; nothing given: mixed. seed: the same seed and progress file give the same interview.
-    check: `(key, answer) -> verdict` for the drill, such as helpers.grading.grade. path, now: as in `Quiz`. cards:
-    instead of the whole bank. `stage` is "ready", "card", "drill" or "over". Raises ValueError for an unknown level,
-    topic or language.
+    check: `(key, answer) -> verdict` for the drill, such as helpers.grading.grade. path: of the progress file, the
+    learner's own if None. now: returns the time. cards: instead of the whole bank. `stage` is "ready", "card", "drill"
+    or "over". Raises ValueError for an unknown level, topic or language.
     """
 
     def __init__(
@@ -137,6 +138,7 @@ class MockInterview:
         return Sheet(items=tuple(self._items()), language=self.language, seed=self.seed)
 
     def _items(self) -> Iterable[SheetItem]:
+        """The rows of the sheet: a row per card, and the drill's."""
         for number, (card, watch) in enumerate(zip(self.cards, self._watches, strict=True)):
             state = "not_reached" if watch.began is None else "skipped"
             if number < len(self._ratings):
@@ -145,19 +147,23 @@ class MockInterview:
         yield drill_item(self.drill, self.attempt, self.language)
 
     def _show(self, stage: str) -> None:
+        """Go to the next card or to the drill, and start its clock."""
         self.stage = stage
         self.watch.begin()
 
     def _next(self, state: str) -> None:
+        """Note the rating of the present card, or "skipped", and go on."""
         self._ratings.append(state)
         self._show("card" if len(self._ratings) < len(self.cards) else "drill")
 
     def _present_card(self, call: str) -> Card:
+        """The card that is shown. call: what was called, for the error where none is."""
         if self.card is None:
             raise ValueError(f"{call} is for a card, and none is at hand: {self._what_is_next()}")
         return self.card
 
     def _what_is_next(self) -> str:
+        """What the caller can do now, for errors."""
         return {
             "ready": "call begin() first",
             "card": f"card {len(self._ratings) + 1} of {len(self.cards)} is; rate() or skip() it",
@@ -167,7 +173,10 @@ class MockInterview:
 
 
 def choose_cards(cards: Sequence[Card], reviews: Reviews, now: datetime, chance: random.Random) -> tuple[Card, ...]:
-    """Five cards, junior first. Weak and due ones come before new ones, these before known ones; topics are mixed."""
+    """Five cards, junior first. Weak and due ones come before new ones, these before known ones; topics are mixed.
+
+    Each time, the card with the lowest cost is taken. chance: shuffles cards of equal cost.
+    """
     left, chosen = chance.sample(list(cards), len(cards)), []
     urgency = {card.id: _urgency(card, reviews, now) for card in left}
     while left and len(chosen) < NUM_CARDS:

@@ -3,7 +3,8 @@
     python -m helpers napkin --lang zh -o napkin.html     then print it from a browser
     napkin()                                              in a notebook
 
-The formulas, and the call that computes each number, are in napkin.yaml.
+The formulas, and the call that computes each number, are in napkin.yaml. `Words` is a text in two languages; `Words.of`
+is the same text in both.
 """
 
 from __future__ import annotations
@@ -68,9 +69,10 @@ FORMATS: dict[str, Callable[[float], Words]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class NapkinRow:
-    """One line of the sheet. check: the call that computes it. formula, given: its text, "" for a plain number.
+    """One line of the sheet.
 
-    unit: a key of FORMATS.
+    check: the call that computes its number. unit: a key of FORMATS. formula: "" for a plain number. given: the values
+    that the formula is computed for.
     """
 
     name: Words
@@ -87,6 +89,7 @@ class NapkinRow:
 
 @functools.cache
 def _document(path: Path = FILE) -> Mapping[str, Any]:
+    """The YAML file as Python data."""
     return read_yaml(path)
 
 
@@ -96,6 +99,7 @@ def rows(section: str) -> tuple[NapkinRow, ...]:
 
 
 def _row(fields: Any, where: str) -> NapkinRow:
+    """One line from its YAML mapping. where: file and section, for errors."""
     check_fields(fields, FIELDS[:2], FIELDS, where, "line of the napkin sheet")
     call = dict(fields["value"])
     unit = call.pop("unit", "")
@@ -114,6 +118,7 @@ class NapkinSheet:
 
     @property
     def html(self) -> str:
+        """The page as a complete HTML document."""
         texts = {name: text[self.language] for name, text in _document()["says"].items()}
         return PAGE.format(
             language=self.language,
@@ -124,6 +129,7 @@ class NapkinSheet:
         )
 
     def _line(self, row: NapkinRow) -> str:
+        """One line as a row of an HTML table."""
         middle = f"<td class=f>{escape(row.formula)}<td class=g>{escape(row.given)}" if row.formula else ""
         name, value = (escape(text.in_(self.language)) for text in (row.name, row.value))
         return f"<tr><td>{name}{middle}<td class=v>{value}\n"

@@ -1,7 +1,12 @@
 """Runs a quiz over the interview cards: selects cards, asks them, judges each answer and schedules its review.
 
+A card is a question with its answer. It belongs to a chapter such as "03_ddp", whose topic is "ddp", and to a level. It
+can be asked in up to three forms: "choice" (multiple choice), "number" (predict the number) and "folded" (the learner
+thinks of an answer, unfolds it and rates their own). `Reviews` has the earlier answers to each card, and says when a
+card is due again.
+
 `Quiz` asks and prints nothing; `terminal.py` and `helpers.widgets.QuizView` show it. The mock interview and the Anki
-export select their cards with `select_cards` as well.
+export select their cards with `select_cards` as well. `words(key, language, **values)` is a sentence of the quiz.
 """
 
 from __future__ import annotations
@@ -60,14 +65,13 @@ def select_cards(
     _check_names("no_level", levels, LEVELS, language)
     _check_names("no_form", (form,), ("mixed", *FORMS), language)
     in_form = [card for card in cards if form == "mixed" or form in forms_of(card)]
-    selected = [
-        card for card in in_form if (not wanted or card.topic in wanted) and (not levels or card.level in levels)
-    ]
+    of_topics = [card for card in in_form if not wanted or card.topic in wanted]
+    selected = [card for card in of_topics if not levels or card.level in levels]
     if not selected:
         counts = Counter(card.topic for card in sorted(in_form, key=_path_key))
         known = ", ".join(f"{topic} {count}" for topic, count in counts.items())
-        names = ", ".join((*wanted, *levels, *([words(form, language)] if form != "mixed" else [])))
-        raise ValueError(words("no_cards", language, wanted=names, known=known or "0"))
+        names = [*wanted, *levels] + ([words(form, language)] if form != "mixed" else [])
+        raise ValueError(words("no_cards", language, wanted=", ".join(names), known=known or "0"))
     return tuple(selected)
 
 
@@ -82,7 +86,8 @@ def order_cards(
     """Due cards, the most overdue first, then new ones from junior to staff, with new cards of the archive last.
 
     Cards that are not due yet are left out, or with `ahead` come last, the soonest due first. Cards for which
-    `is_urgent` holds come before the others that are due, and before the other new ones of their level.
+    `is_urgent` holds come before the others that are due, and before the other new ones of their level. The archive are
+    cards that interviewers no longer ask.
     """
     known = [(due, card) for card in cards if (due := reviews.due(card.id)) is not None]
     known.sort(key=lambda pair: (not is_urgent(pair[1]), pair[0]))
@@ -95,7 +100,8 @@ def order_cards(
 def poorly_guessed(path: FilePath = None) -> Callable[[Card], bool]:
     """A function that says whether the learner's guesses on a card's subject were off by a factor of two or more.
 
-    The subject is the card's chapter, or the kind of calculator that computes its numbers. path: of the progress file.
+    The guesses are those that chapters ask for before they show a number. The subject is the card's chapter, or the
+    kind of calculator that computes its numbers. path: of the progress file.
     """
     chapters, kinds = poorly_guessed_chapters(path), poorly_guessed_kinds(path)
     calculators = tuple(f"helpers.predict.{kind}." for kind in kinds)
@@ -108,19 +114,23 @@ def choose_form(card: Card, form: str, reviews: Reviews, chance: random.Random) 
         return form
     possible, last = forms_of(card), reviews.last_form(card.id)
     if last in possible:
-        return possible[(possible.index(last) + 1) % len(possible)]
+        return possible[(possible.index(last) + 1) % len(possible)]  # the next one, in turn
     return chance.choice(possible)
 
 
 def _path_key(card: Card) -> tuple[int, str]:
-    """Sorts the chapters of the week before an interview first, then the other chapters, then the topics beyond."""
+    """Sorts the chapters of the week before an interview first, then the other chapters, then the topics beyond.
+
+    `week()` are the numbers of those chapters, such as "03", in their order. Chapters beyond have no number.
+    """
     number, path = card.chapter[:2], week()
     if number in path:
         return path.index(number), card.chapter
-    return len(path) + (not number.isdigit()), card.chapter
+    return len(path) + (not number.isdigit()), card.chapter  # True counts as 1
 
 
 def _names(given: Iterable[str] | str | None) -> tuple[str, ...]:
+    """One name or several as a tuple."""
     return (given,) if isinstance(given, str) else tuple(given or ())
 
 
@@ -134,7 +144,11 @@ def _check_names(key: str, given: Iterable[str], known: Sequence[str], language:
 # -- a quiz ----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class QuizQuestion:
-    """What is asked. form: "folded", "choice" or "number". unit: of the number asked for. is_new: never answered."""
+    """What is asked.
+
+    form: "folded", "choice" or "number". text: the question. options: of a choice. unit: of the number asked for.
+    is_new: whether the card was never answered.
+    """
 
     card: Card
     form: str
@@ -146,7 +160,11 @@ class QuizQuestion:
 
 @dataclass(frozen=True)
 class Answer:
-    """How an answer was judged. sentence: right or wrong, how far off, and when the card comes back. due: UTC."""
+    """How an answer was judged.
+
+    passed: whether the card was known. rating: "again", "hard", "good" or "easy". sentence: right or wrong, how far
+    off, and when the card comes back. due: when it comes back, in UTC.
+    """
 
     card: Card
     form: str
@@ -203,13 +221,14 @@ class Quiz:
         self._now = now or (lambda: datetime.now(UTC))
         self._chance = random.Random(seed)
         self.is_chosen = bool(topics or levels)
+        # The cards that the summary counts as due: of these topics and levels, in whatever form they are asked.
         self._chosen = select_cards(self.cards, topics=topics, levels=levels, form="mixed", language=language)
         self._log = ReviewLog(path, language, self._time)
         self.reviews = self._log.read()
         urgent = poorly_guessed(path)
         self._queue = list(order_cards(selected, self.reviews, self._time(), ahead=ahead, is_urgent=urgent))
         self._count = count
-        self._asked_again: set[str] = set()
+        self._asked_again: set[str] = set()  # ids of cards
         self.answers: list[Answer] = []
         self._ask()
 
@@ -284,6 +303,7 @@ class Quiz:
         self._since = self._time()
 
     def _question(self, card: Card) -> QuizQuestion:
+        """The question for a card, in the form in which it is asked now."""
         form = choose_form(card, self.form, self.reviews, self._chance)
         text = card.predict.ask if form == "number" else card.question
         options: list[str] = []
@@ -295,6 +315,7 @@ class Quiz:
         return QuizQuestion(card, form, text.in_(self.language), tuple(options), unit, is_new)
 
     def _judge(self, question: QuizQuestion, given: str) -> Judged:
+        """Judge an answer by the form of the question."""
         if question.form == "folded":
             return judge_rating(given, self.language)
         if question.form == "choice":

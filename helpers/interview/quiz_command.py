@@ -1,4 +1,9 @@
-"""Implements the command `python -m helpers quiz`: parses its arguments and starts the quiz or what they ask for."""
+"""Implements the command `python -m helpers quiz`: parses its arguments and starts the quiz or what they ask for.
+
+Instead of a quiz, options list the topics (--list), start a mock interview (--mock), a drill (--drill: a program to
+write) or a round (--round: mistakes to find, or a plan to design), or write the cards as an Anki deck (--anki).
+`words(key, language, **values)` is a sentence of the quiz.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +43,7 @@ def main(arguments: Sequence[str], check: Callable[[str, Any], Any] | None = Non
 
 
 def _run(arguments: list[str], check: Callable[[str, Any], Any] | None) -> int:
+    """Parse and start; returns the exit code, after printing what went wrong."""
     try:
         language = _language(arguments)
         options = _parser(language, arguments).parse_args(arguments)
@@ -58,6 +64,7 @@ def _run(arguments: list[str], check: Callable[[str, Any], Any] | None) -> int:
 
 
 def _start(options: argparse.Namespace, screen: TerminalScreen, check: Callable[[str, Any], Any] | None) -> None:
+    """Start what the options ask for."""
     given = [f"--{name}" for name in INSTEAD_OF_QUIZ if getattr(options, name) not in (None, False)]
     if len(given) > 1:
         raise ValueError(words("one_of", screen.language, given=given))
@@ -65,24 +72,22 @@ def _start(options: argparse.Namespace, screen: TerminalScreen, check: Callable[
         _export(options, screen)
     elif options.list:
         show_topics(screen)
-    elif options.drill is not None:
-        from helpers.interview import terminal_interviews
-
-        terminal_interviews.run_drill(options.drill, screen, check)
-    elif options.round is not None:
-        from helpers.interview.terminal_interviews import run_round
-
-        run_round(options.round, screen)
-    elif options.mock:
-        from helpers.interview import terminal_interviews
-
-        level, topics = _one_level(options, screen.language), _names(options.topic)
-        terminal_interviews.run_mock_interview(screen, check, level=level, topics=topics)
-    else:
+    elif options.drill is None and options.round is None and not options.mock:
         play_quiz(_quiz(options, screen.language), screen)
+    else:
+        from helpers.interview import terminal_interviews  # takes longer to import than the quiz
+
+        if options.drill is not None:
+            terminal_interviews.run_drill(options.drill, screen, check)
+        elif options.round is not None:
+            terminal_interviews.run_round(options.round, screen)
+        else:
+            level, topics = _one_level(options, screen.language), _names(options.topic)
+            terminal_interviews.run_mock_interview(screen, check, level=level, topics=topics)
 
 
 def _quiz(options: argparse.Namespace, language: str) -> Quiz:
+    """The quiz that the options describe."""
     topics, levels, count = _names(options.topic), _names(options.level), _count(options.count, language)
     return Quiz(topics=topics, levels=levels, language=language, form=options.form, count=count, ahead=options.ahead)
 
@@ -94,9 +99,9 @@ def show_topics(screen: TerminalScreen) -> None:
     log = ReviewLog(None, screen.language, lambda: now)
     reviews = log.read()
     rows = [[words(key, screen.language) for key in ("topic", "cards", "new", "due")]]
-    for topic in (*list_topics(cards), ""):
+    for topic in (*list_topics(cards), ""):  # "": the last row, for all topics
         in_topic = [card for card in cards if topic in ("", card.topic)]
-        due = [when for card in in_topic if (when := reviews.due(card.id)) is not None]
+        due = [when for when in (reviews.due(card.id) for card in in_topic) if when is not None]  # of cards seen before
         counts = (len(in_topic), len(in_topic) - len(due), sum(when <= now for when in due))
         rows.append([topic_name(topic, screen.language) if topic else words("all", screen.language), *map(str, counts)])
     for number, line in enumerate(aligned(rows)):
@@ -106,6 +111,7 @@ def show_topics(screen: TerminalScreen) -> None:
 
 
 def _export(options: argparse.Namespace, screen: TerminalScreen) -> None:
+    """Write the cards as an Anki deck."""
     from helpers.interview.anki import export
     from helpers.interview.quiz import select_cards
 
@@ -121,6 +127,7 @@ def _names(given: list[str] | None) -> list[str]:
 
 
 def _one_level(options: argparse.Namespace, language: str) -> str | None:
+    """The level of --level, or None; ValueError for more than one."""
     levels = _names(options.level)
     if len(levels) > 1:
         raise ValueError(words("one_level", language, known=", ".join(LEVELS)))
@@ -160,6 +167,7 @@ def _locale() -> str:
 
 
 def _can_show(text: str, encoding: str) -> bool:
+    """Whether standard output's encoding has these characters."""
     try:
         text.encode(encoding)
     except (UnicodeError, LookupError):
@@ -185,6 +193,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser(language: str, given: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of all options. given: the arguments, which an error repeats."""
     parser = _Parser(prog="python -m helpers quiz", description=words("about", language), add_help=False)
     parser.language, parser.given = language, given
     which = parser.add_argument_group(words("which_cards", language))

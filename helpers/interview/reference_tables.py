@@ -1,12 +1,15 @@
 """Provides four reference tables for the notebooks `interview` and `sources`: glossary, myths, old posts, sources.
 
-glossary()    the terms of the course in English and Chinese; glossary("bucket") is one term
-myths()       widespread wrong claims, each with the run on four ranks that refutes it
-old_posts()   what old posts on the web write, and what one writes now
-sources()     lines, numbers and rules of the four documents behind the course, and where each is answered
+    glossary()    the terms of the course in English and Chinese; glossary("bucket") is one term
+    myths()       widespread wrong claims, each with the run on four ranks that refutes it
+    old_posts()   what old posts on the web write, and what one writes now
+    sources()     what the four documents behind the course (S0 to S3) say, and where each line is answered
 
 Each reads a YAML file beside this one and is a tuple that a notebook shows as HTML. Tests run every claim, every piece
-of code and every answer. The runs of the myths need torch, so they are imported when one is run.
+of code and every answer. The runs of the myths need torch, so they are imported when one is run. `Words` is a text in
+two languages, with the fields en and zh. `shown_by` is the cell of a notebook, or the publication, that shows an
+answer. `where` is file, line and name of an entry, for errors. The `…_READERS` at the end map each field of an entry to
+the function that reads it.
 """
 
 from __future__ import annotations
@@ -124,6 +127,7 @@ def _chapter_html(chapter: str, terms: list[Term]) -> str:
 
 
 def _term_row(term: Term) -> str:
+    """One row of the glossary: the English forms, the Chinese ones, and what the term means."""
     cell = f'<td style="{TOP_LEFT}">'
     english = html.escape(", ".join((term.term, *term.also)))
     chinese = html.escape("、".join(name for name in term.zh if CHINESE.search(name)) or term.zh[0])
@@ -149,7 +153,10 @@ class MythNumber:
 
 @dataclass(frozen=True, kw_only=True)
 class Myth:
-    """A claim, what is true instead, and the dotted name of the function that decides between them on four ranks."""
+    """A claim, what is true instead, and the dotted name of the function that decides between them on four ranks.
+
+    finds: the numbers that the function returns, with what they must be.
+    """
 
     id: str
     claim: Words
@@ -177,6 +184,7 @@ class Refutation:
         return [sentence for number in self.myth.finds for sentence in self._problems(number)]
 
     def _problems(self, number: MythNumber) -> list[str]:
+        """Where one number disagrees with the file or with the texts."""
         where, value = f"{self.myth.where}: `{number.name}`", self.numbers.get(number.name)
         if value is None:
             return [f"{where} is not what {self.myth.run} returns; it returns {', '.join(self.numbers)}"]
@@ -187,12 +195,16 @@ class Refutation:
             sentences.append(f"{where}: the truth says {number.says!r}, the run returns {value!r}")
         if number.claimed is not None and self._is_as_claimed(value, number.claimed):
             sentences.append(f"{where}: the run returns {value!r}, what the claim says; it refutes nothing")
-        texts = asdict(self.myth.truth).items()
-        missing = [language for language, text in texts if not has_number(number.says, text)]
-        return sentences + [f"{where}: the truth in `{one}` does not contain {number.says!r}" for one in missing]
+        for language, text in asdict(self.myth.truth).items():
+            if not has_number(number.says, text):
+                sentences.append(f"{where}: the truth in `{language}` does not contain {number.says!r}")
+        return sentences
 
     def _is_as_claimed(self, value: float, claimed: float | str) -> bool:
-        """Whether a number is what the claim says, within one percent."""
+        """Whether a number is what the claim says, within one percent.
+
+        A claim such as "< gpipe_bubble" is a comparison with another number of the run.
+        """
         if not isinstance(claimed, str):
             return _is_near(value, claimed, 0.01)
         sign, name = claimed.split()
@@ -208,6 +220,7 @@ def _is_near(value: float, expected: float, tolerance: float) -> bool:
 
 
 def _number_text(number: MythNumber, value: float) -> str:
+    """ "ratio 1.33, not 2": a number of a run, and what the claim would have made of it."""
     claimed = f"{number.claimed:g}" if isinstance(number.claimed, int | float) else number.claimed
     return f"{number.name} {value:.4g}" + (f", not {claimed}" if claimed else "")
 
@@ -216,9 +229,7 @@ class Myths(tuple[Myth, ...]):
     """All myths. A notebook shows each claim, with the truth folded below it."""
 
     def __repr__(self) -> str:
-        return "\n".join(
-            [f"Widespread claims that a run refutes: {len(self)}", *(f"- {myth.claim.en}" for myth in self)]
-        )
+        return "\n".join([f"Widespread claims that a run refutes: {len(self)}", *(f"- {one.claim.en}" for one in self)])
 
     def _repr_html_(self) -> str:
         return f"<div>{''.join(map(_myth_html, self))}</div>"
@@ -290,9 +301,8 @@ class OldPosts(tuple[OldPost, ...]):
         return "\n".join([f"Old posts, and today: {len(self)}", *rows])
 
     def _repr_html_(self) -> str:
-        return table(
-            dict.fromkeys(("the post", "today"), "text-align:left;width:50%"), map(_post_rows, self), WIDE_TABLE
-        )
+        heads = dict.fromkeys(("the post", "today"), "text-align:left;width:50%")
+        return table(heads, map(_post_rows, self), WIDE_TABLE)
 
 
 def old_posts(file: Path = FOLDER / "old_posts.yaml") -> OldPosts:
@@ -392,6 +402,7 @@ def _read_item(fields: Any, where: str) -> Item:
 
 
 def _read_documents(value: Any, where: str, name: str) -> tuple[str, ...]:
+    """ "S1 S3" as a tuple of documents."""
     documents = tuple(str(value).split())
     if not documents or set(documents) - set(DOCUMENTS):
         raise ValueError(f"{where}: `of` is {value!r}; name documents of {', '.join(DOCUMENTS)}")
@@ -406,6 +417,7 @@ def _is_evidence(answer: str, shown: str) -> bool:
 
 
 def _item_row(item: Item) -> str:
+    """One row of the table of sources: number, what is printed, what is right, how it is answered and where."""
     code = f'<pre style="{CODE};white-space:pre-wrap">{html.escape(item.printed)}</pre>'
     links = [(html.escape(text), address) for text, address in map(evidence_link, item.shown)]
     shown = "<br>".join(f'<a href="{address}">{text}</a>' if address else text for text, address in links)

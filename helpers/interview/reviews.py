@@ -1,8 +1,9 @@
 """Schedules when each interview card is asked again, by replaying the reviews in the progress file through FSRS.
 
-FSRS, a schedule for flash cards, is the library `fsrs` (FSRS-6 with its default parameters, without a random spread of
-the dates), so the same file always gives the same dates, and no date is stored. One line of kind "quiz" is one review:
-its key is the card's id, and `rating`, `form`, `seconds` and `language` stand beside it.
+A review is one answer to one card, with a rating. FSRS, a schedule for flash cards, is the library `fsrs` (FSRS-6 with
+its default parameters, without a random spread of the dates), so the same file always gives the same dates, and no date
+is stored. The progress file has one line per event. A line of kind "quiz" is one review: its key is the card's id, and
+`rating`, `form`, `seconds` and `language` stand beside it, in `entry.more`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Reviews:
 
     def __init__(self, entries: Iterable[ProgressEntry] = (), now: datetime | None = None):
         self._by_card: dict[str, list[Review]] = {}
-        self._memories: dict[str, Any] = {}
+        self._memories: dict[str, Any] = {}  # id of a card -> its state in fsrs
         for review in sorted(_reviews(entries, now or datetime.now(UTC)), key=lambda review: review.when):
             self._by_card.setdefault(review.card_id, []).append(review)
 
@@ -82,6 +83,7 @@ class Reviews:
         return Scheduler(enable_fuzzing=False), {name: Rating(number) for number, name in enumerate(RATINGS, start=1)}
 
     def _reviewed(self, memory: Any, review: Review) -> Any:
+        """The card's state in fsrs after one more review."""
         scheduler, ratings = self._fsrs
         return scheduler.review_card(memory, ratings[review.rating], review.when)[0]
 
@@ -110,12 +112,13 @@ def _utc(text: str) -> datetime | None:
 class ReviewLog:
     """Reads and writes a quiz's reviews in the progress file. A failure becomes the text `note`, not an error.
 
-    Reviews that could not be written stay in memory and are written before the next one.
+    path: of the file, the learner's own if None. Reviews that could not be written stay in memory and are written
+    before the next one.
     """
 
     def __init__(self, path: FilePath, language: str, now: Callable[[], datetime]):
         self.path, self.language, self.now = path, language, now
-        self._notes: dict[str, str] = {}
+        self._notes: dict[str, str] = {}  # key of a failure -> sentence
         self._pending: list[tuple[Review, dict[str, Any]]] = []
 
     @property
@@ -135,6 +138,7 @@ class ReviewLog:
         return Reviews(stored.entries, self.now())
 
     def _set_aside(self) -> None:
+        """Copy the lines that cannot be read to another file, and note where."""
         try:
             aside = progress.set_aside(self.path)
         except OSError as error:
@@ -157,12 +161,14 @@ class ReviewLog:
             self._note_failure("not_written", error)
 
     def _note_failure(self, key: str, error: Exception) -> None:
+        """Note that something went wrong with the file. key: of the sentence."""
         reason = getattr(error, "strerror", None) or str(error)
         path = self.path or _default_path(self.language)
         self._notes[key] = words(key, self.language, path=path, reason=reason)
 
 
 def _default_path(language: str) -> str:
+    """The learner's own progress file, for a sentence; "home" in words where there is none."""
     try:
         return str(progress.default_path())
     except RuntimeError:

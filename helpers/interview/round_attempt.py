@@ -1,11 +1,14 @@
 """Plays one interview round against the clock: marks or answers, points, the sheet, and the best results so far.
 
-`MarkingAttempt` is for debugging and review rounds, `DesignAttempt` for design rounds. `terminal_interviews.py` and
-`helpers.widgets.RoundView` show them.
+A round shows a log or code in which the learner marks the wrong lines (debugging, review), or asks for the plan of a
+training (design). round_items.py defines what a round is. `MarkingAttempt` is for debugging and review rounds,
+`DesignAttempt` for design rounds. `terminal_interviews.py` and `helpers.widgets.RoundView` show them. `words` are
+sentences in two languages by key: `words("over", language)`. The text of a round is a `Words`, of which `in_(language)`
+is one language, and `item.filled(text)` fills in its numbers.
 
 A mark is judged by its line. Whether its reason is right, the learner says after reading the right reason. Finding a
 mistake gives 2 points and its reason 1; a wrong mark and a hint cost 1 each. A plan that fits gives 2 points, and 1
-more if it is as fast as the adviser's; a number gives 2.
+more if it is as fast as the adviser's; a number gives 2. The adviser is the part of the course that recommends a plan.
 """
 
 from __future__ import annotations
@@ -49,7 +52,10 @@ FOUND_POINTS, REASON_POINTS, FITS_POINTS, FAST_POINTS, NUMBER_POINTS = 2, 1, 2, 
 # -- the sheet of a round --------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class RoundRow:
-    """A mistake, a wrong mark, the hints, or a question. most: the points that it could give."""
+    """One row of the sheet: a mistake, a wrong mark, the hints, or a question.
+
+    given: what the learner answered. right: what is right. points: those that it gave. most: those that it could give.
+    """
 
     title: str
     given: str
@@ -66,7 +72,7 @@ class RoundRow:
 class RoundSheet(Sheet):
     """The sheet after a round: what was answered and what is right, points, time, and the model answer.
 
-    links: text and address of where the course shows it.
+    `Sheet` writes it as plain text, Markdown or HTML. links: text and address of where the course shows it.
     """
 
     ONE_LINE_COLUMNS: ClassVar[tuple[int, ...]] = (0, 4)
@@ -110,15 +116,15 @@ class RoundSheet(Sheet):
 
     def steps(self) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
         """Read where the course shows it, and play the round again unless everything was right."""
-        if self.points == self.most:
-            return [(self.word("read_on"), self.links)]
-        return [(self.word("read_on") + words("again", self.language, id=self.item.id), self.links)]
+        again = "" if self.points == self.most else words("again", self.language, id=self.item.id)
+        return [(self.word("read_on") + again, self.links)]
 
     def cells(self, number: int, item: RoundRow, to: Markup) -> tuple[str, ...]:
         """A row of the table, one text per column."""
         return str(number), to.text(item.title), to.text(item.given), to.text(item.right), item.score
 
     def _lines(self, number: int, item: RoundRow) -> list[str]:
+        """A row as plain text: its title, and below it what was given, what is right, and the points."""
         colon = quiz_words("colon", self.language)
         texts = {"given": item.given, "right": item.right, "points": item.score}
         lines = [f"   {words(f'column.{name}', self.language)}{colon}{text}" for name, text in texts.items() if text]
@@ -150,16 +156,20 @@ def best_results(path: FilePath = None) -> dict[str, BestResult]:
         if entry.kind == "round" and all(type(entry.more.get(name)) in (int, float) for name in names):
             points, most, seconds = (entry.more[name] for name in names)
             attempts.setdefault(entry.key, []).append((points, -seconds, most))  # the greatest tuple is the best
-    best = {key: (max(tries), len(tries)) for key, tries in attempts.items()}
-    return {key: BestResult(points, most, -minus, times) for key, ((points, minus, most), times) in best.items()}
+    results = {}
+    for key, tries in attempts.items():
+        points, minus_seconds, most = max(tries)
+        results[key] = BestResult(points, most, -minus_seconds, len(tries))
+    return results
 
 
 # -- a round ---------------------------------------------------------------------------------------------------------
 class RoundAttempt:
     """One attempt at a round: `begin()`, then what the round asks, then `finish()`; `sheet` at any time.
 
-    `stage` is "ready", "asked", "compare" or "over". A round that was played to its end is noted in the progress file
-    at `path`; note: a sentence where that failed. language, now: as in `MockInterview`.
+    `stage` is "ready"; "asked" while the learner marks or answers; "compare" once the clock has stopped and reasons are
+    compared; "over". A round that was played to its end is noted in the progress file at `path`, the learner's own if
+    None; `note` is a sentence where that failed. now: returns the time, for tests; the machine's clock if None.
     """
 
     def __init__(self, item: Round, *, language: str | None = None, now: Now | None = None, path: FilePath = None):
@@ -177,8 +187,8 @@ class RoundAttempt:
     def finish(self) -> RoundSheet:
         """End the round here, whatever is left; a round that is ended early is not noted."""
         self.watch.stop()
-        sheet, is_done, self.stage = self.sheet, self.stage == "compare", "over"
-        if is_done:
+        sheet, was_played_to_its_end, self.stage = self.sheet, self.stage == "compare", "over"
+        if was_played_to_its_end:
             self.note = record_round(sheet, path=self._path)
         return sheet
 
@@ -200,7 +210,10 @@ class RoundAttempt:
 
 
 class MarkingAttempt(RoundAttempt):
-    """`mark(7, "why")`, `unmark(7)`, `hint()`; `hand_in()` stops the clock; then `confirm_reason(index)`."""
+    """`mark(7, "why")`, `unmark(7)`, `hint()`; `hand_in()` stops the clock; then `confirm_reason(index)`.
+
+    A mistake of the round is named by its index in `item.mistakes`.
+    """
 
     item: Marked
 
@@ -255,7 +268,8 @@ class MarkingAttempt(RoundAttempt):
     def line_of(self, mistake: MarkedMistake) -> int:
         """The marked line by which it was found, preferring one with a reason; else the first of its lines."""
         marked = [line for line in mistake.lines if line in self.marks]
-        return next((line for line in marked if self.marks[line]), [*marked, mistake.lines[0]][0])
+        with_reason = [line for line in marked if self.marks[line]]
+        return [*with_reason, *marked, *mistake.lines][0]
 
     @property
     def wrong(self) -> tuple[int, ...]:
@@ -265,7 +279,7 @@ class MarkingAttempt(RoundAttempt):
 
     def rows(self) -> Iterator[RoundRow]:
         most = FOUND_POINTS + REASON_POINTS
-        for index, mistake in enumerate(self.item.mistakes):
+        for index, mistake in enumerate(self.item.mistakes):  # True counts as 1, False as 0
             points = FOUND_POINTS * (index in self.found) + REASON_POINTS * (index in self.confirmed)
             why, title = self.item.filled(mistake.why).in_(self.language), self._title(self.line_of(mistake))
             yield RoundRow(title=title, given=self._given(mistake), right=why, points=points, most=most)
@@ -276,10 +290,12 @@ class MarkingAttempt(RoundAttempt):
             yield RoundRow(title=words("hints", self.language), given=str(num_hints), right="", points=-num_hints)
 
     def _title(self, line: int) -> str:
+        """ "line 7: `loss.backward()`": the number and the text of a line."""
         colon = quiz_words("colon", self.language)
         return f"{words('place', self.language, line=line)}{colon}`{self.item.lines[line - 1].strip()}`"
 
     def _given(self, mistake: MarkedMistake) -> str:
+        """What the learner gave for a mistake: the reason of the mark, or that it was missed."""
         line = self.line_of(mistake)
         return self._reason(line) if line in self.marks else words("missed", self.language)
 
@@ -298,7 +314,10 @@ class DesignAnswer:
 
 
 class DesignAttempt(RoundAttempt):
-    """`answer("dp=4 tp=8")` or `answer("64.2 GB")` to `question`, until `question` is None."""
+    """`answer("dp=4 tp=8")` or `answer("64.2 GB")` to `question`, until `question` is None.
+
+    A question asks for a number where `question.number` is the name of one, and for a plan otherwise.
+    """
 
     item: Design
 
@@ -336,7 +355,8 @@ class DesignAttempt(RoundAttempt):
         question = self.question
         if question is None:
             raise ValueError(words("over", self.language))
-        answer = (self._judge_number if question.number else self._judge_plan)(question, given.strip())
+        judge = self._judge_number if question.number else self._judge_plan
+        answer = judge(question, given.strip())
         self.answers.append(answer)
         if len(self.answers) == len(self.item.questions):
             self.watch.stop()
@@ -344,6 +364,7 @@ class DesignAttempt(RoundAttempt):
         return answer
 
     def _judge_number(self, question: DesignQuestion, given: str) -> DesignAnswer:
+        """Judge a number, which is right within the question's tolerance."""
         number = question.numbers[question.number]
         truth = number_value(question.number, question.numbers, question.scene)
         guess = read_number(given, number.unit, self.language, example=f"12.3 {number.unit}".strip())
@@ -354,8 +375,10 @@ class DesignAttempt(RoundAttempt):
         return DesignAnswer(given, 0, words("wrong_number", self.language, says=printed, given=given, off=off))
 
     def _judge_plan(self, question: DesignQuestion, given: str) -> DesignAnswer:
+        """Judge a plan by whether it fits into memory, and by its time per step, compared with the adviser's plan."""
         scene = question.scene
         plan = read_plan(given, scene, self.language)
+        # Bytes of the fullest rank under this plan, and those that a GPU of the scenario has for a training.
         memory, usable = fullest_stage(scene.model, plan)[1].total, scene.advice.request.usable
         values = {"held": format_bytes(memory), "usable": format_bytes(usable)}
         if memory > usable:
@@ -395,10 +418,9 @@ def new_attempt(item: Round, **options) -> MarkingAttempt | DesignAttempt:
 
 def choose_round(name: str, language: str | None = None, seed: int | None = None) -> Round:
     """The round of this id, or a random one of this kind. Raises ValueError where `name` is neither."""
-    kinds = {words[kind].in_(lang): kind for kind in ROUNDS for lang in LANGUAGES}
+    kinds = {words[kind].in_(lang): kind for kind in ROUNDS for lang in LANGUAGES}  # also by its name in a language
     kind = kinds.get(name, name)
-    known = rounds(kind) if kind in ROUNDS else rounds()
-    candidates = known if kind in ROUNDS else [one for one in known if one.id == name]
+    candidates = [one for one in rounds() if one.kind == kind or one.id == name]
     if not candidates:
-        raise ValueError(words("no_round", language, given=name, kinds=ROUNDS, known=[one.id for one in known]))
+        raise ValueError(words("no_round", language, given=name, kinds=ROUNDS, known=[one.id for one in rounds()]))
     return random.Random(seed).choice(candidates)

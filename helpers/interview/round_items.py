@@ -1,10 +1,12 @@
 """Defines what an interview round asks: code or a log with mistakes to mark, or the design of a training plan.
 
-Debugging and review rounds stand in `marked_rounds.yaml`, and every job of `helpers.commands.broken_jobs` is a
-debugging round too. Design rounds stand in `design_rounds.yaml`. `round_attempt.py` plays a round.
+Debugging and review rounds stand in `marked_rounds.yaml`, and every job of `helpers.commands.broken_jobs` (a script
+that fails or hangs, with its log) is a debugging round too. Design rounds stand in `design_rounds.yaml`.
+`round_attempt.py` plays a round. `Words` is a text in two languages, with the fields en and zh.
 
 A text holds no number of its own. It names one as `{name}`, which the round's `numbers` give or compute with the
-course's predictors, so no text can disagree with them.
+course's predictors, so no text can disagree with them. In a design round the numbers are those of a `Scenario`: a model
+on a cluster, for which the adviser, another part of the course, recommends a plan of parallelism.
 """
 
 from __future__ import annotations
@@ -38,8 +40,9 @@ from helpers.specs.hardware import INTRA
 words = book("round")
 ROUNDS = ("debugging", "review", "design")
 FOLDER = Path(__file__).parent
+PLACEHOLDER = re.compile(r"\{(\w+)\}")  # a `{name}` in a text
 UTILIZATION = 0.4  # share of a GPU's peak that the numbers of a round assume, so that they can be computed by hand
-CHANGES = ("network", "num_nodes", "gpu", "seq")
+CHANGES = ("network", "num_nodes", "gpu", "seq")  # what a follow-up question can change, see `Scenario.changed`
 
 
 # -- the scenario of a design round ----------------------------------------------------------------------------------
@@ -58,6 +61,7 @@ class Scenario:
 
     @property
     def plan(self) -> Plan:
+        """The recommended plan: how many ranks are data, tensor and pipeline parallel, and so on."""
         return self.advice.plan
 
     @property
@@ -81,10 +85,13 @@ class Scenario:
             "held": lambda: format_bytes(self.advice.chosen.memory.total),
             "step": lambda: format_seconds(self.advice.chosen.seconds),
         }  # fmt: skip
-        return self._plan_text if name == "plan" else Words.of(plain[name]()) if name in plain else None
+        if name == "plan":
+            return self._plan_text
+        return Words.of(plain[name]()) if name in plain else None  # Words.of: the same text in both languages
 
     @property
     def _plan_text(self) -> Words:
+        """The recommended plan in both languages, by its name and its degrees."""
         texts = {}
         for language in LANGUAGES:
             with use_language(language):
@@ -126,10 +133,11 @@ def read_scenario(fields: Any, where: str, name: str = "scene") -> Scenario:
 # -- the numbers of a text -------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class RoundNumber:
-    """A number that is given as `value`, or computed by `call` like the `Check` of a card.
+    """A number of a text: it is given as `value`, or computed by `call` like the `Check` of a card.
 
-    An argument "$model.num_params" is an attribute of the scenario, "$tokens" an earlier number. unit, decimals: how
-    the number is printed.
+    call: the dotted name of a function. args, kwargs: its arguments, where "$model.num_params" is an attribute of the
+    scenario, and "$tokens" an earlier number. attribute: of the returned object, None if that is the number. unit,
+    decimals: how the number is printed.
     """
 
     value: float | None = None
@@ -147,6 +155,7 @@ class RoundNumber:
 
 def _read_number(fields: Any, where: str) -> RoundNumber:
     known = set(RoundNumber.__dataclass_fields__)
+    # Exactly one of `value` and `call` must be there.
     if not isinstance(fields, dict) or not set(fields) <= known or ("value" in fields) == ("call" in fields):
         raise ValueError(f"{where}: write `value` or `call`, and beside it {', '.join(sorted(known))}")
     if fields.get("unit", "") not in UNITS:
@@ -159,7 +168,10 @@ def _read_numbers(fields: Any, where: str, name: str) -> dict[str, RoundNumber]:
 
 
 def number_value(name: str, numbers: Mapping[str, RoundNumber], scene: Scenario | None = None) -> float:
-    """One of the numbers. It is computed only now, because asking the adviser takes a second."""
+    """One of the numbers. It is computed only now, because asking the adviser takes a second.
+
+    scene: the scenario, if the round has one.
+    """
     number = numbers[name]
     if number.value is not None:
         return number.value
@@ -178,18 +190,21 @@ def number_value(name: str, numbers: Mapping[str, RoundNumber], scene: Scenario 
 
 
 def fill_numbers(text: Words, numbers: Mapping[str, RoundNumber], scene: Scenario | None = None) -> Words:
-    """A text with its `{names}` filled by the numbers and by the scenario. Other braces stay."""
+    """A text with its `{names}` filled by the numbers and by the scenario.
+
+    Names that neither knows stay as they are.
+    """
 
     def value_of(name: str) -> Words | None:
         if name in numbers:
             return Words.of(numbers[name].format(number_value(name, numbers, scene)))
         return scene.fill(name) if scene else None
 
-    values = {name: value_of(name) for name in set(re.findall(r"\{(\w+)\}", text.en + text.zh))}
+    values = {name: value_of(name) for name in set(PLACEHOLDER.findall(text.en + text.zh))}
     texts = {}
     for lang in LANGUAGES:
         known = {name: value.in_(lang) for name, value in values.items() if value}
-        texts[lang] = re.sub(r"\{(\w+)\}", lambda match, known=known: known.get(match[1], match[0]), text.in_(lang))
+        texts[lang] = PLACEHOLDER.sub(lambda match, known=known: known.get(match[1], match[0]), text.in_(lang))
     return Words(**texts)
 
 
@@ -222,7 +237,11 @@ class DesignQuestion:
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """What all rounds have. model: the model answer. shown_by: where the course shows it."""
+    """What all rounds have.
+
+    kind: one of ROUNDS. prompt: what is asked. model: the model answer. shown_by: where the course shows it. scene:
+    only design rounds have one.
+    """
 
     id: str
     kind: str
@@ -279,6 +298,7 @@ def rounds(kind: str = "", folder: Path = FOLDER) -> tuple[Round, ...]:
 
 @functools.cache
 def _read_file(path: Path, read: Callable[[Any, str], Round]) -> tuple[Round, ...]:
+    """The rounds of a file. `read` makes one of an entry and of where it stands."""
     return read_entries(path, "rounds", read, lambda one: [one.id])
 
 
@@ -332,6 +352,7 @@ def _read_design(fields: Any, where: str) -> Design:
 
 
 def _read_question(fields: Any, scene: Scenario, numbers: dict[str, RoundNumber], where: str) -> DesignQuestion:
+    """One question of a design round. Its `change` makes another scenario, as in "and on half the nodes?"."""
     _, values = read_record(fields, QUESTION_READERS, where, "question", optional=OPTIONAL_IN_QUESTION)
     numbers = numbers | values.get("numbers", {})
     scene = scene.changed(values.pop("change", {}), where)
@@ -340,6 +361,7 @@ def _read_question(fields: Any, scene: Scenario, numbers: dict[str, RoundNumber]
     return DesignQuestion(**values | {"scene": scene, "numbers": numbers})
 
 
+# The fields of each kind of entry, with the function that reads it: (value, where, name of the field) -> value.
 IN_BOTH = {
     "id": read_as_is, "minutes": lambda value, where, name: int(value), "title": read_text, "prompt": read_text,
     "model": read_text, "shown_by": read_shown_by,

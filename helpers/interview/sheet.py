@@ -1,7 +1,9 @@
 """Defines the sheet after a mock interview: times, ratings, strong and weak topics, and where to read on.
 
-A sheet is plain text, Markdown, or HTML in a notebook. `RoundSheet` in `round_attempt.py` is another table in the same
-frame.
+A mock interview is five cards (questions that the learner answers aloud and rates) and a drill (a program to write). A
+sheet has one row for each. It is plain text, Markdown, or HTML in a notebook. `RoundSheet` in `round_attempt.py` is
+another table in the same frame. `words(key, language)` is a sentence or word of the quiz; those of the sheet have keys
+such as "sheet.next".
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from helpers.interview.card_html import QUIET, anchor, card_link, file_address, 
 from helpers.interview.cards import Card, NotebookCell, topic_name, words
 from helpers.interview.drills import Attempt, Drill, Stopwatch, clock_text
 
+# States of a row that was answered well, and of one that was not.
 STRONG, WEAK = ("good", "easy", "passed"), ("again", "hard", "skipped", "not_passed", "no_answer")
 SUFFIXES = (".md", ".html", ".txt")
 COLUMNS = ("number", "question", "time", "of", "rating", "read")
@@ -26,10 +29,11 @@ CELL = "text-align:left;vertical-align:top;padding:.3em 1.2em .3em 0;border-bott
 # -- rows ------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class SheetItem:
-    """One card or the drill.
+    """One row: a card or the drill.
 
-    kind: "card" or "drill". state: a rating, or another name under "sheet" in quiz.yaml such as "skipped". limit and
-    seconds: allowed and taken; seconds is None if it was not reached. links: pairs of text and address.
+    kind: "card" or "drill". key: the id of the card, or the key of the drill. title: the question. state: a rating, or
+    another name under "sheet" in quiz.yaml such as "skipped". limit and seconds: the time allowed and taken; seconds is
+    None if it was not reached. links: pairs of text and address of where to read on.
     """
 
     kind: str
@@ -48,10 +52,12 @@ class SheetItem:
 
     @property
     def is_strong(self) -> bool:
+        """Whether the answer was good, and in time."""
         return self.state in STRONG and not self.is_over
 
     @property
     def is_weak(self) -> bool:
+        """Whether the answer was not good, or not in time. A row that was not reached is neither strong nor weak."""
         return self.state in WEAK or (self.state in STRONG and self.is_over)
 
 
@@ -79,10 +85,11 @@ def _card_links(card: Card, language: str) -> tuple[tuple[str, str], ...]:
     files = {"chapter": f"{card.chapter}.ipynb", "lab": f"labs/{card.chapter}.ipynb"}
     if isinstance(card.shown_by, NotebookCell) and card.shown_by.notebook == card.chapter:
         del files["chapter"]
+    addresses = {name: file_address(path) for name, path in files.items()}  # None where there is no such notebook
     more = [
         (words[f"sheet.{name}"].say(language, card.chapter), href)
-        for name, path in files.items()
-        if (href := file_address(path))
+        for name, href in addresses.items()
+        if href is not None
     ]
     return (card_link(card, language=language), *more)
 
@@ -90,7 +97,7 @@ def _card_links(card: Card, language: str) -> tuple[tuple[str, str], ...]:
 # -- formats ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Markup:
-    """How a format writes a text, a text in the background, a link and a line break.
+    """How a format writes a text, a text in the background, a link (text, address) and a line break.
 
     has_marks: whether ✓ or ○ stands before a state.
     """
@@ -122,7 +129,10 @@ HTML = Markup(inline, _quiet_html, anchor, "<br/>", has_marks=True)
 # -- the sheet -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Sheet:
-    """What `MockInterview.sheet` is: `text`, `markdown()`, HTML in a notebook; `save("sheet.md")` writes a file."""
+    """The sheet itself: `text`, `markdown()`, HTML in a notebook; `save("sheet.md")` writes a file.
+
+    items: the rows. seed: of the mock interview, so that it can be had again.
+    """
 
     ONE_LINE_COLUMNS: ClassVar[tuple[int, ...]] = (2, 3, 4)  # by index: their cells are not wrapped
     WIDE_COLUMNS: ClassVar[tuple[int, ...]] = ()  # by index: at least 9 em wide
@@ -152,6 +162,7 @@ class Sheet:
         return self._topics("is_weak")
 
     def _topics(self, quality: str) -> tuple[str, ...]:
+        """The topics of the rows that have this quality, "is_strong" or "is_weak", each once, in their order."""
         return tuple(dict.fromkeys(item.topic for item in self.items if getattr(item, quality)))
 
     @property
@@ -161,12 +172,11 @@ class Sheet:
     @property
     def summary(self) -> tuple[str, str]:
         """Two lines: strong topics and weak topics."""
-        return tuple(
-            self.word(name)
-            + words("colon", self.language)
-            + (self.word("comma").join(topic_name(topic, self.language) for topic in topics) or self.word("none"))
-            for name, topics in (("strong", self.strong), ("weak", self.weak))
-        )
+        lines = []
+        for name, topics in (("strong", self.strong), ("weak", self.weak)):
+            names = self.word("comma").join(topic_name(topic, self.language) for topic in topics)
+            lines.append(self.word(name) + words("colon", self.language) + (names or self.word("none")))
+        return tuple(lines)
 
     def steps(self) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
         """What to do next, one step per weak topic: a sentence, and the links that replace its `{}`."""
@@ -179,11 +189,12 @@ class Sheet:
         return list(steps.items()) or [(self.word("go_on" if self.strong else "begin"), ())]
 
     def _step(self, item: SheetItem) -> str:
+        """What to do after a weak row: read on at `{}`, where the links come, and practise again."""
         last = "write_again" if item.kind == "drill" else "ask_again"
         return self.word("read_on") + self.word(last).format(item.key if item.kind == "drill" else item.topic)
 
     def _filled_steps(self, to: Callable[[str], str], link: Callable[[str, str], str]) -> list[str]:
-        """The steps as `to` writes a sentence and `link` a link."""
+        """The steps, each as one text. to: writes a sentence in the format. link: writes a link."""
         comma = self.word("comma")
         return [to(step).replace("{}", comma.join(link(*one) for one in links)) for step, links in self.steps()]
 
@@ -286,9 +297,11 @@ def sheet_html(sheet: Sheet) -> str:
 
 
 def _row(sheet: Sheet, number: int, item: SheetItem) -> str:
-    extra = dict.fromkeys(sheet.ONE_LINE_COLUMNS, ";white-space:nowrap")
+    """One row of the HTML table."""
+    extra = dict.fromkeys(sheet.ONE_LINE_COLUMNS, ";white-space:nowrap")  # index of a column -> CSS
     extra |= dict.fromkeys(sheet.WIDE_COLUMNS, ";min-width:9em")
-    cells = sheet.cells(number, item, HTML)
-    return (
-        "<tr>" + "".join(f'<td style="{CELL}{extra.get(i, "")}">{cell}</td>' for i, cell in enumerate(cells)) + "</tr>"
+    cells = "".join(
+        f'<td style="{CELL}{extra.get(column, "")}">{cell}</td>'
+        for column, cell in enumerate(sheet.cells(number, item, HTML))
     )
+    return f"<tr>{cells}</tr>"

@@ -1,7 +1,11 @@
-"""Plays the quiz in a terminal: `Screen` writes and reads lines, `QuizPlayer` shows questions and takes answers.
+"""Plays the quiz in a terminal: `TerminalScreen` writes and reads lines, `QuizPlayer` asks and takes answers.
 
 `python -m helpers quiz` starts it. Paragraphs fit the terminal's width, and there is colour only where a terminal shows
-it. `terminal_interviews.py` plays drills, mock interviews and rounds on the same `Screen`.
+it. `terminal_interviews.py` plays drills, mock interviews and rounds on the same screen.
+
+A card is a question with its answer. A `Quiz` chooses cards: its `question` is the present one, and `quiz.answer(text)`
+judges what was typed and goes on to the next. A question has a form: "choice", "number" or "folded"; a folded card is
+answered in the head, unfolded and rated by the learner. `words(key, language, **values)` is a sentence of the quiz.
 """
 
 from __future__ import annotations
@@ -111,11 +115,12 @@ class TerminalScreen:
         """The text in a style of STYLES, where there is colour."""
         if not self.colour or not style:
             return text
-        on = f"\x1b[{STYLES[style]}m"
-        return on + text.replace("\x1b[0m", f"\x1b[0m{on}") + "\x1b[0m"
+        on, off = f"\x1b[{STYLES[style]}m", "\x1b[0m"
+        return on + text.replace(off, off + on) + off  # after a style inside the text, this one goes on
 
 
 def _wants_colour() -> bool:
+    """Whether standard output is a terminal that shows colour, and the learner has not set NO_COLOR."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "", None)
 
 
@@ -130,7 +135,7 @@ class QuizPlayer:
 
     def __init__(self, quiz: Quiz, screen: TerminalScreen):
         self.quiz, self.screen = quiz, screen
-        self._shown_note = ""
+        self._shown_note = ""  # the last sentence on the progress file that was printed
 
     def run(self) -> None:
         """Play it to its end."""
@@ -147,6 +152,7 @@ class QuizPlayer:
         show_summary(self.quiz, self.screen)
 
     def _play_card(self, question: QuizQuestion) -> None:
+        """Show a question, take the answer, and show how it was judged."""
         self._show(question)
         try:
             answer = self._rating(question) if question.form == "folded" else self._typed_answer(question)
@@ -154,7 +160,7 @@ class QuizPlayer:
             self.quiz.skip()
             return
         self._show_note()
-        if question.form != "folded":
+        if question.form != "folded":  # else `_rating` has shown the answer and the result
             self._show_result(answer)
             has_shown_longer = show_answer(answer.card, self.screen, answer.form)
             if self.quiz.question is not None:
@@ -162,6 +168,7 @@ class QuizPlayer:
                 self._ask(self._word(key), answer.card, has_shown_longer=has_shown_longer)
 
     def _show(self, question: QuizQuestion) -> None:
+        """Print where in the quiz the question is, the question, and its options if it is a choice."""
         card, screen, number = question.card, self.screen, self.quiz.asked + 1
         position = words("place", screen.language, number=number, total=self.quiz.asked + self.quiz.remaining)
         is_new = [self._word("is_new")] if question.is_new else []
@@ -177,30 +184,29 @@ class QuizPlayer:
         """Show the answer when Enter is pressed, then take the learner's rating. What is typed before is ignored."""
         self._ask(self._word("ask_unfold"), None, may_skip=True)
         show_answer(question.card, self.screen)
-        while True:
-            typed = self._ask(self._word("ask_rating"), question.card, may_skip=True)
-            if answer := self._judged(typed):
-                self._show_result(answer)
-                return answer
+        answer = self._read_answer(self._word("ask_rating"), question.card)
+        self._show_result(answer)
+        return answer
 
     def _typed_answer(self, question: QuizQuestion) -> Answer:
-        """The first typed answer, a letter or a number, that can be read."""
+        """Ask for a letter or a number."""
         prompt = words("ask_letter", self.screen.language, last=LETTERS[len(question.options) - 1])
         if question.form == "number":
             has_unit = question.unit not in ("", "x", "×")
             prompt = words("ask_number" if has_unit else "ask_count", self.screen.language, unit=question.unit)
-        while True:
-            typed = self._ask(prompt, None, may_skip=True)
-            if answer := self._judged(typed):
-                return answer
+        return self._read_answer(prompt, None)
 
-    def _judged(self, typed: str) -> Answer | None:
-        """The judged answer, or None after printing why it cannot be read."""
-        try:
-            return self.quiz.answer(typed) if typed else None
-        except ValueError as error:
-            self.screen.text(str(error))
-            return None
+    def _read_answer(self, prompt: str, card: Card | None) -> Answer:
+        """Pass the first typed answer that can be read to the quiz, and return how it was judged.
+
+        It prints why another one cannot be read. card: as in `_ask`.
+        """
+        while True:
+            if typed := self._ask(prompt, card, may_skip=True):
+                try:
+                    return self.quiz.answer(typed)
+                except ValueError as error:
+                    self.screen.text(str(error))
 
     def _ask(self, prompt: str, card: Card | None, *, may_skip: bool = False, has_shown_longer: bool = False) -> str:
         """What is typed, after commands such as ? and m were served. Raises Skipped for s if `may_skip`.
@@ -221,6 +227,7 @@ class QuizPlayer:
                 return typed
 
     def _show_result(self, answer: Answer) -> None:
+        """Print how an answer was judged."""
         self.screen.line()
         self.screen.text(answer.sentence, style="right" if answer.passed else "wrong")
 
@@ -232,14 +239,16 @@ class QuizPlayer:
                 self.screen.text(self._shown_note, style="wrong")
 
     def _word(self, key: str) -> str:
+        """The sentence of this key in the learner's language."""
         return words(key, self.screen.language)
 
 
 def show_answer(card: Card, screen: TerminalScreen, form: str = "folded") -> bool:
-    """Print the 30-second answer, the usual mistake, and where it is shown; returns whether the longer answer, too.
+    """Print the 30-second answer, the usual mistake, and where it is shown.
 
-    The form "number" asks another question than the card's, so the card's question is printed as well, and the longer
-    answer too if only that one has the number.
+    Returns whether the longer answer was printed too. form: as which the card was asked. The form "number" asks another
+    question than the card's, so the card's question is printed as well, and the longer answer too if only that one has
+    the number.
     """
     screen.line()
     if form == "number":
@@ -290,4 +299,5 @@ def show_summary(quiz: Quiz, screen: TerminalScreen) -> None:
 
 
 def _show_labelled(key: str, text: str, screen: TerminalScreen) -> None:
+    """Print a text after a bold label, the word of this key."""
     screen.text(f"**{words(key, screen.language)}**{words('colon', screen.language)}{text}")

@@ -1,7 +1,12 @@
-"""Plays drills, mock interviews and rounds in a terminal, on the `Screen` of `terminal.py`.
+"""Plays drills, mock interviews and rounds in a terminal, on the `TerminalScreen` of `terminal.py`.
 
-A drill's program is written in a file, and Enter passes it to the lab's check. In a round, lines are marked by their
-numbers and answers are typed. `quiz_command.py` calls `run_drill`, `run_mock_interview` and `run_round`.
+A drill is a program to write against the clock: it is written in a file, and Enter passes it to the lab's check. A mock
+interview is five cards and a drill. In a round, wrong lines of a log or of code are marked by their numbers, or
+questions on a training plan are answered. `quiz_command.py` calls `run_drill`, `run_mock_interview` and `run_round`.
+
+`screen.say(key, **values)` prints the sentence of this key in the learner's language, `screen.text` a paragraph,
+`screen.line` one line, `screen.block` lines as they are; `screen.ask(prompt)` returns what is typed and raises Quit for
+q. `words(key, language, **values)` is a sentence of the quiz, and `round_words` one of the rounds.
 """
 
 from __future__ import annotations
@@ -34,7 +39,10 @@ YES, NO = ("y", "yes", "是", "对"), ("n", "no", "否", "不是", "")
 
 # -- drills ----------------------------------------------------------------------------------------------------------
 def run_drill(key: str, screen: TerminalScreen, check: Judge | None = None) -> None:
-    """One drill against the clock, or the list of drills for an empty key. Raises ValueError for an unknown key."""
+    """One drill against the clock, or the list of drills for an empty key. Raises ValueError for an unknown key.
+
+    check: `(key, answer) -> verdict`, which judges the program.
+    """
     known = {one.key: one for one in drills()}
     if not key:
         show_drills(screen)
@@ -62,7 +70,10 @@ def show_drills(screen: TerminalScreen) -> None:
 def write_and_check(
     drill: Drill, begin: Callable[[], Any], submit: Callable[[Any], DrillOutcome], screen: TerminalScreen
 ) -> None:
-    """Show the task, write its stub into a file, and check the file each time Enter is pressed, until it passes."""
+    """Show the task, write its stub into a file, and check the file each time Enter is pressed, until it passes.
+
+    begin: starts the clock. submit: checks an answer. Another file may be typed instead of Enter.
+    """
     _show_drill(drill, screen)
     path = _write_stub(drill, screen)
     begin()
@@ -120,7 +131,7 @@ def load_answer(path: Path, name: str, language: str | None = None) -> Any:
 
 
 def _line_of(error: BaseException, file: str) -> int | str:
-    """The line of the learner's file in which the error was raised."""
+    """The line of the learner's file in which the error was raised; "?" if it has none."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return lines[-1] if lines else getattr(error, "lineno", None) or "?"
 
@@ -174,6 +185,7 @@ def run_mock_interview(
 
 
 def _ask_cards(interview: MockInterview, screen: TerminalScreen) -> None:
+    """Show each card's question, take the time until the answer is unfolded, and take the learner's rating."""
     for number, card in enumerate(interview.cards, start=1):
         position = words("place", screen.language, number=number, total=len(interview.cards))
         screen.heading(position, topic_name(card.topic, screen.language), words(card.level, screen.language))
@@ -183,7 +195,7 @@ def _ask_cards(interview: MockInterview, screen: TerminalScreen) -> None:
             interview.skip()
             continue
         watch = interview.watch
-        interview.reveal()
+        interview.reveal()  # stops the clock
         show_time(watch, screen)
         show_answer(card, screen)
         _ask_until_readable(interview.rate, words("ask_mock_rating", screen.language), screen)
@@ -249,8 +261,7 @@ def run_round(name: str, screen: TerminalScreen) -> None:
             _play_design(attempt, screen)
     except (Quit, KeyboardInterrupt):
         pass
-    sheet = attempt.finish()
-    show_and_save_sheet(sheet, attempt.note, screen)
+    show_and_save_sheet(attempt.finish(), attempt.note, screen)
 
 
 def show_rounds(screen: TerminalScreen) -> None:
@@ -290,15 +301,14 @@ def _take_mark(attempt: MarkingAttempt, typed: str, screen: TerminalScreen) -> N
     if typed.lower() in HINT:
         hint = attempt.hint()
         return screen.text(round_words("hint" if hint else "no_hint", screen.language, hint=hint))
+    # A minus sign or none, a number (or another word, which is refused below), and the reason.
     minus, line, why = re.fullmatch(r"(-?)\s*(\d+|\S+)\W*(.*)", typed, re.DOTALL).groups()
     if minus and line.isdecimal():
         attempt.unmark(int(line))
     else:
         attempt.mark(line, why)
-    lines = sorted(attempt.marks)
-    if lines:
-        return screen.text(round_words("marked", screen.language, lines=lines))
-    return screen.text(round_words("none_marked", screen.language))
+    key = "marked" if attempt.marks else "none_marked"
+    return screen.text(round_words(key, screen.language, lines=sorted(attempt.marks)))
 
 
 def _compare_reasons(attempt: MarkingAttempt, index: int, screen: TerminalScreen) -> None:
@@ -315,6 +325,7 @@ def _compare_reasons(attempt: MarkingAttempt, index: int, screen: TerminalScreen
 
 
 def _play_design(attempt: DesignAttempt, screen: TerminalScreen) -> None:
+    """Ask each question until an answer can be read, and show how it was judged, and why."""
     while (question := attempt.question) is not None:
         if attempt.answers:
             screen.line()
