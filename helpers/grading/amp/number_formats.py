@@ -4,9 +4,10 @@
 04.master is about spacing: small updates vanish between neighbouring 16-bit weights, so an optimizer steps fp32 copies,
 which are called masters. Both run on one rank, which sends nothing.
 
-For both tasks, `make_…` draws the inputs, one dict per rank. `run_…` calls the learner's code, `submitted`, and
-returns its answers (04.scale), or what the weights and masters are after each step, a history (04.master). `judge_…`
-gets a JudgedWorld, whose `inputs` and `outputs` (what run_… returned) have one item per rank, and yields Judgements.
+For both tasks, `make_…` draws the inputs, one dict per rank. `run_…` calls the learner's code, `submitted`, and returns
+its answers (04.scale), or what the weights and masters are after each step, a history (04.master). `judge_…` gets a
+JudgedWorld, whose `inputs` and `outputs` (what run_… returned; some are generators) have one item per rank, and yields
+Judgements.
 
 A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. It is named where
 it gives the learner's answers in every case or step. `words["…"]` is a sentence of messages.yaml. `rng` draws random

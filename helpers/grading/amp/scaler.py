@@ -5,8 +5,9 @@ gradients are sharded over 1 to 5 ranks, so that one rank alone may see an overf
 
 For both tasks, `make_…` draws the inputs, one dict per rank. `run_…` runs the learner's code, `submitted`, over many
 steps on each rank, and returns a history: for each step, the scale and the weights afterwards. `judge_…` gets a
-JudgedWorld, whose `inputs`, `outputs` (the histories) and `logs` (the messages) have one item per rank. It compares
-every history with that of a right answer, ReferenceScaler or SimulatedRanks, and yields Judgements.
+JudgedWorld, whose `inputs`, `outputs` (the histories, which a generator returns) and `logs` (the messages) have one
+item per rank. It compares every history with that of a right answer, ReferenceScaler or SimulatedRanks, and yields
+Judgements.
 
 A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. Options of the
 right answer make it. A mistake is named if its history is the learner's in every step. `words["…"]` is a sentence of
@@ -217,7 +218,9 @@ def play_scaler(answer: Callable[..., Any], inputs: dict[str, Any]) -> History:
 def judge_scaler(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects, after each step, the scale and the weights that the right answer leaves, and no messages."""
     inputs = world.inputs[0]
+    # Computes the history of each mistake, when judge_history finds a wrong step and asks for them.
     wrong = histories_of_mistakes(lambda answer: play_scaler(answer, inputs), scaler_mistakes())
+    # A text for each step, which lists the overflows so far.
     notes = overflow_notes([has_overflow(gradients) for gradients in inputs["steps"]])
     yield from judge_history(play_scaler(ReferenceScaler(), inputs), world.outputs[0], wrong, notes=notes)
     yield from expect_only_ops(world, [])
@@ -253,6 +256,7 @@ def make_overflow(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     than rank 0. So a rank that starts a reduction only when it has found an overflow hangs in the end at the latest.
     """
     last, all_ranks = world_size - 1, list(range(world_size))
+    # For each step, the ranks that have an overflow.
     plan = [[], [last], [], [0], sorted({0, last}), [], all_ranks, [last], *([rank] for rank in all_ranks), []]
     num_random = len(plan) - world_size - 1  # then follow the steps with a NaN on one rank, and the last step
     bad_values = [rng.one_of(*BAD_VALUES) for _ in range(num_random)] + ["nan"] * (world_size + 1)
@@ -276,7 +280,7 @@ def draw_shapes(rng: CaseGenerator, rank: int, world_size: int) -> list[tuple[in
     """The gradients in this rank's shard, more than FLAG_BYTES each. Of unequal shards the last rank's is empty."""
     if rng.case.sizes == "alike":
         return list(SAME_SHAPES)
-    if 0 < rank == world_size - 1:
+    if world_size > 1 and rank == world_size - 1:
         return []
     return [(rng.integer(9, 12), 10) for _ in range(rng.integer(1, 3))]
 

@@ -5,8 +5,8 @@ Like torch's, this scaler raises an error for calls in a wrong order.
 
 `make_inputs` draws the inputs, one dict per rank. `run_submission` runs all steps with the learner's function,
 `submitted`, and returns a history: for each step, the scale and the parameters afterwards. `judge` gets a JudgedWorld,
-whose `inputs` and `outputs` (the histories) have one item per rank. It compares the history with that of the right
-order, ReferenceStep, and yields Judgements.
+whose `inputs` and `outputs` (the histories, which a generator returns) have one item per rank. It compares the history
+with that of the right order, ReferenceStep, and yields Judgements.
 
 A mistake is a wrong order that learners often write, named by the key of its hint in hints.yaml. It is named by the
 text of the scaler's error, or where its history is the learner's in all steps. `rng` draws random numbers, and

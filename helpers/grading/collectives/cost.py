@@ -94,6 +94,7 @@ def crossover_bytes(num_ranks: int, latency_bytes: float) -> float:
 
 
 def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> list[Any]:
+    """The learner's answer to each question."""
     return [submitted(case["n"], case["N"], case["alpha"], case["bandwidth"]) for case in inputs["cases"]]
 
 

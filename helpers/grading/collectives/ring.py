@@ -11,10 +11,11 @@ returned) and `logs` (the messages) have one item per rank; `worlds_of_calls` di
 Results are compared with the sum of all ranks' tensors, and the log with a ring's messages: to the right neighbour
 only, so many of them, with so many bytes. The `expect…` functions make Judgements.
 
-A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml: where an `expect…`
-function fails, it names those of its `mistakes` whose value is the learner's; for a list of mistakes, all of them.
-`words["…"]` is a sentence of messages.yaml, or the name of a value in one. The cases vary dtypes and lengths; `rng`,
-which draws the inputs, knows the case, and `rng.case.number` counts the cases from 0.
+A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. If the comparison
+of an `expect…` function fails, it names mistakes: all keys if its argument `mistakes` is a list, and the keys whose
+value is the learner's if it is a dict. `words["…"]` is a sentence of messages.yaml, or the name of a value in one. The
+cases vary dtypes and lengths; `rng`, which draws the inputs, knows the case, and `rng.case.number` counts the cases
+from 0.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ dtype of its thread, and in some calls one of them raises.
 `make_inputs` draws the inputs, one dict for the one process. `run_submission` calls the learner's function,
 `submitted`. `judge` gets a JudgedWorld, whose inputs[0] and outputs[0] (what run_submission returned) are those of the
 process, and its `expect…` functions make Judgements; their `rank` is the number of a device. A mistake is a wrong
-solution that learners often write, named by the key of its hint in hints.yaml. Where an `expect…` function fails, it
-names of its `mistakes` those that fit: of a list all of them, and of a dict those whose value is the learner's.
-`words["…"]` is a sentence of messages.yaml, or the name of a value in one.
+solution that learners often write, named by the key of its hint in hints.yaml. If the comparison of an `expect…`
+function fails, it names mistakes: all keys if its argument `mistakes` is a list, and the keys whose value is the
+learner's if it is a dict. `words["…"]` is a sentence of messages.yaml, or the name of a value in one.
 """
 
 from __future__ import annotations

@@ -5,13 +5,14 @@ buffers and weights are compared with those of one process without devices. A la
 each replica computes with weights of its own, and on how many rows.
 
 For both tasks, `make_…` draws the inputs, one dict for the one process. `run_…` calls the learner's function,
-`submitted`. `judge_…` gets a JudgedWorld, whose inputs[0] and outputs[0] (what run_… returned) are those of the
-process, and its `expect…` functions make Judgements; their `rank` is the number of a device.
+`submitted`. `judge_…` gets a JudgedWorld, whose inputs[0] and outputs[0] (what run_… returned; some are generators) are
+those of the process, and its `expect…` functions make Judgements; their `rank` is the number of a device.
 
-A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. Where an `expect…`
-function fails, it names of its `mistakes` those that fit: of a list all of them, and of a dict those whose value is the
-learner's. In 02.step a mistake must leave what the learner's step left, for batches of every size. `words["…"]` is a
-sentence of messages.yaml, or the name of a value in one. `rng`, which draws the inputs, knows the dtype of the case.
+A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. If the comparison
+of an `expect…` function fails, it names mistakes: all keys if its argument `mistakes` is a list, and the keys whose
+value is the learner's if it is a dict. In 02.step a mistake must leave what the learner's step left, for batches of
+every size. `words["…"]` is a sentence of messages.yaml, or the name of a value in one. `rng`, which draws the inputs,
+knows the dtype of the case.
 """
 
 from __future__ import annotations
@@ -252,11 +253,10 @@ def make_step(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]:
     model = step_model(inputs)
     for size in batch_sizes(rng, num_devices):
         data = {"x": rng.tensor(size, widths[0]), "y": rng.tensor(size, widths[2]), "lr": rng.integer(1, 9) / 20}
-        weights, stale = (
-            {name: tensor.to(model[0].weight) for name, tensor in model_tools.random_weights(rng, model).items()}
-            for _ in range(2)
-        )
-        inputs["cases"].append(data | {"weights": weights, "stale": stale})
+        for name in ("weights", "stale"):
+            values = model_tools.random_weights(rng, model)
+            data[name] = {parameter: tensor.to(data["x"].dtype) for parameter, tensor in values.items()}
+        inputs["cases"].append(data)
     return [inputs]
 
 
@@ -279,10 +279,11 @@ def run_step(submitted, inputs: dict[str, Any], context: RankContext) -> list[di
         on_master = [call for call in RecordingLinear.calls if master_addresses & set(call["addresses"])]
         if isinstance(loss, float):
             loss = torch.tensor(loss, dtype=case["x"].dtype)
-        after = {"gradients": {name: p.grad for name, p in parameters.items()}, "weights": parameters}
-        after = {kind: model_tools.detached_copies(tensors) for kind, tensors in after.items()}
         rows = sorted(call["rows"] for call in RecordingLinear.calls)
-        outputs.append({"loss": loss, "rows": rows, "on_master": len(on_master)} | after)
+        gradients = model_tools.detached_copies({name: parameter.grad for name, parameter in parameters.items()})
+        weights = model_tools.detached_copies(parameters)
+        output = {"loss": loss, "rows": rows, "on_master": len(on_master)}
+        outputs.append(output | {"gradients": gradients, "weights": weights})
     return outputs
 
 
@@ -296,6 +297,7 @@ def judge_step(world: JudgedWorld) -> Iterator[Judgement]:
     for (case, pieces), of_case, got in zip(cases, results, outputs, strict=True):
         (right,) = of_case["right"]
         for judgement in judge_one_step(case, pieces, right, got):
+            # A failed Judgement that names no mistake yet gets those of all steps.
             yield judgement if judgement.ok or judgement.mistakes else replace(judgement, mistakes=mistakes)
 
 

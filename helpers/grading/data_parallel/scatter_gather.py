@@ -5,8 +5,8 @@ those of torch's `chunk`. 02.gather compares the joined output, every gradient t
 devices in forward and backward.
 
 For both tasks, `make_…` draws the inputs, one dict for the one process. `run_…` calls the learner's function,
-`submitted`. `judge_…` gets a JudgedWorld, whose inputs[0] and outputs[0] (what run_… returned) are those of the
-process, and its `expect…` functions make Judgements; their `rank` is the number of a device.
+`submitted`. `judge_…` gets a JudgedWorld, whose inputs[0] and outputs[0] (what run_… returned; some are generators) are
+those of the process, and its `expect…` functions make Judgements; their `rank` is the number of a device.
 
 A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. In 02.scatter it is
 another rule for splitting one tensor, which must explain all pieces. `words["…"]` is a sentence of messages.yaml, or
@@ -65,6 +65,7 @@ def run_scatter(submitted, inputs: dict[str, Any], context: RankContext) -> list
 
 
 def scatter_batch(submitted, batch: Any, num_devices: int) -> dict[str, Any]:
+    """The pieces that the learner's function returns, and the structure of each as a text."""
     pieces = submitted(batch, num_devices)
     structures = [structure_of(piece) for piece in pieces] if isinstance(pieces, list) else []
     return {"pieces": pieces, "structures": structures}

@@ -1,19 +1,17 @@
 """Judges the tasks of lab 03 that decide how gradients are sent: 03.buckets, 03.overlap and 03.rehearsed.
 
-Each task runs the learner's function on live ranks, compares every rank's gradients with those of one process, and
-judges the messages: their bytes (03.buckets), whether they are sent before backward ends (03.overlap), and whether NCCL
-could run them (03.rehearsed). No task reads a clock to compare speeds; only the order of events counts.
+Each task compares every rank's gradients with those of one process, and judges the messages: their bytes (03.buckets),
+whether they are sent before backward ends (03.overlap), and whether NCCL could run them (03.rehearsed). No task
+compares speeds; only the order of events counts. For each task, `make_…` draws the inputs, one dict per rank. `run_…`
+calls the learner's function, `submitted`, on each live rank. `judge_…` gets a JudgedWorld, whose `inputs`, `outputs`
+(what run_… returned; some are generators), `logs` (the events, each a collective call with its bytes, start and end)
+and `marks` (named times) have one item per rank. Its `expect…` functions make Judgements.
 
-For each task, `make_…` draws the inputs, one dict per rank. `run_…` calls the learner's function, `submitted`, on each
-rank. `judge_…` gets a JudgedWorld, whose `inputs`, `outputs` (what run_… returned), `logs` (the events, each a
-collective call with its bytes, start and end) and `marks` (named times) have one item per rank. Its `expect…` functions
-make Judgements.
-
-A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. Where an `expect…`
-function fails, it names of its `mistakes` those that fit: of a list all of them, and of a dict those whose value (or
-one of whose values) is the learner's. `words["…"]` is a sentence of messages.yaml, or the name of a value in one.
-A check tries several cases, which vary sizes, dtypes and memory layout. `rng`, which draws the inputs, knows the case:
-`rng.tensor(*shape)` has its dtype and layout.
+A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. If the comparison
+of an `expect…` function fails, it names mistakes: all keys if its argument `mistakes` is a list, and the keys with a
+value equal to the learner's if it is a dict. `words["…"]` is a sentence of messages.yaml, or the name of a value in
+one. A check tries several cases, which vary sizes, dtypes and memory layout. `rng`, which draws the inputs, knows the
+case: `rng.tensor(*shape)` has its dtype and layout.
 """
 
 from __future__ import annotations
@@ -240,7 +238,7 @@ def judge_event_order(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects in every step a message before the last gradient comes, and no message in flight after `finish`."""
     for rank in range(world.size):
         for events, gradients, backward_end, finish_end in steps_of(world, rank):
-            # Without any event the mistake is another one than starting the all-reduces too late.
+            # A rank without any all-reduce does not send too late; it makes another mistake.
             is_after_backward = bool(events) and all(event.start > backward_end for event in events)
             mistakes = ["after_backward"] if is_after_backward else []
             message = words["nothing_overlaps"]
@@ -310,7 +308,11 @@ def gradients_for(inputs: Mapping[str, Any], x: Tensor) -> dict[str, Tensor]:
 
 
 def recognise_overlap(failure: RunFailure) -> list[str]:
-    """A hang in which rank 1 waits for rank 0 is a hook that waits; torch itself refuses a hook on a frozen tensor."""
+    """The mistakes that a run without outputs points to.
+
+    Rank 1 waits in recv until rank 0 has ended its backward. If rank 0 meanwhile waits in an all-reduce, one of its
+    hooks waits for the sum. Torch itself refuses a hook on a frozen tensor.
+    """
     if failure.kind == "hang" and failure.is_waiting_in("all_reduce") and failure.is_waiting_in("recv"):
         return ["waits_in_hook"]
     is_frozen = failure.kind == "exception" and "hook on a tensor that doesn't require grad" in failure.text

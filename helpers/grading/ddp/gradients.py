@@ -2,8 +2,8 @@
 
 For each task, `make_…` draws weights, gradients or micro-batches, one dict per rank. `run_…` calls the learner's
 function, `submitted`, on each rank of a live process group. `judge_…` compares every rank with what one process
-computes from the inputs of all ranks. It gets a JudgedWorld, whose `inputs`, `outputs` (what run_… returned) and `logs`
-(the collective calls) have one item per rank. Its `expect…` functions make Judgements.
+computes from the inputs of all ranks. It gets a JudgedWorld, whose `inputs`, `outputs` (what run_… returned; some are
+generators) and `logs` (the collective calls) have one item per rank. Its `expect…` functions make Judgements.
 
 A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. `mistakes` maps
 such keys to the wrong tensors, or to a list of them for several ways to make the mistake; an `expect…` function names

@@ -7,9 +7,9 @@ every example seen, the same order for the same epoch and seed, and other orders
 `make_sampler` draws the inputs, one dict per rank. `run_sampler` runs the learner's class, `submitted`, on each rank.
 `judge_sampler` gets a JudgedWorld, whose `inputs` and `outputs` (what run_sampler returned) have one item per rank; the
 `expect…` functions make its Judgements. A mistake is a wrong solution that learners often write, named by the key of
-its hint in hints.yaml; where an `expect…` function fails, its `mistakes` are named. `words["…"]` is a sentence of
-messages.yaml, or the name of a value in one. `rng` draws random numbers, and `rng.case` says which case is drawn: each
-check tries one with an "uneven", an "even" and a "few" number of examples.
+its hint in hints.yaml; if the comparison of an `expect…` function fails, it names the keys in its argument `mistakes`.
+`words["…"]` is a sentence of messages.yaml, or the name of a value in one. `rng` draws random numbers, and `rng.case`
+says which case is drawn: each check tries one with an "uneven", an "even" and a "few" number of examples.
 """
 
 from __future__ import annotations

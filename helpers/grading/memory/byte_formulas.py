@@ -171,8 +171,8 @@ def judge_states(world: JudgedWorld) -> Iterator[Judgement]:
     wrong = {key: [mistake(case) for case in cases] for key, mistake in WRONG_STATES.items()}
     for kind in KINDS:
         names = [words["bytes_of_state"].format(words[kind], *case.values()) for case in cases]
-        expected, given = ([states.get(kind) for states in several] for several in (right, got))
-        mistakes = {key: [states[kind] for states in several] for key, several in wrong.items()}
+        expected, given = [states[kind] for states in right], [states.get(kind) for states in got]
+        mistakes = {key: [states[kind] for states in of_cases] for key, of_cases in wrong.items()}
         yield from judge_numbers(names, expected, given, mistakes)
     for output in got:
         yield expect_equal(words["keys_of_dict"], sorted(KINDS), sorted(output))

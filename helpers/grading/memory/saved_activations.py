@@ -7,17 +7,19 @@ compared with those of plain code, and bytes with limits between what a right an
 For both tasks, `make_…` draws the inputs, one dict for the one process. `run_…` calls the learner's function,
 `submitted`, and counts the bytes of all tensors that are alive with a MemoryMeter. It yields between forward and
 backward, where the runner runs the forward of another case, so that what a call stores must belong to that call.
-`judge_…` gets a JudgedWorld, whose inputs[0] and outputs[0] (what run_… returned) are those of the process, and its
-`expect…` functions make Judgements.
+`judge_…` gets a JudgedWorld, whose inputs[0] and outputs[0] (what run_… returned; some are generators) are those of the
+process, and its `expect…` functions make Judgements.
 
-A mistake is a wrong function that learners often write, named by the key of its hint in hints.yaml. Where an `expect…`
-function fails, it names of its `mistakes` those that fit: of a list all of them, and of a dict those whose value is the
-learner's. `words["…"]` is a sentence of messages.yaml, or the name of a value in one. The cases vary dtypes and memory
-layout; `rng`, which draws the inputs, knows the case, and `rng.case.number` counts the cases from 0.
+A mistake is a wrong function that learners often write, named by the key of its hint in hints.yaml. If the comparison
+of an `expect…` function fails, it names mistakes: all keys if its argument `mistakes` is a list, and the keys whose
+value is the learner's if it is a dict. `words["…"]` is a sentence of messages.yaml, or the name of a value in one. The
+cases vary dtypes and memory layout; `rng`, which draws the inputs, knows the case, and `rng.case.number` counts the
+cases from 0.
 """
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -55,9 +57,9 @@ def make_checkpoint(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]
     """
     hidden, num_positions = rng.integer(12, 16), rng.integer(5, 8)
     shapes = {"table": (num_positions, hidden), "up": (hidden, 4 * hidden), "down": (4 * hidden, hidden)}
-    weights = {
-        f"{name}{i}": rng.tensor(*shape) / shape[0] ** 0.5 for i in range(NUM_BLOCKS) for name, shape in shapes.items()
-    }
+    weights = {}
+    for number, (name, shape) in itertools.product(range(NUM_BLOCKS), shapes.items()):
+        weights[f"{name}{number}"] = rng.tensor(*shape) / shape[0] ** 0.5
     shape = (2, NUM_ROWS // 2, hidden) if rng.case.number else (NUM_ROWS, hidden)
     x, gradient = rng.tensor(*shape), rng.tensor(*shape)
     inputs = {"weights": weights, "x": x, "gradient": gradient, "seed": rng.integer(0, 10**6)}

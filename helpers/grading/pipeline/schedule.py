@@ -255,7 +255,8 @@ def next_actions(orders: dict[str, list[int]], p: int, done: set[Action], has_sa
     """For each rank the next forward and the next backward in the order, or all that remain if the order is free."""
     for rank in range(p):
         for kind, order in orders.items():
-            remaining = [action for j in order if (action := Action(rank, kind, j)) not in done]
+            actions = [Action(rank, kind, j) for j in order]
+            remaining = [action for action in actions if action not in done]
             yield from remaining[:1] if has_same_order else remaining
 
 

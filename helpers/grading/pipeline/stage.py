@@ -10,10 +10,10 @@ For each task, `make_…` draws the inputs, one dict per rank. `run_…` calls t
 rank. `judge_…` gets a JudgedWorld, whose `inputs`, `outputs` (what run_… returned), `logs` (the messages) and `marks`
 (named times) have one item per rank. Its `expect…` functions make Judgements.
 
-A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. Where an `expect…`
-function fails, it names of its `mistakes` those that fit: of a list all of them, and of a dict those whose value is the
-learner's. `words["…"]` is a sentence of messages.yaml, or the name of a value in one. `rng` draws random numbers;
-`rng.integer(3, 5)` is 3, 4 or 5.
+A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. If the comparison
+of an `expect…` function fails, it names mistakes: all keys if its argument `mistakes` is a list, and the keys whose
+value is the learner's if it is a dict. `words["…"]` is a sentence of messages.yaml, or the name of a value in one.
+`rng` draws random numbers; `rng.integer(3, 5)` is 3, 4 or 5.
 """
 
 from __future__ import annotations
@@ -370,11 +370,11 @@ def judge_loss(pipeline: PipelineInOneProcess, got: Any, rank: int) -> Judgement
     got = got.item() if isinstance(got, Tensor) and got.numel() == 1 else got
     total, last = sum(pipeline.losses), pipeline.losses[-1]
     mean = total / pipeline.m
-    wrong = {"not_divided": [total], "loss_of_the_last": [last, last / pipeline.m]}
+    wrong = {"not_divided": [total], "loss_of_the_last": [last, last / pipeline.m], "loss_missing": [None]}
     mistakes = [key for key, values in wrong.items() if any(is_same_answer(value, got) for value in values)]
-    texts = [f"{value:.6g}" if is_number(value) else repr(value)[:60] for value in (got, mean)]
-    message = words["loss_returned"].format(texts[0], texts[1])
-    return expect(is_same_answer(mean, got), message, rank=rank, mistakes=["loss_missing"] if got is None else mistakes)
+    got_text = f"{got:.6g}" if is_number(got) else repr(got)[:60]  # a learner may return anything
+    message = words["loss_returned"].format(got_text, f"{mean:.6g}")
+    return expect(is_same_answer(mean, got), message, rank=rank, mistakes=mistakes)
 
 
 def judge_messages(call: JudgedWorld, m: int) -> Iterator[Judgement]:

@@ -5,10 +5,11 @@ For each task, `make_…` draws data of different lengths, one dict per rank. `r
 run_… returned) have one item per rank, and compares every rank's result with what one process computes from all of the
 data. Its `expect…` functions make Judgements.
 
-A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml: where an `expect…`
-function fails, it names those of its `mistakes` whose value is the learner's. A rank that makes fewer calls than the
-others shows as a hang or a mismatch, from which `recognise_left_out` names the mistake. `words["…"]` is the name of a
-value in messages.yaml. `rng` draws random numbers: `rng.integer(2, 9)` is one from 2 to 9.
+A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. If the comparison
+of an `expect…` function fails, it names mistakes: the keys in its argument `mistakes` whose value is the learner's. A
+rank that makes fewer calls than the others shows as a hang or a mismatch, from which `recognise_left_out` names the
+mistake. `words["…"]` is the name of a value in messages.yaml. `rng` draws random numbers: `rng.integer(2, 9)` is one
+from 2 to 9.
 """
 
 from __future__ import annotations
