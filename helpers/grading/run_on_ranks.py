@@ -22,7 +22,7 @@ import io
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -357,36 +357,32 @@ def value_text(value: Any) -> str:
 
 
 # -- cases taking turns ----------------------------------------------------------------------------------------------
+_OVER = object()  # what `next` returns for a generator that has ended
+
+
 class RunningCase:
     """One case of a task on this rank. `advance` runs it up to the next yield of `run_submission`, or to its end."""
 
     def __init__(self, task: Task, submitted: Callable[..., Any], inputs: Mapping[str, Any], context: RankContext):
         # A class is passed on as it is, since `run_submission` may need its attributes and observes its calls itself.
         self.observed = submitted if isinstance(submitted, type) else ObservedFunction(submitted, task)
-        self.run_submission, self.inputs, self.context = task.run_submission, inputs, context
-        is_generator = inspect.isgeneratorfunction(task.run_submission)
-        self.steps = task.run_submission(self.observed, inputs, context) if is_generator else None
+        self.context = context
+        self.steps = self._steps(task, inputs)
         self.events: list[dict] = []
         self.outputs: Any = None
 
     def advance(self) -> bool:
         """Run the next step and record what it sends. Returns whether there is more; exceptions pass through."""
         with record_comms() as recorder:
-            is_over = self._run_step()
+            is_over = next(self.steps, _OVER) is _OVER
         self.events += [asdict(event) for event in recorder.log.events]
         return not is_over
 
-    def _run_step(self) -> bool:
-        """Returns whether this was the last step."""
-        if self.steps is None:
-            self.outputs = self.run_submission(self.observed, self.inputs, self.context)
-            return True
-        try:
-            next(self.steps)
-        except StopIteration as end:
-            self.outputs = end.value
-            return True
-        return False
+    def _steps(self, task: Task, inputs: Mapping[str, Any]) -> Iterator[None]:
+        """Runs `run_submission`, and stops at each of its yields. One without a yield is a single step."""
+        result = task.run_submission(self.observed, inputs, self.context)
+        is_generator = inspect.isgeneratorfunction(task.run_submission)
+        self.outputs = (yield from result) if is_generator else result
 
     @property
     def calls(self) -> list[dict[str, Any]]:

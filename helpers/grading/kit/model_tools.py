@@ -52,11 +52,12 @@ class GradientDescent:
     """Plain gradient descent with the methods of torch.optim.SGD that a learner calls.
 
     It is used on the ranks because the first optimizer of torch.optim in a process imports torch's compiler, which
-    takes a second of processor time on every rank. lr: the learning rate.
+    takes a second of processor time on every rank. lr: the learning rate. momentum: as torch.optim.SGD has it.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], lr: float):
-        self.parameters, self.lr = list(parameters), lr
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, momentum: float = 0.0):
+        self.parameters, self.lr, self.momentum = list(parameters), lr, momentum
+        self.buffers: dict[int, Tensor] = {}  # index of a parameter -> its buffer, if there is momentum
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients, or fill them with zeros."""
@@ -68,10 +69,16 @@ class GradientDescent:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Subtract lr * gradient from each parameter that has a gradient."""
-        for parameter in self.parameters:
+        """Subtract lr * gradient from each parameter that has a gradient; with momentum, subtract lr * buffer.
+
+        The buffer becomes momentum * buffer + gradient before that.
+        """
+        for i, parameter in enumerate(self.parameters):
             if parameter.grad is not None:
-                parameter -= self.lr * parameter.grad
+                update = parameter.grad
+                if self.momentum:
+                    update = self.buffers[i] = self.momentum * self.buffers.get(i, 0.0) + update
+                parameter -= self.lr * update
 
 
 class MemoryMeter(TorchDispatchMode):

@@ -41,6 +41,7 @@ TORCH_WARNING = "an autograd kernel was not registered"  # torch warns so when b
 HIDDEN_COLLECTIVE = "torch warns: backward goes through a collective that autograd does not know"  # our error's text
 # From the messages of a pass, in the order in which a rank issued them, to the keys of the hints that explain them.
 MistakesOf = Callable[[Sequence[CommEvent]], Sequence[str]]
+Judge = Callable[[JudgedWorld], Iterator[Judgement]]
 
 
 # -- on a rank -------------------------------------------------------------------------------------------------------
@@ -146,10 +147,24 @@ def expect_messages(
         yield expect_equal(words[f"messages_of_{name}"], expected, got, rank=rank, mistakes=mistakes)
 
 
-def expect_differentiable(run: ForwardBackward, call: str) -> Iterator[Judgement]:
-    """Backward can start from what the answer returns. call: how the message names what was called, "layer(x)"."""
-    text = words["no_gradient_from"].format(call, run.returned_instead)
-    yield expect(not run.returned_instead, text, mistakes=["no_gradient"])
+def judges_both_passes(call: str) -> Callable[[Callable[[ForwardBackward], Iterator[Judgement]]], Judge]:
+    """Makes a task's judge of a function that judges a ForwardBackward, which is a case in which backward could run.
+
+    A decorator. Where backward could not run on every rank, the judge says so and does not call that function.
+    call: how the sentence names the call of the learner's code, "layer(x)".
+    """
+
+    def decorator(judge_run: Callable[[ForwardBackward], Iterator[Judgement]]) -> Judge:
+        def judge(world: JudgedWorld) -> Iterator[Judgement]:
+            run = ForwardBackward(world)
+            text = words["no_gradient_from"].format(call, run.returned_instead)
+            yield expect(not run.returned_instead, text, mistakes=["no_gradient"])
+            if not run.returned_instead:
+                yield from judge_run(run)
+
+        return judge
+
+    return decorator
 
 
 def recognise_hidden_collective(failure: RunFailure) -> list[str]:
@@ -277,9 +292,10 @@ def judge_parameter(
     yield expect(stored <= right.nbytes, message, rank=rank, mistakes=known)
 
 
-def judge_is_copy(run: ForwardBackward, rank: int) -> Iterator[Judgement]:
-    """The shard is a copy, even with one rank, and the full nn.Linear stays as it was and can be freed."""
+def judge_behaviour(run: ForwardBackward, rank: int, y: Tensor) -> Iterator[Judgement]:
+    """What both layers must do alike, on one rank. y: the right output of both batches."""
     got, inputs = run.outputs[rank], run.inputs[rank]
+    # The shard is a copy, even with one rank, and the full nn.Linear stays as it was and can be freed.
     has_bias, is_full = inputs["bias"] is not None, is_close(inputs["weight"], got["parameters"].get("weight"))
     yield expect(has_bias or "bias" not in got["parameters"], words["bias_is_a_parameter"], rank=rank)
     # With one rank the shard is the full weight, so memory that is shared may be either mistake.
@@ -289,21 +305,10 @@ def judge_is_copy(run: ForwardBackward, rank: int) -> Iterator[Judgement]:
     yield expect(not got["shares_memory"], words["shares_memory"], rank=rank, mistakes=mistakes)
     yield expect(not got["linear_changed"], words["layer_changed"], rank=rank)
     yield expect(not got["linear_alive"], words["layer_kept_alive"], rank=rank)
-
-
-def judge_second_use_of_x(run: ForwardBackward, rank: int) -> Iterator[Judgement]:
-    """A use of x outside the layer, x.sum(), gets a gradient of ones, so the layer must have put no hook on x."""
-    x = run.inputs[rank]["x"][0]
-    yield expect_tensor(words["gradient_beside_layer"], torch.ones_like(x), run.outputs[rank]["outside"], rank=rank)
-
-
-def judge_output_after_doubling(run: ForwardBackward, rank: int, y: Tensor) -> Iterator[Judgement]:
-    """The layer computes with its current parameters, so its output doubles when they do.
-
-    y: the right output of both batches before that. It is judged only where the output was right and the layer has a
-    weight.
-    """
-    got = run.outputs[rank]
+    # A use of x outside the layer, x.sum(), gets a gradient of ones, so the layer must have put no hook on x.
+    ones = torch.ones_like(inputs["x"][0])
+    yield expect_tensor(words["gradient_beside_layer"], ones, got["outside"], rank=rank)
+    # The layer computes with its current parameters, so its output doubles when they do, if it was right before.
     if is_close(y, got["y"]) and "weight" in got["parameters"]:
         yield expect_tensor(words["output_after_doubling"], 2 * y[0], got["stepped"], rank=rank)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,6 +44,8 @@ words = LAB.messages
 # From the fused weight, the numbers of query heads and of key-value heads, the rank and the number of ranks to a shard.
 # The rows of the fused weight are those of all query heads, then of all key heads, then of all value heads.
 ShardHeads = Callable[[Tensor, int, int, int, int], Tensor]
+# From a number of heads, the rank and the number of ranks to the heads that the rank takes.
+HeadsOf = Callable[[int, int, int], slice]
 
 
 def make_heads(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -64,7 +67,6 @@ def run_heads(submitted, inputs: dict[str, Any], context: RankContext) -> Any:
     return submitted(inputs["weight"], inputs["num_heads"], inputs["num_kv_heads"])
 
 
-# Functions from here to `of_first_rank` take the arguments of `ShardHeads`: one is right, the others make a mistake.
 def split_qkv(weight: Tensor, num_heads: int, num_kv_heads: int) -> tuple[Tensor, ...]:
     """Queries, keys and values, each (heads, rows of a head, columns)."""
     head_rows = len(weight) // (num_heads + 2 * num_kv_heads)
@@ -84,80 +86,59 @@ def fused(*heads: Tensor) -> Tensor:
     return torch.cat([part.flatten(0, part.dim() - 2) for part in heads])
 
 
-def shard_heads(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Tensor:
-    """The right shard: neighbouring query heads, and the key-value heads that belong to them."""
+def shard_heads(
+    weight: Tensor,
+    num_heads: int,
+    num_kv_heads: int,
+    rank: int,
+    size: int,
+    *,
+    heads_of: HeadsOf = local_heads,
+    kv_heads_of: HeadsOf = local_heads,
+    join: Callable[..., Tensor] = fused,
+) -> Tensor:
+    """The right shard: neighbouring query heads, and the key-value heads that belong to them.
+
+    The options are what mistakes do in another way. heads_of, kv_heads_of: which query heads and which key-value heads
+    a rank takes. join: makes a weight of the rank's queries, keys and values.
+    """
     q, k, v = split_qkv(weight, num_heads, num_kv_heads)
-    local, local_kv = local_heads(num_heads, rank, size), local_heads(num_kv_heads, rank, size)
-    return fused(q[local], k[local_kv], v[local_kv])
+    local, local_kv = heads_of(num_heads, rank, size), kv_heads_of(num_kv_heads, rank, size)
+    return join(q[local], k[local_kv], v[local_kv])
 
 
-def one_block(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Tensor:
-    """The mistake: a plain split of the rows, as if they were all of one kind."""
-    return weight.chunk(size)[rank]
-
-
-def head_by_head(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Tensor:
-    """The mistake: the right heads in another order, each group of queries followed by its key and its value."""
-    q, k, v = split_qkv(weight, num_heads, num_kv_heads)
-    local_kv = local_heads(num_kv_heads, rank, size)
-    q, k, v = q[local_heads(num_heads, rank, size)], k[local_kv], v[local_kv]
-    return fused(*[torch.cat([group.flatten(0, 1), k[i], v[i]]) for i, group in enumerate(q.chunk(len(k)))])
-
-
-def every_nth_head(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Tensor:
+def every_nth_head(num: int, rank: int, size: int) -> slice:
     """The mistake: a rank takes every n-th head, n being the number of ranks, and not neighbouring ones."""
-    q, k, v = split_qkv(weight, num_heads, num_kv_heads)
-    local_kv = slice(rank, None, size) if num_kv_heads >= size else local_heads(num_kv_heads, rank, size)
-    return fused(q[rank::size], k[local_kv], v[local_kv])
+    return slice(rank, None, size) if num >= size else local_heads(num, rank, size)
 
 
-def kv_head_modulo(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Tensor:
-    """The mistake: with fewer key-value heads than ranks a rank takes number rank % num_kv_heads, which is not that of
-    its queries."""
-    if num_kv_heads >= size:
-        return shard_heads(weight, num_heads, num_kv_heads, rank, size)
-    q, k, v = split_qkv(weight, num_heads, num_kv_heads)
-    return fused(q[local_heads(num_heads, rank, size)], k[rank % num_kv_heads], v[rank % num_kv_heads])
+def head_modulo(num: int, rank: int, size: int) -> slice:
+    """The mistake: with fewer heads than ranks a rank takes head rank % num, which is not the one of its queries."""
+    return local_heads(num, rank, size) if num >= size else slice(rank % num, rank % num + 1)
 
 
-def across_heads(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Tensor:
-    """The mistake: queries, keys and values are split by rows, across the heads."""
-    return fused(*[part.flatten(0, 1).chunk(size)[rank] for part in split_qkv(weight, num_heads, num_kv_heads)])
+def head_by_head(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The mistake: the right heads in another order, each group of queries followed by its key and its value."""
+    groups = q.chunk(len(k))
+    return fused(*[torch.cat([group.flatten(0, 1), k[i], v[i]]) for i, group in enumerate(groups)])
 
 
-def all_kv_heads(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Tensor:
-    """The mistake: every rank keeps all key-value heads."""
-    q, k, v = split_qkv(weight, num_heads, num_kv_heads)
-    return fused(q[local_heads(num_heads, rank, size)], k, v)
-
-
-def thirds(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Tensor:
-    """The mistake: a third of the rows is taken for queries, a third for keys and a third for values."""
-    return torch.cat([part.chunk(size)[rank] for part in weight.chunk(3)])
-
-
-def values_before_keys(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Tensor:
-    """The mistake: the right heads, but the values stand before the keys."""
-    q, k, v = split_qkv(weight, num_heads, num_kv_heads)
-    local, local_kv = local_heads(num_heads, rank, size), local_heads(num_kv_heads, rank, size)
-    return fused(q[local], v[local_kv], k[local_kv])
-
-
-def of_first_rank(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Tensor:
-    """The mistake: every rank takes the heads of rank 0."""
-    return shard_heads(weight, num_heads, num_kv_heads, 0, size)
-
-
-WRONG_HEADS: dict[str, ShardHeads] = {  # key of a hint -> the function with this mistake
-    "one_block": one_block,
-    "thirds": thirds,
-    "cut_across_heads": across_heads,
-    "wrong_kv_head": kv_head_modulo,
-    "all_kv_heads": all_kv_heads,
-    "head_by_head": head_by_head,
-    "heads_dealt_out": every_nth_head,
-    "values_before_keys": values_before_keys,
-    "same_heads_everywhere": of_first_rank,
+# Key of a hint -> the function with this mistake. In the lambdas h and kv are the numbers of query and key-value heads.
+WRONG_HEADS: dict[str, ShardHeads] = {
+    # A plain split of the rows, as if they were all of one kind.
+    "one_block": lambda weight, h, kv, rank, size: weight.chunk(size)[rank],
+    # A third of the rows is taken for queries, a third for keys and a third for values.
+    "thirds": lambda weight, h, kv, rank, size: torch.cat([part.chunk(size)[rank] for part in weight.chunk(3)]),
+    # Queries, keys and values are split by rows, across the heads.
+    "cut_across_heads": lambda weight, h, kv, rank, size: fused(
+        *[part.flatten(0, 1).chunk(size)[rank] for part in split_qkv(weight, h, kv)]
+    ),
+    "wrong_kv_head": partial(shard_heads, kv_heads_of=head_modulo),
+    "all_kv_heads": partial(shard_heads, kv_heads_of=lambda num, rank, size: slice(None)),
+    "head_by_head": partial(shard_heads, join=head_by_head),
+    "heads_dealt_out": partial(shard_heads, heads_of=every_nth_head, kv_heads_of=every_nth_head),
+    "values_before_keys": partial(shard_heads, join=lambda q, k, v: fused(q, v, k)),
+    "same_heads_everywhere": lambda weight, h, kv, rank, size: shard_heads(weight, h, kv, 0, size),
 }
 
 
@@ -226,7 +207,6 @@ MLP = Task(
     key="07.mlp",
     signature="mlp_on_a_rank(x, A, B)",
     make_inputs=make_mlp,
-    variations=Variations(dtypes=("float64",)),
     run_submission=run_mlp,
     judge=judge_mlp,
     hints=LAB.hints("sum_missing gelu_of_addends not_cut_at_all"),
@@ -280,7 +260,6 @@ TOKEN_LOSS = Task(
     key="07.token_loss",
     signature="loss_of_tokens(logits, right_logit)",
     make_inputs=make_loss,
-    variations=Variations(dtypes=("float64",)),
     run_submission=run_loss,
     judge=judge_loss,
     hints=LAB.hints("max_not_reduced sum_not_reduced target_not_reduced max_not_added_back out_of_range"),

@@ -6,9 +6,10 @@ learner's layer on live ranks; here its parameters, outputs, gradients and messa
 
 From forward_backward.py: `run_layer` runs the learner's layer, for which LAYER_VARIATIONS names the cases. A
 `ForwardBackward` is one case as it ran on all ranks: inputs and outputs with one item per rank, and the messages of
-each pass. A `LinearReference` has the output and the gradients of the full layer in one process. The functions
-`judge_…` that are imported judge what both layers must do alike. `by_case_number(rng, a, b)` is a in the first case, b
-in the second, and so on in turn; `draw_exact` draws a tensor whose sums are exact.
+each pass. The decorator `judges_both_passes` makes a task's judge of a function that judges a ForwardBackward. A
+`LinearReference` has the output and the gradients of the full layer in one process. The functions `judge_…` that are
+imported judge what both layers must do alike. `by_case_number(rng, a, b)` is a in the first case, b in the second, and
+so on in turn; `draw_exact` draws a tensor whose sums are exact.
 
 How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
 learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
@@ -29,7 +30,7 @@ import torch
 
 from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit.comparisons import expect_tensor
-from helpers.grading.task import JudgedWorld, Judgement, RunFailure, Task
+from helpers.grading.task import Judgement, RunFailure, Task
 from helpers.grading.tensor_parallel import LAB
 from helpers.grading.tensor_parallel.forward_backward import (
     BACKWARD,
@@ -43,13 +44,11 @@ from helpers.grading.tensor_parallel.forward_backward import (
     draw_exact,
     draw_leading_shape,
     draw_linear,
-    expect_differentiable,
     expect_messages,
     has_all_gather,
-    judge_is_copy,
-    judge_output_after_doubling,
+    judge_behaviour,
     judge_parameter,
-    judge_second_use_of_x,
+    judges_both_passes,
     recognise_hidden_collective,
     run_layer,
     shape_error_of,
@@ -73,12 +72,9 @@ def make_column(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     return [layer | {"x": x, "gradient": gradient} for gradient in gradients]
 
 
-def judge_column(world: JudgedWorld) -> Iterator[Judgement]:
+@judges_both_passes("layer(x)")
+def judge_column(run: ForwardBackward) -> Iterator[Judgement]:
     """No message in forward; in backward one all-reduce of the gradient of x for each batch."""
-    run = ForwardBackward(world)
-    yield from expect_differentiable(run, "layer(x)")
-    if run.returned_instead:
-        return
     inputs = run.inputs[0]
     gradient = torch.cat([one["gradient"] for one in run.inputs], dim=-1)
     reference = LinearReference(inputs["x"], inputs["weight"], inputs["bias"], gradient)
@@ -103,14 +99,12 @@ def judge_column_rank(run: ForwardBackward, rank: int, reference: LinearReferenc
     bias = 0 if inputs["bias"] is None else inputs["bias"].chunk(size)[rank]
     for name in ("weight", "bias"):
         if inputs[name] is not None:
-            wrong = wrong_column_shards(inputs[name], size)
-            yield from judge_parameter(run, rank, name, inputs[name].chunk(size)[rank], wrong)
+            shard = inputs[name].chunk(size)[rank]
+            yield from judge_parameter(run, rank, name, shard, wrong_shards(inputs[name], size))
     wrong = {"bias_forgotten": parts[rank] - bias, "forward_reduced": sum(parts)}
     wrong |= {"gathers_the_output": reference.y} if has_all_gather(run.events[rank][FORWARD]) else {}
     yield expect_tensor(words["output"], parts[rank], got["y"], rank=rank, mistakes=wrong)
-    yield from judge_is_copy(run, rank)
-    yield from judge_second_use_of_x(run, rank)
-    yield from judge_output_after_doubling(run, rank, parts[rank])
+    yield from judge_behaviour(run, rank, parts[rank])
     of_x = reference.gradients["x"]
     local = inputs["gradient"] @ inputs["weight"].chunk(size)[rank]  # this rank's partial sum of the gradient of x
     wrong = {"backward_not_reduced": local, "averaged": of_x / size}
@@ -122,13 +116,16 @@ def judge_column_rank(run: ForwardBackward, rank: int, reference: LinearReferenc
         yield expect_tensor(what, shards[rank], got["gradients"][name], rank=rank, mistakes=wrong)
 
 
-def wrong_column_shards(tensor: torch.Tensor, size: int) -> dict[str, Any]:
-    """For each mistake what a rank holds of a weight or bias; "dealt_out" depends on the rank, so it is a list."""
+def wrong_shards(tensor: torch.Tensor, size: int, dim: int = 0) -> dict[str, Any]:
+    """For each mistake what a rank holds of a weight or bias that is split along `dim`.
+
+    "dealt_out" depends on the rank: it takes every size-th row or column, so there is a list.
+    """
     return {
         "not_cut": tensor,
         "not_parameters": None,
-        "same_part_everywhere": tensor.chunk(size)[0],
-        "dealt_out": [tensor[rank::size] for rank in range(size)],
+        "same_part_everywhere": tensor.chunk(size, dim)[0],
+        "dealt_out": [tensor.transpose(0, dim)[rank::size].transpose(0, dim) for rank in range(size)],
     }
 
 
@@ -167,12 +164,9 @@ def make_row(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     return [layer | {"x": draw_exact(rng, *leading, width), "gradient": gradient} for _ in range(world_size)]
 
 
-def judge_row(world: JudgedWorld) -> Iterator[Judgement]:
+@judges_both_passes("layer(x)")
+def judge_row(run: ForwardBackward) -> Iterator[Judgement]:
     """In forward one all-reduce of the output for each batch; no message in backward."""
-    run = ForwardBackward(world)
-    yield from expect_differentiable(run, "layer(x)")
-    if run.returned_instead:
-        return
     inputs = run.inputs[0]
     x = torch.cat([one["x"] for one in run.inputs], dim=-1)
     reference = LinearReference(x, inputs["weight"], inputs["bias"], inputs["gradient"])
@@ -200,21 +194,13 @@ def judge_row_rank(run: ForwardBackward, rank: int, reference: LinearReference) 
     """The parameters, output and gradients of one rank."""
     inputs, got, size = run.inputs[rank], run.outputs[rank], run.size
     shards, bias = inputs["weight"].chunk(size, dim=1), inputs["bias"]
-    wrong = {
-        "not_cut": inputs["weight"],
-        "not_parameters": None,
-        "same_part_everywhere": shards[0],
-        "dealt_out": [inputs["weight"][:, other::size] for other in range(size)],
-    }
-    yield from judge_parameter(run, rank, "weight", shards[rank], wrong)
+    yield from judge_parameter(run, rank, "weight", shards[rank], wrong_shards(inputs["weight"], size, dim=1))
     if bias is not None:
         # Where a rank has no bias, it is on rank 0 alone, or is no parameter if rank 0 has none either.
         missing = "bias_on_one_rank" if rank else "not_parameters"
         yield from judge_parameter(run, rank, "bias", bias, {"bias_shared_out": bias / size, missing: None})
     yield judge_row_output(run, rank, reference)
-    yield from judge_is_copy(run, rank)
-    yield from judge_second_use_of_x(run, rank)
-    yield from judge_output_after_doubling(run, rank, reference.y)
+    yield from judge_behaviour(run, rank, reference.y)
     of_x = reference.gradients["x"].chunk(size, dim=-1)[rank]
     mistakes = {"backward_reduced": of_x * size}
     yield expect_tensor(words["gradient_of_x"], of_x, got["x_gradient"], rank=rank, mistakes=mistakes)

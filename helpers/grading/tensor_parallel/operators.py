@@ -6,9 +6,10 @@ operator that changes it in place changes the gradients of x and r as well. Outp
 with one process.
 
 From forward_backward.py: a `ForwardBackward` is one case as it ran on all ranks: inputs and outputs with one item per
-rank, and the messages of each pass. `by_case_number(rng, a, b)` is a in the first case, b in the second, and so on in
-turn; `draw_exact` draws a tensor whose sums are exact. `run_backward` starts backward from an output, and
-`expect_messages` judges the messages of one pass.
+rank, and the messages of each pass. The decorator `judges_both_passes` makes a task's judge of a function that judges a
+ForwardBackward. `by_case_number(rng, a, b)` is a in the first case, b in the second, and so on in turn; `draw_exact`
+draws a tensor whose sums are exact. `run_backward` starts backward from an output, and `expect_messages` judges the
+messages of one pass.
 
 How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
 learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
@@ -28,7 +29,7 @@ import torch
 
 from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.kit.comparisons import expect_tensor, is_close
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.grading.task import Judgement, RankContext, Task
 from helpers.grading.tensor_parallel import LAB
 from helpers.grading.tensor_parallel.forward_backward import (
     BACKWARD,
@@ -38,9 +39,9 @@ from helpers.grading.tensor_parallel.forward_backward import (
     all_reduce,
     by_case_number,
     draw_exact,
-    expect_differentiable,
     expect_messages,
     has_all_gather,
+    judges_both_passes,
     recognise_hidden_collective,
     run_backward,
 )
@@ -87,12 +88,9 @@ def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> I
     return {"returned_instead": returned_instead, "y": output, "x": x} | gradients
 
 
-def judge_f(world: JudgedWorld) -> Iterator[Judgement]:
+@judges_both_passes(F_NAME)
+def judge_f(run: ForwardBackward) -> Iterator[Judgement]:
     """Every rank gets x, and as gradient of x the sum of all ranks' gradients, plus its own from the term `+ x`."""
-    run = ForwardBackward(world)
-    yield from expect_differentiable(run, F_NAME)
-    if run.returned_instead:
-        return
     x, gradients = run.inputs[0]["x"], [one["gradient"] for one in run.inputs]
     total, does_g = sum(gradients), []  # does_g: for each rank, whether the answer does what g does, in place of f
     for rank, (gradient, got) in enumerate(zip(gradients, run.outputs, strict=True)):
@@ -113,12 +111,9 @@ def judge_f(world: JudgedWorld) -> Iterator[Judgement]:
     yield from expect_messages(run, BACKWARD, [all_reduce(x.nbytes)], mistakes_of=lambda events: keys)
 
 
-def judge_g(world: JudgedWorld) -> Iterator[Judgement]:
+@judges_both_passes(G_NAME)
+def judge_g(run: ForwardBackward) -> Iterator[Judgement]:
     """Every rank gets the sum of all ranks' x, and as gradient of x its own gradient, twice because of `+ x`."""
-    run = ForwardBackward(world)
-    yield from expect_differentiable(run, G_NAME)
-    if run.returned_instead:
-        return
     parts, gradients = ([one[name] for one in run.inputs] for name in ("x", "gradient"))
     total, total_back, does_f = sum(parts), sum(gradients), []  # does_f: for each rank, whether it does what f does
     for rank, (x, gradient, got) in enumerate(zip(parts, gradients, run.outputs, strict=True)):

@@ -6,9 +6,10 @@ the largest logit, the sum of exp, and the logit of its target. To *mask* a targ
 on the ranks that do not have it.
 
 From forward_backward.py: a `ForwardBackward` is one case as it ran on all ranks: inputs and outputs with one item per
-rank, and the messages of each pass. `by_case_number(rng, a, b)` is a in the first case, b in the second, and so on in
-turn. `all_reduce(96, "MAX")` describes an all-reduce of 96 bytes, and `expect_messages` compares the messages of a pass
-with lists of such descriptions.
+rank, and the messages of each pass. The decorator `judges_both_passes` makes a task's judge of a function that judges a
+ForwardBackward. `by_case_number(rng, a, b)` is a in the first case, b in the second, and so on in turn. `all_reduce(96,
+"MAX")` describes an all-reduce of 96 bytes, and `expect_messages` compares the messages of a pass with lists of such
+descriptions.
 
 How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
 learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
@@ -30,7 +31,7 @@ from torch.nn import functional as F
 
 from helpers.grading.cases import CaseGenerator, Variations, with_layout
 from helpers.grading.kit.comparisons import expect, expect_tensor, is_close
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.grading.task import Judgement, RankContext, RunFailure, Task
 from helpers.grading.tensor_parallel import LAB
 from helpers.grading.tensor_parallel.forward_backward import (
     BACKWARD,
@@ -38,9 +39,9 @@ from helpers.grading.tensor_parallel.forward_backward import (
     ForwardBackward,
     all_reduce,
     by_case_number,
-    expect_differentiable,
     expect_messages,
     has_all_gather,
+    judges_both_passes,
     recognise_hidden_collective,
     run_backward,
 )
@@ -209,15 +210,12 @@ class CrossEntropyReference:
 
 
 # -- the judge -------------------------------------------------------------------------------------------------------
-def judge(world: JudgedWorld) -> Iterator[Judgement]:
+@judges_both_passes("the loss")
+def judge(run: ForwardBackward) -> Iterator[Judgement]:
     """In forward a maximum and then two sums, which may be one message; no message in backward.
 
     Where losses are wrong, the hints that explain them also count as explanations of wrong messages.
     """
-    run = ForwardBackward(world)
-    yield from expect_differentiable(run, "the loss")
-    if run.returned_instead:
-        return
     reference = CrossEntropyReference(run)
     losses = [judge_loss(reference, got["loss"], rank) for rank, got in enumerate(run.outputs)]
     yield from losses

@@ -30,9 +30,9 @@ import torch
 from torch import Tensor, nn
 
 from helpers.grading.cases import CaseGenerator, Variations, with_layout
-from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import COMMA, expect, is_lone_rank_without_messages
 from helpers.grading.kit.histories import History, histories_of_mistakes, judge_history
+from helpers.grading.kit.model_tools import GradientDescent
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.grading.zero import LAB
 from helpers.grading.zero.shards import (
@@ -52,28 +52,6 @@ from helpers.grading.zero.shards import (
 words = LAB.messages
 
 NUM_STEPS = 3  # of training in one case
-
-
-class Momentum(model_tools.GradientDescent):
-    """Gradient descent with momentum, whose buffers are as large as the tensors that it updates."""
-
-    def __init__(self, parameters: Any, lr: float, momentum: float):
-        super().__init__(parameters, lr)
-        self.momentum, self.buffers = momentum, {}
-
-    @torch.no_grad()
-    def step(self) -> None:
-        """buffer = momentum * buffer + gradient; parameter -= lr * buffer."""
-        for i, parameter in enumerate(self.parameters):
-            if parameter.grad is not None:
-                before = self.buffers.get(i, torch.zeros_like(parameter.grad))
-                self.buffers[i] = self.momentum * before + parameter.grad
-                parameter -= self.lr * self.buffers[i]
-
-    @property
-    def num_elements(self) -> int:
-        """Elements of all buffers, which stay allocated between steps."""
-        return sum(buffer.numel() for buffer in self.buffers.values())
 
 
 # -- 08.stage1 -------------------------------------------------------------------------------------------------------
@@ -117,8 +95,8 @@ def run_stage1(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
     """
     parameters, optimizers, steps = [nn.Parameter(one.clone()) for one in inputs["weights"]], [], []
 
-    def make_optimizer(tensors: Any) -> Momentum:
-        optimizers.append(Momentum(tensors, inputs["lr"], inputs["momentum"]))
+    def make_optimizer(tensors: Any) -> GradientDescent:
+        optimizers.append(GradientDescent(tensors, inputs["lr"], inputs["momentum"]))
         return optimizers[-1]
 
     list_of_caller = list(parameters)
@@ -132,7 +110,7 @@ def run_stage1(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
     is_same_list = len(list_of_caller) == len(parameters) and all(map(operator.is_, list_of_caller, parameters))
     return {
         "history": steps,
-        "state_elements": optimizers[-1].num_elements if optimizers else 0,
+        "state_elements": sum(map(torch.numel, optimizers[-1].buffers.values())) if optimizers else 0,
         "num_optimizers": len(optimizers),
         "parameters_intact": is_same_list and all(one.requires_grad and one.is_leaf for one in parameters),
     }
@@ -295,7 +273,7 @@ def make_step(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 def run_step(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
     """Runs the steps with the learner's function, which gets the gradients, this rank's shard and the optimizer's step.
 
-    The step has the same momentum as in `Momentum`.
+    The step has the same momentum as that of a GradientDescent.
     """
     shard = shard_of(inputs["weights"][0], context.rank, context.world_size).clone()
     velocity, steps = torch.zeros_like(shard), []
