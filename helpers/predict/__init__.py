@@ -1,5 +1,8 @@
 """Predicts memory, traffic, time, scaling and failures of training, by formula and simulation, without torch.
 
+A prediction starts from the shape of a model (ModelSpec), a plan for training it (Plan) and a cluster, all from
+helpers/specs. Chapters, explorers, the planner and the interview cards use these packages:
+
 memory/      what a rank's memory holds, by kind: model states, activations, the peak of a step
 traffic/     who sends what: collectives message by message, and the operations and bytes of a training step
 time/        when each span of a step starts and ends, floating-point operations

@@ -260,15 +260,9 @@ class Week:
 
 
 def simulate_week(
-    *,
-    nodes: int,
-    per_node_day: float,
-    interval: float,
-    save: float,
-    repair: float,
-    seed: int = 0,
+    *, nodes: int, per_node_day: float, interval: float, save: float, repair: float, seed: int = 0,
     seconds: float = WEEK,
-) -> Week:
+) -> Week:  # fmt: skip
     """One week of a job that saves after each `interval` of work; the same seed gives the same failures.
 
     per_node_day: failures per node and day. A failure during a repair starts the repair again. Work after the last save

@@ -1,6 +1,6 @@
 """Formats bytes, seconds, counts and ratios as text with their units, and reads sizes such as "64 MB".
 
-GB is 1e9 bytes and GiB is 2**30 bytes; the text says which.
+GB is 1e9 bytes and GiB is 2**30 bytes; the text says which. A number is printed with three digits.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ SECONDS = ((60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
 def _three_digits(value: float) -> str:
-    """42.76 as 42.8, 3.14 as 3.14, 128.4 as 128."""
+    """42.76 as 42.8, 3.14 as 3.14, 128.4 as 128. The limits are those from which a value is rounded up to 10 or 100."""
     digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
     return f"{value:,.{digits}f}"
 
 
 def _scaled(value: float, units: tuple, smallest: str) -> str:
+    """A value in the largest unit that it reaches. units: (size, name), largest first. smallest: the name of 1."""
     for size, unit in units:
-        if abs(value) >= size * 0.99995:
+        if abs(value) >= size * 0.99995:  # which three digits round up to the full unit
             return f"{_three_digits(value / size)} {unit}"
     return f"{value:,.0f} {smallest}"
 
@@ -31,7 +32,10 @@ def format_bytes(num_bytes: float, *, binary: bool = False) -> str:
 
 
 def parse_bytes(size: str | int, what: str = "size") -> int:
-    """Bytes of "64 MB", "1.5 GiB" or a whole number. ValueError, which names the argument `what`, for other text."""
+    """Bytes of "64 MB", "1.5 GiB" or a whole number. ValueError for other text.
+
+    what: the name of the caller's argument, for the message.
+    """
     units = {unit.lower(): scale for scale, unit in (*DECIMAL, *_BINARY, (1, "B"))}
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*", size) if isinstance(size, str) else None
     num_bytes = size if isinstance(size, int) and not isinstance(size, bool) else 0

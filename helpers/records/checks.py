@@ -1,4 +1,7 @@
-"""Provides what every record type uses: checks that raise ValueError with a sentence, and JSON in both directions."""
+"""Provides what every record type uses: checks that raise ValueError with a sentence, and JSON in both directions.
+
+`owner` is the name of the record whose field is checked; the message begins with it.
+"""
 
 from __future__ import annotations
 

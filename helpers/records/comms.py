@@ -1,7 +1,9 @@
 """Records what ranks communicated: one event per operation of torch.distributed, and its sums by mesh axis.
 
 `CommLog` is a list of events, measured by observe or predicted by predict/traffic. `AxisTraffic` is one rank's traffic
-added up by axis (tp, dp, pp) and operation, so that a prediction and a log can be compared.
+added up by axis and operation, so that a prediction and a log can be compared. A mesh numbers the ranks of a job along
+axes, one for each kind of parallelism (tp, dp, pp, ...). Payload is what a rank passes to an operation; what a ring
+then sends for it may be more or less.
 """
 
 from __future__ import annotations
@@ -53,10 +55,7 @@ class CommEvent:
             raise ValueError(f"CommEvent: rank {self.rank!r} is not in its group_ranks {list(self.group_ranks)}")
 
     def sent_bytes(self) -> float:
-        """Bytes that a ring (or a tree) makes this rank send, on average over the ranks of the group.
-
-        Source: Thakur, Rabenseifner & Gropp 2005, sections 3 and 4. n ranks, P bytes of payload.
-        """
+        """Bytes that a ring (or a tree) makes this rank send, on average over the ranks of the group."""
         return ring_share(self.op, len(self.group_ranks)) * self.payload_bytes
 
 
@@ -65,7 +64,7 @@ def ring_share(op: str, num_ranks: int) -> float:
 
     Source: Thakur, Rabenseifner & Gropp 2005, sections 3 and 4.
     """
-    others, share = num_ranks - 1, 1 - 1 / num_ranks
+    others, share = num_ranks - 1, 1 - 1 / num_ranks  # the payload of an all_gather is one rank's shard alone
     return {"all_reduce": 2 * share, "all_gather": others, "send": 1, "recv": 0}.get(op, share)
 
 
@@ -90,6 +89,7 @@ class CommLog(Json):
         return CommLog(events=tuple(event for event in self.events if event.rank == rank))
 
     def _of(self, op: str | None) -> list[CommEvent]:
+        """The events of one operation, or all events for None."""
         check_one_of("CommLog", "op", op, (None, *OPS))
         return [event for event in self.events if op in (None, event.op)]
 
@@ -164,6 +164,7 @@ class AxisTraffic:
         return {axis: self.payload_bytes(axis) for axis in dict.fromkeys(each.axis for each in self.ops)}
 
     def _of(self, axis: str | None) -> list[AxisOp]:
+        """The operations on an axis, or for None those on all axes but `scalars`."""
         return [each for each in self.ops if each.axis == axis or (axis is None and each.axis != SCALARS)]
 
 
@@ -177,6 +178,7 @@ def traffic_by_axis(log: CommLog, mesh: Mesh) -> AxisTraffic:
 
 
 def _axis_op(event: CommEvent, axes: str, mesh: Mesh) -> AxisOp:
+    """An event as an operation on the axes along which its group lies, such as "dp x pp"."""
     num_ranks = len(event.group_ranks)
     if event.op in ("send", "recv") and axes:
         num_ranks = prod(getattr(mesh, axis) for axis in axes.split(" x "))
@@ -184,6 +186,7 @@ def _axis_op(event: CommEvent, axes: str, mesh: Mesh) -> AxisOp:
 
 
 def _is_scalar(event: CommEvent) -> bool:
+    """Whether the event sends the loss or the norm (one number), or the loss scaler's three flags (their maximum)."""
     return event.shape == () or (event.shape == (3,) and (event.reduce_op or "").lower() == "max")
 
 

@@ -1,4 +1,8 @@
-"""Compares a predicted record with a measured one, and with a learner's guess, as one table of text or HTML."""
+"""Compares a predicted record with a measured one, and with a learner's guess, as one table of text or HTML.
+
+`compare` takes two records of one type, such as two Timelines. A record has a method `summary`, which returns its
+numbers as name -> (value, unit). A guess is what the learner typed before the measurement.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +102,7 @@ def _summary(given: object, what: str) -> dict[str, tuple[float, str]]:
 
 
 def _guesses(guess: object, names: list[str]) -> dict[str, float]:
-    """The guesses by row name. A single number is a guess for the first row."""
+    """The guesses by row name. A single number is a guess for the first row. names: of all rows."""
     if guess is None:
         return {}
     if isinstance(guess, Real):

@@ -224,7 +224,10 @@ class Timeline(Json):
         """
         rows = self._compute_by_rank()
         longest = max((max(s.end for s in row) - min(s.start for s in row) for row in rows), default=0.0)
-        return 1 - sum(map(covered_seconds, rows)) / len(rows) / longest if longest else 0.0
+        if not longest:
+            return 0.0
+        mean_busy = sum(map(covered_seconds, rows)) / len(rows)
+        return 1 - mean_busy / longest
 
     @property
     def bubble_over_ideal(self) -> float:
@@ -237,6 +240,7 @@ class Timeline(Json):
         return self.duration / busy - 1 if busy else 0.0
 
     def _compute_by_rank(self) -> list[list[Span]]:
+        """The compute spans of each rank that has one."""
         rows: dict[int, list[Span]] = {}
         for span in self.spans:
             if span.lane == "compute":

@@ -1,4 +1,7 @@
-"""Checks the fields of a specification; a failed check raises ValueError with what was given and what it must be."""
+"""Checks the fields of a specification; a failed check raises ValueError with what was given and what it must be.
+
+`owner` is the name of the class or function whose field or argument is checked; the message begins with it.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,10 @@ def check_one_of(owner: str, name: str, value: object, known: tuple) -> None:
 
 
 def check_plain(owner: str, *specs: object, names: tuple[str, ...] = ()) -> None:
-    """Raise ValueError where a spec sets a field that the formula `owner` does not model.
+    """Raise ValueError where a spec (a ModelSpec or a Plan) sets a field that the formula `owner` does not model.
 
-    names: these fields; without names, all fields that the spec's class lists in RARE (experts, windows, fp8 and so
-    on). A field counts as set where it differs from the default of its class.
+    names: the fields that are not modelled; by default all fields that the spec's class lists in RARE (experts,
+    windows, fp8 and so on). A field counts as set where it differs from the default of its class.
     """
     for spec in specs:
         for name in names or spec.RARE:

@@ -1,6 +1,8 @@
 """Describes what computes and what carries: links, GPUs and clusters, with tables of the published ones.
 
-GPUS and LINKS have the vendors' rates and sizes; CLUSTERS has ready clusters from one GPU to 128 nodes.
+GPUS and LINKS have the vendors' rates and sizes; CLUSTERS has ready clusters from one GPU to 128 nodes. INTRA says
+which link usually joins the GPUs of a node. The alpha-beta model gives a message of n bytes the seconds alpha + beta n,
+where alpha is a latency and 1 / beta a bandwidth.
 """
 
 from __future__ import annotations
@@ -43,7 +45,10 @@ class Link:
         return self.latency + num_bytes / self.bandwidth
 
     def between(self, ranks: Iterable[int]) -> Link:
-        """The link between these ranks, which is this one for all ranks. `Nodes` has the same method."""
+        """The link between these ranks, which is this one for all ranks.
+
+        `Nodes` has the same method, so an emulated network can be either: one link for all, or ranks on several nodes.
+        """
         return self
 
 
@@ -74,7 +79,7 @@ class GPU:
     """One accelerator, with the figures of its data sheet.
 
     memory: bytes. flops: dense 16-bit operations per second. memory_bandwidth: bytes per second. reported: the bytes
-    that the device itself reports, which are more, or None where they are not known here. fp8_flops: dense 8-bit
+    that the device itself reports, which are more, or None where this table does not have them. fp8_flops: dense 8-bit
     operations per second, None for a GPU without 8-bit units. num_sms: streaming multiprocessors.
     """
 
@@ -145,7 +150,7 @@ class Cluster:
         """The share of a node's network for each of `senders` rings or ranks of the node that send at the same time."""
         check_count("Cluster", "senders", senders)
         network, share = self.network, self.network.bandwidth / senders
-        if share > self.intra.bandwidth:  # what reaches a card comes over the node's own links
+        if share > self.intra.bandwidth:  # bytes reach a card over the node's own links, which are then the limit
             return Link(latency=network.latency, bandwidth=self.intra.bandwidth, name=f"{self.intra.name}, to a card")
         if senders == 1:
             return network
@@ -153,7 +158,7 @@ class Cluster:
 
 
 MIB = 2**20
-# Sources: the vendors' data sheets (dense, without sparsity); latencies are orders of magnitude, measure yours.
+# Sources: the vendors' data sheets (dense, without sparsity). Latencies are orders of magnitude; measure your own.
 # `reported` has the totals that nvidia-smi prints: github.com/modal-labs/modal-client/pull/2797, and for B200
 # github.com/NVIDIA/TensorRT-LLM/issues/10278; V100 and H200: thundergolfer.com/blog/nvidia-gpu-memory-capacity.
 GPUS = {
@@ -174,36 +179,21 @@ GPUS = {
     ),
     "H800": GPU(name="H800 SXM", memory=80e9, flops=989e12, memory_bandwidth=3.35e12, num_sms=132, fp8_flops=1979e12),
     "H100": GPU(
-        name="H100 SXM",
-        memory=80e9,
-        reported=81_559 * MIB,
-        flops=989e12,
-        memory_bandwidth=3.35e12,
-        num_sms=132,
+        name="H100 SXM", memory=80e9, reported=81_559 * MIB, flops=989e12, memory_bandwidth=3.35e12, num_sms=132,
         fp8_flops=1979e12,
     ),
     "H200": GPU(
-        name="H200 SXM",
-        memory=141e9,
-        reported=150.8e9,
-        flops=989e12,
-        memory_bandwidth=4.8e12,
-        num_sms=132,
+        name="H200 SXM", memory=141e9, reported=150.8e9, flops=989e12, memory_bandwidth=4.8e12, num_sms=132,
         fp8_flops=1979e12,
     ),
     "B200": GPU(
-        name="B200",
-        memory=180e9,
-        reported=183_359 * MIB,
-        flops=2250e12,
-        memory_bandwidth=7.7e12,
-        num_sms=148,
+        name="B200", memory=180e9, reported=183_359 * MIB, flops=2250e12, memory_bandwidth=7.7e12, num_sms=148,
         fp8_flops=4500e12,
     ),
     "GB200": GPU(
         name="GB200, of an NVL72", memory=186e9, flops=2500e12, memory_bandwidth=8e12, num_sms=148, fp8_flops=5000e12
     ),
-}
+}  # fmt: skip
 LINKS = {
     "1 Gb/s": Link.from_gigabits(1, latency=50e-6),
     "10 Gb/s": Link.from_gigabits(10, latency=30e-6),
@@ -215,8 +205,6 @@ LINKS = {
     "NVLink 4, H800": Link(latency=3e-6, bandwidth=200e9, name="NVLink 4 (H800, one way)"),
     "NVLink 5": Link(latency=3e-6, bandwidth=900e9, name="NVLink 5 (B200, one way)"),
 }
-
-
 # 6 links of 25 GB/s each way: NVIDIA's V100 data sheet. PCIe 3 x16 carries half of what PCIe 4 does.
 NVLINK_2 = Link(latency=3e-6, bandwidth=150e9, name="NVLink 2 (V100, one way)")
 PCIE_3 = Link(latency=5e-6, bandwidth=16e9, name="PCIe 3 x16")
@@ -238,6 +226,7 @@ INTRA = {
 
 
 def _nodes(gpu: str, gpus_per_node: int, num_nodes: int = 1, inter: str = "10 Gb/s", cards: int = 1) -> Cluster:
+    """A cluster by names. inter: the link of a network card. cards: the number of network cards of a node."""
     return Cluster(
         gpu=GPUS[gpu], gpus_per_node=gpus_per_node, num_nodes=num_nodes, intra=INTRA[gpu], inter=LINKS[inter],
         network_cards=cards,

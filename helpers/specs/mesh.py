@@ -1,6 +1,7 @@
 """Maps ranks to coordinates on a mesh of parallel axes (dp, pp, cp, ep, tp), and lists the groups of each axis.
 
-All rank arithmetic of the course is here; plans, strategies and predictions ask `Plan.mesh`. Ranks are numbered as in
+All rank arithmetic of the course is here; plans, strategies and predictions ask `Plan.mesh`. An axis is a kind of
+parallelism, and a group of an axis is a set of ranks that differ in this coordinate alone. Ranks are numbered as in
 Megatron-LM, tp fastest, then cp, dp, pp, so that a tp group has neighbouring ranks, which are GPUs of one node
 (Narayanan et al. 2021, section 3.2: tensor parallelism inside a node, pipeline parallelism across nodes).
 
@@ -13,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from helpers.specs.checks import check_count
 
 ORDER = ("tp", "cp", "dp", "pp")  # fastest first
 EXPERT_ORDER = ("tp", "ep", "edp", "pp")  # the same ranks, with dp x cp divided into ep and edp instead
@@ -33,9 +36,7 @@ class Mesh:
 
     def __post_init__(self) -> None:
         for axis in ("dp", "pp", "cp", "ep", "tp"):
-            size = getattr(self, axis)
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise ValueError(f"Mesh: {axis} is {size!r}, but it must be a whole number of at least 1")
+            check_count("Mesh", axis, getattr(self, axis))
         if self.dp * self.cp % self.ep:
             raise ValueError(
                 f"Mesh: ep={self.ep} does not divide dp * cp = {self.dp * self.cp}, over which experts are spread; "
@@ -96,6 +97,7 @@ class Mesh:
         return sorted(groups.values())
 
     def _order_of(self, axes: Iterable[str]) -> tuple[str, ...]:
+        """The order of axes, ORDER or EXPERT_ORDER, in which these axes occur. ValueError where neither has them."""
         for order in (ORDER, EXPERT_ORDER):
             if axes and set(axes) <= set(order):
                 return order

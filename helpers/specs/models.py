@@ -1,7 +1,7 @@
 """Describes the shape of a transformer (ModelSpec) and a plan for training it on many ranks (Plan).
 
-PRESETS has the published dense models and ROUTED those with experts. Predictions, strategies and the Trainer share
-these types; `Plan.check` says in a sentence why a plan does not fit a model.
+PRESETS has the published dense models, and ROUTED those with experts, to which a router sends each token. Predictions,
+strategies and the Trainer share these types; `Plan.check` says in a sentence why a plan does not fit a model.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class ModelSpec:
     top_k: int = 1
     window: int | None = None
 
-    # Fields that many formulas do not model; `check_plain` refuses them there.
+    # Fields that many formulas do not model. Such a formula calls `check_plain`, which raises ValueError for a model
+    # that sets one of them.
     RARE: ClassVar[tuple[str, ...]] = ("num_experts", "top_k", "window")
 
     def __post_init__(self) -> None:
@@ -123,10 +124,12 @@ class ModelSpec:
 class Plan:
     """How a model is spread over dp * tp * pp * cp ranks, and what else decides memory and traffic.
 
-    dp: data-parallel size; tp: tensor-parallel; pp: pipeline; cp: context. zero: the ZeRO stage over dp.
-    precision: the bytes per parameter (weights + gradients, then the optimizer's): fp32, mixed (2 + 2, and Adam has an
-    fp32 master copy), mixed_fp32_grads (Megatron), mixed_both_grads. It never names an optimizer.
-    schedule: the order of a pipeline's micro-batches (helpers.schedules). num_chunks: virtual stages per rank.
+    dp, tp, pp, cp: the sizes of data, tensor, pipeline and context parallelism. zero: the ZeRO stage over dp, 0 for
+    none. num_chunks: virtual stages per rank. micro_batch: sequences of a micro-batch. num_microbatches: of a step, on
+    each rank. recompute: what backward computes again. attention: whether attention maps exist ("materialized").
+    precision: the bytes of weights + gradients per parameter. fp32: 4 + 4. mixed: 2 + 2, and Adam has an fp32 master
+    copy. mixed_fp32_grads: 2 + 4 (Megatron). mixed_both_grads: 2 + 2 + 4. It says nothing about the optimizer's kind.
+    schedule: the order of a pipeline's micro-batches (helpers.schedules).
     ep: ranks of dp * cp over which the experts of a layer are spread. shard_ranks: hybrid sharding, which is ZeRO-3
     over this many ranks with a replica in each such group; None means over all ranks. fp8: the layers' matrix products
     take 8-bit inputs; weights, activations that are kept for backward, and messages stay in 16 bits.
@@ -150,8 +153,8 @@ class Plan:
     shard_ranks: int | None = None
     fp8: bool = False
 
-    RARE: ClassVar[tuple[str, ...]] = ("ep", "shard_ranks", "fp8")
-    KNOWN: ClassVar[dict[str, tuple]] = {
+    RARE: ClassVar[tuple[str, ...]] = ("ep", "shard_ranks", "fp8")  # as in ModelSpec
+    KNOWN: ClassVar[dict[str, tuple]] = {  # the values that a field may have
         "zero": (0, 1, 2, 3),
         "recompute": ("none", "selective", "full"),
         "attention": ("flash", "materialized"),
@@ -239,6 +242,7 @@ class Plan:
             check_divides("Plan", "pp * num_chunks", chunks, "num_layers", layers)
 
     def _ends_are_lighter(self, model: ModelSpec) -> bool:
+        """Whether the first and the last stage have one layer fewer than the others (see `layers_on_stage`)."""
         chunks = self.pp * self.num_chunks
         return model.num_layers % chunks > 0 and (model.num_layers + 2) % chunks == 0
 
@@ -254,7 +258,8 @@ class Plan:
         self._check_stages(model)
         if not self._ends_are_lighter(model):
             return model.num_layers // self.pp
-        return (model.num_layers + 2) // self.pp - (stage in (0, self.pp - 1))
+        full = (model.num_layers + 2) // self.pp
+        return full - 1 if stage in (0, self.pp - 1) else full
 
 
 def _llama3(num_layers: int, hidden: int, num_heads: int, ffn_hidden: int) -> ModelSpec:

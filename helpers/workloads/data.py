@@ -2,7 +2,7 @@
 
 The same seed gives the same numbers on every rank. Legend: N = samples, F = features, C = classes, T = tokens.
 
-Two rules keep ranks apart and together. What all ranks must agree on (a data set, a global batch) depends on the seed
+There are two kinds of random numbers. What all ranks must agree on (a data set, a global batch) depends on the seed
 alone, and each rank takes its `rank_slice` of it. What ranks must not share (noise, dropout) comes from
 `rank_generator(seed, rank)`, which gives every rank a random stream of its own.
 """
@@ -17,9 +17,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# The text: a grammar that is part of this course, so that any length of it can be shipped or made. A symbol in capitals
-# is replaced by one of its lines until none is left. Sums are right ("4 and 3 make 7"), so there is more to learn than
-# spelling. Only `random.Random(seed).random()` is used, whose sequence Python keeps between versions.
+# The text comes from a grammar, so that a text of any length can be made without a file. A symbol in capitals is
+# replaced by one of its lines until no symbol is left. SUM and NUMBER are symbols, too, for which `_expand` has rules.
+# Sums are right ("4 and 3 make 7"), so there is more to learn than spelling. Only `random.Random(seed).random()` is
+# used, whose sequence Python keeps between versions.
 ALPHABET = "\n " + string.ascii_lowercase + string.ascii_uppercase + string.digits + ".,:;"  # 68 characters
 
 GRAMMAR = {
@@ -74,12 +75,6 @@ def _random_below(limit: int, generator: random.Random) -> int:
     return int(generator.random() * limit)
 
 
-def check_rank(rank: int, world_size: int):
-    """ValueError unless 0 <= rank < world_size."""
-    if not 0 <= rank < world_size:
-        raise ValueError(f"rank {rank} of {world_size}: ranks count from 0 to world_size - 1")
-
-
 def rank_generator(seed: int, rank: int = 0) -> torch.Generator:
     """A random generator on the CPU for one rank. Different pairs of seed and rank have different streams.
 
@@ -94,7 +89,8 @@ def rank_slice(batch: Tensor, rank: int, world_size: int) -> Tensor:
     The slices of all ranks, concatenated in rank order, are the batch. Where world_size does not divide N, the first
     ranks have one row more. Raises ValueError for a rank out of range.
     """
-    check_rank(rank, world_size)
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank {rank} of {world_size}: ranks count from 0 to world_size - 1")
     return batch.tensor_split(world_size)[rank]
 
 
@@ -110,19 +106,15 @@ def digits(split: str = "train", *, flat: bool = True, dtype: torch.dtype = torc
         raise ValueError(f'digits(split={split!r}): expected "train", "test" or "all"')
     images, labels = (torch.from_numpy(array) for array in load_digits(return_X_y=True))
     order = torch.randperm(len(labels), generator=rank_generator(0))
-    chosen = {"train": order[:1437], "test": order[1437:], "all": order}[split]
+    chosen = {"train": order[:1437], "test": order[1437:], "all": order}[split]  # 80 % for training
     images = (images[chosen] / 16).to(dtype)  # (N, 64)
     return (images if flat else images.view(-1, 1, 8, 8)), labels[chosen].long()
 
 
 def synthetic(
-    num_samples: int,
-    num_features: int = 64,
-    num_classes: int = 10,
-    *,
-    seed: int = 0,
+    num_samples: int, num_features: int = 64, num_classes: int = 10, *, seed: int = 0,
     dtype: torch.dtype = torch.float32,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Random features and the class that a fixed random linear teacher gives them, so there is something to learn.
 
     Returns (N, F) and (N,) int64. Raises ValueError for a number below 1.
@@ -168,15 +160,15 @@ class Characters:
     ) -> tuple[Tensor, Tensor]:
         """This rank's part of the global batch of one step: inputs and targets, each (this rank's rows, context) int64.
 
-        `batch_size` counts the sequences of all ranks together. The batch depends on seed and step alone and is split
-        by `rank_slice`, so one process with world_size=1 sees what all ranks together see. Raises ValueError for a
-        context that is longer than the text.
+        `context` is the number of tokens of a sequence, and `batch_size` counts the sequences of all ranks together.
+        The batch depends on seed and step alone and is split by `rank_slice`, so one process with world_size=1 sees
+        what all ranks together see. Raises ValueError for a context that is longer than the text.
         """
         if context + 1 > len(self.tokens):
             raise ValueError(
                 f"batch(context={context}): the text has {len(self.tokens)} characters, one more is needed"
             )
-        generator = rank_generator(seed * 1_000_003 + step)
+        generator = rank_generator(seed * 1_000_003 + step)  # the prime keeps the streams of two steps apart
         starts = torch.randint(len(self.tokens) - context, (batch_size, 1), generator=generator)  # (N, 1)
         rows = self.tokens[rank_slice(starts, rank, world_size) + torch.arange(context + 1)]  # (rows, context + 1)
         return rows[:, :-1], rows[:, 1:]

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from helpers.specs import ModelSpec
 
 RESIDUAL = ("projection.weight", "down.weight")  # the matrices whose output is added to the residual stream
+FIRST_STD = 0.02  # the standard deviation with which GPT-2 initialises a matrix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,9 +95,10 @@ class GPTConfig:
     def first_std(self, name: str) -> float:
         """The standard deviation with which GPT-2 initialises a matrix of this name.
 
-        It is 0.02, divided by sqrt(2 l) for the matrices whose output is added to the residual stream.
+        It is 0.02, divided by sqrt(2 l) for the matrices whose output is added to the residual stream, because 2 l of
+        them are added up there.
         """
-        return 0.02 / math.sqrt(2 * self.num_layers) if name.endswith(RESIDUAL) else 0.02
+        return FIRST_STD / math.sqrt(2 * self.num_layers) if name.endswith(RESIDUAL) else FIRST_STD
 
     @property
     def num_parameters(self) -> int:
@@ -106,7 +108,7 @@ class GPTConfig:
         """
         h, embeddings = self.hidden, self.vocab_size + self.context
         head = 0 if self.tied else self.vocab_size * h
-        grouped = 2 * (h - self.kv_heads * (h // self.num_heads)) * (h + 1)
+        grouped = 2 * (h - self.kv_heads * (h // self.num_heads)) * (h + 1)  # what key and value lose
         return self.num_layers * (12 * h * h + 13 * h - grouped) + embeddings * h + 2 * h + head
 
 
@@ -156,7 +158,7 @@ def materialized_attention(
     is_causal: bool = True,
     dropout: Callable[[Tensor, float], Tensor] = F.dropout,
 ) -> Tensor:
-    """Computes what scaled_dot_product_attention computes, step by step. All tensors are (B, H, T, d).
+    """Computes what torch's scaled_dot_product_attention computes, step by step. All tensors are (B, H, T, d).
 
     dropout: the function that drops attention weights; it is called with the weights and dropout_p.
     Autograd saves the output of softmax and, with dropout, the mask and the result of dropout: (B, H, T, T) each.

@@ -2,8 +2,8 @@
 
 Legend: B = batch, F = features, C = classes.
 
-Old blog posts teach with a `Classifier` that ends in Softmax and BCELoss. This model ends in logits, for cross entropy,
-because BCELoss averages over B x C values: with ten classes its gradients start nine times smaller, and they become
+This model ends in logits, for cross entropy. Old blog posts teach with a `Classifier` that ends in Softmax and BCELoss
+instead. BCELoss averages over B x C values, so with ten classes its gradients start nine times smaller, and they become
 noise once a probability rounds to 0 or 1.
 """
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Norm = Callable[[int], nn.Module]
+Norm = Callable[[int], nn.Module]  # makes a normalisation layer for a number of channels
 
 
 class ResidualBlock(nn.Module):
@@ -22,8 +22,8 @@ class ResidualBlock(nn.Module):
         self.norm1 = norm(out_channels)
         self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
         self.norm2 = norm(out_channels)
-        same = stride == 1 and in_channels == out_channels
-        self.shortcut = nn.Identity() if same else nn.Conv2d(in_channels, out_channels, 1, stride, bias=False)
+        is_same_shape = stride == 1 and in_channels == out_channels
+        self.shortcut = nn.Identity() if is_same_shape else nn.Conv2d(in_channels, out_channels, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         out = F.relu(self.norm1(self.conv1(x)))
@@ -61,9 +61,11 @@ def resnet_parameters(blocks: tuple[int, ...] = (3, 4, 6, 3), num_classes: int =
 
     blocks: how many bottlenecks each stage has. (3, 4, 6, 3) is ResNet-50 and (3, 8, 36, 3) is ResNet-152.
 
-    A k x k convolution has k k C_in C_out weights and no bias; a batch norm has two parameters per channel.
+    A k x k convolution has k k C_in C_out weights and no bias; a batch norm has two parameters per channel. A
+    bottleneck is a 1 x 1 convolution to `width` channels, a 3 x 3, and a 1 x 1 to four times the width, each with a
+    batch norm. The first one of a stage has a 1 x 1 convolution as its shortcut, too.
     """
-    total, channels = 7 * 7 * 3 * 64 + 2 * 64, 64
+    total, channels = 7 * 7 * 3 * 64 + 2 * 64, 64  # the stem
     for stage, repeats in enumerate(blocks):
         width = 64 * 2**stage
         for block in range(repeats):

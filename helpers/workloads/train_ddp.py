@@ -1,5 +1,7 @@
 """Trains a linear layer with DDP: the shortest complete script for torchrun.
 
+Chapter 03 shows it and starts it. Two processes on this machine:
+
 torchrun --nproc-per-node=2 -m helpers.workloads.train_ddp
 """
 
@@ -34,8 +36,8 @@ def main() -> None:
 
 def examples() -> TensorDataset:
     """1,000 random vectors, each with the class that a fixed random matrix gives it."""
-    made = torch.Generator().manual_seed(0)
-    x, weight = torch.randn(1000, 64, generator=made), torch.randn(64, 10, generator=made)
+    generator = torch.Generator().manual_seed(0)  # the same data in every process
+    x, weight = torch.randn(1000, 64, generator=generator), torch.randn(64, 10, generator=generator)
     return TensorDataset(x, (x @ weight).argmax(1))
 
 
@@ -53,4 +55,4 @@ if __name__ == "__main__":
     from helpers.ranks.inplace import leave
 
     main()
-    leave(0)
+    leave(0)  # ends the process without destroying the interpreter, which threads of gloo may not survive

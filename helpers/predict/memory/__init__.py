@@ -20,14 +20,6 @@ from helpers.predict.memory.rank_memory import memory, rank_kinds, temporaries
 from helpers.predict.memory.states import model_states, params_per_rank
 
 __all__ = [
-    "activations",
-    "activations_per_layer",
-    "edge_activations",
-    "logits",
-    "memory",
-    "microbatches_in_flight",
-    "model_states",
-    "params_per_rank",
-    "rank_kinds",
-    "temporaries",
-]
+    "activations", "activations_per_layer", "edge_activations", "logits", "memory", "microbatches_in_flight",
+    "model_states", "params_per_rank", "rank_kinds", "temporaries",
+]  # fmt: skip

@@ -3,8 +3,8 @@
 Source: Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", section 4.
 Letters as there: s tokens, b micro-batch, h hidden, a heads, L layers, t tensor-parallel, p stages, m interleaving, v
 vocabulary. The paper counts 2-byte activations and 1-byte dropout masks. Where it is silent, these conventions hold:
-- In fp32 everything that has 2 bytes there has 4; masks stay 1 byte (torch's masks on a CPU have the dtype of the
-  tensor that they mask).
+- In fp32 everything that has 2 bytes there has 4. Masks stay 1 byte, although torch's masks on a CPU have the dtype of
+  the tensor that they mask.
 - Dropout masks count for LayerNorm models (GPTs) only, because RMSNorm models (Llamas) are trained without dropout.
 - Context parallelism divides s; a materialized attention map then has s / cp rows and s columns.
 - Grouped queries: keys and values have kv_heads * head_dim columns, and a rank has at least one head.
@@ -15,9 +15,10 @@ vocabulary. The paper counts 2-byte activations and 1-byte dropout masks. Where 
 inventory.py says what torch really keeps of the course's GPT, tensor by tensor.
 
 The number of checkpoints (`best_segments`): Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", section
-4. n layers in k segments keep k inputs and, while backward is in one segment, the n / k layers of that segment, which
-is least at k = sqrt(n). A transformer's layer keeps much more inside (34 s b h bytes and its maps) than its input needs
-(2 s b h), so its best k is larger, near sqrt(n inside / input): one segment per layer up to 33 layers.
+4. n layers in k segments keep k inputs and, while backward is in one segment, what the n / k layers of that segment
+keep. The sum is least at k = sqrt(n) if a layer keeps one tensor. A transformer's layer keeps much more inside (34 s b
+h bytes and its maps) than its input needs (2 s b h), so its best k is larger, near sqrt(n * inside / input): one
+segment per layer up to 33 layers.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def tokens_per_rank(model: ModelSpec, plan: Plan) -> int:
 
 
 def _has_dropout(model: ModelSpec) -> bool:
+    """Whether the model is trained with dropout, which is taken to be so for LayerNorm models (GPTs) only."""
     return model.norm == "layer"
 
 
@@ -119,7 +121,8 @@ def edge_activations(model: ModelSpec, plan: Plan, stage: int = 0) -> int:
     """
     elements = tokens_per_rank(model, plan) * model.hidden / (plan.tp if plan.sequence_parallel else 1)
     mask = elements * microbatches_in_flight(plan) if stage == 0 and _has_dropout(model) else 0
-    return ceil(mask + (2 * weight_bytes(plan) * elements if stage == plan.pp - 1 else 0))
+    inputs = 2 * weight_bytes(plan) * elements if stage == plan.pp - 1 else 0  # of the final norm and of the head
+    return ceil(mask + inputs)
 
 
 def logits(model: ModelSpec, plan: Plan) -> int:

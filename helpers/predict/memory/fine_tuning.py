@@ -29,7 +29,7 @@ QUANTIZED_BLOCK, CONSTANTS_BLOCK = 64, 256
 
 def layer_matrices(model: ModelSpec) -> dict[str, tuple[int, int]]:
     """(in, out) of each matrix of a layer: "query", "key", "value", "projection", "up", "down", and "gate" if gated."""
-    check_plain("LoRA", model)
+    check_plain("LoRA", model)  # raises for a model with experts or a window
     h, kv, ffn = model.hidden, model.kv_heads * model.head_dim, model.ffn
     shapes = {"query": (h, h), "key": (h, kv), "value": (h, kv), "projection": (h, h), "up": (h, ffn), "down": (ffn, h)}
     return {**shapes, "gate": (h, ffn)} if model.gated else shapes
@@ -71,14 +71,15 @@ def qlora(
     in 16 bits. By default there is no fp32 master copy of the adapters, because the paper's 780 GB for 65B without LoRA
     are 12 bytes per parameter, 2 + 2 + 8. Left out: the 16-bit copy of the matrix in use, and paging to the host.
     """
-    quantized = model.num_layers * sum(rows * columns for rows, columns in layer_matrices(model).values())
-    constant = 8 + 32 / CONSTANTS_BLOCK if double_quantization else 32
-    frozen = quantized * (4 + constant / QUANTIZED_BLOCK) / 8 + 2 * (model.num_params - quantized)
+    quantized = model.num_layers * sum(rows * columns for rows, columns in layer_matrices(model).values())  # weights
+    constant_bits = 8 + 32 / CONSTANTS_BLOCK if double_quantization else 32
+    frozen = quantized * (4 + constant_bits / QUANTIZED_BLOCK) / 8 + 2 * (model.num_params - quantized)  # bytes
     names = tuple(layer_matrices(model)) if targets is None else targets
     return _states(frozen, adapter_params(model, rank=rank, targets=names), master)
 
 
 def _states(frozen: float, adapters: int, master: bool) -> MemoryBreakdown:
+    """The breakdown from the bytes of frozen weights and the number of adapter parameters."""
     return MemoryBreakdown(
         parameters=ceil(frozen) + 2 * adapters,
         gradients=2 * adapters,

@@ -1,6 +1,7 @@
 """Predicts all bytes of a rank by kind: model states (states.py), activations (activations.py) and temporaries.
 
-The memory explorer, the planner and the cards call `memory`; `rank_kinds` gives one entry per kind of rank.
+The memory explorer, the planner and the interview cards call `memory`. `rank_kinds` gives one entry per kind of rank:
+ranks whose bytes are equal. Formulas are exact where a function says so, and upper bounds elsewhere.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def temporaries(model: ModelSpec, plan: Plan, stage: int = 0) -> int:
     if num_shards(plan) == 1 or plan.zero < 2:
         return temporary
     has_head_table = is_last and not (plan.pp == 1 and model.tied_embeddings)
-    tables = [table_params(model, plan)] * (int(stage == 0) + int(has_head_table))
+    num_tables = int(stage == 0) + int(has_head_table)  # the embedding's, and the head's
+    tables = [table_params(model, plan)] * num_tables
     layers = [params_per_layer(model, plan)] * min(2, plan.layers_on_stage(model, stage))  # two are enough below
     units = sorted([*layers, *tables], reverse=True)
     gathered = sum(units[:2]) if plan.zero == 3 else 0
@@ -81,20 +83,21 @@ def rank_kinds(model: ModelSpec, plan: Plan, *, most: int = 8) -> tuple[RankKind
     Ranks are numbered in Megatron-LM's order, tp fastest, then cp, dp, pp, so a stage has neighbouring ranks. Of more
     than `most` kinds, the first two, the last two and some between are returned. ValueError where a plan does not fit.
     """
-    runs: list[list[int]] = []
+    runs: list[list[int]] = []  # neighbouring stages with the same bytes
     stages = {stage: memory(model, plan, stage) for stage in range(plan.pp)}
     for stage, breakdown in stages.items():
         if runs and stages[runs[-1][0]] == breakdown:
             runs[-1].append(stage)
         else:
             runs.append([stage])
-    if len(runs) > most:
+    if len(runs) > most:  # the first two, the last two, and most - 4 of the others at equal distances
         between = [runs[round(2 + i * (len(runs) - 5) / (most - 5))] for i in range(most - 4)]
         runs = [*runs[:2], *between, *runs[-2:]]
     return tuple(RankKind(name=_name(plan, run), stage=run[0], breakdown=stages[run[0]]) for run in runs)
 
 
 def _name(plan: Plan, run: list[int]) -> str:
+    """The ranks of these stages as text: the first rank of the first stage to the last rank of the last one."""
     ends = {axis: getattr(plan, axis) - 1 for axis in ("tp", "cp", "dp")}
     first, last = plan.mesh.rank_at(pp=run[0]), plan.mesh.rank_at(pp=run[-1], **ends)
     ranks = words("rank" if first == last else "rank_range", first=first, last=last)

@@ -34,11 +34,15 @@ class SizedTensor:
 class Op:
     """One operation. Tensors have unique names in a step, and a view has the name of the tensor that it views.
 
-    module: the path of the module that runs it. creates: the first `num_results` of these tensors have a gradient; the
-    others (means, masks) never belong to a variable. gradient_of: the tensor whose gradient arrives in backward, for an
-    operation that creates nothing. inputs: the tensors for which backward creates gradients. saved: the tensors that
-    autograd keeps for backward. released: the tensors to which no variable refers any more. passes_gradient: backward
-    passes the gradient on without a new tensor. temporary, backward_temporary: further bytes while the operation runs.
+    module: the path of the module that runs it.
+    creates: the tensors that it creates. The first `num_results` of them are results, which belong to a variable and
+    have a gradient; the others (means, masks) live only if autograd saves them.
+    gradient_of: for an operation that creates nothing: the tensor whose gradient arrives in backward.
+    inputs: the tensors for which backward creates gradients.
+    saved: the tensors that autograd keeps for backward.
+    released: the tensors to which no variable refers any more after this operation.
+    passes_gradient: backward passes the gradient on without a new tensor.
+    temporary, backward_temporary: further bytes while the operation runs, in forward and in backward.
     backward_creates: a tensor that backward creates and that stays to the end of the step.
     """
 
@@ -56,9 +60,10 @@ class Op:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        return (
-            (self.gradient_of,) if self.gradient_of else tuple(made.name for made in self.creates[: self.num_results])
-        )
+        """The tensors whose gradients arrive in backward."""
+        if self.gradient_of:
+            return (self.gradient_of,)
+        return tuple(made.name for made in self.creates[: self.num_results])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +89,7 @@ class MemoryReplay:
     tensors: dict[str, SizedTensor] = field(default_factory=dict)
     _references: dict[str, int] = field(default_factory=dict)  # of each tensor that is alive
     _gradients: dict[str, str] = field(default_factory=dict)  # tensor -> the name of its gradient
-    _count: int = 0
+    _count: int = 0  # gradients so far, for their names
 
     def create(self, tensor: SizedTensor) -> None:
         """Add a new tensor with one reference."""
@@ -120,7 +125,8 @@ class MemoryReplay:
             self.create(made)
         self._update_peak(op.temporary, where)
         self._refer_to(op.saved if saves else ())
-        self._release((*op.released, *(made.name for made in op.creates[op.num_results :])))
+        no_results = (made.name for made in op.creates[op.num_results :])  # no variable refers to these
+        self._release((*op.released, *no_results))
 
     def _run_backward(self, op: Op) -> None:
         incoming = [self._gradients.pop(name) for name in op.outputs if name in self._gradients]
@@ -139,6 +145,7 @@ class MemoryReplay:
     def _run_backward_of_checkpoint(self, recomputed: RecomputedOps) -> None:
         """Recompute the operations, then run their backward. Their inputs and the arriving gradient live to its end."""
         arriving = self._gradients[recomputed.output]
+        # An operation may release an input once more, as in forward, so the recomputation refers to it once more.
         released = {name for op in recomputed.ops for name in op.released}
         self._refer_to((arriving, *(name for name in recomputed.inputs if name in released)))
         self.forward(recomputed.ops, phase="recomputation")
@@ -156,6 +163,7 @@ class MemoryReplay:
         self._gradients[name] = gradient
 
     def _new_gradient(self, name: str) -> str:
+        """Create a gradient of the size of this tensor, and return the gradient's name."""
         self._count += 1
         tensor = self.tensors[name]
         gradient = SizedTensor(f"gradient {self._count} of {name}", tensor.shape, tensor.dtype)
@@ -175,5 +183,6 @@ class MemoryReplay:
                 self.current -= self.tensors[name].num_bytes
 
     def _update_peak(self, temporary: int, where: str) -> None:
+        """Record the present bytes and the temporary ones if they are more than ever before."""
         if self.current + temporary > self.peak:
             self.peak, self.where = self.current + temporary, where

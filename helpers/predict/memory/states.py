@@ -1,8 +1,7 @@
 """Predicts a rank's share of the parameters, and its bytes of weights, gradients and optimizer state by ZeRO stage.
 
-rank_memory.py, the step-time model and many cards use it.
-
-Bytes per parameter (weights + gradients + optimizer), with AdamW:
+rank_memory.py, the step-time model and many interview cards use it. Bytes per parameter (weights + gradients +
+optimizer), with AdamW, by `plan.precision`:
     fp32               4 + 4 + 8
     mixed              2 + 2 + 12       Rajbhandari et al. 2020 (ZeRO), section 3.1: fp32 master, momentum, variance
     mixed_fp32_grads   2 + 4 + 12       Megatron-LM's distributed optimizer, which adds gradients up in fp32
@@ -73,7 +72,7 @@ def bytes_per_parameter(plan: Plan) -> float:
     In mixed precision the 16 bytes become 4 + 12/N (stage 1), 2 + 14/N (stage 2) or 16/N (stage 3) on N ranks.
     """
     shards = num_shards(plan)
-    parts = (weight_bytes(plan), 3), (gradient_bytes(plan), 2), (optimizer_bytes(plan), 1)
+    parts = (weight_bytes(plan), 3), (gradient_bytes(plan), 2), (optimizer_bytes(plan), 1)  # with their ZeRO stages
     return sum(size / (shards if plan.zero >= stage else 1) for size, stage in parts)
 
 
@@ -100,7 +99,10 @@ def feed_forward_params(model: ModelSpec, plan: Plan) -> int:
 
 
 def rank_states(model: ModelSpec, plan: Plan, stage: int = 0) -> MemoryBreakdown:
-    """`model_states` of a rank of stage `stage`; with ep, ZeRO shards experts over fewer ranks than the rest."""
+    """`model_states` of a rank of pipeline stage `stage`. With ep, ZeRO shards experts over fewer ranks than the rest.
+
+    `plan.of_experts` is the plan by which the weights of experts are replicated and sharded.
+    """
     count = params_per_rank(model, plan, stage)
     if plan.ep == 1:
         return model_states(count, plan)
@@ -128,11 +130,11 @@ def params_per_rank(model: ModelSpec, plan: Plan, stage: int = 0) -> int:
     """
     plan.check(model)
     count = plan.layers_on_stage(model, stage) * params_per_layer(model, plan)
-    first, last = stage == 0, stage == plan.pp - 1
-    if first:
+    is_first, is_last = stage == 0, stage == plan.pp - 1
+    if is_first:
         count += table_params(model, plan) + (model.seq * model.hidden if model.positions == "learned" else 0)
-    if last:
+    if is_last:
         count += model.params_per_norm
-    if last and not (first and model.tied_embeddings):
+    if is_last and not (is_first and model.tied_embeddings):
         count += table_params(model, plan)
     return count

@@ -245,14 +245,9 @@ class CurveFit:
 
 
 def explain_curve(
-    gpus: Sequence[int] = SOURCES_GPUS,
-    speedups: Sequence[float] = SOURCES_SPEEDUPS,
-    *,
-    images: int = 64,
-    kind: str = "weak",
-    link: Link = HDR,
-    half_digit: float = 0.05,
-) -> CurveFit:
+    gpus: Sequence[int] = SOURCES_GPUS, speedups: Sequence[float] = SOURCES_SPEEDUPS, *, images: int = 64,
+    kind: str = "weak", link: Link = HDR, half_digit: float = 0.05,
+) -> CurveFit:  # fmt: skip
     """The parts of a scaling curve of ResNet-152 on A100 that begins with 1 GPU.
 
     images: of a step on one GPU. kind: with "weak" scaling each GPU gets as many, with "strong" the GPUs share them.

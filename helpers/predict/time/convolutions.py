@@ -2,7 +2,7 @@
 
 The planner and the explanation of ResNet-152's scaling curve use it. A convolution of k x k over c channels is a matrix
 product whose rows are the batch's output pixels and whose depth is k k c (implicit GEMM, as in cuDNN). Batch norm and
-ReLU after it move each output element several times.
+ReLU after it move each output element several times. A step is a `StepTime`: bars of seconds, each with its bottleneck.
 """
 
 from __future__ import annotations
@@ -19,10 +19,16 @@ from helpers.specs.checks import check_count
 # Bytes per output element in 16 bits: batch norm reads it twice and writes it, ReLU (or the sum of the shortcut) reads
 # and writes it; backward reads the output and its gradient twice, then once more for ReLU, and writes two.
 NORM_BYTES = {"forward": 10, "backward": 16}
+# Bytes per parameter: SGD with momentum reads and writes fp32 weights and momentum (16), reads the gradient (4), and
+# writes the 16-bit weights (2).
+OPTIMIZER_BYTES = 22
 
 
 class Convolution(NamedTuple):
-    """A convolution with its batch norm. pixels: height times width of its output. inputs, outputs: channels."""
+    """A convolution with its batch norm.
+
+    pixels: height times width of its output. kernel: k of a k x k convolution. inputs, outputs: numbers of channels.
+    """
 
     pixels: int
     kernel: int
@@ -39,7 +45,8 @@ class Convolution(NamedTuple):
 class ResNet:
     """A ResNet for images of 224 x 224, with bottleneck blocks in four groups (He et al. 2015, table 1).
 
-    blocks: how many each group has. The 3 x 3 convolution has the stride. Raises ValueError unless there are four.
+    blocks: how many blocks each of the four groups has. Where a group halves the image, the 3 x 3 convolution of its
+    first block has the stride 2. Raises ValueError for another number of groups.
     """
 
     name: str
@@ -81,42 +88,36 @@ RESNET_152 = ResNet(name="ResNet-152", blocks=(3, 8, 36, 3))
 
 
 def resnet_step(
-    model: ResNet,
-    images: int,
-    cluster: Cluster,
-    *,
-    constants: Constants = NOMINAL,
-    data_hidden: float = 0.0,
+    model: ResNet, images: int, cluster: Cluster, *, constants: Constants = NOMINAL, data_hidden: float = 0.0,
     launch: float = 30e-6,
-) -> StepTime:
+) -> StepTime:  # fmt: skip
     """Predict a step of `images` images per GPU in 16 bits on all GPUs: DDP, fp32 gradients, SGD with momentum.
 
     data_hidden: the share of the gradients' all-reduce that backward can hide. launch: seconds of the host per
     convolution with its norm in forward; backward takes as long again.
     """
     check_count("resnet_step", "images", images)
-    gpu, c = cluster.gpu, constants
-    products, moved = [0.0, 0.0], [0.0, 0.0]  # seconds of forward and of backward
+    gpu = cluster.gpu
+    products, moved = [0.0, 0.0], [0.0, 0.0]  # nominal seconds of forward and of backward, for products and for memory
     for layer in model.convolutions:
         rows, depth, outputs = images * layer.pixels, layer.kernel**2 * layer.inputs, layer.outputs
         products[0] += product_seconds(rows, outputs, depth, gpu)
         products[1] += product_seconds(rows, depth, outputs, gpu) + product_seconds(depth, outputs, rows, gpu)
         for number, size in enumerate(NORM_BYTES.values()):  # forward, backward
             moved[number] += size * rows * outputs / memory_rate(gpu)
-    busy = [product / c.products + memory / c.memory for product, memory in zip(products, moved, strict=True)]
-    host = launch * c.launch * len(model.convolutions)
+    passes = zip(products, moved, strict=True)
+    busy = [product / constants.products + memory / constants.memory for product, memory in passes]
+    host = launch * constants.launch * len(model.convolutions)  # seconds of the host in each of the two passes
     inside, network = collective_seconds("all_reduce", 4 * model.num_params, cluster.world_size, cluster)
-    all_reduce = inside / c.inside + network / c.network
+    all_reduce = inside / constants.inside + network / constants.network
+    exposed = all_reduce - min(all_reduce * data_hidden, max(busy[1], host))
+    optimizer = OPTIMIZER_BYTES * model.num_params / memory_rate(gpu) / constants.memory
     bars = (
-        Bar(name="products", seconds=sum(products) / c.products, binds="tensor cores"),
-        Bar(name="norms and activations", seconds=sum(moved) / c.memory, binds="memory"),
+        Bar(name="products", seconds=sum(products) / constants.products, binds="tensor cores"),
+        Bar(name="norms and activations", seconds=sum(moved) / constants.memory, binds="memory"),
         Bar(name="the host launches", seconds=sum(max(0.0, host - seconds) for seconds in busy), binds="host"),
-        Bar(
-            name="gradients",
-            seconds=all_reduce - min(all_reduce * data_hidden, max(busy[1], host)),
-            binds="network" if network else "NVLink",
-        ),
-        Bar(name="optimizer", seconds=22 * model.num_params / memory_rate(gpu) / c.memory, binds="memory"),
-        Bar(name="step's constant", seconds=c.step, binds="host"),
+        Bar(name="gradients", seconds=exposed, binds="network" if network else "NVLink"),
+        Bar(name="optimizer", seconds=optimizer, binds="memory"),
+        Bar(name="step's constant", seconds=constants.step, binds="host"),
     )
     return StepTime(bars=tuple(bar for bar in bars if bar.seconds > 0))

@@ -81,17 +81,10 @@ def gpt_backward(
 
 
 def simulate_ddp_step(
-    backward: BackwardPass,
-    *,
-    link: Link,
-    world_size: int,
-    strategy: str = "overlapped",
-    bucket_cap_mb: float = 25,
-    first_bucket_mb: float = 1,
-    optimizer_seconds: float = 0.0,
-    algorithm: str = "ring",
+    backward: BackwardPass, *, link: Link, world_size: int, strategy: str = "overlapped", bucket_cap_mb: float = 25,
+    first_bucket_mb: float = 1, optimizer_seconds: float = 0.0, algorithm: str = "ring",
     shown_ranks: int | None = None,
-) -> Timeline:
+) -> Timeline:  # fmt: skip
     """One training step of data parallelism as a predicted Timeline, in seconds from the start of forward.
 
     strategy: "naive" sends each gradient after backward, "flat" one message after backward, "bucketed" the buckets

@@ -5,11 +5,13 @@ Only matrix products count, 2 m n k for (m, k) times (k, n); backward does two f
 softmax and the embedding's look-up are left out, as in every source here. Attention counts fully, s x s, although a
 causal kernel may skip half of it; with a window of w tokens it counts s x w.
 
-For a GPT (f = 4 h, no grouped queries) the counts are the papers' closed forms:
-    none       72 B l s h^2 (1 + s/(6h) + V/(12lh))    Korthikanti et al. 2022, eq. 7: "model FLOPs"
-    selective  72 B l s h^2 (1 + 2s/(9h) + V/(12lh))   attention's two products once more: 4 B s^2 h a layer
-               eq. 8 there has s/(3h) instead, 12 B s^2 h more a layer than eq. 7: three times what is recomputed
-    full       96 B l s h^2 (1 + s/(6h) + V/(16lh))    Narayanan et al. 2021, eq. 3: each layer's forward once more
+For a GPT (feed-forward of width 4 h, no grouped queries) the counts of a step are the papers' closed forms, by what is
+recomputed:
+    none       72 B l s h^2 (1 + s/(6h) + V/(12lh))    Korthikanti et al. 2022, equation 7: "model FLOPs"
+    selective  72 B l s h^2 (1 + 2s/(9h) + V/(12lh))   attention's two products once more: 4 B s^2 h per layer
+    full       96 B l s h^2 (1 + s/(6h) + V/(16lh))    Narayanan et al. 2021, equation 3: each layer's forward once more
+For "selective", equation 8 of Korthikanti et al. has s/(3h) instead of 2s/(9h). That adds 12 B s^2 h per layer to
+equation 7, three times the operations that are really recomputed. `step_flops` can count either way.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ def forward_parts(model: ModelSpec, *, batch: int = 1) -> dict[str, int]:
     routed = model.top_k * (3 if model.gated else 2) * h * model.ffn + model.params_of_router
     return {
         "projections": model.num_layers * 2 * tokens * (2 * h * h + 2 * h * kv),
-        "attention": model.num_layers * 2 * 2 * tokens * model.seen * h,
+        "attention": model.num_layers * 2 * 2 * tokens * model.seen * h,  # seen: the sequence, or the window if shorter
         "feed-forward": model.num_layers * 2 * tokens * routed,
         "head": 2 * tokens * h * model.vocab,
     }
@@ -42,7 +44,7 @@ def step_flops(model: ModelSpec, *, batch: int = 1, recompute: str = "none", con
     recompute: "none" gives the model's operations, which MFU counts; "selective" and "full" give those of the hardware,
     which HFU counts. The head is never recomputed. torch's checkpoint stops early and so skips the layer's last product
     if nothing after it is kept: without dropout "full" is then 16 B l s h^2 (one of the feed-forward's matrices) less.
-    convention: "counted" is the sum of the products; "korthikanti" is eq. 8 for "selective".
+    convention: "counted" is the sum of the products; "korthikanti" is that paper's equation 8 for "selective".
     Raises ValueError for an unknown recompute or convention.
     """
     check_one_of("step_flops", "recompute", recompute, Plan.KNOWN["recompute"])
@@ -72,7 +74,7 @@ def mfu(model: ModelSpec, *, batch: int, seconds: float, peak_flops: float, num_
     batch: sequences of the step on all devices. seconds: of the step. peak_flops: operations per second of one device.
     Recomputation does not count as useful. Chowdhery et al. 2022 (PaLM), section 4.1.
     """
-    return step_flops(model, batch=batch) / _possible(seconds, peak_flops, num_gpus)
+    return step_flops(model, batch=batch) / _operations_within(seconds, peak_flops, num_gpus)
 
 
 def hfu(
@@ -81,7 +83,7 @@ def hfu(
 ) -> float:  # fmt: skip
     """Hardware FLOPs utilization, from 0 to 1: like `mfu`, but recomputation counts too."""
     done = step_flops(model, batch=batch, recompute=recompute, convention=convention)
-    return done / _possible(seconds, peak_flops, num_gpus)
+    return done / _operations_within(seconds, peak_flops, num_gpus)
 
 
 def training_days(
@@ -94,10 +96,11 @@ def training_days(
     """
     check_one_of("training_days", "recompute", recompute, Plan.KNOWN["recompute"])
     per_token = (8 if recompute == "full" else 6) * num_params
-    return per_token * num_tokens / _possible(SECONDS_PER_DAY, flops_per_gpu, num_gpus)
+    return per_token * num_tokens / _operations_within(SECONDS_PER_DAY, flops_per_gpu, num_gpus)
 
 
-def _possible(seconds: float, flops_per_second: float, num_gpus: int) -> float:
+def _operations_within(seconds: float, flops_per_second: float, num_gpus: int) -> float:
+    """The operations that all GPUs could do in these seconds. Raises ValueError for a value that is not above 0."""
     for name, value in (("seconds", seconds), ("operations a second", flops_per_second), ("num_gpus", num_gpus)):
         if not value > 0:
             raise ValueError(f"{name} is {value!r}, but it must be above 0: time a step, and give one device's rate")

@@ -1,6 +1,7 @@
 """Predicts the seconds of the two kinds of kernels that dominate a transformer: matrix products and attention.
 
-layer.py, convolutions.py and step.py add them up; all seconds are at nominal rates, which calibrate.py then adjusts.
+layer.py, convolutions.py and step.py add them up. All seconds are at nominal rates; the constants of calibrate.py then
+say how near a machine comes to them.
 
 Matrix products. cuBLAS divides the (m, n) result of a product into tiles and gives each streaming multiprocessor (SM)
 one tile at a time; the last wave of tiles is rarely full (NVIDIA, Matrix Multiplication Background User's Guide, "Tile
@@ -59,8 +60,11 @@ def sustained_flops(gpu: GPU, *, fp8: bool = False) -> float:
 
 @lru_cache(maxsize=65536)
 def product_seconds(m: int, n: int, k: int, gpu: GPU, *, fp8: bool = False) -> float:
-    """Seconds of one matrix product (m, k) times (k, n) with inputs of 16 bits, or of 8 with `fp8`."""
-    rate = sustained_flops(gpu, fp8=fp8) / gpu.num_sms
+    """Seconds of one matrix product (m, k) times (k, n) with inputs of 16 bits, or of 8 with `fp8`.
+
+    It takes the fastest of the tile sizes, as cuBLAS would.
+    """
+    rate = sustained_flops(gpu, fp8=fp8) / gpu.num_sms  # of one SM
     best = float("inf")
     for rows, columns, share in TILES:
         tiles = ceil(m / rows) * ceil(n / columns)
@@ -69,23 +73,27 @@ def product_seconds(m: int, n: int, k: int, gpu: GPU, *, fp8: bool = False) -> f
         adding = 8 * parts * m * n / memory_rate(gpu) if parts > 1 else 0.0
         waves = ceil(tiles * parts / gpu.num_sms)
         best = min(best, waves * 2 * rows * columns * (k / parts + FILL) / (rate * share) + adding)
-    return max(best, (1 if fp8 else 2) * (m * k + k * n + m * n) / memory_rate(gpu))
+    moving = (1 if fp8 else 2) * (m * k + k * n + m * n) / memory_rate(gpu)  # the inputs and the result
+    return max(best, moving)
 
 
-# Dao 2023, figures 4 to 6 (A100: up to 72 % forward, 63 % backward of 312e12; head dimension 128, causal, 2k to 16k).
+# Shares of the data sheet's peak that FlashAttention-2 reaches. Dao 2023, figures 4 to 6 (A100: up to 72 % forward,
+# 63 % backward of 312e12; head dimension 128, causal, 2k to 16k).
 FLASH_SHARE = {"forward": 0.52, "backward": 0.44}
 # FlashAttention-2's instructions on H100 (Shah et al. 2024, FlashAttention-3, section 1: 35 % of the peak).
 FLASH_SHARE_HOPPER = {"forward": 0.38, "backward": 0.30}
+HOPPER_FLOPS = 500e12  # GPUs with a higher peak are of the generation of H100 or later
 SCORE_BYTES = {"forward": 13, "backward": 17}
 
 
 def flash_seconds(tokens: int, context: float, width: int, gpu: GPU) -> tuple[float, float]:
     """Seconds of forward and of backward of causal flash attention.
 
-    tokens: of a rank. context: tokens that the last token attends to. width: heads of a rank times head_dim.
+    tokens: of a rank. context: twice the tokens that a token attends to on average, which is the whole sequence without
+    a window. width: heads of a rank times head_dim.
     """
-    share = FLASH_SHARE_HOPPER if gpu.flops > 500e12 else FLASH_SHARE
-    operations = 2 * tokens * context * width  # 4 products' halves
+    share = FLASH_SHARE_HOPPER if gpu.flops > HOPPER_FLOPS else FLASH_SHARE
+    operations = 2 * tokens * context * width  # two products of 2 operations each, half of which is above the diagonal
     return operations / (share["forward"] * gpu.flops), 2.5 * operations / (share["backward"] * gpu.flops)
 
 

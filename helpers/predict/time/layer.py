@@ -1,7 +1,9 @@
 """Predicts the seconds of one transformer layer for one micro-batch on one rank, forward and backward.
 
-step.py adds up layers to a step. All seconds are at nominal rates: matrix products, attention, bytes that kernels move
-through memory, and collectives that no compute hides. `ends` does the same for the embedding and the head.
+step.py adds up layers to a step. All seconds are at nominal rates, which means the rates of data sheets and papers:
+matrix products, attention, bytes that kernels move through memory, and exposed collectives, which no compute hides.
+`ends` does the same for the embedding and the head. kernels.py has the seconds of products and of attention, and
+collectives.py those of collectives. A `Stack` is the training framework; it says what overlaps and which kernels exist.
 
 Experts: the router sends equally many tokens to each expert, so the experts of a rank process top_k times the rank's
 tokens, one product after the other. The all-to-alls there and back are exposed, because nothing can hide them.
@@ -18,15 +20,17 @@ from helpers.predict.time.kernels import flash_seconds, materialized_seconds, me
 from helpers.predict.time.stacks import Stack
 from helpers.specs import Cluster, ModelSpec, Plan
 
-LOSS_BYTES = 14  # bytes moved per logit, in forward and again in backward
+LOSS_BYTES = 14  # bytes moved per logit of the fp32 loss, in forward and again in backward
+BACKWARD_BYTES = 1.6  # bytes that norms and activations move in backward, over those in forward: an assumption
 CAST_BYTES = 5  # bytes moved to cast one element from 16 bits to 8
+EMBEDDING_CALLS = 0.2  # the kernels of the embedding, over those of a layer's forward
 CALLS_PER_EXPERT = 0.15  # of a layer's kernels per further expert on a rank: two or three of about twenty
 
 
 class Work(NamedTuple):
     """Seconds of a pass at nominal rates, by what limits them; calibration divides them by its constants.
 
-    calls: kernels that the host launches, counted in forwards of a layer.
+    calls: how much the host has to launch, where the kernels of one layer's forward count as 1.
     """
 
     products: float = 0.0
@@ -62,11 +66,12 @@ def layer(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack) -> Layer
     """The work of one layer. Of the plan tp, cp, micro_batch, attention, recompute, precision and experts count."""
     tokens = plan.micro_batch * model.seq // plan.cp
     gpu = cluster.gpu
-    forward = backward = 0.0
+    forward = backward = 0.0  # seconds of matrix products
     local_experts = model.num_experts // plan.ep
     tokens_per_expert = max(1, tokens * model.top_k // local_experts)
     for number, (n, k) in enumerate(product_shapes(model, plan)):
-        rows, count = (tokens, 1) if number < 2 else (tokens_per_expert, local_experts)
+        is_attention = number < 2  # the other two products are those of one expert
+        rows, count = (tokens, 1) if is_attention else (tokens_per_expert, local_experts)
         forward += count * product_seconds(rows, n, k, gpu, fp8=plan.fp8)
         backward += count * sum(product_seconds(*shape, gpu, fp8=plan.fp8) for shape in ((rows, k, n), (n, k, rows)))
     attention_forward, attention_backward = _attention(model, plan, cluster, stack)
@@ -94,11 +99,13 @@ def layer(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack) -> Layer
 def _attention(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack):
     """Seconds of attention between its projections: (products, memory) of forward, and the same of backward."""
     heads = model.num_heads // plan.tp
-    if (stack.attention or plan.attention) == "materialized":
+    kind = stack.attention or plan.attention  # a stack may have one kind of kernel only
+    if kind == "materialized":
         seq = model.seq // plan.cp
         batch = plan.micro_batch * plan.cp  # the queries of a rank meet the keys of all cp ranks
         return materialized_seconds(batch, seq, heads, model.head_dim, cluster.gpu)
-    tokens, share = plan.micro_batch * model.seq // plan.cp, model.seen / model.seq
+    tokens = plan.micro_batch * model.seq // plan.cp
+    share = model.seen / model.seq  # of the sequence that the last token attends to: 1 without a window
     context = model.seen * (2 - share)  # twice what a token attends to on average
     forward, backward = flash_seconds(tokens, context, heads * model.head_dim, cluster.gpu)
     return (forward / stack.flash, 0.0), (backward / stack.flash, 0.0)
@@ -113,13 +120,14 @@ def _moved_bytes(model: ModelSpec, plan: Plan, tokens: int, stack: Stack) -> tup
     Experts have top_k times f, and their inputs and results are sorted by expert and back (8 h each).
     """
     h, f, tp = model.hidden, model.top_k * model.ffn, plan.tp
+    # The layer's parameters with this rank's 1 / ep of the experts.
     params = model.params_per_layer - (1 - 1 / plan.ep) * model.num_experts * model.params_per_expert
     between_parts = (8 + 14 if model.norm == "layer" else 8 + 12) * h / (tp if plan.sequence_parallel else 1)
-    split = ((6 if model.gated else 4) * f + 8 * h) / tp
+    split = ((6 if model.gated else 4) * f + 8 * h) / tp  # the bytes that tensor parallelism always divides
     if model.num_experts > 1:
         split += 8 * model.top_k * h / tp
     forward = tokens * (between_parts + split) * stack.passes
-    backward = 1.6 * forward + _added_bytes(plan) * params / tp
+    backward = BACKWARD_BYTES * forward + _added_bytes(plan) * params / tp
     if plan.fp8:  # an input of a product is read for its largest value, read again and written in 8 bits
         inputs = tokens * (2 * h + (h + f) / tp) + params / tp
         forward, backward = forward + CAST_BYTES * inputs, backward + CAST_BYTES * inputs
@@ -135,9 +143,10 @@ def _all_to_alls(model: ModelSpec, plan: Plan, tokens: int, cluster: Cluster) ->
 
 def _exposed_collectives(model: ModelSpec, plan: Plan, tokens: int, cluster: Cluster, stack: Stack):
     """(inside, network) seconds of exposed collectives of tensor and context parallelism: forward's and backward's."""
-    size = 2 * tokens * model.hidden
+    size = 2 * tokens * model.hidden  # bytes of the activations of all tokens, in 16 bits
     ops = ("all_gather", "reduce_scatter") if plan.sequence_parallel else ("all_reduce",)
     pair = [collective_seconds(op, size, plan.tp, cluster, nvls=stack.nvls) for op in ops]
+    # A layer has two parts, attention and feed-forward, and each communicates once in a pass.
     inside, network = (2 * sum(part) * (1 - stack.tensor_hidden) for part in zip(*pair, strict=True))
     if plan.cp > 1:  # keys and values of the other ranks, and in backward their gradients too
         kv = 2 * 2 * tokens * model.kv_heads * model.head_dim // plan.tp * plan.cp
@@ -165,8 +174,9 @@ def ends(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack) -> Ends:
     forward = product_seconds(tokens, columns, depth, gpu)  # in 16 bits under fp8 too
     backward = product_seconds(tokens, depth, columns, gpu) + product_seconds(columns, depth, tokens, gpu)
     head = Work(forward, memory=loss, calls=1), Work(backward, memory=loss + added, calls=1)
-    moved = 6 * tokens * depth / rate
-    return Ends((Work(memory=moved, calls=0.2), Work(memory=moved + added, calls=0.2)), head)
+    moved = 6 * tokens * depth / rate  # three accesses to each element of 2 bytes
+    embedding = Work(memory=moved, calls=EMBEDDING_CALLS), Work(memory=moved + added, calls=EMBEDDING_CALLS)
+    return Ends(embedding, head)
 
 
 def _added_bytes(plan: Plan) -> int:

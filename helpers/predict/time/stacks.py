@@ -1,6 +1,8 @@
 """Describes training stacks (Megatron, FSDP, TorchTitan, ...): what they overlap and which kernels they have.
 
-The step-time model (step.py) takes a `Stack`. The figures come from the stacks' code and papers, rounded, not fitted.
+The step-time model (step.py) takes a `Stack`, which is a training framework as it was when its numbers were published.
+An exposed collective is one that no compute hides. The figures come from the stacks' code and papers, rounded, not
+fitted.
 Where a paper gives no figure (which share of the traffic hides, how many bytes unfused kernels move), it was chosen so
 that the published steps in data/ lie on both sides of the estimate; a calibration adjusts the rest.
 """
@@ -65,7 +67,8 @@ FSDP = Stack(name="FSDP", passes=2.2, data_hidden=0.9, gather_hidden=0.9)
 TORCHTITAN = Stack(
     name="TorchTitan", passes=1.2, data_hidden=0.9, gather_hidden=0.9, selective_products=0.5, tensor_hidden=0.5
 )
-# The Llama 3 Herd of Models, section 3.3.2: interleaved, ends one layer lighter; a layer a chunk fits 126 on 16 ranks.
+# The Llama 3 Herd of Models, section 3.3.2: interleaved, with one layer fewer on the first and the last stage. With one
+# layer per chunk, 126 layers are divided in this way over 16 ranks.
 LLAMA3 = Stack(name="Llama 3", data_hidden=0.9, gather_hidden=0.9, chunk_layers=1)
 NANOTRON = Stack(name="nanotron", passes=1.6, layer_launch=0.6e-3)
 STACKS = {

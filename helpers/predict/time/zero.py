@@ -65,15 +65,9 @@ def gpt_zero3_step(model: ModelSpec, *, tokens: int, flops_per_second: float, by
 
 
 def simulate_zero3_step(
-    step: Zero3Step,
-    *,
-    link: Link,
-    world_size: int,
-    prefetch: int = 1,
-    limit: int = 2,
-    keep_parameters: bool = False,
+    step: Zero3Step, *, link: Link, world_size: int, prefetch: int = 1, limit: int = 2, keep_parameters: bool = False,
     shown_ranks: int | None = None,
-) -> Timeline:
+) -> Timeline:  # fmt: skip
     """One step, forward and backward, as a predicted Timeline, in seconds from the start of forward.
 
     prefetch: how many units ahead are gathered while one computes; 0 hides no gather. limit: how many units may be
@@ -181,14 +175,9 @@ class _Simulation:
 
 
 def compare_stages(
-    model: ModelSpec,
-    gigabits: Sequence[float],
-    *,
-    num_microbatches: int,
-    tokens: int = 4096,
-    flops_per_second: float = 0.4 * 989e12,
-    world_size: int = 64,
-) -> dict[int, dict[float, float]]:
+    model: ModelSpec, gigabits: Sequence[float], *, num_microbatches: int, tokens: int = 4096,
+    flops_per_second: float = 0.4 * 989e12, world_size: int = 64,
+) -> dict[int, dict[float, float]]:  # fmt: skip
     """Seconds of a step with ZeRO stages 1 and 3, in 16 bits: stage -> Gb/s of the link that a ring crosses -> seconds.
 
     Stage 3 prefetches, while stage 1 hides none of its traffic, which favours stage 3. The default rate of compute is

@@ -55,15 +55,17 @@ def tokens_to_hide(model: ModelSpec, *, flops: float, bandwidth: float, dtype_by
     c = flops / bandwidth with 16 bits and kv = q (Liu et al. 2023, section 3), in forward without a causal mask. flops:
     operations per second; bandwidth: bytes per second.
     """
-    check_plain("context parallel", model, names=("window",))
+    check_plain("context parallel", model, names=("window",))  # raises for a model whose attention has a window
     return flops * dtype_bytes * model.kv_heads / (2 * bandwidth * model.num_heads)
 
 
 def _width(model: ModelSpec, heads: int) -> int:
+    """Elements of a token in so many heads."""
     return heads * model.head_dim
 
 
 def _tokens(model: ModelSpec, cp: int) -> int:
+    """Tokens of a sequence on one rank. ValueError for a cp that does not divide the sequence."""
     check_plain("context parallel", model, names=("window",))
     if isinstance(cp, bool) or not isinstance(cp, int) or cp < 1 or model.seq % cp:
         raise ValueError(f"context parallel: cp={cp!r} does not divide seq={model.seq}; choose a divisor of it")
@@ -93,7 +95,8 @@ def capacity(*, tokens: int, num_experts: int, top_k: int = 1, factor: float = 1
     check_counts("capacity", tokens=tokens, num_experts=num_experts, top_k=top_k)
     if not factor > 0 or not isfinite(factor):
         raise ValueError(f"capacity: factor is {factor!r}, but it must be above 0; 1.0 to 2.0 are common")
-    return ceil(Fraction(tokens * top_k, num_experts) * Fraction(str(factor)))  # floats: 50 * 1.1 > 55
+    # Fractions, because in floats 50 * 1.1 is a little above 55 and would be rounded up to 56.
+    return ceil(Fraction(tokens * top_k, num_experts) * Fraction(str(factor)))
 
 
 def total_params(model: ModelSpec, *, num_experts: int) -> int:

@@ -1,4 +1,7 @@
-"""Predicts what nn.DataParallel sends in one training step, as a log, and the bytes that cross its master's link."""
+"""Predicts what nn.DataParallel sends in one training step, as a log, and the bytes that cross its master's link.
+
+The master is the device that has the model and the batch. It sends to all other devices and receives from them.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ def data_parallel_traffic(
     is what the master passes in or gets; `master_link_bytes` gives what crosses its link.
     """
     weights = parameters * dtype_bytes
-    steps = [("scatter", input_bytes), ("broadcast", weights), ("gather", output_bytes)]
-    steps += [("scatter", output_bytes), ("reduce", weights)]
-    traffic = PredictedLog(num_devices, dtype_bytes=1)
-    for op, num_bytes in steps:
+    operations = [("scatter", input_bytes), ("broadcast", weights), ("gather", output_bytes)]
+    operations += [("scatter", output_bytes), ("reduce", weights)]
+    traffic = PredictedLog(num_devices, dtype_bytes=1)  # sizes are given in bytes
+    for op, num_bytes in operations:
         traffic.add(op, (num_bytes,))
     return traffic.log
 

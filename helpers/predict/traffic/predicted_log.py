@@ -1,4 +1,7 @@
-"""Builds a predicted CommLog from operations, one after the other. Every prediction of traffic uses it."""
+"""Builds a predicted CommLog from operations, one after the other. Every prediction of traffic uses it.
+
+A CommLog has one CommEvent per operation of torch.distributed, so a predicted log compares with a measured one.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from helpers.quantities.costs import seconds
 from helpers.records import CommEvent, CommLog
 from helpers.specs import Link
 
-DTYPES = {1: "uint8", 2: "bfloat16", 4: "float32", 8: "float64"}
-REDUCING = ("all_reduce", "reduce", "reduce_scatter")
+DTYPES = {1: "uint8", 2: "bfloat16", 4: "float32", 8: "float64"}  # bytes of an element -> the dtype that stands for it
+REDUCING = ("all_reduce", "reduce", "reduce_scatter")  # the operations that have a reduce_op
 
 
 class PredictedLog:
@@ -57,7 +60,8 @@ class PredictedLog:
     def _seconds(self, op: str, payload: int) -> float:
         if self.link is None:
             return 0.0
-        buffer = payload * len(self.ranks) if op == "all_gather" else payload  # costs count the gathered tensor
+        # `seconds` takes the full buffer, which for an all_gather is the gathered tensor and not the rank's shard.
+        buffer = payload * len(self.ranks) if op == "all_gather" else payload
         return seconds(op, buffer, len(self.ranks), self.link)
 
 

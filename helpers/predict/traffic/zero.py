@@ -1,13 +1,14 @@
 """Predicts the messages of a ZeRO step on one rank as a log, and what they add up to in closed form.
 
-Chapter 08, its lab and the cards use both. N ranks, P bytes of parameters (and of gradients), m micro-batches before
-one update. What a rank sends on a ring:
+Chapter 08, its lab and the interview cards use both. N ranks, P bytes of parameters (and of gradients), m micro-batches
+before one update. What a rank sends on a ring:
 
     data parallel       all_reduce of gradients                                              2 (N-1)/N P
     stage 1             reduce_scatter of gradients, all_gather of updated parameters        2 (N-1)/N P
     stage 1             all_reduce of gradients, all_gather of updated parameters            3 (N-1)/N P
-    stage 2             the same as the first, the reduce_scatter for each micro-batch       (m + 1) (N-1)/N P
-    stage 3             all_gather forward, all_gather and reduce_scatter backward, each     3 m (N-1)/N P
+    stage 2             reduce_scatter for each micro-batch, all_gather once                 (m + 1) (N-1)/N P
+    stage 3             all_gather forward, all_gather and reduce_scatter backward, each
+                        for each micro-batch                                                 3 m (N-1)/N P
 
 Source: Rajbhandari et al. 2020 (ZeRO), section 7, which counts a reduce_scatter or an all_gather as P.
 Sharded tensors are padded with zeros to N equal parts; `zero_traffic` counts the padding, the formulas leave it out.
@@ -27,38 +28,31 @@ Units = Sequence[Sequence[int]]  # what travels together, as positions in the li
 
 
 def zero_traffic(
-    parameters: Sequence[int],
-    *,
-    stage: int,
-    world_size: int,
-    num_microbatches: int = 1,
-    reduce: str = "reduce_scatter",
-    units: Units | None = None,
-    bucket_bytes: float = GLOO_BUCKET,
-    no_sync: bool = False,
-    keep_parameters: bool = False,
-    recompute: bool = False,
-    dtype_bytes: int = 4,
-    reduce_dtype_bytes: int | None = None,
-    link: Link | None = None,
-) -> CommLog:
+    parameters: Sequence[int], *, stage: int, world_size: int, num_microbatches: int = 1,
+    reduce: str = "reduce_scatter", units: Units | None = None, bucket_bytes: float = GLOO_BUCKET,
+    no_sync: bool = False, keep_parameters: bool = False, recompute: bool = False,
+    dtype_bytes: int = 4, reduce_dtype_bytes: int | None = None, link: Link | None = None,
+) -> CommLog:  # fmt: skip
     """Every operation of one update (all its micro-batches) on one rank, in order.
 
     parameters: elements of each, in the order of `model.parameters()`. units: the parameters that travel together, as
     positions in `parameters`, in the order in which forward uses them. By default stages 1 and 2 use buckets of
     `bucket_bytes` from the last parameter to the first (inf: all in one), and in stage 3 every entry is a unit (so pass
     sizes of units). reduce: the operation for gradients, a choice of stage 1 alone. no_sync: all micro-batches but the
-    last only accumulate full gradients (stage 1 always does). For stage 3 alone: keep_parameters gathers for forward
-    and keeps for backward; with recompute, the second forward gathers for itself and frees (the course's ZeRO-3 does
-    not). dtype_bytes: of what is gathered. reduce_dtype_bytes: of gradients, None for the same. With a link, operations
-    take their alpha-beta seconds, nothing hidden. Raises ValueError for an unknown stage or reduce, or wrong units.
+    last only accumulate full gradients (stage 1 always does).
+    For stage 3 alone: with keep_parameters, full parameters are gathered for forward and kept until backward. With
+    recompute, a checkpoint's second forward gathers for itself and frees (the course's ZeRO-3 does not).
+    dtype_bytes: of what is gathered. reduce_dtype_bytes: of gradients, None for the same. With a link, operations take
+    their alpha-beta seconds, one after the other. Raises ValueError for an unknown stage or reduce, or wrong units.
     """
     _check(stage, reduce, num_microbatches)
     traffic = PredictedLog(world_size, dtype_bytes=dtype_bytes, link=link)
     sizes = _padded_sizes(checked_sizes(parameters), units, stage, bucket_bytes / dtype_bytes, world_size)
-    width, gathers = reduce_dtype_bytes or dtype_bytes, 0 if keep_parameters else 1 + recompute
+    width = reduce_dtype_bytes or dtype_bytes
+    gathers = 0 if keep_parameters else 1 + recompute  # all_gathers per unit after forward
     for j in range(num_microbatches):
-        reduces, where = (stage > 1 and not no_sync) or j == num_microbatches - 1, f"micro-batch {j}"
+        where, is_last = f"micro-batch {j}", j == num_microbatches - 1
+        reduces = is_last or (stage > 1 and not no_sync)
         if stage == 3:
             _stage3_microbatch(traffic, sizes, where, gathers, reduces, width)
         elif reduces:
@@ -70,7 +64,7 @@ def zero_traffic(
 
 def padded(elements: int, world_size: int) -> int:
     """Elements after padding to `world_size` equal parts."""
-    return -(-elements // world_size) * world_size
+    return -(-elements // world_size) * world_size  # rounded up, in whole numbers
 
 
 def padding_elements(parameters: Sequence[int], units: Units, *, world_size: int) -> int:
@@ -102,20 +96,17 @@ def stage2_share(world_size: int, *, num_microbatches: int = 1, no_sync: bool = 
 
 
 def stage3_share(
-    world_size: int,
-    *,
-    num_microbatches: int = 1,
-    no_sync: bool = False,
-    keep_parameters: bool = False,
+    world_size: int, *, num_microbatches: int = 1, no_sync: bool = False, keep_parameters: bool = False,
     recompute: bool = False,
-) -> float:
+) -> float:  # fmt: skip
     """What a rank sends under stage 3, over the bytes of the parameters: 3 m (N-1)/N.
 
     With no_sync the factor is 2 m + 1. Keeping parameters from forward to backward saves m, and recomputation that
     gathers for itself costs m more.
     """
-    gathers = 1 if keep_parameters else 2 + recompute
-    return (gathers * num_microbatches + (1 if no_sync else num_microbatches)) * (world_size - 1) / world_size
+    gathers = (1 if keep_parameters else 2 + recompute) * num_microbatches
+    reduces = 1 if no_sync else num_microbatches
+    return (gathers + reduces) * (world_size - 1) / world_size
 
 
 def tokens_where_tp_sends_as_much(hidden: int) -> float:
@@ -131,7 +122,10 @@ def tokens_where_tp_sends_as_much(hidden: int) -> float:
 def _stage3_microbatch(
     traffic: PredictedLog, sizes: Sequence[int], where: str, gathers: int, reduces: bool, width: int
 ) -> None:
-    """A micro-batch of stage 3: forward through all units, then backward with `gathers` all_gathers per unit."""
+    """A micro-batch of stage 3: forward through all units, then backward with `gathers` all_gathers per unit.
+
+    reduces: whether gradients are reduced in this micro-batch. width: bytes of an element of a gradient.
+    """
     _gather(traffic, sizes, f"{where}, forward, unit")
     for number in reversed(range(len(sizes))):
         for _ in range(gathers):
@@ -141,11 +135,13 @@ def _stage3_microbatch(
 
 
 def _reduce(traffic: PredictedLog, sizes: Sequence[int], op: str, where: str, width: int) -> None:
+    """Add the operation that reduces the gradients of each unit."""
     for number, size in enumerate(sizes):
         traffic.add(op, (size,), f"{where} {number}", dtype_bytes=width)
 
 
 def _gather(traffic: PredictedLog, sizes: Sequence[int], where: str) -> None:
+    """Add an all_gather of each unit, into which a rank passes its shard."""
     for number, size in enumerate(sizes):
         traffic.add("all_gather", (size // len(traffic.ranks),), f"{where} {number}")
 
