@@ -1,6 +1,10 @@
 """Runs an elastic job: starts a generation of processes, watches it, and after a death starts the next one.
 
-`Job` holds one agent. It runs in a thread of the notebook's kernel, as torchrun's agent is a process beside its ranks.
+A generation is the set of processes that train together until one of them dies or all are done. The agent of a `Job`
+(job.py) runs in a thread of the notebook's process, while torchrun's agent is a process of its own. It starts a `Crew`,
+the processes of a generation (crew.py), reads their heartbeats from a key-value store (heartbeat.py), and ends them all
+when one has died or hangs. Then it finds a plan (how the model is spread over ranks) for the processes that are left,
+and starts the next generation from the newest checkpoint.
 """
 
 from __future__ import annotations
@@ -38,21 +42,25 @@ from helpers.specs import Plan
 
 POLL_SECONDS = 0.05  # between two looks at the heartbeats
 FIRST_STEP_TIMEOUT = 60.0  # seconds until all ranks must have begun a step
-Ending = tuple[str, list[int], Words]  # how a generation ended (a key), which ranks it cost, and why as a sentence
+# How a generation ended: "done", "stopped", "died", "raised", "hung", "silent" or "unmet"; the ranks that it cost; and
+# why, as a sentence in every language.
+Ending = tuple[str, list[int], Words]
 
 
 class Agent:
-    """One job. `problem` is what made it give up, `plan` that of the present generation.
+    """One job.
 
-    changed: is notified after each step and generation. has_ended: is set when the job is done or has given up.
+    plan: of the present generation. problem: the error that made the job give up, or None. weights: of the trained
+    model, once it is done. changed: is notified after each step and generation. has_ended: is set when the job is done
+    or has given up.
     """
 
     def __init__(self, settings: ElasticSettings):
         self.settings, self.plan, self.problem, self.weights = settings, settings.plan, None, {}
-        self.history: list[tuple[int, int, float, float]] = []
-        self.generations: list[Generation] = []
-        self.unsaved: dict[int, str] = {}
-        self.crew: Crew | None = None
+        self.history: list[tuple[int, int, float, float]] = []  # (generation, step, loss, seconds since the start)
+        self.generations: list[Generation] = []  # those that have ended
+        self.unsaved: dict[int, str] = {}  # step -> why its checkpoint failed
+        self.crew: Crew | None = None  # the processes of the present generation
         self.changed, self.stop_requested, self.has_ended = threading.Condition(), threading.Event(), threading.Event()
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.num_kills, self.temp_folder = 0, None
@@ -61,6 +69,7 @@ class Agent:
     # -- what Job calls ------------------------------------------------------------------------------------------------
     @property
     def account(self) -> Account:
+        """The result so far."""
         fields = dict(generations=tuple(self.generations), unsaved=dict(self.unsaved), weights=self.weights)
         return Account(history=tuple(self.history), **fields)
 
@@ -70,11 +79,11 @@ class Agent:
         self.num_kills += 1
 
     def is_training(self) -> bool:
-        """Whether the present generation has finished a step."""
+        """Whether the present generation, whose number is that of the ended ones, has finished a step."""
         return self.crew is not None and bool(self.history) and self.history[-1][0] == len(self.generations)
 
     def wait_until_training(self) -> None:
-        """Raises ValueError where the job ends before."""
+        """Waits until a generation has finished a step. Raises ValueError where the job ends before."""
         with self.changed:
             self.changed.wait_for(lambda: self.has_ended.is_set() or self.is_training())
         if self.has_ended.is_set():
@@ -93,14 +102,14 @@ class Agent:
             self.thread.join()
         if self.temp_folder is not None:
             shutil.rmtree(self.temp_folder, ignore_errors=True)
-            process.zygote(WORKER_MODULE).folder(self.temp_folder, keep=False)
+            process.zygote(WORKER_MODULE).remove_later(self.temp_folder, wanted=False)
             self.temp_folder = None
 
     # -- the agent's thread --------------------------------------------------------------------------------------------
     def _run(self) -> None:
         try:
             self.temp_folder = tempfile.mkdtemp(prefix=folder_prefix())
-            process.zygote(WORKER_MODULE).folder(self.temp_folder, keep=True)
+            process.zygote(WORKER_MODULE).remove_later(self.temp_folder)  # if this process dies without doing so
             self._run_generations()
         except Exception as problem:  # nobody would see it in this thread, so Job.wait raises it
             self.problem = problem
@@ -110,7 +119,9 @@ class Agent:
                 self.changed.notify_all()
 
     def _run_generations(self) -> None:
+        """Raises RuntimeError where too few processes are left, or after too many restarts."""
         settings = self.settings
+        # How many processes are left, and why the last generation ended.
         alive, why = settings.ranks + settings.spares, None
         self.started = time.monotonic()
         for number in itertools.count():
@@ -122,6 +133,7 @@ class Agent:
             self.plan = plan
             with self._started_crew(number, plan, alive) as (crew, resumed):
                 how, lost, why = self._watch(crew, number)
+            # The last step that this generation finished.
             last = max((step for generation, step, *_ in self.history if generation == number), default=resumed)
             steps = dict(first_step=resumed + 1, last_step=last)
             ended = Generation(number=number, ranks=plan.world_size, **steps, why=why, how=how, lost=tuple(lost))
@@ -134,7 +146,10 @@ class Agent:
 
     @contextmanager
     def _started_crew(self, number: int, plan: Plan, count: int) -> Iterator[tuple[Crew, int]]:
-        """The processes of a generation, and after how many steps they begin. They end with the block."""
+        """Starts the `count` processes of a generation. Inside this context they run; afterwards they are ended.
+
+        Yields the crew, and the number of steps in the checkpoint from which it goes on.
+        """
         temp_folder = Path(self.temp_folder)
         folder = self.settings.folder or temp_folder / "checkpoints"
         folder.mkdir(parents=True, exist_ok=True)
@@ -167,9 +182,10 @@ class Agent:
 
     def _watch(self, crew: Crew, number: int) -> Ending:
         """Waits until a generation ends."""
+        # A Listener remembers when each rank's last heartbeat came, and when the rank last made progress.
         listener, beats = Listener(), dist.PrefixStore(f"generation {number}", self.store)
         while not self.stop_requested.is_set():
-            crew.receive(POLL_SECONDS)
+            crew.receive(POLL_SECONDS)  # handles messages of the processes, for at most this time
             if lost := crew.lost():
                 return self._failure(crew, lost)
             if crew.is_done:

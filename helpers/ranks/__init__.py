@@ -3,13 +3,18 @@
     ranks = Ranks(4)
     losses = ranks.run(train, steps=20)         # or a cell that starts with %%ranks
 
+It exports `Ranks`, `RankError` (a run failed), and `current` (the Ranks that were made last, on which %%ranks runs).
+The modules of this package are:
+
 Front        live (Ranks), magic (%%ranks), inplace (the same under torchrun), limits (what the machine allows)
-Processes    zygote forks ranks; process starts it; pool holds a world of ranks; worker runs on each of them
-             pipe and transport carry messages, functions and results between them
-Wire         wire, group, methods, work: every operation of every process group, around gloo
-             session, link, rules: settings of a world, an emulated link, the rules of another backend (nccl/)
-Failures     board compares operations across ranks; watch decides when waiting is over; report says what happened
-             errors, sites: what a failure and a line are called
+Processes    zygote is the process from which ranks are forked, and process is the notebook's connection to it;
+             pool holds the processes of one Ranks, and worker is the program that runs in each of them;
+             pipe and transport carry messages, functions and results between the notebook and the ranks
+Wire         wire, group, methods and work wrap gloo, so that every operation of every process group passes through
+             them; session, link and rules hold their settings, an emulated network link, and the rules by which the
+             package nccl/ says what NCCL would have done; gloo has what must be known about that backend
+Failures     board is the shared memory in which ranks compare operations; watch waits for the ranks and recognises a
+             hang; report says what happened; errors and sites have the records of failures and the names of lines
 """
 
 from helpers.ranks.errors import RankError
@@ -19,6 +24,7 @@ __all__ = ["RankError", "Ranks", "current"]
 
 
 def _register_in_notebook() -> None:
+    """Make %%ranks known if this is a notebook. A process without IPython does not load it for this."""
     import sys
 
     interactive = sys.modules.get("IPython")

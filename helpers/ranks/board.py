@@ -6,9 +6,17 @@ Each group has one file. Each rank owns one part of it and writes only there, so
     ring    its last 1024 collectives: text (compared), split sizes (compared crosswise), caller's line (not compared)
     rings   its last 256 sends to, and receives from, each other rank (`Channels` reads and writes these)
 
-A record's stamp is written last, and a checksum guards its body, so a half-written record reads as "not there yet".
-The wire (group.py) posts and compares here. The kernel reads the boards after a failure (report.py), so this file does
-not import torch.
+A ring is a fixed number of records that is written in a circle: record number n stands at place n % length, so the
+oldest one is overwritten. Each record is an 8-byte stamp (its number plus 1, or 0 while it is being written), a header
+(`_HEAD`) and a body (an encoded `BoardEntry`). The stamp is written last, and a checksum guards the body, so a
+half-written record reads as "not there yet".
+
+"Collectives" are all operations that every rank of the group must call. "Operation number" or "sequence" is the place
+of a collective in the order in which a rank called its collectives, from 0. "Withdrawn" is a collective that a rank
+posted but that torch then refused to issue. The file starts with one page that holds the group's name and ranks.
+
+helpers/ranks/group.py posts each operation here and compares it with what the other ranks posted. The kernel reads the
+boards after a failure (report.py), and the kernel need not have torch, so this file does not import it.
 """
 
 from __future__ import annotations
@@ -27,49 +35,46 @@ from dataclasses import asdict, dataclass, field
 from helpers.learner.words import Words
 from helpers.ranks.sites import Frame, describe, words
 
-PAGE = 4096
-RECORDS, RECORD_BYTES = 1024, 384
-CHANNEL_RECORDS, CHANNEL_BYTES = 256, 192
+PAGE = 4096  # bytes
+RECORDS, RECORD_BYTES = 1024, 384  # of the ring of collectives: how many records it has, and the bytes of each
+CHANNEL_RECORDS, CHANNEL_BYTES = 256, 192  # the same for each ring of sends or receives
 _HEAD = struct.Struct("=IHHd")  # checksum, body length, withdrawn, time; after the 8-byte stamp
-_BODY = 8 + _HEAD.size
-_FIELD = b"\x1f"
-_PEER = "\x1e"
-_FLAG = 1024  # offset of the flag inside a rank's page
-SUFFIX = ".board"
-_LONGEST = 1400  # bytes of a sentence in one language
+_BODY = 8 + _HEAD.size  # offset of the body inside a record
+_WITHDRAWN = 14  # offset of `withdrawn` inside a record, after 8 bytes of stamp, 4 of checksum and 2 of length
+_FIELD = b"\x1f"  # between the parts of an encoded BoardEntry
+_PEER = "\x1e"  # between the items of `give` and of `take`
+_FLAG = 1024  # offset of the flag inside a rank's page: 8 bytes for its length, then its text as JSON
+SUFFIX = ".board"  # of the files' names
+_LONGEST = 1400  # bytes of a flag's sentence in one language, so that all languages fit into the page
 
 
 @dataclass(frozen=True)
 class BoardEntry:
-    """What one rank posted for one operation.
+    """What one rank posted for one operation."""
 
-    `what` describes it and must be equal on all ranks. `give` and `take` have one item per peer: what this rank sends
-    to each peer and what it expects from each, which is compared crosswise. `site`, the caller's line, is never
-    compared.
-    """
-
-    what: str
-    give: tuple[str, ...] = ()
-    take: tuple[str, ...] = ()
-    site: tuple[str, int, str] = ("", 0, "")
-    time: float = 0.0  # seconds, time.perf_counter
-    withdrawn: bool = False
+    what: str  # such as "all_reduce SUM float32 (4, 2)"; must be equal on all ranks
+    give: tuple[str, ...] = ()  # for an all-to-all: what this rank sends to each peer, such as "3 rows"
+    take: tuple[str, ...] = ()  # what it expects from each peer, which must equal what that peer gives to this rank
+    site: tuple[str, int, str] = ("", 0, "")  # file, line and function of the caller, which are not compared
+    time: float = 0.0  # when it was posted, in seconds of time.perf_counter
+    withdrawn: bool = False  # whether torch refused to issue it after it had been posted
 
     def encode(self, room: int) -> bytes:
-        """The body of a record of at most `room` bytes.
+        """The body of a record, in at most `room` bytes.
 
-        What is too long is cut, with a checksum of all of it in its place.
+        A description that is too long is cut, and ends in a checksum of the full description. Two long descriptions
+        that differ only near their end are therefore still told apart.
         """
         path, line, function = self.site
         site = f"{_last(path, 120)}:{line}:{_last(function, 40)}".encode()
         peers = [_PEER.join(self.give).encode(), _PEER.join(self.take).encode()]
-        free = room - len(site) - 3
+        free = room - len(site) - 3  # less the three separators
         if sum(map(len, peers)) > free // 2:
             peers = [b"", b""]  # a very large group: its split sizes are not compared
         free -= sum(map(len, peers))
         what = self.what.encode()
         if len(what) > free:
-            what = what[: free - 14] + b"... #%08x" % zlib.crc32(what)
+            what = what[: free - 14] + b"... #%08x" % zlib.crc32(what)  # the mark has 13 bytes
         return _FIELD.join([what, *peers, site])
 
     @classmethod
@@ -84,14 +89,14 @@ class BoardEntry:
         if self.what != other.what:
             return True
         if not (self.give and other.give):
-            return False
+            return False  # no split sizes, or too many of them to be written down
         return self.give[peer] != other.take[me] or self.take[peer] != other.give[me]
 
 
 class Board:
     """The board of one group, as one of its ranks sees it, or as the kernel does (`rank=None`).
 
-    Ranks are group ranks.
+    Ranks are group ranks (0 to size - 1), except in `ranks`, which has the global rank of each.
     """
 
     def __init__(self, path: str, rank: int | None = None):
@@ -101,14 +106,14 @@ class Board:
         head = json.loads(self.map[:PAGE].rstrip(b"\0"))
         self.name, self.ranks = head["name"], tuple(head["ranks"])
         self.size = len(self.ranks)
-        self.integers = memoryview(self.map).cast("Q")
-        self.part = _part_bytes(self.size)
+        self.integers = memoryview(self.map).cast("Q")  # the file as 8-byte integers: an offset // 8 is an index here
+        self.part = _part_bytes(self.size)  # bytes that each rank owns
 
     @staticmethod
     def create(folder: str, name: str, ranks: tuple[int, ...]) -> str:
         """Make the file of a new group and return its path.
 
-        It lies in `folder` or, if there is no room, in the temporary folder. Raises OSError where neither has room.
+        It is in `folder` or, if there is no room, in the temporary folder. Raises OSError where neither has room.
         """
         head = json.dumps({"name": name, "ranks": list(ranks)}).encode()
         if len(head) > PAGE:
@@ -131,39 +136,44 @@ class Board:
         return self.integers[self._page(rank) // 8]
 
     def issued(self, rank: int) -> int:
-        """How many operations `rank` has issued, of both kinds, without those that it withdrew and that still stand in
-        its ring."""
+        """How many operations `rank` has issued: its collectives, sends and receives.
+
+        The withdrawn collectives whose records have not been overwritten yet do not count.
+        """
         start = self._page(rank) + PAGE
-        withdrawn = sum(self.map[start + 14 : start + RECORDS * RECORD_BYTES : RECORD_BYTES])
+        withdrawn = sum(self.map[start + _WITHDRAWN : start + RECORDS * RECORD_BYTES : RECORD_BYTES])
         return self.count(rank) - withdrawn + sum(self._posted(rank, ring) for ring in range(2 * self.size))
 
     def _posted(self, owner: int, ring: int) -> int:
-        """The records that were written to a ring: the largest stamp in it."""
-        start = self.channel(owner, ring // 2, bool(ring % 2)) // 8
+        """How many records were written to one of the 2 * size rings for sends and receives: its largest stamp."""
+        start = self.channel(owner, ring // 2, bool(ring % 2)) // 8  # even rings are sends, odd ones receives
         return max(self.integers[start : start + CHANNEL_RECORDS * CHANNEL_BYTES // 8 : CHANNEL_BYTES // 8])
 
     def post(self, sequence: int, entry: BoardEntry) -> None:
-        offset = self._page(self.rank) + PAGE + sequence % RECORDS * RECORD_BYTES
-        self.write(offset, sequence, entry.encode(RECORD_BYTES - _BODY), entry.time)
+        """Write down this rank's collective number `sequence`."""
+        self.write(self._record(self.rank, sequence), sequence, entry.encode(RECORD_BYTES - _BODY), entry.time)
         self.integers[self._page(self.rank) // 8] = sequence + 1
 
     def withdraw(self, sequence: int) -> None:
-        """This rank posted the operation, but could not issue it after all."""
-        offset = self._page(self.rank) + PAGE + sequence % RECORDS * RECORD_BYTES
-        self.map[offset + 14] = 1
+        """Mark collective number `sequence`, which this rank posted but could not issue after all."""
+        self.map[self._record(self.rank, sequence) + _WITHDRAWN] = 1
 
     def read(self, rank: int, sequence: int) -> BoardEntry | None:
-        """What `rank` posted as its operation number `sequence`; None if it has not yet, or long ago."""
-        return self.read_at(self._page(rank) + PAGE + sequence % RECORDS * RECORD_BYTES, sequence)
+        """What `rank` posted as its collective number `sequence`.
+
+        None if it has not posted it yet, or so long ago that the record has been overwritten.
+        """
+        return self.read_at(self._record(rank, sequence), sequence)
 
     def has_posted(self, rank: int, sequence: int) -> bool:
+        """Whether `rank` has posted its collective number `sequence` and not withdrawn it."""
         if self.count(rank) <= sequence:
             return False
         entry = self.read(rank, sequence)
-        return entry is None or not entry.withdrawn
+        return entry is None or not entry.withdrawn  # None: overwritten, so it was posted long ago
 
     def first_disagreement(self, sequence: int, mine: BoardEntry) -> int | None:
-        """The first rank whose operation number `sequence` is posted and is not `mine`."""
+        """The first rank that posted another collective as number `sequence` than this rank did; None if none did."""
         for rank in range(self.size):
             if rank != self.rank:
                 theirs = self.read(rank, sequence)
@@ -173,15 +183,19 @@ class Board:
 
     # -- flags -----------------------------------------------------------------------------------------------------
     def flag(self, message: Words, culprit: int | None) -> None:
-        """Raise this rank's flag (once): every rank's monitor sees it. `culprit`: a global rank."""
+        """Raise this rank's flag, once, with a sentence on what is wrong. Every rank looks at all flags regularly.
+
+        culprit: the global rank to blame, or None.
+        """
         start = self._page(self.rank) + _FLAG
         if not self.integers[start // 8]:
-            body = json.dumps([asdict(message.map(_cut)), culprit], ensure_ascii=False).encode()
+            cut = message.map(lambda text: text.encode()[:_LONGEST].decode(errors="ignore"))
+            body = json.dumps([asdict(cut), culprit], ensure_ascii=False).encode()
             self.map[start + 8 : start + 8 + len(body)] = body
             self.integers[start // 8] = len(body)
 
     def flagged(self) -> tuple[Words, int | None] | None:
-        """(sentence, culprit) of the first flag that is up."""
+        """(sentence, culprit) of the first flag that is raised; None where none is."""
         for rank in range(self.size):
             start = self._page(rank) + _FLAG
             length = self.integers[start // 8]
@@ -192,12 +206,17 @@ class Board:
 
     # -- records ---------------------------------------------------------------------------------------------------
     def write(self, offset: int, stamp: int, body: bytes, when: float) -> None:
+        """Write record number `stamp` of a ring at `offset`, in an order in which nobody can read half of it.
+
+        when: seconds of time.perf_counter.
+        """
         self.integers[offset // 8] = 0
         self.map[offset + _BODY : offset + _BODY + len(body)] = body
         _HEAD.pack_into(self.map, offset + 8, zlib.crc32(body), len(body), 0, when)
         self.integers[offset // 8] = stamp + 1
 
     def read_at(self, offset: int, stamp: int) -> BoardEntry | None:
+        """The record at `offset`, if it is complete and has this number; else None."""
         if self.integers[offset // 8] != stamp + 1:
             return None
         checksum, length, withdrawn, when = _HEAD.unpack_from(self.map, offset + 8)
@@ -207,12 +226,17 @@ class Board:
         return BoardEntry.decode(body, when, bool(withdrawn))
 
     def channel(self, owner: int, peer: int, receives: bool) -> int:
-        """Where the ring starts in which `owner` writes its sends to, or receives from, `peer`."""
+        """The offset of the ring in which `owner` writes its sends to, or its receives from, `peer`."""
         ring = peer * 2 + receives
         start = self._page(owner) + PAGE + RECORDS * RECORD_BYTES
         return start + ring * CHANNEL_RECORDS * CHANNEL_BYTES
 
+    def _record(self, rank: int, sequence: int) -> int:
+        """The offset of a rank's collective number `sequence` in its ring."""
+        return self._page(rank) + PAGE + sequence % RECORDS * RECORD_BYTES
+
     def _page(self, rank: int) -> int:
+        """The offset of a rank's part, which begins with its page."""
         return PAGE + rank * self.part
 
 
@@ -222,11 +246,15 @@ def _last(text: str, room: int) -> str:
 
 
 def _part_bytes(size: int) -> int:
+    """Bytes that each rank owns in the file of a group of `size` ranks."""
     return PAGE + RECORDS * RECORD_BYTES + 2 * size * CHANNEL_RECORDS * CHANNEL_BYTES
 
 
 def _reserve(folder: str, name: str, size: int, head: bytes) -> str:
-    """A file of `size` bytes that is really there: writing to a full memory disk would kill the process."""
+    """Make a file of `size` bytes whose memory is allocated now, and return its path.
+
+    Without that, a later write through the memory map would kill the process with SIGBUS if the memory disk is full.
+    """
     safe = "".join(c if c.isalnum() else "_" for c in name)[:40]
     handle, path = tempfile.mkstemp(prefix=f"{safe}-", suffix=SUFFIX, dir=folder)
     try:
@@ -243,31 +271,29 @@ def _reserve(folder: str, name: str, size: int, head: bytes) -> str:
     return path
 
 
-def _cut(text: str) -> str:
-    return text.encode()[:_LONGEST].decode(errors="ignore")
-
-
-_ROOM = CHANNEL_BYTES - 24
-SEND, RECEIVE = False, True
+_ROOM = CHANNEL_BYTES - _BODY  # bytes of the body of a send or a receive
+SEND, RECEIVE = False, True  # values of the parameter `receives`
 
 
 @dataclass
 class IncomingRing:
-    """What has been read of one ring of one peer."""
+    """What this rank has read so far of one ring that a peer writes."""
 
-    cursor: int = 0
+    cursor: int = 0  # number of the record to read next
     counts: Counter = field(default_factory=Counter)  # tag -> number of messages
-    entries: dict[tuple[int, int], BoardEntry] = field(default_factory=dict)  # (tag, k) -> not yet matched
-    lost: bool = False  # the peer ran more than a ring ahead: nothing is known any more
+    entries: dict[tuple[int, int], BoardEntry] = field(default_factory=dict)  # (tag, k) -> message, see Channels
+    lost: bool = False  # whether the peer overwrote records that were not read yet, so that nothing is certain any more
 
 
 class Channels:
     """This rank's point-to-point messages in one group, and what is known of its peers' messages.
 
-    Ranks are group ranks.
+    A "message" is a send or a receive; the two belong together as follows. The k-th send from A to B with a tag belongs
+    to B's k-th receive from A with that tag (k counts from 0). A receive from any source breaks this numbering:
+    messages with its tag are then counted, but no longer compared.
 
-    The k-th send from A to B with a tag belongs to B's k-th receive from A with that tag. A receive from any source
-    breaks this numbering: messages with its tag are then counted, but no longer compared.
+    Ranks are group ranks. receives: whether the message is a receive. A receive from any source is written in the ring
+    whose peer is the receiving rank itself, which is free because no rank sends to itself.
     """
 
     def __init__(self, board: Board):
@@ -275,12 +301,12 @@ class Channels:
         self.lock = threading.Lock()
         self.posted: Counter = Counter()  # (receives, peer) -> records written
         self.numbers: Counter = Counter()  # (receives, peer, tag) -> messages posted
-        self.seen: dict[tuple[bool, int, int], IncomingRing] = {}
+        self.seen: dict[tuple[bool, int, int], IncomingRing] = {}  # (receives, owner of the ring, its peer)
 
     def post(self, receives: bool, peer: int, tag: int, what: str, site: Frame, start: float) -> int:
         """Write down a send to, or a receive from, `peer` (this rank itself: from any source), and return its number k.
 
-        start: seconds, when the emulated link takes it up.
+        start: seconds of time.perf_counter at which the emulated network link begins to carry it.
         """
         with self.lock:
             k = self.numbers[receives, peer, tag]
@@ -296,20 +322,24 @@ class Channels:
         """The peer's side of this rank's message `k`, if it has been posted and can still be compared."""
         with self.lock:
             found = self._read(not receives, peer, self.me).entries.get((tag, k))
-            return None if found is None or self._anyone(self.me if receives else peer, tag) else found
+            receiver = self.me if receives else peer
+            return None if found is None or self._num_from_anyone(receiver, tag) else found
 
     def forget(self, receives: bool, peer: int, tag: int, k: int) -> None:
-        """This rank's message `k` is complete."""
+        """Drop what is stored about this rank's message `k`, which is complete."""
         with self.lock:
             known = self.seen.get((not receives, peer, self.me))
             if known is not None:
                 known.entries.pop((tag, k), None)
 
     def is_matched(self, receives: bool, peer: int, tag: int, k: int) -> bool:
-        """Whether the other side of this rank's message `k` has been posted (True also where nobody can know)."""
+        """Whether the other side of this rank's message `k` has been posted (True also where that cannot be known).
+
+        A receive from any source may be the other side of a send, so these receives count, too.
+        """
         with self.lock:
             known = self._read(not receives, peer, self.me)
-            others = known.counts[tag] + (0 if receives else self._anyone(peer, tag))
+            others = known.counts[tag] + (0 if receives else self._num_from_anyone(peer, tag))
             return known.lost or others > k
 
     def anyone_sent(self, tag: int, num_received: int) -> bool:
@@ -324,13 +354,14 @@ class Channels:
             for receives, owner, peer in list(self.seen):
                 self._read(receives, owner, peer)
 
-    def _anyone(self, owner: int, tag: int) -> int:
+    def _num_from_anyone(self, owner: int, tag: int) -> int:
         """How many receives from any source `owner` has posted with `tag`."""
         if owner == self.me:
             return self.numbers[RECEIVE, owner, tag]
         return self._read(RECEIVE, owner, owner).counts[tag]
 
     def _read(self, receives: bool, owner: int, peer: int) -> IncomingRing:
+        """Read what is new in a ring. Returns all that is known of it."""
         known = self.seen.get((receives, owner, peer))
         if known is None:
             known = self.seen[receives, owner, peer] = IncomingRing()
@@ -339,7 +370,7 @@ class Channels:
             offset = start + known.cursor % CHANNEL_RECORDS * CHANNEL_BYTES
             entry = self.board.read_at(offset, known.cursor)
             if entry is None:
-                known.lost = self.board.integers[offset // 8] > known.cursor + 1
+                known.lost = self.board.integers[offset // 8] > known.cursor + 1  # a later record is in its place
                 break
             tag, k, what = entry.what.split(" ", 2)
             known.cursor += 1

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from helpers.learner.words import Words
 from helpers.ranks.sites import Frame
 
+# Of a RankError. "mismatch": the ranks did not issue the same operations of torch.distributed.
 KINDS = ("exception", "died", "hang", "mismatch", "timeout", "interrupted")
-KINDS += ("deaf",)  # a timeout, since a rank's process had not taken up what it was to run: no fault of that
-KINDS += ("hangs", "hangs above the buffer", "error", "race")  # what NCCL's rules say of a run that ended well on gloo
+KINDS += ("deaf",)  # a timeout because a rank's process never received its task, for which the task is not to blame
+KINDS += ("hangs", "hangs above the buffer", "error", "race")  # what NCCL would have made of a run that gloo completed
 
-# What a rank says when a neighbour left: consequences, never the cause.
+# Parts of the messages that a rank raises when another rank has left. Such an error is a consequence, never the cause.
 _CONSEQUENCES = (
     "Connection closed by peer",
     "Connection reset by peer",
@@ -29,10 +30,10 @@ _CONSEQUENCES = (
 
 
 class RankError(RuntimeError):
-    """A run failed on one rank or on several. `str(error)` is in the language that was chosen, `words` in all.
+    """A run failed on one rank or on several. `str(error)` is in the learner's language, `words` is in every language.
 
-    Attributes: `kind`, one of KINDS; `rank`, the rank to blame, or
-    None where none is; `tracebacks`, the full traceback text of each rank that raised.
+    Attributes: `kind`, one of KINDS; `rank`, the rank to blame, or None where none is; `tracebacks`, the full traceback
+    text of each rank that raised.
     """
 
     def __init__(self, message: Words | str, *, kind: str = "exception", rank: int | None = None, tracebacks=None):
@@ -52,6 +53,7 @@ class RankError(RuntimeError):
 
 
 def _rebuild(message, kind, rank, tracebacks) -> RankError:
+    """What pickle calls, which cannot pass keyword arguments."""
     return RankError(message, kind=kind, rank=rank, tracebacks=tracebacks)
 
 
@@ -59,43 +61,42 @@ def _rebuild(message, kind, rank, tracebacks) -> RankError:
 class Failure:
     """An exception on one rank, as that rank saw it."""
 
-    type_name: str
+    type_name: str  # such as "ValueError"
     message: str
-    words: Words  # the message, in every language where it is ours
-    frames: list[Frame]
-    time: float  # seconds, time.perf_counter
+    words: Words  # the message in every language, if this package wrote it; else the same in all
+    frames: list[Frame]  # the learner's part of the stack, outermost call first
+    time: float  # when it was raised, in seconds of time.perf_counter
     traceback: str
-    wire_kind: str | None = None  # "mismatch" or "aborted" when the wire raised it
-    culprit: int | None = None
+    # "mismatch" or "aborted" if the wire raised it, which is the wrapper around every process group (wire.py).
+    wire_kind: str | None = None
+    culprit: int | None = None  # the rank that the wire blames
 
     @property
     def is_consequence(self) -> bool:
+        """Whether it only reports that another rank failed or left."""
         return self.wire_kind == "aborted" or any(phrase in self.message for phrase in _CONSEQUENCES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WaitingOperation:
-    """One operation that a rank has issued and that is not complete. missing: global ranks that have not issued it."""
+    """One operation that a rank has issued and that is not complete."""
 
-    op: str
-    sequence: int
+    op: str  # such as "all_reduce"
+    sequence: int  # its place in the order of its group's operations
     missing: tuple[int, ...]  # global ranks that have not issued it
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankStatus:
-    """What a rank answers when the kernel asks where it is.
+    """What a rank answers when the kernel asks where it is."""
 
-    runnable: its main thread has work and wants a core. counters: collectives that it has issued, by group.
-    """
-
-    frames: list[Frame]
-    runnable: bool  # its main thread has work and wants a core
-    waiting: list[WaitingOperation] = field(default_factory=list)
-    counters: dict[str, int] = field(default_factory=dict)
+    frames: list[Frame]  # the stack of its main thread, outermost call first
+    runnable: bool  # whether its main thread runs, or has work and waits for a core
+    waiting: list[WaitingOperation] = field(default_factory=list)  # operations that are not complete
+    counters: dict[str, int] = field(default_factory=dict)  # name of a process group -> collectives that it has issued
 
     def same_place(self, other: RankStatus | None) -> bool:
-        """Whether nothing has moved since `other`: same stack, same operations, and no wish for a core."""
+        """Whether the rank has not moved since `other`: same stack, same operations, and no work for its thread."""
         if other is None or self.runnable or other.runnable:
             return False
         same = self.frames == other.frames and self.counters == other.counters

@@ -1,23 +1,27 @@
 """Holds what the wire must know about gloo: who needs whom, how to wait for it, and how to close its connections.
 
+The "wire" is this package's ProcessGroup, which wraps gloo's (wire.py). A "work" is torch's object for an operation in
+flight. A "world" is the set of groups that the ranks of a task use; after a failure they make a new one.
+
 `ranks_needed_by` lists the ranks without which an operation cannot complete (as observed with torch 2.13).
 
-Waiting. For send, recv, reduce_scatter and blocking calls gloo offers no future. Whoever calls `wait()` on such an
-operation waits in gloo itself, since a thread in between would cost more than a small message. An operation for which
-nobody waits is handed to a thread, at the latest when the watch comes by. A wait in gloo hears neither signals nor
-`fail_pending`: the only way out is to close the group's connections, after which a new world is needed anyway.
+Waiting. For send, recv, reduce_scatter and blocking calls gloo offers no future. The thread that calls `wait()` on such
+an operation waits inside gloo itself, because passing the result between threads would take longer than a small
+message. An operation for which no thread waits is handed to a thread of `Waiters`, by the thread of the wire that looks
+at all pending operations every 50 ms. A wait inside gloo reacts neither to signals nor to the failure of other ranks.
+It ends only if the group's connections are closed, after which a new world is needed anyway.
 
-Closing. gloo has two holes. A send in the queue of a connection that fails is never told, and a message whose receiver
-is gone blocks the reading of its connection, so that nobody sees it fail. In both cases a thread of gloo waits for the
-group's timeout, an hour, and whoever destroys the group waits for that thread. Sockets that are cut from outside run
-into these holes, since a thread whose operation fails takes the next one from its queue while the other connections
-have yet to fail. Therefore:
+Closing. gloo has two bugs. First, a send that waits in the queue of a connection is not told when the connection fails.
+Second, a message whose receiver is gone blocks the reading of its connection, so that nobody sees it fail. In both
+cases a thread of gloo waits for the group's timeout, an hour, and the thread that destroys the group waits for that
+thread. Closing the sockets from outside would run into these bugs, because a gloo thread whose operation fails takes
+the next one from its queue while the other connections have yet to fail. Therefore:
 
     close_connections   a receive that times out makes gloo close every connection of the group by itself
-    duplicate_socket    the sockets stay open until the ranks have met again: a slower peer still writes to them
-    ClosedGroups        a group with an operation that has not come back is kept, and so never destroyed
+    duplicate_socket    copies keep the sockets open until the ranks have met again, since a slower peer still writes
+    ClosedGroups        a group with an operation that has not ended is kept, and so never destroyed
 
-A third hole is torch's. DDP's reducer may hold the last reference to a group. It then waits for the group's threads
+A third bug is torch's. DDP's reducer may hold the last reference to a group. It then waits for the group's threads
 while it holds the interpreter's lock, and a thread that still reports its last operation to Python waits for that lock.
 So the last groups that were shut down are kept for a while, too.
 """
@@ -39,38 +43,39 @@ from queue import SimpleQueue
 import torch
 import torch.distributed as dist
 
-WITHOUT_FUTURE = ("reduce_scatter", "send", "recv")
+WITHOUT_FUTURE = ("reduce_scatter", "send", "recv")  # operations whose works have no future
 
 
 def ranks_needed_by(name: str, root: int | None, me: int, size: int) -> list[int]:
     """The ranks without which gloo cannot complete operation `name` on rank `me`.
 
-    A gather or scatter needs the root, and the root everyone. A broadcast runs down a binomial tree: a rank needs those
-    above it and its own children. Everything else needs everyone.
+    A gather or scatter needs the root, and the root needs everyone. A broadcast runs down a binomial tree, in which a
+    rank needs the ranks between it and the root, and its own children. Everything else needs everyone. Ranks are group
+    ranks.
     """
     everyone = [r for r in range(size) if r != me]
     if name in ("gather", "scatter"):
         return everyone if me == root else [root]
     if name != "broadcast":
         return everyone
-    place = (me - root) % size
+    place = (me - root) % size  # in the tree, where the root has place 0
+    below = [place + (1 << bit) for bit in range(place.bit_length(), size.bit_length())]  # its children
     above = []
-    while place:
+    while place:  # the parent's place lacks the highest bit
         place -= 1 << (place.bit_length() - 1)
         above.append(place)
-    place = (me - root) % size
-    below = [place + (1 << bit) for bit in range(place.bit_length(), size.bit_length())]
     return [(one + root) % size for one in above + [b for b in below if b < size]]
 
 
 @dataclass
 class BlockingCall:
-    """A stand-in for a work, for operations that gloo offers only as a blocking call: its `wait` makes the call."""
+    """A stand-in for a work, for operations that gloo offers only as a blocking call. Its `wait` makes that call."""
 
     wait: Callable[[], object]
 
 
 def error_of(future: torch.futures.Future) -> BaseException | None:
+    """The error of a future that is done, or None."""
     try:
         future.value()
     except Exception as error:
@@ -93,7 +98,7 @@ def open_sockets() -> dict[int, int]:
     return found
 
 
-Done = Callable[[BaseException | None], None]
+Done = Callable[[BaseException | None], None]  # called with the error of a wait, or None
 
 
 class Waiters:
@@ -106,10 +111,11 @@ class Waiters:
     def call(self, wait: Callable[[], object], done: Done) -> None:
         """Call `wait()` in a thread of its own, then `done(None)` or `done(error)`."""
         with self.lock:
-            missing = self.num_idle == 0
-            self.num_idle -= not missing
+            needs_thread = self.num_idle == 0
+            if not needs_thread:
+                self.num_idle -= 1
         self.jobs.put((wait, done))
-        if missing:
+        if needs_thread:
             threading.Thread(target=self._serve, daemon=True, name="wire waiter").start()
 
     def _serve(self) -> None:
@@ -121,20 +127,25 @@ class Waiters:
                 done(error)
             else:
                 done(None)
-            del wait, done
+            del wait, done  # they hold the operation, and with it its tensors
             with self.lock:
                 self.num_idle += 1
 
 
 class DirectWait:
-    """A blocking call that either the first to wait makes, or a thread. Exactly one of them does."""
+    """A blocking wait inside gloo, which one thread makes: the first one that asks for it, or one of `waiters`.
+
+    call: the wait. done: is called with its error or None. cut: closes the group's connections, which ends the call.
+    """
 
     def __init__(self, call: Callable[[], object], done: Done, waiters: Waiters, cut: Callable[[], None]):
         self.call, self.done, self.waiters, self.cut = call, done, waiters, cut
-        self.lock, self.taken, self.inside = threading.Lock(), False, False
+        self.lock = threading.Lock()
+        self.taken = False  # whether a thread makes the call, or made it
+        self.inside = False  # whether the thread that called `wait` is inside the call
 
     def wait(self) -> None:
-        """Make the call here, unless somebody else has taken it."""
+        """Make the call in this thread, unless another thread has taken it."""
         if not self._take():
             return
         error: BaseException | None = RuntimeError("the wait was interrupted")
@@ -147,40 +158,42 @@ class DirectWait:
             error = raised
         finally:
             self.inside = False
-            self._take_callbacks()[1](error)
+            _, done = self._take_callbacks()
+            done(error)
 
     def hand_over(self) -> None:
-        """Let a thread make the call, unless somebody has taken it already."""
+        """Let a thread of `waiters` make the call, unless another thread has taken it already."""
         if self._take():
             self.waiters.call(*self._take_callbacks())
 
     def end(self) -> None:
-        """The operation is over: whoever is inside the call is made to leave it, and nobody enters it."""
+        """The operation has failed: end the call if a thread is inside it, and let no thread begin it."""
         self._take()
         if self.inside:
             self.cut()
 
     def _take_callbacks(self) -> tuple[Callable[[], object], Done]:
-        """What the one who has taken it calls. Both lead back to the operation, whose tensors would outlive it."""
-        given, self.call, self.done = (self.call, self.done), None, None
-        return given
+        """`call` and `done`, which are dropped here: they lead to the operation, and would keep its tensors alive."""
+        callbacks, self.call, self.done = (self.call, self.done), None, None
+        return callbacks
 
     def _take(self) -> bool:
+        """Take the call. Whether it was free."""
         with self.lock:
-            free, self.taken = not self.taken, True
-        return free
+            was_free, self.taken = not self.taken, True
+        return was_free
 
 
 class Signals:
-    """Gets the main thread out of gloo at a signal.
+    """Gets the main thread out of gloo at an interrupt.
 
-    Inside gloo Python cannot handle signals, so a thread listens for them. heard: set to False by a program that
-    handles its interrupts itself, after the wait.
+    Inside gloo Python cannot handle signals. But Python also writes each signal's number into a pipe
+    (signal.set_wakeup_fd), from which a thread reads it.
     """
 
     def __init__(self):
-        self.heard = True
-        self.cut: Callable[[], None] | None = None
+        self.heard = True  # a program that handles its interrupts itself, after the wait, sets it to False
+        self.cut: Callable[[], None] | None = None  # closes the connections of the group that the main thread waits for
         self.pipe: tuple[int, int] | None = None
 
     @contextlib.contextmanager
@@ -215,19 +228,22 @@ class Signals:
 SIGNALS = Signals()
 
 
-UNUSED_TAG = 2**31 - 1
+UNUSED_TAG = 2**31 - 1  # of a message that nobody sends
 ONE_MILLISECOND = datetime.timedelta(milliseconds=1)
 
 
 class Connections:
-    """The connections of one group. `sockets`: the descriptors that gloo opened for it, with their inodes."""
+    """The connections of one group. sockets: the descriptors that gloo opened for it, with their inodes.
+
+    wire: the group's Wire, whose `inner` is gloo's ProcessGroup. ended: keeps what must outlive the connections.
+    """
 
     def __init__(self, wire: dist.ProcessGroup, sockets: dict[int, int], ended: ClosedGroups):
         self.wire, self.sockets, self.ended = weakref.ref(wire), sockets, ended
         self.lock, self.are_closed = threading.Lock(), False
 
     def close(self) -> None:
-        """Close them. Threads that are blocked in gloo come out with an error."""
+        """Close them, once. Threads that wait inside gloo then raise an error."""
         wire = self.wire()
         with self.lock:
             if wire is None or self.are_closed:
@@ -240,13 +256,14 @@ class Connections:
 class ClosedGroups:
     """What must be kept of the groups that were closed in this process until all ranks have met in a new world.
 
-    sockets: duplicates that keep connections open. busy: wires whose group has an operation that has not come back.
+    sockets: duplicates that keep connections open. busy: wires whose group may have an operation that has not ended.
+    shut_down: the last groups that the program itself destroyed.
     """
 
     def __init__(self):
         self.sockets: list[int] = []
         self.busy: list[dist.ProcessGroup] = []
-        self.shut_down: deque[dist.ProcessGroup] = deque(maxlen=8)  # for a thread that reports its last operation
+        self.shut_down: deque[dist.ProcessGroup] = deque(maxlen=8)  # see "a third bug" above
 
     def add(self, wire: dist.ProcessGroup, sockets: dict[int, int]) -> None:
         self.sockets += [
@@ -255,7 +272,7 @@ class ClosedGroups:
         self.busy.append(wire)
 
     def release(self) -> None:
-        """Give everything up: every rank of the old world is in a new one, so nobody writes to the old connections."""
+        """Free everything. Every rank of the old world is in a new one, so nobody writes to the old connections."""
         numbers, self.sockets = self.sockets, []
         for number in numbers:
             os.close(number)
@@ -275,11 +292,15 @@ def duplicate_socket(number: int, inode: int) -> int | None:
 
 
 def close_connections(inner: dist.ProcessGroup, me: int, size: int) -> None:
-    """Have gloo close every connection of `inner`, whose group rank `me` is."""
+    """Have gloo close every connection of `inner`, in which this process has group rank `me`.
+
+    A receive that times out does so. Where the receive raises another error, this peer's connection was closed already,
+    while those to other peers may be open, so the next peer is tried.
+    """
     for peer in range(size):
         if peer != me:
             try:
                 inner.recv([torch.empty(1)], peer, UNUSED_TAG).wait(ONE_MILLISECOND)
             except RuntimeError as error:
                 if is_timeout(error):
-                    return  # otherwise this one was closed already, and another one may not be
+                    return

@@ -1,13 +1,20 @@
-"""Takes each operation of one process group through the wire; methods.py has the methods that torch calls.
+"""Takes each operation of one process group through the wire, in the steps below.
 
-    begin     checks that the world is sound, and injects the fault, if one was asked for
-    post      writes on the board what this rank is about to do
+The "wire" is a ProcessGroup around the real one, gloo's (wire.py). It logs every operation, compares it across ranks,
+can emulate a slow network link, and can inject a fault. methods.py has the methods that torch calls, such as
+`allreduce`; each of them calls `WireGroup.collective` or `WireGroup.message`. The steps are:
+
+    begin     checks that no operation of this process was refused before, and injects the fault, if one was asked for
+    post      writes on the board what this rank is about to do (the board is a file in shared memory, board.py)
     compare   with what the other ranks have posted: a difference raises here, and nothing is issued
     issue     makes the same call on the real group
     follow    until gloo is done, and the emulated link, too
     complete  reports the operation to the log and releases whoever waits
 
-Ranks here are group ranks, unless a name says global.
+A "collective" is called by all ranks of the group. A "message" is a send or a receive. A "signature" describes an
+operation: its name, and what is compared across ranks. A "work" is torch's object for an operation in flight, and
+`WireWork` is this package's. The "session" has what all groups of this process share. Ranks here are group ranks, and
+`ranks` maps them to global ranks.
 """
 
 from __future__ import annotations
@@ -47,25 +54,28 @@ from helpers.ranks.work import (
     message_signature,
 )
 
-Issue = Callable[[], dist.Work]
+Issue = Callable[[], dist.Work]  # makes the call on the real group
 
 
 class WireGroup:
-    """One process group as the wire sees it. board: None without the check. issued: collectives that gloo works on."""
+    """One process group as the wire sees it. name: torch's. ranks: the global rank of each member. rank: this one's."""
 
     def __init__(self, session: Session, listeners: Listeners, name: str, ranks: tuple[int, ...], rank: int):
         self.session, self.listeners, self.name, self.ranks, self.rank = session, listeners, name, ranks, rank
         self.size = len(ranks)
-        self.board: Board | None = None
-        self.channels: Channels | None = None
+        self.board: Board | None = None  # None where ranks do not compare operations
+        self.channels: Channels | None = None  # the part of the board for sends and receives
         self.order = threading.RLock()  # operations are posted and issued in one order, from whatever thread
-        self.sequence = self.num_messages = 0
-        self.turn, self.delivered, self.next_delivery = threading.Lock(), {}, 0  # for the emulated link
+        self.sequence = self.num_messages = 0  # of the next collective, and of the next message
+        # For the emulated link: number of a collective -> its work, once gloo has completed it, and the number of the
+        # collective that the link takes next.
+        self.turn, self.delivered, self.next_delivery = threading.Lock(), {}, 0
         self.received: Counter = Counter()  # tag -> completed receives
         self.connections: Connections  # set once the real group is made
-        self.issued: set[WireWork] = set()  # given to gloo's threads, and not back as far as this rank has followed it
-        self.is_native = session.config.inner == "nccl"  # its works are handed out as they are
-        self.is_released, self.batch = False, None  # batch: of messages that are one operation, by NCCL's rules
+        self.issued: set[WireWork] = set()  # collectives that gloo has not completed yet, as far as this rank knows
+        self.is_native = session.config.inner == "nccl"  # then the caller gets the real group's works as they are
+        self.is_released = False  # whether the group was destroyed
+        self.batch = None  # with NCCL's rules, inside batch_isend_irecv: its messages, which are one operation
         session.counters[name] = 0
 
     def use_board(self, path: str) -> None:
@@ -74,6 +84,10 @@ class WireGroup:
 
     # -- the two kinds of operation --------------------------------------------------------------------------------
     def collective(self, sig: Signature, issue: Issue, outputs: list, opts=None, inputs: Sequence = ()) -> dist.Work:
+        """Take a collective through all steps.
+
+        outputs: the tensors that it fills. opts: torch's options object. inputs: () where they are the outputs.
+        """
         site = call_site()
         with self.order:
             self.session.begin(sig.name)
@@ -86,7 +100,8 @@ class WireGroup:
     def message(self, name: str, tensors: list, peer: int | None, tag: int, issue: Issue, given: tuple) -> dist.Work:
         """A send to, or a receive from, `peer` (None: from any source).
 
-        given: the tag and the memory order of the message, where the rules of another backend ask for them.
+        given: () or, where the rules of another backend are in force, the script's tag and the memory order of the
+        tensor. `tag` is then 0, because such a backend knows no tags.
         """
         site, sig = call_site(), message_signature(name, tensors[0])
         with self.order:
@@ -103,6 +118,7 @@ class WireGroup:
         self.collective(sig, lambda: BlockingCall(call), []).wait()
 
     def _run(self, work: WireWork, post: Callable[[], None], issue: Issue) -> None:
+        """Post and issue an operation. Where one of them raises, the operation counts as never made."""
         self.session.add(self, work)
         try:
             post()
@@ -119,6 +135,7 @@ class WireGroup:
 
     # -- post and compare ------------------------------------------------------------------------------------------
     def _post(self, work: WireWork) -> None:
+        """Write a collective on the board and compare it. Raises WireError where another rank posted something else."""
         if self.board is not None:
             self._wait_for_room(work.sequence)
             sig = work.signature
@@ -137,6 +154,7 @@ class WireGroup:
             self.session.raise_if_broken()
 
     def _announce(self, work: MessageWork) -> None:
+        """Write a message on the board and compare it. A send also takes its place on the emulated link."""
         link = self.session.link
         if link is not None and not work.receives:
             end = link.between(self.ranks, self.rank, work.peer)
@@ -144,6 +162,7 @@ class WireGroup:
             work.link_start = link.reserve(OUT, work.started, duration, end)
         if self.channels is None:
             return
+        # A receive from any source has no peer, and is posted under this rank's own number.
         key = work.receives, self.rank if work.peer is None else work.peer, work.tag
         work.number = self.channels.post(*key, work.signature.what, work.site, work.link_start)
         other = None if work.peer is None else self.channels.counterpart(*key, work.number)
@@ -153,7 +172,7 @@ class WireGroup:
             self._refuse(message, None)
 
     def _refuse(self, message: Words, culprit: int | None) -> None:
-        """Tell every rank, and raise, before anything is issued."""
+        """Tell every rank through the board, and raise, before anything is issued."""
         self.board.flag(message, culprit)
         self.look()
         raise WireError(message, kind="mismatch", culprit=culprit)
@@ -177,18 +196,20 @@ class WireGroup:
         if work.signature.name in WITHOUT_FUTURE or isinstance(work.inner, BlockingCall):
             arrived = partial(self._arrived, work)
             work.direct = DirectWait(work.inner.wait, arrived, self.session.waiters, self.cut)
-            if getattr(work, "peer", 0) is None:
-                work.direct.hand_over()  # nothing ends a receive from any source, not even cut sockets
+            is_from_any_source = isinstance(work, MessageWork) and work.peer is None
+            if is_from_any_source:  # nothing can end such a wait, so only a spare thread may be caught in it
+                work.direct.hand_over()
         else:
             work.inner.get_future().add_done_callback(lambda future: self._arrived(work, error_of(future)))
         return work
 
     def _arrived(self, work: WireWork, error: BaseException | None) -> None:
+        """gloo has completed the operation, or failed. The emulated link may hold its completion back."""
         self.issued.discard(work)
         if error is None and work.signature.runs_later:
             torch.accelerator.synchronize()
         if error is not None or self.session.link is None:
-            work.finish(error and self._in_words(work, error))
+            work.finish(error and self._explain(work, error))
         elif isinstance(work, MessageWork):
             self.session.link.hold(self._arrival_time(work), work.finish)
         else:
@@ -201,11 +222,11 @@ class WireGroup:
             while self.next_delivery in self.delivered:
                 work = self.delivered.pop(self.next_delivery)
                 self.next_delivery += 1
-                if work.inner is not None:
+                if work.inner is not None:  # None: it was posted but could not be issued
                     self.session.link.hold(self._arrival_time(work), work.finish)
 
-    def _in_words(self, work: WireWork, error: BaseException) -> BaseException:
-        """gloo's error. For a timeout it names the ranks that never came."""
+    def _explain(self, work: WireWork, error: BaseException) -> BaseException:
+        """gloo's error, or for a timeout one that names the ranks that never came."""
         missing = self.missing(work) if is_timeout(error) else []
         if not missing:
             return error
@@ -214,7 +235,10 @@ class WireGroup:
         return RuntimeError(words("timed_out", **what, **who))
 
     def _arrival_time(self, work: WireWork) -> float:
-        """When the emulated link would have delivered it."""
+        """When the emulated link would have delivered it, in seconds of time.perf_counter.
+
+        `reserve` returns when the link is free to begin. A send has reserved its place when it was posted.
+        """
         link, sig = self.session.link, work.signature
         end = link.between(self.ranks, self.rank, getattr(work, "peer", None))
         duration = link_seconds(end, sig.name, sig.num_bytes, self.size)
@@ -224,8 +248,8 @@ class WireGroup:
         return duration + link.reserve(BOTH, ready, duration, end)
 
     def _ready(self, work: WireWork) -> float:
-        """When the last rank had posted it: no link can start earlier."""
-        if self.board is None:
+        """When the last rank had posted it, since no link can begin earlier."""
+        if self.board is None:  # nothing is known of the other ranks
             return max(work.started, getattr(work, "link_start", 0.0))
         if isinstance(work, MessageWork):
             peer = work.source_rank()
@@ -235,6 +259,7 @@ class WireGroup:
         return max(entry.time for entry in entries if entry is not None)
 
     def _complete(self, work: WireWork) -> None:
+        """Called once by each work when it is complete or has failed."""
         self.session.remove(work)
         if work.error is not None:
             return
@@ -247,6 +272,7 @@ class WireGroup:
 
     # -- who is missing --------------------------------------------------------------------------------------------
     def describe(self, work: WireWork, now: float) -> PendingOp:
+        """What the kernel learns about a pending operation. now: seconds of time.perf_counter."""
         peer = work.peer if isinstance(work, MessageWork) else None
         return PendingOp(
             group=self.name,
@@ -267,10 +293,8 @@ class WireGroup:
         return [] if self.board is None else [self.ranks[r] for r in find(work)]
 
     def _missing_collective(self, work: WireWork) -> list[int]:
-        name, root = work.signature.name, work.signature.root
-        return [
-            r for r in ranks_needed_by(name, root, self.rank, self.size) if not self.board.has_posted(r, work.sequence)
-        ]
+        needed = ranks_needed_by(work.signature.name, work.signature.root, self.rank, self.size)
+        return [r for r in needed if not self.board.has_posted(r, work.sequence)]
 
     def _missing_message(self, work: MessageWork) -> list[int]:
         if work.peer is None:
@@ -280,16 +304,20 @@ class WireGroup:
 
     # -- life ------------------------------------------------------------------------------------------------------
     def look(self) -> None:
-        """Read the peers' messages, and end everything if something has gone wrong on any rank."""
+        """Read the board, and end every pending operation of this process if something has gone wrong on any rank."""
         if self.board is None or self.is_released:
             return
         self.channels.drain()
+        # A sentence on what went wrong: a rank refused an operation that differs, or its real group took none.
         message, culprit = self.board.flagged() or self._withdrawn() or (None, None)
         if message and self.session.give_up(message, kind="mismatch", culprit=culprit):
             self.session.fail(message, kind="mismatch", culprit=culprit)
 
     def _withdrawn(self) -> tuple[Words, int] | None:
-        """A rank whose real group would not take an operation that this rank has issued: nobody can complete it."""
+        """A sentence, and the rank, where a rank's real group would not take an operation that this rank has issued.
+
+        Nobody can complete such an operation. None where there is none.
+        """
         for work in self._pending_works():
             if work.inner is not None and not isinstance(work, MessageWork):
                 for rank in range(self.size):
@@ -305,7 +333,7 @@ class WireGroup:
         self.connections.close()
 
     def release(self) -> None:
-        """Nothing of this group is pending any more, or ever will be; its board goes with the last reference."""
+        """Destroy the group: its pending operations fail. Its board is unmapped with the last reference to it."""
         self.is_released, works = True, self._pending_works()
         for work in works:
             work.finish(WireError(words["destroyed"]))

@@ -1,7 +1,8 @@
 """Runs Ranks under a launcher such as torchrun: this process is a rank already, so `run` calls the function here.
 
-It also ends a launched process safely (`leave`), and writes the error that torchrun's report shows
-(`write_error_file`).
+`Ranks` (live.py) makes a `LaunchedRanks` where `is_launched()`. The file also has two functions for programs that
+torchrun launches: `leave` ends such a process safely, and `write_error_file` writes the error that torchrun's report
+shows. A "card" is a practice card, which is a simulated GPU (helpers/devices/cards).
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ def is_launched() -> bool:
 
 
 def write_error_file(text: str) -> None:
-    """Write what torchrun's report, which is printed last when a rank has failed, says of this rank.
+    """Write the error of this rank into the file that torchrun reads for the report that it prints at the end.
 
-    It is there even if the rank is killed later. The format is that of
+    The report then has this text even if the rank is killed later. The format is that of
     torch.distributed.elastic.multiprocessing.errors.
     """
     if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
@@ -54,7 +55,10 @@ def leave(code: int) -> NoReturn:
 
 
 class LaunchedRanks:
-    """The launcher's ranks, however many a script asks for."""
+    """The launcher's ranks. A script may ask Ranks for another number, but the launcher has decided.
+
+    device, memory: as Ranks has them. Joins the default process group if the script has not done so.
+    """
 
     def __init__(self, device: str, memory: str | int | None = None):
         import torch
@@ -68,19 +72,21 @@ class LaunchedRanks:
             local_size = int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
             install(device, card_bytes(memory, local_size))
         else:
-            card_bytes(memory, 1, device)  # which has none
+            card_bytes(memory, 1, device)  # raises ValueError if `memory` is given, since only cards have one
         gpus = torch.cuda.device_count() if device not in ("cpu", "card") else 0
         if device in ("cuda", "nccl") and not gpus:
             raise ValueError(f'device={device!r} needs an NVIDIA GPU, and torch sees none here: use device="cpu".')
-        enough = gpus >= int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
-        self.device = "card" if device == "card" else "cuda" if gpus and (enough or device == "cuda") else "cpu"
+        has_own_gpu = gpus >= int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
+        uses_gpu = gpus and (has_own_gpu or device == "cuda")  # with "cuda", ranks may share a GPU through gloo
+        self.device = "card" if device == "card" else "cuda" if uses_gpu else "cpu"
         if self.device == "cuda":
             torch.cuda.set_device(local % gpus)
         if not dist.is_initialized():
-            dist.init_process_group("nccl" if self.device == "cuda" and enough else "gloo")
+            dist.init_process_group("nccl" if self.device == "cuda" and has_own_gpu else "gloo")
             atexit.register(dist.destroy_process_group)
 
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+        """Call the function on every rank; the results in rank order, on every rank."""
         import torch.distributed as dist
 
         results: list[Any] = [None] * self.world_size

@@ -1,4 +1,8 @@
-"""Checks what this machine has (memory, shared memory, GPUs) before ranks start, so that a refusal is a sentence."""
+"""Checks what this machine has (memory, shared memory, GPUs) before ranks start, and refuses what it cannot serve.
+
+A refusal is a ValueError whose sentence says what to do instead. A "practice card" is a simulated GPU, device="card"
+(helpers/devices/cards). The backend "wire" is gloo in a wrapper that compares operations across ranks.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ import psutil
 from helpers.quantities.units import format_bytes, parse_bytes
 
 RANK_BYTES = 80_000_000  # an idle rank's own memory, with some room (measured: 40 to 60 MB)
-SHARED_BYTES = 48_000_000  # room wanted in /dev/shm before the board goes there
+SHARED_BYTES = 48_000_000  # that must be free in /dev/shm, or ranks compare their operations in another folder
 SHARED = "/dev/shm"
 
 
@@ -28,6 +32,7 @@ def available_memory() -> int:
 
 
 def _read(path: str) -> int | None:
+    """The number in a file of the kernel, None where there is none (for example "max" for no limit)."""
     try:
         with open(path) as file:
             return int(file.read())
@@ -51,12 +56,12 @@ def check_num_ranks(num_ranks: int) -> None:
 
 
 def load_per_core() -> float:
-    """How many processes want each core, over the last minute, at least 1. Time limits are multiplied by it."""
+    """How many processes wanted each core in the last minute, at least 1. Time limits are multiplied by it."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def folder_prefix() -> str:
-    """How the folders of this kernel's ranks begin, so that what stays behind can be told from other users' folders."""
+    """How the names of this process's temporary folders begin, by which a folder that was left behind can be found."""
     return f"ranks-{os.getpid()}-"
 
 
@@ -80,7 +85,7 @@ def num_gpus() -> int:
 
 
 def choose_device(device: str, num_ranks: int) -> tuple[str, str, list[int]]:
-    """Device kind, backend, and the device number of each rank.
+    """Kind of device ("cpu", "cuda" or "card"), backend ("wire", "gloo" or "nccl"), and the device number of each rank.
 
     "auto" takes NCCL if there is a GPU for each rank, otherwise the CPU. Raises ValueError with the choices.
     """
@@ -108,7 +113,11 @@ def choose_device(device: str, num_ranks: int) -> tuple[str, str, list[int]]:
 
 
 def choose_rules(rules: str | None, kind: str, backend: str = "") -> str:
-    """What was asked, else "nccl" on practice cards and "gloo" elsewhere. Raises ValueError where none plays them."""
+    """Whose rules hold: `rules` if given, else "nccl" on practice cards and "gloo" elsewhere.
+
+    "nccl" means that after each run a sentence says what NCCL would have done. kind: of device, or "torchrun". Raises
+    ValueError where the ranks cannot follow NCCL's rules, since only the backend "wire" can.
+    """
     if rules not in (None, "gloo", "nccl"):
         raise ValueError(f'rules must be "gloo" or "nccl" (say after each run what NCCL would do), but got {rules!r}.')
     if rules == "nccl" and backend != "wire":
@@ -141,7 +150,7 @@ def card_bytes(memory: str | int | None, num_ranks: int, device: str = "card") -
 
 
 def proportional_bytes(pid: int) -> int | None:
-    """PSS: a process's own memory plus its share of what it shares, in bytes. None where the system does not tell."""
+    """A process's own memory plus its part of the pages that it shares (Linux's PSS), in bytes; None elsewhere."""
     try:
         with open(f"/proc/{pid}/smaps_rollup") as rollup:
             return next(int(line.split()[1]) * 1024 for line in rollup if line.startswith("Pss:"))
@@ -157,4 +166,5 @@ def total_memory() -> int:
 
 
 def loopback() -> str:
+    """The network interface of this machine alone, which gloo is told to use."""
     return "lo0" if sys.platform == "darwin" else "lo"

@@ -1,8 +1,13 @@
 """Emulates a network link of a given latency and bandwidth, or the links inside and between nodes, on one machine.
 
-Every message is held back until a link that carries one message at a time would have delivered it. A message starts
-when both (or all) sides have posted it and this rank's link is free, and it takes its alpha-beta time. Sends occupy the
-outgoing lane, receives the incoming one, collectives both. This works for CPU tensors only.
+gloo moves the data at the speed of this machine. Every operation is then held back until a link that carries one
+message at a time would have delivered it. A message starts when all its ranks have issued it and this rank's end of the
+link is free. It takes latency + bytes / bandwidth (the alpha-beta model). An end has two lanes: sends occupy the
+outgoing one, receives the incoming one, and collectives both. This works for CPU tensors only.
+
+group.py calls `between` to find the link that joins the ranks of an operation, `link_seconds` for its duration,
+`reserve` for the time at which it can start, and `hold` to complete it at the right moment. All times are seconds of
+time.perf_counter.
 """
 
 from __future__ import annotations
@@ -18,13 +23,13 @@ from collections.abc import Callable, Sequence
 from helpers.quantities.costs import seconds
 from helpers.specs import Link, Nodes
 
-BOTH, OUT, IN = "both", "out", "in"
+BOTH, OUT, IN = "both", "out", "in"  # lanes
 
 
 def link_seconds(link: Link, name: str, num_bytes: int, num_ranks: int) -> float:
     """Seconds that operation `name` with `num_bytes` bytes of payload takes on `link` among `num_ranks` ranks.
 
-    The payload is what one rank hands in: one part of an all_gather, the whole tensor of the other collectives.
+    The payload is what one rank passes in: one part for an all_gather, and the full tensor for the other collectives.
     The formulas are those of helpers/quantities/costs.py for the default algorithm of each operation. A gather or a
     scatter takes as long as its root is busy.
     """
@@ -52,18 +57,21 @@ class EmulatedLink:
 
     def __init__(self, link: Link | Nodes):
         self.link = link
-        self.free: dict[tuple[Link | None, str], float] = defaultdict(float)
-        self.queue: list[tuple[float, int, Callable[[], None]]] = []
-        self.order = itertools.count()
+        self.free: dict[tuple[Link | None, str], float] = defaultdict(float)  # (link, lane) -> when it is free
+        self.queue: list[tuple[float, int, Callable[[], None]]] = []  # a heap of (due, order, callback)
+        self.order = itertools.count()  # so that callbacks that are due at the same time keep their order
         self.changed, self.closed = threading.Condition(), False
         threading.Thread(target=self._deliver, daemon=True, name="emulated link").start()
 
     def between(self, ranks: Sequence[int], rank: int, peer: int | None) -> Link:
-        """Of Nodes, what joins all `ranks`, or the one at place `rank` and its peer."""
+        """The link that joins all these global ranks, or, with a peer, `ranks[rank]` and `ranks[peer]`."""
         return self.link.between(ranks if peer is None else (ranks[rank], ranks[peer]))
 
     def reserve(self, lane: str, ready: float, duration: float, end: Link | None = None) -> float:
-        """Occupy `lane` for `duration` seconds, from `ready` or from when it is free. When the message starts."""
+        """Occupy a lane for `duration` seconds, from `ready` on or from when it is free. Returns when that begins.
+
+        end: which link it is, where there is one inside a node and one across nodes.
+        """
         lanes = [(end, one) for one in ((OUT, IN) if lane == BOTH else (lane,))]
         with self.changed:
             start = max(ready, *(self.free[one] for one in lanes))
@@ -83,6 +91,7 @@ class EmulatedLink:
             self.changed.notify()
 
     def _deliver(self) -> None:
+        """Run by a thread: call each callback when it is due."""
         while True:
             with self.changed:
                 while not self.closed and self._seconds_left() > 0:

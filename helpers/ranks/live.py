@@ -1,4 +1,10 @@
-"""Provides Ranks: functions and cells on N live processes, from a notebook, a script, or under torchrun."""
+"""Provides Ranks: functions and cells on N live processes, from a notebook, a script, or under torchrun.
+
+A `Ranks` starts a pool of processes (pool.py) that have joined one process group, and sends it functions (`run`) and
+notebook cells (`cell`, which the %%ranks magic calls). The processes stay, so a cell finds the variables of earlier
+cells. Ranks that hold no variables are stopped when nobody has used them for IDLE_LIMIT seconds, and start again with
+the next run. Under torchrun each process is a rank already; then `Ranks` only calls the function there (inplace.py).
+"""
 
 from __future__ import annotations
 
@@ -25,20 +31,25 @@ from helpers.specs import Link, Nodes
 IDLE_LIMIT = 600.0  # seconds after which ranks that hold no variables are stopped
 DEFAULT_LIMIT = 300.0  # seconds for one run
 
-_latest: weakref.ref[Ranks] | None = None
+_latest: weakref.ref[Ranks] | None = None  # the Ranks that were made last, on which %%ranks cells run
 
 
 class Ranks:
     """`num_ranks` live processes that have met in one process group.
 
-    num_ranks: 1 or more; under torchrun the launcher decides. device: "auto" (NCCL if there is a GPU for each rank,
-    otherwise gloo on CPU), "cpu", "cuda", or "card", a practice GPU for each rank (see helpers/devices).  memory: what
-    a practice card holds, "64 MB"; by default a part of what is free. timeout: seconds that one run or cell may take.
-    link: an emulated `Link` between the ranks, or `Nodes`; CPU only. check: compare every operation across ranks before
-    it is issued.  slow: {rank: seconds}, a straggler on purpose. rules: "nccl" says after each run what NCCL would have
-    made of it; the default on practice cards. quiet: print nothing at the start.  apart: the name of a module with
-    which these ranks begin, for code that nobody vouches for: nothing that such code does to its process, or to that
-    one's parent, ends other Ranks, and a rank that is gone is started anew before the next run.
+    num_ranks: 1 or more; under torchrun the launcher decides.
+    device: "auto" (NCCL if there is a GPU for each rank, otherwise gloo on CPU), "cpu", "cuda", or "card", a practice
+        card for each rank, which is a simulated GPU (see helpers/devices).
+    memory: what a practice card holds, "64 MB"; by default a part of what is free.
+    timeout: seconds that one run or cell may take.
+    link: an emulated network `Link` between the ranks, or `Nodes` with a link inside and one across them; CPU only.
+    check: compare every operation across ranks before it is issued.
+    slow: {rank: seconds}, by which its operations are delayed: a straggler on purpose.
+    rules: "nccl" says after each run what NCCL would have made of it; the default on practice cards.
+    quiet: print nothing at the start.
+    apart: the name of a module that these ranks have imported when they begin, for code that cannot be trusted, such as
+        a learner's answer that is checked. Such ranks have a parent process of their own. Whatever the code does to its
+        process or to the parent, no other Ranks end, and a rank that is gone is started again before the next run.
 
     Raises ValueError for a number, device or link that this machine cannot serve, RankError when ranks do not start.
     """
@@ -61,9 +72,11 @@ class Ranks:
         if timeout is not None and timeout <= 0:
             raise ValueError(f"timeout is the seconds that one run may take, but got {timeout}: try timeout=60.")
         self.timeout, self.quiet = timeout, quiet
-        self._lock, self._slices, self._cells = threading.Lock(), {}, 0
-        self._timer: threading.Timer | None = None
-        self._has_variables = False
+        self._lock = threading.Lock()  # held while a task runs
+        self._slices: dict[int, Ranks] = {}  # number of ranks -> the smaller Ranks that ranks[:n] made
+        self._cells = 0  # how many cells have run, which numbers their file names
+        self._timer: threading.Timer | None = None  # stops idle ranks
+        self._has_variables = False  # whether a cell has run, whose variables would be lost with the processes
         self._in_place = inplace.LaunchedRanks(device, memory) if inplace.is_launched() else None
         if self._in_place:
             choose_rules(rules, "torchrun")
@@ -74,10 +87,11 @@ class Ranks:
         if link is not None and backend != "wire":
             raise ValueError('an emulated link works on CPU only: use Ranks(…, device="cpu", link=…).')
         self.num_ranks, self.device = num_ranks, kind
-        where = {"num_ranks": num_ranks, "device": kind, "backend": backend, "local_devices": tuple(local)}
-        where["card_bytes"] = card_bytes(memory, num_ranks, kind)
-        how = {"link": link, "check": check, "slow": slow, "apart": apart, "rules": choose_rules(rules, kind, backend)}
-        self._settings = PoolSettings(**where, **how)
+        machine = {"num_ranks": num_ranks, "device": kind, "backend": backend, "local_devices": tuple(local)}
+        machine["card_bytes"] = card_bytes(memory, num_ranks, kind)
+        rules = choose_rules(rules, kind, backend)
+        options = {"link": link, "check": check, "slow": slow, "apart": apart, "rules": rules}
+        self._settings = PoolSettings(**machine, **options)
         self._pool = Pool(self._settings)
         self._start()
         _make_current(self)
@@ -111,7 +125,7 @@ class Ranks:
         if self._in_place:
             raise ValueError("cells run on live ranks of a notebook; under torchrun use Ranks().run(fn).")
         chosen = list(range(self.num_ranks)) if ranks is None else self._checked(ranks)
-        name = f"{CELL_PREFIX} {self._cells}>"
+        name = f"{CELL_PREFIX} {self._cells}>"  # the file name under which the cell is compiled
         self._cells += 1
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
         self._has_variables = True
@@ -121,7 +135,7 @@ class Ranks:
         print_by_rank(texts, outcome.warnings)
 
     def __getitem__(self, which: slice) -> Ranks:
-        """`ranks[:2]`: a warm world of the first two ranks' size, with its own processes, kept until `close`."""
+        """`ranks[:2]`: Ranks with the same settings but two processes of their own, which stay until `close`."""
         if not isinstance(which, slice) or which.start not in (None, 0) or which.step not in (None, 1):
             raise ValueError(f"a smaller world is the first ranks of this one, as in ranks[:2]: got ranks[{which!r}].")
         size = len(range(self.num_ranks)[which])
@@ -136,20 +150,10 @@ class Ranks:
         return self._slices[size]
 
     def _smaller(self, size: int) -> Ranks:
-        s = self._settings
+        settings = self._settings
+        same = {name: getattr(settings, name) for name in ("device", "link", "check", "slow", "rules", "apart")}
         with keep_current():
-            return Ranks(
-                size,
-                device=s.device,
-                memory=s.card_bytes or None,
-                timeout=self.timeout,
-                link=s.link,
-                check=s.check,
-                slow=s.slow,
-                rules=s.rules,
-                quiet=True,
-                apart=s.apart,
-            )
+            return Ranks(size, memory=settings.card_bytes or None, timeout=self.timeout, quiet=True, **same)
 
     def close(self) -> None:
         """End every process of this world and of its slices. The next run starts them again."""
@@ -171,8 +175,9 @@ class Ranks:
             self._cancel_timer()
             self._pool.stop()
 
-    # -- how -------------------------------------------------------------------------------------------------------
+    # -- how it works ----------------------------------------------------------------------------------------------
     def _start(self) -> None:
+        """Start the processes, and print one line with their number, device, start time and memory."""
         start = time.monotonic()
         self._pool.start()
         self._has_variables = False
@@ -204,7 +209,7 @@ class Ranks:
         return {} if self._in_place else self._pool.issued()
 
     def renew(self) -> None:
-        """Stop these ranks, but not their slices, if one of them is gone or no longer as it started.
+        """Stop these ranks, but not their slices, if one of them has died or is not fit for another task.
 
         The next run starts new ones.
         """
@@ -213,7 +218,7 @@ class Ranks:
 
     @property
     def folder(self) -> str | None:
-        """What all of them can write to, removed when they are stopped; None while they are."""
+        """A folder to which all ranks can write. It is removed when the ranks stop, and None while they are stopped."""
         return self._pool.folder
 
     @property
@@ -222,6 +227,7 @@ class Ranks:
         return [member.pid for member in self._pool.members]
 
     def _task(self, message: tuple, ranks: Sequence[int], limit: float | None, cell: str | None = None):
+        """Have the pool run a task (see Pool.task), after starting the ranks if they are stopped."""
         if not self._lock.acquire(blocking=False):
             raise ValueError("these ranks are busy with another run: wait for it to end, or make other Ranks.")
         try:
@@ -232,19 +238,21 @@ class Ranks:
                 self._start()
             return self._pool.task(message, ranks, limit, cell)
         except RankError as error:
-            print_by_rank(getattr(error, "texts", {}))
+            print_by_rank(getattr(error, "texts", {}))  # what the ranks printed before the failure
             raise error from None
         finally:
             self._lock.release()
             self._set_timer()
 
     def _checked(self, ranks: Sequence[int]) -> list[int]:
+        """These ranks in order, each once. Raises ValueError for one that does not exist."""
         wrong = [rank for rank in ranks if not 0 <= rank < self.num_ranks]
         if wrong:
             raise ValueError(f"there is no {rank_names(wrong)}: these are ranks 0 to {self.num_ranks - 1}.")
         return sorted(set(ranks))
 
     def _set_timer(self) -> None:
+        """Stop the ranks in IDLE_LIMIT seconds, unless they hold variables or another task comes before."""
         if self._has_variables:
             return  # stopping would lose what the learner computed
         self._timer = threading.Timer(IDLE_LIMIT, _stop_if_idle, [weakref.ref(self)])
@@ -273,7 +281,7 @@ def current() -> Ranks | None:
 
 @contextlib.contextmanager
 def keep_current() -> Iterator[None]:
-    """Within, others may start Ranks, and %%ranks goes on meaning the Ranks that it means now."""
+    """While this context lasts, code may make other Ranks; afterwards %%ranks cells run on the same Ranks as before."""
     before = current()
     try:
         yield
@@ -287,6 +295,7 @@ def _make_current(ranks: Ranks | None) -> None:
 
 
 def _refuse_nesting() -> None:
+    """Raise ValueError if this process is a rank itself."""
     worker = sys.modules.get("helpers.ranks.worker")
     if worker is not None and worker.ACTIVE is not None:
         raise ValueError(
@@ -295,4 +304,5 @@ def _refuse_nesting() -> None:
         )
 
 
+# A forked child, such as a rank, has no ranks of its own: those of the parent are not its to use.
 os.register_at_fork(after_in_child=lambda: globals().update(_latest=None))

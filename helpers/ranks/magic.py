@@ -1,7 +1,9 @@
 """Registers %%ranks, which runs a notebook cell on every rank, and explains what its users mix up.
 
-A cell may ask the ranks for a variable that lives in the notebook, or call a collective in the notebook itself. The
-error then gets a sentence that says so. The file does not import torch.
+The notebook's process and the ranks are different processes, so two mistakes are common. A %%ranks cell uses a variable
+that exists only in the notebook's process, or a cell without %%ranks calls a collective. The error then gets a sentence
+that says so. `words["notebook.no_group"]` and the like are texts in every language of the course, from
+helpers/learner/words/ranks.yaml. The file does not import torch.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ from helpers.ranks.live import current
 from helpers.ranks.sites import PACKAGE, words
 
 UNKNOWN = re.compile(r"raised NameError: name '(\w+)' is not defined")
-NO_GROUP = "Default process group has not been initialized"  # so torch begins, wherever a collective is called
+NO_GROUP = "Default process group has not been initialized"  # how torch's message begins
 
 
 def with_advice(error: RankError, names: Container[str]) -> RankError:
-    """The error of a cell, with a sentence where it asked the ranks for one of the notebook's own `names`."""
+    """The error of a cell, with one more sentence if an undefined name is one of the notebook's own `names`."""
     match = UNKNOWN.search(error.words.en)
     if match is None or match[1] not in names:
         return error
@@ -30,7 +32,10 @@ def with_advice(error: RankError, names: Container[str]) -> RankError:
 
 
 def explain_missing_group(error: BaseException) -> None:
-    """Let a notebook show a sentence instead of torch's traceback if a collective was called outside the ranks."""
+    """Let a notebook show a sentence instead of torch's traceback if a collective was called outside the ranks.
+
+    IPython shows what the method `_render_traceback_` of an exception returns.
+    """
     if isinstance(error, ValueError) and str(error).startswith(NO_GROUP):
         error._render_traceback_ = lambda: str(words["notebook.no_group"]).splitlines()
 
@@ -44,6 +49,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parse(line: str) -> argparse.Namespace:
+    """`ranks`, a list or None, and `timeout` from what follows %%ranks on its line."""
     parser = _Parser(prog="%%ranks", add_help=False, allow_abbrev=False)
     parser.add_argument("ranks", nargs="?", default=None)
     parser.add_argument("--timeout", type=float, default=None)
@@ -63,20 +69,20 @@ def _numbers(text: str) -> list[int]:
 def ranks_cell(line: str, source: str, names: Container[str] = ()) -> None:
     """Run the cell on the ranks that were made last. Its first line is %%ranks, as in the notebook's line numbers.
 
-    names: what the notebook itself knows.
+    names: the notebook's own variables, for the advice of `with_advice`.
     """
     ranks = current()
     if ranks is None:
         raise ValueError("there are no ranks yet: run `ranks = Ranks(4)` in a cell before this one.")
     options = _parse(line)
     try:
-        ranks.cell("\n" + source, ranks=options.ranks, timeout=options.timeout)
+        ranks.cell("\n" + source, ranks=options.ranks, timeout=options.timeout)  # "\n": for the line of %%ranks
     except RankError as error:
         raise with_advice(error, names) from None
 
 
 def register(shell) -> None:
-    """Make %%ranks known to this IPython, and have it show what people did wrong without our own frames."""
+    """Make %%ranks known to this IPython shell, and let it show errors without the frames of this package."""
 
     def ranks(line: str, source: str) -> None:
         ranks_cell(line, source, shell.user_ns)

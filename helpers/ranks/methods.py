@@ -1,8 +1,15 @@
 """Implements every method of torch's ProcessGroup on the wire: a signature, then the same call on the real group.
 
-`group` (the WireGroup) posts, compares and follows; `inner` is the real process group. Each method takes the forms that
-`torch.distributed`, DDP's C++ reducer and a person at a prompt use: a list and options, or one tensor and a root.
-The older names are torch's own aliases: `_allgather_base` is all_gather_single, and so on.
+The "wire" is a ProcessGroup around gloo's (wire.py): `inner` is gloo's group, and `group` is the WireGroup that does
+the rest. A method first makes the operation's signature, which says what all ranks must have in common. Then it calls
+`group.collective(signature, issue, outputs, options, inputs)` or `group.message(...)`. These compare the signature with
+those of the other ranks, call `issue()`, which makes the call on `inner`, and return a Work.
+
+`group.session.rules` are the rules of another backend (NCCL's) that may refuse a call; None where there are none.
+
+Each method takes the forms that `torch.distributed`, DDP's C++ reducer and a person at a prompt use: a list and
+options, or one tensor and a root. The names at the end are those by which older versions of torch call the same
+methods: `_allgather_base` is all_gather_single, and so on.
 """
 
 from __future__ import annotations
@@ -22,6 +29,7 @@ SUM = dist.ReduceOp.SUM
 
 
 def _list(tensors: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    """A list of tensors, from one or several."""
     return [tensors] if isinstance(tensors, Tensor) else list(tensors)
 
 
@@ -31,11 +39,12 @@ def _lists(tensors: Sequence[Tensor] | Sequence[Sequence[Tensor]]) -> list[list[
 
 
 def _flat(tensor: Tensor) -> Tensor:
+    """One dimension where that needs no copy."""
     return tensor.view(-1) if tensor.is_contiguous() else tensor
 
 
 def _filled(options, given, timeout: datetime.timedelta | None = None, **fields):
-    """`given` if it is an options object; else `options` with `fields` set."""
+    """`given` if it is an options object such as torch passes; else `options` with `fields` and `timeout` set."""
     if isinstance(given, type(options)):
         return given
     for name, value in fields.items():
@@ -46,7 +55,7 @@ def _filled(options, given, timeout: datetime.timedelta | None = None, **fields)
 
 
 class Methods:
-    """Mixed into Wire; needs `group` and `inner`."""
+    """The methods of Wire, which has the attributes `group` (a WireGroup) and `inner` (gloo's ProcessGroup)."""
 
     # -- one tensor, the same on every rank ------------------------------------------------------------------------
     def allreduce(self, tensors, opts=SUM, timeout=None) -> WireWork:
@@ -82,7 +91,8 @@ class Methods:
     def all_gather_single(self, output: Tensor, input: Tensor, opts=None) -> WireWork:
         opts = opts or c10d.AllgatherOptions()
         sig = signature("all_gather", [input], extra=" into a tensor")
-        flat = _flat(output), _flat(input)  # gloo cuts along the first dimension, NCCL counts elements
+        # gloo splits along the first dimension, while NCCL counts elements. Without dimensions both do the same.
+        flat = _flat(output), _flat(input)
         return self.group.collective(sig, lambda: self.inner._allgather_base(*flat, opts), [output], opts, [input])
 
     def allgather_coalesced(self, outputs, inputs, opts=None) -> WireWork:
@@ -149,6 +159,7 @@ class Methods:
         return self.group.collective(sig, lambda: self.inner.alltoall(outputs, inputs, opts), outputs, opts, inputs)
 
     def _check_own_part(self, sig: Signature) -> Signature:
+        """The signature. Raises ValueError if this rank expects another size from itself than it sends to itself."""
         me = self.group.rank
         if me < len(sig.give) and me < len(sig.take) and sig.give[me] != sig.take[me]:
             rank, sent, taken = self.group.ranks[me], sig.give[me], sig.take[me]
@@ -166,9 +177,7 @@ class Methods:
         """A barrier that names the ranks that did not come within `timeout`."""
         if (rules := self.group.session.rules) is not None:
             rules.refuse(RuntimeError, "monitored")
-        arguments = (wait_all_ranks,) if timeout is None else (timeout, wait_all_ranks)
-        names = ("wait_all_ranks",) if timeout is None else ("timeout", "wait_all_ranks")
-        given = dict(zip(names, arguments, strict=True))
+        given = {"wait_all_ranks": wait_all_ranks} | ({} if timeout is None else {"timeout": timeout})
         self.group.blocking(signature("barrier", [], extra=" monitored"), lambda: self.inner.monitored_barrier(**given))
 
     # -- point to point --------------------------------------------------------------------------------------------
@@ -187,9 +196,11 @@ class Methods:
         return self.group.message("recv", tensors, None, tag, lambda: self.inner.recv_anysource(tensors, tag), given)
 
     def _sendable(self, verb: str, tensors, peer: int | None, tag: int) -> tuple[list[Tensor], tuple, int]:
-        """The tensors as a list, what NCCL's rules ask of the message, and the tag below: by the rules there is none.
+        """What to send or where to receive, as a list of one tensor; what to tell NCCL's rules; and the tag for gloo.
 
-        Refuses what gloo would refuse, before the message is numbered on the board.
+        Without rules, that is the tensor as it is, () and the tag. With rules, the tensor is taken in the order of its
+        memory, as NCCL does. The rules learn the script's tag and that order, and gloo gets tag 0, because NCCL has no
+        tags. Raises ValueError for what gloo would refuse, before the message is counted.
         """
         tensors, group, rules = _list(tensors), self.group, self.group.session.rules
         me = group.ranks[group.rank]
@@ -197,21 +208,19 @@ class Methods:
             raise ValueError(f"rank {me} cannot {verb} to or from itself: copy the tensor, or give another rank")
         if peer is not None and not 0 <= peer < group.size:
             raise ValueError(f"rank {me} cannot {verb}: there is no rank {peer} in a group of {group.size}")
-        layout = tensors[0] if len(tensors) == 1 else None
-        if rules is not None and layout is not None and layout.layout == torch.strided:
-            tensors = [rules.flat_in_memory_order(layout)]
+        original = tensors[0] if len(tensors) == 1 else None
+        if rules is not None and original is not None and original.layout == torch.strided:
+            tensors = [rules.flat_in_memory_order(original)]
         if len(tensors) != 1 or tensors[0].layout != torch.strided or not tensors[0].is_contiguous():
             raise ValueError(f"rank {me} can only {verb} one dense, contiguous tensor: pass x.contiguous()")
-        return (tensors, (), tag) if rules is None else (tensors, (tag, rules.memory_order(layout)), 0)
+        return (tensors, (), tag) if rules is None else (tensors, (tag, rules.memory_order(original)), 0)
 
     # -- names and life --------------------------------------------------------------------------------------------
     @property
     def pg_name(self) -> str:
         return self.group.name
 
-    @property
-    def group_name(self) -> str:
-        return self.group.name
+    group_name = pg_name
 
     def getBackendName(self) -> str:  # noqa: N802 - C++ looks for this name
         return "wire"
@@ -220,6 +229,7 @@ class Methods:
         self.inner.set_timeout(timeout)
 
     def _start_coalescing(self, device: torch.device) -> None:
+        """torch calls it before the operations of a batch. NCCL's rules count these as one operation."""
         if self.group.session.rules is None:
             self.inner._start_coalescing(device)
         else:

@@ -1,8 +1,9 @@
 """Carries whole messages and printed text over the pipe between the notebook's kernel and a rank.
 
 A message goes through the pipe in two writes, its length and its content. After half a message nothing more can be read
-from that pipe, so nothing may interrupt a message: `defer_interrupts` in the kernel, `Outbox` on a rank. `Capture` is
-the rank's sys.stdout, and `print_by_rank` shows in the notebook what the ranks printed. The file does not import torch.
+from that pipe, so no interrupt (Ctrl-C, the signal SIGINT) may come between the two. In the kernel `defer_interrupts`
+prevents that, and on a rank `Outbox`. `Capture` is the rank's sys.stdout, and `print_by_rank` shows in the notebook
+what the ranks printed. The file does not import torch.
 """
 
 from __future__ import annotations
@@ -29,15 +30,16 @@ class Outbox:
 
     def __init__(self, conn: Connection):
         self.conn = conn
-        self.lock, self.owner = threading.RLock(), 0  # the thread that sends
+        self.lock = threading.RLock()  # a thread that already sends can enter again, for example in a destructor
+        self.owner = 0  # the id of the thread that sends, 0 while none does
         self.unsent: deque[tuple] = deque()
-        self.deferred: Callable[[], None] | None = None
+        self.deferred: Callable[[], None] | None = None  # a signal handler to call when the present message has left
 
     def send(self, message: tuple) -> None:
         """Send a message. Raises OSError if nobody is there to take it."""
         with self.lock:
             self.unsent.append(message)
-            if self.owner:
+            if self.owner:  # this thread is sending another message, and its loop below sends this one next
                 return
             me = threading.get_ident()
             self.owner = me
@@ -68,7 +70,7 @@ class InterruptedMessage(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def defer_interrupts() -> Iterator[None]:
-    """Within, an interrupt of the main thread is handled at the end, so that messages are sent and read completely.
+    """Inside this context, an interrupt of the main thread is handled at the end, so that no message is cut in half.
 
     Raises InterruptedMessage at once at a second interrupt.
     """
@@ -92,11 +94,11 @@ def defer_interrupts() -> Iterator[None]:
         before(signal.SIGINT, heard[0])
 
 
-MAX_CHARACTERS = 200_000  # of one run on one rank
+MAX_CHARACTERS = 200_000  # that one rank may print in one run
 
 
 class Capture(io.TextIOBase):
-    """A text stream that passes complete lines to `send`, and only counts what goes beyond the limit."""
+    """A text stream that passes complete lines to `send`, and only counts what goes beyond MAX_CHARACTERS."""
 
     encoding = "utf-8"
 
@@ -105,7 +107,9 @@ class Capture(io.TextIOBase):
         self._begin()
 
     def _begin(self) -> None:
-        self._parts, self._buffered, self._sent, self._dropped = [], 0, 0, 0
+        self._parts: list[str] = []  # the text of an incomplete line
+        # Numbers of characters: in _parts, sent, and dropped.
+        self._buffered, self._sent, self._dropped = 0, 0, 0
 
     def write(self, text: str) -> int:
         if self._sent > MAX_CHARACTERS:
@@ -117,13 +121,14 @@ class Capture(io.TextIOBase):
         self._buffered += len(accepted)
         if "\n" in accepted or self._buffered > MAX_CHARACTERS:
             complete, newline, rest = "".join(self._parts).rpartition("\n")
-            if len(rest) > MAX_CHARACTERS:
+            if len(rest) > MAX_CHARACTERS:  # an endless line is sent as it is
                 complete, newline, rest = complete + newline, rest, ""
             self._emit(complete + newline)
             self._parts, self._buffered = [rest], len(rest)
         return len(text)
 
     def _emit(self, text: str) -> None:
+        """Send as much of the text as the limit allows, and count the rest as dropped."""
         room = MAX_CHARACTERS - self._sent
         self._sent += len(text)
         if room > 0:

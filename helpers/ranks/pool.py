@@ -1,11 +1,18 @@
 """Holds the processes of one world of ranks, runs one task at a time on them, and recovers after a failure.
 
-A task is sent to every member and watched (watch.py). Then the pool either returns the values, or it reports what
-happened (report.py) and recovers in the mildest of three ways:
-  the groups stay   every rank raised, and all had issued the same operations, so the groups are sound
+`Ranks` (live.py), the object that a notebook uses, has one Pool. A "member" is the process of one rank, and a "task" is
+one function call or one notebook cell that the members run. A task is sent to every member and watched (watch.py). That
+ends in a verdict: "ok", "failed" (a rank raised or died), "hang", "timeout" or "interrupted". Then the pool either
+returns the values, or it reports what happened (report.py) and recovers in the mildest of three ways:
+
+  the groups stay   every rank raised, and all had issued the same operations, so the process groups are sound
   new groups        the processes are sound: they leave the broken groups and meet in files of a new generation
   new processes     a rank died or cannot be interrupted: its variables are lost, and the message says so
-The file does not import torch.
+
+The "generation" counts how often the ranks have met in new groups. A "board" is a file in shared memory in which the
+ranks of a group write down their operations, so that they can be compared. A "zygote" is the process from which ranks
+are forked. Sentences are `Words`, texts in every language of the course, and `words["name"]` is the sentence of that
+name in ranks.yaml. The file does not import torch.
 """
 
 from __future__ import annotations
@@ -25,32 +32,32 @@ from helpers.ranks import process
 from helpers.ranks.errors import RankError
 from helpers.ranks.limits import folder_prefix, load_per_core, loopback, shared_folder
 from helpers.ranks.pipe import InterruptedMessage, defer_interrupts
-from helpers.ranks.report import Report, first_difference, issued
+from helpers.ranks.report import Report, first_difference, issued, log_tail
 from helpers.ranks.rules import rules_named
 from helpers.ranks.sites import rank_names, words
 from helpers.ranks.watch import SETTLE_SECONDS, RankState, Watch, send_to
 from helpers.specs import Link, Nodes
 
 START_LIMIT = 60.0  # seconds for ranks to meet
-SILENT_LIMIT = 3.0  # seconds after which a rank that never said where it is can be asked by a signal alone
+SILENT_LIMIT = 3.0  # seconds after which a rank that never said where it is must be ended, see `_end_silent`
 END_LIMIT = 2.0  # seconds that an interrupted rank gets, more on a crowded machine; then its variables are lost
 REINIT_LIMIT = 15.0  # seconds for ranks to meet again
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSettings:
-    """What a pool of ranks is started with, see live.Ranks."""
+    """What a pool of ranks is started with. live.Ranks explains the options that users give."""
 
     num_ranks: int
-    device: str
-    backend: str
-    local_devices: tuple[int, ...]
-    card_bytes: int = 0  # of each rank's practice card
-    link: Link | Nodes | None = None
-    check: bool = True
-    slow: dict | None = None
-    rules: str = "gloo"
-    apart: str = ""
+    device: str  # "cpu", "cuda" or "card" (a practice card, which is a simulated GPU)
+    backend: str  # "wire" (gloo in a wrapper that compares operations across ranks), "gloo" or "nccl"
+    local_devices: tuple[int, ...]  # the index of each rank's device
+    card_bytes: int = 0  # the memory of each rank's practice card
+    link: Link | Nodes | None = None  # an emulated network
+    check: bool = True  # whether the wire compares operations across ranks
+    slow: dict | None = None  # rank -> seconds by which its operations are delayed, or its fault as a dict
+    rules: str = "gloo"  # "nccl": say after each task what NCCL would have made of it
+    apart: str = ""  # a module for a separate zygote, for code that may harm its own process or its parent
 
 
 @dataclass
@@ -59,16 +66,16 @@ class Member:
 
     rank: int
     pid: int
-    conn: Any
+    conn: Any  # the kernel's end of the pipe to it
 
 
 @dataclass
 class Outcome:
-    """What a task gave: the values in rank order, and what each rank printed. doubts: warnings of NCCL's rules."""
+    """The result of a task that succeeded."""
 
-    values: list[Any]
-    texts: dict[int, str] = field(default_factory=dict)
-    doubts: list[Words] = field(default_factory=list)  # what NCCL's rules say of it that is no error
+    values: list[Any]  # in rank order
+    texts: dict[int, str] = field(default_factory=dict)  # what each rank printed
+    warnings: list[Words] = field(default_factory=list)  # what NCCL's rules say of the task that is no error
 
 
 class Pool:
@@ -76,10 +83,10 @@ class Pool:
 
     def __init__(self, settings: PoolSettings):
         self.settings, self.judge = settings, rules_named(settings.rules).task_judge()
-        self.members: list[Member] = []
+        self.members: list[Member] = []  # empty while the ranks are stopped
         self.generation = 0
-        self.folder = self.board = None
-        self.is_spent = False  # a task has said that its process should take no other
+        self.folder = self.board = None  # for the ranks' logs and rendezvous files, and in shared memory for the boards
+        self.is_spent = False  # whether a task left its process in a state in which it should run no other task
 
     # -- life ------------------------------------------------------------------------------------------------------
     @property
@@ -93,7 +100,7 @@ class Pool:
         self.generation, self.is_spent = 0, False
         zygote = self._zygote()
         for folder in {self.folder, self.board}:
-            zygote.folder(folder, keep=True)
+            zygote.remove_later(folder)  # if this process dies without doing so
         try:
             for rank in range(self.settings.num_ranks):
                 pid, conn = zygote.fork(self._spec(rank))
@@ -104,10 +111,14 @@ class Pool:
             raise
 
     def _zygote(self) -> process.ZygoteClient:
+        """The connection to the process that forks the ranks."""
         return process.zygote(self.settings.apart)
 
     def is_whole(self) -> bool:
-        """Whether every rank can take a task. Messages that came since the last task are dropped."""
+        """Whether every rank can take a task. Messages that came since the last task are dropped.
+
+        A pipe that is closed raises EOFError or OSError when it is read, which means that its rank is gone.
+        """
         if self.is_spent:
             return False
         with contextlib.suppress(EOFError, OSError), defer_interrupts():
@@ -118,34 +129,26 @@ class Pool:
         return False
 
     def _spec(self, rank: int) -> dict[str, Any]:
-        s = self.settings
-        env = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": s.num_ranks, "LOCAL_WORLD_SIZE": s.num_ranks}
+        """What the process of this rank is told when it starts: the settings, and what belongs to this rank alone."""
+        world_size, local_device = self.settings.num_ranks, self.settings.local_devices[rank]
+        env = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
         env |= {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", loopback()), "OMP_NUM_THREADS": 1}
-        return {
-            "rank": rank,
-            "world_size": s.num_ranks,
-            "folder": self.folder,
-            "board": self.board,
-            "generation": 0,
-            "device": s.device,
-            "local_device": s.local_devices[rank],
-            "card_bytes": s.card_bytes,
-            "backend": s.backend,
-            "link": asdict(s.link) if s.link else None,
-            "check": s.check,
-            "slow": s.slow,
-            "rules": s.rules,
-            "group_timeout": 3600.0,
-            "env": env,
-        }
+        spec = asdict(self.settings)
+        spec |= {"rank": rank, "world_size": world_size, "local_device": local_device, "env": env}
+        # The timeout is long, because the kernel watches the ranks and ends a hang much earlier.
+        spec |= {"folder": self.folder, "board": self.board, "generation": 0, "group_timeout": 3600.0}
+        return spec
 
     def _wait_until_ready(self) -> None:
+        """Wait until every rank has joined the process group. Raises RankError if one does not."""
         watch = Watch([RankState(m.rank, m.conn, m.pid) for m in self.members])
         if lost := watch.wait_for_all(START_LIMIT):
             raise RankError(self._start_failed(lost), kind="died", rank=lost[0].rank)
 
     def _start_failed(self, lost: Sequence[RankState]) -> Words:
-        messages = [s.failure.message for s in lost if s.failure] or [_tail(self.folder, s.rank) for s in lost]
+        """The sentence for ranks that did not start: the error that one of them sent, or else the end of its log."""
+        errors = [s.failure.message for s in lost if s.failure]
+        messages = errors or [log_tail(self.folder, s.rank, 1000).strip() for s in lost]
         who = {"ranks": rank_names(s.rank for s in lost), "num_ranks": self.settings.num_ranks}
         return words["start.failed"].format(**who, said=messages[0] or words["start.silent"])
 
@@ -162,12 +165,16 @@ class Pool:
         for folder in {self.folder, self.board} - {None}:
             shutil.rmtree(folder, ignore_errors=True)
             if zygote:
-                zygote.folder(folder, keep=False)
+                zygote.remove_later(folder, wanted=False)
         self.folder = self.board = None
 
     # -- one task --------------------------------------------------------------------------------------------------
     def task(self, message: tuple, ranks: Sequence[int], limit: float | None, cell: str | None = None) -> Outcome:
-        """Run one task on `ranks`. The outcome, or RankError after the pool has recovered."""
+        """Run one task on `ranks`. Returns its outcome, or raises RankError after the pool has recovered.
+
+        message: ("call", packed function) or ("cell", source, file name). limit: seconds. cell: the file name, for a
+        cell.
+        """
         states = [RankState(m.rank, m.conn, m.pid) for m in self.members if m.rank in ranks]
         watch = Watch(states, world_size=self.settings.num_ranks)
         try:
@@ -176,8 +183,8 @@ class Pool:
                     if not send_to(state, message):
                         state.mark_dead()
             verdict = watch.wait_for_verdict(limit)
-        except KeyboardInterrupt as cut:
-            verdict = "incomplete message" if isinstance(cut, InterruptedMessage) else "interrupted"
+        except KeyboardInterrupt as interrupt:
+            verdict = "incomplete message" if isinstance(interrupt, InterruptedMessage) else "interrupted"
         difference = self._difference(states) if verdict == "ok" else None
         outcome = Outcome([s.value for s in states], {s.rank: "".join(s.text) for s in states})
         error = None
@@ -185,6 +192,7 @@ class Pool:
             error = self._explain_and_recover(watch, verdict, difference, cell)
         else:
             verdicts = self.judge.new_verdicts(self._boards())
+            # What another backend's rules say of the task: an error or None, and sentences that are only warnings.
             error, outcome.warnings = self.judge.error_of(verdicts, words["after.kept"]), [one.text for one in verdicts]
         here = {member.pid for member in self.members}  # perhaps new ones, after a restart
         self.is_spent = any(state.spent and state.pid in here for state in states)
@@ -194,9 +202,10 @@ class Pool:
         raise error
 
     def _difference(self, states: Sequence[RankState]) -> Words | None:
-        """A sentence if the ranks did not issue the same number of operations on every group they share.
+        """A sentence if the ranks did not issue the same number of operations on every group they share, else None.
 
-        Also if the wire found a mismatch that the learner's code caught: the world is over all the same.
+        Also if the wire found a mismatch and the learner's code caught its error, since the groups are broken then.
+        `counters` of a rank's state maps the name of each group to the number of its collectives.
         """
         if broken := next((s.broken for s in states if s.broken), None):
             return broken
@@ -213,7 +222,10 @@ class Pool:
         return first_difference(self._boards())
 
     def issued(self) -> dict[tuple[str, str], dict[int, int]]:
-        """What the boards count of this world's groups, see report.issued; empty while nothing is up or compared."""
+        """How many operations each rank issued, as {(file of a board, group): {rank: number}}.
+
+        It is empty while the ranks are stopped, and where they do not compare operations.
+        """
         if not self.is_up or self.settings.backend != "wire" or not self.settings.check:
             return {}
         return issued(self._boards())
@@ -223,13 +235,14 @@ class Pool:
         return os.path.join(self.board, f"board{self.generation}")
 
     def _explain_and_recover(self, watch: Watch, verdict: str, difference: Words | None, cell: str | None) -> RankError:
+        """The error of a failed task. Its last sentence says what was recovered, and so whether variables were lost."""
         report = Report(watch.states, cell=cell, folder=self.folder, world_size=self.settings.num_ranks)
         try:
             if verdict == "incomplete message":
                 raise InterruptedMessage
             if verdict == "failed":
                 watch.settle_or_wait(SETTLE_SECONDS)
-            watch.refresh(0.4)
+            watch.refresh(0.4)  # ask every unfinished rank where it is; answers must come within these seconds
             if verdict == "timeout":
                 report.silent_ranks = self._end_silent(watch)
             for state in watch.states:
@@ -239,12 +252,12 @@ class Pool:
             error = report.error(verdict, difference=difference, seconds=watch.clock)
             verdicts = self.judge.new_verdicts(self._boards(), is_hang=verdict == "hang")
             error.words = Words.of("\n").join([error.words, *(one.text for one in verdicts)])
-            how = self._recover(watch, sound)
+            recovery = self._recover(watch, sound)
         except KeyboardInterrupt:
             error = report.error("interrupted")
             self.stop()
-            how = words["after.restarted"]
-        error.words = Words.of("\n").join([error.words, how])
+            recovery = words["after.restarted"]
+        error.words = Words.of("\n").join([error.words, recovery])
         return error
 
     def _end_silent(self, watch: Watch) -> list[int]:
@@ -260,20 +273,24 @@ class Pool:
         return [state.rank for state in silent]
 
     def _is_sound(self, watch: Watch) -> bool:
-        """Whether the groups are as before: all ranks ended by themselves, alike, and no operation failed."""
+        """Whether the groups can be used again.
+
+        That is so if all ranks ended by themselves after the same operations, and no operation failed. A failure "is a
+        consequence" if it only reports that another rank left.
+        """
         broken = any(s.failure and (s.failure.wire_kind or s.failure.is_consequence) for s in watch.states)
         return not broken and not watch.unfinished and self._difference(watch.states) is None
 
     # -- recovery --------------------------------------------------------------------------------------------------
     def _recover(self, watch: Watch, sound: bool) -> Words:
+        """Make the pool usable again. Returns the sentence for the learner. sound: whether the groups can stay."""
         if any(s.dead for s in watch.states):
             return self._restart()
         if sound:
             return words["after.kept"]
         watch.announce_end()
-        watch.settle(
-            END_LIMIT if self.settings.apart else END_LIMIT * load_per_core()
-        )  # apart: nobody's variables are lost
+        # Ranks that run apart check one answer each, so a restart loses nobody's variables and need not be avoided.
+        watch.settle(END_LIMIT * (1 if self.settings.apart else load_per_core()))
         if watch.unfinished or any(s.dead or s.spent for s in watch.states):
             return self._restart()
         return self._regroup()
@@ -284,6 +301,10 @@ class Pool:
         return words["after.restarted"]
 
     def _regroup(self) -> Words:
+        """Have the ranks leave their groups and join new ones, or restart them if that fails.
+
+        `holders` are the learner's variables that still hold an old group, which a rank's answer lists.
+        """
         self.generation += 1
         states = [RankState(m.rank, m.conn, m.pid) for m in self.members]
         watch = Watch(states)
@@ -302,11 +323,3 @@ class Pool:
 def _unequal(group: str, counts: dict[int, int]) -> Words:
     listed = [words["count"].format(rank, count) for rank, count in counts.items()]
     return words["unequal"].format(group=group, counts=listed)
-
-
-def _tail(folder: str, rank: int) -> str:
-    try:
-        with open(os.path.join(folder, f"rank{rank}.log"), errors="replace") as log:
-            return log.read()[-1000:].strip()
-    except OSError:
-        return ""

@@ -1,6 +1,10 @@
 """Talks from the kernel to the zygote, which forks the ranks: one zygote per kernel, and a branch of it for checks.
 
-`ZygoteClient.fork` starts a rank and returns the kernel's end of its pipe. The file does not import torch.
+The kernel is the process of a notebook or a script. The zygote is a process that has imported torch once, so that each
+rank can be forked from it in milliseconds (zygote.py, which also lists the messages that go to it and come from it). A
+branch is a second zygote, forked from the first, for ranks that run code which cannot be trusted. `zygote()` returns
+the client of one of the two, and starts it where needed. `ZygoteClient.fork` starts a rank and returns the kernel's end
+of its pipe. The file does not import torch.
 """
 
 from __future__ import annotations
@@ -21,66 +25,72 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, BinaryIO
 
-from helpers.ranks.zygote import FORKS, end
+from helpers.ranks.zygote import FORKS, kill_with_group  # FORKS: whether ranks are forked, which only Linux allows
 
 START_LIMIT = 120.0  # seconds for the zygote to import torch on a slow disk
 
 
 class ZygoteClient:
-    """Asks the zygote for ranks and hears from it how they ended. One lives in each kernel.
+    """The kernel's connection to a zygote: asks it for ranks, and hears from it how they ended.
 
-    start: makes its process, given its end of the socket and the file for its output.
+    start: makes the zygote's process, given the zygote's end of the socket and a file for what it prints; by default a
+    fresh Python process.
     """
 
     def __init__(self, start: Callable[[socket.socket, BinaryIO], Any] | None = None) -> None:
         self.lock = threading.RLock()
-        self.owner = os.getpid()
+        self.owner = os.getpid()  # a child that is forked from the kernel must not use this object
         self.log = tempfile.TemporaryFile()
         self.socket, other_end = socket.socketpair()
-        self.process = (start or _fresh)(other_end, self.log)
+        self.process = (start or _start_zygote)(other_end, self.log)
         other_end.close()
-        self.pending = b""
-        self.ready = False
-        self.started: list[int] = []
-        self.forked: set[int] = set()
-        self.exits: dict[int, int] = {}
+        self.pending = b""  # the beginning of a message whose end has not come yet
+        self.ready = False  # whether the zygote has said that it takes requests
+        self.new_pids: list[int] = []  # processes that it has started and that `_request` has not returned yet
+        self.rank_pids: set[int] = set()  # of all ranks that it has started
+        self.exits: dict[int, int] = {}  # process id -> exit code of those that have ended
 
     def fork(self, spec: dict) -> tuple[int, Connection]:
-        """Start one rank; its process id and the kernel's end of its pipe."""
+        """Start one rank. Returns its process id and the kernel's end of its pipe.
+
+        spec: plain data that tells the rank what it is: its number, device, folders and settings (worker.py lists the
+        keys).
+        """
         kernel_end, other_end = socket.socketpair()
         with other_end, self.lock:
-            pid = self._started(spec, other_end)
-            self.forked.add(pid)
+            pid = self._request(spec, other_end)
+            self.rank_pids.add(pid)
             return pid, Connection(kernel_end.detach())
 
     def branch(self, module: str, other_end: socket.socket, log: BinaryIO) -> Branch:
-        """A zygote forked from this one, that imports a module. `log` stays empty: it writes to this one's."""
+        """Fork a zygote from this one that also imports `module`. It prints to this one's log; `log` stays empty."""
         with self.lock:
-            return Branch(self._started({"branch": module}, other_end))
+            return Branch(self._request({"branch": module}, other_end))
 
-    def _started(self, request: dict, other_end: socket.socket) -> int:
-        """The process id of what the zygote has started, to which it has given `theirs`."""
+    def _request(self, request: dict, other_end: socket.socket) -> int:
+        """Have the zygote start a process and give it `other_end` of a socket. Returns the process id."""
         self.wait_until_ready()
         socket.send_fds(self.socket, [json.dumps(request).encode() + b"\n"], [other_end.fileno()])
-        self._read_until(lambda: self.started)
-        return self.started.pop(0)
+        self._read_until(lambda: self.new_pids)
+        return self.new_pids.pop(0)
 
     def wait_until_ready(self) -> None:
+        """Wait until the zygote takes requests."""
         self._read_until(lambda: self.ready)
 
-    def folder(self, path: str, *, keep: bool) -> None:
-        """Have the zygote remove `path` when the kernel dies (keep=True), or no longer (keep=False)."""
+    def remove_later(self, folder: str, *, wanted: bool = True) -> None:
+        """Have the zygote remove a folder when the kernel dies; with wanted=False, have it forget the folder again."""
         with self.lock, contextlib.suppress(OSError):
-            self.socket.sendall(json.dumps({"keep" if keep else "forget": path}).encode() + b"\n")
+            self.socket.sendall(json.dumps({"remove_later" if wanted else "forget": folder}).encode() + b"\n")
 
     def exit_status(self, pid: int, limit: float = 1.0) -> int | None:
-        """The exit code of a rank, minus the signal's number if a signal killed it.
+        """The exit code of a rank, or minus the signal's number if a signal killed it.
 
-        None if it is not known within `limit` seconds. If the rank belonged to an earlier zygote, its status died with
-        that zygote: None at once.
+        Waits up to `limit` seconds for the rank's end; None if it does not end. None at once for a rank of an earlier
+        zygote, since only that zygote could have known.
         """
         with self.lock:
-            if pid not in self.forked:
+            if pid not in self.rank_pids:
                 return None
             deadline = time.monotonic() + limit
             while pid not in self.exits and (left := deadline - time.monotonic()) > 0:
@@ -88,10 +98,11 @@ class ZygoteClient:
             return self.exits.get(pid)
 
     def is_alive(self) -> bool:
-        return self.owner == os.getpid() and self.process.poll() is None and not self._is_cut()
+        """Whether this process may use the zygote, and the zygote runs."""
+        return self.owner == os.getpid() and self.process.poll() is None and not self._is_closed()
 
-    def _is_cut(self) -> bool:
-        """Whether the other end of the socket is closed, which shows before anybody hears of the process's end."""
+    def _is_closed(self) -> bool:
+        """Whether the zygote's end of the socket is closed. That is known earlier than the end of its process."""
         try:
             return not self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -100,6 +111,7 @@ class ZygoteClient:
             return True
 
     def _read_until(self, done: Callable[[], object]) -> None:
+        """Handle messages until `done()` is true. Raises RuntimeError with the zygote's log after START_LIMIT."""
         deadline = time.monotonic() + START_LIMIT
         while not done():
             left = deadline - time.monotonic()
@@ -121,12 +133,13 @@ class ZygoteClient:
                 case {"ready": _}:
                     self.ready = True
                 case {"started": pid}:
-                    self.started.append(pid)
-                    self.exits.pop(pid, None)  # of another, that had this number before
+                    self.new_pids.append(pid)
+                    self.exits.pop(pid, None)  # of an earlier process with the same number
                 case {"exited": pid, "status": status}:
                     self.exits[pid] = status
 
     def _log_tail(self) -> str:
+        """The last 2000 characters that the zygote printed."""
         self.log.seek(0)
         return self.log.read().decode(errors="replace")[-2000:]
 
@@ -144,13 +157,16 @@ class ZygoteClient:
 
 
 class Branch:
-    """A zygote that was forked from another one, with the methods of subprocess.Popen that are needed here."""
+    """The process of a branch, with those methods of subprocess.Popen that ZygoteClient calls.
+
+    The branch is a child of the zygote and not of the kernel, so its exit code is not known here.
+    """
 
     def __init__(self, pid: int):
         self.pid = pid
 
     def poll(self) -> int | None:
-        """None while it lives; how it ended is not known here."""
+        """None while the process runs, else 0."""
         try:
             os.kill(self.pid, 0)
         except OSError:
@@ -165,10 +181,11 @@ class Branch:
             time.sleep(0.005)
 
     def kill(self) -> None:
-        end(self.pid)
+        kill_with_group(self.pid)
 
 
-def _fresh(other_end: socket.socket, log: BinaryIO) -> subprocess.Popen:
+def _start_zygote(other_end: socket.socket, log: BinaryIO) -> subprocess.Popen:
+    """Start a zygote as a fresh Python process."""
     environment = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", PYTHONPATH=_python_path())
     return subprocess.Popen(
         [sys.executable, "-m", "helpers.ranks.zygote", str(other_end.fileno())],
@@ -182,37 +199,37 @@ def _fresh(other_end: socket.socket, log: BinaryIO) -> subprocess.Popen:
 
 
 def _python_path() -> str:
+    """The PYTHONPATH by which a new process finds the same modules as this one."""
     return os.pathsep.join(path or os.getcwd() for path in sys.path)
 
 
-_clients: dict[str, ZygoteClient] = {}
+_clients: dict[str, ZygoteClient] = {}  # by the module that a branch imports; "" for the zygote itself
 _client_lock = threading.RLock()
 
 
 def zygote(apart: str = "") -> ZygoteClient:
-    """The kernel's zygote.
+    """The kernel's zygote. The first call starts it, and so does a call after its death or in a child of the kernel.
 
-    It is started when it is first needed, again if something killed it, and anew in a forked child.
-
-    apart: the name of a module. Then it is a branch that has imported this module, for ranks that may kill their
-    parent.
+    apart: the name of a module. Then it is a branch, apart from the zygote, that has imported this module. It is for
+    ranks that may kill their parent. Where ranks are not forked, it is another fresh zygote.
     """
     with _client_lock:
         client = _clients.get(apart)
         if client is None or not client.is_alive():
             if client is not None and client.owner == os.getpid():
                 client.socket.close()
-            client = _clients[apart] = ZygoteClient(partial(zygote().branch, apart) if apart and FORKS else None)
+            start = partial(zygote().branch, apart) if apart and FORKS else None
+            client = _clients[apart] = ZygoteClient(start)
             atexit.register(client.close)
         return client
 
 
 def adopt(client: ZygoteClient) -> None:
-    """Take the ranks from this zygote, as long as it lives."""
+    """Make this client the one that `zygote()` returns as long as its zygote lives; the classroom has its own."""
     with _client_lock:
         _clients[""] = client
 
 
 def kill(pid: int) -> None:
-    """End a rank, and what it has started."""
-    end(pid)
+    """Kill a rank, and the processes that it has started and that are still in its process group."""
+    kill_with_group(pid)

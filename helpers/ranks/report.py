@@ -1,12 +1,18 @@
 """Turns what the ranks and their boards said into one message: which rank failed, how, where, and what the others do.
 
 `Report` builds the RankError of a failed task. `explain_mismatch` and `first_difference` read the boards of the groups
-and say in words which rank called what, which rank stands alone, and where the ranks parted. No torch in this file: the
-kernel uses it after a failure.
+and say in words which rank called what, which rank differs from all others, and which call was the first one in which
+the ranks differ. A "board" is a file in shared memory in which the ranks of one group write down every operation before
+they issue it; a `BoardEntry` is what one rank wrote down for one operation (board.py).
+
+Sentences are `Words`, which have the text in every language of the course. `words["name"]` is the sentence of that name
+in ranks.yaml, and `.format(...)` fills its braces. The kernel (the notebook's process) uses this file after a failure,
+and it need not have torch, so this file does not import it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import logging
@@ -23,21 +29,30 @@ from helpers.ranks.sites import Frame, describe, describe_stack, is_engine, rank
 from helpers.ranks.watch import RankState
 
 LOG = logging.getLogger(__name__)
-Headline = tuple[str, int | None, list[Words]]  # kind, rank, lines
+Headline = tuple[str, int | None, list[Words]]  # kind of failure (errors.KINDS), rank to blame, lines of the message
 _ANSWER = {"send": "recv", "recv": "send"}  # what the other side calls; a collective is answered by itself
-_NATIVE_FRAME = re.compile(r'File "(.+?)", line (\d+) in (\S+)')
+_NATIVE_FRAME = re.compile(r'File "(.+?)", line (\d+) in (\S+)')  # a line of faulthandler's stack
 
 
 class Report:
-    """Builds the RankError of one failed task. `cell` is the file name of the cell that ran, if one did."""
+    """Builds the RankError of one failed task.
+
+    states: what the kernel knows of each rank that took part, see `RankState` in watch.py. cell: the file name of the
+    notebook cell that ran, if one did. folder: has the ranks' logs. world_size: of all ranks, some of which may not
+    have taken part in the task.
+    """
 
     def __init__(self, states: Sequence[RankState], *, cell: str | None, folder: str, world_size: int):
         self.states, self.cell, self.folder = list(states), cell, folder
-        self.absent = set(range(world_size)) - {s.rank for s in self.states}
-        self.exit_codes: dict[int, int | None] = {}
-        self.silent_ranks: list[int] = []  # ended since they gave no answer, and wrote down where they were
+        self.absent = set(range(world_size)) - {s.rank for s in self.states}  # ranks that took no part
+        self.exit_codes: dict[int, int | None] = {}  # of the ranks that died
+        self.silent_ranks: list[int] = []  # ranks that gave no answer and were ended; their logs have their stacks
 
     def error(self, verdict: str, *, difference: Words | None = None, seconds: float = 0.0) -> RankError:
+        """The error for a verdict ("failed", "hang", "timeout" or "interrupted") after so many seconds.
+
+        difference: the sentence on operations that were not the same on all ranks, if there is one.
+        """
         kind, rank, lines = self._headline(verdict, difference, seconds)
         tracebacks = {s.rank: s.failure.traceback for s in self.states if s.failure}
         return RankError(Words.of("\n").join(lines), kind=kind, rank=rank, tracebacks=tracebacks)
@@ -50,19 +65,18 @@ class Report:
             return "interrupted", None, [words["interrupted"], *self.all_places()]
         dead = [s for s in self.states if s.dead]
         if dead:
-            return (
-                "died",
-                dead[0].rank,
-                [*map(self.death_line, dead), *self.raised_lines(_causes(self.states)), *self.waiting_lines()],
-            )
+            lines = [*map(self.death_line, dead), *self.raised_lines(_causes(self.states)), *self.waiting_lines()]
+            return "died", dead[0].rank, lines
         if verdict == "failed":
             return self._exception()
         if verdict == "timeout":
-            kind = "deaf" if any(map(_is_deaf, map(self._last_words, self.silent_ranks))) else "timeout"
+            # "deaf": the process of a rank never received the task, so the learner's code is not to blame.
+            kind = "deaf" if any(_is_deaf(self._logged_stack(rank)) for rank in self.silent_ranks) else "timeout"
             return kind, None, [words["timeout"].format(seconds=seconds), *self.all_places()]
         return self._hang()
 
     def _exception(self) -> Headline:
+        """For a verdict "failed" without deaths. An operation that differed from the other ranks' counts most."""
         wire = [s for s in self.states if s.failure and s.failure.wire_kind == "mismatch"]
         if wire:
             first = min(wire, key=lambda s: s.failure.time)
@@ -71,9 +85,10 @@ class Report:
         return "exception", causes[0].rank, [*self.raised_lines(causes), *self.waiting_lines()]
 
     def _hang(self) -> Headline:
+        """Blames awaited ranks that took no part, else ranks that have finished; else the ranks form a circle."""
         gone = [s for s in self.states if s.done]
-        stuck = [op for s in self.states if s.where and not s.done for op in s.where.waiting]
-        blamed = {rank for op in stuck for rank in op.missing}
+        stuck = [op for s in self.states if s.where and not s.done for op in s.where.waiting]  # pending operations
+        blamed = {rank for op in stuck for rank in op.missing}  # ranks that have not issued them
         culprits = [s.rank for s in gone if s.rank in blamed] or [s.rank for s in gone]
         if self.absent & blamed:
             why = words["hang.absent"].format(ranks=rank_names(self.absent & blamed))
@@ -89,33 +104,35 @@ class Report:
         return describe_stack(frames, self.cell)
 
     def raised_lines(self, causes: Sequence[RankState]) -> list[Words]:
-        """'rank 1 raised ValueError: …' and its line; equal ones together."""
+        """'rank 1 raised ValueError: …' and its line. Ranks that raised the same at the same line share a sentence."""
         texts: dict[tuple[Words, Words], list[int]] = {}
         for state in causes:
             failure = state.failure
             message = failure.words.map(lambda text: text if len(text) < 2000 else text[:2000] + " …")
+            # An error without a message is "ValueError" and not "ValueError: ".
             text = (Words.of(f"{failure.type_name}: ") + message).map(lambda text: text.rstrip(": "))
             texts.setdefault((text, self.describe_place(failure.frames)), []).append(state.rank)
         raised = words["raised"]
         return [raised.format(ranks=rank_names(r), text=text, place=place) for (text, place), r in texts.items()]
 
     def waiting_lines(self) -> list[Words]:
-        """Where every rank that had not finished was; equal places together."""
+        """Where each rank was that had not finished, or that failed only because another rank left."""
         return self._grouped(s for s in self.states if s.where and (not s.done or _ended_as_consequence(s)))
 
     def all_places(self) -> list[Words]:
-        ended = [s.rank for s in self.states if s.done and not s.failure]
-        silent = []
+        """Where all ranks were: those that wait, those that gave no answer, and those that had finished."""
+        places = self.waiting_lines()
         for rank in self.silent_ranks:
-            stack = self._last_words(rank)
+            stack = self._logged_stack(rank)
             say = words["deaf" if _is_deaf(stack) else "silent"]
-            silent.append(say.format(ranks=rank_names([rank]), place=self.describe_place(stack)))
-            LOG.info("%s Where its threads were:\n%s", silent[-1].en, self._log_of(rank))
-        return (
-            self.waiting_lines() + silent + ([words["had_finished"].format(ranks=rank_names(ended))] if ended else [])
-        )
+            places.append(say.format(ranks=rank_names([rank]), place=self.describe_place(stack)))
+            LOG.info("%s Where its threads were:\n%s", places[-1].en, self._log_of(rank))
+        if ended := [s.rank for s in self.states if s.done and not s.failure]:
+            places.append(words["had_finished"].format(ranks=rank_names(ended)))
+        return places
 
     def _grouped(self, states: Iterable[RankState]) -> list[Words]:
+        """One line for each place; ranks that wait there for the same operations share it."""
         places: dict[tuple[tuple[str, ...], Words], list[int]] = {}
         for state in states:
             ops = tuple(dict.fromkeys(op.op for op in state.where.waiting))
@@ -126,14 +143,15 @@ class Report:
         ]
 
     def death_line(self, state: RankState) -> Words:
-        noted = self._last_words(state.rank)
-        frames = noted or (state.where.frames if state.where else [])
-        how = {"ranks": rank_names([state.rank]), "how": describe_exit(self.exit_codes.get(state.rank))}
-        name = "noted" if noted else "seen" if frames else "alone"
-        return words[f"died.{name}"].format(**how, place=self.describe_place(frames) if frames else "")
+        """How a rank died, and where: at the line that it logged itself, or at the one where it was last seen."""
+        logged = self._logged_stack(state.rank)
+        frames = logged or (state.where.frames if state.where else [])
+        death = {"ranks": rank_names([state.rank]), "how": describe_exit(self.exit_codes.get(state.rank))}
+        name = "noted" if logged else "seen" if frames else "alone"
+        return words[f"died.{name}"].format(**death, place=self.describe_place(frames) if frames else "")
 
-    def _last_words(self, rank: int) -> list[Frame]:
-        """The stack that a rank wrote down before it ended itself, or that faulthandler wrote when it crashed."""
+    def _logged_stack(self, rank: int) -> list[Frame]:
+        """The stack that a rank logged before it ended itself, or that faulthandler logged when the rank crashed."""
         text = self._log_of(rank)
         noted = [line for line in text.splitlines() if line.startswith("last words ")]
         if noted:
@@ -141,11 +159,16 @@ class Report:
         return crash_frames(text)
 
     def _log_of(self, rank: int) -> str:
-        try:
-            with open(os.path.join(self.folder, f"rank{rank}.log"), errors="replace") as log:
-                return log.read()[-100_000:]
-        except OSError:
-            return ""
+        return log_tail(self.folder, rank, 100_000)
+
+
+def log_tail(folder: str, rank: int, length: int) -> str:
+    """The last `length` characters of a rank's log; "" where there is none."""
+    try:
+        with open(os.path.join(folder, f"rank{rank}.log"), errors="replace") as log:
+            return log.read()[-length:]
+    except OSError:
+        return ""
 
 
 def _is_deaf(stack: Sequence[Frame]) -> bool:
@@ -170,6 +193,7 @@ def _ended_as_consequence(state: RankState) -> bool:
 
 
 def describe_exit(code: int | None) -> Words:
+    """How a process ended. code: its exit code, or minus the number of the signal that killed it; None: unknown."""
     if code is None:
         return words["died.gone"]
     if code < 0:
@@ -181,7 +205,8 @@ def describe_exit(code: int | None) -> Words:
 def explain_mismatch(board: Board, sequence: int, *, patience: float = 0.3) -> tuple[Words, int | None]:
     """(sentence, culprit as a global rank or None) about operation `sequence`, on which the ranks do not agree.
 
-    Waits up to `patience` seconds for the others to post theirs, since only a majority tells who is wrong.
+    sequence: the place of the operation in the group's order, from 0. Waits up to `patience` seconds for the other
+    ranks to write down theirs, since only a majority tells who is wrong.
     """
     deadline = time.perf_counter() + patience
     while any(board.count(r) <= sequence for r in range(board.size)) and time.perf_counter() < deadline:
@@ -199,32 +224,30 @@ def describe_difference(board: Board, sequence: int, entries: dict[int, BoardEnt
     """Which rank called what, from which line, with a line for each side."""
     where = {"number": sequence + 1, "group": describe_group(board)}
     sides = _sides(entries)
-    if len(sides) < 2:
+    if len(sides) < 2:  # all called the same, so the sizes that they give and take in an all-to-all must differ
         return words["crossed"].format(**where, what=_crossed(board, entries))
     sentences = [_side_line(board, ranks, entries[ranks[0]]) for ranks in sides]
     return Words.of("\n  ").join([words["differs"].format(**where), *sentences])
 
 
 def odd_one_out(board: Board, entries: dict[int, BoardEntry]) -> int | None:
-    """The global rank that stands alone against a majority; None where nobody can tell."""
-    sides = _sides(entries)
-    if len(sides) < 2 or len(sides[0]) > 1 or len(sides[-1]) <= sum(map(len, sides[:-1])):
+    """The global rank that alone differs, where more than half of the ranks agree; None where there is none."""
+    sides = _sides(entries)  # the smallest first
+    if len(sides) < 2 or len(sides[0]) > 1:
         return None
-    return board.ranks[sides[0][0]]
+    has_majority = len(sides[-1]) > len(entries) / 2
+    return board.ranks[sides[0][0]] if has_majority else None
 
 
 def first_difference(board_dir: str) -> Words | None:
-    """Where the ranks parted: one sentence, or None if every rank posted the same from the same lines.
+    """A sentence on the first operation in which the ranks differ, or None if every rank issued the same ones.
 
     Reads the boards of all groups in `board_dir` from outside, for example from the kernel after a failure.
     """
     for path in sorted(glob.glob(os.path.join(glob.escape(board_dir), "*" + SUFFIX)), key=os.path.getmtime):
-        board = Board(path)
-        try:
+        with contextlib.closing(Board(path)) as board:
             if sentence := _difference_in(board):
                 return sentence
-        finally:
-            board.close()
     return None
 
 
@@ -232,19 +255,18 @@ def issued(board_dir: str) -> dict[tuple[str, str], dict[int, int]]:
     """For each (file, name of its group): how many operations each global rank has issued, read from outside."""
     found: dict[tuple[str, str], dict[int, int]] = {}
     for path in glob.glob(os.path.join(glob.escape(board_dir), "*" + SUFFIX)):
-        board = Board(path)
-        try:
+        with contextlib.closing(Board(path)) as board:
             found[path, board.name] = {member: board.issued(rank) for rank, member in enumerate(board.ranks)}
-        finally:
-            board.close()
     return found
 
 
 def describe_group(board: Board) -> Words:
+    """How a sentence calls a group: torch names the default group of all ranks "0"."""
     return words["world" if board.name == "0" else "group"].format(ranks=rank_names(board.ranks))
 
 
 def _difference_in(board: Board) -> Words | None:
+    """A sentence on the first difference in one group. The board keeps only the last RECORDS operations of a rank."""
     counts = [board.count(r) for r in range(board.size)]
     start, common, longest = max(0, max(counts) - RECORDS), min(counts), max(counts)
     for sequence in range(start, common):
@@ -255,9 +277,9 @@ def _difference_in(board: Board) -> Words | None:
 
 
 def _uneven_words(board: Board, counts: list[int], start: int) -> Words:
-    """The ranks issued the same operations but not equally many of them.
+    """A sentence for ranks that issued the same operations but not equally many of them.
 
-    Blames the first line at which the ranks that made fewer calls differ.
+    It blames the first call that came from another line on a rank that made fewer calls than on one that made most.
     """
     few = [r for r, count in enumerate(counts) if count < max(counts)]
     many = next(r for r, count in enumerate(counts) if count == max(counts))
@@ -275,6 +297,7 @@ def _uneven_words(board: Board, counts: list[int], start: int) -> Words:
 def _skipped(
     board: Board, rank: int, many: int, sequence: int, skipping: BoardEntry | None, other_entry: BoardEntry
 ) -> Words:
+    """`rank` never made call number `sequence` (skipping is None), or made another one than `many` did."""
     a, b = board.ranks[rank], board.ranks[many]
     other = words["skipped.other"].format(b=b, what=other_entry.what, place=describe(other_entry.site))
     call = {"a": a, "number": sequence + 1, "other": other}
@@ -297,14 +320,10 @@ def _side_line(board: Board, ranks: list[int], entry: BoardEntry) -> Words:
 
 
 def _crossed(board: Board, entries: dict[int, BoardEntry]) -> Words:
+    """The first pair of ranks of which one sends another size than the other one expects."""
     for a, entry in entries.items():
         for b, other in entries.items():
             if entry.give and other.take and entry.give[b] != other.take[a]:
-                ends = {
-                    "a": board.ranks[a],
-                    "b": board.ranks[b],
-                    "gives": entry.give[b],
-                    "takes": other.take[a],
-                }
+                ends = {"a": board.ranks[a], "b": board.ranks[b], "gives": entry.give[b], "takes": other.take[a]}
                 return words["sends"].format(**ends, place=describe(entry.site), other=describe(other.site))
     return words["disagree"]

@@ -1,4 +1,9 @@
-"""Holds what all groups of one process share: settings, injected fault, pending operations, link and listeners."""
+"""Holds what all groups of one process share: settings, injected fault, pending operations, link and listeners.
+
+The "wire" is a ProcessGroup around gloo's (wire.py), through which every operation of torch.distributed passes. A
+`WireConfig` has its settings. A `Session` belongs to one "world", which is the set of process groups that the ranks
+use until a failure makes them begin anew. A `WireWork` is an operation in flight.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +49,10 @@ class Fault:
         return cls(**given) if isinstance(given, Mapping) else None if given is None else cls(seconds=given)
 
     def apply(self, name: str, num_before: int) -> None:
-        """Before an operation called `name`, the rank's operation number `num_before`."""
+        """Called before each operation: delay it, or kill the rank.
+
+        name: of the operation, such as "all_reduce". num_before: how many operations this rank has issued before it.
+        """
         if self.drop_after is not None and num_before >= self.drop_after:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.op in (None, name):
@@ -53,25 +61,21 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class WireConfig:
-    """How the wire of one process behaves.
+    """How the wire of one process behaves."""
 
-    rank, world_size: of this process in the world. board_dir: an existing folder that all ranks share (see
-    `limits.shared_folder`); a new one for each world. link: emulate this link (CPU only). check: compare operations.
-    slow: a straggler on purpose, {rank: seconds}, or {rank: {…}} (see Fault). inner: "gloo" or "nccl".
-    rules: "nccl" keeps a journal in board_dir (nccl/). eager: whether init_process_group got a device_id, None where
-    nobody says. cpu: where ranks have cards, tensors on the CPU are "refused", as where "nccl" is the only backend; go
-    "apart", as by "cpu:gloo,cuda:nccl"; or "together" with the cards'.
-    """
-
-    rank: int
+    rank: int  # of this process
     world_size: int
+    # A folder that all ranks share, a new one for each world. In it lie the boards, which are files in which ranks
+    # compare operations, and the journals of NCCL's rules.
     board_dir: str
-    link: Link | Nodes | None = None
-    check: bool = True
-    slow: dict | None = None
-    inner: str = "gloo"
-    rules: str = "gloo"
-    eager: bool | None = None
+    link: Link | Nodes | None = None  # the network to emulate, or the links inside and between nodes; CPU only
+    check: bool = True  # whether ranks compare each operation before they issue it
+    slow: dict | None = None  # a straggler on purpose: {rank: seconds}, or {rank: {…}} with the fields of Fault
+    inner: str = "gloo"  # the backend that does the work: "gloo" or "nccl"
+    rules: str = "gloo"  # "nccl": keep a journal, from which one can say what NCCL would have done (nccl/)
+    eager: bool | None = None  # whether init_process_group got a device_id, or None where that is not known
+    # Where ranks have cards (simulated GPUs), tensors on the CPU are "refused", as where "nccl" is the only backend; or
+    # go "apart" through a second group, as with the backend "cpu:gloo,cuda:nccl"; or "together" with the cards'.
     cpu: str = "together"
 
     def __post_init__(self) -> None:
@@ -93,18 +97,21 @@ class WireConfig:
 
 
 class Session:
-    """The state that all groups of one world share. It knows no group; the groups and the World (wire.py) hold it."""
+    """The state that all groups of one world share. It knows no group; the groups and the World (wire.py) hold it.
+
+    waiters: threads that wait inside gloo.
+    """
 
     def __init__(self, config: WireConfig, waiters: Waiters):
         self.config, self.waiters = config, waiters
-        self.counters: dict[str, int] = {}
-        self.pending: dict[int, tuple[object, WireWork]] = {}  # each with the group that issued it
+        self.counters: dict[str, int] = {}  # name of a group -> collectives that this rank has issued
+        self.pending: dict[int, tuple[object, WireWork]] = {}  # id of a work -> the group that issued it, and the work
         self.link = EmulatedLink(config.link) if config.link else None
         self.fault = Fault.of(config.slow or {}, config.rank)
-        self.broken: WireError | None = None
-        self.num_operations = 0
+        self.broken: WireError | None = None  # why nothing more may be issued in this world
+        self.num_operations = 0  # that this rank has issued
         self.rules: RankRules | None = None  # of another backend, while they are in force
-        self.busy = threading.Event()  # while something is pending
+        self.busy = threading.Event()  # set while something is pending
 
     # -- one operation ---------------------------------------------------------------------------------------------
     def begin(self, name: str) -> None:
@@ -115,6 +122,7 @@ class Session:
         self.num_operations += 1
 
     def raise_if_broken(self) -> None:
+        """Raise a new WireError like the one that broke this world."""
         if self.broken is not None:
             raise WireError(self.broken.words, kind=self.broken.kind, culprit=self.broken.culprit)
 
@@ -131,7 +139,10 @@ class Session:
 
     # -- its end ---------------------------------------------------------------------------------------------------
     def give_up(self, message: Words | str, *, kind: str = "aborted", culprit: int | None = None) -> bool:
-        """Nothing more may be issued. Only the first reason counts; returns whether this is the first."""
+        """Mark this world as broken, so that nothing more is issued. Only the first reason counts.
+
+        kind, culprit: see WireError. Returns whether this is the first reason.
+        """
         if self.broken is not None:
             return False
         self.broken = WireError(message, kind=kind, culprit=culprit)
@@ -141,7 +152,7 @@ class Session:
         """End every pending operation with an error."""
         for _, work in self.works():
             work.finish(WireError(message, kind=kind, culprit=culprit))
-            if work.direct is not None:
+            if work.direct is not None:  # an operation for which a thread may wait inside gloo
                 work.direct.end()
 
 
@@ -152,6 +163,7 @@ class Listeners:
         self.callbacks: list[Callable[[CommEvent], None]] = []
 
     def add(self, callback: Callable[[CommEvent], None]) -> Callable[[], None]:
+        """Add a callback. Returns a function that removes it."""
         self.callbacks = [*self.callbacks, callback]
 
         def remove() -> None:
@@ -163,5 +175,5 @@ class Listeners:
         for callback in self.callbacks:
             try:
                 callback(event)
-            except Exception:  # this is gloo's thread: nobody would see it, and the operation did complete
+            except Exception:  # in this thread of gloo's, an error would be lost, and the operation did complete
                 traceback.print_exc()

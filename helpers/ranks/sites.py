@@ -1,4 +1,9 @@
-"""Finds the learner's own line in a stack of frames, and names lines and ranks in sentences. No torch in this file."""
+"""Finds the learner's own line in a stack of frames, and names lines and ranks in sentences. No torch in this file.
+
+Code is divided into four kinds. The "engine" runs ranks and simulates devices. The "package" is the rest of this course
+(`helpers/`). A "library" is Python or an installed package. Everything else is the learner's. `words["site.line"]` and
+the like are texts in every language of the course, from helpers/learner/words/ranks.yaml.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +21,11 @@ Frame = tuple[str, int, str]  # file name, line number, function name
 
 ENGINE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.dirname(ENGINE)
-DEVICES = os.path.join(PACKAGE, "devices")  # a practice card stands below a learner's line, as torch does
-REDIRECT = os.path.join(PACKAGE, "commands", "rehearse", "redirect")  # and so does what gives it to a script for CUDA
-BROKEN_JOBS = os.path.join(PACKAGE, "commands", "broken_jobs", "scripts")  # scripts that learners run
-CELL_PREFIX = "<ranks cell"
+# Simulated GPUs, and the code that lets a script for CUDA run on them. A learner's line calls both as it calls torch.
+DEVICES = os.path.join(PACKAGE, "devices")
+REDIRECT = os.path.join(PACKAGE, "commands", "rehearse", "redirect")
+BROKEN_JOBS = os.path.join(PACKAGE, "commands", "broken_jobs", "scripts")  # scripts that learners run as their own
+CELL_PREFIX = "<ranks cell"  # how the file name of a %%ranks cell begins
 _LIBRARIES = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
@@ -33,17 +39,20 @@ def frames_of(frame: FrameType | None) -> list[Frame]:
 
 
 def is_engine(path: str) -> bool:
-    """Whether a file belongs to the engine: this package, the devices, or the redirect that gives scripts a card."""
+    """Whether a file belongs to the engine."""
     return path.startswith((ENGINE + os.sep, DEVICES + os.sep, REDIRECT + os.sep))
 
 
 def is_package(path: str) -> bool:
-    """Whether a file belongs to the course package above the engine; scripts that learners run as their own do not."""
+    """Whether a file belongs to the course package but not to the engine."""
     return path.startswith(PACKAGE + os.sep) and not (is_engine(path) or path.startswith(BROKEN_JOBS + os.sep))
 
 
 def is_library(path: str) -> bool:
-    """Whether a file belongs to Python or to an installed library."""
+    """Whether a file belongs to Python or to an installed library. A notebook cell's file is named ipykernel_….
+
+    This package may itself be installed among the libraries.
+    """
     if path.startswith(PACKAGE + os.sep) or "ipykernel_" in path:
         return False
     return path.startswith((*_LIBRARIES, "<frozen", "<string>")) or "site-packages" in path
@@ -64,7 +73,10 @@ def package_frame(frames: Sequence[Frame]) -> Frame | None:
 
 
 def describe(frame: Frame, current_cell: str | None = None) -> Words:
-    """'cell line 3: `dist.all_reduce(x)`', or 'ddp.py line 71'."""
+    """'cell line 3: `dist.all_reduce(x)`', or 'ddp.py line 71' where its code cannot be read.
+
+    current_cell: the file name of the cell that runs; a line of another cell is said to be from an earlier one.
+    """
     text = linecache.getline(*frame[:2]).strip()
     place = describe_line(frame, current_cell)
     return words["site.code"].format(place=place, text=text) if text else place
@@ -76,6 +88,7 @@ def describe_line(frame: Frame, current_cell: str | None = None) -> Words:
 
 
 def _name(path: str, current_cell: str | None) -> Words | str:
+    """How a sentence calls a file: "cell", "cell 4" (of the notebook itself), or its name without folders."""
     if path.startswith(CELL_PREFIX):
         return words["site.cell" if current_cell in (None, path) else "site.earlier"]
     if "ipykernel_" in path:

@@ -1,6 +1,8 @@
 """Packs functions, arguments and results for the way between the notebook and the ranks, with cloudpickle.
 
-What cannot be sent, or is too large, is refused with a sentence that names it.
+cloudpickle also pickles functions that are defined in a notebook. A call that cannot be sent, or is too large, is
+refused with a sentence that names the variable or argument to blame. A "practice card" is a simulated GPU
+(helpers/devices/cards).
 """
 
 from __future__ import annotations
@@ -28,20 +30,22 @@ class Pickler(cloudpickle.CloudPickler):
         if isinstance(value, types.ModuleType) and sys.modules.get(value.__name__) is value:
             return importlib.import_module, (value.__name__,)
         devices = sys.modules.get("helpers.devices")  # it imports torch, which the notebook need not load
-        reduced = devices and devices.reduced_to_cpu(value)  # who reads it may have no card
+        # How to pickle a card's tensor as a CPU tensor, because the reader may have no card; None for other values.
+        reduced = devices and devices.reduced_to_cpu(value)
         if reduced is not None:
             return reduced
         return super().reducer_override(value)
 
 
 def pack(value: Any) -> bytes:
+    """The value as bytes."""
     with io.BytesIO() as file:
         Pickler(file).dump(value)
         return file.getvalue()
 
 
 def pack_call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, num_ranks: int) -> bytes:
-    """The call as bytes for each rank.
+    """A call as bytes, the same for each rank. num_ranks: for the error message.
 
     Raises ValueError, with the name of what is to blame, if something cannot be sent or weighs over 256 MB.
     """
@@ -70,6 +74,7 @@ def pack_result(value: Any) -> bytes:
 
 
 def unpack(blob: bytes) -> Any:
+    """What `pack` or `pack_call` packed. A call is a tuple of function, arguments and keyword arguments."""
     return pickle.loads(blob)
 
 
@@ -81,11 +86,13 @@ def sent_values(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
     if code is not None:
         cells = fn.__closure__ or ()
         values |= {name: cell.cell_contents for name, cell in zip(code.co_freevars, cells, strict=True)}
+        # co_names: the globals and attributes that the function's code names
         values |= {name: fn.__globals__[name] for name in code.co_names if name in fn.__globals__}
     return values
 
 
 def _size(value: Any) -> int | None:
+    """Bytes of the packed value, None if it cannot be packed."""
     try:
         return len(pack(value))
     except Exception:
@@ -94,11 +101,8 @@ def _size(value: Any) -> int | None:
 
 def _cannot_send(fn, args, kwargs, error: Exception) -> str:
     name = getattr(fn, "__name__", "the function")
-    blamed = [
-        f"`{key}` ({type(value).__name__})"
-        for key, value in sent_values(fn, args, kwargs).items()
-        if _size(value) is None
-    ]
+    values = sent_values(fn, args, kwargs).items()
+    blamed = [f"`{key}` ({type(value).__name__})" for key, value in values if _size(value) is None]
     what = " and ".join(blamed) if blamed else f"something it refers to ({error})"
     return f"{name} cannot be sent to the ranks because of {what}: make it inside {name}, on each rank."
 

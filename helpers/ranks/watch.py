@@ -2,7 +2,11 @@
 
 A hang is not decided by the clock alone. It is certain when every unfinished rank waits in an operation that some rank
 has not issued, and each of those ranks has finished or waits as well. So a slow machine raises no false alarm, and a
-real deadlock is named within two polls.
+real deadlock is found within two polls. A "poll" asks every unfinished rank where it is: a "where" message goes out,
+and a `RankStatus` comes back with the rank's stack and the operations of torch.distributed for which it waits.
+
+pool.py uses a Watch for each task. First `wait_for_verdict` waits for the answers. After a failure `settle_or_wait` and
+`refresh` find out where the other ranks are, and `announce_end` and `settle` end them.
 """
 
 from __future__ import annotations
@@ -19,15 +23,16 @@ from helpers.learner.words import Words
 from helpers.ranks.errors import Failure, RankStatus
 from helpers.ranks.pipe import defer_interrupts
 
-FIRST_POLLS = (0.05, 0.1, 0.2)  # seconds; so that a rank which dies soon was seen before
+FIRST_POLLS = (0.05, 0.1, 0.2)  # seconds before each of the first polls, so that a rank that dies early has been seen
 POLL = 0.5  # seconds between two polls later on
-SETTLE_SECONDS = 0.5  # seconds that the others get to end after a first failure
+SETTLE_SECONDS = 0.5  # seconds that the other ranks get to end after a first failure
 STILL_SECONDS = 0.05  # seconds in one place after which a rank that waits is taken to have come to its wait
-RUNNABLE_FACTOR = 4  # how many times SETTLE a rank gets that wants a core and has none
-NO_MOVEMENT_SECONDS = (
-    5.0  # seconds without any movement inside torch.distributed, outside the wire, that count as waiting
-)
-MAX_STEP = 2.0  # a gap longer than this between two looks is a suspended laptop, not time that passed
+RUNNABLE_FACTOR = 4  # how many times SETTLE_SECONDS a rank gets that wants a core and has none
+# A rank may wait inside torch.distributed without an operation, for example while it makes a group. After so many
+# seconds in one place it counts as waiting.
+NO_MOVEMENT_SECONDS = 5.0
+INNER_FRAMES = 5  # of a stack that are searched for torch.distributed
+MAX_STEP = 2.0  # seconds; of a longer gap between two looks only these count, because the laptop was suspended
 _numbers = itertools.count()  # of the polls, in all tasks
 
 
@@ -36,21 +41,24 @@ class RankState:
     """What the kernel knows of one rank during one task."""
 
     rank: int
-    conn: Connection
+    conn: Connection  # the kernel's end of the pipe to it
     pid: int
-    value: Any = None
-    failure: Failure | None = None
-    done: bool = False
-    dead: bool = False
-    broken: Words | None = None  # why the wire gave up this world, even if the learner's code caught it
-    counters: dict[str, int] = field(default_factory=dict)
-    spent: bool = False  # its process is no longer what it was when it started, and should take no other task
-    where: RankStatus | None = None
-    unmoved_since: float | None = None
-    answered: int = field(default_factory=partial(next, _numbers))  # the last poll's number; not one of another task
-    text: list[str] = field(default_factory=list)
+    value: Any = None  # the result of the task
+    failure: Failure | None = None  # the exception that the task raised
+    done: bool = False  # whether it has answered, or has died
+    dead: bool = False  # whether its process has ended
+    broken: Words | None = None  # a mismatch of operations that the rank has met, even if the learner's code caught it
+    counters: dict[str, int] = field(default_factory=dict)  # name of a process group -> collectives that it issued
+    spent: bool = False  # whether its process should run no other task, because this one left it damaged
+    where: RankStatus | None = None  # the answer to the last poll
+    unmoved_since: float | None = None  # the time of the first answer that was like the last one, on Watch.clock
+    # The number of the last poll that it answered. It begins with a number that no poll before this task had, so
+    # answers to polls of an earlier task are ignored.
+    answered: int = field(default_factory=partial(next, _numbers))
+    text: list[str] = field(default_factory=list)  # what it printed
 
     def take(self, message: tuple, now: float) -> None:
+        """Handle a message of the rank (worker.py lists them). now: seconds of Watch.clock."""
         match message:
             case ("out", text):
                 self.text.append(text)
@@ -62,9 +70,9 @@ class RankState:
                 self.done = True
             case ("failed", failure):
                 self.done, self.failure = True, failure
-            case ("done", how, value, counters, broken, *spent):
+            case ("done", result, value, counters, broken, *spent):
                 self.done, self.counters, self.broken, self.spent = True, counters, broken, spent == [True]
-                if how == "ok":
+                if result == "ok":
                     self.value = value
                 else:
                     self.failure = value
@@ -74,11 +82,14 @@ class RankState:
 
 
 class Watch:
-    """Collects the answers of `states` to one task."""
+    """Collects the answers of some ranks to one task, in their `states`.
+
+    world_size: of all ranks. Those that take no part in the task count as finished.
+    """
 
     def __init__(self, states: Sequence[RankState], *, world_size: int | None = None):
         self.states = list(states)
-        self.world_size = world_size or len(self.states)  # ranks that take no part count as gone
+        self.world_size = world_size or len(self.states)
         self.clock = 0.0  # seconds of this task, suspended time left out
         self._last = time.monotonic()
 
@@ -91,7 +102,10 @@ class Watch:
         return [s for s in self.states if s.failure or s.dead]
 
     def wait_for_verdict(self, limit: float | None) -> str:
-        """'ok', 'failed', 'hang' or 'timeout'. KeyboardInterrupt passes through."""
+        """Wait for all answers. Returns "ok", or "failed", "hang" or "timeout" as soon as that is certain.
+
+        limit: seconds, or None. A KeyboardInterrupt passes through.
+        """
         polls = itertools.chain(FIRST_POLLS, itertools.repeat(POLL))
         next_poll = next(polls)
         while self.unfinished:
@@ -124,7 +138,7 @@ class Watch:
         return self.failed or self.unfinished
 
     def settle_or_wait(self, limit: float) -> None:
-        """Give the unfinished ranks time to end after a first failure.
+        """Give the unfinished ranks `limit` seconds to end after a first failure.
 
         It stops as soon as each of them waits for another one and has not moved. A rank that has work but no core gets
         up to RUNNABLE_FACTOR times as long, since it has yet to come to its wait.
@@ -139,6 +153,7 @@ class Watch:
             self.receive(STILL_SECONDS / 2)
 
     def _is_waiting(self, state: RankState) -> bool:
+        """Whether a rank has come to its wait for an operation that another rank has not issued."""
         return self.clock - state.unmoved_since >= STILL_SECONDS and any(op.missing for op in state.where.waiting)
 
     def announce_end(self) -> None:
@@ -157,7 +172,7 @@ class Watch:
     def poll(self) -> int:
         """Ask every unfinished rank where it is, and return the number of these questions.
 
-        By the number an answer to an earlier question, or of an earlier task, is told apart.
+        The number tells these answers apart from answers to earlier questions.
         """
         number = next(_numbers)
         for state in self.unfinished:
@@ -165,7 +180,7 @@ class Watch:
         return number
 
     def receive(self, limit: float) -> None:
-        """Wait for messages for at most `limit` seconds, and take what is there."""
+        """Wait for messages for at most `limit` seconds, and handle one from each rank that has sent any."""
         waiting = {s.conn: s for s in self.unfinished}
         ready = wait(list(waiting), timeout=min(limit, MAX_STEP / 2))
         self._tick()
@@ -183,45 +198,50 @@ class Watch:
 
     # -- deadlock --------------------------------------------------------------------------------------------------
     def is_deadlocked(self) -> bool:
+        """Whether no unfinished rank can go on, judged by the last answers."""
         if not self.unfinished:
             return False
         stuck = {s.rank for s in self.unfinished if self.is_stuck(s)}
         if len(stuck) < len(self.unfinished):
             return False
-        gone = set(range(self.world_size)) - {s.rank for s in self.unfinished}
-        known = [s for s in self.unfinished if s.where.waiting]
-        if not known:
+        gone = set(range(self.world_size)) - stuck  # finished, or no part of this task
+        in_operation = [s for s in self.unfinished if s.where.waiting]
+        if not in_operation:  # all are somewhere else inside torch.distributed, for example in new_group
             return bool(gone) or all(_is_making_group(s.where) for s in self.unfinished)
-        return all(any(op.missing and set(op.missing) <= gone | stuck for op in s.where.waiting) for s in known)
+        # Each must wait for an operation of which every missing rank is gone or stuck itself.
+        hopeless = gone | stuck
+        return all(any(op.missing and set(op.missing) <= hopeless for op in s.where.waiting) for s in in_operation)
 
     def is_still_deadlocked(self, limit: float = 1.0) -> bool:
-        """Whether the ranks are deadlocked by new answers of all of them.
+        """Whether the ranks are deadlocked according to new answers of all of them.
 
-        An old answer may date from before another rank posted its last operation and finished.
+        An old answer may be from a moment before another rank issued its last operation and finished.
         """
         number = self.refresh(limit)
         return all(s.answered >= number for s in self.unfinished) and self.is_deadlocked()
 
     def is_stuck(self, state: RankState) -> bool:
-        """Whether a rank has not moved between polls, and what it waits for lies with others."""
+        """Whether a rank has not moved between polls, and waits for other ranks."""
         if state.where is None or state.unmoved_since is None:
             return False
         unmoved = self.clock - state.unmoved_since
         if state.where.waiting:
+            # A little less than a poll, because the time between two answers varies.
             return unmoved >= POLL * 0.8 and any(op.missing for op in state.where.waiting)
         return unmoved >= NO_MOVEMENT_SECONDS and _inside_distributed(state.where)
 
 
 def _inside_distributed(where: RankStatus) -> bool:
-    return any("torch/distributed/" in path for path, _, _ in where.frames[-5:])
+    """Whether a rank is in a function of torch.distributed."""
+    return any("torch/distributed/" in path for path, _, _ in where.frames[-INNER_FRAMES:])
 
 
 def _is_making_group(where: RankStatus) -> bool:
-    """Whether a rank is making a group, outside the wire.
+    """Whether a rank is in torch's functions that make process groups.
 
-    Ranks that all do so, and wait, are making different groups.
+    Ranks that are all making a group, and all wait, are making different groups.
     """
-    return any(path.endswith("torch/distributed/distributed_c10d.py") for path, _, _ in where.frames[-5:])
+    return any(path.endswith("torch/distributed/distributed_c10d.py") for path, _, _ in where.frames[-INNER_FRAMES:])
 
 
 def send_to(state: RankState, message: tuple) -> bool:

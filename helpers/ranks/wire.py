@@ -3,9 +3,23 @@
     install(WireConfig(rank=0, world_size=4, board_dir=folder))
     dist.init_process_group("wire", store=store, rank=0, world_size=4)
 
-Every operation of every group passes through `Wire`, a ProcessGroup around the real one, gloo. Strategies know nothing
-of it. `World` holds all groups of this process, with the thread that watches over them. With `inner="nccl"` the wire
-keeps the log and compares operations before it issues them, but it cannot end a blocked NCCL kernel.
+"wire" is a backend for init_process_group, like "gloo". Every operation of every group passes through `Wire`, a
+ProcessGroup around the real one, which is gloo. Code that trains knows nothing of it. `World` holds all groups of this
+process, with the thread that watches over them. With `inner="nccl"` the wire keeps the log and compares operations
+before it issues them, but it cannot end a blocked NCCL kernel.
+
+The words: a "world" lasts from one install() or reset() to the next. It is "broken" once its ranks did not issue the
+same operations or its connections were closed. The "board" is a file in shared memory in which the ranks of a group
+compare operations (board.py). A "card" is a simulated GPU (helpers/devices/cards), whose tensors hold their elements in
+CPU memory. "Rules" are those of another backend, NCCL's, which say what that backend would make of the operations that
+gloo runs (rules.py); without them `session.rules` is None.
+
+    install, reset                       begin a world; init_process_group with the backend "wire" then works
+    subscribe, counters, pending         a log of completed operations; what was issued; what is not complete
+    broken, cause_of                     why this world cannot go on; the WireError behind an error
+    fail_pending, cut                    end what waits: in this process only, or by closing the connections
+    release_closed_groups                forget the groups of the old world, once all ranks are in a new one
+    WireConfig, WireError, PendingOp     the settings, the error, and the record of a pending operation
 """
 
 from __future__ import annotations
@@ -32,11 +46,14 @@ from helpers.ranks.sites import words
 from helpers.ranks.work import PendingOp, WireError
 from helpers.records import CommEvent
 
-TICK = 0.05  # seconds between two looks at the board
+TICK = 0.05  # seconds between two looks of the watching thread at the boards
 
 
 class World:
-    """All groups of one process, and the thread that watches over them."""
+    """All groups of one process, and the thread that watches over them.
+
+    session: what the groups share (settings, pending operations, counters). waiters: threads that wait inside gloo.
+    """
 
     def __init__(self, config: WireConfig, waiters: Waiters):
         self.session, self.closed = Session(config, waiters), False
@@ -45,28 +62,32 @@ class World:
         threading.Thread(target=self._watch, daemon=True, name="wire watch").start()
 
     def join(self, group: WireGroup) -> None:
+        """Add a group to this world."""
         others = [one for one in self.groups if not one.is_released]
         if not others:  # torch counts the names of a world's groups from 0 again
             self.session.counters = {group.name: 0}
         self.groups = [*others, group]
 
     def _watch(self) -> None:
-        """Every 50 ms, as long as something is pending: follow what nobody waits for; end all if a rank says so."""
+        """Every TICK, as long as something is pending, look after the operations that no thread waits for.
+
+        `group.look()` reads the group's board, and ends all pending operations if a rank has found a mismatch.
+        """
         session = self.session
         while not self.closed:
             session.busy.wait()
             time.sleep(TICK)
             if not session.pending:
                 session.busy.clear()
-                if session.pending:
+                if session.pending:  # another thread has added one in between
                     session.busy.set()
                 continue
-            self._follow_the_unfollowed()
+            self._hand_over_waits()
             for group in self.groups:
                 group.look()
 
-    def _follow_the_unfollowed(self) -> None:
-        """Nobody has waited for these yet, and perhaps nobody will."""
+    def _hand_over_waits(self) -> None:
+        """Let other threads wait for operations that have no future and for which nobody has called wait() yet."""
         for _, work in self.session.works():
             if work.direct is not None and time.perf_counter() - work.started > TICK:
                 work.direct.hand_over()
@@ -77,7 +98,7 @@ class World:
             group.cut()
 
     def close(self) -> None:
-        """End this world: what is pending fails, the boards are let go."""
+        """End this world: pending operations fail, and the groups close their boards."""
         self.closed = True
         self.session.busy.set()
         self.session.fail(words["replaced"])
@@ -91,50 +112,38 @@ class World:
             self.session.link.close()
 
     def pending(self) -> Iterator[PendingOp]:
+        """The operations that this rank has issued and that are not complete."""
         now = time.perf_counter()
         for group, work in self.session.works():
             if not work.done:
                 yield group.describe(work, now)
 
 
-__all__ = [
-    "PendingOp",
-    "Wire",
-    "WireConfig",
-    "WireError",
-    "broken",
-    "cause_of",
-    "counters",
-    "cut",
-    "fail_pending",
-    "current_session",
-    "install",
-    "release_closed_groups",
-    "pending",
-    "reset",
-    "subscribe",
-]
-
 _world: World | None = None
 _listeners, _waiters, _ended = Listeners(), Waiters(), ClosedGroups()  # for all worlds of this process
 
 
 class Wire(Methods, dist.ProcessGroup):
-    """A process group around the one that does the work (`inner`); every method is in methods.py."""
+    """A process group around the one that does the work (`inner`); its collectives are in methods.py.
+
+    kind: torch's enum value of the backend that does the work.
+    """
 
     def __init__(self, store: dist.Store, group: WireGroup, backend: dist.Backend, kind: dist.ProcessGroup.BackendType):
         super().__init__(group.rank, group.size)  # torch refuses a store from a subclass
         self.group, self.inner = group, dist.ProcessGroup(store, group.rank, group.size)
         for each in (self, self.inner):  # self too, so that torch finds its devices, timeout and name there
-            hides_cpu = each is self and group.session.config.cpu == "refused"  # or torch would send objects from there
-            for device in _devices(kind)[hides_cpu:]:  # the CPU is the first
+            devices = _devices(kind)
+            if each is self and group.session.config.cpu == "refused":
+                devices = devices[1:]  # without the CPU, or torch would send objects (broadcast_object_list) from there
+            for device in devices:
                 each._register_backend(torch.device(device), kind, backend)
             each._set_default_backend(kind)
         self.inner._set_group_name(group.name)
 
     @property
     def matches_messages_by_order(self) -> bool:
-        """Whether a receive takes its peer's next message whatever its tag, as on NCCL. A strategy may ask for it."""
+        """Whether a receive takes its peer's next message whatever its tag, as on NCCL. Pipeline schedules ask this."""
         return self.group.session.rules is not None
 
     def shutdown(self) -> None:
@@ -157,6 +166,8 @@ class TwoWires(Wire):
 
 
 def _by_device(method: Callable) -> Callable:
+    """The method of a TwoWires: with tensors on the CPU alone it calls the method of the CPU's wire."""
+
     @functools.wraps(method)
     def call(self: TwoWires, *args, **kwargs):
         tensors = [one for one in tree_iter((args, kwargs)) if isinstance(one, torch.Tensor)]
@@ -166,6 +177,7 @@ def _by_device(method: Callable) -> Callable:
     return call
 
 
+# Every operation of TwoWires chooses its wire by the device of its tensors.
 for _name, _method in list(vars(Methods).items()):
     if callable(_method) and not _name.startswith("_") and _name not in vars(TwoWires):
         setattr(TwoWires, _name, _by_device(_method))
@@ -185,7 +197,7 @@ def install(config: WireConfig) -> None:
 
 
 def subscribe(callback: Callable[[CommEvent], None]) -> Callable[[], None]:
-    """Call `callback` with each completed operation, from whatever thread completes it. Returns the way to stop."""
+    """Call `callback` with each completed operation, in the thread that completes it. Returns a function to stop it."""
     return _listeners.add(callback)
 
 
@@ -206,16 +218,19 @@ def fail_pending(message: str) -> None:
 
 
 def cut() -> None:
-    """Close the connections of this process's groups, so that threads blocked in gloo come out.
+    """Close the connections of this process's groups, so that threads which wait inside gloo raise an error.
 
-    The peers notice nothing.
+    The other ranks are not told; their operations with this rank never complete.
     """
     if _world:
         _world.cut()
 
 
 def release_closed_groups() -> None:
-    """All ranks have met in a new world: give up what was kept of the old world's closed groups (gloo.ClosedGroups)."""
+    """Free what was kept of the old world's closed groups. Call it once all ranks have joined the new world.
+
+    Until then a slower rank may still write to the old connections (see ClosedGroups in gloo.py).
+    """
     _ended.release()
 
 
@@ -225,7 +240,7 @@ def current_session() -> Session:
 
 
 def broken() -> WireError | None:
-    """What ended this world (a mismatch, or `cut`), also if a learner's code caught it; only a new world can go on."""
+    """The error after which this world cannot go on (a mismatch, or `cut`), even if the learner's code caught it."""
     return _world.session.broken if _world else None
 
 
@@ -234,11 +249,13 @@ def cause_of(error: BaseException) -> WireError | None:
     if isinstance(error, WireError):
         return error
     _, found, text = str(error).partition("WireError: ")
-    return (broken() or WireError(text.partition("\n\nAt:")[0])) if found else None
+    if not found:
+        return None
+    return broken() or WireError(text.partition("\n\nAt:")[0])  # torch appends a traceback that begins with "At:"
 
 
 def reset() -> None:
-    """Forget groups, counters and boards, before a new world is made in a new board_dir."""
+    """Begin a new world with the same settings: forget groups, counters and boards."""
     global _world
     if _world is not None:
         _world.close()
@@ -250,17 +267,18 @@ def _create(options, backend_options=None) -> Wire:
     if _world is None:
         raise RuntimeError("the wire is not installed: call wire.install(WireConfig(...)) before init_process_group")
     if _world.session.config.cpu == "apart":
-        cpu_wire = _made(Wire, _for_the_cpu(options), None)
-        made = _made(TwoWires, options, backend_options)
+        cpu_wire = _make_wire(Wire, _for_the_cpu(options), None)
+        made = _make_wire(TwoWires, options, backend_options)
         made.cpu_wire = cpu_wire
     else:
-        made = _made(Wire, options, backend_options)
+        made = _make_wire(Wire, options, backend_options)
     if _world.session.rules is not None:
         _world.session.rules.group_made(call_site(), made.group.name, made.group.ranks)
     return made
 
 
 def _for_the_cpu(options):
+    """The options of a second group of the same ranks, with keys of its own in the store."""
     apart = type(options)()
     for name in ("group_rank", "group_size", "timeout", "global_ranks_in_group"):
         setattr(apart, name, getattr(options, name))
@@ -268,9 +286,10 @@ def _for_the_cpu(options):
     return apart
 
 
-def _made(kind_of_wire: type[Wire], options, backend_options) -> Wire:
+def _make_wire(kind_of_wire: type[Wire], options, backend_options) -> Wire:
     before = open_sockets()
     backend, kind = _backend(options, backend_options)
+    # The sockets that gloo has opened for this group: a new descriptor, or an old number with another inode.
     opened = {number: inode for number, inode in open_sockets().items() if before.get(number) != inode}
     ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
     group = WireGroup(_world.session, _listeners, options.group_id, ranks, options.group_rank)
@@ -298,6 +317,7 @@ def _backend(options, backend_options) -> tuple[dist.Backend, dist.ProcessGroup.
 
 
 def _devices(kind: dist.ProcessGroup.BackendType) -> tuple[str, ...]:
+    """The kinds of device that a backend serves; the CPU, where it is served, comes first."""
     return (GPU,) if kind == dist.ProcessGroup.BackendType.NCCL else known_kinds()
 
 
@@ -317,7 +337,10 @@ def _monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
 
 
 def _batch_isend_irecv(p2p_op_list):
-    """torch posts a batch one by one where a group is no plain ProcessGroup; by NCCL's rules it is one operation."""
+    """Replaces `dist.batch_isend_irecv`, so that NCCL's rules see a batch as one operation.
+
+    torch itself issues the messages of a batch one by one where the group is no plain ProcessGroup.
+    """
     group = (p2p_op_list[0].group if p2p_op_list else None) or dist.group.WORLD
     rules = group.group.session.rules if isinstance(group, Wire) else None
     if rules is None:
@@ -330,11 +353,12 @@ def _batch_isend_irecv(p2p_op_list):
 
 
 def _process_group_name(ranks, use_hashed_name):
-    """Asked on every rank of the world when a group is made, also on those that are not in it."""
+    """Replaces a function that torch calls in new_group on every rank, also on those that are not in the group."""
     if ranks and not use_hashed_name and _world is not None and _world.session.rules is not None:
         _world.session.rules.new_group_called(call_site(), ranks)
     return _torch_group_name(ranks, use_hashed_name)
 
 
+# torch's own functions, which `install` replaces by the three above.
 _torch_monitored_barrier = distributed_c10d.monitored_barrier
 _torch_batch, _torch_group_name = distributed_c10d.batch_isend_irecv, distributed_c10d._process_group_name

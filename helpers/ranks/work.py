@@ -1,9 +1,13 @@
 """Defines the Work object that the wire hands out for one operation, and the signature that ranks compare.
 
-`signature` describes an operation before it is issued: its name, its tensors, and for an all-to-all the size of each
-part. `WireWork` is what the caller gets. Its `wait()` raises and can be interrupted. Its `get_future()` is
-`gate.then(a function that raises)`, because a Work made from a future swallows the error and `Future.set_exception`
-kills DDP's reducer.
+The "wire" is a ProcessGroup around gloo's (wire.py). `signature` describes an operation before it is issued: its name,
+its tensors, and for an all-to-all the size of each part. `WireWork` is what the caller of, for example, `all_reduce`
+gets; gloo's own Work is its `inner`. `WireWork.wait()` raises the operation's error and can be interrupted.
+
+Its `get_future()` must pass on an error, too. The two obvious ways fail: a Work that is made from a future swallows the
+error, and `Future.set_exception` kills DDP's reducer. So there are two futures. `gate` is completed without a value
+when the operation ends, and the caller gets `gate.then(outcome)`, where `outcome` raises the error or returns the
+outputs.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     from helpers.ranks.rules import RankRules
 
 
+# ReduceOp -> its name; and dtype -> its name, such as "float32".
 _REDUCE_NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 _REDUCE_OPS = tuple((name, getattr(dist.ReduceOp, name)) for name in _REDUCE_NAMES if hasattr(dist.ReduceOp, name))
 _DTYPES = {dtype: str(dtype).removeprefix("torch.") for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
@@ -37,29 +42,27 @@ _DTYPES = {dtype: str(dtype).removeprefix("torch.") for dtype in vars(torch).val
 
 @dataclass(slots=True)
 class Signature:
-    """What one operation amounts to: `what` is compared across ranks, and the rest is for the log.
+    """A description of one operation. Ranks compare `what`, `give` and `take`; the other fields are for the log."""
 
-    name: the log's name, such as all_reduce. what: for example "all_reduce SUM float32 (4, 2)". give, take: what this
-    rank sends to each peer and expects from each, compared crosswise. runs_later: the call returns before its work is
-    done.
-    """
-
-    name: str
-    what: str
+    name: str  # in the log, such as "all_reduce"
+    what: str  # for example "all_reduce SUM float32 (4, 2)"
     num_bytes: int = 0
     dtype: str = ""
     shape: tuple[int, ...] = ()
     root: int | None = None  # group rank
-    reduce_op: str | None = None
-    give: tuple[str, ...] = ()
-    take: tuple[str, ...] = ()
-    runs_later: bool = False
+    reduce_op: str | None = None  # such as "SUM"
+    give: tuple[str, ...] = ()  # all-to-all: what this rank sends to each peer, such as "3 rows"
+    take: tuple[str, ...] = ()  # what it expects from each peer, which that peer must give
+    runs_later: bool = False  # whether the call returns before its work is done, as on a GPU
 
 
 def signature(
     name: str, tensors: Sequence[torch.Tensor], *, root: int | None = None, reduce_op=None, extra: str = ""
 ) -> Signature:
-    """The signature of an operation whose ranks must all pass tensors of the same shapes and dtypes."""
+    """The signature of an operation whose ranks must all pass tensors of the same shapes and dtypes.
+
+    extra: appended to the name, such as " coalesced", where variants of an operation must not be mixed.
+    """
     op = None if reduce_op is None else reduce_name(reduce_op)
     what = name + extra
     if op:
@@ -72,7 +75,7 @@ def signature(
 
 
 def message_signature(name: str, tensor: torch.Tensor) -> Signature:
-    """The signature of a send or a receive: its shape does not travel, so only "float32 x 8" is compared."""
+    """The signature of a send or a receive. Shapes may differ, so only dtype and size are compared: "float32 x 8"."""
     sig = Signature(name, f"{_DTYPES[tensor.dtype]} x {tensor.numel()}")
     return _filled(sig, [tensor])
 
@@ -80,11 +83,12 @@ def message_signature(name: str, tensor: torch.Tensor) -> Signature:
 def crossed_signature(
     name: str, tensors: Sequence[torch.Tensor], what: str, give: list[str], take: list[str]
 ) -> Signature:
-    """The signature of an all-to-all: what one rank sends another must be what that one expects."""
+    """The signature of an all-to-all, in which each rank must expect what its peer sends. what: the common part."""
     return _filled(Signature(name, what, give=tuple(give), take=tuple(take)), tensors)
 
 
 def _filled(sig: Signature, tensors: Sequence[torch.Tensor]) -> Signature:
+    """The same signature with the fields that the tensors tell."""
     if tensors:
         first = tensors[0]
         sig.num_bytes = sum(t.numel() * t.element_size() for t in tensors)
@@ -99,7 +103,7 @@ def describe_tensor(tensor: torch.Tensor) -> str:
 
 
 def reduce_name(op) -> str:
-    """'SUM', from a ReduceOp or a RedOpType. `str` of the former would show an address that differs on every rank."""
+    """'SUM', from a ReduceOp or a RedOpType. `str` of a ReduceOp shows an address, which differs on every rank."""
     for name, known in _REDUCE_OPS:
         if op == known:
             return name
@@ -109,30 +113,33 @@ def reduce_name(op) -> str:
 def all_to_all_single(
     output: torch.Tensor, input: torch.Tensor, taken: Sequence[int], given: Sequence[int], size: int
 ) -> Signature:
-    """`given` and `taken`: rows for each rank; empty means equal parts."""
+    """The signature of all_to_all_single. taken, given: rows from and for each rank; empty means equal parts."""
     row = describe_row(input)
     give, take = _rows(given, input, size), _rows(taken, output, size)
     return crossed_signature("all_to_all", [input], f"all_to_all of rows {row}", give, take)
 
 
 def _rows(splits: Sequence[int], tensor: torch.Tensor, size: int) -> list[str]:
+    """'3 rows' for each of `size` ranks."""
     if not splits:
         splits = [tensor.shape[0] // size if tensor.dim() else 0] * size
     return [f"{rows} row{'' if rows == 1 else 's'}" for rows in splits]
 
 
 def describe_row(tensor: torch.Tensor) -> str:
+    """'float32 (2,)' for a tensor of shape (4, 2)."""
     return f"{_DTYPES[tensor.dtype]} {tuple(tensor.shape[1:])}"
 
 
-NO_TIMEOUT = datetime.timedelta(0)
+NO_TIMEOUT = datetime.timedelta(0)  # torch passes it where the caller gave none
 
 
 class WireError(RuntimeError):
     """An operation that the wire refused or ended.
 
     `kind`: "mismatch" (the ranks did not issue the same operation) or "aborted" (ended from outside).
-    `culprit`: the global rank to blame, or None where nobody can tell. `words`: the sentence in every language.
+    `culprit`: the global rank to blame, or None where nobody can tell. `words`: the message in every language of the
+    course (helpers/learner/words).
     """
 
     def __init__(self, message: Words | str, *, kind: str = "aborted", culprit: int | None = None):
@@ -144,39 +151,37 @@ class WireError(RuntimeError):
 
 
 def _rebuild(message, kind, culprit) -> WireError:
+    """What pickle calls, which cannot pass keyword arguments."""
     return WireError(message, kind=kind, culprit=culprit)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PendingOp:
-    """One operation that this rank has issued and that is not complete.
+    """One operation that this rank has issued and that is not complete."""
 
-    missing: global ranks that have not posted what this operation waits for; empty while it is on its way.
-    any_of: one of `missing` would be enough (a receive from any source); otherwise every one is needed.
-    waiting: whether a thread of this rank is inside `wait()` for it now (a DDP bucket is waited for elsewhere).
-    peer: the global rank on the other side of send and recv. site: file, line, function. age: seconds.
-    """
-
-    group: str
-    group_ranks: tuple[int, ...]
-    sequence: int
-    op: str
-    site: Frame
-    missing: tuple[int, ...]
-    age: float
-    peer: int | None = None
-    any_of: bool = False
-    waiting: bool = False
+    group: str  # torch's name of the group
+    group_ranks: tuple[int, ...]  # global ranks
+    sequence: int  # its place in the group's order, from 0; sends and receives have an order of their own
+    op: str  # such as "all_reduce"
+    site: Frame  # file, line and function that called it
+    missing: tuple[int, ...]  # global ranks that have not issued their part of it; empty while data is in flight
+    age: float  # seconds
+    peer: int | None = None  # the global rank on the other side of a send or a receive
+    any_of: bool = False  # whether one of `missing` is enough (a receive from any source), and not all of them
+    waiting: bool = False  # whether a thread of this rank is inside its wait() now; DDP waits in C++, which is not seen
 
 
 class WireWork(Work):
-    """One operation in flight. A group makes it, and gloo, the emulated link or a failure completes it, once.
+    """One operation in flight. A WireGroup makes it, and gloo, the emulated link or a failure completes it, once.
 
-    rules: those that have it in their journal, as operation number `place`. in_line: it runs on the stream of its call.
+    sequence: its number in the group. site: the caller's line. outputs: the tensors that it fills. on_done: is called
+    once, when it is complete or has failed.
     """
 
-    rules: RankRules | None = None  # NCCL's, if it is in the journal, as operation `place`
-    place, in_line = 0, False  # in_line: it runs on the stream of its call
+    # With NCCL's rules (rules.py), every operation is written into a journal, and each wait for it, too.
+    rules: RankRules | None = None  # the rules, if the operation is in their journal
+    place = 0  # its number in the journal
+    in_line = False  # whether it runs on the stream of its call (async_op=False), which then waits for it
 
     def __init__(
         self, signature: Signature, sequence: int, site: Frame, outputs: list, on_done: Callable[[WireWork], None]
@@ -185,13 +190,16 @@ class WireWork(Work):
         self.signature, self.sequence, self.site, self.outputs = signature, sequence, site, outputs
         self.on_done = on_done
         self.started = time.perf_counter()
-        self.inner: Work | None = None
-        self.direct: DirectWait | None = None  # set for works without a future until somebody follows them
+        self.inner: Work | None = None  # gloo's; None until the operation is issued
+        # For operations of gloo that have no future: either the first thread that calls wait() waits in gloo itself,
+        # or `hand_over()` gives that to another thread.
+        self.direct: DirectWait | None = None
         self.error: BaseException | None = None
-        self.done, self.num_waiting = False, 0
+        self.done, self.num_waiting = False, 0  # num_waiting: threads inside wait()
+        # `barrier` is released when the operation ends, and whoever waits acquires it and releases it again.
         self.lock, self.barrier = threading.Lock(), threading.Lock()
         self.barrier.acquire()
-        self.gate = self.future = None
+        self.gate = self.future = None  # made by get_future, see the top of this file
 
     # -- what torch calls ------------------------------------------------------------------------------------------
     def wait(self, timeout: datetime.timedelta = NO_TIMEOUT) -> bool:
@@ -215,6 +223,7 @@ class WireWork(Work):
         return True
 
     def get_future(self) -> torch.futures.Future:
+        """A future that has the outputs, or raises the error, once the operation ends."""
         if self.rules is not None:
             self.rules.future_taken(self)
         if self.direct is not None:
@@ -248,7 +257,7 @@ class WireWork(Work):
 
     # -- what the wire calls ---------------------------------------------------------------------------------------
     def finish(self, error: BaseException | None = None) -> None:
-        """Complete the operation; only the first call counts."""
+        """End the operation, with an error or complete. Only the first call counts."""
         with self.lock:
             if self.done:
                 return
@@ -265,27 +274,30 @@ class WireWork(Work):
             raise self.error
 
     def _outcome(self, _gate) -> list:
+        """What the caller's future gives when the gate opens."""
         self.raise_error()
         return self.outputs
 
 
 class MessageWork(WireWork):
-    """A send or a receive: the `number`-th with this tag between the two ranks. `peer` None: from any source."""
+    """A send or a receive. peer: a group rank, or None for a receive from any source."""
 
     def __init__(self, signature, sequence, site, outputs, on_done, *, peer: int | None, tag: int):
         super().__init__(signature, sequence, site, outputs, on_done)
-        self.peer, self.tag, self.number = peer, tag, 0  # peer: group rank
+        self.peer, self.tag = peer, tag
+        self.number = 0  # how many messages with this tag came before it between the two ranks, in this direction
         self.receives = signature.name == "recv"
-        self.link_start = self.started  # when the emulated link takes it up
+        self.link_start = self.started  # when the emulated link begins to carry it, in seconds of time.perf_counter
 
     def source_rank(self) -> int:
+        """The peer's group rank; for a receive from any source, the rank that sent, once it is complete."""
         return self.peer if self.peer is not None else self.inner._source_rank()
 
-    _source_rank = source_rank
+    _source_rank = source_rank  # torch's name
 
 
 def event_of(work: WireWork, group: str, ranks: tuple[int, ...], rank: int) -> CommEvent:
-    """The log's record of a completed operation, for group rank `rank` of the group with these global ranks."""
+    """The log's record of a completed operation of a group. ranks: its global ranks. rank: this rank's place there."""
     sig, (path, line, _) = work.signature, work.site
     peer = work.source_rank() if isinstance(work, MessageWork) else sig.root
     return CommEvent(

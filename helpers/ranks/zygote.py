@@ -2,12 +2,24 @@
 
     notebook kernel ──socket──> zygote ──fork──> rank 0, rank 1, …       each rank ──its own socket──> kernel
 
-It starts ranks, reports how they ended, and when the kernel goes away (its socket closes, whatever killed it) it ends
-them and removes their folders. Where fork is not safe (macOS), it starts fresh interpreters instead.
+"Zygote" is Android's word for a process that has loaded everything and from which others are forked. A rank that is
+forked needs no time to import torch, and shares its memory pages with the other ranks. The kernel is the notebook's
+process. The zygote starts ranks and reports how they ended. When the kernel goes away (its socket closes, whatever
+killed it), the zygote ends the ranks and removes their folders. Where fork is not safe (macOS), it starts fresh
+interpreters instead.
 
 A branch is a zygote forked from this one, with a socket of its own, that has imported one more module. Its ranks run
-code that nobody vouches for (a check), so whatever ends the branch ends no other ranks. The processes that its ranks
-leave behind become its children, and it ends them.
+code that cannot be trusted, such as a learner's answer that is checked. Whatever that code does to its parent, the
+branch, no other ranks end. The processes that such ranks leave behind become the branch's children, and it ends them.
+
+A request of the kernel is one line of JSON; with the last two, one end of a socket is sent as a file descriptor:
+
+    {"remove_later": path}           remove this folder when the kernel goes away
+    {"forget": path}                 do so no longer
+    {"branch": module}               fork a branch that imports this module
+    {"rank": …, "world_size": …, …}  start a rank with this spec (worker.py explains its keys)
+
+The zygote sends {"ready": pid}, {"started": pid} and {"exited": pid, "status": code}.
 """
 
 from __future__ import annotations
@@ -28,19 +40,21 @@ import sys
 import time
 
 GRACE_SECONDS = 1.0  # seconds that ranks get to leave by themselves
-FORKS = sys.platform.startswith("linux")
-PR_SET_CHILD_SUBREAPER = 36
+FORKS = sys.platform.startswith("linux")  # whether ranks are forked; elsewhere each is a fresh interpreter
+PR_SET_CHILD_SUBREAPER = 36  # the number in Linux's <sys/prctl.h>
 PRELOADED = ("helpers.ranks.worker", "helpers.ranks.nccl.rank_rules")  # so that no rank has to import them itself
 
 
 def main(fd: int, *, branch: str = "") -> None:
+    """Be a zygote until the kernel goes away. fd: its end of the socket. branch: the module that a branch imports."""
     control = socket.socket(fileno=fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if branch:
         importlib.import_module(branch)
-        _share()
+        _share_memory()
     elif FORKS:
         _preload()
+    # When a child ends, Python writes the signal's number into this pipe, for which `Zygote.serve` waits.
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -49,12 +63,13 @@ def main(fd: int, *, branch: str = "") -> None:
 
 
 def become_subreaper() -> None:
-    """From now on, a process whose parent ends becomes this one's child, if it descends from this one."""
+    """From now on, a descendant of this process whose parent ends becomes a child of this process."""
     if FORKS:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _preload() -> None:
+    """Import what every rank needs."""
     import cloudpickle  # noqa: F401
     import torch
     import torch._dynamo  # each rank would import it with its first optimizer: a second and 0.1 GB per rank
@@ -64,25 +79,33 @@ def _preload() -> None:
     for name in PRELOADED:
         importlib.import_module(name)
     torch.set_num_threads(1)
-    _share()
+    _share_memory()
 
 
-def _share() -> None:
+def _share_memory() -> None:
+    """Exclude all objects so far from garbage collection, which would write to their memory pages.
+
+    A page to which no process writes stays shared between the zygote and the ranks.
+    """
     gc.collect()
-    gc.freeze()  # pages that no collection touches stay shared between the ranks
+    gc.freeze()
 
 
 class Zygote:
+    """Serves the requests of a kernel that come through `control`. wake_read: becomes readable when a child ends."""
+
     def __init__(self, control: socket.socket, wake_read: int, wake_write: int, *, is_branch: bool = False):
         self.control, self.wake_read, self.wake_write = control, wake_read, wake_write
-        self.is_branch, self.preloaded = is_branch, set()
-        self.children: dict[int, subprocess.Popen | None] = {}
-        self.branches: set[int] = set()  # of the children, those that hear from the kernel themselves when it goes
-        self.folders: set[str] = set()
-        self.pending = b""
-        self.fds: list[int] = []
+        self.is_branch = is_branch
+        self.preloaded = set()  # names of the modules that were imported for some ranks only
+        self.children: dict[int, subprocess.Popen | None] = {}  # by process id; None where the child was forked
+        self.branches: set[int] = set()  # the children that are branches, which notice by themselves if the kernel goes
+        self.folders: set[str] = set()  # to remove when the kernel goes away
+        self.pending = b""  # the beginning of a request whose end has not come yet
+        self.fds: list[int] = []  # file descriptors that came with requests that are not handled yet
 
     def serve(self) -> None:
+        """Handle requests and the ends of children until the kernel is gone."""
         if self.is_branch:
             become_subreaper()
         self.tell(ready=os.getpid())
@@ -109,8 +132,9 @@ class Zygote:
         return True
 
     def handle(self, request: dict) -> None:
-        if "keep" in request:
-            self.folders.add(request["keep"])
+        """Do what one request asks (they are listed at the top of this file)."""
+        if "remove_later" in request:
+            self.folders.add(request["remove_later"])
         elif "forget" in request:
             self.folders.discard(request["forget"])
         elif "branch" in request:
@@ -125,7 +149,8 @@ class Zygote:
             self.tell(started=pid)
 
     def fork(self, fd: int, spec: dict) -> int:
-        if spec.get("card_bytes"):
+        """Fork a rank; its process id. fd: its end of the pipe to the kernel."""
+        if spec.get("card_bytes"):  # a rank with a simulated GPU
             self.preload("helpers.devices.cards.kernels", "torch.distributed.tensor")  # C++ imports it for any subclass
         pid = os.fork()
         if pid:
@@ -142,14 +167,15 @@ class Zygote:
             os._exit(status)
 
     def preload(self, *modules: str) -> None:
-        """Import modules here that each rank would otherwise import itself. Only those who need them wait for it."""
+        """Import modules here that each of these ranks would otherwise import itself."""
         if not self.preloaded.issuperset(modules):
             self.preloaded.update(modules)
             for module in modules:
                 importlib.import_module(module)
-            _share()
+            _share_memory()
 
     def branch(self, fd: int, module: str) -> int:
+        """Fork a branch; its process id."""
         pid = os.fork()
         if pid:
             self.children[pid] = None
@@ -171,12 +197,14 @@ class Zygote:
             os.close(other)
 
     def spawn(self, fd: int, spec: dict) -> int:
+        """Start a rank as a fresh interpreter; its process id."""
         command = [sys.executable, "-m", "helpers.ranks.worker", str(fd), json.dumps(spec)]
         child = subprocess.Popen(command, pass_fds=[fd], stdin=subprocess.DEVNULL)
         self.children[child.pid] = child
         return child.pid
 
     def reap(self) -> None:
+        """Report the children that have ended, so that none stays as a zombie."""
         for pid, child in list(self.children.items()):
             status = self.status_of(pid, child)
             if status is not None:
@@ -187,9 +215,12 @@ class Zygote:
             self.end_orphans()
 
     def end_orphans(self) -> None:
-        """End the processes that dead ranks have left to this one. Their children come here once they have ended."""
+        """End the processes that dead ranks have left to this branch.
+
+        The children of such a process come here once it has ended, and are ended the next time.
+        """
         for pid in child_processes() - self.children.keys():
-            end(pid)
+            kill_with_group(pid)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
 
@@ -202,16 +233,18 @@ class Zygote:
         return os.waitstatus_to_exitcode(status) if done else None
 
     def tell(self, **message) -> None:
+        """Send a message to the kernel, unless it is gone."""
         with contextlib.suppress(OSError):
             self.control.sendall(json.dumps(message).encode() + b"\n")
 
     def leave(self) -> None:
+        """End all ranks and remove their folders. A zygote that is no branch gives them GRACE_SECONDS to end."""
         deadline = time.monotonic() + (0.0 if self.is_branch else GRACE_SECONDS)
         while self.children.keys() - self.branches and time.monotonic() < deadline:
             select.select([self.wake_read], [], [], 0.05)
             self.reap()
         for pid in self.children.keys() - self.branches:
-            end(pid)
+            kill_with_group(pid)
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
         if self.is_branch:
@@ -225,7 +258,7 @@ class Zygote:
 
 
 def child_processes() -> set[int]:
-    """The processes whose parent this one is; none where the system does not tell."""
+    """The ids of this process's children; none where the system does not list them."""
     found: set[int] = set()
     for path in glob.glob("/proc/self/task/*/children"):
         with contextlib.suppress(OSError), open(path) as file:
@@ -233,8 +266,8 @@ def child_processes() -> set[int]:
     return found
 
 
-def end(pid: int) -> None:
-    """A process, and with it those of its process group, if it has one."""
+def kill_with_group(pid: int) -> None:
+    """Kill a process, and all processes of its process group, if it leads one (a rank does)."""
     for kill in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)

@@ -10,7 +10,7 @@ def test_a_process_whose_number_was_another_ones_has_not_ended():
     try:
         ends[0].sendall(b'{"exited": 7, "status": 3}\n{"started": 7}\n')
         client._read(1.0)
-        client.forked.add(7)
+        client.rank_pids.add(7)
         assert client.exit_status(7, limit=0.01) is None
     finally:
         client.socket.close()

@@ -1,7 +1,13 @@
 """Applies NCCL's rules on a rank: it refuses what NCCL lacks and writes every operation into the rank's journal.
 
-The wire asks an `NcclOnRank` at each operation, each wait and each new group. Only what NCCL would run counts: the
-tensors on the practice card where the rank has one, otherwise all tensors. The refusals are torch's own types of error.
+gloo runs the operations. The "wire", which is the wrapper around every process group (helpers/ranks/wire.py), calls an
+`NcclOnRank` at each operation, each wait and each new group. Only what NCCL would run counts: the tensors on the
+practice card (a simulated GPU) where the rank has one, otherwise all tensors. The journal (journal.py) is later
+replayed by NCCL's rules. What NCCL lacks raises the type of error that torch raises.
+
+A "work" is torch's object for an operation in flight. A `WireWork` also remembers its number in the journal (`place`),
+and whether the rules follow it (`rules`). "Races" are accesses to a buffer that an operation still uses. The module
+helpers.devices.cards.races finds them, on a practice card only.
 """
 
 from __future__ import annotations
@@ -31,12 +37,15 @@ if TYPE_CHECKING:
     from helpers.ranks.work import MessageWork, WireWork
 
 
-LACKING = {torch.int16, torch.uint16, torch.uint32, torch.uint64, torch.complex32}
-BITWISE = ("BAND", "BOR", "BXOR")
-COPIED = {"all_gather": 1, "reduce_scatter": 0}  # which list torch copies itself: of outputs, or of inputs
+LACKING = {torch.int16, torch.uint16, torch.uint32, torch.uint64, torch.complex32}  # dtypes that NCCL does not know
+BITWISE = ("BAND", "BOR", "BXOR")  # reductions that NCCL does not have
+# torch copies the list of outputs (1) or of inputs (0) of these through one dense buffer, so that list may be strided.
+COPIED = {"all_gather": 1, "reduce_scatter": 0}
+DEPTH = 12  # frames between the wire and torch's function that the script has called, at most
 
 
 def refuse(kind: type[Exception], name: str, /, **values: object) -> None:
+    """Raise an error of this type with the sentence "refused.NAME" of nccl.yaml, its braces filled with `values`."""
     error = kind(str(words[f"refused.{name}"].format(**values)))
     error.words = words[f"refused.{name}"].format(**values)
     raise error
@@ -47,7 +56,7 @@ def check_collective(name: str, reduce_op: str | None, inputs: list[Tensor], out
     if reduce_op in BITWISE:
         refuse(RuntimeError, "reduction", op=reduce_op)
     sides = [inputs, outputs]
-    if len(sides[COPIED.get(name, 0)]) > 1 and name in COPIED:
+    if name in COPIED and len(sides[COPIED[name]]) > 1:
         sides.pop(COPIED[name])
     for tensor in (one for side in sides for one in side):
         if not is_dense(tensor):
@@ -60,6 +69,7 @@ def check_collective(name: str, reduce_op: str | None, inputs: list[Tensor], out
 
 
 def check_dtypes(tensors: Iterable[Tensor]) -> None:
+    """Raises TypeError for a dtype that NCCL lacks."""
     for tensor in tensors:
         if tensor.dtype in LACKING:
             refuse(TypeError, "dtype", dtype=str(tensor.dtype).removeprefix("torch."))
@@ -78,7 +88,7 @@ def flat_in_memory_order(tensor: Tensor) -> Tensor:
 
     Other tensors come back as they are.
     """
-    step = 1
+    step = 1  # the stride that the next dimension must have, from the innermost one on, if there are no gaps
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1 and stride != step:
             return tensor
@@ -91,16 +101,14 @@ def memory_order(tensor: Tensor) -> tuple[int, ...]:
     return () if tensor.is_contiguous() else (*tensor.shape, *tensor.stride())
 
 
-DEPTH = 12  # frames between the wire and torch's function that the script has called, at most
-
-
 class NcclOnRank:
     """NCCL's rules in force on this rank (see helpers.ranks.rules.RankRules, whose methods the wire calls).
 
     It refuses what NCCL lacks, writes the journal, and tells the practice card which buffers are in use. only_cards:
-    refuse tensors on the CPU, as where NCCL is the only backend of the group.
+    refuse tensors on the CPU, as torch does where NCCL is the only backend of the group.
     """
 
+    # The wire reaches these functions through the object, as it knows no module of this package.
     refuse, flat_in_memory_order, memory_order = map(staticmethod, (refuse, flat_in_memory_order, memory_order))
 
     def __init__(self, journal: Journal, only_cards: bool = False):
@@ -124,7 +132,11 @@ class NcclOnRank:
         journals.keep_open(self.outer_journal)
         self.journal.close()
 
-    def is_played(self, tensors: Sequence[Tensor]) -> bool:
+    def is_run_by_nccl(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether NCCL would run an operation on these tensors. Raises RuntimeError for the CPU where that is refused.
+
+        `is_ddps_note` marks a small tensor that DDP keeps on the CPU here and on the GPU in a real run.
+        """
         if not self.has_card or any(map(cards.holds, tensors)) or not tensors:
             return True
         if self.only_cards and not all(hasattr(tensor, "is_ddps_note") for tensor in tensors):
@@ -133,56 +145,58 @@ class NcclOnRank:
 
     # -- operations ------------------------------------------------------------------------------------------------
     def collective(self, group: WireGroup, work: WireWork, inputs: list[Tensor], opts: object) -> None:
-        """Before a collective is posted. Raises what torch raises where NCCL lacks it."""
+        """Called before a collective is issued. Raises what torch raises where NCCL lacks it.
+
+        With async_op=False the current stream waits for it at once, so no later wait matters.
+        """
         outputs, sig = _flat(work.outputs), work.signature
         inputs = _flat(inputs) or outputs
-        if self.is_played([*inputs, *outputs]):
+        if self.is_run_by_nccl([*inputs, *outputs]):
             check_collective(sig.name, sig.reduce_op, inputs, outputs)
             work.in_line = not getattr(opts, "asyncOp", True)
             place = group.name, group.ranks
-            self._begin(work, self.journal.post(work.site, sig.name, place, work.in_line), inputs, outputs, place)
+            self._in_use([work], self.journal.post(work.site, sig.name, place, work.in_line), inputs, outputs, place)
             if work.in_line:
                 self.waited(work)
                 work.rules = None
 
     def message(self, group: WireGroup, work: MessageWork, tag: int, order: tuple) -> None:
-        """Before a send or a receive is posted, alone or in a batch. order: how it lies, if it is not contiguous."""
-        if self.is_played(work.outputs):
+        """Called before a send or a receive is issued, alone or in a batch. order: what `memory_order` returned."""
+        if self.is_run_by_nccl(work.outputs):
             check_dtypes(work.outputs)
+            # The fields of a MessageRecord: sends, peer, tag, form, strides, site.
             row = [not work.receives, group.ranks[work.peer], tag, work.signature.what, order, work.site]
             if group.batch is not None:
                 group.batch.append((work, row))
             else:
                 place = group.name, group.ranks
                 number = self.journal.post(work.site, _as_called(work.signature.name), place, False, [row])
-                self._in_use([work], number, (*place, frozenset((group.rank, work.peer))))
+                self._messages_in_use([work], number, (*place, frozenset((group.rank, work.peer))))
 
     def start_batch(self, group: WireGroup) -> None:
-        """What is posted until end_batch is one operation of the group."""
-        group.batch = []
+        """The messages until end_batch are one operation of the group."""
+        group.batch = []  # pairs of a work and the fields of its MessageRecord
 
     def end_batch(self, group: WireGroup) -> BatchWork:
+        """Write the batch into the journal, and return its work."""
         batch, group.batch = group.batch, None
-        works = [work for work, _ in batch]
+        works, rows = [work for work, _ in batch], [row for _, row in batch]
         if batch:
             place = group.name, group.ranks
-            self._in_use(
-                works, self.journal.post(works[0].site, "batch", place, False, [row for _, row in batch]), place
-            )
+            self._messages_in_use(works, self.journal.post(works[0].site, "batch", place, False, rows), place)
         return BatchWork(works)
 
-    def _in_use(self, works: list[MessageWork], number: int, queue: tuple) -> None:
+    def _messages_in_use(self, works: list[MessageWork], number: int, queue: tuple) -> None:
         reads = [one for work in works if not work.receives for one in work.outputs]
         writes = [one for work in works if work.receives for one in work.outputs]
+        self._in_use(works, number, reads, writes, queue)
+
+    def _in_use(self, works: list[WireWork], number: int, reads: list, writes: list, queue: tuple) -> None:
+        """From now on, operation `number` of the journal reads and writes these tensors. One queue runs in order."""
         for work in works:
             work.place, work.rules = number, self
         if self.races is not None:
             self.races.begin_message(number, reads=reads, writes=writes, site=works[0].site, queue=queue)
-
-    def _begin(self, work: WireWork, number: int, inputs: list, outputs: list, queue: tuple) -> None:
-        work.place, work.rules = number, self
-        if self.races is not None:
-            self.races.begin_message(number, reads=inputs, writes=outputs, site=work.site, queue=queue)
 
     # -- groups ----------------------------------------------------------------------------------------------------
     def new_group_called(self, site: Frame, ranks: Sequence[int]) -> None:
@@ -190,56 +204,68 @@ class NcclOnRank:
         self.journal.line("made", site=site, name=" ".join(map(str, ranks)))
 
     def group_made(self, site: Frame, name: str, ranks: tuple[int, ...]) -> None:
+        """A group was made of which this rank is a member."""
         self.journal.made(site, name, ranks)
 
     # -- works -----------------------------------------------------------------------------------------------------
     def waited(self, work: WireWork) -> None:
-        """The current stream waits for it."""
+        """The program called work.wait(): the current stream waits for the operation."""
         if not work.in_line:
             self.journal.line("wait", work.place, call_site())
-        if self.races is not None:
-            self.races.end_message(work.place)
+        self.seen_done(work)
 
     def future_taken(self, work: WireWork) -> None:
-        """Nobody sees who waits for a future. DDP does so in the backward. Races are not looked for from here on."""
-        if self.races is not None:
-            self.races.end_message(work.place)
-        if torch._C._current_graph_task_id() != -1:
+        """The program called work.get_future(). A wait for a future happens in C++, where it cannot be seen.
+
+        So races of this operation are not looked for from here on. DDP takes a future during the backward and waits for
+        it at the end of the backward, so that wait is written then.
+        """
+        self.seen_done(work)
+        if torch._C._current_graph_task_id() != -1:  # a backward is running
             wait = self.journal.line
             torch.autograd.Variable._execution_engine.queue_callback(lambda: wait("wait", work.place))
 
     def seen_done(self, work: WireWork) -> None:
+        """The operation no longer uses its tensors, as far as the program can rely on."""
         if self.races is not None:
             self.races.end_message(work.place)
 
 
 @contextmanager
 def record_journal() -> Iterator[list[list]]:
-    """Within, NCCL's rules are in force on this rank, as if its world were new. Yields the journal's lines."""
+    """Inside this context, NCCL's rules are in force on this rank, as if it had just started.
+
+    Yields a list to which the journal's lines are added.
+    """
     session, lines = wire.current_session(), []
     journal = Journal(lines.append, session.config.rank, session.config.world_size)
     before, session.rules = session.rules, NcclOnRank(journal)
-    is_dense = False
+    has_raised = True
     try:
         with journals.opened(journal):
             yield lines
-        is_dense = True
+        has_raised = False
     finally:
         session.rules = before
-        journal.line("end", int(is_dense))
+        journal.line("end", int(not has_raised))
 
 
 def _as_called(name: str) -> str:
-    """ "isend" instead of "send" where the script says so: torch's own send is an isend and a wait."""
+    """ "isend" instead of "send" where the script says so: torch's own send is an isend and a wait.
+
+    It looks at which functions of torch.distributed are on the stack.
+    """
     called, frame = set(), sys._getframe(1)
     for _ in range(DEPTH):
         if frame is not None:
-            called |= {frame.f_code.co_name} if frame.f_code.co_filename == distributed_c10d.__file__ else set()
+            if frame.f_code.co_filename == distributed_c10d.__file__:
+                called.add(frame.f_code.co_name)
             frame = frame.f_back
     return "i" + name if "i" + name in called and name not in called else name
 
 
 def _flat(tensors: list) -> list[Tensor]:
+    """The tensors of a list that may contain lists of tensors."""
     return [one for part in tensors for one in ([part] if isinstance(part, Tensor) else part)]
 
 

@@ -1,4 +1,22 @@
-"""Puts into words what NCCL would have done: what waits for what, the lines on both sides, and the cure. No torch."""
+"""Puts into words what NCCL would have done: which calls wait for each other, at which lines, and what to change.
+
+The program ran on gloo, and a replay of the ranks' journals by NCCL's rules (replayer.py) found a `Deadlock`, or sends
+and receives that do not fit. Its nodes are hosts (the Python program of a rank) and operations that were posted and are
+not done. A `Record` is one call of a rank, from its journal. A `NcclVerdict` is the result. `words["hang.missing"]` and
+the like are texts in every language of the course, from helpers/learner/words/nccl.yaml. No torch here.
+
+Each mistake has a name, and a sentence "hang.NAME" and an advice "cure.NAME":
+
+    half_batched   one side of a message is in batch_isend_irecv, the other is not
+    first_batch    a batch is the first use of a group, and other ranks of the group never come to make its communicator
+    missing        a rank has ended, or does something else, without the call for which others wait
+    first_use      pairs of ranks make their first communicators in orders that do not agree
+    first_orders   as before, with the communicators of groups
+    messages       sends and receives wait for each other in a circle
+    orders         the ranks use several groups in orders that do not agree
+    in_line        messages and collectives of one group wait for each other
+    differ         the ranks call different collectives
+"""
 
 from __future__ import annotations
 
@@ -15,23 +33,19 @@ from helpers.ranks.sites import Frame, describe, describe_line, rank_names
 words = book("nccl")
 HANGS, HANGS_ABOVE_BUFFER, CAN_HANG, ERROR, WARNING = "hangs", "hangs above the buffer", "can hang", "error", "warning"
 UNNOTICED = "unnoticed"  # wrong on NCCL, which compares nothing and raises nothing
-MAX_LINES = 6  # lines of one circle
-MAX_BATCH = 256  # operations of one batch, above which ranks may split it differently
+MAX_LINES = 6  # of a circle that are shown
+MAX_BATCH = 256  # operations of one batch, above which NCCL splits it, perhaps not in the same way on all ranks
 
 
 @dataclass(frozen=True)
 class NcclVerdict:
-    """What NCCL would have done, in words.
+    """What NCCL would have done, in words."""
 
-    kind: "hangs", "hangs above the buffer", "can hang", "error", "unnoticed", "race" or "warning". sites: first the
-    line to point at. words: what happens and where. cure: what to do.
-    """
-
-    kind: str
+    kind: str  # "hangs", "hangs above the buffer", "can hang", "error", "unnoticed", "race" or "warning"
     ranks: tuple[int, ...]
-    sites: tuple[Frame, ...]
-    words: Words
-    cure: Words
+    sites: tuple[Frame, ...]  # lines of the program; the first is the one to show
+    words: Words  # what happens and where
+    cure: Words  # what to change
 
     def __str__(self) -> str:
         return str(self.text)
@@ -43,9 +57,10 @@ class NcclVerdict:
 
 
 def deadlock_verdict(kind: str, deadlock: Deadlock, extra: str = "") -> NcclVerdict:
-    """The verdict about a replay that does not move on. extra: the name of a sentence that goes first."""
+    """The verdict about a replay that does not move on. extra: the name of a sentence "extra.NAME" that goes first."""
     half = _half_batched_message(deadlock)
     name = "half_batched" if half else _pattern(deadlock)
+    # A host that is not blocked stands in the cycle only because its last operation does, which has a line of its own.
     nodes = [node for node in deadlock.cycle if not _is_over(node) or not deadlock.edges[node]]
     nodes = sorted(nodes, key=_urgency) if deadlock.is_circle else nodes
     groups = _groups(nodes)
@@ -63,7 +78,11 @@ def deadlock_verdict(kind: str, deadlock: Deadlock, extra: str = "") -> NcclVerd
 
 
 def _pattern(deadlock: Deadlock) -> str:
-    """The name of the mistake that the cycle of a deadlock shows."""
+    """The name of the mistake that the cycle of a deadlock shows.
+
+    A host "meets" others where it waits for them to make a communicator. A communicator's key has more than two items
+    if it is the own one of a pair of ranks, and not a group's.
+    """
     posts = [node for node in deadlock.cycle if isinstance(node, PostedOperation)]
     meeting = [node for node in deadlock.cycle if isinstance(node, Host) and node.meets is not None]
     if any(host.record.is_batch and not host.meets[2:] for host in meeting):
@@ -80,7 +99,10 @@ def _pattern(deadlock: Deadlock) -> str:
 
 
 def _half_batched_message(deadlock: Deadlock) -> tuple[int, Record] | None:
-    """The other side of a message of the cycle, if only one of the two sides is batched: its rank and its record."""
+    """The other side of a message of the cycle, if only one of the two sides is batched: its rank and its record.
+
+    None where there is no such message.
+    """
     for node in deadlock.cycle:
         record = node.record if isinstance(node, PostedOperation) or node.meets is not None else None
         for message in record.messages if record else ():
@@ -101,27 +123,36 @@ def _unfinished_records(replay: Replay, rank: int) -> Iterator[Record]:
 
 
 def _urgency(node: Node) -> tuple:
-    """Which line to point at first: messages before collectives, what runs before what waits, sends before receives."""
+    """A key by which the line to show first comes first.
+
+    Operations come before hosts that wait, messages before collectives, what runs before what is queued, and sends
+    before receives.
+    """
     record, is_host = _call(node), isinstance(node, Host)
     sends = any(message.sends for message in record.messages)
     return is_host and record.kind != "post", not record.messages, not (is_host or node.runs), not sends, node.rank
 
 
 def _call(node: Node) -> Record:
-    """The call in which a node stands: a host that waits for its stream has gone past it."""
+    """The call at which a node waits. A host that waits for its stream is at the record after that call."""
     return node.records[node.at - 1] if isinstance(node, Host) and node.waits_for else node.record
 
 
 def _is_over(node: Node) -> bool:
+    """Whether a node is a host that is not blocked, because it has ended or its task is over."""
     return isinstance(node, Host) and not node.is_blocked
 
 
 def _site(node: Node) -> Frame:
+    """The line at which a node waits; NO_SITE for a host that is over."""
     return NO_SITE if _is_over(node) else _call(node).site
 
 
 def _groups(nodes: list[Node]) -> dict[tuple, Words]:
-    """What to call each group where there are two or more. Where there is one, nobody asks which."""
+    """What to call each group, by (name, ranks), where the nodes use two or more; else {}, since one needs no name.
+
+    Twins are groups of the same ranks that were made at the same line.
+    """
     records = [record for node in nodes if not _is_over(node) and (record := _call(node)).group]
     used = {record.group: record for record in records}
     if len(used) < 2:
@@ -133,7 +164,7 @@ def _groups(nodes: list[Node]) -> dict[tuple, Words]:
 def _group(record: Record, has_twin: bool) -> Words:
     """'the default group', 'the group of line 4'; 'group 2 of line 4' where that line made more of the same ranks."""
     name, (origin, number) = record.group[0], record.origin
-    if name.rstrip("'") == "0":
+    if name.rstrip("'") == "0":  # torch's name of the default group; the journal marks later worlds with "'"
         return words["group.default"]
     if origin == NO_SITE:
         return words["group.other"].format(name=name)
@@ -150,6 +181,11 @@ def _lines(nodes: list[Node], groups: dict[tuple, Words]) -> list[Words]:
 
 
 def _line_key(node: Node) -> tuple:
+    """(name of the sentence, what the node does, line): nodes with the same key share a line of the verdict.
+
+    The names are "ended", "host" (waits for its stream), "meets" (waits to make a communicator), "waits" (an operation
+    that runs) and "behind" (one that is queued behind another).
+    """
     if _is_over(node):
         return "ended", "", NO_SITE
     record = _call(node)
@@ -161,6 +197,7 @@ def _line_key(node: Node) -> tuple:
 
 def _line(name: str, what: object, site: Frame, nodes: list[Node], groups: dict[tuple, Words]) -> Words:
     who = {"ranks": rank_names({node.rank for node in nodes}), "n": len(nodes)}
+    # For "host" and "ended", `what` is the name of a call or "".
     if name in ("waits", "behind", "meets"):
         what = describe_operation(_call(nodes[0]), alone=len(nodes) == 1, groups=groups)
     return words[f"line.{name}"].format(**who, what=what, place=describe(site))
@@ -185,7 +222,7 @@ def describe_operation(
     return words["what." + kind].format(peers=peers, name=record.name)
 
 
-# -- what meets and does not agree -----------------------------------------------------------------------------------
+# -- sends and receives that do not fit, and other mistakes ----------------------------------------------------------
 def message_verdicts(replay: Replay) -> Iterator[NcclVerdict]:
     """Tags, sizes and strides that differ between a send and the receive that NCCL pairs with it."""
     sent, received = defaultdict(Counter), defaultdict(Counter)
@@ -196,18 +233,21 @@ def message_verdicts(replay: Replay) -> Iterator[NcclVerdict]:
     for sender, one, receiver, other in replay.mismatched:
         pair = sender.rank, receiver.rank
         name = "form" if one.form != other.form else "tags" if one.tag != other.tag else "strides"
-        crossed = name != "tags" or sent[pair] == received[pair]
+        # Tags that differ are harmless, unless the same tags were sent and received in another order: then a receive
+        # with one tag got the message that was meant for another.
+        is_wrong = name != "tags" or sent[pair] == received[pair]
         if not seen & {(name, pair), (name, one.site, other.site)}:
             seen |= {(name, pair), (name, one.site, other.site)}
             both = {"a": sender.rank, "b": receiver.rank, "there": describe(one.site), "here": describe(other.site)}
             both |= {"sent": one.form, "taken": other.form, "tag": one.tag, "other": other.tag}
-            text, kind = words[f"met.{name}"].format(**both), UNNOTICED if crossed else WARNING
+            text, kind = words[f"met.{name}"].format(**both), UNNOTICED if is_wrong else WARNING
             yield NcclVerdict(kind, pair, (other.site, one.site), text, words[f"cure.{name}"])
 
 
 def new_group_verdicts(programs: Mapping[int, RankProgram], ended: set[int]) -> Iterator[NcclVerdict]:
     """new_group must be called by all ranks of the world, in one order. ended: ranks that will call nothing more."""
     calls = {rank: [one for one in program.records if one.kind == "made"] for rank, program in programs.items()}
+    # The name of such a record lists the ranks of the group. Only the first call that is wrong is reported.
     for number in range(max(map(len, calls.values()), default=0)):
         made = {rank: calls_of_rank[number] for rank, calls_of_rank in calls.items() if len(calls_of_rank) > number}
         lacking = {rank for rank in calls if rank not in made}
@@ -224,12 +264,10 @@ def new_group_verdicts(programs: Mapping[int, RankProgram], ended: set[int]) -> 
 
 
 def batch_verdicts(programs: Mapping[int, RankProgram]) -> Iterator[NcclVerdict]:
-    large = {
-        one.site: (rank, one)
-        for rank, calls_of_rank in programs.items()
-        for one in calls_of_rank.records
-        if len(one.messages) > MAX_BATCH
-    }
+    """A warning for each line with a batch of more than MAX_BATCH messages."""
+    large: dict[Frame, tuple[int, Record]] = {}
+    for rank, program in programs.items():
+        large |= {one.site: (rank, one) for one in program.records if len(one.messages) > MAX_BATCH}
     for site, (rank, one) in large.items():
         text = words["large"].format(rank=rank, number=len(one.messages), most=MAX_BATCH, place=describe(site))
         yield NcclVerdict(WARNING, (rank,), (site,), text, words["cure.large"])
