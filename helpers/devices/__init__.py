@@ -1,8 +1,9 @@
 """Answers every question about devices: what a process computes on, its random numbers, memory, streams and autocast.
 
-No other package asks for a device by name. Devices that are made in Python, such as the practice GPU of `cards`,
-register themselves here when they are loaded. `autocast_tables` says what autocast does on each device, `call_site`
-finds the learner's line, `uninitialized_memory` fills what `torch.empty` returns.
+No other package asks for a device by name. A practice card (device="card", the package `cards`) is a simulated GPU, a
+device that is made in Python. Such devices register the module that makes them here when they are loaded.
+`autocast_tables` says what autocast does on each device, `call_site` finds the learner's line, and
+`uninitialized_memory` fills what `torch.empty` returns.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch.distributed as dist
 GPU = "cuda"  # what torch calls the GPUs that NCCL knows
 CARD = "card"  # a practice GPU, which is made in Python
 _python_devices: dict[str, ModuleType] = {}  # kind of device -> the module that makes it, once it has been loaded
-_MAKERS = {CARD: "helpers.devices.cards"}
+_MAKERS = {CARD: "helpers.devices.cards"}  # kind of device -> the name of that module
 
 
 def known_kinds() -> tuple[str, ...]:
@@ -55,19 +56,22 @@ def module_of(device: torch.device | str) -> ModuleType:
 
 
 def on_device(device: torch.device):
-    """A context in which what is made from nothing is made there, and kernels go to it."""
+    """A context in which new tensors are made on this device, and kernels are launched on it."""
     return torch.cuda.device(device) if device.type == GPU else device
 
 
 def synchronize(device: torch.device | str) -> None:
-    """Wait until a device has done what it was told."""
+    """Wait until a device has done all its work."""
     if is_accelerator(device):
         module_of(device).synchronize(device)
 
 
 @contextmanager
 def reporting_memory_kinds(device: torch.device, by_kind: Callable[[], dict[str, int]]) -> Iterator[None]:
-    """In here, the error of a practice card that is full says what holds it, as `by_kind` knows. Elsewhere nothing."""
+    """Inside this context, the error of a full practice card says which kinds of tensors fill it.
+
+    by_kind: returns {"parameters": bytes, …}. On other devices this has no effect.
+    """
     memory = module_of(device).memory if device.type == CARD else SimpleNamespace(by_kind=None)
     before, memory.by_kind = memory.by_kind, by_kind
     try:
@@ -86,7 +90,10 @@ def computing_device(group: dist.ProcessGroup | None = None) -> torch.device:
 
 # -- devices that are made in Python -------------------------------------------------------------------------------
 def register(kind: str, maker: ModuleType) -> None:
-    """Called by a module that makes devices of this kind, when it is loaded. See `cards` for what it offers."""
+    """Called by a module that makes devices of this kind, when it is loaded.
+
+    The module has the functions install, is_card, holds and new_run, as helpers/devices/cards/__init__.py has them.
+    """
     _python_devices[kind] = maker
 
 
@@ -106,7 +113,7 @@ def is_on_python_device(tensor: object) -> bool:
 
 
 def start_task() -> None:
-    """A new task of this process begins: what is found only once per task may be found again."""
+    """A new task of this process begins: a race that a device reports only once per task may be reported again."""
     for maker in _python_devices.values():
         maker.new_run()
 
@@ -135,7 +142,7 @@ def set_random_states(states: dict[torch.device, torch.Tensor]) -> None:
 
 @contextmanager
 def fork_random(*devices: torch.device | str) -> Iterator[None]:
-    """In here, generators of the CPU and of these devices do what they like; afterwards they are as before."""
+    """After this context, the random generators of the CPU and of these devices have the same states as before it."""
     before = random_states([torch.device(one) for one in devices if is_accelerator(one)])
     try:
         yield

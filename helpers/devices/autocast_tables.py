@@ -6,8 +6,13 @@ holds every table equal to what the installed torch registers.
 
     LOWER    inputs are cast to the 16-bit type      FLOAT32  inputs are cast to float32
     PROMOTE  inputs are cast to the widest of them   BANNED   refused, with the reason
+
+The first three map a device type ("cpu" or "cuda") to groups of operations (`OpGroup`), and BANNED maps it to
+{operation: reason}. `names(LOWER, "cuda")` are all operations of a table. The simulated GPUs of helpers/devices/cards
+follow these tables, and pages of the course show the reasons.
+
 The two devices differ more than one expects: only CUDA's table keeps softmax, norms, exp and sums in float32. On CPU
-those run in what they are given; their kernels compute in float32 inside and round once, at the end.
+those run in the dtype of their inputs; their kernels compute in float32 inside and round once, at the end.
 """
 
 from __future__ import annotations

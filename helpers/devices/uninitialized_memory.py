@@ -1,6 +1,7 @@
 """Fills, on a rank, the memory that `torch.empty` and its like return, with a number that stands out.
 
-Fresh memory is often zero, so an answer that forgets to write a part of it would pass on one day and fail on another.
+Fresh memory is often zero. A learner's function that forgets to write a part of its result would therefore pass a check
+on one day and fail it on another. Checks run such functions inside `with FillUninitialized():`, so they always fail.
 """
 
 from __future__ import annotations
@@ -11,16 +12,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-MAKERS = frozenset(
-    (
-        torch.empty,
-        torch.empty_like,
-        torch.empty_strided,
-        torch.empty_permuted,
-        Tensor.new_empty,
-        Tensor.new_empty_strided,
-    )
-)
+# The functions whose results have no values yet.
+MAKERS = {torch.empty, torch.empty_like, torch.empty_strided, torch.empty_permuted}
+MAKERS |= {Tensor.new_empty, Tensor.new_empty_strided}
 
 
 class FillUninitialized(TorchFunctionMode):

@@ -8,7 +8,7 @@
 A card's tensor holds its numbers in the CPU's memory, and it refuses what a GPU's tensor refuses: tensors of another
 device, numpy, a CPU generator, more memory than the card has. Its results equal the CPU's to the bit.
 
-    tensor         the tensor, and the way of each operation
+    tensor         the tensor, and what happens to each operation
     errors         CUDA's errors; those inside a backward are raised when it ends
     kernels        what C++ asks of a device: creation, copies, SyncBatchNorm, autocast
     memory         bytes by storage, and the error of a full card
@@ -18,7 +18,7 @@ device, numpy, a CPU generator, more memory than the card has. Its results equal
     memory_uses    which bytes are used on which stream; copies that do not block
     races          memory that is still in use when another stream touches it
 
-It stands on torch's own hook for devices in Python (torch.utils.backend_registration, since 2.10, experimental). A
+It uses torch's own hook for devices in Python (torch.utils.backend_registration, since 2.10, experimental). A
 process has one card, number 0, as a rank has one GPU. Everything is done when a call returns, so streams and events
 wait for nothing, but what would have been a race on a GPU is found. Sparse tensors, CUDA graphs and kernels written by
 hand do not work here.
@@ -48,7 +48,7 @@ def install(num_bytes: int) -> None:
         kernels.register_batch_norm()
         errors.install_guards()
         torch_patches.patch()
-        _try()
+        _try_backward()
     tensor.memory.capacity = num_bytes
 
 
@@ -61,8 +61,8 @@ def is_card(value: object) -> bool:
 def holds(tensor: object) -> bool:
     """Whether a tensor is on the card.
 
-    A functional collective gives its group the CPU tensor inside a card's tensor, or a copy of it. That counts as being
-    on the card, too; it is recognised by who called.
+    A functional collective gives its process group the CPU tensor inside a card's tensor, or a copy of it. That counts
+    as being on the card, too. It is recognised by the call that this thread is in, and not by the tensor.
     """
     if is_card(tensor):
         return True
@@ -77,8 +77,8 @@ def new_run() -> None:
         races.new_run()
 
 
-def _try() -> None:
-    """One backward, which fails where autograd counted its devices before this one came."""
+def _try_backward() -> None:
+    """Run one backward. Raises RuntimeError where autograd counted the devices before this one existed."""
     import torch
 
     try:
@@ -90,4 +90,4 @@ def _try() -> None:
         ) from error
 
 
-devices.register(CARD, sys.modules[__name__])
+devices.register(CARD, sys.modules[__name__])  # helpers.devices calls the functions of this module

@@ -1,9 +1,11 @@
 """Raises on a practice card the errors that CUDA would raise, with the card's name, and keeps those inside a backward.
 
-On a device made in Python, an error ends the whole process if it leaves Python code that autograd's engine itself has
-called (an operation, a hook, the unpacking of a saved tensor): the engine's device guard asks Python something while
-the error is on its way, in C++ that may not fail (torch 2.13). Only the backward of an autograd.Function may raise.
-Therefore `raise_or_defer` keeps such an error, and `run_backward` raises it when the backward ends.
+A practice card is a simulated GPU, a device that is made in Python. For such a device torch 2.13 has a bug: an error
+ends the whole process if it is raised by Python code that autograd's engine itself has called, which may be an
+operation, a hook, or the unpacking of a saved tensor. (The engine's device guard calls Python while the error is on its
+way, in C++ code that must not fail.) Only the backward of an autograd.Function may raise. Therefore `raise_or_defer`
+keeps such an error in a list, and `run_backward`, which takes the place of the engine's function, raises it when the
+backward ends.
 """
 
 from __future__ import annotations
@@ -25,18 +27,18 @@ from torch.utils._pytree import tree_iter
 from helpers.devices.cards import streams
 
 _HERE = os.path.dirname(__file__)
-_OPERATORS = torch._ops.__file__  # through which a dispatch mode calls on
-_OWN = {"__torch_dispatch__", "_engine_run_backward"}  # a dispatch mode, such as the meter's, stands between
-_errors: list[BaseException] = []  # of the backward that runs
-_run_backward = graph._engine_run_backward
-translate: Callable[[str], str] | None = None  # how a rehearsal says "card"
+_OPERATORS = torch._ops.__file__  # a dispatch mode, such as one that measures memory, calls operations through it
+_OWN = {"__torch_dispatch__", "_engine_run_backward"}  # functions that may stand between the engine and an operation
+_errors: list[BaseException] = []  # kept ones of the backward that runs
+_run_backward = graph._engine_run_backward  # torch's own
+translate: Callable[[str], str] | None = None  # changes a message; set where a script for CUDA runs on cards
 
 
 def raise_or_defer(error: BaseException) -> None:
-    """Raise `error`, or keep it and return, where the engine itself called or this backward has failed already."""
+    """Raise `error`; or keep it and return, if the engine itself called, or if this backward has failed already."""
     if translate is not None:
         error.args = tuple(translate(one) if isinstance(one, str) else one for one in error.args)
-    inside = torch._C._current_graph_task_id() != -1
+    inside = torch._C._current_graph_task_id() != -1  # whether a backward runs
     if inside and (_errors or _called_by_the_engine(sys._getframe(1))):
         _errors.append(error)
         return
@@ -76,16 +78,16 @@ def run_backward(*args, **kwargs):
 
 
 def placeholder_result(func, on_card: Callable):
-    """What an operation returns to the engine after its error was kept.
+    """What an operation returns to the engine after its error was kept: scalars, for its schema's tensors.
 
-    The engine goes on, or ends with its own error.
+    The engine goes on with them, or ends with an error of its own. on_card: puts tensors on the card.
     """
     made = [torch.zeros(()) if "Tensor" in str(one.type) else None for one in func._schema.returns]
     return on_card(made[0] if len(made) == 1 else tuple(made) or None)
 
 
 def deferring_errors(hook, otherwise=lambda *args: None):
-    """The hook, with its error raised only when the backward ends; meanwhile it answers as `otherwise` does."""
+    """The hook, whose error is kept until the backward ends. Instead of its result it then returns `otherwise(...)`."""
 
     @functools.wraps(hook, updated=())
     def safe(*args):
@@ -101,6 +103,8 @@ def deferring_errors(hook, otherwise=lambda *args: None):
 
 
 def _guards(register):
+    """A method that registers hooks, changed so that their errors are deferred."""
+
     @functools.wraps(register)
     def wrapper(self, hook, *args, **kwargs):
         return register(self, deferring_errors(hook), *args, **kwargs)
@@ -109,7 +113,10 @@ def _guards(register):
 
 
 def _guard_node(node: type) -> None:
-    """A node's type is C++'s own: Python refuses to set its names, so they are written where it looks them up."""
+    """Guard the hooks of a type of graph node. Such a type is made in C++, and Python refuses to set its attributes.
+
+    So they are written into the dict behind its `__dict__`, and Python's cache of the type is cleared.
+    """
     names = gc.get_referents(node.__dict__)[0]
     for name in ("register_hook", "register_prehook"):
         names[name] = _guards(names[name])
@@ -131,6 +138,7 @@ def install_guards() -> None:
     make = saved_tensors_hooks.__init__
 
     def init(self, pack_hook, unpack_hook) -> None:
+        # Together with what the user's hook packs go the facts for a placeholder, in case unpacking fails.
         def pack(tensor):
             return tensor.shape, tensor.dtype, tensor.device, pack_hook(tensor)
 
@@ -144,19 +152,16 @@ def install_guards() -> None:
 
 
 aten = torch.ops.aten
-CROSSING = {  # may see two devices
-    aten._to_copy.default,
-    aten.copy_.default,
-    aten._has_compatible_shallow_copy_type.default,
-}
-JOINING = {aten.cat.default, aten.stack.default}  # refuse even a number on the CPU
-ON_THE_CPU = ("lengths", "input_lengths", "target_lengths", "batch_sizes")  # of sequences: for the CPU's loops
+# Operations that may have tensors of two devices.
+CROSSING = {aten._to_copy.default, aten.copy_.default, aten._has_compatible_shallow_copy_type.default}
+JOINING = {aten.cat.default, aten.stack.default}  # these refuse even a CPU tensor without dimensions
+ON_THE_CPU = ("lengths", "input_lengths", "target_lengths", "batch_sizes")  # arguments that CUDA wants on the CPU
 INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
 NO_NUMPY = "can't convert card:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
 
 
 def check_index(device: torch.device) -> torch.device:
-    """Raises RuntimeError for another card than number 0: that one is another rank's."""
+    """The device. Raises RuntimeError for a card with another index than 0, since each rank has one card."""
     if device.type == "card" and device.index:
         raise RuntimeError(
             f"card error: invalid device ordinal: card:{device.index} was asked for, and a rank has one card, card:0"
@@ -165,14 +170,17 @@ def check_index(device: torch.device) -> torch.device:
 
 
 def check_together(func, args: Sequence, kwargs: dict, on_card: type) -> None:
-    """Raises RuntimeError for an operation that got tensors of the card and of the CPU, unless CUDA lets it pass."""
+    """Raises RuntimeError for an operation that got tensors of the card and of the CPU, unless CUDA allows that.
+
+    on_card: the class of the card's tensors. An error inside a backward is kept, see `raise_or_defer`.
+    """
     if func in CROSSING:
         return
     if func in INDEXING:
         if not isinstance(args[0], on_card):
             where = "indices should be either on cpu or on the same device as the indexed tensor (cpu)"
             return raise_or_defer(RuntimeError(where))
-        args = (args[0], (), *args[2:])  # indices on the CPU are let in
+        args = (args[0], (), *args[2:])  # indices may be on the CPU, so they are left out
     names = [argument.name for argument in func._schema.arguments]
     for name, value in [*zip(names, args, strict=False), *kwargs.items()]:
         for leaf in tree_iter(value):
@@ -183,6 +191,7 @@ def check_together(func, args: Sequence, kwargs: dict, on_card: type) -> None:
 
 
 def _two_devices(func, name: str, device: torch.device) -> str:
+    """CUDA's message, which names the argument only for operations that are not pointwise."""
     expected = "Expected all tensors to be on the same device, but"
     if torch.Tag.pointwise in func.tags:
         return f"{expected} found at least two devices, card:0 and {device}!"

@@ -1,7 +1,8 @@
 """Counts the bytes that a practice card holds, by storage, and raises the error of a full card.
 
-Views share a storage, which counts once. It counts as a GPU's allocator does, but without rounding to 512 bytes, and
-it does not see what a kernel needs inside itself.
+A practice card is a simulated GPU whose tensors are in the CPU's memory. Views share a storage, which counts once.
+Bytes are counted as a GPU's allocator counts them, but without rounding to 512 bytes, and without the memory that a
+kernel uses inside itself.
 """
 
 from __future__ import annotations
@@ -18,31 +19,37 @@ import torch
 from helpers.devices.cards.errors import raise_or_defer
 from helpers.quantities.units import format_bytes
 
-PATIENCE = 0.2  # seconds; gloo's thread lets go of a message's tensor a moment after wait()
+PATIENCE = 0.2  # seconds to wait for memory; a thread of gloo frees a message's tensor a moment after wait()
 
 
 class CardMemory:
-    """The bytes of one card. `by_kind`, if somebody knows: a function that gives {"parameters": bytes, …}."""
+    """The bytes of one card. allocated: now. peak: the most since restart_peak. capacity: of the card.
+
+    by_kind: a function that returns {"parameters": bytes, …} for the error of a full card, or None.
+    """
 
     def __init__(self) -> None:
-        self.capacity = 1 << 62  # bytes, until `install` says
+        self.capacity = 1 << 62  # bytes: no limit until `install` sets it
         self.allocated = self.peak = 0
         self.by_kind: Callable[[], dict[str, int]] | None = None
-        self._known: dict[int, tuple[weakref.ref, int]] = {}  # address of a storage in C++: itself, its bytes
-        self._freed: deque[int] = deque()  # a destructor may run in any thread at any moment: it appends, no more
+        self._known: dict[int, tuple[weakref.ref, int]] = {}  # address of a storage in C++ -> the storage, its bytes
+        # Addresses of storages that were freed. A destructor may run in any thread at any moment, even while the lock
+        # is held, so it only appends here.
+        self._freed: deque[int] = deque()
         self._lock = threading.RLock()
 
     def charge(self, storage: torch.UntypedStorage) -> None:
-        """This storage is on the card, with the size that it has now. Raises torch.OutOfMemoryError if it is full."""
+        """Count a storage, with the size that it has now. Raises torch.OutOfMemoryError if the card is full."""
         if self._freed or storage._cdata not in self._known:
             self.resize(storage, storage.nbytes())
 
     def holds(self, storage: torch.UntypedStorage) -> bool:
+        """Whether a storage is on the card."""
         self._forget_freed()
         return storage._cdata in self._known
 
     def resize(self, storage: torch.UntypedStorage, num_bytes: int) -> None:
-        """This storage has, or is going to have, so many bytes. Raises torch.OutOfMemoryError if the card is full."""
+        """Count a storage with a size that it has or will have. Raises torch.OutOfMemoryError if that is too much."""
         with self._lock:
             self._forget_freed()
             key = storage._cdata
@@ -56,6 +63,7 @@ class CardMemory:
             self.peak = max(self.peak, min(self.allocated, self.capacity))
 
     def allocated_now(self) -> int:
+        """The bytes on the card, without storages that were just freed."""
         with self._lock:
             self._forget_freed()
             return self.allocated
@@ -69,7 +77,7 @@ class CardMemory:
                 self.allocated -= self._known.pop(self._freed.popleft())[1]
 
     def _make_room(self, extra: int) -> None:
-        """Raise CUDA's error if `extra` bytes do not fit, even after garbage was collected and other threads let go."""
+        """Wait until `extra` more bytes fit, after a garbage collection. Raises CUDA's error if they do not."""
         gc.collect()
         give_up = time.monotonic() + PATIENCE
         self._forget_freed()

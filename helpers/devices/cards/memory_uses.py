@@ -1,9 +1,14 @@
 """Records who used which bytes of a tensor's memory on which stream, and finds two uses that are not in order.
 
-`StorageUses` belongs to one storage on the card; races.py writes it. For a copy that does not block, between the card
-and pinned memory, the CPU's side needs watching too: an operation on CPU tensors does not pass by a card. So a CPU
-tensor that such a copy uses becomes a `TensorInCopy`, which sees what is called with it until the host has waited.
-Then it is an ordinary tensor again.
+A practice card is a simulated GPU. It computes at once, but on a GPU two streams run at the same time. Two uses of the
+same bytes race if one of them writes, they are on different streams, and nothing makes one come before the other. Each
+stream has a clock (streams.py), {number of a stream: how many pieces of its work this one comes after}. A piece of work
+is a "tick". A CardTensor wraps the CPU tensor `_raw`, whose bytes are meant here.
+
+`StorageUses` belongs to one storage on the card; races.py writes it. A copy that does not block (non_blocking=True),
+between the card and pinned memory, needs more: its CPU tensor must be watched too, but an operation on CPU tensors does
+not pass through a CardTensor. Therefore such a CPU tensor gets the class `TensorInCopy`, which sees every function that
+is called with it, until the host (the Python program) has waited for the copy. Then it is an ordinary tensor again.
 """
 
 from __future__ import annotations
@@ -21,11 +26,12 @@ from helpers.devices.call_site import Frame, call_site, is_called_by_torch
 from helpers.devices.cards import streams
 from helpers.devices.cards.streams import CardStream
 
-_MOST = 64  # uses that are kept per storage, and storages that are kept when they are freed
-_PIECE = 512  # bytes; an allocator gives whole pieces
-_LARGEST = 1 << 24  # elements that are compared one by one
+_MOST = 64  # uses that are stored per storage, and freed storages that are remembered
+_PIECE = 512  # bytes; CUDA's allocator rounds up to whole pieces
+_LARGEST = 1 << 24  # bytes; of larger storages, ranges with gaps are not compared byte by byte
 
 
+# Freed storages that another stream may still use: the stream that allocated it, its bytes, and those uses.
 _freed: deque[tuple[CardStream, int, list[MemoryUse]]] = deque(maxlen=_MOST)
 
 
@@ -33,34 +39,45 @@ _freed: deque[tuple[CardStream, int, list[MemoryUse]]] = deque(maxlen=_MOST)
 class MemoryUse:
     """One use of a range of bytes of a storage, by a stream at a tick of its clock."""
 
-    start: int  # bytes of the storage
-    end: int
-    layout: tuple | None  # sizes, strides, offset, bytes of an element, where there are gaps
+    start: int  # offset of the first byte in the storage
+    end: int  # offset after the last byte
+    layout: tuple | None  # sizes, strides, offset, bytes of an element, if there are gaps in the range
     stream: CardStream
-    tick: int
-    wrote: bool
-    site: Frame
-    is_message: bool = False  # for which nobody has waited
+    tick: int  # which piece of the stream's work it is
+    wrote: bool  # or else it read
+    site: Frame  # the line of the program
+    is_message: bool = False  # whether it is by a send, receive or collective for which nobody has waited
 
     def comes_before(self, clock: dict[int, int]) -> bool:
+        """Whether work with this clock comes after this use."""
         return clock.get(self.stream.number, 0) >= self.tick
 
+    def covers(self, old: MemoryUse) -> bool:
+        """Whether what races with an older use and comes later would race with this one, too.
+
+        That is so if this use comes after the older one and is of all its bytes. A read does not cover a write, since
+        other reads race with the write only.
+        """
+        has_its_bytes = self.layout is None and self.start <= old.start and old.end <= self.end
+        return has_its_bytes and (self.wrote or not old.wrote) and old.comes_before(self.stream.clock)
+
     def overlaps(self, other: MemoryUse) -> bool:
+        """Whether the two uses have a byte in common."""
         if self.start >= other.end or other.start >= self.end:
             return False
-        watched, theirs = self.layout, other.layout
-        if watched is None and theirs is None:
+        if self.layout is None and other.layout is None:
             return True
         last = max(self.end, other.end)
         if last > _LARGEST:
-            return False  # who knows
-        seen = torch.zeros(last, dtype=torch.bool)
-        self._mark(seen, True)
-        both = seen.clone()
-        other._mark(both, False)
-        return not torch.equal(seen, both)
+            return False  # not known, and a false alarm would be worse
+        mine = torch.zeros(last, dtype=torch.bool)  # one element for each byte
+        self._mark(mine, True)
+        only_mine = mine.clone()
+        other._mark(only_mine, False)
+        return not torch.equal(mine, only_mine)
 
     def _mark(self, seen: Tensor, value: bool) -> None:
+        """Set the elements of `seen` that stand for this use's bytes."""
         if self.layout is None:
             seen[self.start : self.end] = value
             return
@@ -70,7 +87,7 @@ class MemoryUse:
 
 
 def use_of(raw: Tensor, stream: CardStream, tick: int, wrote: bool, site: Frame) -> MemoryUse | None:
-    """This tensor's bytes; None where it has none."""
+    """A use of this tensor's bytes; None where it has none."""
     if not raw.numel():
         return None
     width, offset, sizes, strides = raw.element_size(), raw.storage_offset(), raw.size(), raw.stride()
@@ -80,28 +97,31 @@ def use_of(raw: Tensor, stream: CardStream, tick: int, wrote: bool, site: Frame)
 
 
 class StorageUses:
-    """The uses of one storage, with which it dies. home: the stream for which it was allocated, if that was seen."""
+    """The uses of one storage, of which it is an attribute, so that both are destroyed together.
+
+    home: the stream that allocated the storage, or None where that was not seen. epoch: of streams.py, which counts the
+    periods with more than one stream; uses of an earlier period are over. lent_to: keys of the streams for which the
+    program called record_stream.
+    """
 
     def __init__(self, storage: torch.UntypedStorage, home: CardStream | None):
         self.home, self.num_bytes, self.uses = home, storage.nbytes(), []
         self.epoch, self.lent_to = streams.epoch, set()
 
     def races(self, new: MemoryUse, clock: dict[int, int]) -> Iterator[MemoryUse]:
-        """Those with which a new use does not agree."""
+        """The uses that race with a new one, whose stream has this clock."""
         for old in self.uses:
             if (old.wrote or new.wrote) and not old.comes_before(clock) and old.overlaps(new):
                 yield old
 
     def keep(self, new: MemoryUse) -> None:
-        """Forget those that it stands for: who comes after the new one comes after them."""
-        covered = lambda old: (  # noqa: E731
-            new.layout is None and new.start <= old.start and old.end <= new.end and (new.wrote or not old.wrote)
-        )
-        clock = new.stream.clock
-        self.uses = [old for old in self.uses[-_MOST:] if not (covered(old) and old.comes_before(clock))]
+        """Add a use, and forget those that it covers."""
+        self.uses = [old for old in self.uses[-_MOST:] if not new.covers(old)]
         self.uses.append(new)
 
-    def __del__(self, streams=streams, freed=_freed) -> None:  # a process that ends takes a module's names away
+    # The module and the deque are defaults of parameters, because a process that ends deletes the names of a module.
+    # Uses on queues, which are not the user's streams, are left out.
+    def __del__(self, streams=streams, freed=_freed) -> None:
         if self.home is not None and self.uses and self.epoch == streams.epoch:
             own = {self.home.key, *self.lent_to}
             if foreign := [one for one in self.uses if not one.stream.is_queue and one.stream.key not in own]:
@@ -109,6 +129,7 @@ class StorageUses:
 
 
 def uses_of(storage: torch.UntypedStorage) -> StorageUses | None:
+    """The uses of a storage in the present epoch, or None."""
     found = storage.__dict__.get("_uses")
     return found if found is not None and found.epoch == streams.epoch else None
 
@@ -119,7 +140,10 @@ def begin_uses(storage: torch.UntypedStorage, home: CardStream | None) -> Storag
 
 
 def taken_too_early(home: CardStream, num_bytes: int) -> MemoryUse | None:
-    """A use, on another stream, of memory that a new tensor of this stream is likely to get."""
+    """A use, on another stream, of memory that a new tensor of this stream is likely to get; None where there is none.
+
+    CUDA's allocator gives freed memory of the same stream and size again.
+    """
     for entry in list(_freed):
         if entry[0] is home and _pieces(entry[1]) == _pieces(num_bytes):
             _freed.remove(entry)
@@ -128,18 +152,24 @@ def taken_too_early(home: CardStream, num_bytes: int) -> MemoryUse | None:
 
 
 def forget() -> None:
+    """Forget freed memory, because all streams have done their work."""
     _freed.clear()
 
 
 def _pieces(num_bytes: int) -> int:
+    """How many pieces of memory an allocator gives for so many bytes."""
     return -(-num_bytes // _PIECE)
 
 
+# Names of functions that read a CPU tensor without making a new one; those that make one are recognised by that.
 READS = frozenset(
     "tolist item numpy __array__ __float__ __int__ __bool__ __index__ __complex__ __format__ __repr__ __iter__ "
     "__contains__ __reduce_ex__ __deepcopy__ __dlpack__ equal allclose is_nonzero".split()
 )
-on_race: Callable[[str, MemoryUse, Frame], None] | None = None  # set by touching
+on_race: Callable[[str, MemoryUse, Frame], None] | None = None  # set by races.py: called with a race
+# The tensors that have been made a TensorInCopy. The storage of such a tensor has the attribute `_copies`, the uses by
+# copies for which the host has not waited, and `_sent`, for a copy to the card: its use, the tensor, and its values
+# then.
 _marked: list[weakref.ref[Tensor]] = []
 
 
@@ -151,7 +181,7 @@ class TensorInCopy(Tensor):
         given = [one for one in tree_iter((args, kwargs or {})) if isinstance(one, Tensor)]
         watched = [one for one in given if type(one) is TensorInCopy]
         for one in watched:
-            one.__class__ = Tensor  # torch asks for this very type, here and there
+            one.__class__ = Tensor  # some functions of torch accept no subclass
         before = [(one, one._version, _copies(one)) for one in watched]
         out = func(*args, **(kwargs or {}))
         given += (made := [one for one in tree_iter(out) if isinstance(one, Tensor)])
@@ -160,6 +190,7 @@ class TensorInCopy(Tensor):
             own = one.untyped_storage()._cdata
             views = [x for x in made if not hasattr(x, "_raw") and x.untyped_storage()._cdata == own]
             wrote = one._version != version
+            # It made a tensor of the values, and not a view, nor a tensor that only has the same shape.
             computes = made and not views and not name.endswith("_like") and name[:4] != "new_"
             if wrote or name in READS or (computes and name != "__get__"):
                 _check(one, wrote, copies, any(hasattr(x, "_raw") for x in given))
@@ -170,9 +201,10 @@ class TensorInCopy(Tensor):
 
 
 def note_copy(func, args, kwargs: dict, out) -> bool:
-    """Note a copy between the card and the CPU; returns whether the host waits for it.
+    """Take note of a copy between the card and the CPU. Returns whether the host waits for it.
 
-    If it does not wait, the copy goes on in the background, and its CPU tensor is watched.
+    If it does not wait, the copy goes on in the background, and its CPU tensor is watched. func: the operation, which
+    is copy_ or _to_copy. out: its result.
     """
     target, source = (args[0], args[1]) if func is torch.ops.aten.copy_.default else (out, args[0])
     blocks = not (args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
@@ -180,15 +212,16 @@ def note_copy(func, args, kwargs: dict, out) -> bool:
     if len(cpu) != 1:
         return False
     if target is out and target is cpu[0] and not blocks and func is not torch.ops.aten.copy_.default:
-        target._is_pinned = True  # as torch does for what it makes itself
-    if blocks or not cpu[0].is_pinned() or is_called_by_torch():  # torch answers for its own copies
+        target._is_pinned = True  # .to("cpu", non_blocking=True) makes a pinned tensor
+    # A copy that is called by torch's own code is left out, because torch makes sure that it is waited for.
+    if blocks or not cpu[0].is_pinned() or is_called_by_torch():
         return blocks or cpu[0] is target
     streams.watch()
     stream = streams.current()
     use = use_of(cpu[0], stream, stream.step(), cpu[0] is target, call_site())
     if use is not None:
         storage = cpu[0].untyped_storage()
-        _look_behind(storage)
+        _check_sent_values(storage)
         storage._copies = [*storage.__dict__.get("_copies", ()), use]
         if not use.wrote:
             with torch._C.DisableTorchFunctionSubclass():
@@ -198,6 +231,7 @@ def note_copy(func, args, kwargs: dict, out) -> bool:
 
 
 def mark(tensor: Tensor) -> None:
+    """Make a tensor, and the one of which it is a view, a TensorInCopy."""
     for one in (tensor, tensor._base):
         if type(one) is Tensor:
             one.__class__ = TensorInCopy
@@ -207,11 +241,15 @@ def mark(tensor: Tensor) -> None:
 
 
 def _copies(tensor: Tensor) -> list[MemoryUse]:
+    """The uses of a tensor's storage by copies that go on in the background."""
     return tensor.untyped_storage().__dict__.get("_copies", [])
 
 
 def _check(tensor: Tensor, wrote: bool, copies: list[MemoryUse], is_by_card: bool) -> None:
-    """The host touches it, or the card's stream if it is copied from or to there. A race is told once."""
+    """Report races of copies with a new use of the tensor. Each is reported once.
+
+    is_by_card: whether the use is a copy from or to the card, which its stream makes; otherwise the host uses it.
+    """
     clock = streams.current().clock if is_by_card else streams.host
     new = use_of(tensor, streams.current(), 0, wrote, call_site())
     for old in copies:
@@ -220,15 +258,19 @@ def _check(tensor: Tensor, wrote: bool, copies: list[MemoryUse], is_by_card: boo
             tensor.untyped_storage()._copies = [one for one in _copies(tensor) if one is not old]
 
 
-def _look_behind(storage: torch.UntypedStorage) -> None:
-    """What the last copy to the card took is still there, or somebody wrote who did not ask torch. Told at its line."""
+def _check_sent_values(storage: torch.UntypedStorage) -> None:
+    """Report a race if the values that the last copy to the card has read have changed since.
+
+    This finds writes that do not go through torch, for example by NumPy. The line of the write is not known, so the
+    race is reported at the line of the copy.
+    """
     use, now, sent = storage.__dict__.pop("_sent", (None, None, None))
     if use in storage.__dict__.get("_copies", ()) and not torch.allclose(now, sent, rtol=0, atol=0, equal_nan=True):
         on_race("copy.behind", use, use.site)
 
 
-def _settle() -> None:
-    """The host has waited: what is done is an ordinary tensor again."""
+def _unmark_finished() -> None:
+    """Called when the host has waited: make the tensors whose copies are done ordinary tensors again."""
     still = []
     for reference in _marked:
         tensor = reference()
@@ -236,7 +278,7 @@ def _settle() -> None:
             continue
         tensor.__class__ = Tensor
         storage = tensor.untyped_storage()
-        _look_behind(storage)
+        _check_sent_values(storage)
         storage._copies = [use for use in _copies(tensor) if not use.comes_before(streams.host)]
         if storage._copies:
             tensor.__class__ = TensorInCopy
@@ -247,7 +289,8 @@ def _settle() -> None:
 
 
 def has_copies_in_flight() -> bool:
+    """Whether there is a copy for which the host has not waited."""
     return bool(_marked)
 
 
-streams.before_host_goes_on.append(_settle)
+streams.before_host_goes_on.append(_unmark_finished)

@@ -1,6 +1,7 @@
 """Provides torch.card: what torch and scripts ask of a device by name, with the names of torch.cuda.
 
-Everything is done when a call returns; streams.py records who would wait for whom.
+A practice card is a simulated GPU, a device that is made in Python. Its operations are done when a call returns.
+streams.py records which stream or program would wait for which on a GPU. tensor.py has the card's memory and generator.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ NAME = "practice card"
 
 
 def _nothing(*args, **kwargs) -> None:
-    """For what has nothing to wait for, or to give back."""
+    """For functions that have nothing to do here."""
 
 
 def _yes(*args, **kwargs) -> bool:
@@ -28,10 +29,10 @@ def _yes(*args, **kwargs) -> bool:
 
 
 class CardModule:
-    """The module `torch.card`."""
+    """The module `torch.card`. Scripts and torch's own code call its attributes by the names of torch.cuda."""
 
     Stream, Event, memory = streams.CardStream, streams.CardEvent, memory
-    _initialized = True  # else torch's checkpoint does not keep the generator's state
+    _initialized = True  # else torch.utils.checkpoint does not restore the generator's state
     is_initialized = is_available = is_bf16_supported = _yes
     empty_cache = _nothing
     current_device = staticmethod(lambda: 0)
@@ -56,16 +57,10 @@ class CardModule:
         return contextlib.nullcontext()
 
     # -- memory ----------------------------------------------------------------------------------------------------
-    def memory_allocated(self, device=None) -> int:
-        return memory.allocated_now()
-
-    def max_memory_allocated(self, device=None) -> int:
-        return max(memory.peak, memory.allocated_now())
-
-    memory_reserved, max_memory_reserved = memory_allocated, max_memory_allocated  # nothing is kept for later
-
-    def reset_peak_memory_stats(self, device=None) -> None:
-        memory.restart_peak()
+    memory_allocated = staticmethod(lambda device=None: memory.allocated_now())
+    max_memory_allocated = staticmethod(lambda device=None: max(memory.peak, memory.allocated_now()))
+    reset_peak_memory_stats = staticmethod(lambda device=None: memory.restart_peak())
+    memory_reserved, max_memory_reserved = memory_allocated, max_memory_allocated  # there is no cache of freed memory
 
     def mem_get_info(self, device=None) -> tuple[int, int]:
         return max(0, memory.capacity - memory.allocated_now()), memory.capacity
@@ -79,14 +74,12 @@ class CardModule:
     manual_seed, seed, initial_seed = card_generator.manual_seed, card_generator.seed, card_generator.initial_seed
     manual_seed_all = manual_seed
 
-    def get_rng_state(self, device="card") -> torch.Tensor:
-        return card_generator.get_state()
-
-    def set_rng_state(self, state: torch.Tensor, device="card") -> None:
-        card_generator.set_state(state)
+    get_rng_state = staticmethod(lambda device="card": card_generator.get_state())
+    set_rng_state = staticmethod(lambda state, device="card": card_generator.set_state(state))
 
 
 def is_registered() -> bool:
+    """Whether this process knows the device "card"."""
     return isinstance(getattr(torch, "card", None), CardModule)
 
 
@@ -100,15 +93,21 @@ def register() -> None:
         ) from None
     setup("card", backend_module=CardModule())
     torch.__future__.set_swap_module_params_on_conversion(True)  # otherwise module.to("card") unties tied weights
-    torch.backends.mha.set_fastpath_enabled(False)  # in evaluation, which packs a padded batch into a nested tensor
+    # The fast path of nn.MultiheadAttention in evaluation packs a padded batch into a nested tensor, which a card
+    # lacks.
+    torch.backends.mha.set_fastpath_enabled(False)
     torch.nn.Module.load_state_dict = _copying(torch.nn.Module.load_state_dict)
+    # torch.accelerator calls the device guard in C++, and that of a device made in Python has none of these functions.
     names = "synchronize current_stream set_stream empty_cache memory_allocated memory_reserved max_memory_allocated "
     for name in (names + "max_memory_reserved reset_peak_memory_stats").split():
-        setattr(torch.accelerator, name, getattr(torch.card, name))  # the Python guard of a device has none of these
+        setattr(torch.accelerator, name, getattr(torch.card, name))
 
 
 def _copying(load):
-    """Into the parameters that are there: DDP's reducer holds them, and what is held cannot be swapped."""
+    """load_state_dict, changed so that it copies into the parameters and does not swap them.
+
+    DDP's reducer holds references to the parameters, and a tensor that is referenced from C++ cannot be swapped.
+    """
 
     @functools.wraps(load)
     def wrapper(*args, **kwargs):

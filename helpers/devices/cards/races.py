@@ -1,9 +1,16 @@
 """Finds races: memory that a stream, message or copy still uses when another one touches it. It never raises.
 
+A practice card is a simulated GPU. It computes at once, so a race does no harm here, but on a GPU it would give wrong
+results. Each stream has a clock that says which work of other streams it comes after (streams.py), and memory_uses.py
+keeps the uses of each storage and compares them. A "message" is any operation of torch.distributed that works in the
+background. A "queue" is the stream on which NCCL would run a group's messages, in order. The "host" is the Python
+program. A "card" in this file is a CardTensor, which wraps the CPU tensor `_raw`.
+
 begin_message(key, reads=…, writes=…)     a message uses these tensors from now on
 end_message(key)                          the current stream waits for it
-note_operation(func, args, kwargs, out)   every operation, while there is more than one stream
-listen(note=…, found=…, describe=…)       who is told, for example the journal of NCCL's rules
+note_operation(func, args, kwargs, out)   called for every operation, while there is more than one stream
+listen(note=…, found=…, describe=…)       sets the functions that are called, for example by NCCL's rules
+findings                                  the races of the present task: (kind, sentence, lines, what to change)
 """
 
 from __future__ import annotations
@@ -19,20 +26,23 @@ from helpers.devices.cards.memory_uses import MemoryUse, use_of
 from helpers.devices.cards.streams import CardStream
 from helpers.learner.words import Words, book
 
-words = book("races")
+words = book("races")  # the sentences of races.yaml, in every language
 findings: list[tuple[str, Words, tuple[Frame, ...], Words]] = []
-on_found: Callable | None = None
+on_found: Callable | None = None  # called with each finding
 _describe: Callable[[Frame], Words | str] = lambda site: f"{site[0]}:{site[1]}"  # noqa: E731
-_seen: set[tuple] = set()
+_seen: set[tuple] = set()  # races that were reported: (name, line, line of the other use)
 _queues: dict[Hashable, CardStream] = {}
 _open: dict[Hashable, tuple[dict[int, int], list[MemoryUse]]] = {}  # messages: the clock at their end, and their uses
-_plans: dict[object, _Plan] = {}
+_plans: dict[object, _Plan] = {}  # by operation
+# Operations that have tensors as arguments but neither read nor write their elements.
 _BLIND = ("_unsafe_view", "set_", "resize_", "record_stream", "is_same_size", "_has_compatible_shallow_copy_type")
+# torch's tags of operations whose result the host must know before it goes on, such as item() and nonzero().
 _WAITS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _COPIES = ("_to_copy", "copy_")
 
 
 def current_stream() -> int:
+    """The key of this thread's stream."""
     return streams.current().key
 
 
@@ -50,7 +60,7 @@ def begin_message(
     site: Frame | None = None,
     queue: Hashable = None,
 ) -> None:
-    """A message uses these tensors from now on. Those of one queue run in order."""
+    """A message uses these tensors from now on. Messages of one queue run in order; None is a queue of its own."""
     streams.watch()
     lane = _queues.get(queue) if queue is not None else None
     if lane is None:
@@ -58,7 +68,7 @@ def begin_message(
         if queue is not None:
             _queues[queue] = lane
     lane.comes_after(streams.current().clock)
-    tick, site = lane.step(), _own_line(site or call_site())
+    tick, site = lane.step(), _or_line_of_backward(site or call_site())
     roles = [(False, one) for one in reads] + [(True, one) for one in writes]
     made = [_touch(getattr(one, "_raw", one), lane, tick, wrote, site) for wrote, one in roles]
     _open[key] = dict(lane.clock), [use for use in made if use is not None]
@@ -67,7 +77,7 @@ def begin_message(
 
 
 def end_message(key: Hashable) -> None:
-    """This thread's stream waits for it."""
+    """This thread's stream waits for the message."""
     if key in _open:
         clock, made = _open.pop(key)
         streams.current().comes_after(clock)
@@ -78,7 +88,7 @@ def end_message(key: Hashable) -> None:
 
 
 def new_run() -> None:
-    """A task begins: the streams have done what they were told before, and what was found is told again."""
+    """A task begins: the streams have done all earlier work, and a race that was reported before is reported again."""
     findings.clear()
     _seen.clear()
     memory_uses.forget()
@@ -89,19 +99,23 @@ def new_run() -> None:
 
 # -- operations ----------------------------------------------------------------------------------------------------
 def note_operation(func, args, kwargs: dict, out) -> None:
-    """Note what an operation read and wrote, and compare with what others do; whether the host waits for it."""
+    """Compare what an operation reads and writes with other uses, and take note if the host waits for its result.
+
+    func: the operation, called with these arguments. out: its result.
+    """
     plan = _plan(func)
     what = "cpu" if plan.name in _COPIES and memory_uses.note_copy(func, args, kwargs, out) else None
     if streams.is_watching:
-        _note(plan, args, kwargs, out)
+        _note_uses(plan, args, kwargs, out)
     if what or plan.waits and _host_waits(args):
+        # The name of the call for which the host waits: x.item() is _local_scalar_dense in torch's core.
         streams.host_waits(what or ("item" if plan.name == "_local_scalar_dense" else plan.name))
 
 
-def _note(plan: _Plan, args, kwargs: dict, out) -> None:
+def _note_uses(plan: _Plan, args, kwargs: dict, out) -> None:
     stream = streams.current()
-    tick, site = stream.step(), _own_line(call_site())
-    given = set()
+    tick, site = stream.step(), _or_line_of_backward(call_site())
+    given = set()  # addresses of the storages of the arguments
     for position, key, wrote in plan.roles:
         for card in _cards(args[position] if position < len(args) else kwargs.get(key)):
             given.add(card._raw.untyped_storage()._cdata)
@@ -115,19 +129,21 @@ def _note(plan: _Plan, args, kwargs: dict, out) -> None:
 
 
 class _Plan:
-    """What an operation does. roles: position, name, whether it writes (None: does not look) of each tensor."""
+    """What an operation does, from its schema.
+
+    roles: (position, name, whether it writes) of each argument that is a tensor; instead of True or False, None where
+    the operation does not touch the elements. waits: whether the host may wait for its result. fills: whether a tensor
+    that it makes has values.
+    """
 
     def __init__(self, func):
         self.name = func._schema.name.partition("::")[2]
         self.waits = bool(_WAITS.intersection(func.tags))
-        is_collective = "c10d" in func.namespace  # by the wire
+        is_collective = "c10d" in func.namespace  # its uses come through begin_message
         self.fills = not (is_collective or "empty" in self.name)
-        is_ignored = (
-            is_collective
-            or self.name in _BLIND
-            or self.name.endswith("_like")
-            or self.name[:4] in ("new_", "empt", "sym_")
-        )
+        # These use only the shape of their arguments.
+        uses_shape = self.name.endswith("_like") or self.name.startswith(("new_", "empty", "sym_"))
+        is_ignored = is_collective or uses_shape or self.name in _BLIND
         roles = []
         for position, one in enumerate(func._schema.arguments):
             if "Tensor" in str(one.type):
@@ -137,8 +153,8 @@ class _Plan:
         self.roles = tuple(roles)
 
 
-def _own_line(site: Frame) -> Frame:
-    """Autograd's engine has none: there it is the line that called the backward."""
+def _or_line_of_backward(site: Frame) -> Frame:
+    """The line, or where autograd's engine calls, and line number 0 says that there is none, that of the backward."""
     return site if site[1] else streams.current().site or site
 
 
@@ -149,13 +165,17 @@ def _plan(func) -> _Plan:
 
 
 def _host_waits(args) -> bool:
-    """An index is no reason to wait, unless it is a mask."""
+    """Whether an operation with one of the tags in _WAITS makes the host wait. Indexing does so only by a mask.
+
+    An index is a list of tensors as the second argument.
+    """
     if len(args) < 2 or not isinstance(args[1], (list, tuple)):
         return True
     return any(isinstance(one, Tensor) and one.dtype in (torch.bool, torch.uint8) for one in args[1])
 
 
 def _cards(value) -> Iterator[Tensor]:
+    """The card's tensors in an argument, which may be a list."""
     if isinstance(value, Tensor):
         if hasattr(value, "_raw"):
             yield value
@@ -165,7 +185,7 @@ def _cards(value) -> Iterator[Tensor]:
 
 
 def read_by_host(card: Tensor, what: str) -> None:
-    """`tolist`, `print`: what is read without an operation."""
+    """The host reads a card's tensor without an operation. what: the name of the call, such as "tolist"."""
     if streams.is_watching:
         stream = streams.current()
         _touch(card._raw, stream, stream.step(), False, call_site())
@@ -175,13 +195,14 @@ def read_by_host(card: Tensor, what: str) -> None:
 
 
 def lend_to_stream(card: Tensor, stream: CardStream) -> None:
-    """`record_stream`: its memory is not given away before this stream is done with it."""
-    report_race = memory_uses.uses_of(card._raw.untyped_storage())
-    if report_race is not None:
-        report_race.lent_to.add(stream.key)
+    """`card.record_stream(stream)`: its memory, when freed, is given to nobody before this stream is done with it."""
+    known = memory_uses.uses_of(card._raw.untyped_storage())
+    if known is not None:
+        known.lent_to.add(stream.key)
 
 
 def _touch(raw: Tensor, stream: CardStream, tick: int, wrote: bool, site: Frame) -> MemoryUse | None:
+    """Work number `tick` of a stream reads or writes a tensor: report races, and keep the use."""
     storage = raw.untyped_storage()
     new = use_of(raw, stream, tick, wrote, site)
     if new is None:
@@ -189,18 +210,20 @@ def _touch(raw: Tensor, stream: CardStream, tick: int, wrote: bool, site: Frame)
     known = memory_uses.uses_of(storage) or memory_uses.begin_uses(storage, None)
     for old in list(known.races(new, stream.clock)):
         _race(old, new)
-        stream.comes_after({old.stream.number: old.tick})  # what follows from it is no news
-    if wrote or stream.site is None:  # a backward reads on the streams of its forward, which come after by themselves
+        stream.comes_after({old.stream.number: old.tick})  # so that the same two streams are not reported again
+    # Reads of a backward are not kept: autograd runs them on the streams of the forward, which come after by
+    # themselves.
+    if wrote or stream.site is None:
         known.keep(new)
     return new
 
 
 def _allocated(raw: Tensor, stream: CardStream, tick: int, site: Frame, writes: bool) -> None:
+    """A stream made a new tensor. If it gets memory that another stream may still use, that is a race, too."""
     storage = raw.untyped_storage()
-    home = stream if stream.site is None else None
-    known = memory_uses.uses_of(storage) or memory_uses.begin_uses(
-        storage, home
-    )  # a functional collective was told already
+    home = stream if stream.site is None else None  # in a backward, one stream stands for several
+    # The result of a functional collective has uses already.
+    known = memory_uses.uses_of(storage) or memory_uses.begin_uses(storage, home)
     new = use_of(raw, stream, tick, True, site)
     if home is not None:
         early = memory_uses.taken_too_early(home, known.num_bytes)
@@ -213,13 +236,12 @@ def _allocated(raw: Tensor, stream: CardStream, tick: int, site: Frame, writes: 
 # -- what is found -------------------------------------------------------------------------------------------------
 def _race(old: MemoryUse, new: MemoryUse) -> None:
     kind = "message" if old.is_message else "stream"
-    report_race(
-        f"{kind}.{'write' if new.wrote else 'read'}_while_{'writing' if old.wrote else 'reading'}", old, new.site
-    )
+    now, meanwhile = "write" if new.wrote else "read", "writing" if old.wrote else "reading"
+    report_race(f"{kind}.{now}_while_{meanwhile}", old, new.site)
 
 
 def report_race(name: str, old: MemoryUse, site: Frame) -> None:
-    """A race at `site` with an older use, once."""
+    """Report a race at line `site` with an older use, once. name: of the sentence in races.yaml."""
     if (name, site, old.site) in _seen:
         return
     _seen.add((name, site, old.site))

@@ -1,8 +1,12 @@
 """Implements a practice card's streams and events, which record with clocks what comes after what.
 
-Everything is done when a call returns, so they order nothing. Each stream has a clock, {number of a stream: how much of
-its work this one comes after}. An event keeps a clock, and whoever waits for the event takes the clock over. A queue of
-NCCL is a stream like any other. Nothing is counted before a second stream exists.
+A practice card is a simulated GPU. Everything is done when a call returns, so streams and events order nothing here.
+They only record what would be in order on a GPU, so that races.py can find what is not. Each stream has a clock,
+{number of a stream: how many pieces of its work this one comes after}. An event stores a clock, and a stream that waits
+for the event comes after all that is in it. The "host" is the Python program, with a clock of its own. A "queue" is the
+stream on which NCCL would run a group's messages. Nothing is counted before a second stream exists.
+
+The names are those of torch.cuda: CardStream is torch.card.Stream, CardEvent is torch.card.Event.
 """
 
 from __future__ import annotations
@@ -18,22 +22,25 @@ import torch
 
 from helpers.devices.call_site import Frame, call_site
 
-is_watching = False  # whether there is more than one stream: a side stream, a message under way, a copy to the CPU
-epoch = 0  # what was noted in an earlier one is over
-on_note: Callable | None = None  # ("sync" | "record" | "wait_event" | "wait_for_event", **what) for the journal
-before_host_goes_on: list[Callable[[], None]] = []  # called when the host has waited
-host: dict[int, int] = {}  # what the host has waited for
-_numbers, _events = itertools.count(), itertools.count(1)
-_all: weakref.WeakSet[CardStream] = weakref.WeakSet()
-_local = threading.local()
-_backwards: list[CardStream] = []
+is_watching = False  # whether clocks count: there is a side stream, a message in flight, or a copy in the background
+epoch = 0  # counts the times that is_watching became True; work of an earlier epoch is done
+# Called with what happened ("sync", "record", "wait_event" or "wait_for_event") and details, for the journal of NCCL's
+# rules.
+on_note: Callable | None = None
+before_host_goes_on: list[Callable[[], None]] = []  # called when the host has waited for something
+host: dict[int, int] = {}  # the host's clock: the work for which it has waited
+_numbers, _events = itertools.count(), itertools.count(1)  # of streams and of recordings of events
+_all: weakref.WeakSet[CardStream] = weakref.WeakSet()  # every stream
+_local = threading.local()  # .stream: the stream that this thread has set
+_backwards: list[CardStream] = []  # the streams of the backwards that run, the innermost last
 _lock = threading.RLock()
 
 
 class CardStream:
-    """A stream, whose work is in order.
+    """A stream, whose work is in order. It is also a context, as torch.cuda.stream(stream) is.
 
-    It is a context, as torch.cuda.stream(stream) is; a queue of NCCL is one, too.
+    device, priority: as torch.cuda.Stream has them, without effect. key: by which a stream is told apart for the user;
+    a backward has the key of the stream that called it. is_queue: whether it is not the user's (a queue or a backward).
     """
 
     device = property(lambda self: torch.device("card", 0))
@@ -44,9 +51,11 @@ class CardStream:
         self.priority, self.is_queue = priority, is_queue
         self.number = next(_numbers)
         self.key = self.cuda_stream = self.stream_id = self.number if key is None else key
-        self.clock, self.has_graph, self.backward = dict(host), False, None
-        self.site: Frame | None = None  # of the backward that runs on it
-        self._before: list[CardStream | None] = []
+        self.clock = dict(host)
+        self.has_graph = False  # whether operations on it took part in a graph of autograd
+        self.backward: CardStream | None = None  # the stream of the backwards that were called on this one
+        self.site: Frame | None = None  # the line that called the backward, if it is the stream of one
+        self._before: list[CardStream | None] = []  # this thread's streams before each `with` of this one
         _all.add(self)
         if self.number and not is_queue:
             watch()
@@ -57,6 +66,7 @@ class CardStream:
         return tick
 
     def comes_after(self, clock: dict[int, int]) -> None:
+        """From now on, the work of this stream comes after the work in this clock."""
         with _lock:
             for number, tick in clock.items():
                 if self.clock.get(number, 0) < tick:
@@ -90,10 +100,7 @@ class CardStream:
 
 
 class CardEvent:
-    """An event, which is recorded at once.
-
-    Raises RuntimeError, as CUDA's does, for a time between events without timing.
-    """
+    """An event, which is recorded at once. It has the methods of torch.cuda.Event, and raises the same errors."""
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
         self.timing, self.seconds, self.clock, self.number = enable_timing, None, {}, next(_events)
@@ -115,7 +122,7 @@ class CardEvent:
         return True
 
     def elapsed_time(self, end: CardEvent) -> float:
-        """Milliseconds."""
+        """Milliseconds from this event to the other. Raises RuntimeError, as CUDA's does, for events without timing."""
         if not (self.timing and end.timing):
             raise RuntimeError("Both events must be created with argument 'enable_timing=True'.")
         if self.seconds is None or end.seconds is None:
@@ -132,7 +139,7 @@ def current() -> CardStream:
 
 
 def set_stream(stream: CardStream | None) -> CardStream | None:
-    """Have this thread work on it; what was set before."""
+    """Set this thread's stream; None changes nothing. Returns the stream that was set before."""
     before = getattr(_local, "stream", None)
     if stream is not None:
         _local.stream = stream
@@ -152,13 +159,14 @@ def on(stream: CardStream | None) -> Iterator[CardStream | None]:
 
 
 def watch() -> None:
+    """Begin to count, because work can now be on more than one stream."""
     global is_watching, epoch
     if not is_watching:
         is_watching, epoch = True, epoch + 1
 
 
 def stop_watching_if_idle() -> None:
-    """Nothing is in flight any more: while there is only one stream, nothing can race."""
+    """Stop counting if the user has no side stream. Call it when no message and no copy is in flight."""
     global is_watching
     is_watching = any(one.number and not one.is_queue for one in list(_all))
 
@@ -171,14 +179,14 @@ def finish_all() -> None:
 
 
 def host_waits(what: str, stream: CardStream | None = None, *, whole_card: bool = False) -> None:
-    """The host waits for a stream, by default for this thread's; or for all that the card does."""
+    """The host waits for a stream, by default this thread's, or for all that the card does. what: name of the call."""
     for one in list(_all) if whole_card else [stream or current()]:
         _host_comes_after(one.clock)
     _note("sync", what=what, stream="all" if whole_card else (stream or current()).key)
 
 
 def _host_comes_after(clock: dict[int, int]) -> None:
-    """What is called from now on comes after, on whatever stream."""
+    """The host has waited for the work in this clock, so all that it calls from now on comes after, on any stream."""
     if is_watching:
         for number, tick in clock.items():
             host[number] = max(tick, host.get(number, 0))
@@ -195,7 +203,12 @@ def _note(kind: str, **what) -> None:
 
 @contextmanager
 def backward() -> Iterator[None]:
-    """Autograd runs a backward where its forward ran, and waits in between; the caller's stream comes after."""
+    """Inside this context a backward runs, with a stream of its own.
+
+    On a GPU, autograd runs each part of a backward on the stream of its forward, and lets these streams wait for each
+    other. Here one stream stands for all of them. It comes after every stream with a forward, and the caller's stream
+    comes after it.
+    """
     if not is_watching:
         yield
         return

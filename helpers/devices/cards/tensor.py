@@ -1,11 +1,17 @@
 """Implements a tensor on a practice card: it says device='card:0', and a CPU tensor inside it holds the numbers.
 
-Every operation comes through `__torch_dispatch__`, below autograd: devices are checked, the CPU computes, and the
-result is put on the card. The operations of torch.distributed come the same way, so gloo gets the tensor inside.
+A practice card is a simulated GPU. A `CardTensor` is a wrapper subclass of Tensor, and the CPU tensor inside is its
+attribute `_raw`. Every operation comes through `__torch_dispatch__`, below autograd: devices are checked, the CPU
+computes with the tensors inside, and the result is wrapped again. The operations of torch.distributed come the same
+way, so gloo gets the tensor inside.
 
-`OffCardTensor` is a parameter that `.data = ` a CPU tensor has taken off the card while autograd knows it, as FSDP1
-does to save memory. The object stays what C++ made it, on card:0, but what it says and computes is the CPU tensor's,
-until it is put back.
+`memory` counts the bytes on the card (memory.py). `races` finds memory that is used on two streams at once (races.py).
+An error is raised with `raise_or_defer`, because an error inside a backward must wait until the backward ends
+(errors.py).
+
+`OffCardTensor` is a parameter that was on the card until `parameter.data = cpu_tensor` moved it to the CPU, as FSDP1
+does to save memory. Autograd knows the C++ object, which says card:0 and cannot change. Therefore the Python object
+answers and computes as the CPU tensor in its attribute `_cpu`, until another `.data =` puts it back on the card.
 """
 
 from __future__ import annotations
@@ -30,10 +36,12 @@ from helpers.devices.cards.errors import (
 )
 from helpers.devices.cards.memory import CardMemory
 
-_INSIDE = ("_raw", "_cpu")  # what a card's tensor wraps, and what one wraps that is away
+_INSIDE = ("_raw", "_cpu")  # the attributes with the CPU tensor: of a CardTensor, and of an OffCardTensor
 
 
 class OffCardTensor(Tensor):
+    """A parameter that was moved from the card to the CPU, see the top of this file."""
+
     _cpu: Tensor
     __torch_function__ = torch._C._disabled_torch_function_impl
     device = property(lambda self: self._cpu.device)
@@ -42,7 +50,7 @@ class OffCardTensor(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        if len(types) > 1:  # a card compares devices, with the CPU tensor inside
+        if len(types) > 1:  # then CardTensor's own dispatch handles it
             return NotImplemented
         return func(*off_card_as_cpu(args), **off_card_as_cpu(kwargs or {}))
 
@@ -59,30 +67,31 @@ def set_data(tensor: Tensor, other: Tensor) -> None:
     """`tensor.data = other`, for a tensor that is on the card or was taken off it: it moves to where `other` is."""
     if isinstance(other, OffCardTensor):
         other = other._cpu
-    shape = other
-    if not hasattr(other, "_raw"):
-        shape = Tensor._make_wrapper_subclass(
+    wrapper = other
+    if not hasattr(other, "_raw"):  # a CPU tensor: C++ needs one that says card:0
+        wrapper = Tensor._make_wrapper_subclass(
             OffCardTensor, other.size(), strides=other.stride(), dtype=other.dtype, device="card:0"
         )
-        shape._cpu = other
-    torch._C.TensorBase.data.__set__(tensor, shape)
+        wrapper._cpu = other
+    torch._C.TensorBase.data.__set__(tensor, wrapper)
+    # The Python object stays the same, but takes the class and the CPU tensor of the wrapper.
     for name in _INSIDE:
         tensor.__dict__.pop(name, None)
-    tensor.__class__ = type(shape)
-    tensor.__dict__.update((name, vars(shape)[name]) for name in _INSIDE if name in vars(shape))
+    tensor.__class__ = type(wrapper)
+    tensor.__dict__.update((name, vars(wrapper)[name]) for name in _INSIDE if name in vars(wrapper))
 
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
-SEEDED = torch.Tag.nondeterministic_seeded
+SEEDED = torch.Tag.nondeterministic_seeded  # torch's tag of operations that draw random numbers
 memory = CardMemory()
 card_generator = torch.Generator()  # the card's own random numbers, made by the CPU
-card_generators: set[int] = set()  # addresses in C++ of those that scripts made
-_drawing = threading.RLock()
+card_generators: set[int] = set()  # addresses in C++ of the generators that scripts made for the card
+_drawing = threading.RLock()  # held while the card's generator takes the place of the CPU's
 
 
 class CardTensor(Tensor):
-    """A dense tensor on card:0. Made by torch's functions; `Card(raw)` puts a CPU tensor there without a copy."""
+    """A dense tensor on card:0. torch's functions make it; `CardTensor(raw)` puts a CPU tensor there without a copy."""
 
     _raw: Tensor
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -94,7 +103,7 @@ class CardTensor(Tensor):
         if torch.is_inference_mode_enabled() and not raw.is_inference():  # a view of a tensor that was made before
             with torch.inference_mode(False):
                 return CardTensor(raw)
-        if raw.is_conj() or raw.is_neg() or raw._is_zerotensor():  # what the tensor around it would not know
+        if raw.is_conj() or raw.is_neg() or raw._is_zerotensor():  # flags of C++ that the wrapper would not have
             raw = torch.zeros_like(raw) if raw._is_zerotensor() else raw.resolve_conj().resolve_neg()
         memory.charge(raw.untyped_storage())
         card = Tensor._make_wrapper_subclass(
@@ -115,11 +124,11 @@ class CardTensor(Tensor):
         if func is aten._pack_padded_sequence.default:
             return _packed(*args)
         seen = _Seen()
-        inside = [seen.raw(value) for value in args]
-        named = {name: seen.raw(value) for name, value in kwargs.items()} if kwargs else {}
+        inside = [seen.unwrap(value) for value in args]
+        named = {name: seen.unwrap(value) for name, value in kwargs.items()} if kwargs else {}
         if seen.cards and (seen.others or func in INDEXING):
-            check_together(func, args, kwargs, CardTensor)
-        target = _target(named)
+            check_together(func, args, kwargs, CardTensor)  # raises if devices are mixed as CUDA does not allow
+        target = _target(named)  # "card" or "cpu": where the result goes
         try:
             if func in SPECIAL_OPERATIONS:
                 out = SPECIAL_OPERATIONS[func](inside, seen.cards)
@@ -128,10 +137,11 @@ class CardTensor(Tensor):
             else:
                 out = func(*inside, **named)
             if target == "card":
-                out = seen.back(out)
+                out = seen.wrap(out)
         except Exception as error:
-            raise_or_defer(error)
-            return placeholder_result(func, seen.back)
+            raise_or_defer(error)  # it returns if the error must wait for the end of a backward
+            return placeholder_result(func, seen.wrap)
+        # Races need a second stream, a tensor of the CPU, or a result by which the host waits for the card.
         if streams.is_watching or seen.others or type(out) is not CardTensor:
             races.note_operation(func, args, kwargs, out)
         return out
@@ -159,12 +169,12 @@ class CardTensor(Tensor):
     def __array__(self, *args, **kwargs):
         raise TypeError(NO_NUMPY)
 
-    # -- what torch's Python asks ----------------------------------------------------------------------------------
+    # -- what torch's Python code calls ----------------------------------------------------------------------------
     def data_ptr(self) -> int:
         return self._raw.data_ptr()
 
     def record_stream(self, stream) -> None:
-        """Its memory is not given away before this stream is done with it."""
+        """Keep its memory, when it is freed, until this stream has done the work that it has now."""
         races.lend_to_stream(self, stream)
 
     def untyped_storage(self) -> torch.UntypedStorage:
@@ -187,31 +197,37 @@ class CardTensor(Tensor):
             with torch.no_grad():
                 copied = self.clone()
             copied.requires_grad_(self.requires_grad)
-            copied.__dict__.update({name: value for name, value in self.__dict__.items() if name != "_raw"})
+            copied.__dict__.update(self._own_attributes())
             copied.grad = None if self.grad is None else self.grad.__deepcopy__(memo)
             memo[id(self)] = copied
         return memo[id(self)]
 
+    def _own_attributes(self) -> dict:
+        """The attributes that Python code gave to this tensor."""
+        return {name: value for name, value in self.__dict__.items() if name != "_raw"}
+
     def __reduce_ex__(self, protocol: int):
-        if getattr(self, "_is_param", False):
+        if getattr(self, "_is_param", False):  # torch's mark of a Parameter that is of another class
             return self._rebuilt_from(self.detach())
-        rebuild = torch._utils._rebuild_device_tensor_from_cpu_tensor  # which torch.load allows, and moves
+        rebuild = torch._utils._rebuild_device_tensor_from_cpu_tensor  # torch.load allows it, also with map_location
         return rebuild, (self._raw, self.dtype, "card:0", self.requires_grad)
 
     def _rebuilt_from(self, data: Tensor) -> tuple:
         """How pickle makes this parameter again, with the attributes that Python gave it."""
-        named = {name: value for name, value in self.__dict__.items() if name != "_raw"}
-        return torch._utils._rebuild_parameter_with_state, (data, self.requires_grad, {}, named)
+        return torch._utils._rebuild_parameter_with_state, (data, self.requires_grad, {}, self._own_attributes())
 
     def reduced_to_cpu(self) -> tuple:
-        """As __reduce_ex__, for a process that may have no card."""
+        """Like __reduce_ex__, but it makes a CPU tensor, for a process that may have no card."""
         if getattr(self, "_is_param", False):
             return self._rebuilt_from(self._raw)
         return copy.copy, (self._raw,)
 
 
 class _Seen:
-    """The tensors of one call: cards, and others with them."""
+    """Unwraps the arguments of one operation and wraps its result.
+
+    cards, others: the tensors among the arguments that are on the card, and those that are not.
+    """
 
     __slots__ = ("cards", "others")
 
@@ -219,26 +235,27 @@ class _Seen:
         self.cards: list[CardTensor] = []
         self.others: list[Tensor] = []
 
-    def raw(self, value):
-        """A card's tensor inside; lists and tuples of them too."""
+    def unwrap(self, value):
+        """The CPU tensor inside a CardTensor, also inside lists and tuples; any other value as it is."""
         if isinstance(value, CardTensor):
             self.cards.append(value)
             return value._raw
         if isinstance(value, Tensor):
             self.others.append(value)
         elif type(value) in (list, tuple):
-            return type(value)([self.raw(one) for one in value])
+            return type(value)([self.unwrap(one) for one in value])
         return value
 
-    def back(self, out):
-        """What came out, on the card; what was changed in place comes back as the object that it was."""
+    def wrap(self, out):
+        """The result on the card. An argument that was changed in place comes back as the same object."""
         if isinstance(out, Tensor):
             for card in self.cards:
                 if card._raw is out:
                     return refresh_wrapper(card)
-            return out if any(other is out for other in self.others) else CardTensor(out)  # copy_ to the CPU
+            # cpu_tensor.copy_(card) returns the CPU tensor.
+            return out if any(other is out for other in self.others) else CardTensor(out)
         if type(out) in (list, tuple):
-            return type(out)([self.back(one) for one in out])
+            return type(out)([self.wrap(one) for one in out])
         return out
 
 
@@ -253,7 +270,7 @@ def refresh_wrapper(card: CardTensor) -> CardTensor:
 
 
 def _target(named: dict) -> str:
-    """Where the result goes; the CPU is told "cpu", and nothing of pinned memory."""
+    """The kind of device for the result. In `named`, the card becomes the CPU, and pin_memory is left out."""
     device = named.get("device")
     named.pop("pin_memory", None)
     if device is None:
@@ -264,23 +281,27 @@ def _target(named: dict) -> str:
 
 
 def run_with_card_generator(func, args, kwargs: dict, *, checked: bool = True):
-    """Random numbers come from the card's generator: its state takes the place of the CPU's for one operation."""
+    """Run an operation that draws random numbers, from the card's generator or from the one that is given.
+
+    checked: whether to raise the error of CUDA for a given generator that is not for the card.
+    """
     given = kwargs.get("generator")
     if given is not None:
         if checked and not is_for_cards(given):
             raise_or_defer(RuntimeError("Expected a 'card' device type for generator but found 'cpu'"))
         return func(*args, **kwargs)
-    with _drawing, _own_numbers():
+    with _drawing, _card_generator_as_default():
         return func(*args, **kwargs)
 
 
 def is_for_cards(generator: torch.Generator) -> bool:
-    """Whether it was made as torch.Generator("card"). On its way through C++ it loses its class, not its address."""
+    """Whether it was made as torch.Generator("card"). On its way through C++ it loses its class but not its address."""
     return generator._cdata in card_generators
 
 
 @contextlib.contextmanager
-def _own_numbers():
+def _card_generator_as_default():
+    """Inside this context, the CPU's default generator has the state of the card's."""
     before = torch.default_generator.get_state()
     torch.default_generator.set_state(card_generator.get_state())
     try:
@@ -291,7 +312,7 @@ def _own_numbers():
 
 
 def _packed(padded: CardTensor, lengths: Tensor, batch_first: bool) -> tuple[CardTensor, Tensor]:
-    """Rows for the card, and how many each step has, for the CPU."""
+    """torch's _pack_padded_sequence: the rows, on the card, and the number of rows of each step, on the CPU."""
     if isinstance(lengths, CardTensor):
         raise_or_defer(
             RuntimeError(f"'lengths' argument should be a 1D CPU int64 tensor, but got 1D {lengths.device} Long tensor")
@@ -301,22 +322,25 @@ def _packed(padded: CardTensor, lengths: Tensor, batch_first: bool) -> tuple[Car
 
 
 def _embedding(inside: list, cards: list) -> Tensor:
-    if any(inside[4:]):  # sparse
+    if any(inside[4:]):  # the fifth argument is `sparse`
         raise NotImplementedError("a practice card holds dense tensors only: Embedding(sparse=True) would need others")
     return aten.embedding.default(*inside)
 
 
-# Below autograd, as in DTensor's losses, they come whole, and their device is no keyword.
+# Moves to another device. Below autograd, as in DTensor's losses, torch has not decomposed them yet, and the device is
+# a positional argument.
 _MOVES = {aten.to.device, aten.to.other, aten.to.dtype_layout}
 _functional = threading.local()
 
 
 def is_in_functional() -> bool:
-    """Whether this thread is in a functional collective of cards: its group gets the CPU tensors inside."""
+    """Whether this thread is in a functional collective of card tensors. Its group gets the CPU tensors inside."""
     return getattr(_functional, "depth", 0) > 0
 
 
-def _of_cards(op):
+def _functional_collective(op):
+    """The operation with the CPU tensors inside, during which `is_in_functional()` is true."""
+
     def call(inside: list, cards: list):
         _functional.depth = getattr(_functional, "depth", 0) + 1
         try:
@@ -328,13 +352,17 @@ def _of_cards(op):
 
 
 def _awaited(inside: list, cards: list) -> Tensor:
-    """A result on its way. torch would wrap the tensor inside and never look there, so the card waits at once."""
+    """The result of a functional collective that is in flight, after a wait for it.
+
+    torch would put it into a wrapper that waits at its first use, but it would wrap the CPU tensor, which nobody uses.
+    """
     (raw,) = inside
     SPECIAL_OPERATIONS[torch.ops._c10d_functional.wait_tensor.default](inside, cards)
     return raw.view_as(raw)
 
 
 def _functionals() -> Iterator:
+    """Every operation that torch has for functional collectives."""
     for name in torch._C._dispatch_get_all_op_names():
         space, _, name = name.partition("::")
         if space == "_c10d_functional":
@@ -342,7 +370,8 @@ def _functionals() -> Iterator:
             yield getattr(getattr(torch.ops._c10d_functional, name), overload or "default")
 
 
-SPECIAL_OPERATIONS = {op: _of_cards(op) for op in _functionals()}
+# Operations that are replaced: op -> function of the unwrapped arguments and of the card tensors among them.
+SPECIAL_OPERATIONS = {op: _functional_collective(op) for op in _functionals()}
 SPECIAL_OPERATIONS |= {
     op: _awaited for op in SPECIAL_OPERATIONS if op.name() == "_c10d_functional::_wrap_tensor_autograd"
 }

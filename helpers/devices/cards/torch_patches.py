@@ -1,7 +1,8 @@
 """Patches torch for practice cards: pinned memory, a card's generators, and storages that change their size.
 
-torch has none of these for a device that is made in Python. `replace_in_torch` puts a function in another one's place
-in every module of torch; the rehearsal uses it as well.
+A practice card is a simulated GPU, a device that is made in Python, for which torch has none of these. `patch` replaces
+the functions of torch that are concerned. `replace_in_torch` puts a function in another one's place in every module of
+torch; `python -m helpers rehearse`, which runs scripts for CUDA on cards, uses it as well.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ def replace_in_torch(name: str, old: Any, new: Any) -> None:
                 setattr(module, name, new)
 
 
+# Functions with the argument pin_memory; functions that return random numbers; methods that fill a tensor with them.
 _MAKERS = "empty zeros ones full rand randn randint tensor empty_like zeros_like ones_like".split()
 _DRAWERS = "normal bernoulli multinomial poisson randperm rand randn randint rand_like randn_like".split()
 _FILLERS = (
     "normal_ uniform_ random_ bernoulli_ exponential_ geometric_ cauchy_ log_normal_ bernoulli multinomial".split()
 )
-_Generator = torch.Generator
+_Generator = torch.Generator  # torch's own
 
 
 def patch() -> None:
@@ -42,8 +44,8 @@ def patch() -> None:
     for name in _MAKERS:
         wrapper = _pinning(getattr(torch, name))
         setattr(torch, name, wrapper)
-        _device_constructors().add(wrapper)  # torch keeps this set, of what a default device is for
-        _register_builtin(wrapper, f"aten::{name}")  # torch's ZeroRedundancyOptimizer brings scripts that call these
+        _device_constructors().add(wrapper)  # the set of functions for which `with torch.device(...)` has an effect
+        _register_builtin(wrapper, f"aten::{name}")  # for TorchScript, which torch's ZeroRedundancyOptimizer compiles
     for owner, names in ((torch, _DRAWERS), (Tensor, _FILLERS)):
         for name in names:
             usual = getattr(owner, name)
@@ -57,9 +59,11 @@ def patch() -> None:
 
 
 def _pinning(make):
+    """The function `make`, changed so that pin_memory=True returns a tensor that says it is pinned."""
+
     @functools.wraps(make)
     def wrapper(*args, pin_memory: bool = False, **kwargs):
-        if torch._C._is_torch_function_mode_enabled():  # modes compare with torch.tensor, and that is this function
+        if torch._C._is_torch_function_mode_enabled():  # a mode must see this function, not the one that it replaces
             pinned = {"pin_memory": True} if pin_memory else {}
             return handle_torch_function(wrapper, (), *args, **kwargs, **pinned)
         made = make(*args, **kwargs)
@@ -69,7 +73,7 @@ def _pinning(make):
 
 
 def _refusing(draw):
-    """Numbers for the CPU do not come from a card's generator; the card's own operations check it themselves."""
+    """The function `draw`, changed to refuse a card's generator for a CPU tensor. tensor.py refuses the reverse."""
 
     @functools.wraps(draw)
     def wrapper(*args, **kwargs):
@@ -82,7 +86,7 @@ def _refusing(draw):
 
 
 def _pin_memory(tensor: Tensor, device=None) -> Tensor:
-    """A copy that says it is pinned; a card's tensor cannot be."""
+    """tensor.pin_memory(): a copy that says it is pinned. Raises RuntimeError, as CUDA does, for a card's tensor."""
     if isinstance(tensor, CardTensor):
         raise RuntimeError("cannot pin 'torch.card.FloatTensor' only dense CPU tensors can be pinned")
     if _is_pinned(tensor):
@@ -110,7 +114,7 @@ class CardGenerator(_Generator):
 
 
 class _Generators(type):
-    """torch.Generator, which makes a card's generator where a card is asked for."""
+    """The type of the new torch.Generator, which makes a card's generator where a card is asked for."""
 
     def __call__(cls, device="cpu"):
         on_card = check_index(torch.device(device)).type == "card"
@@ -124,14 +128,14 @@ class _Generators(type):
 
 
 def _resizing(resize):
-    """FSDP frees and fills its storages so."""
+    """storage.resize_(), changed so that the card counts the bytes. FSDP frees and refills its storages in this way."""
 
     @functools.wraps(resize)
     def wrapper(storage, num_bytes: int):
         if memory.holds(storage):
             memory.resize(storage, num_bytes)
             if not num_bytes:
-                storage.__dict__.pop("_uses", None)  # of memory that it gives back
+                storage.__dict__.pop("_uses", None)  # what races.py knows of the memory that it gives back
         return resize(storage, num_bytes)
 
     return wrapper
