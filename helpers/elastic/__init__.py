@@ -5,7 +5,13 @@
         job.kill(2)
         account = job.wait()
 
-Chapter 12 uses all of it, and `python -m helpers train --chaos` the kill plans.
+A job trains in several processes, the ranks. When one dies, the agent ends the others, and starts all of them again
+from the last checkpoint, perhaps fewer than before. The time between two such starts is a generation. The last two
+modules show another way, in which replicas go on without a restart. A replica is one full copy of the model.
+
+This package exports Job, Account, Generation (the result), Kill, kill_plan (planned deaths), Beat, Heartbeat,
+RankStatus, verdict (who is alive), Rendezvous and regroup. Chapter 12 of the course uses all of it, and
+`python -m helpers train --chaos` uses the kill plans.
 
 job.py              `Job`: starts training in the background, kills ranks, waits for the result
 settings.py         what a job can be asked for
@@ -18,12 +24,13 @@ chaos.py            planned deaths as data, and how a rank carries one out
 account.py          the result: losses, generations, repeated steps
 resume_without.py   what goes wrong when a checkpoint lacks a part of the state
 lighthouse.py       who takes part in the next step, if a job goes on without a restart
-healing.py          replicas that do so, and heal the ones that come back
+healing.py          replicas that go on without a restart, and give their state to the ones that come back
 """
 
 from importlib import import_module
 from typing import Any
 
+# Module -> the names that are exported from it.
 _NAMES = {
     "account": ("Account", "Generation"),
     "chaos": ("Kill", "kill_plan"),

@@ -1,4 +1,8 @@
-"""Holds the result of an elastic job: its losses and generations, the steps done twice, and the time lost by deaths."""
+"""Holds the result of an elastic job: its losses and generations, the steps done twice, and the time lost by deaths.
+
+An elastic job goes on when a rank dies: all processes are started again from the last checkpoint. The steps after that
+checkpoint are then done again.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +18,15 @@ words = book("elastic")
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """The ranks that trained together between two rendezvous.
-
-    first_step, last_step: the steps that it finished; last_step is first_step - 1 where it finished none.
-    why: what ended it, as a sentence. how: the same as a key: "done", "stopped", "died", "raised", "hung", "silent" or
-    "unmet". lost: the ranks that it cost.
-    """
+    """The ranks that trained together between two rendezvous."""
 
     number: int
-    ranks: int
-    first_step: int
-    last_step: int
-    why: Words
-    how: str
-    lost: tuple[int, ...] = ()
+    ranks: int  # how many
+    first_step: int  # of those that it finished
+    last_step: int  # first_step - 1 where it finished none
+    why: Words  # what ended it, as a sentence in every language
+    how: str  # the same as a key: "done", "stopped", "died", "raised", "hung", "silent" or "unmet"
+    lost: tuple[int, ...] = ()  # the ranks that died or were given up
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -16,25 +16,24 @@ from dataclasses import dataclass
 from helpers.learner.words import book
 
 words = book("elastic")
-HOWS = ("sigkill", "exception", "hang", "freeze")
+HOWS = ("sigkill", "exception", "hang", "freeze")  # ways to die, see Kill
 DURING = ("step", "save")
-MIN_DELAY = 1e-6  # seconds; an alarm of 0 s would be none
+MIN_DELAY = 1e-6  # seconds; signal.setitimer with 0 would set no alarm
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kill:
-    """Rank `rank` ends in step `step`, counted from 1, or in the save after it.
+    """A planned death of one rank. Raises ValueError for values that make none.
 
     how: "sigkill", the process is gone; "exception", its code raises; "hang", its code stops while its other threads
-    live on; "freeze", the whole process stops. after: how far into the step or save, as a share of its usual duration.
-    Raises ValueError for any other value.
+    go on; "freeze", the whole process stops.
     """
 
     rank: int
-    step: int
+    step: int  # counted from 1
     how: str = "sigkill"
-    during: str = "step"
-    after: float = 0.0
+    during: str = "step"  # or in the "save" of a checkpoint after the step
+    after: float = 0.0  # how far into the step or save, as a fraction of its usual duration
 
     def __post_init__(self) -> None:
         if self.how not in HOWS or self.during not in DURING:

@@ -1,4 +1,9 @@
-"""Starts, hears and ends the processes of one generation, for the agent and for jobs that go on without a restart."""
+"""Starts, hears and ends the processes of one generation, for the agent and for jobs that go on without a restart.
+
+A generation is the set of processes that train together until one of them dies. The agent (agent.py) makes a `Crew` for
+each. A `Crew` is a `Watch` of the engine (helpers/ranks/watch.py): its `receive` takes the messages of the processes,
+its `states` have what is known of each. The processes are forked from a zygote, one that has imported torch already.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,7 @@ from helpers.ranks.limits import loopback
 from helpers.ranks.watch import RankState, Watch
 
 WORKER_MODULE = "helpers.elastic.worker"  # the processes are forked from one that has imported this
-SETTLE_SECONDS = 0.3  # in which the cause of a failure can show after its first consequence
+SETTLE_SECONDS = 0.3  # time for the cause of a failure to arrive after a consequence of it did
 
 
 @dataclass
@@ -74,7 +79,11 @@ class Crew(Watch):
         return all(state.done or state.is_spare for state in self.states)
 
     def lost(self) -> list[RankProcess]:
-        """The processes that ended before their work was done and are to blame for it. Spares do not count."""
+        """The processes that ended before their work was done and are to blame for it. Spares do not count.
+
+        A process that died is to blame. Of those that raised, only the ones whose error is no consequence: an error
+        such as "connection closed by peer" only says that another process left.
+        """
         end = self.clock + SETTLE_SECONDS
         while failed := [state for state in self.failed if not state.is_spare and state.value is None]:
             died = [state for state in failed if not state.failure]

@@ -1,7 +1,10 @@
 """Trains replicas of a model that go on without a restart when one dies, and heal it when it returns.
 
-`train_replicas` starts, kills and restarts the processes, as chapter 12 shows it; each of them runs a `Replica`.
-`ReplicaRun.check_equal` proves that nothing was lost. `lighthouse.py` decides who takes part in which step.
+Each replica is a full copy of the model in a process of its own, and the replicas sum their gradients (data
+parallelism). `train_replicas` starts, kills and restarts the processes, as chapter 12 of the course shows it. Each
+process runs a `Replica`. Before every step the replicas ask the lighthouse (lighthouse.py), which answers all of them
+with a `QuorumRound`: which replicas take part in the next step (its members), and which of them are behind. A replica
+that is behind is healed: it receives the state of another one. `ReplicaRun.check_equal` proves that nothing was lost.
 """
 
 from __future__ import annotations
@@ -29,30 +32,28 @@ from helpers.ranks.limits import folder_prefix
 from helpers.ranks.transport import pack_call, unpack
 from helpers.workloads import GPT, GPTConfig, characters, token_loss, train_alone
 
-ROWS, TOKENS = 16, 16  # of a global batch
-TEXT = characters(4_000)
-SHARES, MOMENTS = ("fewer", "all"), ("meet", "sum", "after")
-TOLERANCES = {"*key.bias": 1e-9}  # a gradient that is zero in theory holds only rounding errors
+ROWS, TOKENS = 16, 16  # sequences of a global batch, and their length
+TEXT = characters(4_000)  # the training data
+SHARES, MOMENTS = ("fewer", "all"), ("meet", "sum", "after")  # see ReplicaSettings
+# Names of parameters -> absolute tolerance of `check_equal`. The gradient of a key's bias is zero in theory, so only
+# rounding errors move it.
+TOLERANCES = {"*key.bias": 1e-9}
 POLL_SECONDS = 0.002  # between two looks into the store
 OnMoment = Callable[[str, int], None]  # called with one of MOMENTS and the step
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaSettings:
-    """The settings of a run. Raises ValueError, with a sentence for the user, for those that make no run.
+    """The settings of a run. Raises ValueError, with a sentence for the user, for impossible ones."""
 
-    kill: replica -> the step in which it dies. back: replica -> how many steps are done when it is started anew.
-    share: "fewer", where the rows of a dead replica are left out, or "all", where the survivors share them.
-    moment of a death: before the replicas "meet" (connect), before the "sum" of gradients, or "after" it.
-    limit: seconds after which a member is given up that neither connects, nor sends, nor closes its connection.
-    """
-
-    copies: int = 4
+    copies: int = 4  # replicas
     steps: int = 12
-    kill: dict[int, int] = field(default_factory=dict)
-    back: dict[int, int] = field(default_factory=dict)
-    share: str = "fewer"
+    kill: dict[int, int] = field(default_factory=dict)  # replica -> the step (from 0) in which it dies
+    back: dict[int, int] = field(default_factory=dict)  # replica -> how many steps are done when it is started again
+    share: str = "fewer"  # the rows of a dead replica are left out; or "all": the survivors share them
+    # When a replica dies: before the replicas "meet" (connect), before the "sum" of gradients, or "after" the sum.
     moment: str = "sum"
+    # Seconds after which a member counts as gone that neither connects, nor sends, nor closes its connection.
     limit: float = 10.0
 
     def __post_init__(self) -> None:
@@ -69,6 +70,7 @@ class ReplicaSettings:
         for replica, step in self.kill.items():
             if replica not in range(self.copies) or step not in range(self.steps):
                 raise ValueError(words("kill", copy=replica, step=step, last=self.copies - 1, end=self.steps - 1))
+            # Whether every replica is dead in this step; one without an entry is never killed, or never comes back.
             if all(self.kill.get(r, self.steps) <= step < self.back.get(r, self.steps) for r in range(self.copies)):
                 raise ValueError(words("nobody", step=step))
         for replica, step in self.back.items():
@@ -90,7 +92,7 @@ def batch_of(rows: Tensor, step: int) -> tuple[Tensor, Tensor]:
 
 
 def rows_of(replica: int, quorum: QuorumRound, settings: ReplicaSettings) -> Tensor:
-    """Which rows of the global batch this replica computes in a round."""
+    """Which rows of the global batch this replica computes in a round, by the setting `share`."""
     if settings.share == "all":
         return torch.arange(ROWS).tensor_split(len(quorum.members))[quorum.members.index(replica)]
     return torch.arange(ROWS).tensor_split(settings.copies)[replica]
@@ -100,8 +102,9 @@ def rows_of(replica: int, quorum: QuorumRound, settings: ReplicaSettings) -> Ten
 class Replica:
     """One replica of the model. It asks for a round, connects, is healed or heals, and steps, until all is done.
 
-    name: of the process, "2.0" for the first process of replica 2, "2.1" for the next. store: the lighthouse's.
-    on_moment: is called with (moment, step) at each of MOMENTS, and may kill the process.
+    number: of the replica. name: of the process, "2.0" for the first process of replica 2, "2.1" for the next. store:
+    the lighthouse's key-value store, through which requests and answers go. on_moment: is called with (moment, step) at
+    each of MOMENTS, and may kill the process.
     """
 
     def __init__(self, number: int, name: str, store: dist.Store, settings: ReplicaSettings, on_moment: OnMoment):
@@ -109,7 +112,8 @@ class Replica:
         self.settings, self.on_moment = settings, on_moment
         # A replica that comes back begins with other weights, which proves that healing replaces all of them.
         self.model, self.optimizer = new_model(seed=int(name.partition(".")[2]))
-        self.steps, self.group, self.group_number = 0, None, -1
+        self.steps = 0  # done so far
+        self.group, self.group_number = None, -1  # the process group of the members, and the round that made it
 
     def train(self) -> dict[str, Tensor]:
         """Trains until all steps are done and returns the weights."""
@@ -136,7 +140,7 @@ class Replica:
         return QuorumRound(**fields)
 
     def connect(self, quorum: QuorumRound) -> None:
-        """Connects to the members of the quorum, unless the connections are there. Each group has keys of its own."""
+        """Makes a process group of the quorum's members, unless this replica is in it. Each has keys of its own."""
         self.on_moment("meet", quorum.step)
         if self.group_number != quorum.group:
             store = dist.PrefixStore(f"group{quorum.group}", self.store)
@@ -153,7 +157,7 @@ class Replica:
             return
         root, file = quorum.members.index(quorum.source), io.BytesIO()
         torch.save([self.model.state_dict(), self.optimizer.state_dict()], file)
-        local_state = torch.frombuffer(file.getbuffer(), dtype=torch.uint8)
+        local_state = torch.frombuffer(file.getbuffer(), dtype=torch.uint8)  # as bytes in a tensor
         size = torch.tensor([len(local_state)])
         self.group.broadcast(size, root).wait()
         state = local_state if self.number == quorum.source else torch.empty(int(size), dtype=torch.uint8)
@@ -169,7 +173,10 @@ class Replica:
         self.group.allreduce(message).wait()
 
     def step(self, quorum: QuorumRound) -> dict:
-        """One step of all members with the mean gradient over all their samples. Returns the report on it."""
+        """One step of all members with the mean gradient over all their samples. Returns the report for the lighthouse.
+
+        One message sums the gradients of all parameters and, as its last element, the loss.
+        """
         num_samples = sum(len(rows_of(replica, quorum, self.settings)) for replica in quorum.members)
         rows = rows_of(self.number, quorum, self.settings)
         inputs, targets = batch_of(rows, quorum.step)
@@ -192,6 +199,7 @@ def run_replica(port: int, number: int, process_name: str, settings: ReplicaSett
     """Runs in a process: is a replica until the end, or until the settings kill it. port: of the lighthouse's store."""
 
     def on_moment(moment: str, step: int) -> None:
+        # Only the first process of a replica (".0") dies, and not the one that comes back.
         if moment == settings.moment and process_name.endswith(".0") and settings.kill.get(number) == step:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -202,7 +210,10 @@ def run_replica(port: int, number: int, process_name: str, settings: ReplicaSett
 # -- in the notebook -------------------------------------------------------------------------------------------------
 @dataclass
 class ReplicaRun:
-    """The result. rounds: each quorum and what came of it. weights: of each replica that is there at the end."""
+    """The result of a run.
+
+    rounds: each quorum and what came of it. weights: the weights of each replica that is alive at the end.
+    """
 
     settings: ReplicaSettings
     rounds: tuple[QuorumRound, ...]
@@ -229,11 +240,8 @@ class ReplicaRun:
 def trained_alone(rounds: Sequence[QuorumRound], settings: ReplicaSettings) -> tuple[Tensor, dict[str, Tensor]]:
     """Losses and weights of one process that trains on the samples of each step that was done."""
     model, optimizer = new_model(seed=0)
-    batches = (
-        batch_of(torch.cat([rows_of(replica, quorum, settings) for replica in quorum.members]), quorum.step)
-        for quorum in rounds
-        if quorum.done
-    )
+    done = [one for one in rounds if one.done]
+    batches = (batch_of(torch.cat([rows_of(r, one, settings) for r in one.members]), one.step) for one in done)
     losses = torch.tensor([*train_alone(model, optimizer, batches)], dtype=torch.float64)
     return losses, model.state_dict()
 
@@ -264,11 +272,12 @@ class ReplicaCrew(Crew):
     def __init__(self, settings: ReplicaSettings, lighthouse: Lighthouse, folder: str):
         super().__init__(b"", 0, folder, print)  # no process yet, so neither work nor reports
         self.settings, self.lighthouse, self.folder = settings, lighthouse, folder
-        self.process_names: dict[int, str] = {}
+        self.process_names: dict[int, str] = {}  # replica -> name of its present process
 
     def start(self, replica: int) -> None:
         """Starts the first process of a replica, or the next one after a death."""
-        name = self.process_names[replica] = f"{replica}.{sum(state.rank == replica for state in self.states)}"
+        num_before = sum(state.rank == replica for state in self.states)
+        name = self.process_names[replica] = f"{replica}.{num_before}"
         pid, conn = self.zygote.fork(worker_spec(replica, self.folder))
         arguments = (self.lighthouse.store.port, replica, name, self.settings)
         conn.send(("call", pack_call(run_replica, arguments, {}, num_ranks=1)))

@@ -1,6 +1,8 @@
 """Trains a tiny GPT elastically in the background: `Job` starts it, kills ranks of it, and waits for its result.
 
-The processes are real, and any plan can spread the model over them.
+The processes are real, and any plan (dp, tp, pp and so on) can spread the model over them. A `Job` gives its work to an
+`Agent` (agent.py), which starts the processes of one generation after the other in a thread: after a death, the next
+generation goes on from the newest checkpoint. The result is an `Account` (account.py).
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from helpers.elastic.settings import ElasticSettings, words
 from helpers.elastic.worker import CONFIG, OPTIMIZER, TEXT, new_model
 from helpers.workloads import train_alone
 
-SIGNALS = {"sigkill": signal.SIGKILL, "freeze": signal.SIGSTOP}
+SIGNALS = {"sigkill": signal.SIGKILL, "freeze": signal.SIGSTOP}  # ways to die that a signal from here can cause
 
 
 class Job:
@@ -50,9 +52,10 @@ class Job:
         self.agent = Agent(self.settings)
         for kill in kills:
             self.agent.schedule_kill(kill)
-        # A notebook cell that makes another job drops this one, which ends it.
+        # When a notebook cell makes another job, the variable no longer refers to this one, which is then ended.
         self._end = weakref.finalize(self, Agent.close, self.agent)
-        self._end.atexit = False  # when the kernel ends, its zygote ends, and removes all processes and the folder
+        # Not needed when the notebook's process ends: the process that forks the ranks then ends them by itself.
+        self._end.atexit = False
 
     def start(self) -> Job:
         """Starts the job and returns at once. The first job of a notebook needs some seconds until its first step.
@@ -134,5 +137,6 @@ class Job:
 
 
 def _check_rank(rank: int, num_ranks: int) -> None:
+    """Raises ValueError for a rank that is not there."""
     if rank not in range(num_ranks):
         raise ValueError(words("kill.absent", rank=rank, last=num_ranks - 1))

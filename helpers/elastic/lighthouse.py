@@ -4,8 +4,10 @@ Replicas ask the lighthouse before each step. When all live replicas have asked,
 
     replica ──request: I have done 7 steps──> lighthouse ──round: replicas 0, 1, 3; step 8; 3 is behind──> all of them
 
-Nobody votes on a step. A replica that has received the full sum of gradients steps; one that has not is behind by one
-step when it asks next, and is healed like a newcomer. This follows torchft's lighthouse and manager
+A replica is one full copy of the model in a process of its own. A quorum is the set of replicas that take part in a
+step. They do not vote on whether a step has succeeded. A replica that has received the full sum of gradients steps. One
+that has not is behind by one step when it asks next, and is healed like a newcomer: it receives the state of a replica
+that is not behind. This follows torchft's lighthouse and manager
 (github.com/meta-pytorch/torchft). The replicas themselves are in `healing.py`.
 """
 
@@ -25,24 +27,18 @@ MAX_FAILED_ROUNDS = 5  # rounds in a row without a step, after which something o
 
 @dataclass(frozen=True, kw_only=True)
 class QuorumRound:
-    """The quorum of one step, and what came of it.
+    """The quorum of one step, and what came of it."""
 
-    number: of this round. group: the round in which the connections of its members were made. step: how many steps were
-    done before it. members: the replicas that take part, in order. behind: those of them that `source` heals first.
-    done: the members that received the sum and stepped. loss: over all `samples` of this step.
-    digests: a hash of each member's weights after it.
-    """
-
-    number: int
-    group: int
-    step: int
-    members: tuple[int, ...]
-    behind: tuple[int, ...]
-    source: int
-    done: tuple[int, ...] = ()
-    loss: float | None = None
+    number: int  # of this round
+    group: int  # the round in which the connections of its members were made
+    step: int  # how many steps were done before it
+    members: tuple[int, ...]  # the replicas that take part, in order
+    behind: tuple[int, ...]  # those of them that are healed first
+    source: int  # the member whose state they receive
+    done: tuple[int, ...] = ()  # the members that received the sum of gradients and stepped
+    loss: float | None = None  # over all samples of this step
     samples: int = 0
-    digests: tuple[str, ...] = ()
+    digests: tuple[str, ...] = ()  # a hash of each member's weights after the step
 
 
 def next_round(steps: Mapping[int, int], last: QuorumRound | None) -> QuorumRound:
@@ -58,7 +54,9 @@ def next_round(steps: Mapping[int, int], last: QuorumRound | None) -> QuorumRoun
 
 
 class Lighthouse:
-    """Owns the store through which replicas ask. requests: replica -> its unanswered request.
+    """Owns the key-value store through which replicas ask. requests: replica -> its unanswered request.
+
+    A request is {"steps": done so far, "report": on the last round or None, "error": of that round or ""}.
 
     A replica that is started again asks under a new process name, so that it never reads an answer to the old process.
     """
@@ -75,7 +73,7 @@ class Lighthouse:
             self.store.delete_key(f"{process_name}/request")
 
     def answer(self, process_names: Mapping[int, str]) -> None:
-        """Sends the next round to all of these replicas, each of which has asked.
+        """Sends the next round to all live replicas, each of which has asked. process_names: replica -> its process.
 
         Raises RuntimeError where no step was done for MAX_FAILED_ROUNDS rounds.
         """
@@ -93,8 +91,8 @@ class Lighthouse:
 
 def _with_reports(last: QuorumRound, requests: Mapping[int, dict]) -> QuorumRound:
     """The last round with what its members reported. A member that has died since reports nothing."""
-    reports = {replica: requests[replica]["report"] for replica in last.members if replica in requests}
-    reports = {replica: report for replica, report in reports.items() if report}
+    answered = (replica for replica in last.members if replica in requests and requests[replica]["report"])
+    reports = {replica: requests[replica]["report"] for replica in answered}
     if not reports:
         return last
     first, digests = next(iter(reports.values())), tuple(report["digest"] for report in reports.values())

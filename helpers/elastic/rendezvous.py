@@ -1,4 +1,9 @@
-"""Gives processes that have never heard of each other their ranks, and finds the plan for those left after a death."""
+"""Gives processes that have never heard of each other their ranks, and finds the plan for those left after a death.
+
+The processes of an elastic job meet in a key-value store (torch's TCPStore), which the job's agent (agent.py) serves.
+They train together for one generation, which ends when one of them dies. A plan says how the model is spread over
+ranks: dp replicas, each over tp x pp ranks.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Shows what goes wrong when a checkpoint lacks one part of the training state.
 
 `resume_without("sampler")` returns the losses of a run that nobody stopped, and of one that was stopped and resumed
-without that part. Chapter 12 draws both. The parts, and what happens without them:
+without that part. Chapter 12 of the course draws both. dp is the number of data-parallel replicas, tp that of
+tensor-parallel ranks. The parts, and what happens without them:
 
     sampler           the position in the data: the epoch begins again, so samples are seen twice
     sampler_in_steps  the position, but counted in steps: wrong once dp, and so the samples per step, changes
@@ -33,12 +34,12 @@ from helpers.ranks.live import keep_current
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
 
 PARTS = ("sampler", "sampler_in_steps", "rng", "rng_of_rank_0", "loss_scale", "optimizer_step", "accumulated")
-STEPS, STOP = 16, 8  # of a run, and before it is stopped
+STEPS, STOP = 16, 8  # steps of a run, and steps before it is stopped
 ROWS, TOKENS, SAMPLES = 4, 16, 192  # rows per micro-batch, tokens per sample, samples per epoch
-MICRO_BATCHES, FEWER_MICRO_BATCHES = 4, 2  # per step, before and after dp was halved
+MICRO_BATCHES, FEWER_MICRO_BATCHES = 4, 2  # per step, before and after the number of replicas (dp) was halved
 START_SCALE = 2.0**22  # high enough that fp16 gradients overflow in the first steps
-RNG_PLAN = Plan(dp=2, tp=2)
-GENERATORS = ("python", "numpy", "torch")
+RNG_PLAN = Plan(dp=2, tp=2)  # how the runs with dropout spread the model over four ranks
+GENERATORS = ("python", "numpy", "torch")  # of random numbers
 Losses = list[float]
 
 
@@ -48,8 +49,8 @@ def resume_without(
     """Losses of a run that nobody stopped, and of one that was resumed after 8 of 16 steps without `part`.
 
     forget=False: the part is saved too, so the two are equal. "rng" and "rng_of_rank_0" run as dp 2 x tp 2 on four
-    ranks: those given, or new ones. only: which generators "rng" leaves out. Raises ValueError for a part that is not
-    in PARTS.
+    ranks: those given, or new ones, which leave the notebook's %%ranks cells on the ranks of before. only: which
+    generators "rng" leaves out. Raises ValueError for a part that is not in PARTS.
     """
     if part not in PARTS:
         raise ValueError(f"resume_without({part!r}): expected one of {', '.join(PARTS)}")
@@ -70,7 +71,7 @@ def resume_without(
 
 
 def _resume_on_one_process(part: str, forget: bool) -> tuple[Losses, Losses]:
-    """The undisturbed run simply goes on after its state was copied, and the other run is resumed from the copy."""
+    """Both runs. The undisturbed one simply goes on after its state was copied; the other one starts from the copy."""
     training, resumed = (StatefulTraining(fp16=part == "loss_scale") for _ in range(2))
     training.run(STOP)
     for _ in range(MICRO_BATCHES - 1 if part == "accumulated" else 0):
@@ -111,12 +112,12 @@ class StatefulTraining:
         self.scaler = GradScaler(START_SCALE, enabled=fp16)
         self.region = autocast(torch.float16) if fp16 else nullcontext()
         self.tokens, self.micro_batches = characters(SAMPLES * TOKENS + 1).tokens, MICRO_BATCHES
-        self.samples = 0  # that were read: the sampler's position
+        self.samples = 0  # how many samples were read, which is the sampler's position
         self.step_losses: Losses = []  # of the present step, one per micro-batch
         self.losses: Losses = []
 
     def next_samples(self) -> tuple[Tensor, Tensor]:
-        """The next samples: tokens and targets of shape (4, 16). The epoch's number seeds its order."""
+        """The next samples: tokens and targets of shape (ROWS, TOKENS). The epoch's number seeds its order."""
         epoch, position = divmod(self.samples, SAMPLES)
         order = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(epoch))
         starts = order[position : position + ROWS, None] * TOKENS  # (4, 1)
@@ -170,7 +171,7 @@ def resume_with_dropout(folder: str, forget: tuple[str, ...], of_rank_0: bool) -
     torch.save(generators(), f"{folder}/generators_{trainer.axes.rank}.pt")
     undisturbed = losses + _steps(trainer, STEPS)
     resumed = _trainer(f"{folder}/step_{STOP}")
-    file_rank = 0 if of_rank_0 and forget else trainer.axes.rank
+    file_rank = 0 if of_rank_0 and forget else trainer.axes.rank  # whose generators this rank restores
     saved = torch.load(f"{folder}/generators_{file_rank}.pt", weights_only=False)
     set_generators(saved if of_rank_0 else saved | {name: at_start[name] for name in forget})
     return undisturbed, losses + _steps(resumed, STEPS)
@@ -189,6 +190,7 @@ def set_generators(state: dict[str, Any]) -> None:
 
 
 def _trainer(folder: str = "") -> Trainer:
+    """A trainer of a new model with dropout, or of the checkpoint in a folder. All generators are seeded."""
     for seed in (torch.manual_seed, random.seed, np.random.seed):
         seed(0)
     model = GPT(GPTConfig.tiny(context=TOKENS, num_layers=1, dropout=0.2)).double()
@@ -197,6 +199,7 @@ def _trainer(folder: str = "") -> Trainer:
 
 
 def _steps(trainer: Trainer, steps: int) -> Losses:
+    """Trains until `steps` steps are done, on data that Python's and NumPy's generators change. The losses."""
     losses, text = [], characters(4_000)
     while trainer.steps < steps:
         inputs, targets = text.batch(trainer.steps, ROWS * MICRO_BATCHES, TOKENS)

@@ -1,4 +1,8 @@
-"""Holds and checks what an elastic job can be asked for."""
+"""Holds and checks what an elastic job can be asked for.
+
+`Job` (job.py) documents the options. `words("check.plan", …)` and the like are error messages in the learner's
+language. A plan says how the model is spread over the ranks: dp replicas, each over tp x pp ranks.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ class ElasticSettings:
     spares: int = 0
     steps: int = 40
     save_every: int = 10
-    plan: Plan = None
+    plan: Plan = None  # None: dp=ranks
     min_ranks: int = 1
     max_restarts: int = 8
     batch: int = 12
@@ -48,7 +52,9 @@ class ElasticSettings:
         check_types(ElasticSettings, **{name: value for name, value in vars(self).items() if name != "ranks"})
         plan = self.plan or Plan(dp=self.ranks)
         object.__setattr__(self, "plan", plan)  # the dataclass is frozen
+        # Into how many parts a batch is split, the ranks of a replica, and those of the plan.
         parts, copy, world = plan.dp * plan.num_microbatches, plan.world_size // plan.dp, plan.world_size
+        # Name of an error message -> whether that is wrong. "copy": no plan fits into min_ranks processes.
         wrong = {
             "plan": world != self.ranks,
             "steps": self.steps < 1 or self.save_every < 1 or not 0 <= self.pace <= 1,

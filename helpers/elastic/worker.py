@@ -1,6 +1,9 @@
 """Runs in each process of an elastic job for one generation: joins the rendezvous, loads, trains and saves.
 
-The agent's processes are forked from one that has imported this file already, so that a restart is fast.
+A generation is the set of processes that train together until one of them dies or all are done. The agent (agent.py)
+starts the processes and watches them. They are forked from one that has imported this file already, so that a restart
+is fast. The rendezvous gives each process its rank. A process that gets none is a spare, which waits until a later
+generation needs it.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from helpers.workloads import GPT, GPTConfig, characters, token_loss
 
 CONFIG = GPTConfig.tiny()
 TEXT = characters()
-OPTIMIZER = dict(optimizer=torch.optim.AdamW, lr=1e-3)
+OPTIMIZER = dict(optimizer=torch.optim.AdamW, lr=1e-3)  # arguments of Trainer
 
 
 def new_model(seed: int) -> GPT:
@@ -40,8 +43,9 @@ def run_generation(
 ) -> dict[str, Tensor] | None:
     """All that this process does in generation `number`. Returns the final weights on rank 0, else None.
 
-    port: of the agent's store. resume: the checkpoint to go on from. folder: for new checkpoints.
-    boards: the folder in which the wire of all ranks compares their calls.
+    plan: how the model is spread over the ranks. port: of the agent's key-value store. resume: the checkpoint to go on
+    from, or None. folder: for new checkpoints. boards: a folder for the files in which the ranks compare their
+    collective calls. The "wire", a wrapper around the process group, does that.
     """
     num_ranks, store = plan.world_size, connect(port)
     rendezvous = Rendezvous(store, number)
@@ -65,10 +69,14 @@ def run_generation(
 def train(
     trainer: Trainer, settings: ElasticSettings, folder: Path, heartbeat: Heartbeat, kills: ScheduledKills
 ) -> None:
-    """Trains until all steps are done. A batch depends on seed and step alone, so a resumed step sees the same one."""
+    """Trains until all steps are done. A batch depends on seed and step alone, so a resumed step sees the same one.
+
+    The heartbeat tells the agent which step this is. kills: the deaths that are planned for this rank.
+    """
     usual_seconds = {"step": 0.02, "save": 0.02}  # a guess until the first one was measured
 
     def timed(kind: str, action: Callable[..., Tensor | None], *arguments: Tensor | Path) -> Tensor | None:
+        # Call the action, measure its duration, and arm a death that is due in it.
         kills.check(heartbeat.step, kind, usual_seconds[kind])
         start = time.monotonic()
         result = action(*arguments)
@@ -95,13 +103,17 @@ def report_to_agent(kind: str, value: object) -> None:
 
 
 class ScheduledKills:
-    """The kills in the store, which hold for all generations. Each is carried out once."""
+    """The planned deaths (Kill, chaos.py) in the store, which hold for all generations. Each is carried out once."""
 
     def __init__(self, store: dist.Store, rank: int):
-        self.store, self.rank, self.num_read, self.pending = store, rank, 0, {}
+        self.store, self.rank = store, rank
+        self.num_read, self.pending = 0, {}  # how many were read from the store; number -> Kill that is not over
 
     def check(self, step: int, during: str, usual_seconds: float) -> None:
-        """Before a step or a save: carries out a kill that is due in it, or was due in an earlier one."""
+        """Called before a step or a save: carries out a kill that is due in it, or was due in an earlier one.
+
+        during: "step" or "save". usual_seconds: how long that usually takes, of which a kill names a fraction.
+        """
         while self.store.check([key := f"kill{self.num_read}"]):
             self.pending[self.num_read] = Kill(**json.loads(self.store.get(key)))
             self.num_read += 1

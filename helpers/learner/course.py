@@ -4,9 +4,11 @@ chapters    every chapter, with stations, minutes, guesses and exercises, read f
 read_cells  the stations among the cells of one notebook
 week        the chapters to take before an interview, in an order in which none comes before what it needs
 
-A heading `## ▶ A · Who holds what? (6 min)` begins a station, and the next heading of that size ends it. ▶ marks the
-short path through a chapter. What stands before the first heading belongs to the path as well; what stands after the
-last station, under headings without a letter, belongs to no station. Chinese copies write the minutes as （6 分钟）.
+A station is a section of a chapter's notebook. A heading `## ▶ A · Who holds what? (6 min)` begins a station, and the
+next heading of that size ends it. ▶ marks the stations of the short path through a chapter. The cells before the first
+heading belong to the path as well; the cells after the last station, under headings without a letter, belong to no
+station. Chinese copies write the minutes as （6 分钟）. A guess is a question that a chapter asks before it shows a
+result. An exercise is a task that is also in the chapter's lab, a notebook of its own.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-NEEDS_FILE = Path(__file__).with_name("needs.yaml")
+NEEDS_FILE = Path(__file__).with_name("needs.yaml")  # what each chapter needs, and the week before an interview
 STATION = re.compile(r"(?P<path>▶ )?(?P<letter>[A-Z]) · (?P<title>\S.*?)(?: \(|（)(?P<minutes>\d+) (?:min\)|分钟）)")
 _FENCED_CODE = re.compile(r"^(```|~~~).*?^\1", re.DOTALL | re.MULTILINE)
 _HEADING = re.compile(r"^## +(.+?) *$", re.MULTILINE)
 _TITLE = re.compile(r"# (?:(\d\d) · )?(\S.*)")
-_CHAPTER_NAME = re.compile(r"\d\d_\w+|interview")
-_TASK = re.compile(r'^check\("(\d\d\.\w+)"', re.MULTILINE)
+_CHAPTER_NAME = re.compile(r"\d\d_\w+|interview")  # of a notebook
+_TASK = re.compile(r'^check\("(\d\d\.\w+)"', re.MULTILINE)  # the line of a lab that checks a task
 
 CellData = Mapping[str, Any]  # a cell as a notebook file has it
 
@@ -36,20 +38,16 @@ CellData = Mapping[str, Any]  # a cell as a notebook file has it
 # -- stations --------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Station:
-    """One station of a chapter.
-
-    minutes: what its heading states. on_path: whether it is marked ▶. guesses, exercises: their keys. first, last:
-    indices of its first and last cell.
-    """
+    """One station of a chapter."""
 
     letter: str
     title: str
-    minutes: int
-    on_path: bool
-    guesses: tuple[str, ...]
-    exercises: tuple[str, ...]
-    first: int
-    last: int
+    minutes: int  # as its heading says
+    on_path: bool  # whether it is marked ▶
+    guesses: tuple[str, ...]  # their keys
+    exercises: tuple[str, ...]  # their keys
+    first: int  # index of its first cell in the notebook
+    last: int  # index of its last cell
 
 
 def source(cell: CellData) -> str:
@@ -77,15 +75,18 @@ def chapter_title(cells: Sequence[CellData]) -> str:
 def read_cells(cells: Sequence[CellData]) -> tuple[Station, ...]:
     """The stations, in order; none for a notebook that has no headings with a letter."""
     bounds = [*headings(cells), (len(cells), "")]
+    # Each heading with the index at which the next one begins.
     return tuple(
-        _station(match, cells, first, last - 1)
-        for (first, text), (last, _) in pairwise(bounds)
+        _station(match, cells, first, end - 1)
+        for (first, text), (end, _) in pairwise(bounds)
         if (match := STATION.fullmatch(text))
     )
 
 
 def _station(match: re.Match, cells: Sequence[CellData], first: int, last: int) -> Station:
+    """The station whose heading matched STATION."""
     code = [source(cell) for cell in cells[first : last + 1] if cell["cell_type"] == "code"]
+    # The keys of all calls of a function, each once, in their order.
     guesses, exercises = (
         tuple(dict.fromkeys(key for text in code for key in keys(text, function))) for function in ("guess", "exercise")
     )
@@ -118,7 +119,7 @@ def keys(text: str, function: str) -> list[str]:
 # -- chapters --------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Chapter:
-    """One chapter. name: of its notebook, "08_zero". title: "ZeRO". tasks: the keys of its lab, easy to hard."""
+    """One chapter. name: of its notebook, "08_zero". title: "ZeRO". tasks: the keys in its lab, easy to hard."""
 
     name: str
     title: str
@@ -147,7 +148,7 @@ class Chapter:
 
 
 def notebook_folders() -> list[Path]:
-    """Where chapters may be: in the course, or beside the running notebook (in `work/`, or a lab's folder below)."""
+    """Where chapters may be: in the course's folders, or in the folder of the running notebook, or in its parent."""
     here = Path.cwd()
     return [ROOT / "notebooks", ROOT, here, here.parent]
 
@@ -175,6 +176,7 @@ def _chapter(folder: Path, name: str) -> Chapter:
 
 
 def _cells(path: Path) -> list[dict]:
+    """The cells of a notebook, which is read again only if the file has changed."""
     return _cells_of(path, path.stat().st_mtime_ns)
 
 
@@ -214,6 +216,7 @@ def order_by_needs(wanted: Sequence[str], needs_of: Mapping[str, Sequence[str]])
     order: list[str] = []
 
     def add(chapter: str, path: tuple[str, ...]) -> None:
+        # Add a chapter, and before it what it needs. path: the chapters that need this one, to find a circle.
         if chapter in path:
             raise ValueError(
                 f"{' needs '.join((*path, chapter))}: a circle; take one of these out of {NEEDS_FILE.name}"

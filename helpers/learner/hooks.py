@@ -4,7 +4,8 @@ The files in etc/ name this module, so `jupyter lab` typed by hand loads it as w
 
 Server: a notebook is saved with a widget's picture or text, but without its live view. JupyterLab would prefer the
 view, and show "model not found" once the kernel of the widget is gone.
-Kernel: until helpers.ranks is imported and registers the real `%%ranks`, `%%ranks` says that the import is missing.
+Kernel: `%%ranks` runs a cell on several processes, and helpers.ranks registers it. Until that is imported, the
+`%%ranks` of this file says that the import is missing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-FOLDED = "folded"  # in a view: the text to save instead of a result that was not guessed yet
+FOLDED = "folded"  # a key in a view's data: the text to save instead of a result that the learner has not guessed yet
 
 
 # -- the server ------------------------------------------------------------------------------------------------------
@@ -25,7 +26,10 @@ def _load_jupyter_server_extension(app: Any) -> None:
 
 
 def drop_views(model: dict[str, Any], **_: Any) -> None:
-    """Remove the live view from each output that has something else to show. Changes `model` before it is written."""
+    """Remove the live view from each output that has something else to show. Changes `model` before it is written.
+
+    model: Jupyter's dict for a file, with the notebook under "content".
+    """
     if model.get("type") != "notebook":
         return
     for cell in (model.get("content") or {}).get("cells", ()):
@@ -39,6 +43,7 @@ def drop_views(model: dict[str, Any], **_: Any) -> None:
 
 # -- the kernel ------------------------------------------------------------------------------------------------------
 def load_ipython_extension(shell: Any) -> None:
+    """Called by IPython when a kernel starts."""
     if "ranks" not in shell.magics_manager.magics["cell"]:
         shell.register_magic_function(too_early, magic_kind="cell", magic_name="ranks")
 

@@ -1,5 +1,8 @@
 """Reads and writes the learner's progress file: one JSON line per check, quiz answer, guess, round or chosen language.
 
+A line has a kind, a key and whether it passed. A "check" has the key of a task ("03.average"), and the number before
+the dot is the lab's. A "language" has the language as its key. A "round" is a practice interview.
+
 Two notebooks may write at once, even in a home on a network file system, where flock and O_APPEND do not work. So a
 separate lock file guards each append, and a lock that a dead program left behind is removed after a while. A line that
 is incomplete, or that another program wrote, is skipped and counted. Needs no torch.
@@ -20,22 +23,22 @@ from typing import Any, BinaryIO
 from filelock import SoftFileLock, Timeout
 
 KINDS = ("check", "quiz", "language", "guess", "round")
-CHAPTER = "chapter"  # the value of `place` in an attempt that was made in a chapter and not in a lab
+CHAPTER = "chapter"  # the value of the field `place` of an attempt that was made in a chapter and not in a lab
 LOCK_TIMEOUT = 2.0  # seconds to wait for another program that writes
-HOME_VARIABLE = "RANKS_HOME"  # names another folder than the home
+HOME_VARIABLE = "RANKS_HOME"  # the environment variable with the folder to use in place of the home
 FilePath = str | os.PathLike | None  # of the progress file; None is the one in the home
 STALE_AFTER = 20.0  # seconds after which a lock is removed, because an append takes only milliseconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressEntry:
-    """One line: what was tried, and whether it passed. time: UTC in ISO 8601. more: all other fields."""
+    """One line: what was tried, and whether it passed."""
 
-    time: str
-    kind: str
+    time: str  # UTC in ISO 8601
+    kind: str  # one of KINDS
     key: str
     passed: bool
-    more: dict[str, Any] = field(default_factory=dict)
+    more: dict[str, Any] = field(default_factory=dict)  # all other fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,17 +51,13 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """The learner's results in one task.
-
-    passed: at least once. seconds: from the first attempt to the first pass, or None. in_chapter: whether that pass was
-    in the chapter and not in the lab.
-    """
+    """The learner's results in one task."""
 
     key: str
     attempts: int
-    passed: bool
-    seconds: float | None
-    in_chapter: bool = False
+    passed: bool  # at least once
+    seconds: float | None  # from the first attempt to the first pass; None without a pass
+    in_chapter: bool = False  # whether the first pass was in the chapter and not in the lab
 
 
 def default_path() -> Path:
@@ -72,7 +71,7 @@ def default_path() -> Path:
 def record(
     kind: str, key: str, passed: bool, *, path: FilePath = None, when: datetime | None = None, **more: Any
 ) -> ProgressEntry:
-    """Append one line. kind: one of KINDS. key: "03.average". when: now. more: plain data.
+    """Append one line, and return it. kind: one of KINDS. when: now, if not given. more: further fields, plain data.
 
     Raises ValueError for another kind or a key that is no text, OSError where the file cannot be written or stays
     locked for 2 seconds.
@@ -188,12 +187,16 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _ends_a_line(file: BinaryIO) -> bool:
+    """Whether the last byte of the file is a newline."""
     file.seek(-1, os.SEEK_END)
     return file.read(1) == b"\n"
 
 
 def _break_stale(lock: Path) -> None:
-    """Remove a lock whose program is gone. The file system's clock, which may differ from ours, tells its age."""
+    """Remove a lock whose program is gone.
+
+    Its age is the difference to the time of a new file, because the file system's clock may differ from this machine's.
+    """
     with suppress(OSError):
         probe = lock.with_name(f"{lock.name}.{os.getpid()}")
         created = lock.stat().st_mtime
@@ -206,6 +209,7 @@ def _break_stale(lock: Path) -> None:
 
 
 def _parsed(line: str) -> ProgressEntry | None:
+    """The entry of a line, None for one that cannot be read."""
     try:
         fields = json.loads(line)
         more = dict(fields)
@@ -219,5 +223,6 @@ def _parsed(line: str) -> ProgressEntry | None:
 
 
 def _instant(text: str) -> datetime:
+    """A time in ISO 8601; without a time zone it is UTC."""
     instant = datetime.fromisoformat(text)
     return instant if instant.tzinfo else instant.replace(tzinfo=UTC)

@@ -5,5 +5,6 @@ questions      one question (its form, kind, unit and options), with its declare
 storage        the learner's answers, in the progress file, in this kernel, and in a folder that a class shares
 calibration    how far an answer is from the truth, and how well somebody guesses
 
-`helpers.widgets.guess` asks and `helpers.widgets.reveal` shows. Nothing here draws, and nothing here needs torch.
+In a notebook, `helpers.widgets.guess` asks a question and `helpers.widgets.reveal` shows the result. Nothing here
+draws, and nothing here needs torch.
 """

@@ -1,8 +1,11 @@
 """Measures how far a guess is from the truth, and how well a learner guesses by kind of question and by chapter.
 
-The typical factor of several guesses is their geometric median: the median of the logarithms, so that 2 times too high
-and 2 times too low are equally far. An answer that was given after the result had been opened does not count.
-`helpers.widgets` shows it, and the quiz asks cards on subjects that were guessed poorly first.
+A chapter asks for a guess before it shows a result, and declares the true answer (the "truth"). A guess has a form: a
+"number", a range "between" two numbers, a "choice", or an "order" of things. It has a kind, which says what it is
+about: "memory", "traffic", "time" or "count". A number or a range is off by a factor. The typical factor of several
+guesses is their geometric median, the median of the logarithms, so that 2 times too high and 2 times too low are
+equally far. An answer that was given after the result had been opened does not count. `helpers.widgets` shows the
+typical factors, and the quiz first asks about subjects that were guessed poorly.
 """
 
 from __future__ import annotations
@@ -24,14 +27,10 @@ FAR = 2.0 * (1 - 1e-9)  # a guess that is off by this factor is far off; a wrong
 # -- one answer ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Deviation:
-    """How far an answer is from the truth.
+    """How far an answer is from the truth."""
 
-    is_right: the choice, the order, a number within 1 %, or a range that contains the truth. ratio: the number, or the
-    geometric middle of the range, divided by the truth; None for other answers.
-    """
-
-    is_right: bool
-    ratio: float | None = None
+    is_right: bool  # the right choice or order, a number within 1 %, or a range that contains the truth
+    ratio: float | None = None  # the number, or the geometric middle of the range, divided by the truth; else None
 
 
 def compare(form: str, value: object, truth: DeclaredAnswer | None) -> Deviation | None:
@@ -80,34 +79,31 @@ def _digits(value: float) -> str:
         return f"{round(value):,}"
     if not 1e-4 <= abs(value) < 1e15:
         return f"{value:.4g}"
-    decimals = max(0, 3 - math.floor(math.log10(abs(value))))
+    decimals = max(0, 3 - math.floor(math.log10(abs(value))))  # so that four digits are significant
     text = f"{value:,.{decimals}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _ratio(value: float, truth: float) -> float | None:
+    """None where it is not positive, since it has no logarithm then."""
     return value / truth if truth and value / truth > 0 else None
 
 
 def _plain(value: object) -> object:
+    """A list or tuple as a tuple of texts, so that the two can be compared; other values as they are."""
     return tuple(map(str, value)) if isinstance(value, list | tuple) else value
 
 
 # -- all answers -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class GuessCalibration:
-    """How well a group of guesses was.
+    """How good a group of guesses is."""
 
-    num_numbers: how many are numbers; times: the geometric median of guess over truth, None without numbers.
-    num_chosen: how many are choices and orders, of which num_right are right. far: the typical factor by which all of
-    them are off, high or low alike.
-    """
-
-    num_numbers: int = 0
-    times: float | None = None
-    num_chosen: int = 0
-    num_right: int = 0
-    far: float = 1.0
+    num_numbers: int = 0  # how many are numbers or ranges
+    times: float | None = None  # the geometric median of guess / truth of these; None without any
+    num_chosen: int = 0  # how many are choices and orders
+    num_right: int = 0  # how many of the choices and orders are right
+    far: float = 1.0  # the typical factor by which all of them are off, 1 or more, whether too high or too low
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +167,7 @@ def geometric_median(ratios: Iterable[float]) -> float:
 
 
 def _calibration(group: list[JudgedGuess]) -> GuessCalibration:
+    """The calibration of a group that is not empty."""
     ratios = [one.deviation.ratio for one in group if one.deviation.ratio is not None]
     chosen = [one for one in group if one.guess.form in ("choice", "order")]
     return GuessCalibration(

@@ -1,14 +1,16 @@
 """Defines the question of a guess as plain data, and reads the declared answers of each chapter from YAML.
 
-The answers stand in one file per chapter beside this one and not in the notebook, where a learner would read them:
+A chapter asks for a guess before it shows a result. The notebook calls `helpers.widgets.guess`, which calls
+`make_question`. The answers are in one YAML file per chapter in this folder and not in the notebook, where a learner
+would read them:
 
     08.stage2:
       answer: 7                     # a number in the question's unit; a choice; or a list, for an order
       zh: 每个 rank 上每个参数占多少字节？
       spoils: [four and one and two]  # optional: other texts that would give it away, besides the number with its unit
 
-Where there are choices or an order, `zh` is `{question: …, choices: […]}`: the choices as the call in the notebook has
-them, an order as `answer` has it. `helpers.widgets.guess` calls `make_question`.
+Where there are choices or an order, `zh` is `{question: …, choices: […]}`. The choices are in the order of the call in
+the notebook; the things to put in order are in the order of `answer`. A "declaration" is one such entry.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ from helpers.learner.words import Words
 
 FOLDER = Path(__file__).parent
 DECLARATION_FIELDS = {"answer", "zh", "spoils"}
-FORMS = ("number", "between", "choice", "order")
-KINDS = ("memory", "traffic", "time", "count")
+FORMS = ("number", "between", "choice", "order")  # of answers; "between": a range, given by two numbers
+KINDS = ("memory", "traffic", "time", "count")  # what a question is about, by which a learner's guesses are judged
 TIME_UNITS = ("s", "ms", "µs", "us", "ns", "min", "h")
 LONGEST_KEY = 60  # characters of a key that is made from a question's text
 DeclaredAnswer = float | str | tuple[str, ...]
@@ -36,17 +38,13 @@ DeclaredAnswer = float | str | tuple[str, ...]
 # -- declared answers ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """What a chapter declares about a question.
-
-    answer: a number, a choice, or the texts of an order. zh: the question in Chinese. zh_choices: its choices in
-    Chinese, in the order in which the notebook has them.
-    """
+    """What a chapter declares about a question."""
 
     key: str
-    answer: DeclaredAnswer
-    zh: str = ""
-    zh_choices: tuple[str, ...] = ()
-    spoils: tuple[str, ...] = ()
+    answer: DeclaredAnswer  # a number, a choice, or the texts of an order
+    zh: str = ""  # the question in Chinese
+    zh_choices: tuple[str, ...] = ()  # its choices in Chinese, in the order in which the notebook has them
+    spoils: tuple[str, ...] = ()  # texts that would give the answer away; a test searches the chapter for them
 
     @property
     def chapter(self) -> str:
@@ -118,20 +116,16 @@ def _as_list(value: Any) -> list:
 # -- questions -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """One question.
-
-    form: one of FORMS. kind: one of KINDS. options: the choices, or what is to be put in order, as shown. truth: the
-    declared answer, None where none is declared. wrong: how the author asked it wrongly, or "".
-    """
+    """One question. Words are texts in every language of the course."""
 
     key: str
     text: Words
-    form: str = "number"
-    kind: str = "count"
+    form: str = "number"  # one of FORMS
+    kind: str = "count"  # one of KINDS
     unit: str = ""
-    options: tuple[Words, ...] = ()
-    truth: DeclaredAnswer | None = None
-    wrong: str = ""
+    options: tuple[Words, ...] = ()  # the choices, or the things to put in order, as they are shown
+    truth: DeclaredAnswer | None = None  # the declared answer, None where none is declared
+    wrong: str = ""  # what the author of the question should correct, or ""
 
 
 def make_question(
@@ -144,7 +138,7 @@ def make_question(
     order: Sequence[str] | None = None,
     between: bool = False,
 ) -> Question:
-    """The question that a call of `guess` asks, with what its chapter declares.
+    """The question that a call of `guess` asks, with what its chapter declares. The parameters are those of `guess`.
 
     Never raises for a question that is asked wrongly, because a learner reads it: `wrong` says what is wrong.
     """
@@ -153,10 +147,11 @@ def make_question(
     form = "choice" if choices else "order" if order else "between" if between else "number"
     options = tuple(map(str, choices or order or ()))
     wrong = file_error or _problem(key, kind, form, options, known and known.answer)
+    # Without a translation of every choice, the Chinese page shows the English ones.
     chinese = known.zh_choices if known and len(known.zh_choices) == len(options) else options
     shown = [Words(en=en, zh=zh) for en, zh in zip(options, chinese, strict=True)]
     if form == "order":
-        random.Random(key).shuffle(shown)
+        random.Random(key).shuffle(shown)  # the call has them in the right order
     return Question(
         key=key, text=Words(en=text, zh=(known and known.zh) or text), form=form, unit=unit, options=tuple(shown),
         kind=kind if kind in KINDS else _kind_of(unit), truth=None if known is None or wrong else known.answer,
@@ -181,6 +176,7 @@ def _find_declaration(key: str) -> tuple[Declaration | None, str]:
 
 
 def _kind_of(unit: str) -> str:
+    """The kind of a question whose author named none: "memory" for bytes such as "MB" or "GiB"."""
     return "memory" if re.match(r"([kKMGT]i?)?B\b", unit) else "time" if unit in TIME_UNITS else "count"
 
 
@@ -195,6 +191,7 @@ def _problem(key: str, kind: str, form: str, options: Sequence[str], answer: Dec
     if answer is None:
         return ""
     is_order = form == "order" and sorted(options) == sorted(answer if isinstance(answer, tuple) else ())
+    # Whether the form of the question can have this answer; a number fits the forms "number" and "between".
     fits = {"choice": answer in options, "order": is_order}
     if not fits.get(form, isinstance(answer, float)):
         return f"{key}: the declared answer {answer!r} is none that can be given here"

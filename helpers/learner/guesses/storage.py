@@ -1,7 +1,10 @@
 """Stores the learner's guesses: first answers in the progress file, the state of this kernel, a folder of a class.
 
-`kernel_guesses()` is what `helpers.widgets.guess` and `reveal` use. If the variable GUESS_BOX names a folder, each
-guess is also written there as one small file that does not say whose it is, and a teacher's notebook shows the votes.
+A chapter asks for a guess before it shows a result. `kernel_guesses()` is the object through which the widgets
+`helpers.widgets.guess` and `reveal` store and read answers. A question has a key ("08.stage2"), a form (a number, a
+range "between" two numbers, a "choice", an "order") and a kind (what it is about: "memory", "traffic", "time",
+"count"). If the environment variable GUESS_BOX names a folder, each guess is also written there as one small file that
+does not say whose it is, and a teacher's notebook shows the votes.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from helpers.learner import progress
 from helpers.learner.guesses.questions import Question
 from helpers.learner.progress import FilePath
 
-UNATTENDED_VARIABLE, GUESS_VARIABLE, BOX_VARIABLE = "RANKS_UNATTENDED", "GUESS", "GUESS_BOX"
+UNATTENDED_VARIABLE, GUESS_VARIABLE, BOX_VARIABLE = "RANKS_UNATTENDED", "GUESS", "GUESS_BOX"  # of the environment
 DAY = 86_400  # seconds
 LARGEST_FILE = 10_000  # bytes; a larger file in the class's folder is not read
 
@@ -30,23 +33,22 @@ LARGEST_FILE = 10_000  # bytes; a larger file in the class's folder is not read
 # -- the progress file -----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class StoredGuess:
-    """A learner's first answer.
-
-    value: a number in the question's unit, a choice, a list, or None for "no idea". is_late: it was given after the
-    result had been opened, so it says nothing about how well somebody guesses.
-    """
+    """A learner's first answer."""
 
     key: str
-    value: Any
-    form: str = "number"
+    value: Any  # a number in the question's unit, a choice, a list, or None for "no idea"
+    form: str = "number"  # see the top of this file
     kind: str = "count"
     unit: str = ""
-    text: str = ""
-    is_late: bool = False
+    text: str = ""  # of the question
+    is_late: bool = False  # given after the result had been opened, so it does not show how well somebody guesses
 
 
 def is_unattended() -> bool:
-    """Whether RANKS_UNATTENDED is set: defaults are taken, every result is open, an author's mistake raises."""
+    """Whether RANKS_UNATTENDED is set, as when a program runs the notebooks.
+
+    Then defaults are taken as answers, every result is open, and a mistake in a question raises an error.
+    """
     return os.environ.get(UNATTENDED_VARIABLE, "") not in ("", "0")
 
 
@@ -77,8 +79,7 @@ def first_guess(key: str, path: FilePath = None) -> StoredGuess | None:
 
 def store_guess(question: Question, value: Any, *, is_late: bool = False, path: FilePath = None) -> str:
     """Append an answer; `value` None is "no idea". Returns "", or a sentence where it could not be written."""
-    more = {"value": value, "form": question.form, "of": question.kind, "unit": question.unit}
-    more |= {"text": question.text.en}
+    more = {"value": value, "form": question.form, "of": question.kind, "unit": question.unit, "text": question.text.en}
     more |= {"late": True} if is_late else {}
     return progress.record_quietly("guess", question.key, value is not None, path=path, **more) or ""
 
@@ -89,6 +90,7 @@ def _read_entry(entry: progress.ProgressEntry) -> StoredGuess | None:
     form, value = more.get("form", "number"), more.get("value")
     if not is_possible(form, value):
         return None
+    # A line's own "kind" is "guess", so the kind of the question is stored as "of".
     texts = {name: str(more.get(key, "")) for name, key in (("kind", "of"), ("unit", "unit"), ("text", "text"))}
     return StoredGuess(key=entry.key, value=value, form=form, is_late=bool(more.get("late")), **texts)
 
@@ -118,8 +120,8 @@ def class_folder() -> Path | None:
 def share_guess(question: Question, value: Any) -> str:
     """Write an answer into the folder of the class, if there is one. Returns "" or the reason why that failed.
 
-    The file has a random name and the time of the day's begin, so it does not tell who wrote it. It is written under
-    another name first, so no reader sees half of it.
+    The file has a random name and the beginning of the day as its time, so it does not tell who wrote it. It is written
+    under another name first, so no reader sees half of it.
     """
     if (folder := class_folder()) is None:
         return ""
@@ -146,6 +148,7 @@ def class_guesses(key: str) -> list[Any]:
 
 
 def _class_entries(folder: Path) -> Iterator[tuple[str, Any]]:
+    """(key, value) of every guess in the folder of a class."""
     for path in sorted(folder.glob("*.json")):
         try:
             if path.stat().st_size > LARGEST_FILE:
@@ -173,12 +176,13 @@ class KernelGuesses:
     """
 
     def __init__(self, path: Path | None):
-        self._path = path
-        self._unwritten: dict[str, StoredGuess] = {}
+        # The keys of these dicts and of the set are keys of questions.
+        self._path = path  # None: there is no home, so nothing can be written
+        self._unwritten: dict[str, StoredGuess] = {}  # answers of this kernel, in case the file does not have them
         self._opened: set[str] = set()
-        self._has_reported_folder = False
+        self._has_reported_folder = False  # whether the learner was told that the class's folder cannot be written
         self._listeners: dict[str, weakref.WeakSet[Any]] = {}
-        self.asked: dict[str, Question] = {}
+        self.asked: dict[str, Question] = {}  # the questions of this notebook; `helpers.widgets.guess` adds them
 
     def answer(self, key: str) -> StoredGuess | None:
         """The first answer, None where there is none."""
@@ -197,11 +201,12 @@ class KernelGuesses:
             reason = "" if is_late else self._share(question, value)
             names = {name: getattr(question, name) for name in ("key", "form", "kind", "unit")}
             guess = StoredGuess(value=value, text=question.text.en, is_late=is_late, **names)
-            self._unwritten[question.key] = guess
+            self._unwritten[question.key] = guess  # also if it was written: then `answer` finds the file's first
         self._refresh(question.key)
         return guess, problem, reason
 
     def _share(self, question: Question, value: Any) -> str:
+        """Write the answer for the class. The reason why that failed, but only the first time; else ""."""
         reason = share_guess(question, value)
         if not reason or self._has_reported_folder:
             return ""

@@ -5,6 +5,9 @@ words = book("clock")                         the texts in clock.yaml of this fo
 words("up"), words("minutes", n=5)            a text in the learner's language
 words["up"]                                   a text in all languages, as Words
 language()                                    RANKS_LANGUAGE, else what `make course LANGUAGE=zh` stored
+
+LANGUAGES maps "en" and "zh" to the languages' names. `use_language` is a context with another language,
+`store_language` stores the learner's choice, and `is_language_chosen` says whether there is one.
 """
 
 from helpers.learner.words.text import (

@@ -1,7 +1,7 @@
 """Provides `Words`, one text in every language, `book`, texts by name from a YAML file, and the learner's language.
 
-Errors, explorers, hints, the quiz and the grader take their texts from here. The fields of `Words` are the list of
-languages; there is no other list.
+Errors, explorers, hints, the quiz and the grader take their texts from here. "en" is English and "zh" is Chinese; the
+fields of `Words` are the list of languages, and there is no other list. "Braces" are the placeholders of str.format.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _LANGUAGE: ContextVar[str | None] = ContextVar("language", default=None)  # set 
 class Words:
     """The same text in each language, with braces to fill.
 
-    Besides what `str.format` knows, `{n:?s}` is an s unless n is 1 (or [1]), `{n:?has|have}` chooses between the two,
-    and `{names:*, | and }` joins a list with the text before the bar, and its last item with the text after the bar. A
-    value that is `Words` itself appears in the language of the text.
+    Three formats are added to those of `str.format`. `{n:?s}` is "s" unless n is 1 (or [1]). `{n:?has|have}` is "has"
+    if n is 1, else "have". `{names:*, | and }` joins a list with the text before the bar, and its last item with the
+    text after the bar. A value that is `Words` itself appears in the language of the text.
     """
 
     en: str = field(metadata={"name": "English"})
@@ -78,6 +78,7 @@ class _Formatter(string.Formatter):
         self.lang = lang
 
     def format_field(self, value: Any, spec: str) -> str:
+        """What a placeholder becomes. spec: the text after its colon."""
         if spec.startswith("*"):
             *most, last = (self.format_field(one, "") for one in value)
             between, _, before_last = spec[1:].partition("|")
@@ -97,6 +98,7 @@ class Book(Mapping[str, Words]):
     has one too many, and KeyError for an unknown name.
     """
 
+    # section: with it, only the texts under this name of the file.
     def __init__(self, path: Path, section: str = ""):
         self.path, self._section = path, section
 
@@ -118,6 +120,7 @@ class Book(Mapping[str, Words]):
         return dict(self._flat("", document[self._section] if self._section else document))
 
     def _flat(self, name: str, value: Any) -> Iterator[tuple[str, Words]]:
+        """(name, text) of all texts in a value of the file that is called `name`."""
         if isinstance(value, str):
             yield name, Words.of(value)
         elif not isinstance(value, dict):
@@ -172,6 +175,7 @@ def is_language_chosen() -> bool:
 
 
 def _chosen() -> str | None:
+    """The language that the learner chose, or None."""
     return _LANGUAGE.get() or os.environ.get(LANGUAGE_VARIABLE) or stored_language()
 
 

@@ -1,7 +1,7 @@
 """Wraps and aligns text for a terminal, in which a Chinese character is two columns wide.
 
-Lines break at spaces and beside Chinese characters, but no line starts with a closing mark or ends with an opening one,
-as in Chinese typesetting.
+Lines break at spaces and before or after Chinese characters. As in Chinese typesetting, no line starts with a closing
+punctuation mark or ends with an opening one. A text may contain ANSI codes for colours, which take no column.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import unicodedata
 from collections.abc import Sequence
 
 ANSI_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-NO_START = frozenset("，。、；：？！）》」』】”’…％,.;:?!)]}%")
-NO_END = frozenset("（《「『【“‘([{")
+NO_START = frozenset("，。、；：？！）》」』】”’…％,.;:?!)]}%")  # characters that may not start a line
+NO_END = frozenset("（《「『【“‘([{")  # characters that may not end a line
+MIN_COLUMNS = 10  # of text in a line, even if the prefix leaves less room
 
 
 def width(text: str) -> int:
@@ -35,13 +36,15 @@ def aligned(rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
 
 
 def wrap(text: str, columns: int, *, first: str = "", rest: str | None = None, cut: bool = True) -> list[str]:
-    """One paragraph in lines of at most `columns`. first, rest: prefixes of the first line and of the others.
+    """One paragraph in lines of at most `columns`. first, rest: prefixes of the first line and of the other lines.
+
+    Without `rest`, the other lines are indented by the width of `first`.
 
     A word that is longer than a line is cut, or with `cut=False` is left too long.
     """
     rest = " " * width(first) if rest is None else rest
-    columns = max(columns, width(rest) + 10)
-    lines, line, start = [], first, first
+    columns = max(columns, width(rest) + MIN_COLUMNS)
+    lines, line, start = [], first, first  # start: the prefix of `line`
     pieces = _pieces(text)
     if cut:
         pieces = [part for piece in pieces for part in _cut(piece, columns - width(rest))]
@@ -61,6 +64,7 @@ def complain(text: str) -> None:
 
 
 def _columns(character: str) -> int:
+    """How many columns a character takes: 0 for accents and control characters, 2 for wide (W) and full-width (F)."""
     if unicodedata.combining(character) or unicodedata.category(character) in ("Cf", "Mn"):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
@@ -88,6 +92,7 @@ def _may_break(left: str, right: str) -> bool:
 
 
 def _cut(piece: str, columns: int) -> list[str]:
+    """A piece in parts of at most `columns`. A code for a colour is not cut."""
     if width(piece.strip()) <= columns:
         return [piece]
     parts, part = [], ""
