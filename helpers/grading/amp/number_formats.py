@@ -54,7 +54,7 @@ class LargestValue:
 
     exponent: int
     mantissa: tuple[float, float] = (1.1, 1.9)  # drawn between these two
-    tensor: int = 0  # the index of the tensor that has the value
+    tensor: int = 0  # the index of the tensor that has the value; -1 is the last one
     sign: int = 1
     is_exponent_fixed: bool = False  # otherwise it is drawn up to 2 above or below
 
@@ -96,7 +96,7 @@ def draw_gradients(rng: CaseGenerator, rule: LargestValue) -> list[Tensor]:
 
 
 def run_scale(submitted, inputs: dict[str, Any], context: RankContext) -> list[Any]:
-    """The scale that the answer chooses in each case."""
+    """The scale that the learner's function chooses in each case."""
     return [submitted([tensor.clone() for tensor in tensors]) for tensors in inputs["cases"]]
 
 

@@ -121,9 +121,9 @@ class ReferenceScaler:
     It is called as the learner's class is, with scale and interval, and then has the learner's attribute `scale`.
     """
 
-    has_overflow: Callable[[Sequence[Tensor]], bool] = has_overflow  # of a step's gradients; field and function above
+    finds_overflow: Callable[[Sequence[Tensor]], bool] = has_overflow  # asked about the gradients of each step
     is_flag_kept: bool = False  # an overflow in an earlier step still counts
-    skips: bool = True
+    skips: bool = True  # after an overflow the optimizer does not step
     unscale: Callable[[ReferenceScaler, Tensor], Tensor] | None = lambda self, gradient: gradient / self.scale
     is_unscaled_late: bool = False  # gradients are divided after the scale has changed
     backoff: float = 0.5  # the factor of the scale after an overflow
@@ -141,7 +141,7 @@ class ReferenceScaler:
         if not self.is_unscaled_late:
             self._unscale(parameters)
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        self.flag = self.has_overflow(gradients) or (self.is_flag_kept and self.flag)
+        self.flag = self.finds_overflow(gradients) or (self.is_flag_kept and self.flag)
         if self.is_unscaled_late:
             self._adapt()
             self._unscale(parameters)
@@ -167,7 +167,7 @@ class ReferenceScaler:
 
 
 def has_any(test: Callable[[Tensor], Tensor]) -> Callable[[Sequence[Tensor]], bool]:
-    """A wrong `has_overflow`, which asks whether the test is true for any element of any gradient."""
+    """A wrong `finds_overflow`, which asks whether the test is true for any element of any gradient."""
     return lambda gradients: any(bool(test(gradient).any()) for gradient in gradients)
 
 
@@ -181,12 +181,12 @@ def scaler_mistakes() -> dict[str, list[ReferenceScaler]]:
     wrong = ReferenceScaler
     return {
         "never_skips": [wrong(skips=False)],
-        "first_gradient_checked": [wrong(has_overflow=lambda gradients: has_overflow(gradients[:1]))],
-        "flag_overwritten": [wrong(has_overflow=lambda gradients: has_overflow(gradients[-1:]))],
-        "nan_missed": [wrong(has_overflow=has_any(torch.isinf))],
-        "inf_missed": [wrong(has_overflow=has_any(torch.isnan))],
-        "inf_compared": [wrong(has_overflow=has_any(lambda gradient: gradient == torch.inf))],
-        "squares_overflow": [wrong(has_overflow=has_square_overflow)],
+        "first_gradient_checked": [wrong(finds_overflow=lambda gradients: has_overflow(gradients[:1]))],
+        "flag_overwritten": [wrong(finds_overflow=lambda gradients: has_overflow(gradients[-1:]))],
+        "nan_missed": [wrong(finds_overflow=has_any(torch.isinf))],
+        "inf_missed": [wrong(finds_overflow=has_any(torch.isnan))],
+        "inf_compared": [wrong(finds_overflow=has_any(lambda gradient: gradient == torch.inf))],
+        "squares_overflow": [wrong(finds_overflow=has_square_overflow)],
         "flag_kept": [wrong(is_flag_kept=True)],
         "not_unscaled": [wrong(unscale=None)],
         "multiplied": [wrong(unscale=lambda self, gradient: gradient * self.scale)],
@@ -313,7 +313,7 @@ class SimulatedRanks:
 
     skips: Decision = lambda flags, rank: any(flags)  # whether the rank leaves out the optimizer's step
     backs_off: Decision = lambda flags, rank: any(flags)  # whether the rank halves the scale
-    has_overflow: Callable[[Sequence[Tensor]], bool] = has_overflow  # field and function above
+    finds_overflow: Callable[[Sequence[Tensor]], bool] = has_overflow  # asked about each rank's shard
     is_scale_averaged: bool = False  # the ranks take the mean of their scales
     is_unscaled: bool = True  # gradients are divided by the scale
 
@@ -323,7 +323,7 @@ class SimulatedRanks:
         scales, histories = [of_rank["scale"] for of_rank in inputs], [[] for _ in inputs]
         for step in range(len(inputs[0]["steps"])):
             shards = [of_rank["steps"][step] for of_rank in inputs]
-            flags = [self.has_overflow(shard) for shard in shards]
+            flags = [self.finds_overflow(shard) for shard in shards]
             for rank, shard in enumerate(shards):
                 if not self.skips(flags, rank):
                     self._update(weights[rank], shard, scales[rank])
@@ -365,7 +365,7 @@ OVERFLOW_MISTAKES = {  # key of a hint -> the ways to make this mistake
     "never_skips": [SimulatedRanks(skips=lambda flags, rank: False)],
     "never_backs_off": [SimulatedRanks(backs_off=lambda flags, rank: False)],
     "not_unscaled": [SimulatedRanks(is_unscaled=False)],
-    "squares_overflow": [SimulatedRanks(has_overflow=has_square_overflow)],
+    "squares_overflow": [SimulatedRanks(finds_overflow=has_square_overflow)],
 }
 
 

@@ -42,6 +42,9 @@ from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 
 words = LAB.messages
 
+# Keys of mistakes that both tasks may show; MESSAGE_HINTS are those of every task about send and receive. In the Tasks
+# below, `run_each_call` makes a run_… of one call into one of all calls, and `recognise_among` recognises those of the
+# mistakes that show as a hang or an error.
 RING_HINTS = (*MESSAGE_HINTS, "sends_to_itself", "sizes_differ", "whole_tensors", "not_a_ring", "chunk_off_by_one")
 VARIATIONS = Variations(dtypes=("float64", "float32", "int64"), min_cases=5)
 
@@ -73,7 +76,7 @@ def sends_whole_tensors(world: JudgedWorld) -> bool:
 
 
 def expect_ring(world: JudgedWorld) -> Iterator[Judgement]:
-    """Expects that every message goes to the right neighbour."""
+    """Expects send and receive only, all complete when the call returns, and every send to the right neighbour."""
     yield from expect_messages(world)
     for rank in range(world.size):
         right, peers = (rank + 1) % world.size, {event.peer for event in sends_of(world, rank)}

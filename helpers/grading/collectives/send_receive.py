@@ -49,6 +49,9 @@ from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure
 
 words = LAB.messages
 
+# In the Tasks below: MESSAGE_HINTS are the keys of mistakes that every task about send and receive may show.
+# `run_each_call` makes a run_… of one call into one of all calls. `recognise_among` recognises those of the mistakes
+# that show as a hang or an error.
 LARGE = 50_000  # elements, 400 kB: more than the buffers between two processes hold, so a send waits for its receive
 VARIATIONS = Variations(dtypes=("float64", "float32", "int64"), min_cases=5)
 

@@ -183,6 +183,7 @@ def judge_modes(runs: dict[str, Any]) -> Iterator[Judgement]:
         for device, call in enumerate(runs[mode]["calls"]):
             mistakes = {"grad_mode_lost": True}
             yield expect_equal(words["grad_mode"].format(mode), grad, call.get("grad"), rank=device, mistakes=mistakes)
+            # A thread that enables autocast, but does not set its dtype, gets bfloat16 on a CPU.
             mistakes = {"autocast_lost": "off", "autocast_dtype_lost": "torch.bfloat16"} if dtype != "off" else {}
             what = words["autocast_dtype"].format(mode)
             yield expect_equal(what, dtype, call.get("dtype"), rank=device, mistakes=mistakes)

@@ -70,11 +70,12 @@ def draw_weights(rng: CaseGenerator, model: nn.Module) -> NamedTensors:
 # -- 05.accumulate ---------------------------------------------------------------------------------------------------
 LEARNING_RATE = 0.1
 PADDING = -100  # the target of a token that does not count
-NUM_ROWS = (9, 10, 11, 12)  # of the micro-batches, so that two at once are far more than one; the largest is the last
+# Rows of the micro-batches, so nearly equal that two at once hold almost twice the bytes of one. The largest is last.
+NUM_ROWS = (9, 10, 11, 12)
 # Limits of the peak in units of what the largest micro-batch alone holds. Two graphs at once hold 1.7 to 1.9, so a peak
 # between these limits is that of two graphs, and a larger one that of all graphs.
 MAX_PEAK, TWO_MICRO_BATCHES = 1.5, 2.1
-FROZEN_BIAS = "1.4.bias"
+FROZEN_BIAS = "1.4.bias"  # of a layer in the middle
 
 
 def make_accumulate(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -100,11 +101,14 @@ def make_accumulate(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]
     return [inputs | {"steps": [[list(column) for column in zip(*step, strict=True)] for step in steps]}]
 
 
-def draw_micro_batch(rng: CaseGenerator, num_rows: int, vocab: int, length: int, share: float) -> MicroBatch:
-    """Tokens and targets, of which about this share is padding. A share below 1 has at least one place of each kind."""
+def draw_micro_batch(rng: CaseGenerator, num_rows: int, vocab: int, length: int, padding: float) -> MicroBatch:
+    """Tokens and targets. padding: the share of the targets that is padding, roughly.
+
+    Below 1, at least one target is padding and one is not.
+    """
     tokens, targets = (torch.randint(vocab, (num_rows, length), generator=rng) for _ in range(2))
-    targets = targets.masked_fill(torch.rand((num_rows, length), generator=rng) < share, PADDING)
-    if share < 1:
+    targets = targets.masked_fill(torch.rand((num_rows, length), generator=rng) < padding, PADDING)
+    if padding < 1:
         targets[0, 0], targets[-1, -1] = 0, PADDING
     return with_layout(tokens, rng.case.layouts), with_layout(targets, rng.case.layouts)
 
@@ -161,7 +165,10 @@ def run_step(submitted, model: nn.Module, optimizer: CountingDescent, micro_batc
 
 
 def judge_accumulate(world: JudgedWorld) -> Iterator[Judgement]:
-    """Judges step by step, up to the first that is not right, since the rest follows from it."""
+    """Judges step by step, up to the first that is not right, since the rest follows from it.
+
+    Each step is judged from the weights and gradients that the learner's function left in the step before.
+    """
     inputs = world.inputs[0]
     before = {"weights": inputs["weights"], "stale": inputs["stale"]}  # what the step begins with
     for (tokens, targets), output in zip(inputs["steps"], world.outputs[0], strict=True):

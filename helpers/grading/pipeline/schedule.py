@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, zip_longest
+from operator import itemgetter
 from statistics import fmean
 from typing import Any
 
@@ -334,6 +335,11 @@ def from_step(measure: Callable[[SimulatedStep], float]) -> Answer:
     return lambda *case: measure(simulate(*case))
 
 
+def idle_share_of(choose: Callable[[list[float]], float]) -> Answer:
+    """The idle share of one rank, whose busy seconds `choose` takes from those of all ranks."""
+    return from_step(lambda step: 1 - choose(step.busy) / step.seconds)
+
+
 def mean_of_own_spans(step: SimulatedStep) -> float:
     """The mean idle share if each rank is measured from its own first start to its own last end."""
     return fmean(1 - busy / (end - start) for busy, (start, end) in zip(step.busy, step.spans, strict=True))
@@ -343,11 +349,7 @@ def mean_of_own_spans(step: SimulatedStep) -> float:
 # len(actions) is the number of stages, and len(actions[0]) // 2 that of the micro-batches: each goes forward and back.
 WRONG_FRACTIONS: dict[str, list[Answer]] = {
     "over_the_ideal": [from_step(lambda step: step.seconds / fmean(step.busy) - 1)],
-    "one_rank": [
-        from_step(lambda step: 1 - step.busy[0] / step.seconds),
-        from_step(lambda step: 1 - step.busy[-1] / step.seconds),
-        from_step(lambda step: 1 - max(step.busy) / step.seconds),
-    ],
+    "one_rank": [idle_share_of(itemgetter(0)), idle_share_of(itemgetter(-1)), idle_share_of(max)],
     "own_span": [from_step(mean_of_own_spans)],
     "idle_seconds": [
         from_step(lambda step: step.seconds - fmean(step.busy)),
