@@ -19,6 +19,7 @@ from helpers.collectives.pairwise_exchange import all_to_all
 from helpers.collectives.ring import all_gather, all_reduce_ring, reduce_scatter
 from helpers.collectives.tree import all_reduce_tree, barrier, broadcast, reduce
 
+# algorithm -> the function that runs it
 ALL_REDUCE = {"ring": all_reduce_ring, "tree": all_reduce_tree, "halving_doubling": all_reduce_halving_doubling}
 
 

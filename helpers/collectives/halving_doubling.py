@@ -10,6 +10,8 @@ Source: Thakur, Rabenseifner & Gropp 2005, section 4.5.
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -28,7 +30,7 @@ def all_reduce_halving_doubling(tensor: Tensor, op: str = "sum", group: dist.Pro
     check_op(op, tensor)
     peers = Peers.of(group)
     flat, received_buffer = tensor.view(-1), torch.empty_like(tensor).view(-1)
-    power = 1 << (peers.size.bit_length() - 1)
+    power = 1 << (peers.size.bit_length() - 1)  # P
     extra = peers.size - power  # among the first 2 * extra ranks, the even ones only give and get
     is_extra = peers.rank < 2 * extra and peers.rank % 2 == 0
     if is_extra:
@@ -44,26 +46,27 @@ def all_reduce_halving_doubling(tensor: Tensor, op: str = "sum", group: dist.Pro
 
 
 def _halve_and_double(flat: Tensor, received_buffer: Tensor, op: str, peers: Peers, power: int, extra: int) -> None:
+    """Run all rounds among the P = `power` ranks. extra: N - P, the ranks that take no part."""
     position = peers.rank // 2 if peers.rank < 2 * extra else peers.rank - extra  # 0 .. power - 1
     rounds = _rounds(flat, position, power)
     for partner, keep, give in rounds:
         received = received_buffer[: keep.numel()]
         peers.exchange(send=give, to=_rank_at(partner, extra), receive=received, source=_rank_at(partner, extra))
         combine(op, keep, received, out=keep)
-    finish(op, rounds[-1][1] if rounds else flat, peers.size)
-    for partner, keep, give in reversed(rounds):
+    own_chunk = rounds[-1][1] if rounds else flat  # what this rank kept in the last round
+    finish(op, own_chunk, peers.size)  # divides by N if op is "avg"
+    for partner, keep, give in reversed(rounds):  # doubling: send the finished part, receive the partner's
         peers.exchange(send=keep, to=_rank_at(partner, extra), receive=give, source=_rank_at(partner, extra))
 
 
 def _rounds(flat: Tensor, position: int, power: int) -> list[tuple[int, Tensor, Tensor]]:
     """For each halving round: the partner's position, the half to keep and the half to send, as views of `flat`."""
-    ends = [0]
-    for chunk in split(flat, power):
-        ends.append(ends[-1] + chunk.numel())
-    low, high, rounds = 0, power, []
+    edges = [0, *accumulate(chunk.numel() for chunk in split(flat, power))]  # of the P chunks in `flat`
+    low, high, rounds = 0, power, []  # the chunks low to high - 1 are left
     while high - low > 1:
-        middle, partner = (low + high) // 2, position ^ ((high - low) // 2)
-        lower, upper = flat[ends[low] : ends[middle]], flat[ends[middle] : ends[high]]
+        middle = (low + high) // 2
+        partner = position ^ ((high - low) // 2)  # the position that differs in one bit: P/2 away, then P/4, ...
+        lower, upper = flat[edges[low] : edges[middle]], flat[edges[middle] : edges[high]]
         keep, give = (lower, upper) if position < middle else (upper, lower)
         rounds.append((partner, keep, give))
         low, high = (low, middle) if position < middle else (middle, high)
@@ -71,5 +74,5 @@ def _rounds(flat: Tensor, position: int, power: int) -> list[tuple[int, Tensor, 
 
 
 def _rank_at(position: int, extra: int) -> int:
-    """The group rank of the rank at this position among the P ranks that take part in every round."""
+    """Return the group rank at this position. Of the first 2 * extra ranks, only the odd ones have a position."""
     return 2 * position + 1 if position < extra else position + extra

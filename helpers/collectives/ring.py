@@ -4,6 +4,8 @@ N ranks, n bytes. Rank r sends to r + 1 and receives from r - 1 (mod N).
     reduce-scatter: N - 1 steps, each rank sends (N-1)/N n bytes
     all-gather:     N - 1 steps, each rank sends (N-1)/N n bytes
     all-reduce:     one after the other, 2(N-1)/N n bytes, and no algorithm can send less
+A chunk is the part of the tensor that is reduced on one rank; there are N of them. Peers is this process's group, with
+its rank and size in it; peers.exchange sends to one rank and receives from another at once.
 Source: Patarasuk & Yuan 2009; Thakur, Rabenseifner & Gropp 2005, sections 4.1 and 4.5.
 """
 
@@ -83,8 +85,8 @@ def _reduce_scatter(chunks: Sequence[Tensor], sums: Sequence[Tensor], op: str, p
     sums[c]: where this rank writes its partial sum of chunk c; it may be the chunk itself.
     """
     rank, size = peers.rank, peers.size
-    buffer = torch.empty_like(chunks[0])
-    travelling = chunks[rank - 1]
+    buffer = torch.empty_like(chunks[0])  # chunk 0 is never shorter than another
+    travelling = chunks[rank - 1]  # the partial sum that this rank sends next
     for step in range(size - 1):
         c = (rank - step - 2) % size
         arrived = buffer[: chunks[c].numel()]
@@ -93,7 +95,7 @@ def _reduce_scatter(chunks: Sequence[Tensor], sums: Sequence[Tensor], op: str, p
         travelling = sums[c]
     if size == 1:
         sums[rank].copy_(chunks[rank])
-    finish(op, sums[rank], size)
+    finish(op, sums[rank], size)  # divides by N if op is "avg"
 
 
 def _all_gather(chunks: Sequence[Tensor], peers: Peers) -> None:

@@ -67,6 +67,7 @@ def barrier(group: dist.ProcessGroup | None = None, device: torch.device | str =
 
 
 def _broadcast(tensor: Tensor, root: int, peers: Peers) -> None:
+    """Send the root's tensor to all. In the round of each distance, positions below it send that far ahead."""
     position = (peers.rank - root) % peers.size  # counted from the root, which is at position 0
     for distance in distances(peers.size):
         if position < distance and position + distance < peers.size:
@@ -76,6 +77,7 @@ def _broadcast(tensor: Tensor, root: int, peers: Peers) -> None:
 
 
 def _reduce(tensor: Tensor, root: int, op: str, peers: Peers) -> None:
+    """Run the rounds of `_broadcast` backwards: each rank sends its partial sum once, to where it would get data."""
     position = (peers.rank - root) % peers.size
     received = torch.empty_like(tensor)
     for distance in reversed(distances(peers.size)):

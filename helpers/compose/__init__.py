@@ -1,5 +1,7 @@
 """Composes the strategies: Trainer trains a model under any Plan, and its checkpoints can be loaded under another.
 
+A Plan (helpers.specs) says how many ranks work on each axis of parallelism, and with which ZeRO stage and schedule.
+
 trainer.py            Trainer: the order in which strategies are applied, and a training step
 forward_backward.py   this rank's share of the batch, and forward and backward over it
 axes.py               this rank's process group on each axis, and its random seed

@@ -2,9 +2,11 @@
 
 One Schedule feeds the runtime that trains, the simulator, the picture, and PyTorch's own runtime through its CSV form.
 
-actions.py   Action, Schedule and Message; `2F0` is stage 2's forward of micro-batch 0; CSV
-orders.py    naive, gpipe, one_f_one_b, eager_one_f_one_b, interleaved, zb_h1, zb_h2; how layers are cut into stages
-validate.py  checks that a schedule is complete, and names the actions at which it would hang
+actions.py   Action (`2F0` is stage 2's forward of micro-batch 0), Schedule (what each rank does, in order), Message
+             (what one stage sends another); awaited_by, sent_by: the message that an action needs, and the one it sends
+orders.py    naive, gpipe, one_f_one_b (1F1B), eager_one_f_one_b, interleaved, zb_h1, zb_h2 (zero bubble): schedules;
+             ORDERS: those that a Plan can name; repeated: several steps in a row; balanced: the layers of each stage
+validate.py  validate: checks that a schedule is complete, and names the actions at which it would hang
 """
 
 from helpers.schedules.actions import Action, Message, Schedule, awaited_by, sent_by

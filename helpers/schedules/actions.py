@@ -13,7 +13,6 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -97,15 +96,19 @@ class Schedule:
     def rank_of(self) -> dict[int, int]:
         """Virtual stage -> the rank that runs it, read off the actions. ValueError for a stage on two ranks."""
         owners: dict[int, int] = {}
-        for rank, row in enumerate(self.actions):
-            for stage in {single.stage for single in _singles(row)}:
+        for rank in range(self.num_ranks):
+            for single in self.singles(rank):
+                stage = single.stage
                 if owners.setdefault(stage, rank) != rank:
-                    single = next(single for single in _singles(row) if single.stage == stage)
                     raise ValueError(
                         f"schedule {self.name}: {single} stands in rank {rank}'s row, but stage {stage} "
                         f"belongs to rank {owners[stage]}; a stage runs on one rank"
                     )
         return owners
+
+    def singles(self, rank: int) -> list[Action]:
+        """The single actions of a rank in order: of an overlapped pair, both parts."""
+        return [single for action in self.actions[rank] for single in action.singles]
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
         """The virtual stages of a rank, in order."""
@@ -114,7 +117,7 @@ class Schedule:
     @cached_property
     def splits_backward(self) -> bool:
         """Whether backward comes in two parts, I and W, as zero bubble needs."""
-        return any(single.kind == WEIGHT for row in self.actions for single in _singles(row))
+        return any(single.kind == WEIGHT for rank in range(self.num_ranks) for single in self.singles(rank))
 
     def in_flight(self, rank: int) -> int:
         """The largest number of micro-batches (times chunks) whose activations the rank keeps at once.
@@ -123,7 +126,7 @@ class Schedule:
         """
         last = WEIGHT if self.splits_backward else BACKWARD
         current = largest = 0  # micro-batches in memory now, and the most so far
-        for single in _singles(self.actions[rank]):
+        for single in self.singles(rank):
             if single.kind == FORWARD:
                 current += 1
             elif single.kind == last:
@@ -139,12 +142,6 @@ class Schedule:
 
     def __str__(self) -> str:
         return "\n".join(f"rank {rank}: {' '.join(map(str, row))}" for rank, row in enumerate(self.actions))
-
-
-def _singles(row: tuple[Action, ...]) -> Iterator[Action]:
-    """The single actions of a row: of an overlapped pair, both parts."""
-    for action in row:
-        yield from action.singles
 
 
 FinishedAction = tuple[int, str, int]  # stage, what it has done ("F", "I" or "W"), micro-batch

@@ -86,7 +86,7 @@ def zb_h2(num_stages: int, num_microbatches: int) -> Schedule:
     return _zero_bubble("zb_h2", num_stages, num_microbatches, k=2)
 
 
-# the value of `schedule` in a Plan -> the function that makes it; eager_one_f_one_b is only for the predictions
+# the value of `schedule` in a Plan -> the function that makes it; eager_one_f_one_b is only predicted, not trained
 ORDERS: dict[str, Callable[..., Schedule]] = {
     "naive": naive,
     "gpipe": gpipe,

@@ -76,28 +76,26 @@ def _needs_of(action: Action, num_stages: int) -> Iterator[FinishedAction]:
 
 def _check_complete(schedule: Schedule) -> None:
     """Raise ValueError unless each stage does F once, and B or both I and W once, for each micro-batch."""
-    singles = [single for row in schedule.actions for action in row for single in action.singles]
+    singles = [single for rank in range(schedule.num_ranks) for single in schedule.singles(rank)]
     counts = Counter(finished for single in singles for finished in finished_by(single))
     for stage in range(schedule.num_stages):
         for j in range(schedule.num_microbatches):
             for kind in (FORWARD, INPUT, WEIGHT):
-                if counts.pop((stage, kind, j), 0) != 1:
-                    _complain(schedule, stage, kind, j)
+                count = counts.pop((stage, kind, j), 0)
+                if count != 1:
+                    wanted = (
+                        f"{stage}{FORWARD}{j}" if kind == FORWARD else f"{stage}{BACKWARD}{j} (or {stage}{kind}{j})"
+                    )
+                    how = "does more than once" if count else "never does"
+                    raise ValueError(
+                        f"schedule {schedule.name} {how} {wanted}; each stage needs it once for each micro-batch"
+                    )
     if counts:
         stage, kind, j = min(counts)
         raise ValueError(
             f"schedule {schedule.name} holds {stage}{kind}{j}, but it has {schedule.num_stages} stages and "
             f"{schedule.num_microbatches} micro-batches, both counted from 0"
         )
-
-
-def _complain(schedule: Schedule, stage: int, kind: str, j: int) -> None:
-    """Raise the ValueError for an action that the schedule has not once but never or several times."""
-    wanted = f"{stage}{FORWARD}{j}" if kind == FORWARD else f"{stage}{BACKWARD}{j} (or {stage}{kind}{j})"
-    singles = [single for row in schedule.actions for action in row for single in action.singles]
-    is_there = any((stage, kind, j) in finished_by(single) for single in singles)
-    how = "does more than once" if is_there else "never does"
-    raise ValueError(f"schedule {schedule.name} {how} {wanted}; each stage needs it once for each micro-batch")
 
 
 def _describe_wait(

@@ -6,8 +6,9 @@ folder/
     rank_0.pt …     one file per rank: the pieces that this rank is the first to own, as flat tensors
 
 manifest.py   the format of manifest.json, and full tensors from all pieces
-saving.py     save, AsyncSaver (in the background), and Keeper (which checkpoints of a run are kept)
-loading.py    newest (the newest undamaged checkpoint) and load
+saving.py     save, AsyncSaver (in the background), Keeper (which checkpoints of a run are kept), and step_folder (the
+              path of the checkpoint after so many steps)
+loading.py    load, and newest, which finds the newest undamaged checkpoint and returns it as a NewestCheckpoint
 A checkpoint has everything that a step needs. Between two steps no gradients are accumulated. Which samples come next
 is the caller's to know: pass it as `also`, and after a load it is `trainer.also`.
 """

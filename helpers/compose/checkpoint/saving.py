@@ -121,7 +121,8 @@ def save(trainer, folder: str | os.PathLike, *, also: dict | None = None, keeper
     snapshot.take(trainer)
     votes: list = [None] * trainer.plan.world_size
     dist.all_gather_object(votes, snapshot.write(partial))
-    raise_on_every_rank(commit(head, votes, partial, folder, keeper) if trainer.axes.rank == 0 else "")
+    problem = commit(head, votes, partial, folder, keeper) if trainer.axes.rank == 0 else ""
+    raise_on_every_rank(problem)
 
 
 def make_partial_folder(folder: Path) -> Path:

@@ -1,8 +1,12 @@
 """Mixed precision: arithmetic in 16 bits, and what keeps small gradients and small updates from being lost.
 
-loss_scaler.py     GradScaler and StaticScaler: a scaled loss, and the order of a step
-master_weights.py  16-bit weights with float32 masters, and stochastic rounding
-autocast is in shared/autocast.py, because recomputation needs it too: it enters the region again in backward.
+autocast           a region in which each operation chooses 16 bits or float32 (shared/autocast.py: recomputation
+                   needs it too)
+GradScaler         scales the loss, so that small fp16 gradients do not become zero   loss_scaler.py
+StaticScaler       the same with a constant scale   loss_scaler.py
+OLD_SPELLINGS      calls of mixed precision in older code, and what to write today   loss_scaler.py
+MasterWeights      an optimizer on float32 copies of 16-bit weights   master_weights.py
+stochastic_round   float32 to bfloat16, up or down at random   master_weights.py
 """
 
 from helpers.parallel.amp.loss_scaler import OLD_SPELLINGS, GradScaler, StaticScaler

@@ -1,10 +1,12 @@
 """Data parallelism with one process per rank: averaging gradients makes every rank take the global batch's step.
 
-simple.py                     NaiveDDP, FlatDDP, BucketedDDP: the idea, one class per step
-distributed_data_parallel.py  DistributedDataParallel: BucketedDDP with all options, and Join
-comm_hooks.py                 hooks that average one bucket, for example in 16 bits
-data.py                       which examples a rank sees, and a mean over unequally many tokens
-sync_batch_norm.py            batch normalisation over the batch of all ranks
+NaiveDDP, FlatDDP, BucketedDDP   the idea in three steps: one message per gradient, one in all, buckets   simple.py
+DistributedDataParallel          BucketedDDP with all of PyTorch's options   distributed_data_parallel.py
+allreduce_hook, fp16_compress_hook, bf16_compress_hook
+                                 communication hooks, which average one bucket, also in 16 bits   comm_hooks.py
+DistributedSampler               which examples a rank sees   data.py
+count_tokens, token_mean         the mean loss over tokens that are spread unequally over ranks   data.py
+SyncBatchNorm                    batch normalisation over the batch of all ranks   sync_batch_norm.py
 """
 
 from helpers.parallel.ddp.comm_hooks import allreduce_hook, bf16_compress_hook, fp16_compress_hook

@@ -1,8 +1,8 @@
 """Pipeline parallelism: each rank has some layers, and a schedule says how micro-batches pass through the ranks.
 
-core.py        PipelineCore: runs this rank's row of the schedule: receive, compute, send
-stage.py       PipelineStage: the same, with what training asks for around it, and split backward
-partition.py   splits a model into stages that take equally long
+core.py        PipelineCore: runs this rank's row of the schedule; for each action it receives, computes and sends
+stage.py       PipelineStage: PipelineCore with tied weights, replicas, recomputation and split backward
+partition.py   layers_of: a model as a chain of layers; partition: splits it into stages that take equally long
 mailbox.py     StageMailbox: the messages between stages
 """
 

@@ -43,7 +43,7 @@ class StageMailbox:
         self.schedule, self.group, self.device = schedule, group, device
         self.rank = dist.get_rank(group)
         # each action of this rank -> the action after it, None after the last
-        self.next_action = dict(pairwise([*_singles(schedule, self.rank), None]))
+        self.next_action = dict(pairwise([*schedule.singles(self.rank), None]))
         self.shapes: dict[tuple[str, int], tuple[torch.Size, torch.dtype]] = {}  # by channel, known after first use
         self.works: list[tuple[dist.Work, Tensor]] = []  # sends in flight; their tensors must stay until then
         self.posted: dict[Message, tuple[dist.Work, Tensor]] = {}  # receives in flight
@@ -174,15 +174,10 @@ class StageMailbox:
         return orders
 
 
-def _singles(schedule: Schedule, rank: int) -> list[Action]:
-    """Return the actions of a rank in order; a pair that runs at once (DualPipe) counts as two."""
-    return [single for action in schedule.actions[rank] for single in action.singles]
-
-
 def _messages(schedule: Schedule) -> Iterator[Message]:
     """Yield all messages of a step, those of each rank in its order."""
     for rank in range(schedule.num_ranks):
-        yield from filter(None, (sent_by(single, schedule.num_stages) for single in _singles(schedule, rank)))
+        yield from filter(None, (sent_by(single, schedule.num_stages) for single in schedule.singles(rank)))
 
 
 def _header(tensor: Tensor) -> Tensor:

@@ -1,4 +1,6 @@
-"""Provides what two or more strategies use; a part that only one strategy needs is in that strategy's package.
+"""Provides what two or more parallelism strategies use, such as buckets of gradients, autocast and recomputation.
+
+A part that only one strategy needs is in that strategy's package.
 
 buckets.py         flat buffers for gradients, each sent when its last gradient is there
 bucket_rule.py     which gradients share a bucket

@@ -135,11 +135,16 @@ class Bucket:
 
 def build_buckets(slots: Sequence[Slot], bucket_cap_mb: float, first_bucket_mb: float) -> list[Bucket]:
     """Make zeroed buckets for `slots`, given in the order in which their gradients become ready. Caps are in MiB."""
-    sizes = [slot.parameter.numel() * slot.parameter.element_size() for slot in slots]
-    keys = [(slot.parameter.dtype, slot.parameter.device) for slot in slots]
-    caps = {"bucket_cap": bucket_cap_mb * MIB, "first_bucket_cap": first_bucket_mb * MIB}
-    groups = split_into_buckets(sizes, keys=keys, **caps)  # for each bucket, the positions of its slots
+    parameters = [slot.parameter for slot in slots]
+    groups = bucket_positions(parameters, bucket_cap_mb * MIB, first_bucket_mb * MIB)
     return [Bucket(i, [slots[p] for p in group], i == len(groups) - 1) for i, group in enumerate(groups)]
+
+
+def bucket_positions(tensors: Sequence[Tensor], bucket_cap: float, first_bucket_cap: float) -> list[list[int]]:
+    """Group the positions of `tensors` into buckets of one dtype and device. Caps are in bytes (bucket_rule.py)."""
+    keys = [(tensor.dtype, tensor.device) for tensor in tensors]
+    sizes = [tensor.nbytes for tensor in tensors]
+    return split_into_buckets(sizes, keys=keys, bucket_cap=bucket_cap, first_bucket_cap=first_bucket_cap)
 
 
 def when_backward_starts(output: object, callback: Callable[[], None]) -> None:

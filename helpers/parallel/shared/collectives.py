@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from helpers.parallel.shared.bucket_rule import GLOO_BUCKET, split_into_buckets
-from helpers.parallel.shared.buckets import Slot
+from helpers.parallel.shared.bucket_rule import GLOO_BUCKET
+from helpers.parallel.shared.buckets import Slot, bucket_positions
 
 # newer versions of torch have the first name, older ones the second
 reduce_scatter_flat = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # (output, input)
@@ -34,8 +34,7 @@ def all_reduce_in_buckets(
 
     All ranks give tensors of the same sizes in the same order. It needs memory for one bucket of `bucket_cap` bytes.
     """
-    sizes, keys = [tensor.nbytes for tensor in tensors], [(tensor.dtype, tensor.device) for tensor in tensors]
-    for bucket in split_into_buckets(sizes, bucket_cap=bucket_cap, first_bucket_cap=bucket_cap, keys=keys):
+    for bucket in bucket_positions(tensors, bucket_cap, bucket_cap):
         in_one_message([tensors[position] for position in bucket], lambda flat: dist.all_reduce(flat, group=group))
 
 

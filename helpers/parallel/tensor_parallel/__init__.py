@@ -1,10 +1,12 @@
 """Tensor parallelism: each rank stores a shard of each matrix, and the model's own file does not change.
 
 simple.py            TensorParallelMLP: the idea on one screen
-shard.py             shard_tensor_parallel: shards a whole model by a plan of names
-layers.py            column-, row- and vocabulary-parallel layers, and the loss over a vocabulary shard
+shard.py             shard_tensor_parallel: shards a whole model by a plan, which maps names of modules to how each is
+                     split; GPT_PLAN and MLP_PLAN are the plans for the course's models
+layers.py            ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding, and vocab_parallel_cross_entropy,
+                     the loss over a vocabulary shard
 sequence_shards.py   what runs between the sharded matrices: norms, positions and dropout on shards
-splits.py            which part of a tensor each rank stores, and the full state again
+splits.py            which part of a tensor each rank stores; gather_full_state returns the full state dict again
 conjugate.py         collectives whose backward is another collective
 """
 

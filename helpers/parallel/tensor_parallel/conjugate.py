@@ -6,7 +6,6 @@ Legend: N = ranks of the group, (B, T, h) = batch, tokens, hidden. `dim`: the di
     name                          forward           backward          payload each, for a full tensor of n elements
     identity_all_reduce           nothing           all-reduce        n           Megatron's f
     all_reduce_identity           all-reduce        nothing           n           Megatron's g
-    all_gather_split              all-gather        nothing           n / N       each rank keeps its shard of dx
     split_all_gather              nothing           all-gather        n / N
     all_gather_reduce_scatter     all-gather        reduce-scatter    n / N, n    sequence parallel's g
     reduce_scatter_all_gather     reduce-scatter    all-gather        n, n / N    sequence parallel's g-bar
@@ -46,14 +45,6 @@ def all_reduce_identity(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     It is for the partial sums of a row-parallel layer.
     """
     return _apply(x, group, 0, start_all_reduce, _identity)
-
-
-def all_gather_split(x: Tensor, group: dist.ProcessGroup | None, dim: int) -> Tensor:
-    """Return the ranks' shards joined along `dim`. Forward all-gathers; in backward each rank keeps its shard.
-
-    It is for a result that every rank then uses in the same way, such as gathered logits.
-    """
-    return _apply(x, group, dim, start_all_gather, _split)
 
 
 def split_all_gather(x: Tensor, group: dist.ProcessGroup | None, dim: int) -> Tensor:

@@ -25,7 +25,6 @@ A `start_…` function starts a collective and returns a function; calling that 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -34,11 +33,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from helpers.parallel.tensor_parallel.conjugate import (
-    all_gather_split,
     all_reduce_identity,
     identity_all_reduce,
     reduce_scatter_all_gather,
-    split_all_gather,
     start_all_gather,
     start_all_reduce,
     start_reduce_scatter,
@@ -78,19 +75,18 @@ class _ShardedLinear(nn.Module):
 class ColumnParallelLinear(_ShardedLinear):
     """Maps x (..., k), the same on every rank, to this rank's outputs (..., m / N).
 
-    Forward sends nothing, or with `gather_output` all-gathers to (..., m). Backward all-reduces dx, (..., k), while dW
-    is computed. With `sequence_dim` x is this rank's shard along that dimension: forward all-gathers it, and backward
-    all-gathers it again and reduce-scatters dx. split: by default equal shards; where it replicates entries, backward
-    all-reduces their gradients. Outputs in the padding of a split are -inf.
+    Forward sends nothing. Backward all-reduces dx, (..., k), while dW is computed. With `sequence_dim` x is this rank's
+    shard along that dimension: forward all-gathers it, and backward all-gathers it again and reduce-scatters dx.
+    split: by default equal shards; where it replicates entries, backward all-reduces their gradients. Outputs in the
+    padding of a split are -inf.
     Raises ValueError where the ranks cannot share the outputs equally.
     """
 
     overlap = True  # with False, backward waits for each message at once
 
-    def __init__(self, linear, group=None, gather_output: bool = False, sequence_dim=None, split: Split | None = None):
+    def __init__(self, linear: nn.Linear, group=None, sequence_dim: int | None = None, split: Split | None = None):
         split = split or even_split(linear.out_features, dist.get_world_size(group), what="ColumnParallelLinear")
         super().__init__(linear, group, {"weight": split, "bias": split}, sequence_dim)
-        self.gather_output = gather_output
         SharedInput([self])  # sets self.shared; `shard_tensor_parallel` may replace it by one for several layers
 
     def weight_and_bias(self) -> tuple[Tensor, Tensor | None]:
@@ -104,10 +100,7 @@ class ColumnParallelLinear(_ShardedLinear):
         padding = split.length - split.num_entries(dist.get_rank(self.group))
         if padding:  # only the last shards of a padded vocabulary
             y = F.pad(y[..., : split.length - padding], (0, padding), value=-torch.inf)
-        if not self.gather_output:
-            return y
-        parts = all_gather_split(y, self.group, dim=-1).chunk(dist.get_world_size(self.group), -1)
-        return replace(split, dim=y.dim() - 1).join(parts)  # (..., m), without the padding
+        return y
 
 
 class RowParallelLinear(_ShardedLinear):
@@ -115,20 +108,14 @@ class RowParallelLinear(_ShardedLinear):
 
     Forward all-reduces the partial sums (..., m) and then adds the bias once. Backward sends nothing. With
     `sequence_dim` forward reduce-scatters, and backward all-gathers and all-reduces the bias's gradient.
-    input_is_parallel=False takes a full x, of which each rank uses its inputs; backward then all-gathers dx.
     Raises ValueError where the ranks cannot share the inputs equally.
     """
 
-    def __init__(
-        self, linear, group=None, input_is_parallel: bool = True, sequence_dim=None, split: Split | None = None
-    ):
+    def __init__(self, linear: nn.Linear, group=None, sequence_dim: int | None = None, split: Split | None = None):
         split = split or even_split(linear.in_features, dist.get_world_size(group), dim=1, what="RowParallelLinear")
         super().__init__(linear, group, {"weight": split}, sequence_dim)
-        self.input_is_parallel = input_is_parallel
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.input_is_parallel:
-            x = split_all_gather(x, self.group, dim=-1)  # (..., k / N)
         partial_sums, bias = F.linear(x, self.weight), self.bias  # (..., m)
         if self.sequence_dim is None:
             y = all_reduce_identity(partial_sums, self.group)  # (..., m)

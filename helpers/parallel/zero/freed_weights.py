@@ -3,7 +3,9 @@
     FreedWeight   a parameter without values: it keeps its shape, and using its values raises a clear error
     GatherQueue   saves a Ticket in the autograd graph instead of a gathered weight, so the graph does not keep it alive
 
-ZeRO stage 3 frees a layer's weights after its forward and gathers them again in backward (gathered_unit.py).
+ZeRO stage 3 frees a layer's weights after its forward and gathers them again in backward (gathered_unit.py). A unit
+(GatheredUnit) is a group of parameters that are gathered together, as views of one full vector; each rank stores a
+shard of it. A card in the comments is this course's simulated GPU, a device with its own class of tensors.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _VALUES = {"data", "T", "mT", "H", "mH", "real", "imag"}  # properties that read the values
-_ALLOWED = {
+_ALLOWED = {  # methods that do not read the values
     getattr(Tensor, name)
     for name in (
         "__hash__ __len__ size stride dim numel nelement element_size is_floating_point is_complex untyped_storage "
@@ -42,6 +44,7 @@ class FreedWeight(nn.Parameter):
         if function in _ALLOWED or _reads_a_property(function):
             return super().__torch_function__(function, types, args, kwargs or {})
         name = next((arg.freed_name for arg in _flatten(args, kwargs) if isinstance(arg, FreedWeight)), "a parameter")
+        # a property arrives as the method-wrapper of its getter, whose __self__ has the property's name
         what = getattr(getattr(function, "__self__", None), "__name__", None) or getattr(function, "__name__", function)
         raise RuntimeError(
             f"{name} is freed, and {what} wants its values: this rank holds only a shard of it. It is whole while the "
@@ -54,7 +57,10 @@ class FreedWeight(nn.Parameter):
 
 
 def freed_weight(name: str, shape: torch.Size, nothing: Tensor, requires_grad: bool) -> FreedWeight:
-    """Make a parameter without values. nothing: one element with the dtype and device that the values will have."""
+    """Make a parameter without values. nothing: one element with the dtype and device that the values will have.
+
+    It is expanded to the shape: all elements share this one, so the parameter has its shape but no memory.
+    """
     weight = nn.Parameter(nothing.expand(shape), requires_grad)
     weight.freed_name = name
     weight.__class__ = _freed(type(weight))
@@ -63,7 +69,7 @@ def freed_weight(name: str, shape: torch.Size, nothing: Tensor, requires_grad: b
 
 def restore_weight(weight: nn.Parameter, values: Tensor) -> None:
     """Make a freed weight an ordinary parameter with these values."""
-    weight.__class__ = type(weight).__bases__[-1]  # see _freed
+    weight.__class__ = type(weight).__bases__[-1]  # the class it had: the last base of the class that _freed made
     weight.data = values
 
 
@@ -93,7 +99,10 @@ def _flatten(args: tuple, kwargs: dict | None) -> list:
 
 
 class Ticket:
-    """Replaces a view of a gathered vector in the autograd graph by its unit, its shape and a version."""
+    """Replaces a view of a gathered vector in the autograd graph by its unit, its shape and a version.
+
+    torch raises the _version of a tensor with each change in place, so it tells whether the optimizer has stepped.
+    """
 
     def __init__(self, unit: GatheredUnit, tensor: Tensor):
         self.unit, self.version = unit, unit.shard._version
@@ -153,10 +162,13 @@ class GatherQueue:
         return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
 
     def _pack(self, tensor: Tensor) -> SavedTensor | Ticket:
+        """Return what autograd stores in place of a tensor that it wants to save."""
         unit = self._gathered.get(tensor.untyped_storage().data_ptr()) if self._gathered else None
-        return SavedTensor(tensor) if unit is None or tensor.dtype != unit.param_dtype else Ticket(unit, tensor)
+        is_weight = unit is not None and tensor.dtype == unit.param_dtype
+        return Ticket(unit, tensor) if is_weight else SavedTensor(tensor)
 
     def _unpack(self, packed: SavedTensor | Ticket) -> Tensor:
+        """Return the tensor again, in backward."""
         if isinstance(packed, Ticket):
             self.gather(packed.unit)
         return packed.redeem()

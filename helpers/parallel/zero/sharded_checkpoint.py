@@ -127,9 +127,6 @@ class _SavePlanner(dcp.DefaultSavePlanner):
 class LoadPlanner(dcp.DefaultLoadPlanner):
     """Tells torch which ranges this rank reads; torch finds the files that have them and writes into the ranges."""
 
-    def __init__(self):
-        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
-
     def set_up_planner(self, state_dict: dict, metadata: md.Metadata | None = None, is_coordinator: bool = False):
         self.state_dict, self.metadata, self.is_coordinator = state_dict, metadata, is_coordinator
 
@@ -188,16 +185,16 @@ def _allocate_states(shards: LocalShards, stored: dict, ranges: dict[str, Tensor
     for shard in shards.ranges:
         state = states[id(shard.local)] = {}
         for kind, key in keys.get(shard.name, ()) if shard.tensor.numel() else ():
-            name, size = f"{kind}/{shard.name}/{key}", shard.shape.numel()
+            name = f"{kind}/{shard.name}/{key}"
             dtype = stored[name].properties.dtype
             if kind == "number":
                 ranges[name] = TensorRange(torch.zeros(1, dtype=dtype))
                 state[key] = ranges[name].tensor[0]
+            elif key == MASTER:  # float32 masters exist already: they are the optimizer's own parameters
+                ranges[name] = TensorRange(shard.local.detach(), shard.start, shard.shape.numel())
             else:
-                is_master = key == MASTER  # float32 masters exist already: they are the optimizer's own parameters
-                target = shard.local.detach() if is_master else torch.zeros_like(shard.local, dtype=dtype).detach()
-                ranges[name] = TensorRange(target, shard.start, size)
-                state |= {} if is_master else {key: target}
+                state[key] = torch.zeros_like(shard.local, dtype=dtype).detach()
+                ranges[name] = TensorRange(state[key], shard.start, shard.shape.numel())
     return states
 
 

@@ -4,10 +4,13 @@ The constructor runs on the meta device, where tensors have shapes but no memory
 runs a second time on real tensors, in full. As soon as another operation uses other tensors, every rank shards the
 earlier ones to 1/N. With equal seeds the ranks therefore draw the same random numbers as one process. Nothing is sent,
 unless the constructor reads a tensor again that was already sharded; then that tensor is all-gathered.
-Zero3.build uses it.
+Zero3.build uses it. Below, `meta` is a tensor on the meta device, and `real` the tensor with its values; a layout
+(FlatShards) says how a tensor is split into N equal shards.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -18,6 +21,7 @@ from torch.utils._pytree import tree_iter, tree_map_only
 
 from helpers.parallel.zero.flat_shards import FlatShards
 
+# names of torch's operations: those that make tensors without values, and those that overwrite all values of a tensor
 _UNINITIALIZED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"}
 _OVERWRITES = {"uniform_", "normal_", "fill_", "zero_", "exponential_", "bernoulli_", "random_"}
 _SMALL = 1024  # tensors of at most this many elements are not sharded
@@ -35,11 +39,11 @@ class ShardedConstruction(TorchDispatchMode):
     def __init__(self, group: dist.ProcessGroup, device: torch.device):
         super().__init__()
         self.group, self.device = group, device
-        # all are keyed by the address of a meta tensor's storage; _made stores it, so that no address is used again
+        # all are keyed by the address of a meta tensor's storage; _made keeps the storages, so no address is used again
         self._made: dict[int, torch.UntypedStorage] = {}
         self._full: dict[int, Tensor] = {}  # (numel,) real values of small tensors and of those used last
         self._sharded: dict[int, tuple[FlatShards, Tensor]] = {}  # layout and this rank's shard of all others
-        self._written: set[int] = set()
+        self._written: set[int] = set()  # those that an operation gave values
         self._modes = torch.device("meta"), _RealNumbers(device)
 
     def __enter__(self):
@@ -81,16 +85,17 @@ class ShardedConstruction(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         result = function(*args, **kwargs)
-        given = {_key(t): t for t in tree_iter((args, kwargs)) if isinstance(t, Tensor) and t.is_meta}
-        new = [t for t in tree_iter(result) if isinstance(t, Tensor) and t.is_meta and _key(t) not in given]
+        inputs = {_key(tensor) for tensor in _meta_tensors((args, kwargs))}
+        new = [tensor for tensor in _meta_tensors(result) if _key(tensor) not in inputs]
         name = function._schema.name.removeprefix("aten::")
-        self._made |= {_key(t): t.untyped_storage() for t in new}
-        if name not in _UNINITIALIZED and (new or function._schema.is_mutable):
-            self._written |= {_key(t) for t in tree_iter(result) if isinstance(t, Tensor) and t.is_meta}
+        self._made |= {_key(tensor): tensor.untyped_storage() for tensor in new}
+        if name not in _UNINITIALIZED and (new or function._schema.is_mutable):  # mutable: it writes into an input
+            self._written |= {_key(tensor) for tensor in _meta_tensors(result)}
             self._run_for_real(function, name, args, kwargs, result)
         return result
 
     def _run_for_real(self, function, name: str, args: tuple, kwargs: dict, result: object) -> None:
+        """Run an operation on real tensors. result: the meta tensors that it returned, to which the values belong."""
         if name in _OVERWRITES and args[0].is_meta and _covers_all(args[0]):
             self._sharded.pop(_key(args[0]), None)  # its old values do not matter
         real_args, real_kwargs = tree_map_only(Tensor, self._real, (args, kwargs))
@@ -98,7 +103,7 @@ class ShardedConstruction(TorchDispatchMode):
             real_kwargs["device"] = self.device
         for meta, real in zip(tree_iter(result), tree_iter(function(*real_args, **real_kwargs)), strict=True):
             if isinstance(meta, Tensor) and meta.is_meta and _key(meta) not in self._full:
-                flat = real.new_empty(_numel(meta))
+                flat = real.new_empty(_numel(meta))  # the full storage, in which `meta` may have any strides
                 flat.as_strided(meta.size(), meta.stride(), meta.storage_offset()).copy_(real)
                 self._full[_key(meta)] = flat
         self._shard_others(keep={_key(t) for t in tree_iter((args, kwargs, result)) if isinstance(t, Tensor)})
@@ -144,7 +149,13 @@ class _RealNumbers(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
+def _meta_tensors(tree: object) -> Iterator[Tensor]:
+    """Yield the meta tensors in nested tuples, lists and dicts."""
+    return (leaf for leaf in tree_iter(tree) if isinstance(leaf, Tensor) and leaf.is_meta)
+
+
 def _key(tensor: Tensor) -> int:
+    """Return the address of the tensor's storage object; views of one storage have the same."""
     return tensor.untyped_storage()._cdata
 
 
@@ -154,4 +165,5 @@ def _numel(tensor: Tensor) -> int:
 
 
 def _covers_all(tensor: Tensor) -> bool:
+    """Return whether the tensor has all elements of its storage."""
     return tensor.numel() == _numel(tensor)

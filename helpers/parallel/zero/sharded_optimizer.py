@@ -23,8 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from helpers.parallel.shared.bucket_rule import split_into_buckets
-from helpers.parallel.shared.buckets import without_sync
+from helpers.parallel.shared.buckets import bucket_positions, without_sync
 from helpers.parallel.shared.clip import gradient_norm, scale_to
 from helpers.parallel.shared.collectives import check_same_parameters, share_usage
 from helpers.parallel.shared.placement import Placement, place, placements_of
@@ -153,6 +152,7 @@ class FlatVector:
 class ShardedOptimizer:
     """Base class of Zero1 and Zero2. `optimizer` is the torch optimizer inside: give it to a learning-rate scheduler.
 
+    It has no state_dict, because each rank has only its shards: sharded_checkpoint.py saves and loads it.
     params: as torch's optimizers take them: tensors, (name, tensor) pairs or parameter groups; frozen parameters do not
     change. bucket_bytes: parameters share a vector until they reach this size. options: those of the optimizer.
     Raises ValueError for nothing trainable, a parameter given twice, ranks with different models, or an optimizer that
@@ -183,7 +183,7 @@ class ShardedOptimizer:
             for number, group in enumerate(group_options)
         ]
         self.optimizer = optimizer_class(groups, **options)
-        self._sync = True
+        self._sync = True  # False inside no_sync
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Accumulate full gradients without sending them; the next backward outside reduces their sum."""
@@ -232,25 +232,6 @@ class ShardedOptimizer:
         if hasattr(self.optimizer, "collect_gradients"):  # MasterWeights: copies them to its float32 masters
             self.optimizer.collect_gradients()
 
-    def state_dict(self) -> dict:
-        """Return this rank's state, which only the same rank of as many ranks can load; see also sharded_checkpoint."""
-        return {"cut": self._layout(), "optimizer": self.optimizer.state_dict()}
-
-    def load_state_dict(self, state: dict) -> None:
-        """Restore `state_dict()`. Raises ValueError for that of another rank, world size, model or bucket size."""
-        if state["cut"] != self._layout():
-            there, here = ("rank {} of {}".format(*layout[:2]) for layout in (state["cut"], self._layout()))
-            raise ValueError(
-                f"this is the state of {there} and of its shards, here is {here} with others, so the numbers would go "
-                "to other parameters. To change ranks or buckets use helpers.parallel.zero.sharded_checkpoint"
-            )
-        self.optimizer.load_state_dict(state["optimizer"])
-
-    def _layout(self) -> list:
-        """Return rank, number of ranks, and which elements of which parameter this rank stores."""
-        pieces = [[piece.entry.index, piece.where.start, piece.where.stop] for piece in self.pieces]
-        return [self.group.rank(), self.group.size(), pieces]
-
     def gather_parameters(self) -> None:
         """All-gather the updated shards in place, so that every rank has all parameters again."""
         works = [vector.layout.all_gather(vector.flat, async_op=True) for vector in self.vectors]
@@ -289,10 +270,7 @@ def buckets_of(entries: Sequence[TrainedParameter], bucket_bytes: float) -> list
     backward does. Raises ValueError for bucket_bytes not above 0.
     """
     backwards = range(len(entries) - 1, -1, -1)
-    parameters: list[Tensor] = [entries[position].parameter for position in backwards]
-    sizes = [parameter.numel() * parameter.element_size() for parameter in parameters]
-    kinds = [(parameter.dtype, parameter.device) for parameter in parameters]
-    groups = split_into_buckets(sizes, keys=kinds, bucket_cap=bucket_bytes, first_bucket_cap=bucket_bytes)
+    groups = bucket_positions([entries[position].parameter for position in backwards], bucket_bytes, bucket_bytes)
     return [[backwards[position] for position in group] for group in groups]
 
 

@@ -2,6 +2,8 @@
 
 Legend: N = ranks, n = elements of the layer's parameters, s = ceil(n / N); padding fills N s (flat_shards.py).
 stage3.py does this for whole models, and also prefetches, accumulates, mixes precisions and offloads.
+The layout (FlatShards) knows where each parameter lies in one flat vector of all parameters, and which range of the
+vector, the shard, each rank stores.
 After Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", section 5.3.
 """
 
@@ -33,18 +35,20 @@ class ShardedLayer(nn.Module):
         flat = self.layout.pack([*parameters.values()], self.layout.new_flat())  # (N s,)
         self.shard = nn.Parameter(self.layout.shard_of(flat).clone())  # (s,)
         for parameter in parameters.values():
-            parameter.requires_grad_(False).data = flat.new_empty(0)  # the layer itself stores no weights
+            parameter.requires_grad_(False).data = flat.new_empty(0)  # the layer itself stores no weights any more
         self.full: Tensor | None = None  # (N s,) during backward of this layer
 
     def forward(self, *args: Tensor) -> Tensor:
         full = _Gather.apply(self.shard, self)  # (N s,), freed on return because nothing below refers to it
-        weights, address = self.layout.views(full), full.untyped_storage().data_ptr()
+        weights = self.layout.views(full)  # one per parameter, without a copy
+        address = full.untyped_storage().data_ptr()  # autograd is about to save views of this memory
 
         def pack(saved: Tensor) -> Tensor | tuple:
             """Return what autograd stores for backward: for a weight only its position in the full vector."""
             is_weight = saved.untyped_storage().data_ptr() == address
             return (saved.size(), saved.stride(), saved.storage_offset()) if is_weight else saved.detach()
 
+        # autograd stores what `pack` returns, and asks `_unpack` for the tensor in backward
         with saved_tensors_hooks(pack, self._unpack):
             return functional_call(self.layer, dict(zip(self.names, weights, strict=True)), args)
 

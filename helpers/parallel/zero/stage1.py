@@ -6,6 +6,8 @@ Every rank still stores all weights and gradients. Legend: N = ranks, P = bytes 
                   the sum of its shard. It works in place, once per step: run the micro-batches before under no_sync
     step       2. sends what has not been sent yet; then the optimizer inside updates the shard with the mean gradient
                3. all-gathers the parameters, (N-1)/N P
+A vector (FlatVector in sharded_optimizer.py) is a flat tensor whose views are some of the parameters; an entry is one
+trainable parameter. Each vector has a bucket (FlatGradients) for its gradients.
 Together this is 2(N-1)/N P, as much as the all-reduce of plain data parallelism sends. With reduce="all_reduce" every
 rank gets the sum of all gradients, of which it needs only a shard: 3(N-1)/N P.
 After Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", section 5.1.
@@ -36,14 +38,15 @@ class FlatGradients:
     def __init__(self, vector: FlatVector):
         self.vector, self.flat = vector, vector.layout.new_flat()  # (N s,)
         vector.use_gradient(vector.layout.shard_of(self.flat))
+        # by id of an entry: the part of the flat tensor that belongs to its gradient
         self.views = dict(zip(map(id, vector.entries), vector.layout.views(self.flat), strict=True))
-        self.work: dist.Work | None = None
+        self.work: dist.Work | None = None  # the reduction in flight
         self.restart()
 
     def restart(self) -> None:
         """Start a new step. A reduction in flight must end first, because the next backward writes where it reads."""
         self.wait()
-        self.sent, self.waiting = False, set(self.views)
+        self.sent, self.waiting = False, set(self.views)  # waiting: ids of entries without a gradient in this backward
 
     @torch.no_grad()
     def take(self, entry: TrainedParameter) -> None:
@@ -106,10 +109,11 @@ class Zero1(ShardedOptimizer):
             raise ValueError(f"Zero1 got reduce={reduce!r}; known are 'reduce_scatter' and 'all_reduce'")
         super().__init__(params, optimizer_class, group, bucket_bytes, options)
         self.reduce, self.find_unused = reduce, find_unused_parameters
-        self.collected = self.spent = False
+        self.collected = False  # whether the pieces have their mean gradients
+        self.spent = False  # whether step() has used them
         self.buckets = [FlatGradients(vector) for vector in self.vectors]
-        self._bucket_of = {number: bucket for bucket in self.buckets for number in bucket.views}
-        watch_gradients(self.entries, self, "_arrived")
+        self._bucket_of = {entry_id: bucket for bucket in self.buckets for entry_id in bucket.views}
+        watch_gradients(self.entries, self, "_arrived")  # calls self._arrived(entry) when backward has its gradient
 
     def step(self) -> None:
         """Reduce what is left, update this rank's shard, and gather the parameters. Every rank must call it."""

@@ -4,6 +4,8 @@ Legend: N = ranks, P = bytes of all parameters, padded bucket by bucket; m = mic
     backward   copies gradients into a bucket as they come, and drops them. A full bucket is reduce-scattered while
                backward goes on, then freed: (N-1)/N P per micro-batch. The shard's gradient accumulates the mean
     step       the optimizer inside updates the shards; then each bucket's parameters are all-gathered, (N-1)/N P
+A vector (FlatVector in sharded_optimizer.py) is a flat tensor whose views are some of the parameters; an entry is one
+trainable parameter. Each vector has a bucket (GradientBucket) for its gradients.
 Together this is (m + 1)(N-1)/N P, because full gradients are gone before the next micro-batch. Under `no_sync` they are
 accumulated first. That costs what stage 2 saves, P bytes of gradients per rank, but sends only 2(N-1)/N P. Full
 gradients exist in at most two buckets: one in flight, and one that is being filled.
@@ -42,7 +44,8 @@ class GradientBucket:
     def restart(self) -> None:
         """Start a new backward, in which no gradient has come."""
         self.flat = self.work = None  # (N s,) while gradients are there
-        self.waiting = {id(entry): place for place, entry in enumerate(self.vector.entries)}
+        # id of an entry without a gradient in this backward -> its index in the layout
+        self.waiting = {id(entry): index for index, entry in enumerate(self.vector.entries)}
 
     @torch.no_grad()
     def take(self, entry: TrainedParameter) -> None:
@@ -50,10 +53,10 @@ class GradientBucket:
         layout, gradient = self.vector.layout, entry.parameter.grad
         if self.flat is None:
             self.flat = layout.new_flat()
-        place = self.waiting.pop(id(entry))
+        index = self.waiting.pop(id(entry))
         if gradient is not None:
             gradient = gradient.to_dense() if gradient.is_sparse else gradient
-            torch.mul(gradient, 1 / layout.world_size, out=layout.view(self.flat, place))
+            torch.mul(gradient, 1 / layout.world_size, out=layout.view(self.flat, index))
             entry.parameter.grad, entry.present = None, True
 
     def send(self) -> None:
@@ -103,11 +106,11 @@ class Zero2(ShardedOptimizer):
         self.find_unused = find_unused_parameters
         self.buckets = [GradientBucket(vector) for vector in self.vectors]
         self._bucket_of = {id(entry): bucket for bucket in self.buckets for entry in bucket.vector.entries}
-        self._running = False
+        self._running = False  # whether a backward has begun and not ended
         watch_gradients(self.entries, self, "_arrived")
         self_ref = weakref.ref(self)
         handle = model.register_forward_hook(lambda _, __, output: self_ref()._forward_is_over(output))
-        weakref.finalize(self, handle.remove)
+        weakref.finalize(self, handle.remove)  # the hook goes when this optimizer is freed
 
     def step(self) -> None:
         """Update this rank's shard and gather the parameters. Every rank must call it."""
@@ -141,9 +144,10 @@ class Zero2(ShardedOptimizer):
     def _begin(self) -> None:
         """Start a backward: empty the buckets, and have `_finish` called at its end."""
         if self._sync and not self._running:
-            self._running, self._num_sent = True, 0
+            self._running, self._num_sent = True, 0  # _num_sent: how many buckets have been sent in this backward
             for bucket in self.buckets:
                 bucket.restart()
+            # not public, but torch's own DDP uses it: autograd calls the function when this backward ends
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
     def _arrived(self, entry: TrainedParameter) -> None:
@@ -168,6 +172,7 @@ class Zero2(ShardedOptimizer):
             self._num_sent += 1
 
     def _finish_last(self) -> None:
+        """Wait for the bucket that was sent last, if there is one."""
         if self._num_sent:
             self.buckets[self._num_sent - 1].finish()
 

@@ -16,7 +16,6 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 PASSES = {  # name -> operations of forward, of backward
     "identity_all_reduce": ([], ["all_reduce"]),
     "all_reduce_identity": (["all_reduce"], []),
-    "all_gather_split": (["all_gather"], []),
     "split_all_gather": ([], ["all_gather"]),
     "all_gather_reduce_scatter": (["all_gather"], ["reduce_scatter"]),
     "reduce_scatter_all_gather": (["reduce_scatter"], ["all_gather"]),

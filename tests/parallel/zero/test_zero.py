@@ -550,34 +550,3 @@ def said(what):
 )
 def test_bad_input_gets_a_sentence(ranks, what, text):
     assert all(text in found for found in ranks[:2].run(said, what))
-
-
-def halved(way):
-    """Two steps, a state_dict a rank, two more in new objects; and what another cut is told."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    model, state = build("mlp"), None
-    for half in range(2):
-        weights = model.state_dict()
-        model = build("mlp", seed=9)
-        model.load_state_dict(weights)
-        optimizer = make_optimizer(way, model, torch.optim.AdamW, lr=1e-3)
-        if state is not None:
-            optimizer.load_state_dict(state)
-        for step in range(2 * half, 2 * half + 2):
-            optimizer.zero_grad()
-            loss_of(model, "mlp", *batch_of("mlp", step, torch.float64, BATCH // size, rank)).backward()
-            optimizer.step()
-        state = optimizer.state_dict()
-    other = Zero1(build("mlp").parameters(), torch.optim.AdamW, bucket_bytes=500, lr=1e-3)
-    try:
-        other.load_state_dict(state)
-    except ValueError as error:
-        return weights_of(model), str(error)
-
-
-@pytest.mark.parametrize("way", ["stage 1", "stage 2"])
-def test_a_state_dict_a_rank(ranks, way):
-    expected = train(None, "mlp", steps=4, lr=1e-3)[1]
-    results = ranks[:3].run(halved, way)
-    assert_equal(expected, [weights for weights, _ in results])
-    assert all(f"the state of rank {rank} of 3" in text for rank, (_, text) in enumerate(results))
