@@ -70,8 +70,7 @@ def _check_all(values: dict[str, float], expected: str, is_valid: Callable[[floa
 DAY = 86_400.0  # seconds
 _MOST_NODES_AWAY = 1e6  # beyond it the sum in spares_needed, one term per node, would take too long
 META_RSC1, META_RSC2 = 6.50e-3, 2.34e-3  # failures per node and day; the docstring of this file has the sources
-LLAMA3_GPUS, LLAMA3_SECONDS = 16_384, 54 * DAY
-LLAMA3 = {  # interruptions by cause
+LLAMA3 = {  # interruptions by cause, of 16,384 GPUs in 54 days
     "faulty GPU": 148,
     "GPU HBM3 memory": 72,
     "software bug": 54,
@@ -320,9 +319,8 @@ def _run(start: float, end: float, interval: float, save: float, *, failed: bool
     ended: a failure loses them, but at the end of the week their work counts. An infinite interval means no save.
     """
     cycles, rest = divmod(end - start, interval + save)
-    saved_until = end - rest
-    kept_until = saved_until if failed else end
-    work = saved_until - start - cycles * save
+    kept_until = end - rest if failed else end
+    work = end - start - rest - cycles * save
     if not failed:
         work += min(rest, interval)
     if kept_until > start:

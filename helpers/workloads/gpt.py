@@ -83,14 +83,9 @@ class GPTConfig:
     def spec(self) -> ModelSpec:
         """The same shape as a ModelSpec, which the predictors take."""
         return ModelSpec(
-            num_layers=self.num_layers,
-            hidden=self.hidden,
-            num_heads=self.num_heads,
-            num_kv_heads=self.num_kv_heads,
-            vocab=self.vocab_size,
-            seq=self.context,
-            tied_embeddings=self.tied,
-        )
+            num_layers=self.num_layers, hidden=self.hidden, num_heads=self.num_heads, num_kv_heads=self.num_kv_heads,
+            vocab=self.vocab_size, seq=self.context, tied_embeddings=self.tied,
+        )  # fmt: skip
 
     def first_std(self, name: str) -> float:
         """The standard deviation with which GPT-2 initialises a matrix of this name.

@@ -167,11 +167,6 @@ class Fit:
         return self.memory.total <= self.usable
 
     @property
-    def num_gpus(self) -> int | None:
-        """The number of GPUs of the suggested plan, None where nothing helps."""
-        return self.suggested and self.suggested.world_size
-
-    @property
     def verdict(self) -> str:
         """A sentence that says whether the plan fits."""
         share = words("share", share=100 * USABLE_SHARE, size=format_bytes(self.gpu.memory))

@@ -184,7 +184,8 @@ def page(advice: Advice) -> str:
     ]
     html = f'<!doctype html>\n<html lang="{language()}">'
     head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{_CSS}</style>'
-    return f"{html}<head>{head}</head>\n<body>\n{chr(10).join(parts)}\n</body></html>\n"
+    body = "\n".join(parts)
+    return f"{html}<head>{head}</head>\n<body>\n{body}\n</body></html>\n"
 
 
 def _rules(advice: Advice) -> str:

@@ -7,7 +7,6 @@ words/advice.yaml.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 
 from helpers.learner.words import book
@@ -127,11 +126,8 @@ class PlanEstimate:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Seconds of the step by bottleneck: tensor cores, memory, NVLink, network, host or waiting."""
-        total: dict[str, float] = defaultdict(float)
-        for bar in self.step.bars if self.step else ():
-            total[bar.binds] += bar.seconds
-        return dict(total)
+        """Seconds of the step by bottleneck, such as "network" or "waiting"; empty without a step."""
+        return self.step.by_bottleneck if self.step else {}
 
     @property
     def bubble(self) -> float:

@@ -9,6 +9,10 @@ A `PlanRequest` is the question (model, cluster, batch), and a `PlanEstimate` is
 step; both are in plans.py. A strategy is a family of plans, such as "ZeRO-3" or "TP + PP + DP", and a layout is what a
 plan chooses for tp, cp, pp, ZeRO and ep (`layout_key`). `words("warning.bubble", share=20)` returns the sentence of
 that key in the reader's language; the sentences are in words/advice.yaml.
+
+From search.py: `axis_layouts` lists the possible layouts as plans, `reason_against` says why a layout is impossible for
+this model or batch (empty where it is possible), `fitting_plans` lists the plans that fit in memory, and `timed_plans`
+estimates their steps.
 """
 
 from __future__ import annotations
@@ -45,7 +49,8 @@ from helpers.predict.time.convolutions import ResNet
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import Plan
 
-# A plan gets a warning beyond these: the shares of the step for bubble and traffic, the tokens of a step.
+# The numbers below are this course's judgement. A plan gets a warning beyond these: the shares of the step for bubble
+# and traffic, the tokens of a step.
 MOST_BUBBLE, MOST_TRAFFIC, MOST_TOKENS = 0.15, 0.3, 64 * 2**20
 FULL = 0.97  # share of the usable memory from which on a GPU counts as full
 LONG = 16_384  # tokens of a sequence from which on context parallelism is usual
@@ -62,10 +67,11 @@ def complexity(plan: Plan, seq: int) -> float:
 
     Context parallelism counts twice as much where sequences are short, because there it is hard to justify.
     """
-    context = (2 if seq > LONG else 4) * (plan.cp > 1)  # a bool counts as 0 or 1 in these sums
-    points = context + 2 * (plan.tp > 1) + 2 * (plan.ep > 1) + 3 * (plan.pp > 1) + 0.3 * log2(plan.num_chunks)
-    zero_points = (0, 1.9, 2.3, 2.9)[plan.zero]  # for no ZeRO and its stages 1 to 3
-    return points + zero_points + 0.3 * (plan.recompute != "none") + 5 * _has_16_bit_sums(plan)
+    points = (2 if seq > LONG else 4) if plan.cp > 1 else 0
+    points += 2 * (plan.tp > 1) + 2 * (plan.ep > 1) + 3 * (plan.pp > 1)  # a bool counts as 0 or 1
+    points += 0.3 * log2(plan.num_chunks)
+    points += (0, 1.9, 2.3, 2.9)[plan.zero]  # without ZeRO, and with its stages 1 to 3
+    return points + 0.3 * (plan.recompute != "none") + 5 * _has_16_bit_sums(plan)
 
 
 def _has_16_bit_sums(plan: Plan) -> bool:
@@ -75,7 +81,7 @@ def _has_16_bit_sums(plan: Plan) -> bool:
 
 def cost(request: PlanRequest, candidate: PlanEstimate) -> float:
     """Seconds of the step, plus what its warnings and its complexity add."""
-    points = complexity(candidate.plan, getattr(request.model, "seq", 1))
+    points = complexity(candidate.plan, getattr(request.model, "seq", 1))  # a network for images has no sequences
     return candidate.seconds * (1 + WARNED * len(candidate.warnings) + COMPLEX * points)
 
 
@@ -85,7 +91,7 @@ def with_warnings(request: PlanRequest, estimates: Sequence[PlanEstimate]) -> li
     def key(candidate: PlanEstimate) -> tuple:
         return layout_key(candidate.plan), candidate.plan.recompute
 
-    # The fastest plan with micro-batches of two, by layout. The slowest plan comes first, so a faster one replaces it.
+    # The fastest plan with micro-batches of two, by `key`. The slowest plan comes first, so a faster one replaces it.
     doubled = {}
     for candidate in sorted(estimates, key=lambda candidate: -candidate.seconds):
         if candidate.plan.micro_batch == 2 and _bytes_with_plain_loss(request, candidate) <= request.usable:
@@ -111,7 +117,7 @@ def warnings(request: PlanRequest, candidate: PlanEstimate, doubled: PlanEstimat
         sentences.append(words("warning.narrow", tp=plan.tp, hidden=request.model.hidden, columns=columns))
     if request.tokens > MOST_TOKENS:
         sentences.append(words("warning.tokens", tokens=request.tokens / 1e6))
-    if plan.micro_batch == 1 and doubled and doubled.seconds <= 1.01 * candidate.seconds:
+    if plan.micro_batch == 1 and doubled and doubled.seconds <= 1.01 * candidate.seconds:  # at most 1 % slower
         sentences.append(words("warning.micro"))
     if plan.precision == "mixed" and plan.num_microbatches > MOST_SUMS:
         sentences.append(words("warning.sums", count=plan.num_microbatches))
@@ -127,7 +133,10 @@ def warnings(request: PlanRequest, candidate: PlanEstimate, doubled: PlanEstimat
 
 
 def _bytes_with_plain_loss(request: PlanRequest, candidate: PlanEstimate) -> float:
-    """Bytes of a rank with plain PyTorch's cross entropy (12 per logit, not 8); 0 where the vocabulary is split."""
+    """Bytes of a rank with plain PyTorch's cross entropy; 0 where the vocabulary is split over ranks.
+
+    The estimate counts 8 bytes per logit, the fp32 logit and its gradient. Plain PyTorch takes 4 more (`logits`).
+    """
     plan, last = candidate.plan, candidate.plan.pp - 1
     if plan.tp > 1 or isinstance(request.model, ResNet):
         return 0
@@ -150,7 +159,7 @@ def best_of(request: PlanRequest, estimates: Sequence[PlanEstimate]) -> tuple[Pl
 
 
 def simplest_of(request: PlanRequest, estimates: Sequence[PlanEstimate]) -> PlanEstimate:
-    """The plan with the least complexity; of equal ones the fastest."""
+    """The plan with the least complexity, whatever its precision and recomputation; of equal ones the fastest."""
     plain, seq = dict(precision="mixed", recompute="none", num_microbatches=1), getattr(request.model, "seq", 1)
     return min(estimates, key=lambda candidate: (complexity(replace(candidate.plan, **plain), seq), candidate.seconds))
 
@@ -265,7 +274,7 @@ def strategies(
             rows.append(replace(candidate, why=words("why.too_much", memory=candidate.memory_text(request.usable))))
         elif name == StrategyName.OFFLOAD:
             rows.append(PlanEstimate(name=name, why=words("why.no_offload")))
-        elif name != StrategyName.CONTEXT:
+        elif name != StrategyName.CONTEXT:  # which has a row only where a plan with it fits
             rows.append(PlanEstimate(name=name, why=words("cannot.run", reason=_reason_against_all(request, name))))
     return tuple(rows)
 

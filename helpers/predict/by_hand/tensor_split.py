@@ -153,9 +153,10 @@ class LayerOnRank:
 
     def __init__(self, group: RankGroup, layer: SplitLayer, rank: int | None) -> None:
         self.group, self.layer, self.rank = group, layer, rank
-        self.run = LayerRun(layer, lambda matrix, by: self._take(matrix, by))
+        self.run = LayerRun(layer, self._take)
 
     def _take(self, matrix: Matrix, by: str) -> Matrix:
+        """The rank's shard of a full matrix, or in one process the matrix itself."""
         return matrix if self.rank is None else self.group.part(matrix, by, self.rank)
 
     def made(self, name: str, values: Matrix, by: str = "columns") -> ShardedMatrix:
@@ -179,11 +180,6 @@ class LayerOnRank:
             yield from self.group.gather(name, values)
         yield self.group.gathered(label, shown, self.rank, by)
 
-    def first(self) -> Iterator[ShardedMatrix]:
-        """The column-parallel weights."""
-        for name, values in self.run.first.items():
-            yield self.made(name, values)
-
     def forward(self) -> Iterator[PassItem]:
         """The forward pass: X · A ReLU G · B =, without the sum over the ranks that follows the equals sign.
 
@@ -193,7 +189,7 @@ class LayerOnRank:
         if run.first:
             yield from self.all_tokens(*layer.input)
             yield "·"
-            yield from self.first()
+            yield from (self.made(name, weight) for name, weight in run.first.items())
             yield layer.word or "="
         yield self.made(layer.inner, run.inner)
         if layer.second:

@@ -80,12 +80,8 @@ def qlora(
 
 def _states(frozen: float, adapters: int, master: bool) -> MemoryBreakdown:
     """The breakdown from the bytes of frozen weights and the number of adapter parameters."""
-    return MemoryBreakdown(
-        parameters=ceil(frozen) + 2 * adapters,
-        gradients=2 * adapters,
-        optimizer=(12 if master else 8) * adapters,
-        instant="between steps",
-    )
+    weights, optimizer = ceil(frozen) + 2 * adapters, (12 if master else 8) * adapters
+    return MemoryBreakdown(parameters=weights, gradients=2 * adapters, optimizer=optimizer, instant="between steps")
 
 
 def rl_states(num_params: int, *, critic: bool = True, reward_model: bool = True, reference: bool = True) -> int:

@@ -99,10 +99,15 @@ class StepTime:
     @property
     def binds(self) -> str:
         """The bottleneck to which most seconds of the step belong."""
+        return max(self.by_bottleneck, key=self.by_bottleneck.get)
+
+    @property
+    def by_bottleneck(self) -> dict[str, float]:
+        """Seconds of the step by bottleneck: tensor cores, memory, NVLink, network, host or waiting."""
         total: dict[str, float] = defaultdict(float)
         for bar in self.bars:
             total[bar.binds] += bar.seconds
-        return max(total, key=total.get)
+        return dict(total)
 
 
 def step_time(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack, constants: Constants = NOMINAL) -> StepTime:
