@@ -26,7 +26,7 @@ from torch import Tensor
 from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.data_parallel import LAB
 from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, recognise_errors
 
 words = LAB.messages
 
@@ -270,22 +270,17 @@ def routes(copies: Sequence[Sequence[int]]) -> str:
     return ", ".join(f"{source} → {target}: {num_bytes} B" for source, target, num_bytes in copies) or "0 B"
 
 
-def recognise_gather(failure: RunFailure) -> list[str]:
-    """The mistakes that a run without outputs points to.
-
-    Autograd refuses a gradient whose shape is not that of its output, for example the gradient of all outputs together.
-    """
-    return ["whole_gradient"] if "returned an invalid gradient" in failure.text else []
-
-
+# What torch's error says -> key of the hint. Autograd refuses a gradient whose shape is not that of its output, for
+# example the gradient of all outputs together.
+REFUSED = {"returned an invalid gradient": "whole_gradient"}
 GATHER = Task(
     key="02.gather",
     signature="gather(outputs, send)",
     make_inputs=make_gather,
     run_submission=run_gather,
     judge=judge_gather,
-    hints=LAB.hints("never_crosses gather_detaches gradient_stays gradient_divided whole_gradient"),
-    recognise_failure=recognise_gather,
+    hints=LAB.hints("never_crosses gather_detaches gradient_stays gradient_divided", *REFUSED.values()),
+    recognise_failure=recognise_errors(REFUSED),
     runs_on="devices",
     variations=Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), min_cases=3),
     must_not_change=("outputs",),

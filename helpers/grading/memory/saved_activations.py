@@ -35,7 +35,7 @@ from helpers.grading.kit.histories import run_to_end
 from helpers.grading.kit.model_tools import MemoryMeter, describe_if_detached, one_thread
 from helpers.grading.memory import LAB
 from helpers.grading.memory.training_loops import PADDING, weighted_sum
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, recognise_errors
 from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
 
@@ -208,28 +208,21 @@ def judge_checkpoint_bytes(inputs: dict[str, Any], right: dict[str, Any], got: d
         yield expect(got[name] <= limit, message, mistakes=["keeps_activations"] if is_graph_kept else [])
 
 
-ERRORS = {  # key of a hint -> what torch's error says
-    "without_grad_mode": "does not require grad and does not have a grad_fn",
-    "not_detached": "backward through the graph a second time",
-    "gradients_miscounted": "returned an incorrect number of gradients",
-    "integers_want_no_gradient": "dtype can require gradients",
+REFUSED = {  # what torch's error says -> key of the hint
+    "does not require grad and does not have a grad_fn": "without_grad_mode",
+    "backward through the graph a second time": "not_detached",
+    "returned an incorrect number of gradients": "gradients_miscounted",
+    "dtype can require gradients": "integers_want_no_gradient",
 }
-
-
-def recognise_checkpoint(failure: RunFailure) -> list[str]:
-    """Some mistakes are refused by torch, and known by the words of its error."""
-    return [key for key, text in ERRORS.items() if text in failure.text]
-
-
 CHECKPOINT = Task(
     key="05.checkpoint",
     signature="checkpoint(function, x, positions)",
     make_inputs=make_checkpoint,
     run_submission=run_checkpoint,
     judge=judge_checkpoint,
-    recognise_failure=recognise_checkpoint,
+    recognise_failure=recognise_errors(REFUSED),
     hints=LAB.hints(
-        *ERRORS,
+        *REFUSED.values(),
         "detached_output never_recomputes recomputed_twice reseeded other_mask incoming_gradient_ignored",
         "parameters_get_nothing generator_moved keeps_activations",
     ),
@@ -334,9 +327,11 @@ def judge_chunked_bytes(inputs: dict[str, Any], got: dict[str, Any]) -> Iterator
     peak, chunk, total = (format_bytes(number) for number in (got["peak"], of_chunk, of_all))
     max_tensor = max(MAX_TENSOR * of_chunk, weight.nbytes, x.nbytes)
     mistakes = []
-    if len(x) > inputs["chunk"]:  # otherwise one chunk is all tokens
-        kept = ["logits_kept"] if got["largest"] <= max_tensor else []
-        mistakes = ["logits_at_once"] if got["largest"] >= of_all else kept
+    has_several_chunks = len(x) > inputs["chunk"]
+    if has_several_chunks and got["largest"] >= of_all:
+        mistakes = ["logits_at_once"]
+    elif has_several_chunks and got["largest"] <= max_tensor:
+        mistakes = ["logits_kept"]  # no tensor is too large, but many are kept
     is_right = got["peak"] <= MAX_CHUNKS * of_chunk + MAX_GRADIENT_COPIES * (weight.nbytes + x.nbytes)
     yield expect(is_right, words["loss_peak"].format(peak, chunk, total), mistakes=mistakes)
     largest = format_bytes(got["largest"])
@@ -356,6 +351,7 @@ def wrong_losses(inputs: dict[str, Any]) -> dict[str, dict[str, Any]]:
     last_only = [0.0] * (len(counts) - 1) + [1 / total]
     chunks = [loss_and_gradients(inputs, slice(start, start + chunk)) for start in starts]
     right = weighted_sum(chunks, [1 / total] * len(counts))
+    # The mean of a chunk of padding is NaN. `judge_value` names this mistake where a value has a NaN.
     nan = {"chunk_of_padding": {"loss": torch.full_like(right["loss"], torch.nan), "x": None, "weight": None}}
     return (nan if 0 in counts else {}) | {
         "incoming_gradient_forgotten": {name: right[name] / inputs["factor"] for name in ("x", "weight")},
