@@ -44,9 +44,8 @@ from helpers.specs import GPU, ModelSpec, Plan
 
 words = book("memory")  # words("fits", size=…) returns the sentence of that key in the reader's language
 GPUS_PER_NODE = 8
-NEXT_TO_FREE = (
-    4  # changes 1 to 4 of the list slow a step by a few percent at most, if backward hides the third's gather
-)
+# Changes 1 to 4 of the list slow a step by a few percent at most, if backward hides the gather of the third.
+NEXT_TO_FREE = 4
 _AXES = ("tp", "pp", "cp")  # the axes that a change may enlarge, which shrinks dp
 _LARGEST_CP = 64
 

@@ -107,7 +107,10 @@ def sharded_plans(request: PlanRequest) -> Iterator[Plan]:
 
 
 def _least_bytes(request: PlanRequest, plan: Plan) -> int:
-    """Bytes of model states alone, on the pipeline stage in the middle, which has neither embedding nor head."""
+    """A lower bound of the bytes of a rank: model states alone, on the stage in the middle of the pipeline.
+
+    With three stages or more, that stage has neither the embedding nor the head.
+    """
     lightest = replace(plan, precision=request.precision or "mixed")
     return rank_states(request.model, lightest, plan.pp // 2).total
 
@@ -178,6 +181,7 @@ def fitting_plans(request: PlanRequest) -> tuple[list[FittingPlan], int]:
 
 
 def _first_that_fits(request: PlanRequest, row: list[Plan]) -> FittingPlan | None:
+    """The first plan of a row that fits in memory, None where none does."""
     for plan in row:
         if plan.recompute == "selective" and plan.attention == "flash":  # keeps what "none" does: there are no maps
             continue

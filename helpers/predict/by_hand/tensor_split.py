@@ -51,17 +51,10 @@ ARRIVES_WIDE = ((1, 0, -1, 1), (0, 1, 1, 0), (-1, 2, 0, 1), (1, 1, 0, -1))  # th
 QUERY = ((1, 0, -1, 0), (0, 1, 0, 1), (1, -1, 0, 0))  # 3 x 4 heads
 KEY = ((0, 1, 1, 0), (1, 0, -1, 1), (0, 1, 0, -1))
 VALUE = ((2, 0, 1, -1), (0, 1, 0, 2), (-1, 1, 2, 0))
-TABLE = (
-    (1, 0, 2),
-    (0, 1, -1),
-    (2, 1, 0),
-    (-1, 0, 1),
-    (1, 1, 1),
-    (0, -2, 1),
-    (1, -1, 0),
-    (0, 2, 1),
-)  # an embedding of 8 vocabulary entries
+# An embedding of 8 vocabulary entries.
+TABLE = ((1, 0, 2), (0, 1, -1), (2, 1, 0), (-1, 0, 1), (1, 1, 1), (0, -2, 1), (1, -1, 0), (0, 2, 1))
 TOKEN_IDS = (1, 6, 3, 4)  # the ids of the 4 tokens; for the head, their target ids
+ONE_HOT_TOKENS = one_hot(TOKEN_IDS, len(TABLE))  # their product with TABLE looks the tokens up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,14 +99,10 @@ LAYERS = {
     "rows": SplitLayer(input=("G", G), inner="G", second=("B", B)),
     "attention": SplitLayer(first={"Wq": QUERY, "Wk": KEY, "Wv": VALUE}, inner="O", second=("Wo", B), **_HEADS),
     "embedding": SplitLayer(
-        input=("I", one_hot(TOKEN_IDS, len(TABLE))),
-        inner="I",
-        second=("E", TABLE),
-        output="X",
-        input_has_no_gradient=True,
+        input=("I", ONE_HOT_TOKENS), inner="I", second=("E", TABLE), output="X", input_has_no_gradient=True
     ),
     # `_head` replaces `arrives` by the gradient of the head's loss.
-    "head": SplitLayer(first={"W": transpose(TABLE)}, arrives=one_hot(TOKEN_IDS, 8), inner="L", products=("dL",)),
+    "head": SplitLayer(first={"W": transpose(TABLE)}, arrives=ONE_HOT_TOKENS, inner="L", products=("dL",)),
 }
 
 

@@ -37,9 +37,8 @@ from helpers.specs.checks import check_count, check_divides
 COUNTS = re.compile(r"gpus?|ranks?|world.?size|devices?|cards?|workers?|accelerators?|n|卡|显卡|进程", re.I)
 RATES = re.compile(r"rate|throughput|speed|/ ?s|per.sec|samples|images|img|tokens|sequences|吞吐|每秒|速度", re.I)
 SECONDS = re.compile(r"seconds|time|\bms\b|\bs\b|latency|秒数|时间|耗时", re.I)
-ABOVE = (
-    1.1  # times the ideal speed-up: from here on a rate is noted as odd, because caches exceed the ideal only a little
-)
+# A rate above this many times the ideal speed-up is noted as odd, because caches exceed the ideal only a little.
+ABOVE = 1.1
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
