@@ -6,9 +6,8 @@ grade                      judges an answer without a notebook and returns a Ver
 drill, mock_view           a whiteboard drill and a mock interview that use the checks
 progress_view              a table of the tasks that the learner has passed
 solution, rubric           the lab's own answer to a task, and how an answer in words earns points
-Lab, lab_of, labs          the record of a lab, and how to find one by its number; chapters_with_tasks likewise
-Task, task_of, tasks_of    the record of a task, and how to find tasks by key or number; exercises_of likewise
-JudgedWorld, Judgement, RankContext, RunFailure, TaskRun   what a task's own functions get and return
+labs, lab_of               the numbers of the labs, and the record of one; chapters_with_tasks for all chapters
+Task, task_of, tasks_of    the record of a task, and how to find tasks by key or number; exercises_of for a chapter's
 Words                      a text in English and Chinese
 
 How to write a check
@@ -74,20 +73,14 @@ import takes a second.
 
 from helpers.grading.check import NotYet, check, drill, exercise, grade, mock_view, progress_view
 from helpers.grading.lab_notebooks import rubric, solution
-from helpers.grading.registry import Lab, chapters_with_tasks, exercises_of, lab_of, labs, task_of, tasks_of
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task, TaskRun
+from helpers.grading.registry import chapters_with_tasks, exercises_of, lab_of, labs, task_of, tasks_of
+from helpers.grading.task import Task
 from helpers.grading.verdict import Verdict
 from helpers.learner.words import Words
 
 __all__ = [
-    "JudgedWorld",
-    "Judgement",
-    "Lab",
     "NotYet",
-    "RankContext",
-    "RunFailure",
     "Task",
-    "TaskRun",
     "Verdict",
     "Words",
     "chapters_with_tasks",

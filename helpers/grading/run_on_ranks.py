@@ -12,6 +12,7 @@ on each rank and calls the learner's function, `submitted`. A *world* is a numbe
 a file in shared memory on which the ranks' engine counts every operation that a rank issues, so a learner's code cannot
 send something without a trace. A *safeguard* stops a learner's code from damaging the machine by accident. A TaskRun
 holds the outputs of all ranks, or a RunFailure; a RankError is what the engine raises when a rank fails or hangs.
+`words[…]` is a text in English and Chinese.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ from helpers.ranks.transport import pack_call
 NUM_RANKS = 5  # in the grader's own pool: the largest world of any task
 SHUTDOWN_SECONDS = 2.0  # of a check's time, kept to end ranks that do not react to an interrupt
 RETRY_SECONDS = 1.0  # for a case alone, after all cases together ran out of time; a right answer needs 0.2 s for all
+MIN_TIME_FACTOR = 1.5  # a message says by how much the time was extended if it is at least so much
 MAX_PRINTED = 4000  # characters of the learner's prints that are kept
 MAX_CALL_TEXT = 100  # characters of a call that are kept
 GRADER_FILES = sorted({path.name for path in Path(__file__).parent.rglob("*.py")})  # names that error texts leave out
@@ -77,7 +79,8 @@ def run_cases(key: str, submitted: Callable, inputs: Sequence[Sequence[dict]], s
         run_alternating(cases)
     rows = [(as_plain_data(case.outputs), case.events, case.context.marks, case.calls) for case in cases]
     columns = zip(*rows, strict=True)
-    return *map(list, columns), dict(Counter(work.group for work in wire.pending()))
+    in_flight = Counter(work.group for work in wire.pending())  # `wire` is the engine's own backend for messages
+    return *map(list, columns), dict(in_flight)
 
 
 def run_cases_safely(*args: Any) -> tuple[list, ...]:
@@ -116,7 +119,10 @@ def grader_ranks() -> Ranks:
 
 
 def wall_seconds(task: Task) -> float:
-    """The wall time that all worlds of a check may take together, longer where other work keeps the processors busy."""
+    """The wall time that all worlds of a check may take together, longer where other work keeps the processors busy.
+
+    load_per_core() is the number of processes that want each core, and 1.0 on an idle machine.
+    """
     return (task.seconds - SHUTDOWN_SECONDS) * load_per_core()
 
 
@@ -163,13 +169,15 @@ class LocalRunner:
 
     def _limits(self) -> Words:
         """A sentence about the time limits, and by how much they were extended on a busy machine."""
-        more = words["stretched"].format(times=self.time_factor) if self.time_factor >= 1.5 else Words.of("")
+        is_extended = self.time_factor >= MIN_TIME_FACTOR
+        more = words["stretched"].format(times=self.time_factor) if is_extended else Words.of("")
         return words["limits"].format(cpu=self.task.cpu_seconds, seconds=self.limit or self.task.seconds, more=more)
 
     def _run_on(self, world: Ranks, inputs: Sequence[Sequence[dict]], seed: int, *, is_retry: bool = False) -> TaskRun:
         """Run the cases on these ranks; every error of the ranks becomes the TaskRun's failure."""
         issued_before = world.issued()  # operations so far, as the boards count them
         printed, timeout_before, folder = io.StringIO(), world.timeout, world.folder
+        # After a run of all cases whose time was up, each case is tried alone, with less time.
         retry_seconds = min(self.seconds_left, RETRY_SECONDS * load_per_core())
         world.timeout = retry_seconds if self.has_timed_out else self.seconds_left
         try:
@@ -223,7 +231,7 @@ def why_not_callable(task: Task, submitted: Any) -> RunFailure | None:
     except (ValueError, TypeError):  # some built-in functions have no signature
         return None
     try:
-        signature.bind(*task.arguments)
+        signature.bind(*task.arguments)  # with any values: only their number matters
     except TypeError:
         return RunFailure(kind="signature", text=f"{task.name}{signature}")
     return None
@@ -236,6 +244,7 @@ def failure_of(error: RankError) -> RunFailure:
     raised = re.search(r"raised (\w+)", message.en)
     type_name = raised.group(1) if raised and error.kind == "exception" else ""
     kind = KINDS.get(type_name, error.kind)
+    # For these kinds the verdict's own sentence says what happened, so the class or the first line is left out.
     if kind in ("memory", "refused"):
         type_name, message = "", message.map(_without_type)
     if kind in ("too_long", "timeout", "deaf"):
@@ -266,6 +275,7 @@ def without_grader_lines(text: str) -> str:
 
 
 def _cut(text: str) -> str:
+    """The first MAX_PRINTED characters of a text, and how many more there were."""
     num_more = len(text) - MAX_PRINTED
     return text if num_more <= 0 else text[:MAX_PRINTED] + f"\n… ({num_more:,} more characters)\n"
 
@@ -286,15 +296,15 @@ class ObservedFunction:
         self.calls: list[dict[str, Any]] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        given = dict(zip(self.names, args, strict=False)) | kwargs  # some arguments may come by keyword
+        arguments = dict(zip(self.names, args, strict=False)) | kwargs  # some may come by keyword
         call: dict[str, Any] = {"call": call_text(self.task.name, args), "changed": [], "shared": []}
         self.calls.append(call)
-        before = {name: snapshot(given[name]) for name in self.task.must_not_change if name in given}
+        before = {name: snapshot(arguments[name]) for name in self.task.must_not_change if name in arguments}
         result = self.submitted(*args, **kwargs)
-        call["changed"] = [name for name, earlier in before.items() if not is_unchanged(earlier, given[name])]
+        call["changed"] = [name for name, earlier in before.items() if not is_unchanged(earlier, arguments[name])]
         if self.task.returns_new_memory:
             addresses = storage_addresses(result)
-            call["shared"] = [name for name, value in given.items() if addresses & storage_addresses(value)]
+            call["shared"] = [name for name, value in arguments.items() if addresses & storage_addresses(value)]
         return result
 
 

@@ -194,7 +194,7 @@ def run_regroup(submitted: Callable, inputs: dict[str, Any], context: RankContex
     """The learner's answer to each case as three values; any other answer stands in the place of all three."""
 
     def three_values(*args: Any) -> Any:
-        answer = submitted(*args[:-1], dict(args[-1]))
+        answer = submitted(*args)
         return list(answer) if isinstance(answer, list | tuple) and len(answer) == 3 else [answer] * 3
 
     return answers.run_questions(three_values, inputs, context, REGROUP)

@@ -12,6 +12,7 @@ a single item. A Judgement is the outcome of one comparison. `Words` is a text i
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,18 +47,13 @@ def run_questions(
     task, answers = task or getattr(submitted, "task", None), []
     for case in inputs["cases"]:
         try:
-            answers.append(submitted(*[copy_lists(argument) for argument in case]))
+            answers.append(submitted(*copy.deepcopy(case)))
         except Exception as error:
             if task and not hasattr(error, "words"):
                 # The ranks report the text in `error.words` in place of the exception's own.
                 error.words = RAISED.format(str(error), call_text(task, case)).map(str.strip)
             raise
     return answers
-
-
-def copy_lists(value: Any) -> Any:
-    """A copy of a list and of the lists in it; anything else as it is."""
-    return [copy_lists(item) for item in value] if isinstance(value, list) else value
 
 
 def call_text(task: Task, case: Sequence[Any]) -> str:

@@ -45,9 +45,9 @@ def make_split(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     for _ in range(4):
         num_ranks, messages = rng.integer(2, 5), []
         for number in range(rng.integer(3, 6)):
-            members = [rank for rank in range(num_ranks) if rng.integer(0, 2)] or [0]
-            kind, word = rng.one_of(("all", "sum"), ("root", "copy"))
-            messages.append((f"{word} {number}", kind, members))
+            members = [rank for rank in range(num_ranks) if rng.integer(0, 2)] or [0]  # two of three ranks, on average
+            kind, name = rng.one_of(("all", "sum"), ("root", "copy"))
+            messages.append((f"{name} {number}", kind, members))
         cases.append(draw_calls(rng, num_ranks, messages))
     return [{"cases": [[case] for case in cases]}]
 
@@ -60,12 +60,13 @@ def draw_calls(rng: CaseGenerator, num_ranks: int, messages: list) -> Calls:
     """
     clocks, calls = [QUARTER * rng.integer(0, 8) for _ in range(num_ranks)], [{} for _ in range(num_ranks)]
     for name, kind, members in messages:
-        called = {rank: clocks[rank] + QUARTER * rng.integer(0, 12) for rank in members}
+        called = {rank: clocks[rank] + QUARTER * rng.integer(0, 12) for rank in members}  # after some compute
         last = max(called.values())
         for rank, at in called.items():
             is_root = kind == "root" and rank == members[0]
             clocks[rank] = (at if is_root else last) + QUARTER * rng.integer(1, 6)
             calls[rank] = {name: (at, clocks[rank])} | calls[rank]
+    # Each message gets a random key to sort by, which shuffles the messages of a rank.
     return [dict(sorted(of_rank.items(), key=lambda _: rng.integer(0, 99))) for of_rank in calls]
 
 
@@ -73,7 +74,7 @@ def run_split(submitted: Callable, inputs: dict[str, Any], context: RankContext)
     """The learner's answer to each case, as rows. `run_questions` calls a function with every case of the inputs."""
 
     def rows_of_answer(calls: Calls) -> Any:
-        return as_rows(submitted([dict(of_rank) for of_rank in calls]))
+        return as_rows(submitted(calls))
 
     return answers.run_questions(rows_of_answer, inputs, context, SPLIT)
 
@@ -94,22 +95,21 @@ def as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def with_last_call(calls: Calls, pick: Callable = max) -> CallsWithLast:
-    """Each message with its last call on any rank behind its two times. pick: `min` for the first call instead."""
-    starts: dict[str, list[float]] = {}
-    for of_rank in calls:
-        for name, (called, _) in of_rank.items():
-            starts.setdefault(name, []).append(called)
-    return [{name: (*span, pick(starts[name])) for name, span in of_rank.items()} for of_rank in calls]
+def with_last_call(calls: Calls, pick: Callable = max, *, by_position: bool = False) -> CallsWithLast:
+    """Each message with its last call on any rank behind its two times.
 
-
-def matched_by_position(calls: Calls) -> CallsWithLast:
-    """The mistake: the first entries of all ranks are taken for one message, the second entries for the next one."""
-    starts: dict[int, list[float]] = {}
+    The options are mistakes. pick: `min` for the first call instead. by_position: the first entries of all ranks are
+    taken for one message, the second entries for the next one, and so on, whatever their names.
+    """
+    starts: dict[Any, list[float]] = {}  # when each rank called a message
     for of_rank in calls:
-        for position, (called, _) in enumerate(of_rank.values()):
-            starts.setdefault(position, []).append(called)
-    return [{name: (*of_rank[name], max(starts[i])) for i, name in enumerate(of_rank)} for of_rank in calls]
+        for position, (name, (called, _)) in enumerate(of_rank.items()):
+            starts.setdefault(position if by_position else name, []).append(called)
+    picked = {message: pick(times) for message, times in starts.items()}
+    return [
+        {name: (*span, picked[i if by_position else name]) for i, (name, span) in enumerate(of_rank.items())}
+        for of_rank in calls
+    ]
 
 
 def at_last_call(called: float, returned: float, last: float) -> tuple[float, float]:
@@ -129,7 +129,7 @@ def right_split(calls: Calls) -> Rows:
 
 # In the lambdas c and r are the times at which a rank called and returned.
 WRONG_SPLITS: dict[str, list[Callable[[Calls], Rows]]] = {
-    "matched_by_place": [lambda calls: split_rows(matched_by_position(calls))],
+    "matched_by_place": [lambda calls: split_rows(with_last_call(calls, by_position=True))],
     "moving_below_zero": [lambda calls: split_rows(with_last_call(calls), lambda c, r, last: (last - c, r - last))],
     "late_is_waiting": [lambda calls: split_rows(with_last_call(calls, min), lambda c, r, first: (c - first, r - c))],
     "moving_from_call": [lambda calls: split_rows(with_last_call(calls), lambda c, r, last: (min(last, r) - c, r - c))],
@@ -153,12 +153,9 @@ def make_exposed(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     A case is the spans of communication and the spans of compute.
     """
     cases = [[[], []], [[(1.0, 2.0)], []], [[], [(1.0, 2.0)]], [[(1.0, 3.0)], [(2.0, 4.0)]]]
-    cases += [
-        [[(1.0, 2.0)], [(0.0, 3.0)]],
-        [[(0.0, 4.0)], [(1.0, 2.0), (2.0, 3.0)]],
-        [[(0.0, 2.0), (2.0, 3.0)], [(1.0, 2.0)]],
-    ]
-    cases += [[[(0.0, 4.0)], [(1.0, 3.0), (2.0, 3.5)]], [[(0.0, 2.0), (1.0, 3.0)], [(2.5, 5.0)]]]
+    cases += [[[(1.0, 2.0)], [(0.0, 3.0)]], [[(0.0, 4.0)], [(1.0, 2.0), (2.0, 3.0)]]]
+    cases += [[[(0.0, 2.0), (2.0, 3.0)], [(1.0, 2.0)]], [[(0.0, 4.0)], [(1.0, 3.0), (2.0, 3.5)]]]
+    cases += [[[(0.0, 2.0), (1.0, 3.0)], [(2.5, 5.0)]]]
     cases += [[draw_spans(rng), draw_spans(rng)] for _ in range(6)]
     return [{"cases": cases}]
 

@@ -15,6 +15,7 @@ such keys to the value that the mistake gives. `words[…]` is a text of message
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -63,8 +64,9 @@ def make_heads(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     return [{"weight": weight, "num_heads": num_heads, "num_kv_heads": num_kv_heads} for _ in range(n)]
 
 
-def run_heads(submitted, inputs: dict[str, Any], context: RankContext) -> Any:
-    return submitted(inputs["weight"], inputs["num_heads"], inputs["num_kv_heads"])
+def call_with_inputs(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> Any:
+    """Calls the answer with copies of all inputs, in their order."""
+    return submitted(*copy.deepcopy(list(inputs.values())))
 
 
 def split_qkv(weight: Tensor, num_heads: int, num_kv_heads: int) -> tuple[Tensor, ...]:
@@ -160,7 +162,7 @@ HEADS = Task(
     make_inputs=make_heads,
     variations=Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), min_cases=6),
     must_not_change=("weight",),
-    run_submission=run_heads,
+    run_submission=call_with_inputs,
     judge=judge_heads,
     hints=LAB.hints(*WRONG_HEADS),
 )
@@ -172,10 +174,6 @@ def make_mlp(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     tokens, hidden, width = rng.integer(2, 5), world_size * rng.integer(2, 3), world_size * rng.integer(4, 6)
     inputs = {"x": rng.tensor(tokens, hidden), "A": rng.tensor(hidden, width), "B": rng.tensor(width, hidden)}
     return [inputs] * world_size
-
-
-def run_mlp(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> Any:
-    return submitted(*(inputs[name].clone() for name in ("x", "A", "B")))
 
 
 def judge_mlp(world: JudgedWorld) -> Iterator[Judgement]:
@@ -207,7 +205,7 @@ MLP = Task(
     key="07.mlp",
     signature="mlp_on_a_rank(x, A, B)",
     make_inputs=make_mlp,
-    run_submission=run_mlp,
+    run_submission=call_with_inputs,
     judge=judge_mlp,
     hints=LAB.hints("sum_missing gelu_of_addends not_cut_at_all"),
     world_sizes=(1, 2, 3, 4),
@@ -227,10 +225,6 @@ def make_loss(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     # owners: for each token the rank that has its target
     owners = torch.tensor([rng.integer(0, world_size - 1) for _ in range(tokens)])
     return [{"logits": one, "right_logit": one[:, 0] * (owners == rank)} for rank, one in enumerate(logits)]
-
-
-def run_loss(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> Any:
-    return submitted(inputs["logits"].clone(), inputs["right_logit"].clone())
 
 
 def judge_loss(world: JudgedWorld) -> Iterator[Judgement]:
@@ -260,7 +254,7 @@ TOKEN_LOSS = Task(
     key="07.token_loss",
     signature="loss_of_tokens(logits, right_logit)",
     make_inputs=make_loss,
-    run_submission=run_loss,
+    run_submission=call_with_inputs,
     judge=judge_loss,
     hints=LAB.hints("max_not_reduced sum_not_reduced target_not_reduced max_not_added_back out_of_range"),
     world_sizes=(1, 2, 3, 4),
@@ -286,7 +280,7 @@ def make_norm(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_norm(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> float:
-    return float(submitted([one.clone() for one in inputs["gradients"]], list(inputs["copies"])))
+    return float(call_with_inputs(submitted, inputs, context))
 
 
 def judge_norm(world: JudgedWorld) -> Iterator[Judgement]:

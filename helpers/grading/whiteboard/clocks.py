@@ -23,7 +23,7 @@ from torch import Tensor
 
 from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.kit.comparisons import expect
-from helpers.grading.kit.model_tools import one_thread
+from helpers.grading.kit.model_tools import one_thread, simplified
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.grading.whiteboard import LAB
 
@@ -54,14 +54,10 @@ def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> d
     """The learner's line as a tensor of two numbers, or under "returned" the type of an answer that is no line."""
     with one_thread():
         result = submitted(inputs["mine"].clone(), inputs["yours"].clone())
-    is_pair = isinstance(result, tuple | list) and len(result) == 2
-    if not is_pair or not all(isinstance(value, float | int) or _is_scalar(value) for value in result):
+    values = simplified(result)  # a tensor of one element as its number, a tuple as a list
+    if not (isinstance(values, list) and len(values) == 2 and all(isinstance(one, float | int) for one in values)):
         return {"returned": type(result).__name__}
-    return {"line": torch.tensor([float(value) for value in result], dtype=torch.float64)}
-
-
-def _is_scalar(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.numel() == 1
+    return {"line": torch.tensor(values, dtype=torch.float64)}
 
 
 def judge(world: JudgedWorld) -> Iterator[Judgement]:

@@ -300,11 +300,9 @@ def checkpoint_files(checkpoint: Mapping[str, Any]) -> dict[str, State]:
     """What the old ranks wrote, in the order in which a folder lists the files."""
     old_size = checkpoint["old_size"]
     shards = {name: shards_of(checkpoint["lines"][name], old_size) for name in STATE_NAMES}
-    files = {}
-    for rank in range(old_size):
-        state = {name: shards[name][rank].clone() for name in STATE_NAMES}
-        files[f"rank_{rank}.pt"] = {"rank": rank, "step": checkpoint["step"]} | state
-    return {name: files[name] for name in sorted(files)}
+    states = [{name: shards[name][rank].clone() for name in STATE_NAMES} for rank in range(old_size)]
+    ranks = sorted(range(old_size), key=str)  # in the order of the file names, where 10 stands before 2
+    return {f"rank_{rank}.pt": {"rank": rank, "step": checkpoint["step"]} | states[rank] for rank in ranks}
 
 
 def run_resume(submitted, inputs: dict[str, Any], context: RankContext) -> list[Any]:

@@ -20,6 +20,7 @@ such keys to the value that the mistake gives. `words[…]` is a text of message
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -70,6 +71,7 @@ def make_stage1(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def draw_constants(rng: CaseGenerator) -> dict[str, float]:
+    """The optimizer's learning rate and momentum."""
     return {"lr": rng.one_of(0.05, 0.1, 0.3), "momentum": rng.one_of(0.5, 0.8, 0.9)}
 
 
@@ -116,7 +118,7 @@ def run_stage1(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
     }
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Zero1Simulation:
     """Simulates ZeRO stage 1 on all ranks in one process, without a mistake or with one that a field switches on."""
 
@@ -182,18 +184,16 @@ def judge_stage1(world: JudgedWorld) -> Iterator[Judgement]:
     """Judges the parameters after each step, the size of the optimizer's state, side effects, and messages."""
     n, num_elements = world.size, flatten(world.inputs[0]["weights"]).numel()
     right = Zero1Simulation().run(world)
-    runs: dict[str, list[History]] = {}
 
+    @functools.cache  # a simulation gives the parameters of all ranks, so it runs once and not again for each rank
     def run_once(simulation: Zero1Simulation) -> list[History]:
-        """A simulation gives the parameters of all ranks, so it runs once and not again for each rank."""
-        if repr(simulation) not in runs:
-            runs[repr(simulation)] = simulation.run(world)
-        return runs[repr(simulation)]
+        return simulation.run(world)
 
     for rank, output in enumerate(world.outputs):
         # Parameters that stay are a missing copy only if an optimizer has updated something.
         has_state = output["state_elements"] > 0
         known = {k: ways for k, ways in simulations_of_mistakes(n).items() if k != "not_copied_back" or has_state}
+        # A function that returns for each mistake the histories of this rank; it is called only if a value is wrong.
         wrong = histories_of_mistakes(lambda simulation, rank=rank: run_once(simulation)[rank], known)
         yield from judge_history(right[rank], output["history"], wrong, rank=rank)
         yield judge_state_size(output["state_elements"], num_elements, n, rank)

@@ -263,13 +263,13 @@ def judge_memory(world: JudgedWorld, weights: Sequence[Tensor]) -> Iterator[Judg
     shards = format_bytes(padded_gradient_bytes(weights, world.size) // world.size)
     for rank, output in enumerate(world.outputs):
         in_grad = max(output["grad_bytes"])
-        mistakes = ["gradient_kept"]
-        yield expect(in_grad == 0, words["gradients_left"].format(format_bytes(in_grad)), rank=rank, mistakes=mistakes)
+        message = words["gradients_left"].format(format_bytes(in_grad))
+        yield expect(in_grad == 0, message, rank=rank, mistakes=["gradient_kept"])
         left = max(num_bytes for step in output["steps"] for num_bytes in step["bytes_left"])
-        mistakes = ["whole_buffer_kept"]
-        message = words["bytes_left"].format(format_bytes(left), shards)
         # Where .grad is kept, too many bytes are left because of it, which has been said already.
-        yield expect(left <= bytes_allowed(weights, world.size) or in_grad > 0, message, rank=rank, mistakes=mistakes)
+        is_small = left <= bytes_allowed(weights, world.size) or in_grad > 0
+        message = words["bytes_left"].format(format_bytes(left), shards)
+        yield expect(is_small, message, rank=rank, mistakes=["whole_buffer_kept"])
         yield expect(output["list_intact"], words["parameter_list_changed"], rank=rank)
         yield expect(output["shards_stable"], words["shards_change"], rank=rank)
 
