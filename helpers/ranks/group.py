@@ -79,6 +79,7 @@ class WireGroup:
         session.counters[name] = 0
 
     def use_board(self, path: str) -> None:
+        """Compare operations from now on, in this file."""
         self.board = Board(path, self.rank)
         self.channels = Channels(self.board)
 
@@ -147,7 +148,10 @@ class WireGroup:
             self._refuse(*explain_mismatch(self.board, work.sequence))
 
     def _wait_for_room(self, sequence: int) -> None:
-        """No rank may be a whole ring ahead of another, or its signatures would be lost unread."""
+        """Wait until every rank has called all but the last RECORDS operations, which are all that the board can store.
+
+        Without that, this rank would overwrite what a slower rank has not read yet.
+        """
         while sequence >= RECORDS and min(map(self.board.count, range(self.size))) <= sequence - RECORDS:
             time.sleep(0.001)
             self.look()
@@ -189,7 +193,7 @@ class WireGroup:
     # -- follow and complete ---------------------------------------------------------------------------------------
     def _follow(self, work: WireWork) -> dist.Work:
         """Have `_arrived` called once gloo is done, whether it offers a future or not."""
-        if self.is_native:
+        if self.is_native:  # NCCL's work, which the caller gets, knows best when it is complete
             self.issued.discard(work)
             work.finish()
             return work.inner
@@ -206,7 +210,7 @@ class WireGroup:
     def _arrived(self, work: WireWork, error: BaseException | None) -> None:
         """gloo has completed the operation, or failed. The emulated link may hold its completion back."""
         self.issued.discard(work)
-        if error is None and work.signature.runs_later:
+        if error is None and work.signature.runs_later:  # on a GPU the call has returned before the data arrived
             torch.accelerator.synchronize()
         if error is not None or self.session.link is None:
             work.finish(error and self._explain(work, error))
@@ -267,7 +271,7 @@ class WireGroup:
             self.channels.forget(work.receives, work.peer, work.tag, work.number)
         if isinstance(work, MessageWork) and work.receives:
             self.received[work.tag] += 1
-        if self.listeners.callbacks:
+        if self.listeners.callbacks:  # who get a CommEvent, the log's record, for each operation
             self.listeners.tell(event_of(work, self.name, self.ranks, self.rank))
 
     # -- who is missing --------------------------------------------------------------------------------------------

@@ -83,10 +83,9 @@ class WireConfig:
             raise ValueError(
                 f"WireConfig: rank {self.rank} is not below world_size {self.world_size}; ranks start at 0"
             )
-        if self.inner not in ("gloo", "nccl"):
-            raise ValueError(f"WireConfig: inner is {self.inner!r}, but it must be 'gloo' or 'nccl'")
-        if self.rules not in ("gloo", "nccl"):
-            raise ValueError(f"WireConfig: rules is {self.rules!r}, but it must be 'gloo' or 'nccl'")
+        for name, value in (("inner", self.inner), ("rules", self.rules)):
+            if value not in ("gloo", "nccl"):
+                raise ValueError(f"WireConfig: {name} is {value!r}, but it must be 'gloo' or 'nccl'")
         if (self.check or self.rules == "nccl") and not os.path.isdir(self.board_dir):
             raise ValueError(
                 f"WireConfig: board_dir {self.board_dir!r} is no folder; make it, or pass check=False, rules='gloo'"

@@ -125,10 +125,9 @@ def has_group(value: Any, depth: int = 3) -> bool:
         return False
     if isinstance(value, torch.nn.Module):
         return any(has_group(v, 1) for module in value.modules() for v in vars(module).values())
-    if isinstance(value, list | tuple | set):
-        return any(has_group(v, depth - 1) for v in list(value)[:MAX_ITEMS])
-    if isinstance(value, dict):
-        return any(has_group(v, depth - 1) for v in list(value.values())[:MAX_ITEMS])
+    if isinstance(value, list | tuple | set | dict):
+        items = value.values() if isinstance(value, dict) else value
+        return any(has_group(v, depth - 1) for v in list(items)[:MAX_ITEMS])
     if type(value).__module__.split(".")[0] in ("builtins", "types"):
         return False  # functions, for example: their attributes hold no groups
     return any(has_group(v, depth - 1) for v in getattr(value, "__dict__", {}).values())
@@ -187,7 +186,7 @@ class Worker:
             self.join_group(self.spec["generation"])
         except Exception as error:
             self.send(("failed", self.failure(error)))
-            return
+            return  # the process ends
         self.send(("ready", os.getpid()))
         while True:
             with contextlib.suppress(KeyboardInterrupt):

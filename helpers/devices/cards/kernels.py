@@ -56,11 +56,13 @@ def register() -> None:
     for name, cell in (("_thnn_fused_lstm_cell", _lstm_cell), ("_thnn_fused_gru_cell", _gru_cell)):
         library.impl(name, cell, "AutogradPrivateUse1")
         SPECIAL_OPERATIONS[getattr(aten, name).default] = _on_cards(cell)  # for inference mode, without autograd
-    for name in ("gru", "lstm", "rnn_tanh", "rnn_relu"):  # decompose them, which inference mode would not do
+    # Have torch decompose these into simpler operations (CompositeImplicitAutograd), which inference mode would not do.
+    for name in ("gru", "lstm", "rnn_tanh", "rnn_relu"):
         for overload in ("input", "data"):
             op = getattr(getattr(aten, name), overload)
             library.impl(op, functools.partial(op._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd), CAST)
     torch.clear_autocast_cache = _forget_copies(torch.clear_autocast_cache)
+    # Every other operation that comes here makes a tensor; autocast leaves every other operation as it is.
     others.fallback(lambda op, *args, **kwargs: _creates(op)(*args, **kwargs), KEY)
     others.fallback(torch.library.fallthrough_kernel, CAST)
     # Each rule returns the dtype to which inputs are cast.
@@ -80,9 +82,9 @@ def _creates(op) -> Callable:
         named.pop("pin_memory", None)
         # Called by DDP for its marks of used parameters, see _OF_DDP.
         if kwargs.get("dtype") is torch.int32 and sys._getframe(1).f_code.co_name in _OF_DDP:
-            note = op(*args, **named)
-            note.is_ddps_note = True
-            return note
+            marks = op(*args, **named)
+            marks.is_ddps_note = True  # by which NCCL's rules (helpers/ranks/nccl) recognise it
+            return marks
         made = run_with_card_generator(op, args, named) if SEEDED in op.tags else op(*args, **named)
         made = tree_map_only(Tensor, CardTensor, made)
         if streams.is_watching:

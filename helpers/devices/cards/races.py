@@ -15,6 +15,7 @@ findings                                  the races of the present task: (kind, 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Iterable, Iterator
 
 import torch
@@ -31,9 +32,8 @@ findings: list[tuple[str, Words, tuple[Frame, ...], Words]] = []
 on_found: Callable | None = None  # called with each finding
 _describe: Callable[[Frame], Words | str] = lambda site: f"{site[0]}:{site[1]}"  # noqa: E731
 _seen: set[tuple] = set()  # races that were reported: (name, line, line of the other use)
-_queues: dict[Hashable, CardStream] = {}
+_queues: dict[Hashable, CardStream] = {}  # by the key that callers of begin_message give
 _open: dict[Hashable, tuple[dict[int, int], list[MemoryUse]]] = {}  # messages: the clock at their end, and their uses
-_plans: dict[object, _Plan] = {}  # by operation
 # Operations that have tensors as arguments but neither read nor write their elements.
 _BLIND = ("_unsafe_view", "set_", "resize_", "record_stream", "is_same_size", "_has_compatible_shallow_copy_type")
 # torch's tags of operations whose result the host must know before it goes on, such as item() and nonzero().
@@ -62,16 +62,16 @@ def begin_message(
 ) -> None:
     """A message uses these tensors from now on. Messages of one queue run in order; None is a queue of its own."""
     streams.watch()
-    lane = _queues.get(queue) if queue is not None else None
-    if lane is None:
-        lane = CardStream(is_queue=True)
+    stream = _queues.get(queue) if queue is not None else None
+    if stream is None:
+        stream = CardStream(is_queue=True)
         if queue is not None:
-            _queues[queue] = lane
-    lane.comes_after(streams.current().clock)
-    tick, site = lane.step(), _or_line_of_backward(site or call_site())
+            _queues[queue] = stream
+    stream.comes_after(streams.current().clock)
+    tick, site = stream.step(), _or_line_of_backward(site or call_site())
     roles = [(False, one) for one in reads] + [(True, one) for one in writes]
-    made = [_touch(getattr(one, "_raw", one), lane, tick, wrote, site) for wrote, one in roles]
-    _open[key] = dict(lane.clock), [use for use in made if use is not None]
+    made = [_touch(getattr(one, "_raw", one), stream, tick, wrote, site) for wrote, one in roles]
+    _open[key] = dict(stream.clock), [use for use in made if use is not None]
     for use in _open[key][1]:
         use.is_message = True
 
@@ -103,32 +103,34 @@ def note_operation(func, args, kwargs: dict, out) -> None:
 
     func: the operation, called with these arguments. out: its result.
     """
-    plan = _plan(func)
-    what = "cpu" if plan.name in _COPIES and memory_uses.note_copy(func, args, kwargs, out) else None
+    operation = _operation(func)
+    is_copy = operation.name in _COPIES
+    what = "cpu" if is_copy and memory_uses.note_copy(func, args, kwargs, out) else None
     if streams.is_watching:
-        _note_uses(plan, args, kwargs, out)
-    if what or plan.waits and _host_waits(args):
+        _note_uses(operation, args, kwargs, out)
+    if what or operation.waits and _host_waits(args):
         # The name of the call for which the host waits: x.item() is _local_scalar_dense in torch's core.
-        streams.host_waits(what or ("item" if plan.name == "_local_scalar_dense" else plan.name))
+        streams.host_waits(what or ("item" if operation.name == "_local_scalar_dense" else operation.name))
 
 
-def _note_uses(plan: _Plan, args, kwargs: dict, out) -> None:
+def _note_uses(operation: _Operation, args, kwargs: dict, out) -> None:
+    """Touch every tensor that an operation reads, writes or makes, as one piece of work of this thread's stream."""
     stream = streams.current()
     tick, site = stream.step(), _or_line_of_backward(call_site())
     given = set()  # addresses of the storages of the arguments
-    for position, key, wrote in plan.roles:
+    for position, key, wrote in operation.roles:
         for card in _cards(args[position] if position < len(args) else kwargs.get(key)):
             given.add(card._raw.untyped_storage()._cdata)
-            if card.requires_grad and torch.is_grad_enabled() and plan.name != "detach":
+            if card.requires_grad and torch.is_grad_enabled() and operation.name != "detach":
                 stream.has_graph = True
             if wrote is not None:
                 _touch(card._raw, stream, tick, wrote, site)
     for card in _cards(out):
         if card._raw.untyped_storage()._cdata not in given:
-            _allocated(card._raw, stream, tick, site, plan.fills)
+            _allocated(card._raw, stream, tick, site, operation.fills)
 
 
-class _Plan:
+class _Operation:
     """What an operation does, from its schema.
 
     roles: (position, name, whether it writes) of each argument that is a tensor; instead of True or False, None where
@@ -153,15 +155,12 @@ class _Plan:
         self.roles = tuple(roles)
 
 
+_operation = functools.cache(_Operation)  # func -> its _Operation, made once
+
+
 def _or_line_of_backward(site: Frame) -> Frame:
     """The line, or where autograd's engine calls, and line number 0 says that there is none, that of the backward."""
     return site if site[1] else streams.current().site or site
-
-
-def _plan(func) -> _Plan:
-    if func not in _plans:
-        _plans[func] = _Plan(func)
-    return _plans[func]
 
 
 def _host_waits(args) -> bool:
@@ -235,6 +234,7 @@ def _allocated(raw: Tensor, stream: CardStream, tick: int, site: Frame, writes: 
 
 # -- what is found -------------------------------------------------------------------------------------------------
 def _race(old: MemoryUse, new: MemoryUse) -> None:
+    """Report a race of two uses, under a name such as "message.write_while_reading"."""
     kind = "message" if old.is_message else "stream"
     now, meanwhile = "write" if new.wrote else "read", "writing" if old.wrote else "reading"
     report_race(f"{kind}.{now}_while_{meanwhile}", old, new.site)

@@ -330,7 +330,7 @@ def _embedding(inside: list, cards: list) -> Tensor:
 # Moves to another device. Below autograd, as in DTensor's losses, torch has not decomposed them yet, and the device is
 # a positional argument.
 _MOVES = {aten.to.device, aten.to.other, aten.to.dtype_layout}
-_functional = threading.local()
+_functional = threading.local()  # .depth: in how many functional collectives this thread is
 
 
 def is_in_functional() -> bool:
@@ -362,7 +362,7 @@ def _awaited(inside: list, cards: list) -> Tensor:
 
 
 def _functionals() -> Iterator:
-    """Every operation that torch has for functional collectives."""
+    """Every operation that torch has for functional collectives, with its overloads."""
     for name in torch._C._dispatch_get_all_op_names():
         space, _, name = name.partition("::")
         if space == "_c10d_functional":

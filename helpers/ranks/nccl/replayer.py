@@ -207,7 +207,7 @@ class Replay:
         if posted.runs or posted.deps or not queue or queue[0] is not posted:
             return
         posted.runs = True
-        if not posted.open:
+        if not posted.open:  # an operation without messages is a collective
             self._collective(posted)
         for message in list(posted.open):
             ends = (posted.rank, message.peer) if message.sends else (message.peer, posted.rank)
@@ -259,7 +259,7 @@ class Replay:
         self.awake.append(posted.rank)
 
 
-Node = PostedOperation | Host
+Node = PostedOperation | Host  # what can wait, or be waited for
 
 
 class Deadlock:
@@ -372,7 +372,7 @@ class Deadlock:
     def _path_from(self, node: Node) -> list[Node]:
         """The path from a node along what it waits for, until it closes a circle or reaches a host that has ended.
 
-        Returns the circle alone, or the last three nodes before the end.
+        Returns the circle alone, or the last three nodes before the end, which are enough for a sentence.
         """
         seen: dict[Node, int] = {}  # node -> its place in the path
         while node not in seen:
