@@ -60,6 +60,7 @@ def _check_share(**values: float) -> None:
 
 
 def _check_all(values: dict[str, float], expected: str, is_valid: Callable[[float], bool]) -> None:
+    """Raise ValueError that names the first value for which `is_valid` is false. expected: what it must be, as text."""
     for name, value in values.items():
         if isinstance(value, int) and abs(value) > sys.float_info.max:
             raise ValueError(f"{name} has more digits than a float can hold, but it must be {expected}")

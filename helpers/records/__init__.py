@@ -1,11 +1,19 @@
 """Provides the record types that predictions and measurements share, so that one function compares and draws both.
 
-Timeline         spans of compute and communication on every rank, and what each rank holds in memory (timeline.py)
-MemoryBreakdown  bytes by kind at a named instant (timeline.py)
-CommLog          one event per operation of torch.distributed (comms.py)
-AxisTraffic      what one rank sends over each axis of a mesh (comms.py)
-Magnitudes       how many values lie in each power of two (magnitudes.py)
-compare          a table of predicted, measured and guessed values (comparison.py)
+timeline.py
+    Timeline         spans (Span) of compute and communication on every rank, and what each rank holds (Holding)
+    MemoryBreakdown  bytes by kind at a named instant
+    covered_seconds  the seconds in which at least one of several spans runs
+    LANES, KINDS, SOURCES, MEMORY_KINDS   the values that these records may have in `lane`, `kind` and `source`
+comms.py
+    CommLog          one event (CommEvent) per operation of torch.distributed; OPS has the names of the operations
+    AxisTraffic      what one rank sends over each axis of a mesh; `traffic_by_axis` makes it of a log, `axes_along`
+                     names the axes of a group, and SCALARS is the axis of single numbers such as the loss
+magnitudes.py
+    Magnitudes       how many values lie in each power of two
+comparison.py
+    compare          a table (Comparison) of predicted, measured and guessed values
+DerivedBytes, from helpers/quantities, is a number of bytes that follows from a formula and says so when printed.
 
 Times are seconds, sizes are bytes. On one Linux machine all ranks share one clock, `time.perf_counter`.
 Every record is frozen, takes keywords only, checks itself and survives `to_json` and `from_json`.

@@ -1,5 +1,8 @@
 """Recommends a parallel training plan for a model on a cluster, and says why.
 
+`advise` returns an Advice with the best plans, each a PlanEstimate (a plan with its memory and step). `criticise`
+returns a Criticism of a plan that the reader wrote.
+
 fit.py        whether a plan fits a GPU, and the smallest change that makes it fit
 advise.py     the planner: it searches (search.py), ranks and warns (ranking.py), and cites a rule of thumb (rules.py)
 plans.py      the records that these files share

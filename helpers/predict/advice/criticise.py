@@ -139,6 +139,7 @@ def _advised(request: PlanRequest) -> PlanEstimate | None:
 
 
 def _sentences(request: PlanRequest, evaluated: PlanEstimate, best: PlanEstimate | None, fits: bool):
+    """The criticism: the plan, its memory, its step with bottleneck and warnings, and the planner's own choice."""
     yield words("mine.plan", plan=describe_plan(evaluated.plan))
     yield fit(request.model, evaluated.plan, request.cluster.gpu, gpus_per_node=request.cluster.gpus_per_node).text
     if request.usable < evaluated.memory.total <= NEARLY * request.usable:

@@ -4,6 +4,7 @@
 `candidates` has one plan per strategy with the reason for or against it. Each is a `PlanEstimate`, a plan with its
 memory and step. A table is a list of rows, and a row maps column names to texts; `column` gives the heading of a
 column. `words("page.title", model=…)` returns the text of that key in the reader's language, from words/advice.yaml.
+KINDS and STEPS do the same with the names of the kinds of memory and of the bars of a step.
 """
 
 from __future__ import annotations
@@ -267,7 +268,7 @@ def _arithmetic(advice: Advice) -> dict[str, str]:
     plain = Plan(precision=request.precision or "mixed", optimizer=request.optimizer, attention=request.attention)
     per, params = bytes_per_parameter(plain), request.model.num_params
     tokens, flops = request.tokens, step_flops(request.model, batch=request.global_batch)
-    share = sustained_share(request.cluster.gpu)
+    share = sustained_share(request.cluster.gpu)  # of the peak that large products sustain
     reached = share * request.cluster.gpu.flops * request.cluster.world_size
     facts = {
         "model states": words("value.states", params=params, each=per, size=format_bytes(params * per)),

@@ -219,7 +219,7 @@ def timed_plans(request: PlanRequest, fitting: list[FittingPlan]) -> list[PlanEs
 
 
 def with_interval(request: PlanRequest, step: StepTime) -> StepTime:
-    """The step with the interval of an uncalibrated estimate, unless the request has calibrated constants."""
+    """The step with the 80 % interval of an uncalibrated estimate, unless the request has calibrated constants."""
     return replace(step, factor=UNCALIBRATED) if request.constants == NOMINAL else step
 
 

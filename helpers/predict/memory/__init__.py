@@ -1,5 +1,7 @@
 """Predicts what a rank's memory holds, by formula and tensor by tensor.
 
+`memory` gives all bytes of a rank by kind; the other exported functions give one kind, or what one kind is made of.
+
 rank_memory.py  model states, activations and temporaries of a rank, added up
 states.py       a rank's share of the parameters, and the bytes of model states by ZeRO stage
 activations.py  what forward keeps for backward, and how many checkpoints keep the least

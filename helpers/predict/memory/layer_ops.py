@@ -29,7 +29,7 @@ from helpers.predict.memory.replay import BYTES, Op, SizedTensor
 
 @dataclass(frozen=True, kw_only=True)
 class StepShape:
-    """The sizes and options that decide which operations run. All sizes are those of the full model, on no rank's part.
+    """The sizes and options that decide which operations run. All sizes are those of the full model, before any split.
 
     dtype: of weights and activations. dropout: whether there is any. attention: "flash" or "materialized". recompute:
     "none", "selective" or "full". tied: whether embedding and head share one table. tp: the tensor-parallel size.
@@ -110,7 +110,7 @@ def _spelled_out(shape: StepShape, module: str, heads: tuple[str, ...], mixed: s
     query, key, value = (_batched(shape, name) for name in heads)
     raw, scaled, masked = _maps(shape, mixed, shape.dtype, "scores", "scaled scores", "masked scores")
     out, weights = SizedTensor(mixed, shape.heads, shape.dtype), _weights(shape, mixed)
-    causal_mask = SizedTensor("", shape.maps[2:], shape.dtype)  # without a name, since it lives for one operation
+    causal_mask = SizedTensor("", shape.maps[2:], shape.dtype)  # only its size counts
     return [
         *_copies(shape, module, heads[:2], shape.dtype),
         _product(module, raw, (query, key), released=_without(heads, (query, key))),
@@ -128,7 +128,7 @@ def _fallback(shape: StepShape, module: str, heads: tuple[str, ...], mixed: str)
     """torch's attention without a flash kernel: it scales query and key each, and converts 16-bit inputs to fp32."""
     wide = heads if shape.dtype == "float32" else tuple(f"fp32 {name}" for name in heads)  # the fp32 query, key, value
     casts = [_same_shape(shape, module, old, new) for old, new in zip(heads, wide, strict=True) if old != new]
-    scaled = tuple(f"scaled {name}" for name in heads[:2])
+    scaled = tuple(f"scaled {name}" for name in heads[:2])  # query and key; value is not scaled
     query, key, value = (_batched(shape, name) for name in (*scaled, wide[2]))
     mask = SizedTensor(f"causal mask of {mixed}", shape.maps[2:], "float32")
     raw, masked = _maps(shape, mixed, "float32", "scores", "masked scores")

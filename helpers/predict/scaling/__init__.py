@@ -1,8 +1,11 @@
 """Predicts how much faster more GPUs are, where they stop paying, what a training costs, and what a curve lost.
 
 laws.py             speed-up, efficiency, Amdahl and Gustafson, a fit; days and GPU-hours; workers and stragglers
-measured_curves.py  a learner's own measurements from a CSV, and the parts of a measured curve's loss
+measured_curves.py  a learner's own measurements from a CSV (`read_measurements`), and the parts of a measured curve's
+                    loss (`explain_curve`); SOURCES_GPUS and SOURCES_SPEEDUPS are a published curve
 batch.py            learning rate, gradient noise scale and critical batch
+A function whose result has a name of its own returns it as a record: AmdahlFit, TrainingTime, Measurements, CurveFit,
+NoiseScale, BatchCost. A Point is one count of GPUs of a curve, and `where_it_stops` finds the last efficient one.
 """
 
 from helpers.predict.scaling.batch import BatchCost, NoiseScale, batch_cost, critical_batch, noise_scale, scaled_lr

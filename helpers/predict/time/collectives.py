@@ -25,21 +25,24 @@ from helpers.quantities.costs import bus_factor
 from helpers.specs import Cluster, Plan
 
 MIB = 2**20
-# all_reduce on 8 A100 (NVLink 3, 300 GB/s one way): bytes -> seconds, nccl-tests. On 8 H200 (NVLink 4, 450 GB/s): bytes
-# -> bus bandwidth, nccl-tests; 482 GB/s at 16 GiB where the switch adds up (NVLS), 367.61 without.
+# Measured by nccl-tests. all_reduce on 8 A100 (NVLink 3, 300 GB/s one way): (bytes, seconds).
 A100_SECONDS = (
     (2**15, 43.83e-6), (2**18, 61.38e-6), (MIB, 101.9e-6), (4 * MIB, 101.5e-6), (16 * MIB, 276.6e-6),
     (64 * MIB, 684.6e-6), (256 * MIB, 2420.6e-6), (1024 * MIB, 8203.9e-6), (8192 * MIB, 64074e-6),
 )  # fmt: skip
+# The same on 8 H200 (NVLink 4, 450 GB/s one way), with NVLS, where the switch adds up: (bytes, bus bandwidth).
 H200_RATES = ((MIB, 39.93e9), (16 * MIB, 219.89e9), (256 * MIB, 436.15e9), (1024 * MIB, 463.58e9))
 RING_OF_8 = 2 * 7 / 8  # bytes that a rank of 8 sends in a ring all_reduce, over the bytes of the buffer
-BEST_A100 = RING_OF_8 * 8192 * MIB / 64074e-6 / 300e9  # share of the link's one-way rate: 0.78
-BEST_H200, NVLS_GAIN = 367.61e9 / 450e9, 482.26 / 367.61  # the same for H200: 0.82; by how much the switch is faster
+# Bus bandwidth of long messages over the link's one-way rate, without NVLS: 0.78 and 0.82. On H200, NVLS reaches
+# 482.26 GB/s at 16 GiB instead of 367.61.
+BEST_A100 = RING_OF_8 * 8192 * MIB / 64074e-6 / 300e9
+BEST_H200, NVLS_GAIN = 367.61e9 / 450e9, 482.26 / 367.61
 FAST = 400e9  # bytes per second of a link: NVLink 4 and later are at least this fast
-# Seconds per hop and base, tuning.cc: (NVLink, network) for LL128, and for Simple, which large pieces take.
+# NCCL's latencies in seconds, from its tuning.cc. Per hop, as (NVLink, network), for its protocols LL128 and Simple, of
+# which Simple carries large pieces; and once per collective (BASE).
 HOPS_LL128, HOPS_SIMPLE, BASE = (1.9e-6, 4.0e-6), (3.4e-6, 14.0e-6), 14e-6
-LARGE_PIECE = 128 * 1024  # bytes per rank
-CARD_SHARE = 0.95  # of a card's rate that payload reaches, beside the headers of packets; an assumption
+LARGE_PIECE = 128 * 1024  # bytes per rank from which on a piece counts as large
+CARD_SHARE = 0.95  # the share of a card's rate that payload reaches, because packets have headers; an assumption
 
 
 def _beyond_rate(bandwidth: float) -> tuple[tuple[float, float], ...]:
