@@ -32,9 +32,10 @@ Status = tuple[float, int, float]  # of a rank: seconds since its last beat, its
 # The values of Status that jobs are made of. Most ranks are in step 7. A rank that waits for others stays in it for
 # long, and a hung one stays in step 6.
 HEALTHY, WAITING, LATE, DEAD, HUNG = (1, 7, 2), (1, 7, 30), (5, 7, 5), (15, 7, 40), (1, 6, 31)
-LATE_AND_BEHIND, FIRST_STEP = (5, 6, 31), (1, 0, 15)
+LATE_AND_BEHIND, DEAD_AND_BEHIND, FIRST_STEP = (5, 6, 31), (15, 6, 40), (1, 0, 15)
 AT_LATE, AT_DEAD, AT_HUNG = (3, 7, 5), (10, 7, 12), (1, 7, 20)  # exactly at a limit, which is not beyond it
 NEVER_HEARD = None  # a rank that has not sent a beat yet
+OWN_CLOCK, WATCHERS_CLOCK = 2, 3  # indices of the two times in a Beat
 
 
 def make_verdict(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -44,15 +45,16 @@ def make_verdict(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     came some seconds after the start.
     """
     jobs = [[HEALTHY, HEALTHY], [HEALTHY, LATE], [WAITING, HUNG], [DEAD, WAITING], [WAITING, WAITING]]
-    jobs += [[WAITING, (15, 6, 40), WAITING], [HUNG, WAITING, WAITING, LATE]]
+    jobs += [[WAITING, DEAD_AND_BEHIND, WAITING], [HUNG, WAITING, WAITING, LATE]]
     jobs += [[NEVER_HEARD, HEALTHY], [HEALTHY, NEVER_HEARD], [WAITING, DEAD, HUNG]]
     jobs += [[WAITING, DEAD], [WAITING, LATE_AND_BEHIND], [AT_LATE, WAITING], [WAITING, AT_DEAD], [AT_HUNG, WAITING]]
     jobs.append([FIRST_STEP] * 2)
     for other in (NEVER_HEARD, DEAD) * 8:
         jobs.append([rng.one_of(HEALTHY, WAITING, LATE, HUNG, other) for _ in range(rng.integer(2, 5))])
-    # Seconds since the start of each job. Where a rank was never heard, they say whether it is alive, late or dead.
+    # Seconds since the start of each job. A rank that was never heard is alive after 1 s, late after 5 s, and dead
+    # later.
     ages = [(1, 5, 15, 45)[number % 4] if NEVER_HEARD in job else 60 for number, job in enumerate(jobs)]
-    ages[jobs.index([FIRST_STEP] * 2)] = 25
+    ages[jobs.index([FIRST_STEP] * 2)] = 25  # its first beats came 10 s after the start
     return [{"cases": [draw_beats(rng, job, age) for job, age in zip(jobs, ages, strict=True)]}]
 
 
@@ -73,7 +75,7 @@ def draw_beats(rng: CaseGenerator, job: list[Status | None], age: float) -> list
         arrivals = [(since - 2, step - 1)] if len(job) > 2 else []  # small jobs have no beat of the step before
         arrivals += [(since, step), (last, step)] if last > since else [(since, step)]
         beats += [(rank, step, at + clock_offset, at) for at, step in arrivals if started <= at]
-    return [sorted(beats, key=lambda beat: beat[3]), len(job), started, now, LIMITS]
+    return [sorted(beats, key=lambda beat: beat[WATCHERS_CLOCK]), len(job), started, now, LIMITS]
 
 
 def statuses(
@@ -81,10 +83,11 @@ def statuses(
 ) -> list[Status]:
     """The status of each rank, from the beats.
 
-    clock: the index in a Beat of the time that is used: 3 for the watcher's clock, 2 (a mistake) for the rank's own.
-    never: the status of a rank that was never heard; None (which is right) to count its silence and its step from the
-    start. at_start: the step in which every rank is at the start.
+    clock: the index in a Beat of the time that is used; OWN_CLOCK, the rank's own, is a mistake. never: the status of a
+    rank that was never heard; None (which is right) to count its silence and its step from the start. at_start: the
+    step in which every rank is at the start.
     """
+    # Of each rank: when its last beat was, its step, and when the first beat of this step was.
     last, step, since = [started] * ranks, [at_start] * ranks, [started] * ranks
     for beat in beats:
         rank, now_in_step, at = beat[0], beat[1], beat[clock]
@@ -98,7 +101,7 @@ def statuses(
 
 def verdicts(
     *,
-    clocks: tuple[int, int] = (3, 3),
+    clocks: tuple[int, int] = (WATCHERS_CLOCK, WATCHERS_CLOCK),
     may_wait_for: Sequence[str] = ("dead", "behind"),
     can_hang: bool = True,
     never: Status | None = None,
@@ -116,7 +119,7 @@ def verdicts(
         silent, in_step = (statuses(beats, ranks, started, now, clock, never, at_start) for clock in clocks)
         is_any_dead = any(silence > limits["dead"] for silence, _, _ in silent)
         all_may_wait = not can_hang or ("dead" in may_wait_for and is_any_dead)
-        smallest = min(step for _, step, _ in in_step)
+        smallest = min(step for _, step, _ in in_step)  # the step of the ranks that are furthest behind
         names = []
         for (silence, *_), (_, step, seconds) in zip(silent, in_step, strict=True):
             may_wait = all_may_wait or ("behind" in may_wait_for and step > smallest)
@@ -132,7 +135,7 @@ def verdicts(
 
 
 WRONG_VERDICTS: dict[str, list[Callable[..., list[str]]]] = {
-    "clocks_compared": [verdicts(clocks=(2, 2)), verdicts(clocks=(2, 3))],
+    "clocks_compared": [verdicts(clocks=(OWN_CLOCK, clock)) for clock in (OWN_CLOCK, WATCHERS_CLOCK)],
     "waiting_called_hung": [verdicts(may_wait_for=kinds) for kinds in ((), ("dead",), ("behind",))],
     "steps_ignored": [verdicts(can_hang=False)],
     # A rank that was never heard counts as healthy (silent for 0 s) or as dead (for 99 s), whatever the time. Its step

@@ -217,9 +217,10 @@ def _global_hooks_and_modes() -> tuple:
     """Hooks and modes of torch, limits and the process group: all that would affect whatever runs next."""
     hooks = [len(one) for one in _HOOKS if hasattr(one, "__len__")]  # how many are registered
     modes = torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()
-    saved = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    saved = torch._C._autograd._top_saved_tensors_default_hooks(False)  # hooks for tensors that autograd saves
     limits = [resource.getrlimit(which) for which in LIMITS]
-    return hooks, modes, saved, limits, dist.is_initialized() and id(dist.group.WORLD)
+    group = dist.is_initialized() and id(dist.group.WORLD)  # False if there is no process group
+    return hooks, modes, saved, limits, group
 
 
 class ProcessSnapshot:

@@ -111,7 +111,10 @@ PipelineStep = Callable[[Seconds, int, int], tuple[float, float]]  # forward, m,
 
 
 def make_bubble(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """The lab text's two cases, with chunks, a slow last stage, one stage, one micro-batch; then any."""
+    """The lab text's two cases, with chunks, a slow last stage, one stage, one micro-batch; then any.
+
+    A case is: the seconds of each stage's forward pass, the number of micro-batches, and of model chunks per stage.
+    """
     even, slow_head = [1.0] * 4, [1.0, 1.0, 1.0, 2.0]
     cases = [[even, 8, 1], [slow_head, 8, 1], [even, 8, 2], [slow_head, 16, 4], [[1.5], 4, 1], [[0.5, 1.0], 1, 1]]
     while len(cases) < 12:
@@ -229,6 +232,7 @@ def draw_job(rng: CaseGenerator, kind: str) -> list[Any]:
     """200 plans, and the job for which one is to be chosen."""
     gpus, gib = rng.one_of(32, 64, 128), rng.one_of(24, 40, 80)
     job = {"gpus": gpus, "gpus_per_node": 8, "gib": gib, "heads": 12 if kind in ("plain", "heads") else 48}
+    # 16 stages never divide the layers, and tp = 8 divides 48 heads but not 12.
     job |= {"layers": 8 * rng.one_of(3, 5, 7), "batch": 2 * gpus * rng.one_of(1, 3, 5)}
     # Where the fastest plans stand in the list. Nine numbers are drawn, since some may be equal and three are needed.
     positions = sorted({rng.integer(0, NUM_PLANS - 1) for _ in range(9)})
@@ -238,7 +242,7 @@ def draw_job(rng: CaseGenerator, kind: str) -> list[Any]:
         # tp and pp up to 16, a micro-batch up to 4, and 30 to 140 % of the memory
         ordinary = 1, *(2 ** rng.integer(0, most) for most in (4, 4, 2)), rng.integer(30, 140) / 100
         factor, tp, pp, micro_batch, share = placed.get(number, ordinary)
-        seconds = FASTEST if number in placed else 10 + rng.integer(0, 8000) / 400
+        seconds = FASTEST if number in placed else 10 + rng.integer(0, 8000) / 400  # 10 to 30 s
         if kind == "nothing fits":
             share += 3  # more than three times the memory that there is
         gb = round(share * gib, 2)

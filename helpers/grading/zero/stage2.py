@@ -145,11 +145,12 @@ def bytes_of(gradient: Tensor | None) -> int:
 
 
 def is_list_of_tensors(shards: Any) -> bool:
+    """Whether what finish() returned is a list or tuple of tensors."""
     return isinstance(shards, list | tuple) and all(isinstance(one, Tensor) for one in shards)
 
 
 def bytes_allowed(parameters: Sequence[Tensor], world_size: int) -> float:
-    """What a rank may hold after a backward pass: all its shards, half as much again, and some slack."""
+    """The bytes that a rank may hold after a backward pass: all its shards, half as much again, and some slack."""
     return 1.5 * padded_gradient_bytes(parameters, world_size) / world_size + SLACK_BYTES
 
 
@@ -198,7 +199,7 @@ class StepGradients:
         return sum(batch[rank][i] for batch in self.batches)
 
     def shard(self, rank: int, i: int) -> Tensor:
-        """The shard that is right on this rank."""
+        """The shard of parameter i that is right on this rank."""
         return shard_of(self.mean(i), rank, self.n)
 
     def wrong_shards(self, rank: int, i: int, previous: StepGradients | None) -> dict[str, Any]:
@@ -292,7 +293,7 @@ def judge_values(world: JudgedWorld, num_parameters: int) -> Iterator[Judgement]
             if not is_complete:
                 break
             right = [step.shard(rank, i) for i in range(num_parameters)]
-            # Backward computes the gradients of the last parameters first.
+            # Backward computes the gradients of the last parameters first, so a list in that order is reversed.
             is_reversed = all(map(is_close, reversed(right), got))
             for i, (expected, one) in enumerate(zip(right, got, strict=True)):
                 mistakes = {"order_of_arrival": one} if is_reversed else {}

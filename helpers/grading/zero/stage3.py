@@ -67,6 +67,7 @@ def make_stage3(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
         "few": [rng.integer(1, 2) if n > 4 else 1 for _ in range(NUM_LAYERS + 1)],
     }[rng.case.sizes]
     shapes = [(out, into) for into, out in zip(widths[:-1], widths[1:], strict=True)]
+    # Small enough that tanh is not saturated.
     weights = [0.5 * rng.tensor(*shape).abs().contiguous() / shape[1] ** 0.5 for shape in shapes]
     rows, num_batches = (rng.integer(1, 4), rng.integer(1, 3)) if rng.case.number else (2, 2)
     inputs = []
