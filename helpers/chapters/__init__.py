@@ -1,6 +1,15 @@
 """Holds what each chapter runs and draws: one file per chapter, named like its topic, imported by that notebook only.
 
 Chapters use everything below them: the strategies, the instruments of `observe`, predictions, pictures and widgets.
-What two chapters need moves down, for example to `observe/training.py`. Nothing else imports a chapter; the myths of
-the interview name functions of `myths.py` by their dotted path.
+What two chapters need moves down, for example to `observe/training.py`. Some chapters have a second file:
+
+    amp_training             the trainings of chapter 04 (amp)
+    nccl_programs            the programs of chapters 01 and 03 that NCCL may not run
+    tensor_parallel_timing   the emulated durations of chapter 07 (tensor_parallel)
+    torch_trainer            PyTorch's own parts as a trainer, for chapter 09 (composing)
+    myths, myths_simulated   widespread claims that a run refutes, one function each
+    sources                  the old code of the page of sources
+
+Nothing else imports a chapter; the myths of the interview name functions of `myths.py` and `myths_simulated.py` by
+their dotted path.
 """

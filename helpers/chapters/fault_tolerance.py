@@ -92,9 +92,8 @@ def compare_with_torch(ranks: Ranks, config: GPTConfig = MEDIUM, repeats: int = 
         """Of the seconds, and of the stalls: the median of all saves, each as long as on its slowest rank."""
         return [statistics.median(map(max, *by_rank)) for by_rank in zip(*times, strict=True)]
 
-    (our_seconds, our_stall), (torch_seconds, torch_stall) = map(
-        median_of_slowest, (ours, [times for _, times in by_torch])
-    )
+    our_seconds, our_stall = median_of_slowest(ours)
+    torch_seconds, torch_stall = median_of_slowest([times for _, times in by_torch])
     return SaveTimes(our_seconds, torch_seconds, our_stall, torch_stall, equal)
 
 

@@ -399,9 +399,8 @@ def segments_scene() -> tuple[Scene, int, int]:
         gpts[f"{num_segments} segments"] = num_segments * bytes_per_input, _held_by_backward(run.peak)
     layers = {f"{n} segments": (n * unit, inputs[n] * unit) for n in counts}
     titles = {"64 linear layers: the peak": layers, "12 blocks of a GPT: the peak": gpts}
-    scene = stacked_scene(
-        *(_segment_bars(peaks, title) for title, peaks in titles.items()), title="The peak by segments"
-    )
+    scenes = [_segment_bars(peaks, title) for title, peaks in titles.items()]
+    scene = stacked_scene(*scenes, title="The peak by segments")
     return scene, best_segments(64), min(inputs, key=inputs.get)
 
 

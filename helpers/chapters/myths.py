@@ -13,8 +13,6 @@ ranks are data parallel (dp) and tensor parallel (tp).
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -185,30 +183,30 @@ def share_sent_in_a_step(make, model: nn.Module) -> float:
     return sum(event.sent_bytes() for event in events) / (4 * numel)  # sent_bytes: what a ring makes this rank send
 
 
+def data_parallel(model: nn.Module) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """For `share_sent_in_a_step`: our DDP with SGD."""
+    return DistributedDataParallel(model), torch.optim.SGD(model.parameters(), lr=0.1)
+
+
 def zero_1_costs_traffic(ranks: Ranks) -> Numbers:
     """Claim: ZeRO trades communication for memory, from stage 1 on.
 
     Bytes that a rank of four sends in a step, per byte of the parameters: data parallel, and ZeRO stages 1 and 3.
     """
-    sgd = partial(torch.optim.SGD, lr=0.1)
-
-    def stage_0(model):
-        wrapped = DistributedDataParallel(model)
-        return wrapped, sgd(wrapped.parameters())
 
     def stage_1(model):
         return model, Zero1(model.parameters(), torch.optim.SGD, lr=0.1)
 
     def stage_3(model):
         sharded = Zero3(model)
-        return sharded, sgd(sharded.parameters())
+        return sharded, torch.optim.SGD(sharded.parameters(), lr=0.1)
 
     def step(make) -> float:
         torch.manual_seed(0)
         return share_sent_in_a_step(make, MLP([16, 64, 64, 4]))
 
-    names = {"data_parallel": stage_0, "stage_1": stage_1, "stage_3": stage_3}
-    return {name: ranks.run(step, make)[0] for name, make in names.items()}
+    ways = {"data_parallel": data_parallel, "stage_1": stage_1, "stage_3": stage_3}
+    return {name: ranks.run(step, make)[0] for name, make in ways.items()}
 
 
 def zero_3_shrinks_activations(ranks: Ranks) -> Numbers:
@@ -397,9 +395,7 @@ def twice_the_gpus_halve_the_time(ranks: Ranks) -> Numbers:
     """
 
     def sent() -> float:
-        return share_sent_in_a_step(
-            lambda model: (DistributedDataParallel(model), torch.optim.SGD(model.parameters())), nn.Linear(16, 64)
-        )
+        return share_sent_in_a_step(data_parallel, nn.Linear(16, 64))
 
     # The key is the end of the row's group, "PTD" (tp, pp and dp) or "O-3" (ZeRO-3), and the model with n GPUs.
     seconds = {(row.group[-3:], row.name[:13]): row.seconds for row in published_steps()}

@@ -186,9 +186,7 @@ def _gradients_by_torch(schedule: Schedule) -> Tensors:
 def _peak_bytes(schedule: Schedule, recompute: bool) -> int:
     """On a rank: bytes of activations at the peak of the second step."""
     layers = [nn.Sequential(nn.Linear(8, WIDE), nn.Tanh(), nn.Linear(WIDE, 8)) for _ in range(schedule.num_stages)]
-    stage = PipelineStage(layers, None, schedule, loss=nn.functional.cross_entropy, recompute=recompute)
-    x, y = _rows(ROWS * schedule.num_microbatches)
-    stage.step(x, y)  # the first step agrees on shapes
+    stage, x, y = _after_first_step(layers, schedule, ROWS, recompute=recompute)
     with record_memory(stage) as recorder:
         stage.step(x, y)
     return recorder.peak.activations
@@ -196,10 +194,7 @@ def _peak_bytes(schedule: Schedule, recompute: bool) -> int:
 
 def _count_sends(schedule: Schedule) -> int:
     """On a rank: how many messages it sends in the second step."""
-    layers = [nn.Linear(8, 8) for _ in range(schedule.num_stages)]
-    stage = PipelineStage(layers, None, schedule, loss=nn.functional.cross_entropy)
-    x, y = _rows(2 * schedule.num_microbatches)
-    stage.step(x, y)  # the first step agrees on shapes
+    stage, x, y = _after_first_step([nn.Linear(8, 8) for _ in range(schedule.num_stages)], schedule, rows=2)
     with record_comms() as recorder:
         stage.step(x, y)
     return sum(event.op == "send" for event in recorder.log.events)
@@ -220,10 +215,19 @@ def _train_tied_stage(exchange: bool, steps: int) -> tuple[list[Tensor], list[fl
     return replicas, losses
 
 
-def _rows(count: int) -> tuple[Tensor, Tensor]:
-    """So many inputs of width 8, and their labels, which are all class 0."""
+def _after_first_step(
+    layers: list[nn.Module], schedule: Schedule, rows: int, **options
+) -> tuple[PipelineStage, Tensor, Tensor]:
+    """A rank's stage after the first step, in which stages agree on shapes; its inputs, and its labels, all class 0.
+
+    layers: one per stage, of width 8 at both ends. rows: of a micro-batch. options: of PipelineStage.
+    """
+    stage = PipelineStage(layers, None, schedule, loss=nn.functional.cross_entropy, **options)
     torch.manual_seed(0)
-    return torch.randn(count, 8), torch.zeros(count).long()
+    count = rows * schedule.num_microbatches
+    x, y = torch.randn(count, 8), torch.zeros(count).long()
+    stage.step(x, y)
+    return stage, x, y
 
 
 def _compare(expected: Tensors, by_rank: Sequence[Tensors]) -> str:

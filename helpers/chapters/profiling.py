@@ -69,8 +69,8 @@ def fixed_job(slower: float = 0.0) -> tuple[nn.Module, torch.optim.Optimizer, Da
     pace = {"forward_seconds": FORWARD * (1 + slower), "backward_seconds": BACKWARD * (1 + slower)}
     layers = nn.Sequential(*(PacedLinear(WIDTH, WIDTH, **pace) for _ in range(LAYERS)))
     group = dist.new_group(backend="gloo")  # without the emulated link, as in a job that does not import this course
-    caps = {"bucket_cap_mb": 0.0316}  # two layers in a message
-    model = nn.parallel.DistributedDataParallel(layers, process_group=group, **caps)
+    two_layers = 0.0316  # MiB, so that two layers share a message
+    model = nn.parallel.DistributedDataParallel(layers, process_group=group, bucket_cap_mb=two_layers)
     loader = DataLoader(SlowRows(ROWS * STEPS, LOADING / ROWS), batch_size=ROWS)
     dist.barrier()
     return model, torch.optim.SGD(model.parameters(), lr=1e-3), loader
@@ -267,13 +267,12 @@ def buckets_scene(ranks: Ranks) -> tuple[Scene, int, int]:
     sizes, emulated = (1, 2, 4, 8, 16), {}
     for size in (1, 4, 16):
         steps = zip(*ranks.run(step_seconds_of_torch_ddp, size), strict=True)
-        emulated[size] = min(max(by_rank) for by_rank in list(steps)[1:])  # buckets are rebuilt after the first step
+        _, *later = steps  # DDP rebuilds its buckets after the first step
+        emulated[size] = min(max(by_rank) for by_rank in later)
     curves = {"predicted": [(size, predicted_step_seconds(size) * 1e3) for size in sizes]}
     curves["emulated"] = [(size, seconds * 1e3) for size, seconds in emulated.items()]
-    x, y = (
-        Axis(name="layers per bucket", ticks=sizes, log=True),
-        Axis(name="ms per step", ticks=(0, 200, 400, 600, 800)),
-    )
+    x = Axis(name="layers per bucket", ticks=sizes, log=True)
+    y = Axis(name="ms per step", ticks=(0, 200, 400, 600, 800))
     scene = curves_scene(curves, x=x, y=y, dots=True, title="Too small pays latency, too large hides nothing")
     return scene, min(emulated, key=predicted_step_seconds), min(emulated, key=emulated.get)
 

@@ -263,20 +263,21 @@ def _after_backward() -> Zero3:
 # ---- saved by some ranks, resumed by others ----
 
 
+FIVE_STEPS = replace(TRAINING, steps=5).under(ZeroRank, stage=3)
+
+
 def save_after_five_steps(folder: str) -> None:
     """On a rank: five steps under stage 3, then a sharded checkpoint."""
-    five = replace(TRAINING, steps=5).under(ZeroRank, stage=3)
-    built = five.build()
-    five.train(built)
+    built = FIVE_STEPS.build()
+    FIVE_STEPS.train(built)
     sharded_checkpoint.save(folder, built.forward, built.optimizer)
 
 
 def resume_for_five_steps(folder: str) -> Tensors:
     """On a rank: five more steps from that checkpoint. Returns the full weights."""
-    five = replace(TRAINING, steps=5).under(ZeroRank, stage=3)
-    built = five.build()
+    built = FIVE_STEPS.build()
     sharded_checkpoint.load(folder, built.forward, built.optimizer)
-    five.train(built)
+    FIVE_STEPS.train(built)
     return built.state()
 
 

@@ -17,7 +17,7 @@ import sqlite3
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
@@ -64,7 +64,10 @@ def export(path: str | os.PathLike, cards: Iterable[Card] | None = None, languag
         if card.topic not in decks:
             name = f"{NAME}::{topic_name(card.topic, languages[0])}"
             decks[card.topic] = genanki.Deck(_deck_number(card.topic), name)
-        for form, contents in _notes(card, languages):
+        notes = {"": note_fields(card, languages)}  # form -> fields
+        if card.predict:
+            notes["number"] = number_fields(card, languages)
+        for form, contents in notes.items():
             tags = [f"topic::{card.topic}", f"level::{card.level}"]
             tags += [f"form::{form}"] if form else []
             tags += ["archive"] if card.archive else []
@@ -77,13 +80,6 @@ def export(path: str | os.PathLike, cards: Iterable[Card] | None = None, languag
 def _deck_number(topic: str) -> int:
     """The number of a topic's deck, the same in every export whatever other topics are in it."""
     return DECK + 1 + zlib.crc32(topic.encode())
-
-
-def _notes(card: Card, languages: tuple[str, ...]) -> Iterator[tuple[str, list[str]]]:
-    """The form and the fields of each note of a card: "" for its question, "number" for the one that asks for a number."""
-    yield "", note_fields(card, languages)
-    if card.predict:
-        yield "number", number_fields(card, languages)
 
 
 def number_fields(card: Card, languages: tuple[str, ...]) -> list[str]:

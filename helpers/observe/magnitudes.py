@@ -7,6 +7,7 @@ numbers included, because frexp reads the exponent off the bits. Chapter 04 and 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -24,7 +25,7 @@ def magnitudes(tensors: Tensor | Iterable[Tensor], name: str = "values") -> Magn
 
     Raises ValueError for a tensor of integers.
     """
-    powers: dict[int, int] = {}
+    powers: Counter[int] = Counter()  # power of two -> how many values
     zeros = not_finite = 0
     for tensor in [tensors] if isinstance(tensors, Tensor) else tensors:
         values = _widened(tensor).flatten()
@@ -33,10 +34,9 @@ def magnitudes(tensors: Tensor | Iterable[Tensor], name: str = "values") -> Magn
         zeros, not_finite = zeros + len(finite) - len(nonzero), not_finite + len(values) - len(finite)
         exponents = torch.frexp(nonzero).exponent - 1  # frexp's mantissa is in [0.5, 1)
         found, counts = exponents.unique(return_counts=True)
-        for power, count in zip(found.tolist(), counts.tolist(), strict=True):
-            powers[power] = powers.get(power, 0) + count
+        powers.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))  # a Counter adds them up
     lowest, highest = (min(powers), max(powers)) if powers else (0, -1)  # no counts where all values are zero
-    counts = tuple(powers.get(power, 0) for power in range(lowest, highest + 1))
+    counts = tuple(powers[power] for power in range(lowest, highest + 1))
     return Magnitudes(name=name, lowest=lowest, counts=counts, zeros=zeros, not_finite=not_finite)
 
 

@@ -77,7 +77,7 @@ def record_memory(model: nn.Module, optimizer: object = None) -> Iterator[Memory
     with ExitStack() as stack:
         with_hooks = next((found for found in optimizers if isinstance(found, Optimizer)), None)  # torch's own class
         recorder._spans = stack.enter_context(record_timeline(model, with_hooks))
-        for handle in recorder._hooks():
+        for handle in (*recorder._position.hooks(model), *recorder._labels.hooks()):
             stack.callback(handle.remove)
         stack.enter_context(recorder._tracker.watch_resizes())
         stack.enter_context(recorder._tracker)
@@ -98,7 +98,7 @@ class MemoryRecorder:
     """
 
     def __init__(self, model: nn.Module, optimizers: list, device: torch.device) -> None:
-        self._model, self._device = model, device
+        self._device = device
         self._position = PositionTracker(self._before_forward, lambda: self._tracker.settle())
         self._tracker = StorageTracker(device, self._position.now)
         self._labels = StorageLabels(model, optimizers, self._tracker)
@@ -211,11 +211,6 @@ class MemoryRecorder:
             raise ValueError(f"no instant is called {name!r}; marked: {known}")
         num_events = num_events_at_peak(self._events) if name is None else self._marks[name][0]
         return sizes_after(self._events[:num_events])
-
-    def _hooks(self) -> Iterator:
-        """Register the hooks on the model that find positions and labels; yields the handles to remove."""
-        yield from self._position.hooks(self._model)
-        yield from self._labels.hooks()
 
     def _before_forward(self, module: nn.Module, inputs: object, is_outermost: bool) -> None:
         """Called before each module's forward; the outermost one is the model's own."""

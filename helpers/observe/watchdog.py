@@ -59,9 +59,8 @@ class Watchdog:
         self.largest.register_hook(self._before_sync)
         stepped = {id(one) for group in optimizer.param_groups for one in group["params"]}
         missing = [name for name, one in self.parameters.items() if id(one) not in stepped]
-        self._report(
-            "optimizer", missing, "the optimizer does not hold {0[0]}: make it once the model is wrapped or cut"
-        )
+        sentence = "the optimizer does not hold {0[0]}: make it once the model is wrapped or cut"
+        self._report("optimizer", missing, sentence)
         self.wait()
 
     def step(self, loss: Tensor) -> list[str]:
