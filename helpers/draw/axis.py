@@ -19,7 +19,7 @@ def round_step(span: float, count: int = 6) -> float:
     """The round number (1, 2 or 5 times a power of ten) that divides `span` into about `count` parts."""
     raw = span / count
     power = 10 ** math.floor(math.log10(raw))
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)  # 0.999: against rounding
 
 
 def ticks(end: float, count: int = 6) -> list[float]:
@@ -27,11 +27,12 @@ def ticks(end: float, count: int = 6) -> list[float]:
     if end <= 0:
         return [0.0]
     step = round_step(end, count)
-    return [number * step for number in range(int(end / step + 1e-9) + 1)]
+    return [number * step for number in range(int(end / step + 1e-9) + 1)]  # 1e-9: against rounding
 
 
 def _texts_in_one_unit(seconds: list[float]) -> list[str]:
     """A text per tick, in the unit that suits the last one; only the last text names that unit."""
+    # The largest unit that is not longer than the last tick, or else the smallest one.
     size, unit = next(((size, unit) for size, unit in _TIME_UNITS if seconds[-1] >= size), _TIME_UNITS[-1])
     return [f"{value / size:.6g}" + (f" {unit}" if value == seconds[-1] else "") for value in seconds]
 

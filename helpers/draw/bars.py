@@ -31,12 +31,11 @@ from helpers.records.comparison import Comparison, Row, compare
 
 _BYTES_BAR = 18.0  # pixels from one bar of a quantity to the next
 _BYTES_RIGHT = 104.0  # pixels right of the longest bar, for its bytes
-_SIDES = ("guess", "predicted", "measured")
-_SIDE_NAMES = {"guess": "your guess", "predicted": "predicted", "measured": "measured"}
-_SIDE_STYLES = {
-    "guess": {"stroke": "ink"},
-    "predicted": {"fill": "buffers", "texture": "stripes"},
-    "measured": {"fill": "parameters"},
+# The three bars of a quantity: the attribute of a Row of a Comparison, the name in the legend, and the style.
+_SIDES = {
+    "guess": ("your guess", {"stroke": "ink"}),
+    "predicted": ("predicted", {"fill": "buffers", "texture": "stripes"}),
+    "measured": ("measured", {"fill": "parameters"}),
 }
 
 
@@ -46,8 +45,9 @@ def bytes_scene(
 ) -> Scene:
     """Horizontal bars for each quantity in bytes, on one axis that begins at 0.
 
-    Takes a Comparison, or what `compare` takes: two records, or dicts such as {"sent bytes": 64_189_440}. With
-    `predicted` alone, only its bars are drawn. Raises ValueError when nothing is in bytes.
+    A Comparison is a list of rows, one per quantity, each with a name, a unit and up to three values. Takes a
+    Comparison, or what `compare` takes: two records, or dicts such as {"sent bytes": 64_189_440}. With `predicted`
+    alone, only its bars are drawn. Raises ValueError when nothing is in bytes.
     """
     rows = [row for row in _rows(predicted, measured, guess) if row.unit == "bytes" and _largest([row]) > 0]
     if not rows:
@@ -55,7 +55,7 @@ def bytes_scene(
     left = min(260.0, 28 + max(text_width(row.name, 12) for row in rows))
     scale = (WIDTH - left - _BYTES_RIGHT) / _largest(rows)
     sides = [side for side in _SIDES if any(getattr(row, side) is not None for row in rows)]
-    items, top = heading(title, [(_SIDE_NAMES[side], _SIDE_STYLES[side]) for side in sides])
+    items, top = heading(title, [_SIDES[side] for side in sides])
     pitch = len(sides) * _BYTES_BAR + 14
     bottom = top + 8 + len(rows) * pitch
     items += bytes_axis(_largest(rows), left, scale, top, bottom - 8)
@@ -66,6 +66,7 @@ def bytes_scene(
 
 
 def _rows(predicted: object, measured: object, guess: object) -> tuple[Row, ...]:
+    """The rows of the comparison. Without measured values, which `compare` needs, they are removed again."""
     if isinstance(predicted, Comparison):
         return predicted.rows
     rows = compare(predicted, predicted if measured is None else measured, guess=guess).rows
@@ -83,17 +84,16 @@ def _bytes_bars(row: Row, sides: list[str], left: float, y: float, scale: float)
         value = getattr(row, side)
         if value is None:
             continue
-        top = y + number * _BYTES_BAR
-        tooltip = f"{row.name}, {_SIDE_NAMES[side]}: {value:,.0f} bytes"
-        style = {"radius": 2, "tooltip": tooltip, **_SIDE_STYLES[side]}
-        yield Rect(x=left, y=top, width=value * scale, height=height, **style)
+        top, (name, style) = y + number * _BYTES_BAR, _SIDES[side]
+        tooltip = f"{row.name}, {name}: {value:,.0f} bytes"
+        yield Rect(x=left, y=top, width=value * scale, height=height, radius=2, tooltip=tooltip, **style)
         yield Label(x=left + value * scale + 8, y=top + height / 2, text=format_bytes(value), size=11)
 
 
 def _side_texts(row: Row) -> Iterator[str]:
-    for side in _SIDES:
+    for side, (name, _) in _SIDES.items():
         if getattr(row, side) is not None:
-            yield f"{_SIDE_NAMES[side]} {format_bytes(getattr(row, side))}"
+            yield f"{name} {format_bytes(getattr(row, side))}"
 
 
 # -- parts -----------------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class BarStyle:
         """The rows from `top` on, each with its name left of the bars' left edge `left`."""
         for number, row in enumerate(rows):
             y = top + number * self.pitch
-            middle, is_chosen = y + self.height / 2, row.is_chosen is True
+            middle, is_chosen = y + self.height / 2, row.is_chosen is True  # False also where no row is chosen (None)
             yield Label(x=left - 12, y=middle, text=row.name, size=self.font, anchor="end", bold=is_chosen)
             yield from self.parts(row.parts, left, y, scale)
             if row.limit is not None:
@@ -192,7 +192,7 @@ class BarStyle:
 
 
 def memory_parts(memory: MemoryBreakdown, kinds: Iterable[str], tooltip: Callable[[str, int], str]) -> list[Part]:
-    """A part for the bytes of each kind of memory; `tooltip` gets the kind and its bytes."""
+    """A part for the bytes of each kind of memory; `tooltip` is a function that gets the kind and its bytes."""
     sizes = {kind: getattr(memory, kind) for kind in kinds}
     return [Part(text="", kind=kind, size=size, tooltip=tooltip(kind, size)) for kind, size in sizes.items()]
 

@@ -1,8 +1,9 @@
 """Draws collectives: which rank holds which chunk after each step, one step with its messages, and time over bytes.
 
-`collective_scene` shows one grid of ranks x chunks per step, `collective_step_scene` the grids before and after one
-step with an arrow per message, and `all_reduce_chart` the predicted seconds of four algorithms. Chapter 01 and the
-collective explorer use them.
+A collective, such as an all-reduce, moves a buffer between ranks in steps; the buffer is divided into chunks. A state
+says what each rank holds of each chunk after a step. `collective_scene` shows one grid of ranks x chunks per step,
+`collective_step_scene` the grids before and after one step with an arrow per message, and `all_reduce_chart` the
+predicted seconds of four algorithms. Chapter 01 and the collective explorer use them.
 
 A cell names the ranks whose numbers its chunk already contains, or says Σ when that is every rank. It is blue while
 partial, deeper with each contribution, and green when complete; a frame marks what arrived in this step.
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import product
+from math import ceil
 
 from helpers.draw.picture import Chart, chart, chart_axes
 from helpers.draw.scene import MARGIN, WIDTH, Label, Line, Rect, Scene, centred_label, heading, text_width
@@ -22,9 +24,9 @@ from helpers.predict.traffic.algorithms import ChunkMessage
 from helpers.quantities import costs
 from helpers.specs import Link
 
-words = book("collective")
+words = book("collective")  # what a reader sees, by name, in the learner's language: learner/words/collective.yaml
 _LEFT, _RIGHT = 66.0, 20.0  # pixels of both pictures: the ranks' names left of a grid, and the right margin
-_FONT = 11.0
+_FONT = 11.0  # pixels of most letters
 State = Sequence[Sequence[frozenset[int]]]  # state[rank][chunk]: the ranks that contributed to what is held there
 
 _GRID_GAP, _STEP_TITLE = 16.0, 34.0  # pixels between grids; above a grid, for its step and the chunks' numbers
@@ -75,10 +77,11 @@ class _Grid:
     def cells(self, rank: int, state: list, before: list, complete: list) -> Iterator[Rect | Label]:
         """The cells of a rank, with a frame around those that differ from the state before.
 
+        `complete` are the contributions that a complete chunk has, for each chunk.
         A cell is the bluer the more of all contributions it contains; ink stays legible on the deepest blue.
         """
         for chunk, contributors in enumerate(state[rank]):
-            share = len(contributors) / max(1, len(complete[chunk]))
+            share = len(contributors) / max(1, len(complete[chunk]))  # 1 where the chunk is complete
             fill = "panel" if not contributors else "gradients" if share == 1 else "buffers"
             style = {"fill": fill, "opacity": 0.1 + 0.44 * share if fill == "buffers" else 1.0}
             box = self.box(rank, chunk, chunk + 1)
@@ -110,6 +113,7 @@ def collective_scene(states: Sequence[State], title: str) -> Scene:
 
 
 def _frozen(state: State) -> list[list[frozenset[int]]]:
+    """A copy of the state, which the caller may have as any kind of sets."""
     return [[frozenset(cell) for cell in rank] for rank in state]
 
 
@@ -120,7 +124,7 @@ def _all_contributions(state: list) -> list[frozenset[int]]:
 
 def _grids(steps: list, top: float) -> tuple[list[_Grid], int]:
     """A grid for each step, in rows of equal length, and how many of them stand side by side."""
-    shapes = {(len(step), len(rank)) for step in steps for rank in step}
+    shapes = {(len(step), len(rank)) for step in steps for rank in step}  # (ranks, chunks)
     if len(shapes) != 1 or min(shapes)[1] == 0:
         got = sorted(shapes)
         raise ValueError(f"collective_scene got states of (ranks, chunks) {got}; give every step and rank the same")
@@ -128,8 +132,8 @@ def _grids(steps: list, top: float) -> tuple[list[_Grid], int]:
     smallest_cell = 30.0 if num_chunks <= 6 else 22.0
     available = WIDTH - _LEFT - _RIGHT + _GRID_GAP
     most_columns = max(1, min(len(steps), int(available / (num_chunks * smallest_cell + _GRID_GAP))))
-    num_rows = -(-len(steps) // most_columns)  # rounded up, as in the next line, which makes the rows equally long
-    columns = -(-len(steps) // num_rows)
+    num_rows = ceil(len(steps) / most_columns)
+    columns = ceil(len(steps) / num_rows)  # makes the rows equally long
     cell = min(_LARGEST_CELL, (available / columns - _GRID_GAP) / num_chunks)
     across, down = num_chunks * cell + _GRID_GAP, num_ranks * cell + _STEP_TITLE + _GRID_GAP
     corners = [
@@ -143,25 +147,19 @@ def _grids(steps: list, top: float) -> tuple[list[_Grid], int]:
 def _state(
     number: int, state: list, before: list, complete: list, grid: _Grid, is_first_column: bool
 ) -> Iterator[Rect | Label]:
-    text = words("step", number=number) if number else words("start")
-    title_y = grid.top - (24 if grid.num_chunks > 1 else 10)
+    """A grid with its step above it. The first one in a row of grids also has the names of chunks and ranks."""
+    text, has_numbers = words("step", number=number) if number else words("start"), grid.num_chunks > 1
+    title_y = grid.top - (24 if has_numbers else 10)
     yield Label(x=grid.left, y=title_y, text=text, size=_FONT, colour="muted", bold=True)
-    yield from _chunk_numbers(is_first_column, grid)
+    if has_numbers and is_first_column:
+        yield Label(x=MARGIN, y=grid.top - 8, text=words("number_of"), size=_FONT, colour="muted")
+    for chunk in range(grid.num_chunks if has_numbers else 0):
+        x = grid.left + chunk * grid.width + (grid.width - _SLIT) / 2
+        yield centred_label(x, grid.top - 8, str(chunk), 10, colour="muted")
     for rank in range(len(state)):
         if is_first_column:
             yield Label(x=MARGIN, y=grid.top + (rank + 0.5) * grid.height, text=f"rank {rank}", size=12)
         yield from grid.cells(rank, state, before, complete)
-
-
-def _chunk_numbers(is_first_column: bool, grid: _Grid) -> Iterator[Label]:
-    """The chunks' numbers above their columns, where there are several; named once in each row of grids."""
-    if grid.num_chunks == 1:
-        return
-    if is_first_column:
-        yield Label(x=MARGIN, y=grid.top - 8, text=words("number_of"), size=_FONT, colour="muted")
-    for chunk in range(grid.num_chunks):
-        x = grid.left + chunk * grid.width + (grid.width - _SLIT) / 2
-        yield centred_label(x, grid.top - 8, str(chunk), 10, colour="muted")
 
 
 def _legend() -> list[tuple[str, dict]]:
@@ -176,7 +174,10 @@ def _cell_tooltip(rank: int, chunk: int, contributors: frozenset[int]) -> str:
 
 
 def _cell_text(contributors: frozenset[int], side: float, num_ranks: int) -> tuple[str, float]:
-    """The ranks, or their number where they do not fit, at the largest of 12, 11 and 10 pixels; "" if none fits."""
+    """The ranks, or their number where they do not fit, and the size of the letters; ("", 0) if nothing fits.
+
+    The ranks are written as "0+1+2", or as "012" where that is too long and all have one digit.
+    """
     ranks = sorted(contributors)
     if not ranks:
         return "", 0.0
@@ -189,14 +190,15 @@ def _cell_text(contributors: frozenset[int], side: float, num_ranks: int) -> tup
 
 
 def _num_complete(state: list, complete: list) -> int:
+    """How many cells are complete."""
     return sum(cell == complete[chunk] for rank in state for chunk, cell in enumerate(rank))
 
 
 def _summary(steps: list, complete: list) -> str:
+    """How many cells are complete after each step, for readers who cannot see the picture."""
     counts = [_num_complete(state, complete) for state in steps]
-    cells = len(steps[0]) * len(complete)
     sizes = {"ranks": len(steps[0]), "chunks": len(complete), "steps": len(steps) - 1}
-    return words("summary", **sizes, cells=cells, counts=counts)
+    return words("summary", **sizes, cells=len(steps[0]) * len(complete), counts=counts)
 
 
 # -- one step --------------------------------------------------------------------------------------------------------
@@ -234,6 +236,8 @@ def collective_step_scene(
 
 
 def _check(before: list, after: list, messages: Sequence[ChunkMessage]) -> None:
+    """Raises ValueError where the states differ in shape or a message does not fit them."""
+    # (ranks, chunks); a state without ranks counts as (0, 0).
     shapes = {(len(state), len(rank)) for state in (before, after) for rank in state or [()]}
     if len(shapes) != 1 or 0 in min(shapes):
         got = sorted(shapes)
@@ -268,12 +272,13 @@ def _titles(before: _Grid, after: _Grid, step: int | None, messages: Sequence[Ch
     style = {"y": before.top - 12, "size": _FONT, "colour": "muted", "bold": True}
     yield Label(x=before.left, text=left, **style)
     yield Label(x=after.left, text=right, **style)
-    actions = {words("adds" if message.adds else "copies") for message in messages}
+    actions = {words("adds" if message.adds else "copies") for message in messages}  # one, unless receivers differ
     text = actions.pop() if len(actions) == 1 else "" if messages else words("left")
     yield Label(x=(before.right + after.left) / 2, text=text, anchor="middle", **style)
 
 
 def _sorted(messages: Sequence[ChunkMessage]) -> list[ChunkMessage]:
+    """By sender, receiver and first chunk, so that equal steps give equal pictures."""
     return sorted(messages, key=lambda message: (message.sender, message.receiver, message.first))
 
 
@@ -297,6 +302,7 @@ def _arrows(before: _Grid, after: _Grid, messages: Sequence[ChunkMessage]) -> It
 
 
 def _chunks_text(message: ChunkMessage, num_chunks: int) -> str:
+    """Which chunks a message carries: `first` to `last - 1`, or all of them."""
     if message.first == 0 and message.last == num_chunks:
         return words("everything")
     name = "chunk" if message.last == message.first + 1 else "chunks"
@@ -328,6 +334,5 @@ def all_reduce_chart(num_ranks: int, link: Link) -> Chart:
     axes.text(crossing * 1.15, 3, f"ring overtakes tree\nat {crossing / 1e6:.1f} MB")
     axes.set(xlabel="bytes of the tensor", ylabel="seconds, predicted")
     axes.legend(loc="upper left")
-    return chart(
-        axes, f"Seconds over bytes for four algorithms. The ring overtakes the tree at {crossing / 1e6:.1f} MB."
-    )
+    text = f"Seconds over bytes for four algorithms. The ring overtakes the tree at {crossing / 1e6:.1f} MB."
+    return chart(axes, text)

@@ -1,6 +1,9 @@
 """Draws the course as a map: a row per chapter, its stations as wide as their minutes, what is done, and what is due.
 
-`make course` and the progress view show it with a learner's own progress; without progress it shows the totals.
+A chapter consists of stations, each with a letter and minutes, with guesses (questions before a result) and exercises,
+and of tasks in a lab. The path is the short way through a chapter: the stations with `on_path`. Cards are interview
+questions, which come back when they are due. `make course` and the progress view show the map with a learner's own
+progress; without progress it shows the totals.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from helpers.draw.scene import (
 from helpers.learner.course import Chapter, Station
 from helpers.learner.words import book
 
-words = book("course")
+words = book("course")  # what a reader sees, by name, in the learner's language: learner/words/course.yaml
 # Pixels: from row to row, a station's height, the strip of progress below it, between stations, and letters.
 _PITCH, _BOX, _STRIP, _GAP, _FONT = 36.0, 20.0, 4.0, 2.0, 12.0
 _TITLE_LEFT, _STATIONS_LEFT, _STATIONS_RIGHT = 40.0, 236.0, 520.0  # pixels: where these columns begin and end
@@ -46,7 +49,7 @@ class MapRow:
 
     @property
     def name(self) -> str:
-        """ "08 ZeRO"."""
+        """Number and title, such as "08 ZeRO"."""
         return f"{self.chapter.number} {self.chapter.title}".strip()
 
     @property
@@ -55,7 +58,7 @@ class MapRow:
         return f"{self.chapter.path_minutes} / {self.chapter.minutes}" if self.chapter.stations else ""
 
     def count(self, keys: Sequence[str]) -> str:
-        """ "2 of 6", or "6" on nobody's map; "" where there are none."""
+        """How many of the keys are done: "2 of 6", or "6" on nobody's map; "" where there are none."""
         if not keys or self.done is None:
             return str(len(keys) or "")
         return words("of", done=len(self.done & set(keys)), all=len(keys))
@@ -99,11 +102,14 @@ def _column_names(y: float) -> Iterator[Label]:
 
 
 def _row(row: MapRow, y: float, scale: float) -> Iterator[Rect | Label | Line]:
+    """A chapter below a line: its number, its title, its stations, and the four columns of counts."""
     yield Line(x1=MARGIN, y1=y, x2=WIDTH - 10, y2=y)
     middle = y + _PITCH / 2
     yield Label(x=MARGIN, y=middle, text=row.chapter.number, size=_FONT, bold=True)
     left = _TITLE_LEFT if row.chapter.number else MARGIN
-    title = _fitted(row.chapter.title, _STATIONS_LEFT - left - 8)
+    title, available = row.chapter.title, _STATIONS_LEFT - left - 8
+    if text_width(title, _FONT) > available:  # then what comes before its colon, or as much of that as fits
+        title = shortened(title.partition(":")[0], available, _FONT)
     yield Label(x=left, y=middle, text=title, size=_FONT)
     yield from _stations(row, y + (_PITCH - _BOX - _STRIP - 1) / 2, scale)
     values = (row.minutes, row.count(row.chapter.tasks), row.count(row.chapter.guesses), row.cards)
@@ -124,12 +130,6 @@ def _stations(row: MapRow, y: float, scale: float) -> Iterator[Rect | Label]:
         yield from labelled_box(x, y, width, _BOX, letter, size=_FONT, bold=True, **style)
         yield Rect(x=x, y=y + _BOX + 1, width=row.share(station) * width, height=_STRIP, fill=_DONE)
         x += station.minutes * scale
-
-
-def _fitted(text: str, available: float) -> str:
-    """The title, or what comes before its colon, or as much of that as fits."""
-    fits = text_width(text, _FONT) <= available
-    return text if fits else shortened(text.partition(":")[0], available, _FONT)
 
 
 def _sentence(row: MapRow) -> str:

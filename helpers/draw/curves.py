@@ -28,7 +28,7 @@ from helpers.draw.scene import (
 )
 from helpers.learner.words import book
 
-words = book("pictures")
+words = book("pictures")  # what a reader sees, by name, in the learner's language: learner/words/pictures.yaml
 Points = Sequence[tuple[float, float]]
 COLOURS = ("parameters", "gradients", "sign", "optimizer")  # one per curve; the curve's name also stands at its end
 _TOP = 52.0  # pixels above the plot
@@ -59,7 +59,7 @@ class Axis:
 
 
 class Mark(NamedTuple):
-    """A point to style at, with words beside it.
+    """A point to ring, with words beside it.
 
     `lower` is how many pixels the top of the words lies below the point, negative for above; None is the default of the
     picture. `on_left` puts the words on the left of the point even where there is room on the right.
@@ -87,11 +87,12 @@ class _Plot:
         return _TOP + self.height
 
     def at(self, point: tuple[float, float]) -> tuple[float, float]:
+        """Where a point of the plot, given as values on both axes, lies in the picture."""
         x, y = self.x.place(point[0]), self.y.place(point[1])
         return self.left + x * (self.right - self.left), _TOP + (1 - y) * self.height
 
     def columns(self, form: str) -> list[tuple[float, str]]:
-        """The x in pixels and the text of each tick of the horizontal axis."""
+        """The x in pixels and the text of each tick of the horizontal axis; `form` is how a number is written."""
         return [(self.at((tick, self.y.ticks[0]))[0], form.format(tick)) for tick in self.x.ticks]
 
     def rows(self, form: str) -> list[tuple[float, str]]:
@@ -100,7 +101,7 @@ class _Plot:
 
     def curve_ends(self, curves: Mapping[str, Points], pitch: float) -> Iterator[tuple[str, float]]:
         """Each name and the y where it stands beside its curve's end, at least `pitch` below the name above it."""
-        lowest = -math.inf
+        lowest = -math.inf  # the y of the name above
         for y, name in sorted((self.at(points[-1])[1], name) for name, points in curves.items()):
             lowest = max(y, lowest + pitch)
             yield name, lowest
@@ -122,12 +123,11 @@ def curves_scene(
 ) -> Scene:
     """A Scene of curves, each given as a name and its points.
 
-    marks: points to style at, each (x, y, words). marks_below puts the words below the point, where a rising curve
+    marks: points to ring, each (x, y, words). marks_below puts the words below the point, where a rising curve
     leaves room. dots: True for a dot on every point, or the names of the curves that get dots.
     paints: maps the beginning of a curve's name to a colour, so that a stage has one colour in several pictures.
-    dashed: names of dashed curves. bands: names of curves that another curve covers; they are drawn wide and without
-    dots, so that both are seen. gaps: (from, to, words) on the x axis, hatched, where nothing is done.
-    Raises ValueError without a curve, or for more curves than there are colours.
+    dashed: names of dashed curves. bands: names of curves that another curve covers, drawn wide and without dots, so
+    that both are seen. gaps: (from, to, words) on the x axis, hatched. Raises ValueError for no curve or too many.
     """
     if not 1 <= len(curves) <= len(COLOURS):
         raise ValueError(f"curves_scene got {len(curves)} curves; it draws 1 to {len(COLOURS)}")
@@ -139,7 +139,8 @@ def curves_scene(
     for name, points in curves.items():
         placed, width = [plot.at(point) for point in points], _BAND_WIDTH if name in bands else _CURVE_WIDTH
         items += polyline(placed, colour=colours[name], width=width, dashed=name in dashed)
-        if (dots if isinstance(dots, bool) else name in dots) and name not in bands:
+        has_dots = dots if isinstance(dots, bool) else name in dots
+        if has_dots and name not in bands:
             items += (dot(*point, 10, fill="ink") for point in placed)
     items += _names_at_ends(curves, plot, right, colours)
     for mark in marks:
@@ -167,6 +168,7 @@ def _summary(curves: Mapping[str, Points], texts: list[str]) -> str:
 
 
 def _colours(curves: Mapping[str, Points], paints: Mapping[str, str]) -> dict[str, str]:
+    """The colour of each curve: that of `paints` for the beginning of its name, or else the next one of COLOURS."""
     defaults = dict(zip(curves, COLOURS, strict=False))  # there are at least as many colours as curves
     return {
         name: next((paints[start] for start in paints if name.startswith(start)), default)
@@ -175,10 +177,12 @@ def _colours(curves: Mapping[str, Points], paints: Mapping[str, str]) -> dict[st
 
 
 def _point_text(x: float, y: float) -> str:
+    """A point as text: its y, and its x in parentheses."""
     return f"{_TICK.format(y)} ({_TICK.format(x)})"
 
 
 def _grid(plot: _Plot) -> Iterator[Label | Line]:
+    """Lines and numbers at the ticks of both axes, and the names of the axes."""
     yield from column_lines(plot.columns(_TICK), _TOP, plot.bottom + 4, size=12)
     yield from row_lines(plot.rows(_TICK), _LEFT - 4, plot.right)
     yield Label(x=MARGIN, y=_TOP - 14, text=plot.y.name, size=12, colour="muted")
@@ -186,6 +190,7 @@ def _grid(plot: _Plot) -> Iterator[Label | Line]:
 
 
 def _gap(start: float, end: float, text: str, plot: _Plot) -> Iterator[Rect | Label]:
+    """A hatched rectangle over a stretch of the horizontal axis, with its words above."""
     left, right = (plot.at((value, plot.y.ticks[0]))[0] for value in (start, end))
     style = {"fill": "waiting", "texture": "hatch", "opacity": 0.6, "tooltip": text}
     yield Rect(x=left, y=_TOP, width=right - left, height=_HEIGHT, **style)
@@ -224,7 +229,8 @@ def lines_scene(
     """
     dots = dots or {}
     _check_lines(curves, dots)
-    points = [point for group in (curves, dots) for of_name in group.values() for point in of_name]
+    points = [point for of_name in (*curves.values(), *dots.values()) for point in of_name]
+    # The vertical axis ends 6 % above the highest point.
     largest_x, top_y = max(x for x, _ in points), 1.06 * (max(y for _, y in points) or 1.0)
     x, y = Axis(name=x_name, ticks=ticks(largest_x), end=largest_x), Axis(name=y_name, ticks=ticks(top_y, 5), end=top_y)
     right = WIDTH - 24 - max(text_width(name, 12, bold=True) for name in curves)
@@ -250,7 +256,8 @@ def _check_lines(curves: Mapping[str, Points], dots: Mapping[str, Points]) -> No
     most = len(_LINES_COLOURS)
     if not 1 <= len(curves) <= most or any(len(points) < 2 for points in curves.values()):
         raise ValueError(f"lines_scene draws 1 to {most} curves of at least two points each, not {curves!r}")
-    if unknown := [name for name in dots if name not in curves]:
+    unknown = [name for name in dots if name not in curves]
+    if unknown:
         raise ValueError(
             f"lines_scene got dots of {', '.join(unknown)}, but curves of {', '.join(curves)}: use the same"
         )

@@ -1,6 +1,9 @@
 """Draws what failures cost a long job: a week of it, day by day, and its effective time by the checkpoint interval.
 
-The fault explorer shows both, for chapter 12; `duration_text` writes times as "59 min" or "1.8 h".
+A Week is a simulated one: its stretches are work that is kept, work that is lost with a failure, and repairs, each from
+`start` to `end` in seconds; a stretch of kept work includes the time for saving checkpoints. The effective time is the
+share of all time that makes progress. The fault explorer shows both pictures, for chapter 12; `duration_text` writes
+times as "59 min" or "1.8 h".
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ from helpers.draw.scene import MARGIN, WIDTH, Label, Line, Rect, Scene, centred_
 from helpers.learner.words import book
 from helpers.predict.failures import DAY, Stretch, Week, daly_interval, effective_time
 
-words = book("failures")
+words = book("failures")  # what a reader sees, by name, in the learner's language: learner/words/failures.yaml
+# What a week consists of, to the kind of the palette whose colour it has.
 KINDS = {"work": "forward", "saves": "optimizer", "lost": "weight_grad", "repair": "waiting"}
 _LEFT, _RIGHT, _BAR, _PITCH = 74.0, 20.0, 20.0, 30.0  # pixels: margins, a day's height, from day to day
 _THINNEST = 1.5  # pixels of the strip for the saves, at least
@@ -36,10 +40,11 @@ def duration_text(seconds: float) -> str:
 # -- a week ----------------------------------------------------------------------------------------------------------
 def week_scene(week: Week, *, title: str) -> Scene:
     """A row per day: work that is kept with a strip for its saves, lost work, repairs, and a tick at each failure."""
+    # The entries of the legend: each kind with its share of the week.
     shares = {kind: words("of", kind=words(f"kind.{kind}"), share=share) for kind, share in week.shares.items()}
     legend = [(text, kind_style(KINDS[kind])) for kind, text in shares.items()]
     items, top = heading(title, [*legend, (words("failure"), {"fill": "ink"})])
-    num_days = -int(-week.seconds // DAY)  # rounded up
+    num_days = -int(-week.seconds // DAY)  # rounded up; DAY is in seconds
     scale = (WIDTH - _LEFT - _RIGHT) / DAY
     top += 10
     bottom = top + num_days * _PITCH - 6
@@ -69,7 +74,7 @@ def _stretch_bar(stretch: Stretch, x: float, y: float, width: float) -> Iterator
     kind = "work" if stretch.kind == "kept" else stretch.kind
     style = kind_style(KINDS[kind]) if width > 3 else {"fill": KINDS[kind]}
     tooltip = words("stretch", kind=words(f"kind.{kind}"), seconds=duration_text(stretch.work or duration))
-    saves = duration - stretch.work if kind == "work" else 0.0
+    saves = duration - stretch.work if kind == "work" else 0.0  # `work` are the seconds without those for saving
     strip = max(_THINNEST, _BAR * saves / duration) if saves > 1e-6 else 0.0
     yield Rect(x=x, y=y, width=width, height=_BAR - strip, tooltip=tooltip, **style)
     if strip:
@@ -109,6 +114,7 @@ def _text_positions(intervals: dict[str, float], shares: dict[str, float]) -> di
     on one side at different heights.
     """
     best, yours = intervals["best"], intervals.get("yours", intervals["best"])
+    # The limits below were found by looking: with them no two texts meet for any dials of the fault explorer.
     if min(best, yours) >= 90 and max(best, yours) <= 4500:  # seconds; far enough from both ends
         return {"best": (_ABOVE, yours >= best), "yours": (_ABOVE, yours < best)}
     is_yours_low = shares.get("yours", 1.0) < 0.15

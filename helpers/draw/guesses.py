@@ -1,6 +1,7 @@
 """Draws guesses beside the truth: numbers on a logarithmic axis, choices below, and how a class answered a question.
 
-The end of a chapter shows `guesses_scene` for a learner's own guesses, and a teacher's projector shows `votes_scene`.
+A guess is a learner's answer to a question before its result is shown. The end of a chapter shows `guesses_scene` for a
+learner's own guesses, and a teacher's projector shows `votes_scene`.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ def _below(marks: Sequence[GuessMark], y: float) -> tuple[list, float]:
 
 
 def _row_height(mark: GuessMark, question_width: float = _QUESTION_WIDTH) -> float:
+    """As much as the lines of the question need."""
     return max(_ROW, _LINE * len(_lines(mark.text, question_width)) + 10)
 
 
@@ -112,9 +114,9 @@ def _question(mark: GuessMark, y: float, question_width: float = _QUESTION_WIDTH
 def _lines(text: str, available: float) -> list[str]:
     """The text in lines broken between words, or in Chinese anywhere; the last line is cut where it is too long."""
     lines = [""]
-    has_spaces = " " in text
-    for piece in text.split(" ") if has_spaces else list(text):
-        longer = f"{lines[-1]}{' ' if has_spaces and lines[-1] else ''}{piece}"
+    space = " " if " " in text else ""  # a Chinese text has none
+    for piece in text.split(" ") if space else text:
+        longer = f"{lines[-1]}{space if lines[-1] else ''}{piece}"
         if lines[-1] and text_width(longer, _FONT) > available and len(lines) < _MOST_LINES:
             lines.append(piece)
         else:
@@ -123,7 +125,7 @@ def _lines(text: str, available: float) -> list[str]:
 
 
 def _end_factor(ratios: Iterable[float]) -> float:
-    """The factor at both ends of the axis."""
+    """The factor at both ends of the axis: the smallest one of _FACTORS that no guess exceeds, or the largest one."""
     furthest = max((max(ratio, 1 / ratio) for ratio in ratios), default=1.0)
     return next((factor for factor in _FACTORS if furthest <= factor), _LARGEST_FACTOR)
 
@@ -131,6 +133,7 @@ def _end_factor(ratios: Iterable[float]) -> float:
 def _axis(
     end_factor: float, centre: float, scale: float, bottom: float, words: Sequence[str]
 ) -> Iterator[Label | Line]:
+    """The truth as a line in the middle, and a grid line at each factor too low and too high."""
     too_low, truth, too_high = words[:3]
     yield Label(x=_LEFT, y=48, text=too_low, size=_FONT, colour="muted")
     yield centred_label(centre, 48, truth, _FONT, bold=True)
@@ -148,6 +151,7 @@ def _guess(mark: GuessMark, y: float, centre: float, scale: float, end_factor: f
     if not mark.ratios:
         yield Label(x=centre + 12, y=y, text=mark.word, size=_FONT)
         return
+    # Where each ratio lies; one beyond the axis lies at its end.
     xs = [centre + scale * math.log(min(max(ratio, 1 / end_factor), end_factor)) for ratio in mark.ratios]
     is_range = len(xs) > 1
     yield Line(x1=centre, y1=y, x2=xs[0], y2=y, colour="communication", width=2, dashed=is_range)

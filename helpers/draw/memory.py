@@ -1,5 +1,6 @@
 """Draws what fills the memory of ranks: stacked bars, a curve over the time of a step, and equal stacks of many ranks.
 
+A MemoryBreakdown has the bytes of a rank by kind, which are MEMORY_KINDS: parameters, gradients, optimizer and so on.
 `memory_scene` shows a bar per rank or plan against a device's limit, `memory_curve_scene` the bytes of one rank change
 by change, and `replicas_scene` how often the same states are stored in data parallelism. Chapters 05, 07 and 08 and the
 memory explorers use them.
@@ -20,9 +21,10 @@ from helpers.learner.words import book
 from helpers.quantities.units import format_bytes
 from helpers.records import MEMORY_KINDS, MemoryBreakdown, Timeline
 
-words = book("memory")
-pictures_words = book("pictures")
+words = book("memory")  # what a reader sees, by name, in the learner's language: learner/words/memory.yaml
+pictures_words = book("pictures")  # what a reader sees, by name, in the learner's language: learner/words/pictures.yaml
 _TOTALS = 116.0  # pixels right of the longest bar, for its total and for what is over the limit
+# The frame around the part of a bar that lies beyond the limit.
 _EXCESS = {"stroke": "ink", "stroke_width": 2.5}
 # Pixels of the curve: its left edge, its right margin, its height, and what stands below it.
 _CURVE_LEFT, _CURVE_RIGHT, _CURVE_HEIGHT, _CURVE_BELOW = 64.0, 20.0, 240.0, 52.0
@@ -35,14 +37,17 @@ Level = dict[str, int]  # bytes by kind
 
 
 # -- bars ------------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True)
 class _Bars:
-    """The bars' left edge in pixels and how they look; `scale` is in pixels per byte, and `limit` in bytes."""
+    """Where the bars lie and how they look; lower ones where there are many. `largest` bytes fill the width.
 
-    left: float
-    scale: float
-    style: BarStyle
-    limit: float | None
+    `left` is the bars' left edge in pixels, `scale` is in pixels per byte, and `limit` in bytes.
+    """
+
+    def __init__(self, breakdowns: Mapping[str, MemoryBreakdown], largest: float, limit: float | None) -> None:
+        height = 28.0 if len(breakdowns) <= 8 else 20.0
+        self.style, self.limit = BarStyle(height=height, pitch=height + 10), limit
+        self.left = min(260.0, 28 + max((text_width(name, 12) for name in breakdowns), default=0.0))
+        self.scale = (WIDTH - self.left - _TOTALS) / largest
 
     def x(self, num_bytes: float) -> float:
         return self.left + num_bytes * self.scale
@@ -66,41 +71,35 @@ def memory_scene(
     """
     if capacity is not None and not capacity > 0:
         raise ValueError(f"capacity is {capacity!r} bytes, but a limit lies above 0; leave it out to draw none")
-    largest = max([breakdown.total for breakdown in breakdowns.values()] + [capacity or 0], default=0)
+    largest = max([breakdown.total for breakdown in breakdowns.values()] + [capacity or 0])
     if not largest > 0:
         raise ValueError("memory_scene got no bytes to draw; give a dict such as {'rank 0': MemoryBreakdown(...)}")
     title, capacity_name = title or words("where"), capacity_name or words("capacity")
     kinds = [kind for kind in MEMORY_KINDS if any(getattr(each, kind) for each in breakdowns.values())]
-    bars = _bars(breakdowns, largest, capacity)
+    bars = _Bars(breakdowns, largest, capacity)
     has_excess = any(bars.excess(breakdown.total) for breakdown in breakdowns.values())
     excess_legend = [(words("over_limit"), _EXCESS)] if has_excess else []
     items, top = heading(title, kinds_legend(kinds) + excess_legend)
     top += 26 if capacity else 8  # the name of the limit stands above the bars
-    bottom = top + len(breakdowns) * bars.style.pitch - (bars.style.pitch - bars.style.height) + 8
+    bottom = top + len(breakdowns) * bars.style.pitch - (bars.style.pitch - bars.style.height) + 8  # of the last bar
     items += bytes_axis(largest, bars.left, bars.scale, top - 6, bottom)
     for number, (name, breakdown) in enumerate(breakdowns.items()):
         items += _bar(name, breakdown, kinds, bars, top + number * bars.style.pitch)
-    items += (
-        limit_line(f"{capacity_name} {format_bytes(capacity)}", bars.x(capacity), top - 6, bottom) if capacity else []
-    )
+    if capacity:
+        items += limit_line(f"{capacity_name} {format_bytes(capacity)}", bars.x(capacity), top - 6, bottom)
     summary = " ".join(_bar_sentence(name, breakdown, bars) for name, breakdown in breakdowns.items())
     return Scene(height=bottom + 24, title=title, summary=summary, items=items)
-
-
-def _bars(breakdowns: Mapping[str, MemoryBreakdown], largest: float, limit: float | None) -> _Bars:
-    left = min(260.0, 28 + max((text_width(name, 12) for name in breakdowns), default=0.0))
-    height = 28.0 if len(breakdowns) <= 8 else 20.0
-    style = BarStyle(height=height, pitch=height + 10)
-    return _Bars(left=left, scale=(WIDTH - left - _TOTALS) / largest, style=style, limit=limit)
 
 
 def _bar(name: str, breakdown: MemoryBreakdown, kinds: list[str], bars: _Bars, y: float) -> Iterator[Rect | Label]:
     """A bar with its name; each kind has its bytes on it where they fit, beside the line of the limit."""
     middle, x = y + bars.style.height / 2, bars.left
     yield Label(x=x - 12, y=middle, text=name, anchor="end")
-    for part in memory_parts(
-        breakdown, kinds, lambda kind, size: words("part", name=name, kind=kind_word(kind), num_bytes=size)
-    ):
+
+    def tooltip(kind: str, size: int) -> str:
+        return words("part", name=name, kind=kind_word(kind), num_bytes=size)
+
+    for part in memory_parts(breakdown, kinds, tooltip):
         width, text = part.size * bars.scale, format_bytes(part.size)
         yield from bars.style.box(part, x, y, width)
         start, end = _longer_side_of_limit(x, x + width, bars)
@@ -109,9 +108,9 @@ def _bar(name: str, breakdown: MemoryBreakdown, kinds: list[str], bars: _Bars, y
         x += width
     excess = bars.excess(breakdown.total)
     if excess:
-        start, tooltip = bars.x(bars.limit), words("over", name=name, over=excess)
+        start, over = bars.x(bars.limit), words("over", name=name, over=excess)
         box = {"x": start, "y": y - 2, "width": x - start, "height": bars.style.height + 4}
-        yield Rect(**box, radius=2, tooltip=tooltip, **_EXCESS)
+        yield Rect(**box, radius=2, tooltip=over, **_EXCESS)
     yield from _total(breakdown.total, excess, x, middle, bars)
 
 
@@ -134,6 +133,7 @@ def _total(total: float, excess: float, x: float, middle: float, bars: _Bars) ->
 
 
 def _bar_sentence(name: str, breakdown: MemoryBreakdown, bars: _Bars) -> str:
+    """A bar for readers who cannot see it: its total, its kinds, and whether it fits where there is a limit."""
     parts = _kind_texts(breakdown)
     excess = bars.excess(breakdown.total)
     ending = words("ending_over" if excess else "ending_fits", size=format_bytes(excess)) if bars.limit else ""
@@ -142,7 +142,7 @@ def _bar_sentence(name: str, breakdown: MemoryBreakdown, bars: _Bars) -> str:
 
 
 def _kind_texts(breakdown: MemoryBreakdown) -> list[str]:
-    """ "parameters 40 GB" for each kind of which there is something."""
+    """A text such as "parameters 40 GB" for each kind of which there is something."""
     kinds = (kind for kind in MEMORY_KINDS if getattr(breakdown, kind))
     return [f"{kind_word(kind)} {format_bytes(getattr(breakdown, kind))}" for kind in kinds]
 
@@ -150,7 +150,10 @@ def _kind_texts(breakdown: MemoryBreakdown) -> list[str]:
 # -- a curve over time -----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class _Curve:
-    """`column` is in pixels, `scale` in pixels per byte; `bottom` is the y of 0 bytes."""
+    """Where the curve lies. A column, `column` pixels wide, shows one change, or several where there are many.
+
+    `scale` is in pixels per byte; `bottom` is the y of 0 bytes.
+    """
 
     column: float
     scale: float
@@ -167,7 +170,8 @@ def memory_curve_scene(timeline: Timeline, *, title: str) -> Scene:
     if not timeline.held:
         raise ValueError("memory_curve_scene got a timeline that holds nothing; record it with record_memory")
     changes = _changes(timeline)
-    levels = _columns(list(_levels(changes)))
+    size = -(-len(changes) // _MOST_COLUMNS)  # how many changes share a column, rounded up
+    levels = _columns(list(_levels(changes)), size)
     totals = [sum(level.values()) for level in levels]
     peak, kinds = max(totals), [kind for kind in MEMORY_KINDS if any(level[kind] for level in levels)]
     items, y = heading(title, kinds_legend(kinds))
@@ -180,7 +184,7 @@ def memory_curve_scene(timeline: Timeline, *, title: str) -> Scene:
     for number, kind in enumerate(kinds):
         below = [sum(level[lower_kind] for lower_kind in kinds[:number]) for level in levels]
         items += _band(kind, [level[kind] for level in levels], below, curve)
-    items += _passes(timeline, [seconds for seconds, *_ in changes], curve)
+    items += _passes(timeline, [seconds for seconds, *_ in changes], size, curve)
     items += _peak_mark(totals.index(peak), peak, curve)
     summary, height = words("curve.says", top=format_bytes(peak)), curve.bottom + _CURVE_BELOW
     return Scene(height=height, title=title, summary=summary, items=items)
@@ -188,6 +192,7 @@ def memory_curve_scene(timeline: Timeline, *, title: str) -> Scene:
 
 def _changes(timeline: Timeline) -> list[tuple[float, str, int]]:
     """(seconds, kind, bytes more or less), in the order of time."""
+    # A holding is a tensor that the rank holds from `start` to `end`. What is held at the end is never freed.
     changes = [(holding.start, holding.kind, holding.num_bytes) for holding in timeline.held]
     freed = (holding for holding in timeline.held if holding.end < timeline.end)
     changes += [(holding.end, holding.kind, -holding.num_bytes) for holding in freed]
@@ -202,22 +207,18 @@ def _levels(changes: list[tuple[float, str, int]]) -> Iterator[Level]:
         yield dict(level)
 
 
-def _changes_per_column(num_changes: int) -> int:
-    return -(-num_changes // _MOST_COLUMNS)  # rounded up
-
-
-def _columns(levels: list[Level]) -> list[Level]:
-    size = _changes_per_column(len(levels))
+def _columns(levels: list[Level], size: int) -> list[Level]:
+    """A level for each column: the highest one of the `size` changes that share it."""
     groups = (levels[start : start + size] for start in range(0, len(levels), size))
     return [max(group, key=lambda level: sum(level.values())) for group in groups]
 
 
-def _passes(timeline: Timeline, seconds: list[float], curve: _Curve) -> Iterator[Line | Label]:
+def _passes(timeline: Timeline, seconds: list[float], size: int, curve: _Curve) -> Iterator[Line | Label]:
     """The name of each pass below the changes that it made; what the loss allocates counts as forward."""
     spans = sorted((span for span in timeline.spans if span.kind in _PASSES), key=lambda span: span.start)
-    pairs = zip([None, *spans], spans, strict=False)  # each span with the one before it; the last has no successor
-    first_spans = [span for before, span in pairs if not before or before.kind != span.kind]
-    size = _changes_per_column(len(seconds))
+    # The first span of each pass: where spans that follow each other have the same kind, they are one pass.
+    first_spans = [next(of_kind) for _, of_kind in groupby(spans, key=lambda span: span.kind)]
+    # A pass begins at its first change, whose number bisection finds in the ascending times of all changes.
     starts = [_CURVE_LEFT + bisect_left(seconds, span.start) / size * curve.column for span in first_spans]
     for span, start, end in zip(first_spans, starts, [*starts, WIDTH - _CURVE_RIGHT][1:], strict=True):
         yield Line(x1=start, y1=curve.bottom, x2=start, y2=curve.bottom + 24, colour="muted")
@@ -228,13 +229,14 @@ def _band(kind: str, sizes: list[int], below: list[int], curve: _Curve) -> Itera
     """The rectangles of one kind; neighbouring columns of the same height and place become one rectangle."""
     columns = enumerate(zip(sizes, below, strict=True))
     for (size, lower), run in groupby(columns, key=lambda column: column[1]):
-        numbers, height = [number for number, _ in run], size * curve.scale
+        numbers, height = [number for number, _ in run], size * curve.scale  # the numbers of equal columns
         if height >= 0.5:
             x, y = _CURVE_LEFT + numbers[0] * curve.column, curve.bottom - (lower + size) * curve.scale
             yield Rect(x=x, y=y, width=len(numbers) * curve.column + _OVERLAP, height=height, fill=kind)
 
 
 def _peak_mark(column: int, peak: float, curve: _Curve) -> Iterator[Rect | Label]:
+    """A ring around the highest point, and its bytes on the side where there is room."""
     x, y = _CURVE_LEFT + (column + 0.5) * curve.column, curve.bottom - peak * curve.scale
     text = words("curve.peak", top=format_bytes(peak))
     yield dot(x, y, 12, stroke="ink", stroke_width=2.5)
@@ -270,6 +272,7 @@ def replicas_scene(per_rank: MemoryBreakdown, num_ranks: int, *, capacity: float
 def _stack(
     per_rank: MemoryBreakdown, kinds: list[str], rank: int, x: float, bottom: float, width: float, scale: float
 ) -> Iterator[Rect]:
+    """The kinds of one rank, one above the other."""
     y = bottom
     for kind in kinds:
         height = getattr(per_rank, kind) * scale

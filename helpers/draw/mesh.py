@@ -1,8 +1,10 @@
 """Draws a device mesh: ranks on their nodes (mesh_scene), or dp x pp x tp as a solid with three axes (cube_scene).
 
-Both light the groups of one rank, each in the colour of its axis: the ranks with which it shares that axis. Ranks are
-numbered as `helpers.specs.mesh` does, and nodes hold neighbouring ranks, as torchrun numbers them. Chapters 07, 09 and
-11 use the scenes; `mesh_plan.py` draws its nodes and cards with `NodeLayout` and `card`.
+A mesh arranges ranks along axes: dp (replicas), pp (pipeline stages), cp (parts of a sequence) and tp (shards of a
+layer). The group of a rank on an axis are the ranks that differ from it on that axis alone. Both scenes show the groups
+of one rank, the chosen one, each in the colour of its axis; such ranks are "lit". Ranks are numbered as
+`helpers.specs.mesh` does, and nodes hold neighbouring ranks, as torchrun numbers them. Chapters 07, 09 and 11 use the
+scenes; `mesh_plan.py` draws its nodes and cards with `NodeLayout` and `card`.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from helpers.draw.scene import (
 from helpers.learner.words import book
 from helpers.specs.mesh import Mesh
 
-words = book("mesh").section("cube")
+words = book("mesh").section("cube")  # what a reader sees, by name, in the learner's language: learner/words/mesh.yaml
+# The kind of the palette, and so the colour, of each axis.
 AXIS_KINDS = {"pp": "buffers", "dp": "gradients", "cp": "optimizer", "tp": "activations"}
 CHOSEN = {"fill": "parameters", "stroke": "ink", "stroke_width": 2.5}  # the style of the rank whose groups are lit
 _MOST_RANKS = 512
@@ -130,7 +133,8 @@ def mesh_scene(mesh: Mesh, *, gpus_per_node: int = 8, rank: int | None = 0, titl
     Raises ValueError for a node without GPUs, a rank outside the mesh, or more than 512 ranks.
     """
     _check(mesh, gpus_per_node, rank)
-    axes = {name: size for name in AXIS_KINDS if (size := getattr(mesh, name)) > 1} or {"dp": 1}
+    # The axes that have more than one rank, and their sizes. A mesh of one rank is drawn as dp 1.
+    axes = {name: getattr(mesh, name) for name in AXIS_KINDS if getattr(mesh, name) > 1} or {"dp": 1}
     layout = _node_layout(mesh, axes, gpus_per_node)
     title = title or "Device mesh: " + " × ".join(f"{name} {size}" for name, size in axes.items())
     caption = f"Each rank with its place ({', '.join(axes)})" if layout.has_coordinates else "Each rank by its number"
@@ -139,6 +143,7 @@ def mesh_scene(mesh: Mesh, *, gpus_per_node: int = 8, rank: int | None = 0, titl
     for node in range(layout.num_nodes):
         items += node_frame(node, layout, f"node {node}")
     groups = {} if rank is None else {name: mesh.ranks_along(name, rank) for name in axes}
+    # For each rank of a group the name of its axis; the chosen rank, which is in every group, gets "chosen".
     lit_axis = {member: name for name, group in groups.items() for member in group} | {rank: "chosen"}
     for member in range(layout.world_size):
         items += _rank_box(member, _coordinates(mesh, axes, member), layout, lit_axis.get(member, ""))
@@ -157,6 +162,7 @@ def _check(mesh: Mesh, gpus_per_node: int, rank: int | None) -> None:
 
 
 def _coordinates(mesh: Mesh, axes: Iterable[str], rank: int) -> dict[str, int]:
+    """The place of a rank on each of these axes, in their order."""
     coordinates = mesh.coordinates(rank)
     return {name: coordinates[name] for name in axes}
 
@@ -166,13 +172,14 @@ def _node_layout(mesh: Mesh, axes: dict[str, int], gpus_per_node: int) -> NodeLa
     world_size, last_size = mesh.world_size, list(axes.values())[-1]
     gpus_per_node = min(gpus_per_node, world_size)
     columns = 4 if last_size <= 4 and gpus_per_node % 4 == 0 else min(gpus_per_node, 8)
+    # The last rank has the longest coordinates. Boxes shrink, and lose them, from 65 ranks on.
     texts = (_coordinates_text(_coordinates(mesh, axes, member)) for member in (0, world_size - 1))
     needed = max(text_width(text, 10) for text in texts) + 8
     box, height = (max(70.0, needed), 38.0) if world_size <= 64 else (34.0, 24.0)
     available = WIDTH - 2 * MARGIN + _BETWEEN
     across = max(1, int(available / (columns * (box + _GAP) - _GAP + 2 * _PAD + _BETWEEN)))
     across = min(across, -(-world_size // gpus_per_node))  # the number of nodes, rounded up
-    widest = (available / across - _BETWEEN - 2 * _PAD + _GAP) / columns - _GAP
+    widest = (available / across - _BETWEEN - 2 * _PAD + _GAP) / columns - _GAP  # with which the nodes fill the width
     counts = {"world_size": world_size, "gpus_per_node": gpus_per_node, "columns": columns, "nodes_across": across}
     return NodeLayout(**counts, box=min(1.3 * box, widest), box_height=height, top=60.0)
 
@@ -202,7 +209,7 @@ def _rank_box(rank: int, coordinates: dict[str, int], layout: NodeLayout, axis: 
     pairs = ", ".join(f"{name} {number}" for name, number in coordinates.items())
     box = layout.box_of(rank, tooltip=f"rank {rank}: {pairs}", **style)
     yield box
-    x, y, on = box.x + box.width / 2, box.y + box.height / 2, style["fill"] if axis else ""
+    x, y, on = box.x + box.width / 2, box.y + box.height / 2, style["fill"] if axis else ""  # on: the fill below texts
     if layout.has_coordinates:
         yield centred_label(x, y - 8, f"rank {rank}", on=on)
         yield centred_label(x, y + 8, _coordinates_text(coordinates), 10, on=on)
@@ -211,6 +218,7 @@ def _rank_box(rank: int, coordinates: dict[str, int], layout: NodeLayout, axis: 
 
 
 def _nodes_text(group: list[int], layout: NodeLayout) -> str:
+    """Whether a group stays inside one node, or over how many nodes it extends."""
     nodes = sorted({member // layout.gpus_per_node for member in group})
     return f"inside node {nodes[0]}" if len(nodes) == 1 else f"across {len(nodes)} nodes"
 
@@ -246,20 +254,21 @@ def card(
     size = size or (11 if is_tall else _SMALL)
     strip, pitch = (_STRIP - 3, _LINE_PITCH - 2) if is_low else (_STRIP, _LINE_PITCH)
     style = _rank_style(axis)
-    lines = {name: f"{name} {number}" for name, number in coordinates.items()}
+    lines = {name: f"{name} {number}" for name, number in coordinates.items()}  # axis -> its line
     box = replace(box, tooltip=f"rank {rank}: {', '.join(lines.values())}", **(style | {"texture": ""}))
     yield box
     if style.get("texture"):  # only on a strip below the text, which stays easy to read
         yield replace(box, y=box.y + box.height - strip, height=strip, texture=style["texture"], tooltip="")
     x, on = box.x + box.width / 2, style["fill"] if axis else ""
-    if not is_tall or any(text_width(line, size, bold=True) > box.width for line in lines.values()):
+    if not is_tall or any(text_width(line, size, bold=True) > box.width for line in lines.values()):  # one line then
         line = _one_line(coordinates, box.width - 2, size)
         lines = {"": line} if line else {}
     top = box.y + (box.height - strip) / 2 - pitch * len(lines) / 2 + (0 if is_low else 2)
     name = f"rank {rank}" if text_width(f"rank {rank}", _NAME, bold=True) < box.width - 4 else str(rank)
     yield centred_label(x, top, name, _NAME, bold=True, on=on)
     for number, (line_axis, line) in enumerate(lines.items(), 1):
-        yield centred_label(x, top + pitch * number, line, size, on=on, bold=line_axis == axis != "")
+        is_lit = bool(axis) and line_axis == axis  # the line of the axis whose group the rank shares is bold
+        yield centred_label(x, top + pitch * number, line, size, on=on, bold=is_lit)
 
 
 def _one_line(coordinates: Mapping[str, int], available: float, size: float) -> str:
@@ -301,11 +310,11 @@ def cube_scene(mesh: Mesh, rank: int | None = 0) -> Scene:
         items += _plane(replica, solid)
         items += _edges(members, solid, ("pp", "tp"))
     items += _edges(back_to_front, solid, ("dp",))
-    items += _edges(back_to_front, solid, axes, groups)
+    items += _edges(back_to_front, solid, axes, groups)  # once more, thick, where both ends are in a group of the rank
     for member in back_to_front:
         items += _solid_card(member, solid, rank, groups)
     texts = list(_axis_texts(axes, mesh, rank, groups))
-    height = max([solid.bottom + 2 * _PLANE, *(text.y + 20 for text in texts)])
+    height = max([solid.bottom + 2 * _PLANE, *(text.y + 20 for text in texts)])  # the solid, or the texts beside it
     shares = [words("shares", rank=rank, axis=axis, ranks=members_text(group)) for axis, group in groups.items()]
     summary = words("summary", ranks=mesh.world_size, dp=mesh.dp, pp=mesh.pp, tp=mesh.tp, said=shares or [""])
     return Scene(height=height, title=title, summary=summary, items=(*items, *texts))
@@ -318,6 +327,7 @@ def _solid(mesh: Mesh) -> _Solid:
     behind, card_size = mesh.dp - 1, (_CARD_WIDTH, _CARD_HEIGHT)
     right, down = behind * _DEPTH + _CARD_WIDTH + _SOLID_GAP, behind * _RISE + _CARD_HEIGHT + _SOLID_GAP
     steps = {"pp": (right, 0), "tp": (0, down), "dp": (_DEPTH, -_RISE)}  # (x, y) in pixels from a rank to the next
+    # How far all steps along each axis reach, first in x and then in y; with a card, the size of the solid in pixels.
     spans = [[(getattr(mesh, axis) - 1) * abs(step[xy]) for axis, step in steps.items()] for xy in (0, 1)]
     scale = min(
         1.0, *(most / (sum(span) + card) for most, span, card in zip(_SOLID_SIZE, spans, card_size, strict=True))
@@ -326,7 +336,7 @@ def _solid(mesh: Mesh) -> _Solid:
         sizes = f"dp {mesh.dp} × pp {mesh.pp} × tp {mesh.tp}"
         raise ValueError(f"cube_scene has no room for {sizes}; take a smaller mesh, or mesh_scene")
     width, height = _CARD_WIDTH * scale, _CARD_HEIGHT * scale
-    first = (_SOLID_LEFT + width / 2, _SOLID_TOP + behind * _RISE * scale + height / 2)
+    first = (_SOLID_LEFT + width / 2, _SOLID_TOP + behind * _RISE * scale + height / 2)  # the middle of rank 0's card
     at = {}
     for rank in range(mesh.world_size):
         coordinates = mesh.coordinates(rank)
@@ -341,7 +351,7 @@ def _plane(replica: int, solid: _Solid) -> Iterator[Rect | Label]:
     mesh = solid.mesh
     x, y = solid.at[mesh.rank_at(dp=replica)]
     right, bottom = solid.at[mesh.rank_at(dp=replica, pp=mesh.pp - 1, tp=mesh.tp - 1)]
-    half_width, half_height = solid.width / 2 + _PLANE, solid.height / 2 + _PLANE
+    half_width, half_height = solid.width / 2 + _PLANE, solid.height / 2 + _PLANE  # from a card's middle to the edge
     size = {"width": right - x + 2 * half_width, "height": bottom - y + 2 * half_height}
     frame = {"x": x - half_width, "y": y - half_height, **size, "radius": 8}
     for fill, opacity in (("surface", 0.55), ("other", 0.12)):
@@ -361,10 +371,10 @@ def _edges(
         is_last = coordinates[axis] + 1 == getattr(solid.mesh, axis)
         if is_last or (groups is not None and rank not in groups.get(axis, ())):
             continue
-        after = solid.mesh.rank_at(**coordinates | {axis: coordinates[axis] + 1})
+        after = solid.mesh.rank_at(**coordinates | {axis: coordinates[axis] + 1})  # the next rank on this axis
         (x1, y1), (x2, y2) = solid.at[rank], solid.at[after]
         ends = {"x1": x1, "y1": y1, "x2": x2, "y2": y2, "tooltip": words("edge", axis=axis, rank=rank, after=after)}
-        if groups is not None:
+        if groups is not None:  # a wider line of ink below it frames the coloured one
             yield Line(**ends, colour="ink", width=9)
         yield Line(**ends, colour=AXIS_KINDS[axis], width=2 if groups is None else 6)
 

@@ -1,9 +1,10 @@
 """Draws a parallelism plan on its machines: nodes and ranks, what one rank sends on each axis, and what it holds.
 
-The mesh explorer shows it; a click on a rank chooses that rank. Each part keeps its place whatever the plan is, so that
-turning a dial changes what is seen and moves nothing else. A colour stands for an axis, so memory is drawn in shades of
-grey. The picture is narrow: it fits beside JupyterLab's list of files in a window of 1100 pixels, where its smallest
-letters still have 12 pixels.
+A plan divides the ranks along three axes: dp (replicas), pp (pipeline stages) and tp (shards of a layer). The mesh
+explorer shows it; a click on a rank chooses that rank. Each part keeps its place whatever the plan is, so that turning
+a dial changes what is seen and moves nothing else. A colour stands for an axis, so memory is drawn in shades of grey.
+The picture is narrow: it fits beside JupyterLab's list of files in a window of 1100 pixels, where its smallest letters
+still have 12 pixels.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from helpers.quantities.units import format_bytes
 from helpers.records import MEMORY_KINDS, MemoryBreakdown
 from helpers.specs.mesh import Mesh
 
-words = book("mesh")
+words = book("mesh")  # what a reader sees, by name, in the learner's language: learner/words/mesh.yaml
 MOST_RANKS = 64
 WIDTH, _FONT, _SIDE = 640.0, 12.0, 8.0  # pixels: the picture, its letters, its margins
 _TOP, _NODES_HEIGHT, _LINE = 46.0, 190.0, 20.0  # pixels: where the nodes begin, their height, from line to line
@@ -67,6 +68,7 @@ def mesh_plan_scene(
     items.append(Label(x=_SIDE, y=34, text=words("places", axes=list(uses)), size=_FONT, colour="muted"))
     for node in range(layout.num_nodes):
         items += _node(node, layout)
+    # For each rank of a group the name of its axis; the chosen rank, which is in every group, gets "chosen".
     lit_axis = {peer: axis for axis, use in uses.items() for peer in use.group} | {rank: "chosen"}
     for each, memory in enumerate(memory_by_rank):
         coordinates = {axis: mesh.coordinates(each)[axis] for axis in uses}
@@ -92,11 +94,12 @@ def _layout(world_size: int, gpus_per_node: int) -> NodeLayout:
 
     A node of several GPUs has two rows of cards.
     """
-    columns, num_nodes = max(1, gpus_per_node // 2), -(-world_size // gpus_per_node)  # rounded up
+    columns, num_nodes = max(1, gpus_per_node // 2), -(-world_size // gpus_per_node)  # -(-a // b) is a / b rounded up
     across = min(num_nodes, _MOST_ACROSS // columns)
     node_rows, gap, title = -(-num_nodes // across), 2.0, 14.0  # rounded up
     pad = 4.0 if across * columns <= 8 else 2.0 if across <= 8 else 1.0
     between = pad + 1
+    # What the cards of one node have: the picture's size without the space around and between the nodes.
     cards_width = (WIDTH - 2 * _SIDE + between) / across - between - 2 * pad + gap
     cards_height = (_NODES_HEIGHT + between) / node_rows - between - 2 * pad - title
     gap_height, card_rows = (gap, 2) if gpus_per_node > 1 else (0.0, 1)

@@ -1,8 +1,9 @@
 """Draws number formats: the bits and the range of each, and what one format makes of a distribution of values.
 
-`number_formats_scene` shows a row per format on one axis of powers of two, with marks on request.
-`magnitudes_scene` shows the histogram of values under a loss scale, each bin by what the chosen format makes of it.
-Chapter 04 and the precision explorer use them.
+`number_formats_scene` shows a row per format on one axis of powers of two, with marks on request. `magnitudes_scene`
+shows the histogram of values under a loss scale, the number by which all of them are multiplied; each bin has the
+colour of its fate, which is what the chosen format makes of it: "normal", "subnormal" (less precise), "rounded to 0" or
+"too large". Magnitudes are that histogram, by powers of two. Chapter 04 and the precision explorer use both scenes.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from helpers.learner.words import book
 from helpers.predict.precision import NUMBER_FORMATS, NumberFormat, Survival, number_format, surviving
 from helpers.records import Magnitudes
 
-words = book("draw")
-_FONT = 11.0
+words = book("draw")  # what a reader sees, by name, in the learner's language: learner/words/draw.yaml
+_FONT = 11.0  # pixels of small letters
 # Of number_formats_scene: the left edges of the bits and of the ranges, and the right margin, in pixels.
 _BITS, _RANGES, _RIGHT = 96.0, 352.0, 24.0
 _BIT, _BAR, _ROW = 7.5, 14.0, 60.0  # pixels: the width of a bit, the height of a bar, from row to row
@@ -115,6 +116,7 @@ def _check(formats: list[NumberFormat], marks: dict[str, float]) -> None:
 
 
 def _formats_axis(formats: list, marks: dict) -> _PowersAxis:
+    """An axis from the smallest number to the largest one of all formats and marks, with 3 % more on both sides."""
     powers = [math.log2(value) for form in formats for value in (form.smallest_subnormal, form.largest)]
     powers += [math.log2(value) for value in marks.values()]
     margin = 0.03 * (max(powers) - min(powers))
@@ -151,6 +153,7 @@ def _range_texts(form: NumberFormat) -> tuple[str, str]:
 
 
 def _by_value(marks: dict[str, float]) -> list[tuple[str, float]]:
+    """The marks, the smallest first."""
     return sorted(marks.items(), key=lambda mark: mark[1])
 
 
@@ -164,9 +167,9 @@ def _mark_lines(marks: dict[str, float], axis: _PowersAxis, top: float, bottom: 
 
 def _badges(form: NumberFormat, marks: dict[str, float], axis: _PowersAxis, top: float) -> Iterator[Rect | Label]:
     """Below the bar, a badge where the format does not hold a mark as a normal number; close ones lie side by side."""
-    last_right, y = 0.0, top + _BAR + 5
+    last_right, y = 0.0, top + _BAR + 5  # where the last badge ends
     for word, value in _by_value(marks):
-        fate = form.rounded_class(value)
+        fate = form.rounded_class(value)  # "normal", "subnormal", "0", "largest" or "∞"
         if fate == "normal":
             continue
         text = {"subnormal": "sub", "largest": "max"}.get(fate, fate)  # a narrow badge stays near its line
@@ -179,6 +182,7 @@ def _badges(form: NumberFormat, marks: dict[str, float], axis: _PowersAxis, top:
 
 
 def _format_sentence(form: NumberFormat, marks: dict[str, float]) -> str:
+    """What a row shows, for readers who cannot see the picture."""
     bits = f"{form.exponent_bits} exponent and {form.mantissa_bits} mantissa bits"
     parts = [f"{form.name}, {bits}: {', '.join(_range_texts(form))}"]
     parts += [f"{word}, {number_text(value)}, is {form.rounded_class(value)}" for word, value in marks.items()]
@@ -217,31 +221,33 @@ def magnitudes_scene(
     title = title or words("values.in", values=values_word(magnitudes.name), times=times, name=name)
     legend = [(_fate_text(fate, share), FATE_STYLES[fate]) for fate, share in _shares_by_fate(shares).items()]
     items, y = heading(title, legend)
-    bounds = list(_bounds(chosen, axis))
+    bounds = list(_bounds(chosen, axis))  # where one fate ends and the next begins
     top = y + 6 + len(bounds) * _BOUND_LANE
     bottom = top + _BARS
     ranges_top = bottom + 34
     end = ranges_top + len(NUMBER_FORMATS) * _RANGE_PITCH
     items += axis.grid(top, bottom, 8)
-    items += [] if scale == 1 else _bars(magnitudes, 1.0, None, axis, bottom)
+    items += [] if scale == 1 else _bars(magnitudes, 1.0, None, axis, bottom)  # the outline of the unscaled values
     items += _bars(magnitudes, scale, chosen, axis, bottom)
     for lane, (power, text) in enumerate(bounds):
         items += _bound_line(axis.x(power), y + 6 + lane * _BOUND_LANE, end - 4, text)
     for number, form in enumerate(NUMBER_FORMATS.values()):
         form_shares = surviving(magnitudes, form, scale)
         items += _range(form, form == chosen, form_shares, axis, ranges_top + number * _RANGE_PITCH)
-    lost = {"x": WIDTH - 14, "y": ranges_top - 16, "anchor": "end"}
-    items.append(Label(x=MARGIN, y=bottom + 12, text=words("values.size"), size=_FONT, colour="muted"))
-    items.append(Label(**lost, text=words("values.lost"), size=_FONT, colour="muted"))
+    style = {"size": _FONT, "colour": "muted"}
+    items.append(Label(x=MARGIN, y=bottom + 12, text=words("values.size"), **style))
+    items.append(Label(x=WIDTH - 14, y=ranges_top - 16, text=words("values.lost"), anchor="end", **style))
     return Scene(height=end + 6, title=title, summary=_magnitudes_summary(magnitudes, chosen, scale), items=items)
 
 
 def _shares_by_fate(shares: Survival) -> dict[str, float]:
+    """The share of the values that have each fate, 0 to 1."""
     values = (shares.normal, shares.subnormal, shares.zero, shares.overflow)
     return dict(zip(FATE_STYLES, values, strict=True))
 
 
 def _magnitudes_axis(magnitudes: Magnitudes, scale: float, window: tuple[float, float] | None) -> _PowersAxis:
+    """An axis over `window`, or else over the values with and without the scale."""
     shift = math.log2(scale)
     low, high = window or (magnitudes.lowest + min(shift, 0) - 1, magnitudes.highest + max(shift, 0) + 1)
     return _PowersAxis(low=low, high=high, left=_NAMES, right=WIDTH - _LOSSES)
@@ -268,7 +274,7 @@ def _bars(
 ) -> Iterator[Rect]:
     """Each bin as a bar that shows what the format makes of it; without a format, the thin outline."""
     tallest, shift = max(share for _, share in magnitudes.bins()), math.log2(scale)
-    for left, share in magnitudes.bins():
+    for left, share in magnitudes.bins():  # the power of two at which a bin starts, and its share of all values
         power = left + shift
         if not axis.low <= power <= axis.high - 1:
             continue
@@ -290,22 +296,22 @@ def _range(
 ) -> Iterator[Rect | Label | Line]:
     """The name of a format, its range as a bar, with an arrow where it goes on beyond the axis, and what it loses."""
     middle = top + _RANGE / 2
-    low, normal, high = math.log2(form.smallest_subnormal), math.log2(form.smallest_normal), math.log2(form.largest)
+    low, normal, high = map(math.log2, (form.smallest_subnormal, form.smallest_normal, form.largest))
     colour = "ink" if is_chosen else "muted"
     yield Label(x=MARGIN, y=middle, text=form.name, size=12, bold=is_chosen, colour=colour)
     powers = {"low": power_text(low), "normal": power_text(normal), "high": form.largest}
     tooltip = words("values.range", name=form.name, **powers)
     outline = {"stroke": "ink", "stroke_width": 1.5} if is_chosen else {}
     yield from _range_bars(form, axis, top, height=_RANGE, tooltip=tooltip, **outline)
-    if low < axis.low:
-        yield Line(x1=axis.left, y1=middle, x2=axis.left - 16, y2=middle, colour=colour, width=2, arrow=True)
-    if high > axis.high:
-        yield Line(x1=axis.right, y1=middle, x2=axis.right + 16, y2=middle, colour=colour, width=2, arrow=True)
-    loss, x = percent(shares.zero + shares.overflow), axis.right + _LOSSES - 14
+    for goes_on, start, length in ((low < axis.low, axis.left, -16), (high > axis.high, axis.right, 16)):
+        if goes_on:
+            yield Line(x1=start, y1=middle, x2=start + length, y2=middle, colour=colour, width=2, arrow=True)
+    loss, x = percent(shares.zero + shares.overflow), axis.right + _LOSSES - 14  # what is lost completely
     yield Label(x=x, y=middle, text=loss, size=_FONT, anchor="end", colour=colour, bold=is_chosen)
 
 
 def _magnitudes_summary(magnitudes: Magnitudes, chosen: NumberFormat, scale: float) -> str:
+    """The shares of each fate in every format, for readers who cannot see the picture."""
     parts = []
     for form in NUMBER_FORMATS.values():
         by_fate = _shares_by_fate(surviving(magnitudes, form, scale))

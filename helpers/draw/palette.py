@@ -1,5 +1,6 @@
 """Provides the colours and textures of everything that is drawn: one Paint per kind, the same in every picture.
 
+A kind is what is drawn: a sort of work ("forward"), of memory ("gradients"), of bits ("sign"), or a rank ("rank0").
 The fills are safe for colour-blind eyes: they are Okabe and Ito's (Color Universal Design, 2008), and they do not
 change with the theme. Related things share a hue: parameters and the forward that reads them, gradients and the
 backward that makes them. Colour never stands alone, so each kind also has a texture, drawn in the opposite of its
@@ -37,7 +38,7 @@ class Paint:
         return next(shade for shade in shades if contrast(shade, LIGHT.surface) >= GRAPHIC_CONTRAST)
 
 
-words = book("draw")
+words = book("draw")  # what a reader sees, by name, in the learner's language: learner/words/draw.yaml
 # The hatch marks that nothing is done, or that something is not there yet.
 TEXTURES = ("stripes", "lines", "dots", "hatch")
 
@@ -102,13 +103,6 @@ def kind_style(kind: str) -> dict[str, str]:
 def rank_paint(rank: int) -> str:
     """The kind with a rank's colour; from rank 8 on the colours repeat, so always write the rank's number too."""
     return f"rank{rank % NUM_RANK_PAINTS}"
-
-
-def paint(kind: str) -> Paint:
-    """The Paint of a kind. Raises ValueError for an unknown kind."""
-    if kind not in PAINTS:
-        raise ValueError(f"no colour for {kind!r}; the kinds are {', '.join(PAINTS)}")
-    return PAINTS[kind]
 
 
 def _channels(colour: str) -> tuple[float, float, float]:

@@ -1,9 +1,9 @@
 """Provides what a notebook cell shows: `picture` wraps a Scene, and `chart` wraps a plot drawn with matplotlib.
 
-Both are saved as a PNG with its width and a description, and as a short text for tests. They bring no SVG along:
-JupyterLab would show that as an image too, but without the theme, without hover, and cut off in a narrow window. It
-shrinks a PNG instead, and the style of `page.py` gives the PNG the dark theme. A chart is as wide as a Scene and has
-letters of the same size.
+A Scene is a picture as plain data, which `to_png` draws. Both are saved as a PNG with its width and a description, and
+as a short text for tests. They bring no SVG along: JupyterLab would show that as an image too, but without the theme,
+without hover, and cut off in a narrow window. It shrinks a PNG instead, and the style of `page.py` gives the PNG the
+dark theme. A chart is as wide as a Scene and has letters of the same size.
 """
 
 from __future__ import annotations

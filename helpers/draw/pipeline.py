@@ -1,9 +1,11 @@
 """Draws a pipeline's step rank by rank: which micro-batch each rank works on, where it idles, and how many it holds.
 
-`pipeline_scene` takes Timelines as `predict.time.pipeline.simulate` returns them; chapter 06 and the pipeline explorer
-use it. The number in a bar is its micro-batch, and bars of a rank's later chunks are marked at their foot. On the right
-stand the micro-batches whose activations the rank holds, at most or at one instant; of a chunk it holds a part of one.
-Above each timeline stand its duration and its idle share.
+A pipeline splits the layers of a model into stages, and a batch into micro-batches. Each rank has one stage or, in an
+interleaved schedule, several, which are its chunks. `pipeline_scene` takes Timelines as
+`predict.time.pipeline.simulate` returns them; chapter 06 and the pipeline explorer use it. The number in a bar is its
+micro-batch, and bars of a rank's later chunks are marked at their foot. On the right stand the micro-batches whose
+activations the rank holds, at most or at one instant; of a chunk it holds a part of one. Above each timeline stand its
+duration and its idle share.
 """
 
 from __future__ import annotations
@@ -24,16 +26,15 @@ from helpers.draw.scene import (
     Scene,
     centred_label,
     heading,
-    kinds_legend,
     text_width,
 )
-from helpers.draw.timelines import IDLE, panel_titles, shared_title
+from helpers.draw.timelines import IDLE, panel_titles, shared_title, used_kinds_legend
 from helpers.learner.words import book
 from helpers.quantities.units import format_seconds
-from helpers.records import KINDS, Span, Timeline
+from helpers.records import Span, Timeline
 from helpers.schedules import Action
 
-words = book("draw")
+words = book("draw")  # what a reader sees, by name, in the learner's language: learner/words/draw.yaml
 timelines_words = book("timelines").section("pipeline")
 _LEFT, _RIGHT, _GAP = 66.0, 170.0, 12.0  # pixels: left and right of the bars, and between two timelines
 _PANEL_TITLE = 22.0  # pixels above the rows of a timeline, for its title
@@ -65,9 +66,8 @@ def pipeline_scene(
     shown = [_with_schedule_name(timeline.shifted_to_zero()) for timeline in timelines]
     end = max(timeline.duration for timeline in shown) or 1e-9
     title = title or shared_title(shown)
-    used = {span.kind for timeline in shown for span in timeline.spans}
-    legend = [*kinds_legend([kind for kind in KINDS if kind in used]), (words("idle"), IDLE)]
-    items, y = heading(title, legend)
+    items, y = heading(title, used_kinds_legend(shown))
+    # Pixels per second, and the micro-batches of the fullest rank, at which a memory bar has its full length.
     scale, most = (WIDTH - _LEFT - _RIGHT) / end, _most_in_flight(shown, num_ranks) or 1.0
     bars = []
     for timeline, panel_title in zip(shown, _titles(shown, per_step), strict=True):
@@ -134,7 +134,7 @@ class _Panel:
     def _action(self, span: Span, y: float) -> Iterator[Rect | Label]:
         """The bar of an action; texture, rounded corners, mark and number only where they can be seen."""
         x, width, height = _LEFT + span.start * self.scale, span.duration * self.scale, self.bar_height
-        texture, action = PAINTS[span.kind].texture, Action.parse(span.name)
+        texture, action = PAINTS[span.kind].texture, Action.parse(span.name)  # "2F0": stage 2, forward, micro-batch 0
         tooltip = f"rank {span.rank} · {span.name} · {kind_word(span.kind)} · {format_seconds(span.duration)}"
         gap = 1.0 if width > 6 else 0.0  # between this bar and the next
         style = {"texture": texture if width > 14 else "", "radius": 2 if width > 8 else 0, "tooltip": tooltip}
@@ -144,6 +144,7 @@ class _Panel:
             mark = min(5.0, height / 4) * min(3, chunk) / 3 + 2  # higher for later chunks
             yield Rect(x=x, y=y + height - mark, width=width - gap, height=mark, fill="ink", opacity=0.75)
         text = str(action.microbatch) if self.has_numbers else ""
+        # Of two sizes of letters those at which the number fits.
         fitting = [size for size in (min(11.0, height - 6), SMALLEST) if text_width(text, size) < width - 3]
         if text and fitting and fitting[0] >= SMALLEST:
             yield centred_label(x + width / 2, y + height / 2, text, fitting[0], on=span.kind)
@@ -162,8 +163,7 @@ class _Panel:
 
     def _memory(self, rank: int, x: float, y: float) -> Iterator[Rect | Label]:
         """How many micro-batches a rank holds, as a bar and as a number."""
-        num_chunks = _num_chunks(self.timeline, self.num_ranks)
-        in_flight = microbatches_in_flight(self.timeline, rank, self.instant) / num_chunks
+        in_flight = microbatches_in_flight(self.timeline, rank, self.num_ranks, self.instant)
         width, height = _MEMORY * in_flight / self.most_in_flight, self.bar_height - 4
         yield Rect(x=x, y=y + 2, width=_MEMORY, height=height, fill="panel")
         yield Rect(x=x, y=y + 2, width=width, height=height, **kind_style("activations"))
@@ -171,14 +171,18 @@ class _Panel:
         yield Label(x=x + _MEMORY + 8, y=y + self.bar_height / 2, text=text, size=size)
 
 
-def microbatches_in_flight(timeline: Timeline, rank: int, instant: float | None = None) -> int:
-    """Micro-batches, times chunks, whose activations a rank holds at an instant; without one, the most ever held."""
+def microbatches_in_flight(timeline: Timeline, rank: int, num_ranks: int, instant: float | None = None) -> float:
+    """Micro-batches whose activations a rank holds at an instant; without one, the most ever held.
+
+    A rank with several chunks holds the activations of one micro-batch in as many parts.
+    """
+    num_chunks = 1 + max(Action.parse(span.name).stage for span in timeline.spans) // num_ranks
     holdings = [holding for holding in timeline.held if holding.rank == rank]
     if instant is not None:
-        return sum(holding.start <= instant < holding.end for holding in holdings)
+        return sum(holding.start <= instant < holding.end for holding in holdings) / num_chunks
     # At equal times an end (-1) sorts before a start (+1), so that a replaced micro-batch is not counted twice.
     changes = sorted([(holding.end, -1) for holding in holdings] + [(holding.start, 1) for holding in holdings])
-    return max(accumulate(change for _, change in changes), default=0)
+    return max(accumulate(change for _, change in changes), default=0) / num_chunks
 
 
 def _with_schedule_name(timeline: Timeline) -> Timeline:
@@ -200,15 +204,10 @@ def _titles(timelines: list[Timeline], per_step: int | None) -> list[str]:
 def _most_in_flight(timelines: list[Timeline], num_ranks: int | None) -> float:
     """The micro-batches that the fullest rank of all timelines holds."""
     return max(
-        microbatches_in_flight(timeline, rank) / _num_chunks(timeline, num_ranks or timeline.num_ranks)
+        microbatches_in_flight(timeline, rank, num_ranks or timeline.num_ranks)
         for timeline in timelines
         for rank in timeline.ranks
     )
-
-
-def _num_chunks(timeline: Timeline, num_ranks: int) -> int:
-    """How many stages each rank holds."""
-    return 1 + max(Action.parse(span.name).stage for span in timeline.spans) // num_ranks
 
 
 def _summary(timelines: list[Timeline], num_ranks: int | None) -> str:
@@ -217,9 +216,9 @@ def _summary(timelines: list[Timeline], num_ranks: int | None) -> str:
 
 
 def _sentence(timeline: Timeline, title: str, num_ranks: int) -> str:
+    """The idle share (the bubble) of a timeline, and the most that each rank held, for those who cannot see it."""
     text = words("bubble", share=timeline.bubble_fraction, whole=format_seconds(timeline.duration))
     if timeline.held:
-        chunks = _num_chunks(timeline, num_ranks)
-        peaks = [f"{microbatches_in_flight(timeline, rank) / chunks:.3g}" for rank in timeline.ranks]
+        peaks = [f"{microbatches_in_flight(timeline, rank, num_ranks):.3g}" for rank in timeline.ranks]
         text = words("held", says=text, peaks=peaks)
     return words("panel", title=title, num_ranks=timeline.num_ranks, says=text)

@@ -52,17 +52,19 @@ def to_figure(scene: Scene, theme: Theme = LIGHT) -> Figure:
     axes.set_xlim(0, scene.width)
     axes.set_ylim(scene.height, 0)
     axes.axis("off")
-    numbered = enumerate(scene.items)
+    numbered = enumerate(scene.items)  # the number says what lies above what, matplotlib's zorder
     for is_plain, run in groupby(numbered, lambda pair: _is_plain(pair[1])):
         if is_plain:
             _add_plain_rects(axes, list(run), theme)
         else:
             for order, item in run:
-                _add(axes, item, theme, order)
+                add = {Rect: _add_rect, Label: _add_label, Line: _add_line}[type(item)]
+                add(axes, item, theme, order)
     return figure
 
 
 def _colour(name: str, theme: Theme) -> str:
+    """The colour of a kind, or of a role: "surface", "panel", "rule", "ink", "muted"."""
     if name in PAINTS:
         return PAINTS[name].fill
     mixed = {"panel": PANEL_OPACITY, "rule": RULE_OPACITY}
@@ -75,11 +77,6 @@ def _label_colour(label: Label, theme: Theme) -> str:
     return PAINTS[label.on].text if label.on else _colour(label.colour, theme)
 
 
-def _add(axes: Axes, item: Rect | Label | Line, theme: Theme, order: int) -> None:
-    add = _add_rect if isinstance(item, Rect) else _add_label if isinstance(item, Label) else _add_line
-    add(axes, item, theme, order)
-
-
 def _is_plain(item: Rect | Label | Line) -> bool:
     """Whether the item is a filled rectangle and nothing else.
 
@@ -88,7 +85,8 @@ def _is_plain(item: Rect | Label | Line) -> bool:
     if not isinstance(item, Rect) or not item.fill or item.texture or item.stroke:
         return False
     is_round = item.radius and min(item.width, item.height) > 2 * item.radius
-    return not is_round and not (outline(item) and not is_thin(item))
+    has_outline = outline(item) and not is_thin(item)
+    return not is_round and not has_outline
 
 
 def _add_plain_rects(axes: Axes, run: list[tuple[int, Rect]], theme: Theme) -> None:
@@ -108,6 +106,7 @@ def _corners(item: Rect) -> list[tuple[float, float]]:
 
 
 def _shape(item: Rect, **style: object):
+    """A rectangle of matplotlib, with round corners where they fit."""
     from matplotlib.patches import FancyBboxPatch, Rectangle
 
     if not item.radius or min(item.width, item.height) <= 2 * item.radius:
@@ -118,7 +117,7 @@ def _shape(item: Rect, **style: object):
 
 def _add_rect(axes: Axes, item: Rect, theme: Theme, order: int) -> None:
     """Fill, texture and outline are three shapes; their fractions of `order` keep them in this order."""
-    edge = outline(item)
+    edge = outline(item)  # the colour that a pale fill needs around it, or ""
     if item.fill:
         fill = edge if edge and is_thin(item) else _colour(item.fill, theme)
         axes.add_artist(_shape(item, facecolor=fill, linewidth=0, alpha=item.opacity, zorder=order))
@@ -191,6 +190,7 @@ def _is_near(colour: tuple[int, ...], other: tuple[int, ...]) -> bool:
 
 
 def _painted(scene: Scene, scale: float, theme: Theme) -> Image:
+    """The Scene as an image of Pillow, painted by matplotlib."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
 
@@ -202,6 +202,7 @@ def _painted(scene: Scene, scale: float, theme: Theme) -> Image:
 
 
 def _write_labels(image: Image, labels: Iterable[Label], scale: float, theme: Theme) -> None:
+    """Write the labels onto the image."""
     from PIL.ImageDraw import Draw
 
     draw = Draw(image)

@@ -1,6 +1,8 @@
 """Draws how fast training becomes with more GPUs: predicted and measured speed-ups, the ideal line, Amdahl's curve.
 
-Chapter 11 and the scaling explorer show it; `predict.scaling` computes the points.
+The speed-up is how many times faster training is than on the fewest GPUs, and the efficiency is the speed-up per GPU.
+Amdahl's curve is the speed-up if a fixed share of the step, the serial share, never becomes faster. Chapter 11 and the
+scaling explorer show the picture; `predict.scaling` computes the points.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from helpers.draw.scene import WIDTH, Scene, text_width
 from helpers.learner.words import book
 from helpers.predict.scaling import Point, amdahl
 
-words = book("steps").section("curve")
+words = book("steps").section("curve")  # the texts that are shown, by name: learner/words/steps.yaml
 PAINTS = {"predicted": "parameters", "measured": "sign", "ideal": "other", "amdahl": "optimizer"}
 LINEAR = 64  # GPUs up to which both axes are linear
 _NUM_AMDAHL_POINTS = 60
@@ -41,7 +43,7 @@ def speedup_scene(
     """
     curves = _curves(points, measured, serial, ideal)
     known = [point for name in ("predicted", "measured") for point in curves.get(name, ())]
-    (first, _), (last, _) = min(known), max(known)
+    (first, _), (last, _) = min(known), max(known)  # the fewest and the most GPUs
     names = {name: words(name, serial=serial or 0.0) for name in curves}
     # The count of GPUs whose speed-up equals its number; it is the unit in which the others are counted.
     unit = min(points, key=lambda point: abs(point.efficiency - 1)).gpus if points else first

@@ -24,6 +24,7 @@ _STACK_GAP = 22.0  # pixels between two pictures of `stacked_scene`
 
 
 def _check_name(what: str, given: str, known: Collection[str]) -> None:
+    """Raises ValueError for a name that is not known; "" among the known ones means none."""
     if given not in known:
         raise ValueError(f"{what} is {given!r}, but it must be one of {', '.join(filter(None, known))}")
 
@@ -43,7 +44,7 @@ class Rect:
     makes it no button.
     """
 
-    x: float
+    x: float  # of the top left corner, in pixels like all sizes
     y: float
     width: float
     height: float
@@ -85,13 +86,6 @@ class Label:
         _check_name("the anchor of a Label", self.anchor, ANCHORS)
         _check_name("the colour of a Label", self.colour, ("ink", "muted"))
         _check_name("`on` of a Label", self.on, _PAINTS_OR_NONE)
-
-    @property
-    def box(self) -> tuple[float, float, float, float]:
-        """Left, top, right and bottom of the text in pixels, from its estimated width."""
-        width = text_width(self.text, self.size, self.bold)
-        left = self.x - width * ANCHORS.index(self.anchor) / 2
-        return left, self.y - self.size / 2, left + width, self.y + self.size / 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +195,7 @@ def heading(title: str, entries: Legend, width: float = WIDTH) -> tuple[list[Sce
 
     The legend goes below the title where the two do not fit beside each other.
     """
-    needed = sum(text_width(word, 11) + 32 for word, _ in entries)
+    needed = sum(text_width(word, 11) + 32 for word, _ in entries)  # 32: the swatch and the spaces around it
     fits = MARGIN + text_width(title, 14, bold=True) + needed < width
     items: list[SceneItem] = [title_label(title)]
     right, y = (width - 20, TITLE_Y) if fits else (needed, TITLE_Y + 22)
@@ -236,6 +230,7 @@ def stacked_scene(*scenes: Scene, title: str) -> Scene:
 
 
 def _moved_down(item: SceneItem, pixels: float) -> SceneItem:
+    """A copy of the item, so many pixels lower."""
     if isinstance(item, Line):
         return replace(item, y1=item.y1 + pixels, y2=item.y2 + pixels)
     return replace(item, y=item.y + pixels)

@@ -1,7 +1,8 @@
 """Draws matrices side by side, split into the parts that ranks own, with operators between them: X · A = Y.
 
-`shards_scene` takes a list of `Matrix` and texts. Each part has its rank's colour and names its rank: above columns,
-left of rows, inside the cells of a flat split. Chapters 07 and 08 use it for tensor parallelism and for ZeRO.
+`shards_scene` takes a list of `Matrix` and texts. A matrix is split ("cut") into parts by columns, by rows, or flat, as
+one line of elements; the picture shows its elements as cells. Each part has its rank's colour and names its rank: above
+columns, left of rows, inside the cells of a flat split. Chapters 07 and 08 use it for tensor parallelism and for ZeRO.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ class Matrix:
             raise ValueError(
                 f"matrix {self.name} has {self.num_parts} parts but {len(self.ranks)} ranks; give one each"
             )
+        # Without values there is nothing to check. With them, every row must have the same and right length.
         shapes = None if self.values is None else sorted({(len(self.values), len(row)) for row in self.values})
         if shapes not in (None, [(self.num_rows, self.num_columns)]):
             raise ValueError(f"matrix {self.name} is {self.num_rows} x {self.num_columns}, but its values are {shapes}")
@@ -89,6 +91,7 @@ class Matrix:
 
     @property
     def shape_words(self) -> str:
+        """The shape as it stands below the matrix."""
         return self.shape or f"{self.num_rows} × {self.num_columns}"
 
     @property
@@ -110,6 +113,7 @@ class _Cells:
     side: float
 
     def corner(self, matrix: Matrix, row: int, column: int) -> tuple[float, float]:
+        """The top left corner of a cell; the parts before its own each move it by a gap."""
         part = matrix.part(row, column)
         right, down = (part * _GAP if matrix.cut == cut else 0.0 for cut in ("columns", "rows"))
         return self.x + column * self.side + right, self.y + row * self.side + down
@@ -144,6 +148,7 @@ def shards_scene(
 
 
 def _style(rank: int | None) -> dict[str, str]:
+    """The style of a cell that this rank owns; None stands for every rank."""
     return _UNSPLIT if rank is None else kind_style(rank_paint(rank))
 
 
@@ -156,7 +161,7 @@ def _legend(matrices: list[Matrix]) -> list[tuple[str, dict]]:
 
 def _largest_fitting_side(items: Sequence[Matrix | str], matrices: list[Matrix], largest: float) -> float:
     """The largest side of a cell with which everything fits, tried in steps of half a pixel."""
-    for tenths in range(int(largest * 10), int(_SMALLEST_CELL * 10) - 1, -5):
+    for tenths in range(int(largest * 10), int(_SMALLEST_CELL * 10) - 1, -5):  # whole numbers, since a range needs them
         side = tenths / 10
         fits_width = sum(_space(item, side) for item in items) <= WIDTH - 2 * _SIDE
         if fits_width and max(_height(matrix, side) for matrix in matrices) <= _TALLEST:
@@ -180,11 +185,12 @@ def _space(item: Matrix | str, side: float) -> float:
     if isinstance(item, str):
         return max(_OPERATOR, text_width(item, 20) + 12)
     texts = [text_width(text, _FONT) for text in (item.shape_words, item.cut_words, item.note)]
-    names = 2 * _RANK_NAMES if item.cut == "rows" else 0.0
+    names = 2 * _RANK_NAMES if item.cut == "rows" else 0.0  # on both sides, so that the matrix stays in the middle
     return max(_width(item, side) + names, *texts) + 8
 
 
 def _matrix(matrix: Matrix, left: float, space: float, middle: float, side: float) -> Iterator[Rect | Label]:
+    """A matrix in the middle of its space, its name above, and its texts below."""
     x, y = left + (space - _width(matrix, side)) / 2, middle - _height(matrix, side) / 2
     cells = _Cells(x=x, y=y, side=side)
     for row in range(matrix.num_rows):
@@ -210,6 +216,7 @@ def _cell(matrix: Matrix, row: int, column: int, cells: _Cells) -> Iterator[Rect
     lines += [f"{'r' if lines else ''}{rank}"] if matrix.cut == "flat" else []
     on = "" if rank is None else style["fill"]
     for number, text in enumerate(lines):
+        # The largest size at which the text and all lines fit the cell; letters below SMALLEST are left out.
         size = next((size for size in (12.0, 11.0, 10.0) if text_width(text, size) <= side - 1), 0.0)
         size = min(size, (side - 2) / len(lines))
         if size >= SMALLEST:
@@ -219,7 +226,7 @@ def _cell(matrix: Matrix, row: int, column: int, cells: _Cells) -> Iterator[Rect
 def _rank_names(matrix: Matrix, cells: _Cells) -> Iterator[Label]:
     """The rank at each part, as "rank 3" where there is room and as "3" elsewhere."""
     for part, rank in enumerate(matrix.owners):
-        first = part * matrix.length // matrix.num_parts
+        first = part * matrix.length // matrix.num_parts  # the first row or column of the part
         if matrix.cut == "rows":
             y = cells.corner(matrix, first, 0)[1] + matrix.num_rows / matrix.num_parts * cells.side / 2
             yield Label(x=cells.x - 8, y=y - 1, text=f"rank {rank}", size=_FONT, anchor="end")
@@ -230,6 +237,7 @@ def _rank_names(matrix: Matrix, cells: _Cells) -> Iterator[Label]:
 
 
 def _sentence(matrix: Matrix) -> str:
+    """How the matrix is split and who holds it, for readers who cannot see the picture."""
     split = f"cut by {matrix.cut} into {matrix.num_parts} parts" if matrix.cut else "not cut"
     if matrix.cut == "flat":
         split = f"cut as one line of numbers into {matrix.num_parts} parts"

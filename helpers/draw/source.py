@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
@@ -58,7 +57,7 @@ class _Excerpt:
     """The source of one object: its name, its path relative to the package's folder, its first line, and its text."""
 
     def __init__(self, shown_object: object) -> None:
-        target = inspect.unwrap(shown_object) if callable(shown_object) else shown_object
+        target = inspect.unwrap(shown_object) if callable(shown_object) else shown_object  # without decorators
         try:
             lines, first = inspect.getsourcelines(target)
             path = Path(inspect.getsourcefile(target))
@@ -90,7 +89,7 @@ class _Excerpt:
 def _style_of(token: object) -> str:
     """The CSS of a token of pygments, from its own class or its nearest parent class."""
     name = str(token).removeprefix("Token.")
-    while name:
+    while name:  # "Literal.String.Double", then "Literal.String", then "Literal"
         if name in _COLOURS:
             variable, fallback = _COLOURS[name]
             return f"color:var({variable},{fallback})"
@@ -105,10 +104,8 @@ def _coloured(text: str) -> str:
     pieces = []
     for token, value in PythonLexer(stripnl=False).get_tokens(text):
         style = _style_of(token)
-        wrap: Callable[[str], str] = (
-            (lambda part, style=style: f'<span style="{style}">{part}</span>') if style else str
-        )
-        pieces.append("\n".join(wrap(escape(part)) if part else "" for part in value.split("\n")))
+        before, after = (f'<span style="{style}">', "</span>") if style else ("", "")
+        pieces.append("\n".join(f"{before}{escape(part)}{after}" if part else "" for part in value.split("\n")))
     return "".join(pieces).rstrip("\n")
 
 

@@ -1,6 +1,9 @@
 """Draws the memory of every strategy's fullest rank against a GPU's limit, with its estimated step beside the bar.
 
-The strategy explorer shows what `predict.advice.advise` recommends: the chosen plan is framed. A bar far beyond the
+A strategy is a way to train a model on many GPUs, such as ZeRO-3. A candidate (PlanEstimate) is the best plan of one
+strategy: its title, the memory of its fullest rank, its estimated seconds, and whether it fits; memory is None where
+the strategy cannot train this model. The strategy explorer shows what `predict.advice.advise` recommends: the chosen
+plan is framed. A bar far beyond the
 limit is broken, because drawn to scale it would leave no room for the others; behind the break stands how many times
 the limit it is, so that broken bars of one length are not taken for equal.
 """
@@ -20,7 +23,7 @@ from helpers.predict.advice.plans import PlanEstimate
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.records import MEMORY_KINDS
 
-words = book("advice").section("picture")
+words = book("advice").section("picture")  # the texts that are shown, by name: learner/words/advice.yaml
 _BARS = BarStyle(height=20, pitch=30)
 _MOST_LIMITS = 2.0  # bars are broken at this many times the limit
 _STEP_WIDTH = 178.0  # pixels right of the longest bar, for memory and step as text
@@ -29,12 +32,11 @@ _BREAK, _TIMES_WIDTH = 12.0, 78.0  # pixels: of a break, and of the text behind 
 
 def strategies_scene(candidates: Sequence[PlanEstimate], *, limit: float, limit_name: str, title: str) -> Scene:
     """A row for each candidate; `limit` is the usable bytes of a GPU. Raises ValueError if there is nothing to draw."""
-    largest = max((candidate.memory.total for candidate in candidates if candidate.memory), default=0)
-    if not largest or not limit > 0:
+    memories = [candidate.memory for candidate in candidates if candidate.memory]
+    if not any(memory.total for memory in memories) or not limit > 0:
         raise ValueError(
             f"strategies_scene got no bytes to draw, or a limit of {limit!r} bytes; give advise's candidates"
         )
-    memories = [candidate.memory for candidate in candidates if candidate.memory]
     kinds = [kind for kind in MEMORY_KINDS if any(getattr(memory, kind) for memory in memories)]
     items, top = heading(title, kinds_legend(kinds))
     rows = _Rows(candidates, kinds, limit)
@@ -82,6 +84,7 @@ class _Rows:
         """The bar, whose parts end where a bar that is too long is broken."""
         total, parts = 0.0, []
         for part in memory_parts(candidate.memory, self.kinds, partial(_tooltip, candidate)):
+            # As much of the part as lies before the break.
             parts.append(replace(part, size=min(total + part.size, self.shown) - min(total, self.shown)))
             total += part.size
         yield from _BARS.parts(parts, self.left, y, self.scale)
@@ -110,6 +113,7 @@ def _step_text(candidate: PlanEstimate) -> str:
 
 
 def _sentence(candidate: PlanEstimate) -> str:
+    """A row for readers who cannot see the picture."""
     if candidate.memory is None:
         return words("refused", name=candidate.title, why=candidate.why)
     texts = {"held": format_bytes(candidate.memory.total), "step": _step_text(candidate)}

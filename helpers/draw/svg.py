@@ -19,7 +19,7 @@ _ARROW = 7.0  # pixels of an arrow head's length
 _SCOPE = "\0"  # stands for the id of the element until its content, of which the id is made, is known
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=8192)  # a picture has thousands of numbers, and many of them again and again
 def _number(value: float) -> str:
     """A number with two decimals at most, and one from 10 on, where a tenth of a pixel is enough."""
     return f"{value:.{1 if abs(value) >= 10 else 2}f}".rstrip("0").rstrip(".")
@@ -39,6 +39,8 @@ def _colour(name: str, attribute: str = "fill") -> str:
 
 
 def _style(scope: str) -> str:
+    """The CSS of the element with the id `scope`: its two variables for each theme, and no mouse events on texts."""
+
     def rule(ink: str, surface: str) -> str:
         return f"#{scope}{{--rr-ink:{ink};--rr-surface:{surface}}}"
 
@@ -73,12 +75,14 @@ def _pattern(fill: str, texture: str) -> str:
 
 @cache
 def _fill(fill: str, texture: str) -> str:
+    """The SVG attribute that fills a rectangle: a pattern where it has a texture."""
     if texture:
         return f'fill="url(#{_SCOPE}-{fill or "none"}-{texture})"'
     return _colour(fill) if fill else 'fill="none"'
 
 
 def _rect(item: Rect) -> str:
+    """A rectangle, with its tooltip as a title, and as a button where it can be picked."""
     x, y, width, height, fill = item.x, item.y, item.width, item.height, _fill(item.fill, item.texture)
     if item.stroke:
         fill += f' {_colour(item.stroke, "stroke")} stroke-width="{_number(item.stroke_width)}"'
@@ -91,7 +95,7 @@ def _rect(item: Rect) -> str:
     text = f'<rect x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" height="{_number(height)}"'
     text += f' rx="{_number(item.radius)}" {fill}' if item.radius else f" {fill}"
     text += f' opacity="{_number(item.opacity)}"' if item.opacity != 1 else ""
-    if item.pick:  # the Tab key stops only at the picked one; JupyterLab does not take its keys
+    if item.pick:  # tabindex 0 or -1: the Tab key stops only at the picked one; JupyterLab does not take its keys
         text += f' data-pick="{escape(item.pick)}" role="button" aria-pressed="{str(item.is_picked).lower()}"'
         text += f' tabindex="{item.is_picked - 1}" data-lm-suppress-shortcuts="true"'
     return f"{text}><title>{escape(item.tooltip)}</title></rect>" if item.tooltip else f"{text}/>"
@@ -102,9 +106,10 @@ def outline(item: Rect) -> str:
 
     A fill with less than full opacity gets none, since a text says the same there.
     """
-    if item.fill not in PAINTS or item.stroke or item.opacity != 1 or PAINTS[item.fill].edge == PAINTS[item.fill].fill:
+    if item.fill not in PAINTS or item.stroke or item.opacity != 1:
         return ""
-    return PAINTS[item.fill].edge
+    paint = PAINTS[item.fill]
+    return paint.edge if paint.edge != paint.fill else ""  # a dark fill is its own edge
 
 
 def is_thin(item: Rect) -> bool:
@@ -126,12 +131,13 @@ def arrow_head(line: Line) -> tuple[tuple[float, float], ...]:
     """The three corners of the arrow head at the line's end."""
     dx, dy = line.x2 - line.x1, line.y2 - line.y1
     length = (dx * dx + dy * dy) ** 0.5 or 1.0
-    ux, uy = dx / length * _ARROW, dy / length * _ARROW
+    ux, uy = dx / length * _ARROW, dy / length * _ARROW  # along the line, as long as the head
     back_x, back_y = line.x2 - ux, line.y2 - uy
     return (line.x2, line.y2), (back_x - uy / 2, back_y + ux / 2), (back_x + uy / 2, back_y - ux / 2)
 
 
 def _line(item: Line) -> str:
+    """A line, and behind it the triangle of its arrow head if it has one."""
     ends = f'x1="{_number(item.x1)}" y1="{_number(item.y1)}" x2="{_number(item.x2)}" y2="{_number(item.y2)}"'
     dashed = ' stroke-dasharray="4 3"' if item.dashed else ""
     title = f"<title>{escape(item.tooltip)}</title>" if item.tooltip else ""
@@ -142,10 +148,7 @@ def _line(item: Line) -> str:
     return text
 
 
-def _item(item: Rect | Label | Line) -> str:
-    if isinstance(item, Rect):
-        return _rect(item)
-    return _label(item) if isinstance(item, Label) else _line(item)
+_ELEMENTS = {Rect: _rect, Label: _label, Line: _line}  # the function that writes an item, by its class
 
 
 def to_svg(scene: Scene) -> str:
@@ -158,7 +161,7 @@ def to_svg(scene: Scene) -> str:
     )
     patterns = "".join(_pattern(*look) for look in textured)
     surface = Rect(x=0, y=0, width=scene.width, height=scene.height, fill="surface", radius=6)
-    body = "".join(map(_item, (surface, *scene.items)))
+    body = "".join(_ELEMENTS[type(item)](item) for item in (surface, *scene.items))
     view_box = f"0 0 {_number(scene.width)} {_number(scene.height)}"
     width, height = _number(scene.width * SHOWN), _number(scene.height * SHOWN)
     role = "group" if any(isinstance(item, Rect) and item.pick for item in scene.items) else "img"

@@ -1,8 +1,10 @@
 """Draws tensor parallelism: a layer number by number on each rank, and where a layer communicates.
 
 `tensor_split_scene` shows one pass over a split layer as rows of small matrices, X · A₀ = Y₀, with the layer's time at
-real size below; the tensor-split explorer uses it. `tensor_layer_scene` shows Megatron's f and g around attention and
-MLP, for chapter 07. `equations_items` draws the rows of matrices.
+real size below; the tensor-split explorer uses it. A pass is the forward, or one half of the backward. Each item of a
+row is a ShardedMatrix with its numbers, an Operation (a collective), or a text such as "·". `equations_items` draws the
+rows. `tensor_layer_scene` shows Megatron's f and g, which are an all-reduce in backward and in forward, around
+attention and MLP, for chapter 07.
 
 A cell has the colour of the rank whose number it is, and its matrix has the rank's number in its name. A partial sum,
 which is of no use before an all-reduce adds it to the others, is framed in the colour of communication.
@@ -34,8 +36,8 @@ from helpers.learner.words import book
 from helpers.predict.by_hand.small_matrices import Operation, Pass, PassItem, ShardedMatrix
 from helpers.quantities.units import format_seconds
 
-words = book("tensor_split")
-pictures_words = book("pictures")
+words = book("tensor_split")  # what a reader sees, by name, in the learner's language: learner/words/tensor_split.yaml
+pictures_words = book("pictures")  # what a reader sees, by name, in the learner's language: learner/words/pictures.yaml
 # Pixels: left of the matrices for the rows' names, the right margin, a matrix's name, and between two rows.
 _LEFT, _RIGHT, _NAME, _GAP = 98.0, 16.0, 18.0, 12.0
 _LARGEST, _SMALLEST, _TALLEST = 34.0, 15.0, 19.0  # pixels: a cell's largest and smallest width, its largest height
@@ -87,8 +89,8 @@ def equations_items(rows: Mapping[str, Sequence[PassItem]], top: float) -> tuple
 
 def equations_legend(rows: Mapping[str, Sequence[PassItem]]) -> list[tuple[str, dict]]:
     """The entries of `heading` for what occurs in the rows."""
-    blocks = [item for row in rows.values() for item in row if isinstance(item, ShardedMatrix)]
-    ranks = sorted({rank for block in blocks for rank in block.ranks if rank is not None})
+    blocks = _matrices(rows)
+    ranks = sorted({rank for block in blocks for rank in block.ranks if rank is not None})  # None: on every rank
     entries = [(f"rank {rank}", _style(rank)) for rank in ranks]
     if any(None in block.ranks or not block.ranks for block in blocks):
         entries.append((words("every"), _EVERY_RANK))
@@ -97,18 +99,20 @@ def equations_legend(rows: Mapping[str, Sequence[PassItem]]) -> list[tuple[str, 
     return entries
 
 
+def _matrices(rows: Mapping[str, Sequence[PassItem]]) -> list[ShardedMatrix]:
+    return [item for row in rows.values() for item in row if isinstance(item, ShardedMatrix)]
+
+
 def equations_words(row: Sequence[PassItem]) -> str:
     """A row as a part of a sentence: "X · A₀ = Y₀, all-reduce of dX, dX"."""
-    texts = [f", {_operation_text(item)}," if isinstance(item, Operation) else _name(item) for item in row]
+    texts = []
+    for item in row:
+        if isinstance(item, Operation):
+            texts.append(f", {words('operation', op=item.op.replace('_', '-'), name=item.name)},")
+        else:
+            texts.append(item.name if isinstance(item, ShardedMatrix) else item)
+    # A comma follows its word without a space, and none stands at either end.
     return " ".join(filter(None, texts)).replace(" ,", ",").strip(", ")
-
-
-def _operation_text(operation: Operation) -> str:
-    return words("operation", op=operation.op.replace("_", "-"), name=operation.name)
-
-
-def _name(item: ShardedMatrix | str) -> str:
-    return item.name if isinstance(item, ShardedMatrix) else item
 
 
 def _style(rank: int | None) -> dict[str, str]:
@@ -122,8 +126,7 @@ def _cell(rows: Mapping[str, Sequence[PassItem]]) -> _Cell:
         cell_width = half_pixels / 2
         if all(sum(_space(item, cell_width) for item in row) <= available for row in rows.values()):
             cell = _Cell(width=cell_width, height=min(_TALLEST, cell_width))
-            blocks = [item for row in rows.values() for item in row if isinstance(item, ShardedMatrix)]
-            smallest = min(_font_size(block, cell) for block in blocks)
+            smallest = min(_font_size(block, cell) for block in _matrices(rows))
             return cell if smallest >= SMALLEST else replace(cell, digits=1)
     widest = max(rows, key=lambda name: sum(_space(item, _SMALLEST) for item in rows[name]))
     raise ValueError(
@@ -137,10 +140,12 @@ def _space(item: PassItem, cell_width: float) -> float:
         return _MESSAGE
     if isinstance(item, str):
         return _OPERATOR_WIDTHS.get(item, text_width(item, _FONT) + 12)
+    # The matrix, or its name where that is wider; five pixels stay free, and a name may use three of them.
     return max(len(item.values[0]) * cell_width, text_width(item.name, _FONT, bold=True) - 3) + 5
 
 
 def _row(name: str, row: Sequence[PassItem], middle: float, cell: _Cell) -> Iterator[Rect | Label | Line]:
+    """The items of a row from left to right, their middles at the height `middle`."""
     x = _LEFT
     for item in row:
         space = _space(item, cell.width)
@@ -155,7 +160,9 @@ def _row(name: str, row: Sequence[PassItem], middle: float, cell: _Cell) -> Iter
 
 def _operator(text: str, x: float, space: float, middle: float) -> Iterator[Label | Line]:
     """A sign, or a part of an equation such as "· W ="; the name of a function stands above an arrow."""
-    if not text.isidentifier() and not text.endswith("′"):
+    if not text.isidentifier() and not text.endswith(
+        "′"
+    ):  # no name of a function, such as GeLU or its derivative GeLU′
         yield centred_label(x + space / 2, middle, text, 15 if len(text) == 1 else 12)
         return
     yield centred_label(x + space / 2, middle - 9, text, _FONT)
@@ -176,6 +183,7 @@ def _message(operation: Operation, x: float, middle: float) -> Iterator[Label | 
 
 
 def _block(row_name: str, block: ShardedMatrix, left: float, middle: float, cell: _Cell) -> Iterator[Rect | Label]:
+    """A matrix: its name above, a cell per number in the colour of the rank that owns it, and a frame if partial."""
     num_rows, num_columns = block.shape
     top, width = middle - num_rows * cell.height / 2, num_columns * cell.width
     yield centred_label(left + width / 2, top - 9, block.name, _FONT, bold=True)
@@ -204,7 +212,7 @@ def _font_size(block: ShardedMatrix, cell: _Cell) -> float:
 def number_text(value: float, digits: int = 2) -> str:
     """A whole number as it is, and any other with at most so many digits after the decimal point."""
     text = f"{value:.{digits}f}".rstrip("0").rstrip(".")
-    return "0" if text == "-0" else text
+    return "0" if text == "-0" else text  # "-0" is a small negative number, rounded
 
 
 # -- one pass over a split layer -------------------------------------------------------------------------------------
@@ -213,9 +221,8 @@ def tensor_split_scene(layer_pass: Pass, *, title: str, bars: Bars, bars_title: 
 
     All bars share one scale, and each ends with its sum.
     """
-    rows = {words("one_process"): layer_pass.one_process} | {
-        f"rank {rank}": row for rank, row in enumerate(layer_pass.by_rank)
-    }
+    rows = {words("one_process"): layer_pass.one_process}
+    rows |= {f"rank {rank}": row for rank, row in enumerate(layer_pass.by_rank)}
     head, top = heading(title, equations_legend(rows))
     items, bottom = equations_items(rows, top + 6)
     below, height = _bars(bars, bars_title, bottom + 6)
@@ -230,7 +237,7 @@ def _bars(bars: Bars, title: str, top: float) -> tuple[list[SceneItem], float]:
     items: list[SceneItem] = [Line(x1=MARGIN, y1=top - 2, x2=WIDTH - MARGIN, y2=top - 2)]
     items.append(Label(x=MARGIN, y=top + 16, text=title, bold=True))
     rows = [_bar(name, parts) for name, parts in bars.items()]
-    scale = (WIDTH - _BARS_LEFT - _BARS_RIGHT) / max(1e-12, *(row.length for row in rows))
+    scale = (WIDTH - _BARS_LEFT - _BARS_RIGHT) / max(1e-12, *(row.length for row in rows))  # never by 0
     items += _BARS.rows(rows, _BARS_LEFT, top + _BARS_TITLE, scale)
     return items, top + _BARS_TITLE + len(bars) * _BARS.pitch + 2
 
@@ -246,6 +253,7 @@ def _bar(name: str, parts: Mapping[str, tuple[str, float]]) -> BarRow:
 
 
 def _total_text(parts: Mapping[str, tuple[str, float]]) -> str:
+    """The sum of the parts' seconds."""
     return format_seconds(sum(seconds for _, seconds in parts.values()))
 
 
@@ -263,7 +271,7 @@ def tensor_layer_scene(*, title: str) -> Scene:
 def _layer_row(kind: str, y: float) -> Iterator[Rect | Label | Line]:
     """Boxes from left to right, and arrows between them: to the right in forward, to the left in backward."""
     total = sum(size for _, size in _LAYER_PARTS) + _LAYER_GAP * (len(_LAYER_PARTS) - 1)
-    scale = (WIDTH - _LAYER_LEFT - _LAYER_RIGHT) / total
+    scale = (WIDTH - _LAYER_LEFT - _LAYER_RIGHT) / total  # pixels per unit of the widths
     communicates = "g" if kind == "forward" else "f"
     middle, x = y + _LAYER_HEIGHT / 2, _LAYER_LEFT
     yield Label(x=MARGIN, y=middle, text=kind_word(kind), size=13)

@@ -1,6 +1,9 @@
 """Draws timelines: per rank a lane of compute, and below it lanes of communication and, in a trace, of everything else.
 
-`timeline_scene` puts one or several timelines of a step above each other on one axis; most chapters use it.
+A Timeline has spans: what a rank computes, sends or waits for, from when to when. Each has a lane (compute,
+communication, waiting or host) and a kind ("forward"), which is its colour. Communication is exposed while its rank
+computes nothing. `timeline_scene` puts one or several timelines of a step above each other on one axis; most chapters
+use it.
 `trace_scene` shows a stretch of a run's traces, for chapter 10 and the trace explorer. Where a rank computes nothing,
 its lane is hatched. Spans too short to see are joined with their neighbours of the same kind, so that a picture has at
 most a few marks per pixel.
@@ -33,14 +36,14 @@ from helpers.learner.words import book
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.records import KINDS, LANES, Span, Timeline
 
-words = book("draw")
+words = book("draw")  # what a reader sees, by name, in the learner's language: learner/words/draw.yaml
 LEFT, RIGHT, _GAP = 76.0, 20.0, 14.0  # pixels: left and right of the lanes, and between two timelines
 _PANEL_TITLE = 28.0  # pixels above the lanes of a timeline, for its title
 _LONGEST_TITLE = 44  # letters of a timeline's title
 _SHORTEST = 0.7  # pixels; anything shorter is joined with its neighbours or widened to this
 IDLE = {"fill": "panel", "texture": "hatch"}
-# Of trace_scene: pixels above the lanes for the names of steps, between two ranks, and the heights of lanes and
-# letters.
+# Of trace_scene, in pixels: above the lanes for the names of steps, between two ranks, and the heights of the compute
+# lane, of the other lanes and of letters.
 _STEP_NAMES, _RANK_GAP = 20.0, 3.0
 _TRACE_HEIGHTS = {"compute": 22.0, "lower": 15.0, "small": 12.0}
 _TRACE_WIDTH = 640.0  # what a window of 1100 pixels leaves for an output, so the letters keep their size there
@@ -56,7 +59,7 @@ class LaneLayout:
     them). With `axes`, messages get a lane for each of these mesh axes. `small` is the size of the lanes' names.
     """
 
-    width: float
+    width: float  # pixels of the picture
     end: float
     compute: float
     lower: float
@@ -82,6 +85,7 @@ class LaneLayout:
             if lane == "communication" and self.axes:
                 yield from ((axis, [span for span in in_lane if span.name.startswith(axis)]) for axis in self.axes)
             else:
+                # With two lanes, the one below compute is always communication and needs no name.
                 yield words(f"lane.{lane}") if len(self.lanes) > 2 else "", in_lane
 
     def x(self, seconds: float) -> float:
@@ -108,18 +112,18 @@ def timeline_scene(
     shown = [timeline.shifted_to_zero() for timeline in timelines]
     end = max(end, *(timeline.duration for timeline in shown), *(seconds for seconds, _ in marks)) or 1e-9
     num_ranks = max(timeline.num_ranks for timeline in shown)
-    compute = 26.0 if num_ranks <= 4 else 18.0 if num_ranks <= 8 else 13.0
+    compute = 26.0 if num_ranks <= 4 else 18.0 if num_ranks <= 8 else 13.0  # the more ranks, the lower the lanes
     lanes = tuple(lane for lane in LANES if any(lane in timeline.lanes for timeline in shown))
     lower = max(11.0 if axes else 8.0, compute * 0.6)
     texts = {"names": tuple(names), "axes": tuple(axes)}
     layout = LaneLayout(width=WIDTH, end=end, compute=compute, lower=lower, lanes=lanes, **texts)
     title = title or shared_title(shown)
-    items, y = heading(title, _legend(shown, KINDS))
+    items, y = heading(title, used_kinds_legend(shown))
     panels: list[SceneItem] = []
     for timeline, panel_title, mark in zip_longest(shown, panel_titles(shown), marks):
         panel_top = y + _PANEL_TITLE
         panels += _panel(timeline, panel_title, layout, y)
-        panels += _mark(*mark, layout, panel_top) if mark else ()
+        panels += _mark(*mark, layout, panel_top) if mark else ()  # there may be fewer marks than timelines
         bottom = panel_top + timeline.num_ranks * layout.rank_height
         items += time_axis(LEFT, WIDTH - LEFT - RIGHT, panel_top - 4, bottom - 4, end, timeline is shown[-1])
         y = bottom + _GAP
@@ -127,6 +131,7 @@ def timeline_scene(
 
 
 def _mark(seconds: float, word: str, layout: LaneLayout, top: float) -> Iterator[Line | Label]:
+    """A dashed line through the first rank's lanes, with the word on its left."""
     x = layout.x(seconds)
     yield Line(x1=x, y1=top - 4, x2=x, y2=top + layout.rank_height, colour="ink", width=2, dashed=True)
     yield Label(x=x - 6, y=top + layout.compute / 2, text=word, size=11, anchor="end")
@@ -162,6 +167,7 @@ def panel_titles(timelines: list[Timeline]) -> list[str]:
 
 
 def _panel_title(title: str, source: str) -> str:
+    """The title, shortened if need be, and the source: "predicted", "emulated" or "recorded" as a word."""
     short = title if len(title) <= _LONGEST_TITLE else f"{title[: _LONGEST_TITLE - 1]}…"
     return f"{short} · {source}" if title else source
 
@@ -175,6 +181,7 @@ def exposed_sentence(timeline: Timeline, *, with_rank: bool = False) -> str:
 
 
 def _summary(timelines: list[Timeline]) -> str:
+    """A sentence on each timeline, for readers who cannot see the picture."""
     pairs = zip(timelines, panel_titles(timelines), strict=True)
     return " ".join(
         words("panel", title=title, num_ranks=timeline.num_ranks, says=exposed_sentence(timeline))
@@ -182,8 +189,8 @@ def _summary(timelines: list[Timeline]) -> str:
     )
 
 
-def _legend(timelines: Iterable[Timeline], kinds: Iterable[str]) -> Legend:
-    """The entries of those kinds that occur, and of idle time."""
+def used_kinds_legend(timelines: Iterable[Timeline], kinds: Iterable[str] = KINDS) -> Legend:
+    """The entries of `heading` for those of these kinds that occur, and for idle time."""
     used = {span.kind for timeline in timelines for span in timeline.spans}
     return [*kinds_legend([kind for kind in kinds if kind in used]), (words("idle"), IDLE)]
 
@@ -220,6 +227,7 @@ def rank_lanes(
 
 
 def _lower_lane(spans: list[Span], layout: LaneLayout, top: float) -> Iterator[Rect | Label]:
+    """The spans of a lane; where some overlap, the lane is divided into rows."""
     rows = _rows_without_overlap(spans, layout.scale)
     height = layout.lower / max(1, len(rows))
     for number, row in enumerate(rows):
@@ -251,6 +259,7 @@ def _rows_without_overlap(spans: list[Span], scale: float) -> list[list[Span]]:
 
 
 def _bars(spans: Iterable[Span], layout: LaneLayout, top: float, height: float) -> Iterator[Rect | Label]:
+    """A bar for each span, or for a group of neighbours too short to see; texture and round corners where they fit."""
     for joined in _joined(sorted(spans, key=lambda span: span.start), layout.scale):
         first, last = joined[0], joined[-1]
         x = layout.x(first.start)
@@ -258,7 +267,7 @@ def _bars(spans: Iterable[Span], layout: LaneLayout, top: float, height: float) 
         gap = 1.0 if width > 6 else 0.5 if width > 2 else 0.0  # between neighbouring bars
         texture = PAINTS[first.kind].texture if width > 3 else ""
         style = {"fill": first.kind, "texture": texture, "radius": 2 if width > 8 and height > 8 else 0}
-        size = min(11.0, height - 3)
+        size = min(11.0, height - 3)  # of the letters
         text = _bar_text(first, width - gap, size)
         yield from labelled_box(x, top, width - gap, height, text, size, tooltip=_tooltip(joined), **style)
 
@@ -277,6 +286,7 @@ def _joined(spans: list[Span], scale: float) -> list[list[Span]]:
 
 
 def _tooltip(spans: list[Span]) -> str:
+    """Rank, name, kind, seconds and bytes of the spans that share a bar; several are counted instead of named."""
     first = spans[0]
     name = first.name if len(spans) == 1 else words["spans"].format(len(spans))
     seconds = format_seconds(sum(span.duration for span in spans))
@@ -290,6 +300,7 @@ def _bar_text(span: Span, width: float, size: float) -> str:
 
     Where none of them fits into `width` pixels in letters of this size, or these are too small to read, "".
     """
+    # A wait is named like "recv ← rank 0", and a module like "blocks.0.attention".
     short = span.name[span.name.find("←") :] if span.kind == "waiting" else span.name.rpartition(".")[2]
     texts = [format_bytes(span.num_bytes)] if span.num_bytes else [span.name, short]
     return next((text for text in texts if size >= SMALLEST and text_width(text, size) < width - 6), "")
@@ -314,7 +325,7 @@ def trace_scene(
     if not end > start:
         raise ValueError(f"trace_scene got a stretch from {start!r} s to {end!r} s; its end must lie behind its start")
     layout = LaneLayout(width=_TRACE_WIDTH, end=end - start, lanes=timeline.lanes, **_TRACE_HEIGHTS)
-    items, y = heading(title, _legend([timeline], _TRACE_LEGEND), _TRACE_WIDTH)
+    items, y = heading(title, used_kinds_legend([timeline], _TRACE_LEGEND), _TRACE_WIDTH)
     top = y + _STEP_NAMES
     bottom = top + len(ranks) * (layout.rank_height + _RANK_GAP) - _RANK_GAP
     stretch = _stretch(timeline, start, end)
@@ -331,7 +342,7 @@ def _stretch(timeline: Timeline, start: float, end: float) -> Timeline:
 
     Of messages that wait at the same time, the later ones are drawn from where the earlier ones end, in one row.
     """
-    spans, waited_until = [], dict.fromkeys(timeline.ranks, start)
+    spans, waited_until = [], dict.fromkeys(timeline.ranks, start)  # rank -> until when its drawn waits reach
     overlapping = (span for span in timeline.spans if span.start < end and span.end > start)
     for span in sorted(overlapping, key=lambda span: span.start):
         span_start, span_end = max(span.start, start), min(span.end, end)
@@ -348,12 +359,13 @@ def _step_starts(
     steps: Sequence[tuple[float, str]], layout: LaneLayout, start: float, top: float, *, has_names: bool
 ) -> Iterator[Line | Label]:
     """A line where a step of this rank begins, with its name; at the left end the name of the step in progress."""
+    # (x of the start or of the left end, whether the step starts inside the stretch, its name) of each step.
     shown = [
         (layout.x(max(0.0, step_start - start)), step_start >= start, name)
         for step_start, name in steps
         if step_start < start + layout.end
     ]
-    ends = [*(x for x, *_ in shown[1:]), layout.width]
+    ends = [*(x for x, *_ in shown[1:]), layout.width]  # where the next step starts
     for (x, is_inside, name), end in zip(shown, ends, strict=True):
         if is_inside:
             bottom = top + layout.rank_height - 4

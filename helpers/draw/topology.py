@@ -80,7 +80,7 @@ def _arrow(start: tuple, end: tuple, text: str, is_double: bool) -> Iterator[Lin
     length = math.hypot(x2 - x1, y2 - y1)
     unit_x, unit_y = (x2 - x1) / length, (y2 - y1) / length
     sideways = 5.0 if is_double else 0.0
-    shift_x, shift_y = -unit_y * sideways, unit_x * sideways
+    shift_x, shift_y = -unit_y * sideways, unit_x * sideways  # at a right angle to the arrow
     inside_box = _distance_to_edge(unit_x, unit_y)
     ends = {"x1": x1 + unit_x * inside_box + shift_x, "y1": y1 + unit_y * inside_box + shift_y}
     ends |= {"x2": x2 - unit_x * inside_box + shift_x, "y2": y2 - unit_y * inside_box + shift_y}
@@ -93,6 +93,7 @@ def _arrow(start: tuple, end: tuple, text: str, is_double: bool) -> Iterator[Lin
 def _distance_to_edge(unit_x: float, unit_y: float) -> float:
     """From the middle of a box to where a ray leaves it, and four pixels more."""
     to_side = (_HALF_BOX + 4) / abs(unit_x) if abs(unit_x) > 1e-9 else math.inf
+    # 17: half the height of a box, and four pixels more. 1e-9: a ray parallel to an edge never meets it.
     to_top = 17 / abs(unit_y) if abs(unit_y) > 1e-9 else math.inf
     return min(to_side, to_top)
 

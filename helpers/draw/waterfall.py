@@ -1,7 +1,8 @@
 """Draws where the time of a training step goes, as a waterfall: each bar begins where the one above it ends.
 
-`waterfall_scene` shows the measured parts of a step, for chapter 10 and take_it_to_work; `step_scene` shows the terms
-of a predicted step, for chapter 11 and the scaling explorer.
+`waterfall_scene` shows the measured parts of a step, for chapter 10 and take_it_to_work. `step_scene` shows a predicted
+step, for chapter 11 and the scaling explorer: its terms, such as the matrix products, and the interval in which the
+real step is expected to lie. What bounds a term, such as "memory" or "network", gives it its colour.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from helpers.learner.words import book
 from helpers.predict.time.step import StepTime
 from helpers.quantities.units import format_seconds
 
-words = book("steps")
+words = book("steps")  # what a reader sees, by name, in the learner's language: learner/words/steps.yaml
 
 PART_KINDS = {"compute": "forward", "communication": "communication", "waiting": "waiting", "data": "data"}
 PART_KINDS |= {"host": "other"}
@@ -33,6 +34,7 @@ def waterfall_scene(parts: Mapping[str, float], *, title: str) -> Scene:
     if not total > 0:
         raise ValueError(f"waterfall_scene got {dict(parts)!r}: give at least one part of more than 0 seconds")
     left = 28 + max(text_width(name, 13) for name in parts)
+    # scale: pixels per second. x: where the next bar begins.
     scale, x = (WIDTH - left - _RIGHT) / total, left
     items: list[SceneItem] = [title_label(title)]
     sentences = []
@@ -77,7 +79,7 @@ def step_scene(step: StepTime, *, title: str) -> Scene:
             items.append(_bar(term, left if is_total else x, y, max(1.0, term.seconds * scale), text))
         items.append(Label(x=texts_left, y=middle - 1, text=text, bold=is_total))
         x += term.seconds * scale
-    if step.factor > 1:
+    if step.factor > 1:  # the prediction is uncertain by this factor
         items += _whisker([left + end * scale for end in step.interval], middle - 1)
     summary = " ".join(words("row", name=term.name, parts=[text]) for term, text in zip(terms, texts, strict=True))
     return Scene(height=_STEP_TOP + len(terms) * _STEP_PITCH, title=title, summary=summary, items=items)
@@ -85,7 +87,7 @@ def step_scene(step: StepTime, *, title: str) -> Scene:
 
 def _terms(step: StepTime) -> list[_Term]:
     """The terms in the order of the words, then those too short to be seen together, then the entire step."""
-    order = [name.removeprefix("term.") for name in words if name.startswith("term.")]
+    order = [name.removeprefix("term.") for name in words if name.startswith("term.")]  # `words` lists its names
     bars = sorted(step.bars, key=lambda bar: order.index(bar.name) if bar.name in order else len(order))
     short = [bar for bar in bars if bar.seconds < _SHORTEST * step.seconds]
     terms = [_Term(_term_word(bar.name), bar.seconds, bar.binds) for bar in bars if bar not in short]
@@ -112,6 +114,7 @@ def _text(term: _Term, step: StepTime) -> str:
 
 
 def _bar(term: _Term, x: float, y: float, width: float, text: str) -> Rect:
+    """The bar of a term in the colour of what bounds it; grey for several short terms and for the entire step."""
     style = kind_style(BINDS[term.binds]) if term.binds in BINDS else {"fill": "rule"}
     tooltip = words("of", name=term.name, text=text)
     return Rect(x=x, y=y, width=width, height=_STEP_BAR - 2, radius=2, tooltip=tooltip, **style)

@@ -1,6 +1,10 @@
 """Draws one step of training with ZeRO: every number that a rank holds, the bytes they take, and a model of real size.
 
-The ZeRO explorer shows it for each step of `predict.by_hand.zero_steps`.
+ZeRO shards the optimizer state (stage 1), also the gradients (2) and also the parameters (3) over the ranks. The small
+model has three LAYERS of three NUMBERS each; of every number there are three KINDS: a parameter, a gradient and the
+optimizer's state. A ZeroStep says what each rank holds after one action, such as an all-gather. The state of a number
+is OWN (this rank keeps it), EVERY (all ranks have the same), TERM (from this rank's batch alone, to be averaged) or
+STALE (averaged on another rank meanwhile). The ZeRO explorer shows each step of `predict.by_hand.zero_steps`.
 """
 
 from __future__ import annotations
@@ -46,13 +50,16 @@ _BYTES_LEFT, _PIXELS_PER_BYTE, _BAR = 478.0, 1.5, 13.0  # pixels: where the bars
 _STAGES = BarStyle(height=20, pitch=27, hidden_below=0)  # of the bars of the model of real size
 _OWNER_COLOURS = ("rank4", "rank1", "rank6")  # of ranks 0 to 2; blue and green stand for kinds in this picture
 _PALE = 0.35  # the opacity of partial sums; ink is legible on it in both themes
-words = book("zero")
+words = book("zero")  # what a reader sees, by name, in the learner's language: learner/words/zero.yaml
 _STATE_NAMES = {TERM: "term", EVERY: "every", STALE: "stale", OWN: "own"}  # in zero.yaml
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageBar:
-    """A model of real size at one stage of ZeRO. `words` stands right of the bar, after the bytes."""
+    """A model of real size at one stage of ZeRO. `words` stands right of the bar, after the bytes.
+
+    `chosen` is whether this is the stage of the picture above.
+    """
 
     name: str
     memory: MemoryBreakdown
@@ -65,9 +72,11 @@ def zero_scene(step: ZeroStep, *, title: str, bars: Sequence[StageBar], bars_tit
 
     What this step computed is framed in ink, what it sent in the colour of communication.
     """
-    ranks = range(len(step.copies))
+    ranks = range(len(step.copies))  # copies[rank][kind] maps (layer, number) to what the rank holds of it
     items, top = heading(title, _legend(step), 0)  # width 0 puts the legend below the title, however short that is
-    items += _kind_names(top + 14)
+    for kind in KINDS:
+        items.append(centred_label(_kind_middle(kind), top + 14, words(f"heading.{kind}"), 11, bold=True))
+    items.append(Label(x=_BYTES_LEFT, y=top + 14, text=words("heading.now"), size=11, bold=True))
     top += 30
     for rank in ranks:
         items += _rank(step, rank, top + rank * _PITCH)
@@ -87,6 +96,7 @@ def _legend(step: ZeroStep) -> list[tuple[str, dict]]:
 
 
 def _number_style(state: str, rank: int) -> dict[str, str | float]:
+    """How a number looks in this state on this rank."""
     if state == EVERY:
         return {"fill": "panel", "stroke": "rule"}
     if state == STALE:
@@ -99,14 +109,12 @@ def _kind_left(kind: str) -> float:
     return _LEFT + KINDS.index(kind) * (NUMBERS * _CELL_WIDTH + _KINDS_GAP)
 
 
-def _kind_names(y: float) -> Iterator[Label]:
-    for kind in KINDS:
-        x = _kind_left(kind) + NUMBERS * _CELL_WIDTH / 2
-        yield centred_label(x, y, words(f"heading.{kind}"), 11, bold=True)
-    yield Label(x=_BYTES_LEFT, y=y, text=words("heading.now"), size=11, bold=True)
+def _kind_middle(kind: str) -> float:
+    return _kind_left(kind) + NUMBERS * _CELL_WIDTH / 2
 
 
 def _rank(step: ZeroStep, rank: int, top: float) -> Iterator[Rect | Label]:
+    """A row of the picture: the rank, its numbers by layer and kind, and the bytes of each kind."""
     middle = top + len(LAYERS) * _CELL_HEIGHT / 2
     yield Label(x=MARGIN, y=middle - 8, text=f"rank {rank}")
     yield Label(x=MARGIN, y=middle + 9, text=f"{step.total_bytes(rank)} B", bold=True)
@@ -123,6 +131,7 @@ def _rank(step: ZeroStep, rank: int, top: float) -> Iterator[Rect | Label]:
 
 
 def _number(number: ElementCopy | None, rank: int, name: str, kind: str, x: float, y: float) -> Iterator[Rect | Label]:
+    """A number with its value; where the rank does not have it (None), an empty box."""
     box = {"x": x, "y": y, "width": _CELL_WIDTH - 2, "height": _CELL_HEIGHT - 2, "radius": 2}
     if number is None:
         yield Rect(**box, stroke="rule", tooltip=words("lacks", rank=rank, name=name, kind=kind_word(kind)))
@@ -140,7 +149,7 @@ def _frames(step: ZeroStep, top: float) -> Iterator[Rect]:
     """A frame around the layers that this step computed or sent: one layer, or all."""
     colour = "communication" if step.message else "ink"
     word = step.message.op.replace("_", "-") if step.message else words("computed")
-    for kind in dict.fromkeys(kind for kind, _ in sorted(step.written)):
+    for kind in dict.fromkeys(kind for kind, _ in sorted(step.written)):  # `written` are (kind, layer); each kind once
         rows = [LAYERS.index(layer) for touched_kind, layer in step.written if touched_kind == kind]
         x, y = _kind_left(kind) - 2.5, top + min(rows) * _CELL_HEIGHT - 2
         box = {"x": x, "y": y, "width": NUMBERS * _CELL_WIDTH + 3, "height": len(rows) * _CELL_HEIGHT + 2}
@@ -160,7 +169,7 @@ def _kind_bytes(step: ZeroStep, rank: int, kind: str, y: float) -> Iterator[Rect
 
 def _message_arrows(step: ZeroStep, num_ranks: int, top: float) -> Iterator[Line | Label]:
     """Arrows both ways between neighbouring ranks, in the column of the numbers that are sent."""
-    x = _kind_left(step.message.kind) + NUMBERS * _CELL_WIDTH / 2
+    x = _kind_middle(step.message.kind)
     op_name = step.message.op.replace("_", "-")
     tooltip = words("of", op=op_name, kind=kind_word(step.message.kind))
     style = {"colour": "communication", "width": 2.0, "arrow": True, "tooltip": tooltip}

@@ -16,7 +16,7 @@ from helpers.learner.words import book
 from helpers.learner.words import language as chosen_language
 from helpers.widgets.view import STATIC, SavedWidget
 
-words = book("sitting").section("clock")
+words = book("sitting").section("clock")  # the texts that are shown, by name: learner/words/sitting.yaml
 
 
 class Clock(SavedWidget, anywidget.AnyWidget):
@@ -37,7 +37,7 @@ class Clock(SavedWidget, anywidget.AnyWidget):
     words = traitlets.Dict().tag(sync=True)  # read by clock.js
 
     def __init__(self, minutes: float = 15, *, language: str | None = None, now: Now | None = None) -> None:
-        self._now = now or utc_now
+        self._now = now or utc_now  # a function that returns the time; tests give another one
         self.watch = Stopwatch(60.0 * minutes, now)
         super().__init__(limit=self.watch.limit, words=_texts(language))
         self.on_msg(self._tell_time)
@@ -73,7 +73,7 @@ class Clock(SavedWidget, anywidget.AnyWidget):
     @property
     def text(self) -> str:
         """What is shown now, as plain text."""
-        seconds, limit = self.watch.seconds, self.watch.limit
+        seconds, limit = self.watch.seconds, self.watch.limit  # seconds since `begin`, without those after `stop`
         if self.watch.began is None:
             state, shown = "ready", limit
         elif self.watch.ended is not None:

@@ -17,8 +17,8 @@ from helpers.specs import LINKS
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Rows, SteppedExplorer, with_sentence
 
-SIZES = tuple(digit * 10**power for power in range(3, 10) for digit in (1, 2, 4)) + (10**10,)
-words = book("collective")
+SIZES = tuple(digit * 10**power for power in range(3, 10) for digit in (1, 2, 4)) + (10**10,)  # bytes: 1 kB to 10 GB
+words = book("collective")  # what a reader sees, by name, in the learner's language: learner/words/collective.yaml
 ONE, ALL = "one", "all"  # what the dial `view` shows: one step, or all of them
 
 
@@ -34,11 +34,10 @@ class CollectiveExplorer(SteppedExplorer):
 
     def __init__(self, collective: str = "all_reduce", *, algorithm: str | None = None, ranks: int = 4) -> None:
         known = algorithms(collective)
-        self.collective = choice(_named(COLLECTIVES), collective, words("collective"))
-        self.algorithm = choice(_named(known), algorithm or known[0], words("algorithm"))
+        self.collective = choice(COLLECTIVES, collective, words("collective"), label=_word)
+        self.algorithm = choice(known, algorithm or known[0], words("algorithm"), label=_word)
         self.ranks = dial(range(2, 9), ranks, words("ranks"))
-        sizes = [(format_bytes(size), size) for size in SIZES]
-        self.size = dial(sizes, 40_000_000, words("size"), tooltip=words("buffer"))
+        self.size = dial(SIZES, 40_000_000, words("size"), label=format_bytes, tooltip=words("buffer"))
         self.link = dial(tuple(LINKS), "10 Gb/s", words("link"), tooltip=words("between"))
         views = [(words(view), view) for view in (ONE, ALL)]
         self.view = ipywidgets.ToggleButtons(options=views, tooltips=(words("with"), words("beside")))
@@ -86,7 +85,8 @@ class CollectiveExplorer(SteppedExplorer):
     @property
     def rows(self) -> Rows:
         """What each rank has sent, received and completed by the end of the displayed step."""
-        plan, size, step = self.plan, self.size.value, self._shown_step
+        plan, size = self.plan, self.size.value
+        step = plan.num_steps if self.view.value == ALL else self.step.value
         complete = plan.complete_chunks(list(plan.replay())[step])
         return [
             {
@@ -99,10 +99,6 @@ class CollectiveExplorer(SteppedExplorer):
         ]
 
     @property
-    def _shown_step(self) -> int:
-        return self.num_steps if self.view.value == ALL else self.step.value
-
-    @property
     def _name(self) -> str:
         collective = _word(self.collective.value).capitalize()
         return words("name", collective=collective, ranks=self.ranks.value, algorithm=_word(self.algorithm.value))
@@ -113,6 +109,7 @@ class CollectiveExplorer(SteppedExplorer):
         # Until this step, and until the end (None): bytes sent by each rank, and seconds.
         now, end = ([plan.sent_bytes(rank, size, until) for rank in range(plan.world_size)] for until in (step, None))
         took, takes = (format_seconds(plan.seconds(size, link, until)) for until in (step, None))
+        # All ranks send equally much, or else the sentence is about the rank that sends most.
         whose = words("a_rank" if len(set(now)) == len(set(end)) == 1 else "busiest")
         sent = {"most": _share(max(now), max(end)), "whose": whose, "all": _share(sum(now), sum(end))}
         done = {"step": step, "num_steps": plan.num_steps, "deeds": messages_text(plan, step, size)}
@@ -120,6 +117,7 @@ class CollectiveExplorer(SteppedExplorer):
 
     @property
     def _sentence_of_all(self) -> str:
+        """What the entire collective sends, how long it takes, and which algorithm would be fastest."""
         call = (self.collective.value, self.size.value, self.ranks.value)
         link, algorithm = LINKS[self.link.value], self.algorithm.value
         has_choice = len(self.algorithm.options) > 1
@@ -137,16 +135,13 @@ class CollectiveExplorer(SteppedExplorer):
         """Offer the algorithms of the new collective; keep the current one where it is among them."""
         known = algorithms(self.collective.value)
         keep = self.algorithm.value if self.algorithm.value in known else known[0]
-        self.algorithm.options = _named(known)
+        self.algorithm.options = [(_word(name), name) for name in known]
         self.algorithm.value = keep
 
 
 def _word(name: str) -> str:
+    """The name of a collective or an algorithm as people write it: "all-reduce" for "all_reduce"."""
     return name.replace("_", "-")
-
-
-def _named(names: tuple[str, ...]) -> list[tuple[str, str]]:
-    return [(_word(name), name) for name in names]
 
 
 def _share(part: float, whole: float) -> str:
@@ -155,7 +150,8 @@ def _share(part: float, whole: float) -> str:
 
 def messages_text(plan: CollectiveSchedule, step: int, size: float) -> str:
     """A sentence on what the messages of a step do. Steps count from 1; size is in bytes."""
-    first, *others = messages = plan.step(step - 1)
+    messages = plan.step(step - 1)
+    first, *others = messages
     what, action = _payload(first, plan, size), "add" if first.adds else "copy"
     if len(messages) > 2:
         who = words("each") if len(messages) == plan.world_size else words("each_of", count=len(messages))
@@ -167,12 +163,14 @@ def messages_text(plan: CollectiveSchedule, step: int, size: float) -> str:
 
 
 def _payload(message: ChunkMessage, plan: CollectiveSchedule, size: float) -> str:
+    """How many chunks a message carries, and their bytes."""
     count = message.last - message.first
     num_bytes = format_bytes(size * count / plan.num_chunks)
     return words("what_whole" if count == plan.num_chunks else "what", count=count, size=num_bytes)
 
 
 def _direction(messages: tuple[ChunkMessage, ...], plan: CollectiveSchedule) -> str:
+    """To whom each rank sends: the right neighbour, a rank at a fixed distance, or a partner."""
     if plan.algorithm == "ring":
         return words("right")
     distances = {abs(m.receiver - m.sender) for m in messages}

@@ -25,8 +25,10 @@ from helpers.specs import Link, ModelSpec
 from helpers.widgets.dials import dial
 from helpers.widgets.explorer import Explorer, RunButton
 
-dp_words = book("timelines").section("data_parallel")
+dp_words = book("timelines").section("data_parallel")  # the texts that are shown, by name: learner/words/timelines.yaml
+# The values of the dials of DataParallelExplorer, and the sizes of its step.
 PARAMETERS = (1_000_000, 10_698_240, 25_000_000, 124_000_000, 350_000_000)
+LOCK_TIMES = (0, 1, 2, 5, 10, 20)  # milliseconds
 GIGABYTES = (3, 6, 12, 25, 50, 100)  # per second; PCIe 3.0 x16 carries about 12
 TOKENS, VOCABULARY = 16_384, 68  # tokens of the whole batch; the vocabulary of the course's character GPT
 FLOPS_PER_SECOND = 10e12  # what a device reaches
@@ -42,27 +44,22 @@ class DataParallelExplorer(Explorer):
     TEXT = "[widget] DataParallelExplorer: one step, with dials for devices, link, parameters and Python's share"
 
     def __init__(self) -> None:
-        self.devices = dial([(str(n), n) for n in range(1, 9)], 4, dp_words("devices"), tooltip=dp_words("of_one"))
-        self.link = dial([(f"{n} GB/s", n) for n in GIGABYTES], 12, dp_words("link"), tooltip=dp_words("carries"))
-        self.parameters = dial(
-            [(format_count(n), n) for n in PARAMETERS], 10_698_240, dp_words("parameters"), tooltip=dp_words("of_model")
-        )
-        self.python = dial(
-            [(f"{n} ms", n) for n in (0, 1, 2, 5, 10, 20)],
-            2,
-            dp_words("lock"),
-            tooltip=dp_words("holds"),
-        )
+        counts = [(format_count(n), n) for n in PARAMETERS]
+        self.devices = dial(range(1, 9), 4, dp_words("devices"), tooltip=dp_words("of_one"))
+        self.link = dial(GIGABYTES, 12, dp_words("link"), label="{} GB/s".format, tooltip=dp_words("carries"))
+        self.parameters = dial(counts, 10_698_240, dp_words("parameters"), tooltip=dp_words("of_model"))
+        self.python = dial(LOCK_TIMES, 2, dp_words("lock"), label="{} ms".format, tooltip=dp_words("holds"))
         super().__init__((self.devices, self.link, self.parameters, self.python))
 
     def step(self, num_devices: int) -> Timeline:
         """The predicted step on this many devices, with the other dials' values. Seconds."""
-        forward = 2 * self.parameters.value * TOKENS / FLOPS_PER_SECOND  # Kaplan et al. 2020, table 1
+        # A forward needs 2 FLOPs per parameter and token (Kaplan et al. 2020, table 1), a backward twice as many.
+        forward = 2 * self.parameters.value * TOKENS / FLOPS_PER_SECOND
         step = DataParallelStep(
             num_devices=num_devices,
-            parameter_bytes=4 * self.parameters.value,
-            input_bytes=8 * TOKENS,
-            output_bytes=4 * TOKENS * VOCABULARY,
+            parameter_bytes=4 * self.parameters.value,  # fp32
+            input_bytes=8 * TOKENS,  # token numbers in int64
+            output_bytes=4 * TOKENS * VOCABULARY,  # logits in fp32
             forward_seconds=forward,
             backward_seconds=2 * forward,
             python_seconds=self.python.value * 1e-3,
@@ -89,16 +86,16 @@ class DataParallelExplorer(Explorer):
     def rows(self) -> list[dict[str, str]]:
         """What each device does in the step."""
         step = self.step(self.devices.value)
-        return [
-            {
-                dp_words("device"): dp_words["master"].say(None, rank) if rank == 0 else str(rank),
-                dp_words("computes"): format_seconds(computes),
-                dp_words("sends"): format_seconds(step.busy(rank, "communication")),
-                dp_words("waits"): format_seconds(step.duration - computes - step.exposed_communication(rank)),
-            }
-            for rank in range(self.devices.value)
-            for computes in [step.busy(rank, "compute")]
-        ]
+        return [self._row(step, rank) for rank in range(self.devices.value)]
+
+    def _row(self, step: Timeline, rank: int) -> dict[str, str]:
+        computes = step.busy(rank, "compute")  # seconds
+        return {
+            dp_words("device"): dp_words["master"].say(None, rank) if rank == 0 else str(rank),
+            dp_words("computes"): format_seconds(computes),
+            dp_words("sends"): format_seconds(step.busy(rank, "communication")),
+            dp_words("waits"): format_seconds(step.duration - computes - step.exposed_communication(rank)),
+        }
 
 
 SMALL_GPT = ModelSpec(num_layers=6, hidden=384, num_heads=6, vocab=68, seq=64)  # 10,698,240 parameters
@@ -111,7 +108,7 @@ GIGABITS = (1, 2, 5, 10, 25, 50, 100, 200, 400)
 MICROSECONDS = (1, 10, 30, 100, 300, 1000, 3000)
 TERAFLOPS = (1, 2, 5, 10, 20, 50, 100, 200, 400)
 WORLD_SIZES = (2, 4, 8, 16, 64, 256)
-ddp_words = book("timelines").section("overlap")
+ddp_words = book("timelines").section("overlap")  # the texts that are shown, by name: learner/words/timelines.yaml
 _SHOWN_RANKS = 4  # in the picture; all ranks do the same
 
 
@@ -119,7 +116,7 @@ class OverlapExplorer(RunButton, Explorer):
     """One DDP step of a GPT, predicted. Without a front end: `.bucket.value = "1 MiB"`, then `.sentence`.
 
     model: a ModelSpec, trained in fp32. tokens: per rank and step. Dials: bucket (a key of BUCKETS), bandwidth (Gb/s),
-    latency (µs per message), ranks, compute (TFLOP/s that a rank reaches). recorded: a Timeline to draw below.
+    latency (µs per message), ranks, compute (TFLOP/s that a rank reaches).
     run: takes what `simulate_ddp_step` takes (backward, link, world_size, bucket_cap_mb, first_bucket_mb) and returns
     the Timeline of a step that was run; a button calls it, and so does `run_now()`. Each setting keeps its own run.
     """
@@ -132,22 +129,16 @@ class OverlapExplorer(RunButton, Explorer):
         model: ModelSpec = SMALL_GPT,
         *,
         tokens: int = 16_384,
-        recorded: Timeline | None = None,
         run: Callable[..., Timeline] | None = None,
     ) -> None:
-        self._model, self._tokens, self._recorded = model, tokens, recorded
-        buckets = [(_bucket_text(name), name) for name in BUCKETS]
-        self.bucket = dial(buckets, "25 MiB", ddp_words("bucket"), tooltip=ddp_words("together"))
-        self.bandwidth = dial(
-            [(f"{n} Gb/s", n) for n in GIGABITS], 10, ddp_words("bandwidth"), tooltip=ddp_words("of_link")
-        )
-        self.latency = dial(
-            [(f"{n} µs", n) for n in MICROSECONDS], 300, ddp_words("latency"), tooltip=ddp_words("pays")
-        )
+        self._model, self._tokens = model, tokens
+        rates = [(f"{n} TFLOP/s", n) for n in TERAFLOPS]
+        bandwidths = [(f"{n} Gb/s", n) for n in GIGABITS]
+        self.bucket = dial(BUCKETS, "25 MiB", ddp_words("bucket"), label=_bucket_text, tooltip=ddp_words("together"))
+        self.bandwidth = dial(bandwidths, 10, ddp_words("bandwidth"), tooltip=ddp_words("of_link"))
+        self.latency = dial(MICROSECONDS, 300, ddp_words("latency"), label="{} µs".format, tooltip=ddp_words("pays"))
         self.ranks = dial(WORLD_SIZES, 4, ddp_words("ranks"), tooltip=ddp_words("train"))
-        self.compute = dial(
-            [(f"{n} TFLOP/s", n) for n in TERAFLOPS], 10, ddp_words("compute"), tooltip=ddp_words("reaches")
-        )
+        self.compute = dial(rates, 10, ddp_words("compute"), tooltip=ddp_words("reaches"))
         dials = (self.bucket, self.bandwidth, self.latency, self.ranks, self.compute)
         super().__init__(dials, controls=self._run_controls(run, ddp_words("play")))
 
@@ -158,10 +149,12 @@ class OverlapExplorer(RunButton, Explorer):
 
     @property
     def _run_arguments(self) -> tuple[tuple, dict]:
+        """The arguments of `run`, positional and by keyword, for the base class RunButton, which calls it."""
         return (self._backward,), self._options(self.bucket.value)
 
     @property
     def _backward(self) -> BackwardPass:
+        """How many seconds each module's backward takes, and the bytes of its gradients."""
         return gpt_backward(self._model, tokens=self._tokens, flops_per_second=self.compute.value * 1e12)
 
     def _options(self, bucket: str) -> dict[str, object]:
@@ -170,7 +163,7 @@ class OverlapExplorer(RunButton, Explorer):
             "link": Link.from_gigabits(self.bandwidth.value, latency=self.latency.value * 1e-6),
             "world_size": self.ranks.value,
             "bucket_cap_mb": cap,
-            "first_bucket_mb": min(cap, 1) if cap < math.inf else cap,
+            "first_bucket_mb": min(cap, 1) if cap < math.inf else cap,  # DDP's first bucket has at most 1 MiB
         }
 
     def _step(self, bucket: str) -> Timeline:
@@ -178,16 +171,13 @@ class OverlapExplorer(RunButton, Explorer):
         return simulate_ddp_step(self._backward, **self._options(bucket), shown_ranks=shown)
 
     @property
-    def _compared(self) -> dict[str, Timeline]:
-        """The timelines drawn below the prediction, by name."""
-        given = {"emulated": self.emulated, "recorded": self._recorded}
-        return {word: timeline for word, timeline in given.items() if timeline is not None}
-
-    @property
     def scene(self) -> Scene:
-        """The prediction and what it is compared with; the axis stays while only the bucket changes."""
+        """The prediction, and below it the step that the button ran.
+
+        The axis reaches to the end of the slowest choice of buckets, so it stays while only the bucket changes.
+        """
         longest = max(self._step(bucket).duration for bucket in ("one weight matrix", "everything"))
-        shown = [self.timeline, *map(_first_ranks, self._compared.values())]
+        shown = [self.timeline, *([_first_ranks(self.emulated)] if self.emulated else [])]
         title = ddp_words("title", size=format_count(self._model.num_params), ranks=self.ranks.value)
         return timeline_scene(*shown, title=title, end=longest)
 
@@ -205,10 +195,10 @@ class OverlapExplorer(RunButton, Explorer):
 
     @property
     def rows(self) -> list[dict[str, str]]:
-        """The step in numbers: predicted, emulated and recorded."""
-        shown = {"predicted": self.timeline, **self._compared}
+        """The step in numbers: predicted and, once the button was pressed, emulated."""
+        shown = {"predicted": self.timeline} | ({"emulated": self.emulated} if self.emulated else {})
         columns = {ddp_words(f"columns.{word}"): _numbers(timeline) for word, timeline in shown.items()}
-        names = next(iter(columns.values()))
+        names = next(iter(columns.values()))  # all columns have the same rows
         return [
             {ddp_words("one_step"): name} | {word: column[name] for word, column in columns.items()} for name in names
         ]
@@ -229,7 +219,7 @@ def _exposed(timeline: Timeline) -> str:
 
 
 def _numbers(timeline: Timeline) -> dict[str, str]:
-    """The rows of the table, for the rank with the most exposed communication."""
+    """A column of the table, by the names of its rows, for the rank with the most exposed communication."""
     rank = _slowest_rank(timeline)
     messages = [span for span in timeline.for_rank(rank).spans if span.lane == "communication"]
     sent, exposed = timeline.busy(rank, "communication"), timeline.exposed_communication(rank)

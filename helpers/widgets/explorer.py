@@ -19,19 +19,19 @@ import ipywidgets
 
 from helpers.draw import Label, Scene, to_svg
 from helpers.draw.page import STYLE
-from helpers.draw.palette import words
+from helpers.draw.palette import words  # the texts that are shown, by name: learner/words/draw.yaml
 from helpers.draw.scene import SHOWN, WIDE, WIDTH, text_width
 from helpers.learner.words import language, use_language
 from helpers.records import Timeline
 from helpers.widgets.dials import panel
 from helpers.widgets.view import STATIC, SavedWidget, button, row
 
-Rows = Sequence[Mapping[str, str]]
+Rows = Sequence[Mapping[str, str]]  # of a table: the text of each cell by the name of its column
 
 _STYLE = f"<style>{STYLE}{(STATIC / 'explorer.css').read_text()}</style>"
 _SENTENCE = "font-size:15px;line-height:1.4;min-height:2.8em;max-width:972px;margin:6px 14px;white-space:normal"
 _ALERT = f"{_SENTENCE};padding:0 14px;border-left:4px solid var(--jp-warn-color1,#c60);box-sizing:border-box"
-_FONT = 12  # pixels
+_FONT = 12  # pixels of the letters of the sentence in a saved picture
 _NARROWEST_DIAL = 300  # pixels
 # Lines may be wrapped between two matches: words, or single wide (Chinese) characters with the punctuation after them.
 _UNBREAKABLE = re.compile(rf"\s*(?:[{WIDE}-\uffef]|[^\s{WIDE}-\uffef]+)[，。；：、）]*")
@@ -53,8 +53,9 @@ class Explorer(SavedWidget, ipywidgets.VBox):
     def __init__(self, dials: Sequence[ipywidgets.Widget], *, controls: Sequence[ipywidgets.Widget] = ()) -> None:
         self.dials = tuple(dials)
         self.html, self.table = ipywidgets.HTML(), ipywidgets.HTML()
-        self._tallest, self._picture = 0.0, ""
-        # The fold is never sent again, so it stays open while dials move. The table below it is another widget.
+        self._tallest, self._picture = 0.0, ""  # the height of the tallest picture so far, and the last one as SVG
+        # The fold is a heading that opens the table. It is never sent again, so it stays open while dials move; the
+        # table below it is a widget of its own.
         self._fold = ipywidgets.HTML(f"{_STYLE}<details><summary>{words('table')}</summary></details>")
         self._fold.add_class("rr-fold")
         self.table.add_class("rr-table")
@@ -103,15 +104,18 @@ class Explorer(SavedWidget, ipywidgets.VBox):
         """Let the picture's area never shrink, so that the page below it does not jump while a dial moves."""
         if scene.height > self._tallest:
             self._tallest = scene.height
-            scaled = f"{100 * scene.height / scene.width:.1f}cqw"  # on a narrow page the picture shrinks
+            # A page shows a Scene SHOWN times its own size. On a narrow page it shrinks to the page's width (100cqw).
+            scaled = f"{100 * scene.height / scene.width:.1f}cqw"
             self.html.layout.min_height = f"calc(64px + min({scene.height * SHOWN:.0f}px, {scaled}))"
 
 
 def _picture_html(sentence: str, picture: str) -> str:
+    """The sentence above the picture; "polite" lets a screen reader say it when it changes."""
     return f'<p style="{_SENTENCE}" aria-live="polite">{escape(sentence)}</p>{picture}'
 
 
 def _alert_html(sentence: str, last: str) -> str:
+    """A message above the last picture, which turns pale and takes no clicks ("inert")."""
     return f'<p role="alert" style="{_ALERT}">{escape(sentence)}</p><div inert="" style="opacity:.25">{last}</div>'
 
 
@@ -158,6 +162,7 @@ def _wrapped(sentence: str, width: float) -> list[str]:
     return [line.strip() for line in lines]
 
 
+# -- steps -----------------------------------------------------------------------------------------------------------
 _INTERVAL = 1200  # milliseconds that Play shows each step: time to read its sentence
 
 
@@ -173,11 +178,13 @@ class Stepper(ipywidgets.HBox):
         self.step.style.description_width, self.step.layout.width = "initial", "270px"
         options = {"interval": _INTERVAL, "show_repeat": False, "tooltip": words("step.plays")}
         self.play = ipywidgets.Play(value=1, min=1, max=1, **options)
-        ipywidgets.jslink((self.play, "value"), (self.step, "value"))
+        ipywidgets.jslink((self.play, "value"), (self.step, "value"))  # linked in the browser, without the kernel
         self.play.layout.width = "96px"
-        super().__init__(
-            [_step_button("previous", self._back), _step_button("next", self._forward), self.play, self.step]
-        )
+        steps = {"previous": self._back, "next": self._forward}
+        buttons = [button(act, words(f"step.{name}"), tooltip=words(f"step.the_{name}")) for name, act in steps.items()]
+        for each in buttons:
+            each.layout.width = "80px"
+        super().__init__([*buttons, self.play, self.step])
         self.layout.flex_flow, self.layout.align_items = "row wrap", "center"
 
     def fit(self, num_steps: int) -> None:
@@ -190,12 +197,6 @@ class Stepper(ipywidgets.HBox):
 
     def _forward(self) -> None:
         self.step.value = min(self.step.max, self.step.value + 1)
-
-
-def _step_button(name: str, act: Callable[[], None]) -> ipywidgets.Button:
-    made = button(act, words(f"step.{name}"), tooltip=words(f"step.the_{name}"))
-    made.layout.width = "80px"
-    return made
 
 
 class SteppedExplorer(Explorer):
@@ -215,9 +216,8 @@ class SteppedExplorer(Explorer):
         super()._draw(change)
 
 
-_FAILURE_STYLE = (
-    "margin:2px 14px;padding:6px 14px;border-left:4px solid var(--jp-warn-color1,#c60);white-space:pre-wrap"
-)
+# -- a button that runs, and clicks on the picture -------------------------------------------------------------------
+_FAILURE = "margin:2px 14px;padding:6px 14px;border-left:4px solid var(--jp-warn-color1,#c60);white-space:pre-wrap"
 
 
 class RunButton:
@@ -240,6 +240,7 @@ class RunButton:
 
     @property
     def _run_arguments(self) -> tuple[tuple, dict]:
+        """The positional and the keyword arguments of `run` for the dials' values."""
         raise NotImplementedError
 
     @property
@@ -275,7 +276,7 @@ class RunButton:
 
     def _show_failure(self, failure: str) -> None:
         self.failure = failure
-        self.notice.value = f'<div role="alert" style="{_FAILURE_STYLE}">{escape(failure)}</div>' if failure else ""
+        self.notice.value = f'<div role="alert" style="{_FAILURE}">{escape(failure)}</div>' if failure else ""
 
     def _draw(self, change: object = None) -> None:
         self._show_failure("")  # the message was about the previous setting
@@ -283,14 +284,16 @@ class RunButton:
 
     @property
     def _setting(self) -> tuple:
+        """The values of all dials."""
         return tuple(each.value for each in self.dials)
 
 
-def _checked_run(ran: object) -> Timeline:
-    if not isinstance(ran, Timeline) or not ran.spans:
-        what = "a Timeline without spans" if isinstance(ran, Timeline) else f"a {type(ran).__name__}"
+def _checked_run(returned: object) -> Timeline:
+    """What `run` returned. Raises ValueError where it is no Timeline with spans."""
+    if not isinstance(returned, Timeline) or not returned.spans:
+        what = "a Timeline without spans" if isinstance(returned, Timeline) else f"a {type(returned).__name__}"
         raise ValueError(f"run returned {what}; it must return the Timeline of a step, with its spans")
-    return ran
+    return returned
 
 
 class Picks(anywidget.AnyWidget):
@@ -309,5 +312,6 @@ class Picks(anywidget.AnyWidget):
         self.on_msg(self._receive)
 
     def _receive(self, widget: object, content: Any, buffers: object) -> None:
+        """A message from picks.js: {"pick": "3"}."""
         if isinstance(content, dict) and isinstance(content.get("pick"), str):
             self._on_pick(content["pick"])

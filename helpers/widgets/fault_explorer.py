@@ -17,11 +17,12 @@ from helpers.widgets.explorer import Explorer, Rows
 NODES = (1, 8, 64, 256, 512, 1024, 2048, 4096, 8192, 16_384)
 LLAMA3 = 419 / 54 / 2048  # failures in 54 days on 2,048 nodes (The Llama 3 Herd of Models, section 3.3.4)
 RATES = (0.5e-3, failures.META_RSC2, LLAMA3, failures.META_RSC1, 20e-3)  # per node and day
+# Values of the dials, in seconds.
 SAVES = (1, 5, 10, 30, 60, 120, 300, 600)
 REPAIRS = (10, 60, 120, 300, 600, 1200, 3600)
 INTERVALS = (10, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10_800, 21_600, 43_200)
 GPUS_PER_NODE = 8
-words = book("failures").section("explorer")
+words = book("failures").section("explorer")  # the texts that are shown, by name: learner/words/failures.yaml
 
 
 class FaultExplorer(Explorer):
@@ -36,12 +37,11 @@ class FaultExplorer(Explorer):
     def __init__(self, *, seed: int = 2) -> None:
         self._seed = seed
         rates = [(duration_text(DAY / rate), rate) for rate in RATES]
-        self.nodes = dial([(f"{n:,}", n) for n in NODES], 2048, words("nodes"), tooltip=words("stops"))
+        self.nodes = dial(NODES, 2048, words("nodes"), label="{:,}".format, tooltip=words("stops"))
         self.rate = dial(rates, failures.META_RSC1, words("rate"), tooltip=words("per"))
-        self.save = dial([(duration_text(n), n) for n in SAVES], 60, words("save"), tooltip=words("stands"))
-        self.repair = dial([(duration_text(n), n) for n in REPAIRS], 600, words("repair"), tooltip=words("until"))
-        intervals = [(duration_text(n), n) for n in INTERVALS]
-        self.interval = dial(intervals, 3600, words("interval"), tooltip=words("between"))
+        self.save = dial(SAVES, 60, words("save"), label=duration_text, tooltip=words("stands"))
+        self.repair = dial(REPAIRS, 600, words("repair"), label=duration_text, tooltip=words("until"))
+        self.interval = dial(INTERVALS, 3600, words("interval"), label=duration_text, tooltip=words("between"))
         super().__init__((self.nodes, self.rate, self.save, self.repair, self.interval))
 
     @property
@@ -90,6 +90,7 @@ class FaultExplorer(Explorer):
         nodes, interval, useful = self.nodes.value, self.interval.value, self.week.shares["work"]
         best = self.intervals["daly"]
         share, most = self.effective(interval), self.effective(best)
+        # An interval within one percent of the best one is called good.
         advice = words("better", interval=duration_text(best), share=most) if most > share + 0.01 else words("good")
         lost = failures.lost_gpu_hours(gpus=GPUS_PER_NODE * nodes, effective=useful, seconds=WEEK)
         hours = float(f"{lost:.2e}")  # rounded to three digits

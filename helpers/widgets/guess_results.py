@@ -1,7 +1,8 @@
 """Provides pictures of many guesses: `my_guesses` of a chapter, `my_calibration` by kind, and `votes` of a class.
 
-`my_guesses` and `my_calibration` read the learner's progress file. `votes` reads the folder GUESS_BOX, into which each
-learner's notebook of a class writes its answers without names.
+A guess is a learner's answer to a question of a chapter before its result is shown: a number, a range, a choice or an
+order. `my_guesses` and `my_calibration` read the learner's progress file. `votes` reads the folder GUESS_BOX, to which
+each learner's notebook of a class writes its answers without names. All three return a widget.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ import ipywidgets
 from helpers.draw import GuessMark, Scene, guesses_scene, to_svg, votes_scene
 from helpers.learner.guesses import storage as class_box
 from helpers.learner.guesses.calibration import FAR, GuessCalibration, by_kind, compare, format_answer
-from helpers.learner.guesses.questions import Declaration, Question, declaration, declarations_in, make_question
+from helpers.learner.guesses.questions import Declaration, Question, declarations_in, make_question
 from helpers.learner.guesses.storage import is_off, kernel_guesses
 from helpers.learner.words import language
 from helpers.widgets.explorer import with_sentence
-from helpers.widgets.guess_view import value_text, words
+from helpers.widgets.guess_view import known_declaration, value_text, words
 from helpers.widgets.view import SavedWidget, button, display, row, style_sheet
 
 mine_words, self_words, vote_words = (words.section(name) for name in ("mine", "calibration", "votes"))
@@ -62,8 +63,9 @@ class MyGuesses(_Picture):
     """What `my_guesses` returns. Drawn anew whenever one of the guesses is answered in this kernel."""
 
     def __init__(self, chapter: str, *, path: str | os.PathLike | None = None) -> None:
-        self.chapter, self._guesses = chapter, kernel_guesses(path)
-        self.declared = _declared_in(chapter)
+        self.chapter = chapter
+        self._guesses = kernel_guesses(path)  # the questions asked and the answers given in this kernel
+        self.declared = _declared_in(chapter)  # each question of the chapter, with its key and its true answer
         for question in self.declared:
             self._guesses.listen(question.key, self)
         super().__init__()
@@ -80,24 +82,25 @@ class MyGuesses(_Picture):
         guessed = [(question, answer) for question, answer in stored if answer is not None]
         if not self.declared or not guessed:
             return mine_words("empty" if self.declared else "nothing", chapter=self.chapter, all=len(self.declared))
+        # `compare` says whether an answer is right and, for numbers, the ratio of guess and truth; None for "no idea".
         errors = [compare(answer.form, answer.value, question.answer) for question, answer in guessed]
         ratios = [error.ratio for error in errors if error and error.ratio is not None]
         chosen = [error for error in errors if error and error.ratio is None]
-        near = sum(max(ratio, 1 / ratio) <= 2 for ratio in ratios)
+        near = sum(max(ratio, 1 / ratio) <= 2 for ratio in ratios)  # at most twice too high or too low
         counts = {"near": near, "numbers": len(ratios), "chosen": len(chosen)}
         right = sum(error.is_right for error in chosen)
         return mine_words("sentence", count=len(guessed), all=len(self.declared), right=right, **counts)
 
     def _scene(self, *, with_guesses: bool) -> Scene | None:
+        """The picture; without guesses it shows the questions alone."""
         if not self.declared:
             return None
         known = [question for question in self.declared if self._is_known(question, with_guesses=with_guesses)]
         marks = [self._mark(question, with_guesses=with_guesses) for question in known or self.declared]
-        summary = "; ".join(": ".join(filter(None, [mark.text, mark.tooltip or mark.word])) for mark in marks)
+        # For those who cannot see the picture: every question, with what was guessed or what came of it.
+        summary = "; ".join(": ".join(filter(None, [mark.text, mark.tooltip or mark.word])) for mark in marks) + "."
         labels = [mine_words(name) for name in ("low", "truth", "high", "chosen")]
-        return guesses_scene(
-            marks, title=mine_words("title", chapter=self.chapter), words=labels, summary=f"{summary}."
-        )
+        return guesses_scene(marks, title=mine_words("title", chapter=self.chapter), words=labels, summary=summary)
 
     def _is_known(self, question: Declaration, *, with_guesses: bool) -> bool:
         """Whether it was asked in this kernel or answered before. Later questions of the chapter are not listed yet."""
@@ -115,9 +118,10 @@ class MyGuesses(_Picture):
         error = compare(stored.form, stored.value, truth)
         if stored.form in ("choice", "order"):
             return GuessMark(text=text, word=mine_words("right" if error.is_right else "wrong"), is_number=False)
-        ratios = [value / truth if truth else 0 for value in _numbers(stored.value)]
+        guessed = stored.value if isinstance(stored.value, list) else [stored.value]  # two numbers for a range
+        ratios = [value / truth if truth else 0 for value in guessed]
         tooltip = f"{format_answer(stored.value, stored.unit)} / {format_answer(truth, stored.unit)}"
-        if min(ratios) <= 0:
+        if min(ratios) <= 0:  # such a guess has no place on a logarithmic axis
             word = mine_words("right") if error.is_right else mine_words("no_number", value=tooltip)
             return GuessMark(text=text, word=word)
         late = f" ({mine_words('late')})" if stored.is_late else ""
@@ -127,7 +131,8 @@ class MyGuesses(_Picture):
         """The question as it was asked, as the progress file has it, or as declared in Chinese; else its key."""
         if language() == "zh" and question.zh:
             return question.zh
-        if (asked := self._guesses.asked.get(question.key)) is not None:
+        asked = self._guesses.asked.get(question.key)
+        if asked is not None:
             return asked.text.en
         stored = self._guesses.answer(question.key)
         return stored.text if stored is not None and stored.text else question.key
@@ -149,6 +154,8 @@ def my_calibration(*, path: str | os.PathLike | None = None) -> MyCalibration:
 class MyCalibration(_Picture):
     """What `my_calibration` returns: one row per kind, on the axis of `my_guesses`."""
 
+    TEXT = "[guesses] how well I guess: memory, traffic, time, count"
+
     def __init__(self, *, path: str | os.PathLike | None = None) -> None:
         self._path = path
         super().__init__()
@@ -158,8 +165,9 @@ class MyCalibration(_Picture):
         """Such as "traffic: typically 2 times high", for each kind."""
         calibrations = by_kind(self._path)
         lines = [line for kind, calibration in calibrations.items() for line in _kind_texts(kind, calibration)]
-        is_far = any(calibration.far >= FAR for calibration in calibrations.values())
-        return " · ".join([*lines, *([self_words("then")] if is_far else [])]) or self_words("none")
+        if any(calibration.far >= FAR for calibration in calibrations.values()):  # FAR: so many guesses were far off
+            lines.append(self_words("then"))
+        return " · ".join(lines) or self_words("none")
 
     @property
     def scene(self) -> Scene | None:
@@ -171,9 +179,6 @@ class MyCalibration(_Picture):
             return None
         return guesses_scene(marks, title=self_words("title"), words=labels, summary=self.sentence)
 
-    def __repr__(self) -> str:
-        return "[guesses] how well I guess: memory, traffic, time, count"
-
     @property
     def saved(self) -> Scene:
         """That nothing was guessed yet, which is all that a saved notebook says."""
@@ -184,6 +189,7 @@ def _kind_texts(kind: str, calibration: GuessCalibration) -> list[str]:
     """A sentence on the guessed numbers of this kind, and one on the choices, where there were any."""
     lines = []
     if calibration.times is not None:
+        # `times` is the typical ratio of guess and truth, so `factor` is how far off it is, whether high or low.
         factor = max(calibration.times, 1 / calibration.times)
         name = "near" if factor < 1.1 else "high" if calibration.times > 1 else "low"
         sentence = self_words(name, kind=self_words(kind), times=f"{factor:.2g}")
@@ -194,11 +200,8 @@ def _kind_texts(kind: str, calibration: GuessCalibration) -> list[str]:
     return lines
 
 
-def _numbers(value: Any) -> list[float]:
-    return list(value) if isinstance(value, list) else [value]
-
-
 def _declared_in(chapter: str) -> tuple[Declaration, ...]:
+    """The questions of a chapter with their true answers."""
     try:
         return declarations_in(chapter)
     except ValueError:  # the file of answers is damaged; its own tests report that
@@ -221,7 +224,8 @@ class Votes(_Picture):
     """
 
     def __init__(self, key: str, *, show: bool = False, path: str | os.PathLike | None = None) -> None:
-        self.key, self._guesses, self._is_requested = key, kernel_guesses(path), show
+        self.key, self._is_requested = key, show
+        self._guesses = kernel_guesses(path)  # the questions asked and the answers given in this kernel
         self.show_button = button(self.look, vote_words("show"))
         self.again_button = button(self.refresh, vote_words("again"))
         super().__init__(row(self.show_button, self.again_button))
@@ -234,7 +238,7 @@ class Votes(_Picture):
 
     def refresh(self) -> None:
         """Read the folder again."""
-        self.answers = class_box.class_guesses(self.key)
+        self.answers = class_box.class_guesses(self.key)  # a list of the values, None for "no idea"
         super().refresh()
         display(self.show_button, not self.is_open)
 
@@ -245,10 +249,12 @@ class Votes(_Picture):
 
     @property
     def _is_revealed(self) -> bool:
+        """Whether this notebook shows the result of the question, as it was answered or opened, or guesses are off."""
         return is_off() or self._guesses.is_opened(self.key) or self._guesses.answer(self.key) is not None
 
     @property
     def question(self) -> Question:
+        """The question as it was asked in this kernel, or one made from its key alone."""
         asked = self._guesses.asked.get(self.key)
         return asked or make_question(self.key, key=self.key)
 
@@ -266,7 +272,8 @@ class Votes(_Picture):
         if not self.is_open or not self.answers:
             return None
         counts, bars = _counted(self.question, self.answers)
-        truth = _truth(self.key) if self._is_revealed else None
+        declared = known_declaration(self.key)
+        truth = declared.answer if declared and self._is_revealed else None
         right = next((number for number, value in enumerate(bars) if _is_right(value, truth)), None)
         return votes_scene(counts, title=vote_words("title", key=self.key), right=right, word=vote_words("answer"))
 
@@ -278,21 +285,21 @@ def _counted(question: Question, answers: Sequence[Any]) -> tuple[list[tuple[str
     """Text and count of each bar, "no idea" last; and for each bar its answer, or a slice for a range of numbers."""
     given = [tuple(answer) if isinstance(answer, list) else answer for answer in answers if answer is not None]
     numbers = [answer for answer in given if isinstance(answer, int | float)]
-    if len(numbers) == len(given) and len(set(numbers)) > MAX_BARS and min(numbers) > 0:
+    are_numbers = len(numbers) == len(given)
+    if are_numbers and len(set(numbers)) > MAX_BARS and min(numbers) > 0:
         counts, bars = _by_powers(question, numbers)
     else:
-        tally = sorted(Counter(given).items(), key=lambda pair: (-pair[1], str(pair[0])))
-        if len(numbers) == len(given):
-            tally.sort()
-        counts = [(value_text(question, _listed(value)), count) for value, count in tally]
+        # Numbers ascend; all other answers are sorted by how often they were given, and then by their text.
+        tally = sorted(Counter(given).items(), key=lambda pair: pair if are_numbers else (-pair[1], str(pair[0])))
+        counts = [(value_text(question, value), count) for value, count in tally]
         bars = [value for value, _ in tally]
-    nothing = len(answers) - len(given)
-    return counts + ([(words("no_idea"), nothing)] if nothing else []), bars
+    num_without = len(answers) - len(given)  # those who answered "no idea"
+    return counts + ([(words("no_idea"), num_without)] if num_without else []), bars
 
 
 def _by_powers(question: Question, numbers: Sequence[float]) -> tuple[list[tuple[str, int]], list[Any]]:
     """Bars of equal width on a logarithmic axis: a factor of two, or a larger power of two if that keeps them few."""
-    low, high = (math.floor(math.log2(edge)) for edge in (min(numbers), max(numbers)))
+    low, high = (math.floor(math.log2(edge)) for edge in (min(numbers), max(numbers)))  # powers of two
     step = max(1, math.ceil((high - low + 1) / MAX_BARS))
     edges = [(2.0**power, 2.0 ** (power + step)) for power in range(low, high + 1, step)]
     counts = [
@@ -303,6 +310,7 @@ def _by_powers(question: Question, numbers: Sequence[float]) -> tuple[list[tuple
 
 
 def _is_right(value: Any, truth: Any) -> bool:
+    """Whether the answer, or the range of numbers, of a bar is the true answer; no bar is while that is None."""
     if truth is None:
         return False
     if isinstance(value, slice):
@@ -312,14 +320,3 @@ def _is_right(value: Any, truth: Any) -> bool:
         form = "between"
     error = compare(form, value, truth)
     return error is not None and error.is_right
-
-
-def _truth(key: str) -> Any:
-    try:
-        return (known := declaration(key)) and known.answer
-    except ValueError:  # the file of answers is damaged; its own tests report that
-        return None
-
-
-def _listed(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value

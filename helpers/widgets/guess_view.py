@@ -1,7 +1,8 @@
 """Provides `guess`, a question that a learner answers before the result is shown, and reads what was answered.
 
 The answer is a number, a range, a choice or an order; only the first one counts. `guess` returns a GuessView, whose
-GuessControls hold the text fields and buttons. `read_guess` turns typed text into a value.
+GuessControls hold the text fields and buttons. `read_guess` turns typed text into a value. `value_text` and
+`error_sentence` write an answer, and how far it is from the truth, for the view of the result.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import ipywidgets
 from helpers.interview.answers import FACTORS, KINDS, how_far_off, read_number
 from helpers.interview.card_html import inline
 from helpers.learner.guesses.calibration import compare, format_answer, geometric_middle
-from helpers.learner.guesses.questions import Question, make_question
+from helpers.learner.guesses.questions import Declaration, Question, declaration, make_question
 from helpers.learner.guesses.storage import is_off, is_unattended, kernel_guesses
 from helpers.learner.words import Words, book, language
 from helpers.widgets.view import SavedWidget, alert_html, button, display, on_enter, row, style_sheet
 
-words = book("guess")
+words = book("guess")  # what a reader sees, by name, in the learner's language: learner/words/guess.yaml
+# The units that `read_number` converts, such as B and s. KINDS maps a kind of number ("memory") to its units.
 _KNOWN_UNITS = {unit for units in KINDS.values() for unit in units}
 
 
@@ -61,10 +63,10 @@ class GuessView(SavedWidget, ipywidgets.VBox):
 
     def __init__(self, question: Question, *, default: Any = None, path: str | os.PathLike | None = None) -> None:
         self.question, self._default = question, default
-        self.problem, self.repeated = "", ""
-        self._guesses = kernel_guesses(path)
+        self.problem, self.repeated = "", ""  # messages: what cannot be read, and that a second answer does not count
+        self._guesses = kernel_guesses(path)  # the questions asked and the answers given in this kernel
         self._guesses.asked[question.key] = question
-        self._guesses.listen(question.key, self)
+        self._guesses.listen(question.key, self)  # an answer to the question calls `refresh`
         self.prompt, self.feedback = ipywidgets.HTML(), ipywidgets.HTML()
         self.controls = GuessControls(question, on_answer=self.answer, on_none=self.no_idea)
         super().__init__([style_sheet("guess"), self.prompt, self.controls, self.feedback])
@@ -81,7 +83,7 @@ class GuessView(SavedWidget, ipywidgets.VBox):
 
     @property
     def is_open(self) -> bool:
-        """Whether the question still waits for an answer."""
+        """Whether the question waits for an answer. None does where guesses are off, or in an unattended run."""
         return not is_off() and not is_unattended() and self._guesses.answer(self.question.key) is None
 
     def answer(self, given: Any) -> None:
@@ -100,6 +102,7 @@ class GuessView(SavedWidget, ipywidgets.VBox):
     def _store(self, value: Any) -> None:
         before = self._guesses.answer(self.question.key)
         self.repeated = "" if before is None else words("second", value=value_text(self.question, value))
+        # Problems with the progress file and with the folder of a class; both are "" where nothing went wrong.
         _, problem, reason = self._guesses.take(self.question, value)
         self.problem = " ".join(filter(None, [problem, words("no_box", reason=reason) if reason else ""]))
         self.refresh()
@@ -125,10 +128,12 @@ class GuessView(SavedWidget, ipywidgets.VBox):
 
     @property
     def _wrong(self) -> str:
+        """That the question is not well formed; "" where it is."""
         return words("ask_author", wrong=self.question.wrong) if self.question.wrong else ""
 
     @property
     def _sentence(self) -> str:
+        """What was answered, or that guesses are off; "" while an answer is awaited."""
         stored = self._guesses.answer(self.question.key)
         if stored is not None:
             has_value = stored.value is not None
@@ -148,7 +153,7 @@ class GuessControls(ipywidgets.VBox):
     def __init__(self, question: Question, *, on_answer: Callable[[Any], None], on_none: Callable[[], None]) -> None:
         self._question = question
         self.fields: list[ipywidgets.Text] = []
-        self.pressed: list[int] = []
+        self.pressed: list[int] = []  # the options of an order, by index, as they were pressed
         self.send_button = button(lambda: on_answer(self.given), words("guess"), style="primary")
         self.none_button = button(on_none, words("no_idea"))
         self._on_answer = on_answer
@@ -235,17 +240,21 @@ def value_text(question: Question, value: Any, lang: str | None = None) -> str:
 
 
 def _number(question: Question, given: Any) -> float:
-    """ "7", "7 bytes", "64 MB", "6.5e7", 7.0: in the unit of the question."""
+    """The number in "7", "7 bytes", "64 MB", "6.5e7" or 7.0, in the unit of the question."""
     if isinstance(given, int | float) and not isinstance(given, bool):
         given = repr(given)
     text, unit = str(given).strip(), _base_unit(question.unit)
     example = f"12.3 {question.unit}".strip()
     value = read_number(_without_unit(text, question.unit), unit, language(), example)
-    return value / FACTORS[unit]
+    return value / FACTORS[unit]  # `read_number` gives base units: bytes, seconds
+
+
+_BETWEEN = r"\s*(?:–|—|~| to | and |到|至|,\s+|;)\s*"  # what may stand between the two numbers of a range
 
 
 def _range(question: Question, given: Any) -> list[float]:
-    parts = re.split(r"\s*(?:–|—|~| to | and |到|至|,\s+|;)\s*", given) if isinstance(given, str) else list(given)
+    """The two numbers of "3 to 5", "3–5" or (3, 5)."""
+    parts = re.split(_BETWEEN, given) if isinstance(given, str) else list(given)
     low, high = (_number(question, part) for part in (*parts, "", "")[:2])  # "": no number, so _number raises
     if low > high:
         raise ValueError(words("wrong_way"))
@@ -264,7 +273,7 @@ def _choice(question: Question, given: Any) -> str:
 def _order(question: Question, given: Any) -> list[str]:
     """The options in the order given, as texts or by their displayed numbers: "3 1 2"."""
     shown = question.options
-    if isinstance(given, str) and re.fullmatch(r"[\d\s,.;>→-]+", given):
+    if isinstance(given, str) and re.fullmatch(r"[\d\s,.;>→-]+", given):  # only numbers and what may separate them
         given = [int(number) for number in re.findall(r"\d+", given)]
     parts = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     texts = [shown[one - 1].en if isinstance(one, int) and 0 < one <= len(shown) else one for one in parts]
@@ -277,25 +286,34 @@ def _order(question: Question, given: Any) -> list[str]:
 
 def _base_unit(unit: str) -> str:
     """The known unit with which `unit` begins, such as "B" of "B per parameter"; "" where it is none, as in "P"."""
-    head = unit.split(" ", 1)[0].split("/")[0] if unit not in _KNOWN_UNITS else unit
+    head = unit if unit in _KNOWN_UNITS else unit.split(" ")[0].split("/")[0]
     return head if head in _KNOWN_UNITS else ""
 
 
 def _without_unit(text: str, unit: str) -> str:
-    """The number without a unit that only this question uses."""
-    tail = unit.removeprefix(_base_unit(unit))
-    for ending in filter(None, (unit if not _base_unit(unit) else "", tail)):
-        if text.lower().endswith(ending.lower().strip()):
-            return text[: len(text) - len(ending.strip())].strip()
-    return text
+    """The number without what only this question has in its unit: "per parameter" of "B per parameter"."""
+    ending = unit.removeprefix(_base_unit(unit)).strip()
+    return text[: len(text) - len(ending)].strip() if text.lower().endswith(ending.lower()) else text
+
+
+def known_declaration(key: str) -> Declaration | None:
+    """The question with this key and its true answer, as helpers/learner/guesses declares them; None without one."""
+    try:
+        return declaration(key)
+    except ValueError:  # the file of answers is damaged; its own tests report that
+        return None
 
 
 def _option(question: Question, english: str) -> Words:
+    """The option of a question in all languages, found by its English text."""
     return next((one for one in question.options if one.en == english), Words.of(english))
 
 
 def error_sentence(form: str, value: Any, truth: Any) -> str:
-    """A sentence on how far an answer is from the truth; "" where there is nothing to compare."""
+    """A sentence on how far an answer is from the truth; "" where there is nothing to compare.
+
+    form: "number", "between" (a range), "choice" or "order".
+    """
     error = compare(form, value, truth)
     if error is None:
         return ""

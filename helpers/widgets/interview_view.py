@@ -1,7 +1,8 @@
 """Provides the base classes and the HTML parts of the four interview views: quiz, mock interview, drill and round.
 
-InterviewView is the base of all, SheetView that of the views which end with a sheet of points. The functions make what
-several of them show: a question, an answer with its folds, a drill, links.
+A card is a question with its answer, a drill a function to write within some minutes. InterviewView is the base of all
+views, SheetView that of the views which end with a sheet of points. The functions make what several of them show: a
+question, an answer with its folds, a drill, links. `lang` is always "en" or "zh".
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from helpers.learner.words import LANGUAGES, Words, book, language
 from helpers.widgets.dials import choice
 from helpers.widgets.view import Page, SavedWidget, button, display, row, style_sheet
 
-words = book("sitting")
+words = book("sitting")  # what a reader sees, by name, in the learner's language: learner/words/sitting.yaml
 
 
 class InterviewView(SavedWidget, ipywidgets.VBox):
@@ -97,15 +98,15 @@ def answer_html(card: Card, lang: str, *, question: str = "") -> str:
     """
     original = card.question.in_(lang)
     above = f'<p class="rr-meta" style="margin:0">{inline(original)}</p>' if question and question != original else ""
-    folds = [(words("long", lang), [card.longer] if card.longer else [])]
-    folds += [(quiz_words("usual_mistake", lang), [card.usual_mistake] if card.usual_mistake else [])]
-    folds += [(quiz_words("follow_ups", lang), list(card.follow_ups))]
+    folds = [(words("long", lang), [card.longer]), (quiz_words("usual_mistake", lang), [card.usual_mistake])]
+    folds.append((quiz_words("follow_ups", lang), card.follow_ups))
     body = f'{above}<b class="rr-label">{words("short", lang)}</b>{paragraphs(card.answer.in_(lang))}'
-    body += "".join(_fold(label, texts, lang) for label, texts in folds if texts)
+    body += "".join(_fold(label, texts, lang) for label, texts in folds if any(texts))  # a card may lack any of them
     return f'<div class="rr-answer" lang="{lang}">{body}</div>'
 
 
 def _fold(label: str, texts: Sequence[Words], lang: str) -> str:
+    """Texts that open with a click on the label."""
     folded = "".join(paragraphs(text.in_(lang)) for text in texts)
     return f"<details><summary>{escape(label)}</summary>{folded}</details>"
 
@@ -163,4 +164,10 @@ def name_in_notebook(widget: object, default: str = "") -> str:
     names = [name for name, value in dict(shell.user_ns if shell else {}).items() if value is widget]
     variables = [name for name in names if not name.startswith("_")]
     outputs = [name for name in names if name[1:].isdecimal()]
-    return next(iter([*variables, *filter(None, [default]), *outputs]), "mock")
+    candidates = [
+        *variables,
+        default,
+        *outputs,
+        "mock",
+    ]  # the best first; "mock" is a name that the text can use anyway
+    return next(filter(None, candidates))

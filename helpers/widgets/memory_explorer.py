@@ -1,6 +1,8 @@
 """Provides MemoryExplorer: dials for a model, a plan and a GPU, and a picture of where the bytes of each rank go.
 
-The dials can start from EXAMPLES. Measured bytes can be shown below the predicted ones; `comparison_text` and
+A plan says how a model is trained: over how many ranks, with which batch, ZeRO stage, precision and optimizer. A
+MemoryBreakdown has the bytes of a rank by kind: parameters, gradients, optimizer state, activations and so on. The
+dials can start from EXAMPLES. Measured bytes can be shown below the predicted ones; `comparison_text` and
 `comparison_rows` then say by how much they differ. Chapter 05 uses it.
 """
 
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import ipywidgets
@@ -23,6 +26,7 @@ from helpers.records import MEMORY_KINDS, MemoryBreakdown
 from helpers.specs import GPUS, PRESETS, ModelSpec, Plan
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Explorer, Rows
+from helpers.widgets.view import button
 
 FREE = "free"  # stands for the model whose shape is in the number boxes
 MODEL_NAMES = {
@@ -58,7 +62,7 @@ EXAMPLES = {
 }  # fmt: skip
 
 
-words = book("memory")
+words = book("memory")  # what a reader sees, by name, in the learner's language: learner/words/memory.yaml
 Breakdowns = Mapping[str, MemoryBreakdown]
 _RANK = re.compile(r"\brank (\d+)\b")
 
@@ -75,20 +79,17 @@ def difference_text(predicted: MemoryBreakdown, measured: MemoryBreakdown) -> st
     equal = [kind for kind in kinds if getattr(predicted, kind) == getattr(measured, kind)]
     if equal == kinds:
         return words("equal" if kinds else "no_bytes")
-    absent = [kind for kind in kinds if kind not in equal and not getattr(measured, kind)]
-    same = [words("same", kinds=list(map(kind_word, equal)))] if equal else []
-    different = [_difference(kind, predicted, measured) for kind in kinds if kind not in (*equal, *absent)]
-    missing = [_missing(absent, predicted)] if absent else []
-    in_all = words("in_all", ratio=_ratio(predicted.total, measured.total))
-    return words("list", parts=[*same, *different, *missing, in_all])
-
-
-def _missing(kinds: list[str], predicted: MemoryBreakdown) -> str:
-    size = format_bytes(sum(getattr(predicted, kind) for kind in kinds))
-    return words("absent", kinds=list(map(kind_word, kinds)), size=size)
+    absent = [kind for kind in kinds if kind not in equal and not getattr(measured, kind)]  # predicted, not measured
+    parts = [words("same", kinds=list(map(kind_word, equal)))] if equal else []
+    parts += [_difference(kind, predicted, measured) for kind in kinds if kind not in (*equal, *absent)]
+    if absent:
+        size = format_bytes(sum(getattr(predicted, kind) for kind in absent))
+        parts.append(words("absent", kinds=list(map(kind_word, absent)), size=size))
+    return words("list", parts=[*parts, words("in_all", ratio=_ratio(predicted.total, measured.total))])
 
 
 def _difference(kind: str, predicted: MemoryBreakdown, measured: MemoryBreakdown) -> str:
+    """The ratio of measured and predicted bytes of one kind, or the measured bytes where none were predicted."""
     before, after = getattr(predicted, kind), getattr(measured, kind)
     if not before:
         return words("unpredicted", kind=kind_word(kind), size=format_bytes(after))
@@ -114,6 +115,7 @@ def comparison_text(predicted: Breakdowns, measured: Breakdowns) -> str:
 
 
 def _with_instant(name: str, breakdown: MemoryBreakdown) -> str:
+    """The bar's name with the moment at which it was measured, such as "rank 3 (at the peak)"."""
     return f"{name} ({breakdown.instant})" if breakdown.instant and breakdown.instant not in name else name
 
 
@@ -131,10 +133,11 @@ def _plain_ratio(before: float, after: float) -> str:
     return format_ratio(after / before if before else None)
 
 
-_POWERS = [2**n for n in range(15)]
+_POWERS = [2**n for n in range(15)]  # values of the dials
 _BOXES = ("num_layers", "hidden", "num_heads", "vocab")  # fields of ModelSpec, in the order of the number boxes
 _SMALL = 0.02  # fraction of a GPU's memory: shorter bars would be slivers beside the line of its capacity
 _COLUMN, _LABEL, _BOX = 262, 100, 190  # widths in pixels
+# Fields of Plan. Each has a dial, which is an attribute of the explorer with the same name.
 _PLAN_DIALS = ("dp", "tp", "pp", "cp", "zero", "micro_batch", "num_microbatches", "sequence_parallel", "recompute")
 _PLAN_DIALS += ("attention", "precision", "optimizer")
 
@@ -163,16 +166,15 @@ class MemoryExplorer(Explorer):
         hints: bool = True,
     ) -> None:
         self._hints = hints
-        self._measured: dict[tuple[ModelSpec, Plan], dict[str, MemoryBreakdown]] = {}
-        self._is_paused = False
+        self._measured: dict[tuple[ModelSpec, Plan], dict[str, MemoryBreakdown]] = {}  # bars by name, for each plan
+        self._is_paused = False  # while several dials are set, nothing is drawn
         self._make_dials(FREE if isinstance(model, ModelSpec) else model, gpu)
-        look = {"layout": _width(_BOX), "style": _label_width(76)}
+        look = {"layout": {"width": f"{_BOX}px"}, "style": {"description_width": "76px"}}
         self.boxes = tuple(
             ipywidgets.IntText(value=value, description=words(f"dial.{name}"), **look)
             for name, value in {"layers": 24, "hidden": 2048, "heads": 16, "vocabulary": 50_257}.items()
         )
-        self.make_it_fit = ipywidgets.Button(description=words("dial.make_it_fit"), tooltip=words("dial.set"))
-        self.make_it_fit.on_click(self._take_advice)
+        self.make_it_fit = button(self._take_advice, words("dial.make_it_fit"), tooltip=words("dial.set"))
         plan_dials = tuple(getattr(self, name) for name in _PLAN_DIALS)
         super().__init__((self.example, self.model, self.gpu, self.seq, *plan_dials, *self.boxes))
         self.children = (self._arranged(), *self.children[1:])
@@ -182,12 +184,11 @@ class MemoryExplorer(Explorer):
             self.lay_over(self.plan, measured)
 
     def _make_dials(self, model: str, gpu: str) -> None:
-        self.example = choice(
-            [(words("dial.choose"), ""), *((name, name) for name in EXAMPLES)], "", words("dial.example")
-        )
-        self.model = choice([(_name_with_size(key), key) for key in (*MODEL_NAMES, FREE)], model, words("dial.model"))
+        self.example = choice([(words("dial.choose"), ""), *EXAMPLES], "", words("dial.example"))
+        self.model = choice((*MODEL_NAMES, FREE), model, words("dial.model"), label=_name_with_size)
         seq = PRESETS[model].seq if model in PRESETS else 1024
-        self.seq = dial([(f"{n:,}", n) for n in (128, 256, *_POWERS[9:], 32_768, 131_072)], seq, words("dial.sequence"))
+        lengths = (128, 256, *_POWERS[9:], 32_768, 131_072)
+        self.seq = dial(lengths, seq, words("dial.sequence"), label="{:,}".format)
         gpus = [(f"{key}, {format_bytes(one.memory)}", key) for key, one in GPUS.items()]
         self.gpu = choice(gpus, gpu, words("dial.GPU"), tooltip=words("headroom"))
         self.dp = dial(_POWERS, 1, "DP", tooltip=words("dial.dp"))
@@ -195,12 +196,10 @@ class MemoryExplorer(Explorer):
         self.pp = dial((1, 2, 3, 4, 6, 8, 12, 16, 32, 64), 1, "PP", tooltip=words("dial.pp"))
         self.cp = dial((1, 2, 4, 8, 16), 1, "CP", tooltip=words("dial.cp"))
         self.zero = dial((0, 1, 2, 3), 0, words("dial.zero"), tooltip=words("dial.shards"))
-        self.sequence_parallel = choice(
-            [(words(f"dial.{on}"), on) for on in (False, True)], False, words("dial.sequence_parallel")
-        )
-        self.micro_batch = dial(
-            (1, 2, 3, 4, 6, 8, 16, 32, 64), 1, words("dial.micro_batch"), tooltip=words("dial.together")
-        )
+        switch = [(words(f"dial.{on}"), on) for on in (False, True)]
+        self.sequence_parallel = choice(switch, False, words("dial.sequence_parallel"))
+        sizes = (1, 2, 3, 4, 6, 8, 16, 32, 64)
+        self.micro_batch = dial(sizes, 1, words("dial.micro_batch"), tooltip=words("dial.together"))
         self.num_microbatches = dial(_POWERS[:10], 1, words("dial.num_microbatches"), tooltip=words("dial.before"))
         self.recompute = choice(Plan.KNOWN["recompute"], "none", words("dial.recompute"))
         self.attention = choice(Plan.KNOWN["attention"], "flash", words("dial.attention"))
@@ -219,6 +218,7 @@ class MemoryExplorer(Explorer):
         self.make_it_fit.layout = ipywidgets.Layout(
             width=f"{_COLUMN - _LABEL - 14}px", margin=f"4px 2px 2px {_LABEL + 8}px"
         )
+        # The button stands below the sliders of the second column, aligned with them.
         columns[1].children = (*columns[1].children, self.make_it_fit)
         return ipywidgets.VBox([_row(self.example, self.model), _row(*self.boxes), _row(*columns)])
 
@@ -242,7 +242,10 @@ class MemoryExplorer(Explorer):
 
     @property
     def bars(self) -> dict[str, MemoryBreakdown]:
-        """One bar per kind of rank, one for the fullest rank after the smallest change, then the measured ones."""
+        """One bar per kind of rank, one for the fullest rank after the smallest change, then the measured ones.
+
+        Ranks that hold equally much are one kind of rank.
+        """
         bars = {kind.name: kind.breakdown for kind in rank_kinds(self.spec, self.plan)}
         if self._hints and self.advice.changes and self.advice.suggested_memory:
             bars[words("after")] = self.advice.suggested_memory
@@ -255,7 +258,10 @@ class MemoryExplorer(Explorer):
 
     @property
     def predicted(self) -> dict[str, MemoryBreakdown]:
-        """The prediction for each measured bar: that of the rank in its name, else that of the fullest rank."""
+        """The prediction for each measured bar: that of the rank in its name, else that of the fullest rank.
+
+        All ranks of a pipeline stage hold equally much, so a prediction is made for a stage.
+        """
         stages = {name: self._stage(rank_of(name)) for name in self.measured}
         return {name: memory(self.spec, self.plan, stage) for name, stage in stages.items()}
 
@@ -271,7 +277,7 @@ class MemoryExplorer(Explorer):
         """The bars. A model that is tiny compared with the GPU gets a larger scale, without the GPU's limit."""
         size, gpus = self.advice.usable, {"gpus": self.plan.world_size, "gpu": self.gpu.value}
         title = words("title", name=_model_name(self.model.value), params=self.spec.num_params, **gpus)
-        is_small = max(bar.total for bar in self.bars.values()) < _SMALL * size
+        is_small = max(bar.total for bar in self.bars.values()) < _SMALL * size  # such bars would be slivers
         return memory_scene(self.bars, capacity=None if is_small else size, capacity_name=words("usable"), title=title)
 
     @property
@@ -283,6 +289,7 @@ class MemoryExplorer(Explorer):
 
     @property
     def _measured_sentence(self) -> str:
+        """How measurements differ, or that there are none for the dials' plan; "" where nothing was ever measured."""
         if self._measured and not self.measured:
             return words("not_measured")
         return comparison_text(self.predicted, self.measured)
@@ -301,10 +308,9 @@ class MemoryExplorer(Explorer):
         """Set the dials to a model (a key of PRESETS, or the ModelSpec of a GPT), a GPU and a plan, and draw once."""
         values = {"gpu": gpu, **_fields(_checked_plan(plan))}
         if not isinstance(model, ModelSpec):
-            return self._set(
-                values | {"model": model, "seq": PRESETS[model].seq if model in PRESETS else self.seq.value}
-            )
-        shape = (model.num_layers, model.hidden, model.num_heads, model.vocab)
+            seq = PRESETS[model].seq if model in PRESETS else self.seq.value
+            return self._set(values | {"model": model, "seq": seq})
+        shape = [getattr(model, name) for name in _BOXES]
         if model != ModelSpec(**dict(zip(_BOXES, shape, strict=True)), seq=model.seq):
             raise ValueError(f"the number boxes describe a GPT as ModelSpec does by default; this is {model}")
         boxes = zip(self.boxes, shape, strict=True)
@@ -317,6 +323,7 @@ class MemoryExplorer(Explorer):
         return self
 
     def _set(self, values: Mapping[str, object], boxes: Iterable[tuple[ipywidgets.IntText, int]] = ()) -> None:
+        """Set dials, by name, and number boxes, and draw once."""
         self._is_paused = True
         try:
             for name, value in values.items():
@@ -327,33 +334,30 @@ class MemoryExplorer(Explorer):
             self._is_paused = False
         self._draw()
 
-    def _take_advice(self, button: object = None) -> None:
+    def _take_advice(self) -> None:
         if self.advice.suggested:
             self._set(_fields(self.advice.suggested))
 
     def _draw(self, change: object = None) -> None:
         if self._is_paused:
             return
-        changed = getattr(change, "owner", None)
+        changed = getattr(change, "owner", None)  # the dial that was turned, if one was
         if changed is self.example and self.example.value:
             return self.show(*EXAMPLES[self.example.value])
         if changed is self.model and self.model.value != FREE:
             return self._set({"example": "", "seq": PRESETS[self.model.value].seq})
-        if changed in self.dials and self.example.value:
+        if changed in self.dials and self.example.value:  # the dials show no example any more
             return self._set({"example": ""})
         for box in self.boxes:
             box.layout.display = "" if self.model.value == FREE else "none"
         super()._draw(change)
-        self.make_it_fit.disabled = not self._can_fit()
-
-    def _can_fit(self) -> bool:
-        try:
-            return bool(self.advice.changes)
-        except ValueError:
-            return False
+        self.make_it_fit.disabled = True
+        with suppress(ValueError):  # a plan that cannot split the model has no advice; Explorer shows the message
+            self.make_it_fit.disabled = not self.advice.changes
 
 
 def _fields(plan: Plan) -> dict[str, object]:
+    """The values of a plan for the dials, by name."""
     return {name: getattr(plan, name) for name in _PLAN_DIALS}
 
 
@@ -380,20 +384,14 @@ def _model_name(key: str) -> str:
     return words("dial.own") if key == FREE else MODEL_NAMES[key]
 
 
-def _width(pixels: float) -> ipywidgets.Layout:
-    return ipywidgets.Layout(width=f"{pixels:.0f}px")
-
-
-def _label_width(pixels: float) -> dict[str, str]:
-    return {"description_width": f"{pixels:.0f}px"}
-
-
 def _row(*widgets: ipywidgets.Widget) -> ipywidgets.HBox:
-    return ipywidgets.HBox(widgets, layout=ipywidgets.Layout(flex_flow="row wrap"))
+    """The widgets beside each other; on a narrow page they wrap."""
+    return ipywidgets.HBox(widgets, layout={"flex_flow": "row wrap"})
 
 
 def _column(heading: str, dials: Sequence[ipywidgets.Widget]) -> ipywidgets.VBox:
+    """The dials below each other, under a heading."""
     for each in dials:
         each.layout.width, each.style.description_width = f"{_COLUMN - 6}px", f"{_LABEL}px"
     title = f'<b style="font-size:13px;margin-left:8px">{heading}</b>'
-    return ipywidgets.VBox([ipywidgets.HTML(title), *dials], layout=_width(_COLUMN))
+    return ipywidgets.VBox([ipywidgets.HTML(title), *dials], layout={"width": f"{_COLUMN}px"})

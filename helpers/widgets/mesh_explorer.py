@@ -25,13 +25,14 @@ from helpers.specs.mesh import Mesh
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Explorer, Picks, Rows
 from helpers.widgets.memory_explorer import MODEL_NAMES
+from helpers.widgets.strategy_explorer import cluster_of
 
-words = book("mesh")
-AXES = ("dp", "pp", "tp")
+words = book("mesh")  # what a reader sees, by name, in the learner's language: learner/words/mesh.yaml
+AXES = ("dp", "pp", "tp")  # of the mesh: replicas, pipeline stages, ranks that share each layer
 MODELS = ("gpt2-medium", "llama3-8b", "llama2-13b", "llama3-70b", "gpt3-175b")
 GPU, NETWORK = "H100", LINKS["400 Gb/s"]
 _LIMIT = USABLE_SHARE * GPUS[GPU].memory  # bytes
-_POWERS = [2**n for n in range(11)]
+_POWERS = [2**n for n in range(11)]  # values of the dials
 
 
 class MeshExplorer(Explorer):
@@ -47,8 +48,7 @@ class MeshExplorer(Explorer):
         self, model: str = "llama3-8b", *, dp: int = 2, pp: int = 2, tp: int = 2, zero: int = 0, sequences: int = 64,
         gpus_per_node: int = 4, rank: int = 0,
     ) -> None:  # fmt: skip
-        models = [(MODEL_NAMES[key], key) for key in MODELS]
-        self.model = choice(models, model, words("dial.model"), tooltip=words("dial.context"))
+        self.model = choice(MODELS, model, words("dial.model"), label=MODEL_NAMES.get, tooltip=words("dial.context"))
         self.sequences = dial(_POWERS, sequences, words("dial.sequences"), tooltip=words("dial.of_step"))
         self.dp = dial(_POWERS[:7], dp, "dp", tooltip=words("dial.dp"))
         self.pp = dial(_POWERS[:5], pp, "pp", tooltip=words("dial.pp"))
@@ -56,9 +56,9 @@ class MeshExplorer(Explorer):
         self.zero = dial((0, 1, 2, 3), zero, words("dial.zero"), tooltip=words("dial.shards"))
         self.gpus_per_node = dial((2, 4, 8), gpus_per_node, words("dial.gpus_per_node"), tooltip=words("dial.machine"))
         self.rank = dial(range(max(rank + 1, MOST_RANKS)), rank, words("dial.rank"), tooltip=words("dial.which"))
-        self._last_axis = "dp"
+        self._last_axis = "dp"  # the axis whose dial was turned last; advice on too many ranks is about it
         dials = (self.model, self.sequences, self.dp, self.pp, self.tp, self.zero, self.gpus_per_node, self.rank)
-        super().__init__(dials, controls=(Picks(self._choose_rank),))
+        super().__init__(dials, controls=(Picks(self._choose_rank),))  # Picks makes the picture's ranks clickable
         self._stretch_dials()
 
     @property
@@ -67,7 +67,7 @@ class MeshExplorer(Explorer):
         sizes = {axis: getattr(self, axis).value for axis in AXES}
         dp, zero, sequences = self.dp.value, self.zero.value, self.sequences.value
         ranks = Mesh(**sizes).world_size
-        if ranks > MOST_RANKS:
+        if ranks > MOST_RANKS:  # `largest` is the size of the last turned axis with which the mesh has MOST_RANKS
             largest = MOST_RANKS * sizes[self._last_axis] // ranks
             advice = words("at_most", axis=self._last_axis, size=largest) if largest else words("turn_down")
             raise ValueError(words("too_many", **sizes, ranks=ranks, most=MOST_RANKS) + advice)
@@ -77,7 +77,7 @@ class MeshExplorer(Explorer):
             raise ValueError(words("zero_pp", zero=zero, pp=self.pp.value, number=sequences // dp))
         plan = Plan(**sizes, zero=zero, num_microbatches=sequences // dp)
         model = PRESETS[self.model.value]
-        if not _can_be_split(model, plan):
+        if not _can_be_split(model, plan):  # then the message names the nearest smaller number of stages that works
             nearest = max(pp for pp in _POWERS if pp < plan.pp and _can_be_split(model, replace(plan, pp=pp)))
             raise ValueError(words("stages", layers=model.num_layers, pp=plan.pp, near=nearest))
         plan.check(model)
@@ -87,10 +87,7 @@ class MeshExplorer(Explorer):
     def cluster(self) -> Cluster:
         """As many nodes as the plan needs."""
         each = self.gpus_per_node.value
-        return Cluster(
-            gpu=GPUS[GPU], gpus_per_node=each, num_nodes=math.ceil(self.plan.world_size / each), intra=INTRA[GPU],
-            inter=NETWORK, network_cards=each,
-        )  # fmt: skip
+        return cluster_of(GPU, "8 x 400 Gb/s", each, math.ceil(self.plan.world_size / each))  # a card for each GPU
 
     def sent_bytes(self, rank: int) -> dict[str, float]:
         """Bytes that a rank sends in a step, by axis."""
@@ -118,13 +115,15 @@ class MeshExplorer(Explorer):
         return mesh_plan_scene(plan.mesh, uses, self.memories, gpus_per_node=each, rank=rank, title=title, **limit)
 
     def _use(self, axis: str, group: list[int]) -> AxisUse:
+        """What the picture says about an axis: the chosen rank's group, its bytes, the link, and two texts."""
         rank = self.rank.value
         link, sent = self.link(axis, rank), self.sent_bytes(rank)[axis]
-        if link is None:
+        if link is None:  # the axis has one rank, which sends nothing
             return AxisUse(group=group, sent=0, link="", words="")
+        # A link's name has its rate in parentheses, which the text says in other words.
         where = {"link": link.name.split(" (")[0], "node": rank // self.gpus_per_node.value}
-        cards = int(link.bandwidth / NETWORK.bandwidth)
-        if link != INTRA[GPU] and cards > 1:
+        cards = int(link.bandwidth / NETWORK.bandwidth)  # network cards that the messages of this axis use together
+        if link != INTRA[GPU] and cards > 1:  # INTRA[GPU] is the link between the GPUs of one node
             crossed = words("cards", cards=cards, rate=format_bytes(NETWORK.bandwidth))
         else:
             crossed = words("inside" if link == INTRA[GPU] else "network", rate=format_bytes(link.bandwidth), **where)
@@ -151,8 +150,9 @@ class MeshExplorer(Explorer):
     def _row(self, stage: int) -> dict[str, str]:
         mesh, each = self.plan.mesh, self.gpus_per_node.value
         ranks = [rank for rank in range(mesh.world_size) if mesh.coordinates(rank)["pp"] == stage]
-        cells = (str(stage), _range_text(ranks), _range_text([rank // each for rank in ranks]))
-        first = dict(zip((words(f"column.{name}") for name in ("stage", "ranks", "nodes")), cells, strict=True))
+        nodes = [rank // each for rank in ranks]
+        cells = {"stage": str(stage), "ranks": _range_text(ranks), "nodes": _range_text(nodes)}
+        first = {words(f"column.{name}"): cell for name, cell in cells.items()}
         sent = self.sent_bytes(ranks[0])
         sends = {words("column.sends", axis=axis): format_bytes(sent[axis]) for axis in sent}
         return first | sends | {words("column.holds"): format_bytes(self.memories[ranks[0]].total)}
@@ -163,7 +163,8 @@ class MeshExplorer(Explorer):
             self.rank.value = int(rank)
 
     def _draw(self, change: object = None) -> None:
-        if (owner := getattr(change, "owner", None)) in (self.dp, self.pp, self.tp):
+        owner = getattr(change, "owner", None)  # the dial that was turned, if one was
+        if owner in (self.dp, self.pp, self.tp):
             self._last_axis = owner.description
         # The dial keeps all its options: in a browser, the key End goes to the end with which it was created.
         with suppress(ValueError):  # an invalid plan; Explorer shows the message
@@ -175,10 +176,12 @@ class MeshExplorer(Explorer):
 
 
 def _range_text(numbers: list[int]) -> str:
+    """The first and the last number, such as "0–7", or one number alone."""
     return f"{numbers[0]}–{numbers[-1]}" if numbers[0] < numbers[-1] else str(numbers[0])
 
 
 def _can_be_split(model: ModelSpec, plan: Plan) -> bool:
+    """Whether the model's layers can be divided over the pipeline stages of the plan."""
     try:
         return plan.layers_on_stage(model, 0) > 0
     except ValueError:

@@ -1,6 +1,8 @@
 """Provides DrillView, a coding drill with a clock, and MockView, a mock interview of five cards and one drill.
 
-`helpers.grading.drill(key)` and `helpers.grading.mock_view()` create them with the lab's checks.
+A card is an interview question that the learner answers aloud; they see its answer, and rate their own. A drill is a
+function to write within some minutes. `helpers.grading.drill(key)` and `helpers.grading.mock_view()` create the views
+with the lab's checks. Attempt and MockInterview do the work; the views show them.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ class DrillView(InterviewView):
         path: str | os.PathLike | None = None,
         now: Now | None = None,
     ) -> None:
+        # `attempt.outcomes` are the answers so far, each with `passed`; `attempt.watch` is its stopwatch.
         self.attempt = Attempt(drill(key), check, language=language, path=path, now=now)
+        self.drill = self.attempt.drill
         self.clock = Clock(self.drill.minutes, language=language, now=now).show(self.attempt.watch)
         self.begin_button = button(self.begin, words("begin", self.attempt.language), style="primary")
         self.prompt = ipywidgets.HTML(drill_html(self.drill, language))
@@ -63,11 +67,6 @@ class DrillView(InterviewView):
         head = row(self.clock, self.begin_button)
         super().__init__([head, self.prompt, self.call, self.feedback, self.links])
         self._draw()
-
-    @property
-    def drill(self) -> Any:
-        """The Drill."""
-        return self.attempt.drill
 
     def begin(self) -> DrillView:
         """Start the clock; a second call changes nothing."""
@@ -92,10 +91,10 @@ class DrillView(InterviewView):
         language, outcomes = self.attempt.language, self.attempt.outcomes
         self.clock.refresh()
         display(self.begin_button, self.attempt.watch.began is None)
-        name = name_in_notebook(self, f'drill("{self.drill.key}")')
+        name = name_in_notebook(self, f'drill("{self.drill.key}")')  # what the next cell may call this widget
         self.call.value = call_html(f"{name}.check({self.drill.name})", language)
         self.feedback.value = feedback_html(repr(outcomes[-1]), is_right=outcomes[-1].passed) if outcomes else ""
-        places = self.drill.links(language=language)
+        places = self.drill.links(language=language)  # of chapter and lab: pairs of text and address
         more = links_html("explained", places, language) + drill_answer_html(self.drill, language)
         self.links.show(more if outcomes else "")
 
@@ -131,10 +130,10 @@ class MockView(SheetView):
     ) -> None:
         self._options: dict[str, Any] = {"check": check, "topics": tuple(topics), "path": path, "now": now}
         self._options["cards"] = None if cards is None else tuple(cards)
-        self._seed = seed
+        self._seed = seed  # of the choice of cards
         self.level = choice(bilingual_options(LEVELS), level or "", "level · 级别")
         self.language = language_dial(language)
-        self._make_controls(Clock(3, language=language, now=now))
+        self._make_controls(Clock(3, language=language, now=now))  # 3 minutes, until a card or the drill sets its own
         super().__init__(self._arranged())
         set_dial_widths((self.level, self.language))
         for dial in (self.level, self.language):
@@ -203,15 +202,18 @@ class MockView(SheetView):
 
     @property
     def _running(self) -> MockInterview:
+        """The interview. Raises ValueError where there is none, because no card matches level and topics."""
         if self.interview is None:
             raise ValueError(self.problem)
         return self.interview
 
     def _again(self) -> None:
+        """Prepare another interview, with other cards."""
         self._seed = None
         self._prepare()
 
     def _move_on(self) -> None:
+        """Show the next card, with its answer folded, or the drill."""
         self._is_open = False
         self._draw(self.show_button if self.interview.stage == "card" else None)
 
@@ -235,12 +237,12 @@ class MockView(SheetView):
     @property
     def text(self) -> str:
         """What is shown now, as plain text."""
-        drill = [self.interview.drill.prompt.in_(self.language.value)] if self.stage == "drill" else []
-        card = [self._heading, self._question] if self.stage == "card" else drill
-        outcome = [repr(self._outcome)] if self._outcome else []
-        over = [self.sheet.text] if self.stage == "over" else []
-        ready = [self._text("mock.intro")] if self.stage == "ready" else []
-        return "\n".join([*ready, *card, *outcome, *over, *([self.problem] if self.problem else [])])
+        lines = [self._text("mock.intro")] if self.stage == "ready" else []
+        lines += [self._heading, self._question] if self.stage == "card" else []
+        lines += [self.interview.drill.prompt.in_(self.language.value)] if self.stage == "drill" else []
+        lines += [repr(self._outcome)] if self._outcome else []
+        lines += [self.sheet.text] if self.stage == "over" else []
+        return "\n".join([*lines, *([self.problem] if self.problem else [])])
 
     @property
     def _question(self) -> str:
@@ -248,21 +250,26 @@ class MockView(SheetView):
 
     @property
     def _heading(self) -> str:
-        cards, card = self.interview.cards, self.interview.card
+        """The number of the card, its level and its topic."""
+        cards, card, language = self.interview.cards, self.interview.card, self.language.value
         number = {"n": cards.index(card) + 1, "all": len(cards)}
-        named = {
-            "level": quiz_words(card.level, self.language.value),
-            "topic": topic_name(card.topic, self.language.value),
-        }
-        return self._text("mock.card", **number, **named)
+        level, topic = quiz_words(card.level, language), topic_name(card.topic, language)
+        return self._text("mock.card", **number, level=level, topic=topic)
 
     def _draw(self, focus: ipywidgets.Widget | None = None) -> None:
+        """Show the interview's state; `focus` is the control that then takes the keyboard's focus."""
         stage, language = self.stage, self.language.value
         self._draw_controls(stage)
-        self._draw_clock(stage, language)
+        self.clock.speak(language)
+        if self.interview is not None and self.interview.watch is not None:
+            self.clock.show(self.interview.watch)
+        display(self.clock, stage in ("card", "drill"))
         self.prompt.value = self._prompt_html(stage)
         self._draw_answer(self.interview.card if self._is_open else None)
-        self.call.value = self._call_html() if stage == "drill" else ""
+        self.call.value = ""
+        if stage == "drill":  # the line of code that submits an answer, to copy
+            call = f"{name_in_notebook(self)}.submit({self.interview.drill.name})"
+            self.call.value = call_html(call, language)
         outcome = self._outcome
         self.feedback.value = feedback_html(repr(outcome), is_right=outcome.passed) if outcome else ""
         self.sheet_page.show(self.sheet._repr_html_() if stage == "over" else "")
@@ -282,17 +289,8 @@ class MockView(SheetView):
             return f'<p class="rr-meta">{meta}</p>{drill_html(drill, language)}'
         return ""
 
-    def _call_html(self) -> str:
-        call = f"{name_in_notebook(self)}.submit({self.interview.drill.name})"
-        return call_html(call, self.language.value)
-
-    def _draw_clock(self, stage: str, language: str) -> None:
-        self.clock.speak(language)
-        if self.interview is not None and self.interview.watch is not None:
-            self.clock.show(self.interview.watch)
-        display(self.clock, stage in ("card", "drill"))
-
     def _draw_controls(self, stage: str) -> None:
+        """Show the buttons that belong to this stage, with their texts in the language of the dial."""
         is_asking = stage == "card"
         shown = {  # button: (key of its description, whether it is shown)
             self.begin_button: ("begin", stage == "ready"),

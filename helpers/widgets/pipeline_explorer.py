@@ -19,8 +19,9 @@ from helpers.schedules import ORDERS, Schedule, interleaved
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import RunButton, SteppedExplorer
 
-words = book("timelines").section("pipeline")
+words = book("timelines").section("pipeline")  # the texts that are shown, by name: learner/words/timelines.yaml
 RANKS, MICROBATCHES, CHUNKS = (2, 3, 4, 6, 8, 16), (1, 2, 3, 4, 6, 8, 12, 16, 24, 32), (2, 3, 4)
+# Values of the dials: milliseconds of forward and of each half of backward, and milliseconds of a send.
 MILLISECONDS = (1, 2, 5, 8, 10, 12, 15, 20, 30)
 SENDS = (0, 0.2, 0.5, 1, 2, 5, 10)
 INSTANTS = 48  # positions of the play head within a training step
@@ -39,6 +40,7 @@ class PipelineExplorer(RunButton, SteppedExplorer):
 
     TEXT = "[widget] PipelineExplorer: one step, with dials for schedule, ranks, micro-batches, chunks and times"
     RUN_EXAMPLE = "emulate_pipeline_step"
+    num_steps = 1 + INSTANTS
 
     def __init__(
         self,
@@ -47,18 +49,18 @@ class PipelineExplorer(RunButton, SteppedExplorer):
         activation_bytes: float = 1e9,
         run: Callable[..., Timeline] | None = None,
     ) -> None:
-        self._activation_bytes, self._cached = activation_bytes, None
-        self.schedule = choice(
-            [(words(f"names.{name}"), name) for name in ORDERS], schedule, words("schedule"), tooltip=words("who")
-        )
+        self._activation_bytes = activation_bytes
+        self._cached: tuple[tuple, Timeline] | None = None  # the dials' values, and the step predicted for them
+        names = [(words(f"names.{name}"), name) for name in ORDERS]
+        self.schedule = choice(names, schedule, words("schedule"), tooltip=words("who"))
         self.ranks = dial(RANKS, 4, words("ranks"), tooltip=words("stages"))
         self.microbatches = dial(MICROBATCHES, 8, words("microbatches"), tooltip=words("cut"))
         self.chunks = dial(CHUNKS, 2, words("chunks"), tooltip=words("pieces"))
         self.forward = _milliseconds("forward")
         self.backward_input = _milliseconds("input")
         self.backward_weight = _milliseconds("weight")
-        self.send = dial([(f"{n:g} ms", n) for n in SENDS], 0.5, words("send"), tooltip=words("until"))
-        slow = [(words(f"slows.{rank}"), rank) for rank in ("none", 0, 1, -1)]
+        self.send = dial(SENDS, 0.5, words("send"), label="{:g} ms".format, tooltip=words("until"))
+        slow = [(words(f"slows.{rank}"), rank) for rank in ("none", 0, 1, -1)]  # -1 is the last rank
         self.slow = choice(slow, "none", words("slow"), tooltip=words("twice"))
         dials = (self.schedule, self.ranks, self.microbatches, self.chunks, self.forward, self.backward_input)
         dials = (*dials, self.backward_weight, self.send, self.slow)
@@ -81,10 +83,8 @@ class PipelineExplorer(RunButton, SteppedExplorer):
             factors[self.slow.value] = 2.0
         stages = [factors[stage % order.num_ranks] / order.num_chunks for stage in range(order.num_stages)]
         dials = {name: getattr(self, name).value for name in ("forward", "backward_input", "backward_weight")}
-        return {
-            **{name: [value * 1e-3 * factor for factor in stages] for name, value in dials.items()},
-            "send": self.send.value * 1e-3,
-        }
+        times = {name: [value * 1e-3 * factor for factor in stages] for name, value in dials.items()}
+        return times | {"send": self.send.value * 1e-3}
 
     @property
     def timeline(self) -> Timeline:
@@ -94,20 +94,19 @@ class PipelineExplorer(RunButton, SteppedExplorer):
         return self._cached[1]
 
     @property
-    def num_steps(self) -> int:
-        return 1 + INSTANTS
-
-    @property
     def instant(self) -> float | None:
         """The position of the play head in seconds; None while the whole step is shown."""
-        return None if self.step.value == 1 else (self.step.value - 1.5) / INSTANTS * self.timeline.duration
+        if self.step.value == 1:
+            return None
+        return (self.step.value - 1.5) / INSTANTS * self.timeline.duration  # the middle of one of INSTANTS equal parts
 
     @property
     def scene(self) -> Scene:
         """The predicted step, and below it the emulated one."""
         name = words(f"names.{self.schedule.value}")
         title = words("title", name=name, ranks=self.ranks.value, count=self.microbatches.value)
-        shown = [replace(timeline, title=title) for timeline in self._timelines_shown]
+        timelines = [self.timeline, *([self._with_memory(self.emulated)] if self.emulated else [])]
+        shown = [replace(timeline, title=title) for timeline in timelines]
         return pipeline_scene(*shown, title=title, num_ranks=self.order.num_ranks, instant=self.instant)
 
     @property
@@ -115,6 +114,7 @@ class PipelineExplorer(RunButton, SteppedExplorer):
         """The bubble by both conventions, the duration and memory of the step, and what the run on ranks showed."""
         timeline, order = self.timeline, self.order
         bubble = {"bubble": timeline.bubble_fraction, "ideal": timeline.bubble_over_ideal}
+        # A rank holds the activations of this many micro-batches; those of one chunk count as a part of one.
         peak = max(map(order.in_flight, timeline.ranks)) / order.num_chunks
         memory = {"peak": words("count", count=peak), "size": format_bytes(peak * self._activation_bytes)}
         ran = words("ran", bubble=self.emulated.bubble_fraction) if self.emulated else ""
@@ -140,16 +140,15 @@ class PipelineExplorer(RunButton, SteppedExplorer):
 
     @property
     def _run_arguments(self) -> tuple[tuple, dict]:
+        """The arguments of `run`, positional and by keyword, for the base class RunButton, which calls it."""
         return (self.order,), self.times
 
-    @property
-    def _timelines_shown(self) -> list[Timeline]:
-        return [self.timeline, *([self._with_memory(self.emulated)] if self.emulated else [])]
-
     def _with_memory(self, timeline: Timeline) -> Timeline:
+        """The timeline with what each rank holds: the activations between a forward and its backward."""
         num_bytes = self._activation_bytes / self.order.num_chunks
         return replace(timeline, held=held_activations(self.order, timeline.spans, num_bytes))
 
 
 def _milliseconds(name: str):
-    return dial([(f"{n} ms", n) for n in MILLISECONDS], 10, words(name), tooltip=words(f"of_{name}"))
+    """The dial of a time in milliseconds, 10 at first."""
+    return dial(MILLISECONDS, 10, words(name), label="{} ms".format, tooltip=words(f"of_{name}"))

@@ -1,6 +1,8 @@
 """Provides PrecisionExplorer: which values of a GPT's training step a number format keeps, at any loss scale.
 
-A value can stay normal, become subnormal (less precise), underflow to zero or overflow. Chapter 04 uses it.
+A value can stay normal, become subnormal (less precise), underflow to zero or overflow; its fate is one of these. The
+loss scale is the number by which mixed precision multiplies the loss, and with it every gradient. Magnitudes are a
+histogram of absolute values by powers of two, from `lowest` to `highest`. Chapter 04 uses it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from helpers.records import Magnitudes
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Explorer, Rows
 
-words = book("precision")
+words = book("precision")  # what a reader sees, by name, in the learner's language: learner/words/precision.yaml
 UNSCALED = ("weights", "activations")  # from forward, before the loss exists, so they do not contain its scale
 DEFAULT = "gradients of activations"
 
@@ -36,12 +38,10 @@ class PrecisionExplorer(Explorer):
         if not self._magnitudes:
             raise ValueError("PrecisionExplorer got no magnitudes; give a Magnitudes, or leave them out")
         start = DEFAULT if DEFAULT in self._magnitudes else next(iter(self._magnitudes))
-        self.values = choice(
-            [(values_word(name), name) for name in self._magnitudes], start, words("values"), tooltip=words("which")
-        )
+        names = self._magnitudes
+        self.values = choice(names, start, words("values"), label=values_word, tooltip=words("which"))
         self.format = dial(tuple(NUMBER_FORMATS), "fp16", words("format"), tooltip=words("kept"))
-        scales = [(scale_text(scale), scale) for scale in SCALES]
-        self.scale = dial(scales, 1.0, words("scale"), tooltip=words("multiplied"))
+        self.scale = dial(SCALES, 1.0, words("scale"), label=scale_text, tooltip=words("multiplied"))
         super().__init__((self.values, self.format, self.scale))
 
     @property
@@ -63,6 +63,7 @@ class PrecisionExplorer(Explorer):
     def scene(self) -> Scene:
         """The histogram; its axis does not depend on the dials."""
         lowest = min(one.lowest for one in self._magnitudes.values())
+        # The largest loss scale is 2**24, which moves values up by 24 powers of two.
         highest = max(one.highest + (0 if one.name in UNSCALED else 24) for one in self._magnitudes.values())
         # Exponents of 2: at least from below fp16's smallest subnormal (-24) to above its largest number (16).
         window = (min(lowest, -27) - 1, max(highest, 17) + 1)
@@ -78,6 +79,7 @@ class PrecisionExplorer(Explorer):
         return words("sentence", values=values, times=times, name=name, **shares, advice=advice)
 
     def _advice(self, survival: Survival) -> str:
+        """A sentence on the loss scale: whether these values have one, whether it is too high, or which is best."""
         if self.magnitudes.name in UNSCALED:
             return words("unscaled")
         before, best = surviving(self.magnitudes, self.format.value), best_scale(self.magnitudes, self.format.value)

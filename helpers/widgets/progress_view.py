@@ -1,7 +1,9 @@
 """Provides ProgressView, a table of passed tasks, and CourseMap, a map of all chapters with what comes next.
 
-Both read the learner's progress file and have a button that reads it again. `course_map()` is the last cell of every
-chapter; `helpers.grading.progress_view()` ends every lab.
+Both read the learner's progress file and have a button that reads it again. An entry of the file is an answer to a
+question ("guess"), a check of a task ("check"), or a review of an interview card. A task has a key, the lab and a name:
+"03.average". A chapter consists of stations, which have guesses and exercises, and of a lab with tasks.
+`course_map()` is the last cell of every chapter; `helpers.grading.progress_view()` ends every lab.
 """
 
 from __future__ import annotations
@@ -23,11 +25,11 @@ from helpers.learner import progress
 from helpers.learner.course import Chapter, chapters, week
 from helpers.learner.progress import Progress, Standing
 from helpers.learner.words import book
-from helpers.widgets.view import SavedWidget, button, style_sheet
+from helpers.widgets.view import SavedWidget, alert_html, button, style_sheet
 
-words = book("progress")
-map_words = book("course")
-COLUMNS = ("task", "state", "attempts", "last")
+words = book("progress")  # what a reader sees, by name, in the learner's language: learner/words/progress.yaml
+map_words = book("course")  # what a reader sees, by name, in the learner's language: learner/words/course.yaml
+COLUMNS = ("task", "state", "attempts", "last")  # of the table of ProgressView; a saved notebook has the first two
 
 
 class _ProgressWidget(SavedWidget, ipywidgets.VBox):
@@ -72,6 +74,7 @@ class ProgressView(_ProgressWidget):
         """Read the progress file again."""
         found, self.problem = read_progress(self._path)
         checks = sorted((entry for entry in found.entries if entry.kind == "check"), key=lambda entry: entry.time)
+        # The standing of a task, by its key: how often it was tried, and whether it is passed.
         self._standings = {key: one for lab in progress.standings(checks).values() for key, one in lab.items()}
         self._last = {entry.key: entry.time for entry in checks}
         self._latest = checks[-1].key if checks else ""
@@ -92,7 +95,7 @@ class ProgressView(_ProgressWidget):
     def next_task(self) -> str | None:
         """The first task that is not passed, beginning in the lab of the last attempt; None when all are passed."""
         current = self._latest.partition(".")[0]
-        labs = sorted(self.tasks, key=lambda lab: lab != current)
+        labs = sorted(self.tasks, key=lambda lab: lab != current)  # the current lab first, the others as they are
         return next((key for lab in labs for key in self.tasks[lab] if not self._is_passed(key)), None)
 
     @property
@@ -116,7 +119,8 @@ class ProgressView(_ProgressWidget):
 
     @property
     def _sentences(self) -> list[str]:
-        return [self.sentence, *([self.problem] if self.problem else [])]
+        """The sentence, and the problem with the progress file where there is one."""
+        return list(filter(None, [self.sentence, self.problem]))
 
     def _is_passed(self, key: str) -> bool:
         return key in self._standings and self._standings[key].passed
@@ -153,8 +157,9 @@ def _cells(standing: Standing | None, last: str | None) -> tuple[str, str, str]:
 
 
 def _html(sentences: Sequence[str], tables: Sequence[tuple[str, list[tuple[str, ...]]]], following: str | None) -> str:
-    first, *problems = (escape(sentence) for sentence in sentences)
-    above = f'<p aria-live="polite">{first}</p>' + "".join(f'<p role="alert">{problem}</p>' for problem in problems)
+    """The sentences above the tables, given as (caption, rows of cells). following: the key of the next task."""
+    first, *problems = sentences
+    above = f'<p aria-live="polite">{escape(first)}</p>' + "".join(map(alert_html, problems))
     return above + "".join(_table(caption, rows, following) for caption, rows in tables)
 
 
@@ -191,12 +196,14 @@ class CourseMap(_ProgressWidget):
         found, self.problem = read_progress(self._path)
         self.rows = _map_rows(chapters(), found)
         done = sorted((one.time, one.key) for one in found.entries if one.kind in ("guess", "check"))
+        # The chapter in which the learner last did something: the part of the key before the dot.
         self._latest = done[-1][1].partition(".")[0] if done else ""
-        html = f'<p aria-live="polite">{self._sentence_with_link()}</p>'
-        html += f'<p role="alert">{escape(self.problem)}</p>' * bool(self.problem)
-        page = Chapter(name="sources", title="")
-        html += f'<p>{escape(map_words("reference"))} <a href="{_address(page)}">{page.name}</a></p>' * bool(self.rows)
-        self.html.value = html + (to_svg(self.scene) if self.rows else "")
+        html = f'<p aria-live="polite">{self._sentence_with_link()}</p>{alert_html(self.problem)}'
+        if self.rows:  # below the sentence a link to the page of all sources, and the map
+            page = Chapter(name="sources", title="")
+            html += f'<p>{escape(map_words("reference"))} <a href="{_address(page)}">{page.name}</a></p>'
+            html += to_svg(self.scene)
+        self.html.value = html
 
     @property
     def scene(self) -> Scene:
@@ -214,6 +221,7 @@ class CourseMap(_ProgressWidget):
 
         The search begins with the chapter in which the learner last did something, then takes the order of the week.
         """
+        # The place of each chapter in the search; that of the latest chapter comes first, and unknown ones come last.
         order = {number: index for index, number in enumerate(week())} | {self._latest: -1}
         for row in sorted(self.rows, key=lambda row: order.get(row.chapter.number, len(order))):
             for one in row.chapter.stations:
@@ -246,8 +254,8 @@ class CourseMap(_ProgressWidget):
         sentence = escape(self.sentence)
         if not self.rows or self.next is None:
             return sentence
-        (row, letter), name = self.next, escape(self.next[0].name)
-        folder = "" if letter else "labs/"
+        row, letter = self.next
+        name, folder = escape(row.name), "" if letter else "labs/"
         return sentence.replace(name, f'<a href="{_address(row.chapter, folder)}">{name}</a>', 1)
 
 
@@ -263,6 +271,7 @@ def _address(chapter: Chapter, folder: str = "") -> str:
 
 
 def _map_rows(found: Sequence[Chapter], progress: Progress) -> list[MapRow]:
+    """A row of the map for each chapter: what was guessed or passed, and how many cards are due."""
     done = frozenset(entry.key for entry in progress.entries if entry.kind == "guess" or entry.passed)
     reviews, now = Reviews(progress.entries), datetime.now(UTC)
     return [MapRow(chapter=one, done=done, cards=_due_cards(one, reviews, now)) for one in found]
@@ -273,10 +282,11 @@ def _due_cards(chapter: Chapter, reviews: Reviews, now: datetime) -> str:
 
     Banks whose name has no chapter number belong to the chapter `interview`.
     """
+    # A bank is a file of interview cards, which has the name of its chapter ("03_ddp") or of a subject ("numerics").
     names = [name for name in banks() if name == chapter.name or not (chapter.number or name[:1].isdigit())]
     due = [reviews.due(card.id) for name in names for card in load_bank(name)]
     if not due:
         return ""
     if not any(due):
         return map_words("new", count=len(due))
-    return str(sum(when is not None and when <= now for when in due))
+    return str(sum(when is not None and when <= now for when in due))  # None: never answered

@@ -1,6 +1,8 @@
 """Provides QuizView, the quiz in a notebook: interview cards, the learner's answers, and when each card comes back.
 
-A card is folded (the learner rates their own spoken answer), multiple choice, or asks for a number.
+A card is an interview question with its answer. In the form "folded" the learner answers aloud, unfolds the card's
+answer and rates their own; a "choice" has up to five options, and a "number" asks for one. Quiz chooses the cards and
+records the answers; QuizView shows them.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from helpers.widgets.interview_view import (
 )
 from helpers.widgets.view import Page, alert_html, button, display, feedback_html, on_enter, row
 
-LETTERS = "abcde"
+LETTERS = "abcde"  # of the options of a multiple choice
 
 
 class QuizView(InterviewView):
@@ -140,23 +142,25 @@ class QuizView(InterviewView):
     # -- display -------------------------------------------------------------------------------------------------------
     def _begin(self, change: object = None, *, ahead: bool = False) -> None:
         """Start a quiz with the dials' values. Earlier answers are in the progress file already."""
-        wanted = {"topics": [self.topic.value] if self.topic.value else []}
-        wanted |= {"levels": [self.level.value] if self.level.value else [], "form": self.form.value}
+        topics, levels = ([dial.value] if dial.value else [] for dial in (self.topic, self.level))  # [] means all
+        wanted = {"topics": topics, "levels": levels, "form": self.form.value, "language": self.language.value}
         self.quiz, self.question, self.given, self.problem = None, None, None, ""
         try:
-            self.quiz = Quiz(self._cards, **wanted, language=self.language.value, ahead=ahead, **self._options)
+            self.quiz = Quiz(self._cards, **wanted, ahead=ahead, **self._options)
         except ValueError as error:
             self.problem = str(error)
             return self._draw()
         return self._take(focus=False)
 
     def _take(self, *, focus: bool = True) -> None:
+        """Show the quiz's next question, which is None at the end. focus: whether a control takes the keyboard."""
         self.question: QuizQuestion | None = self.quiz.question if self.quiz else None
         self.given, self.problem, self._is_open, self.field.value = None, "", False, ""
         self._draw(self._first_control if focus else None)
 
     @property
     def _first_control(self) -> ipywidgets.Widget:
+        """The control with which the learner answers the question, or goes on at the end of the quiz."""
         if self.question is None:
             return self.ahead_button
         return {"folded": self.show_button, "choice": self.option_buttons[0], "number": self.field}[self.question.form]
@@ -169,9 +173,9 @@ class QuizView(InterviewView):
         counts = {"asked": self.quiz.asked, "right": self.quiz.right, "remaining": self.quiz.remaining}
         if self.question is not None:
             return self._text("quiz.asked", **counts)
-        summary = self.quiz.summary()
-        weakest = topic_name(summary.weakest, self.language.value)
-        weakest = self._text("quiz.weakest", topic=weakest) if weakest else ""
+        summary = self.quiz.summary()  # its `weakest` is a topic, or "" where no answer was wrong
+        topic = topic_name(summary.weakest, self.language.value)
+        weakest = self._text("quiz.weakest", topic=topic) if topic else ""
         return self._text("quiz.over", **counts, due=summary.due_tomorrow) + weakest
 
     @property
@@ -186,30 +190,28 @@ class QuizView(InterviewView):
 
     @property
     def _heading(self) -> str:
-        card, new = self.question.card, self._text("quiz.new") if self.question.is_new else ""
-        language = self.language.value
-        return self._text(
-            "quiz.meta", level=quiz_words(card.level, language), topic=topic_name(card.topic, language), new=new
-        )
+        """The level and topic of the card, and whether it is new to the learner."""
+        card, language = self.question.card, self.language.value
+        level, topic = quiz_words(card.level, language), topic_name(card.topic, language)
+        new = self._text("quiz.new") if self.question.is_new else ""
+        return self._text("quiz.meta", level=level, topic=topic, new=new)
 
     @property
     def _lettered_options(self) -> list[tuple[str, str]]:
         """Letter and text of each option. A question may have fewer options than there are letters, or none."""
         return list(zip(LETTERS, self.question.options if self.question else (), strict=False))
 
-    @property
-    def _is_answered(self) -> bool:
-        """Whether the card's own answer may be seen."""
-        return self.question is not None and (self.given is not None or self._is_open)
-
     def _draw(self, focus: ipywidgets.Widget | None = None) -> None:
+        """Show the state of the quiz; `focus` is the control that then takes the keyboard's focus."""
         question = self.question
         self.progress.value = f'<p class="rr-meta">{escape(self.sentence)}</p>'
         self.prompt.value = question_html(self._heading, question.text) if question else ""
         self.feedback.value = alert_html(self.problem)
         if self.given is not None:
             self.feedback.value = feedback_html(self.given.sentence, is_right=self.given.passed)
-        self._draw_answer(question.card if self._is_answered else None, question=question.text if question else "")
+        # The card's own answer may be seen once the question is answered, or the learner has unfolded it.
+        is_answered = question is not None and (self.given is not None or self._is_open)
+        self._draw_answer(question.card if is_answered else None, question=question.text if question else "")
         self.note.value = alert_html(self.quiz.note if self.quiz else "")
         self._draw_controls(question.form if question and self.given is None else "")
         if focus is not None:
@@ -227,6 +229,7 @@ class QuizView(InterviewView):
         }
         draw_buttons({each: (self._text(name), is_shown) for each, (name, is_shown) in shown.items()})
         self._draw_rating_row(asks_rating and self._is_open)
+        # A button per option; the other buttons get the text "" and are hidden.
         texts = [f"{letter})  {_plain(option)}" for letter, option in self._lettered_options]
         draw_buttons({each: (text, bool(text)) for each, text in zip_longest(self.option_buttons, texts, fillvalue="")})
         self.unit.value = (
@@ -253,5 +256,5 @@ def _first(names: Iterable[str] | str) -> str:
 
 
 def _plain(text: str) -> str:
-    """A button shows no markup."""
+    """The text without the markup for code and bold, because a button shows no markup."""
     return text.replace("`", "").replace("**", "")

@@ -1,8 +1,8 @@
 """Provides `reveal`, which shows a guess beside the prediction and the measurement, and below them the evidence.
 
-The result stays folded until the question was answered. The evidence may be Scenes, pictures, explorers, matplotlib
-figures or texts: `live_widget` makes each a widget, and
-`saved_picture` makes the picture that a saved notebook keeps.
+A learner guesses the answer to a question (`guess`) before they see it. The result stays folded until the question was
+answered. The evidence may be Scenes, pictures, explorers, matplotlib figures or texts: `live_widget` makes each a
+widget, and `saved_picture` makes the picture that a saved notebook keeps.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from helpers.draw.png import png_language
 from helpers.draw.scene import WIDTH
 from helpers.interview.card_html import paragraphs
 from helpers.learner.guesses.calibration import format_answer, is_declared_answer
-from helpers.learner.guesses.questions import Declaration, Question, declaration, make_question
+from helpers.learner.guesses.questions import Question, make_question
 from helpers.learner.guesses.storage import StoredGuess, is_off, is_unattended, kernel_guesses
 from helpers.learner.hooks import FOLDED, WIDGET_VIEW
 from helpers.learner.words import Words, use_language
 from helpers.widgets.explorer import Explorer, with_sentence
-from helpers.widgets.guess_view import error_sentence, value_text, words
+from helpers.widgets.guess_view import error_sentence, known_declaration, value_text, words
 from helpers.widgets.view import SavedWidget, button, display, row, style_sheet
 
 if TYPE_CHECKING:
@@ -65,17 +65,12 @@ class RevealView(SavedWidget, ipywidgets.VBox):
         path: str | os.PathLike | None = None,
     ) -> None:
         self.key, self._shown = key, shown
-        self._guesses = kernel_guesses(path)
-        self.declared: Declaration | None = _declared(key)
-        self._is_computed = predicted is not None
+        self._guesses = kernel_guesses(path)  # the questions asked and the answers given in this kernel
+        self.declared = known_declaration(key)  # the question with its true answer, or None
+        self._is_computed = predicted is not None  # or else the prediction is the declared answer
         self.predicted = predicted if self._is_computed else self.declared and self.declared.answer
         self.measured = measured
         self._has_looked = False
-        self._make_parts()
-        self._guesses.listen(key, self)
-        self.refresh()
-
-    def _make_parts(self) -> None:
         self.notice, self.result = ipywidgets.HTML(), ipywidgets.HTML()
         self.body = ipywidgets.VBox([])
         self.open_button = button(self.look, words("show"))
@@ -83,6 +78,8 @@ class RevealView(SavedWidget, ipywidgets.VBox):
         head = ipywidgets.VBox([style_sheet("guess"), self.notice, self._folded, self.result])
         head.add_class("rr-guess")  # without the body, so that an explorer in it keeps its own style
         super().__init__([head, self.body])
+        self._guesses.listen(key, self)  # an answer to the question calls `refresh`
+        self.refresh()
 
     # -- state --------------------------------------------------------------------------------------------------------
     @property
@@ -109,8 +106,8 @@ class RevealView(SavedWidget, ipywidgets.VBox):
         """A message for authors where prediction or measurement is not as declared; "" otherwise."""
         if self.changed:
             return f"{self.key}: predicted is {self.predicted!r}, and declared is {self.declared.answer!r}"
-        has_both = self.declared is not None and self.measured is not None and not self._is_computed
-        if has_both and not is_declared_answer(self.measured, self.declared.answer, within=MEASUREMENT_TOLERANCE):
+        must_agree = self.declared is not None and self.measured is not None and not self._is_computed
+        if must_agree and not is_declared_answer(self.measured, self.declared.answer, within=MEASUREMENT_TOLERANCE):
             return f"{self.key}: measured is {self.measured!r}, and declared is {self.declared.answer!r}"
         return ""
 
@@ -143,17 +140,16 @@ class RevealView(SavedWidget, ipywidgets.VBox):
 
     def _cells(self) -> list[tuple[str, str]]:
         """Name and value of each part of the row."""
-        cells = [] if is_off() and self._stored is None else [(words("yours"), self._guessed)]
+        stored = self._stored
+        guessed = words("not_guessed") if stored is None else value_text(self.question, stored.value)
+        cells = [] if is_off() and stored is None else [(words("yours"), guessed)]
         cells += [(words("predicted"), self._format(self.predicted))] if self.predicted is not None else []
         return cells + ([(words("measured"), self._format(self.measured))] if self.measured is not None else [])
 
     @property
     def _stored(self) -> StoredGuess | None:
+        """What the learner answered; None without an answer."""
         return self._guesses.answer(self.key)
-
-    @property
-    def _guessed(self) -> str:
-        return words("not_guessed") if self._stored is None else value_text(self.question, self._stored.value)
 
     @property
     def _sentences(self) -> list[str]:
@@ -164,6 +160,7 @@ class RevealView(SavedWidget, ipywidgets.VBox):
         return list(filter(None, (error, late, self.changed)))
 
     def _format(self, value: Any, lang: str | None = None) -> str:
+        """A result as text: a choice or an order in words, anything else as a number with the question's unit."""
         is_text = isinstance(value, str | list | tuple) and self.question.form in ("choice", "order")
         return value_text(self.question, value, lang) if is_text else format_answer(value, self.question.unit)
 
@@ -183,7 +180,7 @@ class RevealView(SavedWidget, ipywidgets.VBox):
     def _saved_data(self) -> Bundle:
         """The result and the picture, and never what the learner guessed."""
         with use_language(png_language()):
-            return saved_picture(self._shown, repr(self).partition(" · ")[2])
+            return saved_picture(self._shown, repr(self).partition(" · ")[2])  # the sentence is repr without the key
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> Any:
         """Texts among the evidence are saved too, and JupyterLab saves a folded view as folded (see learner.hooks)."""
@@ -191,15 +188,8 @@ class RevealView(SavedWidget, ipywidgets.VBox):
         data = made[0] if isinstance(made, tuple) else made
         data["text/plain"] = "\n".join([repr(self), *(each for each in self._shown if isinstance(each, str))])
         if not self.is_open and WIDGET_VIEW in data:
-            data[WIDGET_VIEW] = {**data[WIDGET_VIEW], FOLDED: self.text}
+            data[WIDGET_VIEW] = {**data[WIDGET_VIEW], FOLDED: self.text}  # FOLDED: what a page shows until it is live
         return made
-
-
-def _declared(key: str) -> Declaration | None:
-    try:
-        return declaration(key)
-    except ValueError:  # the tests of the files say so
-        return None
 
 
 def live_widget(shown: Any) -> ipywidgets.Widget:
@@ -228,6 +218,7 @@ def saved_picture(shown: Sequence[Any], sentence: str) -> Bundle:
 
 
 def _html(shown: Any) -> str:
+    """The evidence as HTML: a Scene as SVG, a text as paragraphs, a figure as PNG."""
     if isinstance(shown, Scene):
         return to_svg(shown)
     if isinstance(shown, str | Words):
@@ -239,6 +230,7 @@ def _html(shown: Any) -> str:
 
 
 def _is_figure(shown: Any) -> bool:
+    """Whether this is a figure of matplotlib, which is not imported just to find out."""
     return type(shown).__module__ == "matplotlib.figure" and hasattr(shown, "savefig")
 
 

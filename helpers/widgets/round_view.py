@@ -1,7 +1,9 @@
 """Provides RoundView, an interview round in a notebook: debugging, code review or system design against the clock.
 
 In debugging and review, the learner presses the lines that are wrong and types why; in design, they type plans and
-numbers. The round ends with a sheet of points.
+numbers. The round ends with a sheet of points. An attempt, of the class MarkingAttempt for debugging and review, keeps
+what the learner did; its stage is "ready", "asked" (the clock runs), "compare" (the learner's reasons stand beside the
+right ones) or "over".
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from helpers.widgets.view import Page, alert_html, button, display, feedback_htm
 
 
 def _titles(language: str) -> list[tuple[str, str]]:
+    """Kind and title of each round, with its id, for the dial."""
     return [(f"{words(one.kind, language)} · {one.title.in_(language)}", one.id) for one in rounds()]
 
 
@@ -37,7 +40,7 @@ class RoundView(SheetView):
     TEXT = "[widget] RoundView: debugging, code review or design against the clock, then a sheet with points"
 
     def __init__(self, name: str = "debugging", *, language: str | None = None, now: Now | None = None) -> None:
-        self._now, first = now, choose_round(name, language, seed=0)
+        self._now, first = now, choose_round(name, language, seed=0)  # seed 0: always the same round of a kind
         self.language = language_dial(language)
         self.which = choice(_titles(self.language.value), first.id, "round · 题目")
         self.clock = Clock(first.minutes, language=language, now=now)
@@ -126,6 +129,7 @@ class RoundView(SheetView):
     # -- display -------------------------------------------------------------------------------------------------------
     @property
     def _is_marking(self) -> bool:
+        """Whether the round is debugging or review, where lines are marked."""
         return isinstance(self.attempt, MarkingAttempt)
 
     def _prepare(self, change: object = None) -> None:
@@ -142,6 +146,7 @@ class RoundView(SheetView):
         self._prepare()
 
     def _line(self, number: int) -> ipywidgets.ToggleButton:
+        """The button of a line of code; `gaps` are the lines that cannot be wrong, such as empty ones."""
         made = ipywidgets.ToggleButton(description=f"{number:>3}  {self.attempt.item.lines[number - 1]}")
         made.add_class("rr-line")
         made.disabled = number in self.attempt.item.gaps
@@ -149,10 +154,12 @@ class RoundView(SheetView):
         return made
 
     def _pressed(self, number: int, is_marked: bool) -> None:
+        """Called when a line's button changes, by the learner or by `_draw`, which must not mark it again."""
         if is_marked != (number in self.attempt.marks):
             (self.mark if is_marked else self.unmark)(number)
 
     def _submit(self) -> None:
+        """Answer with what stands in the text field."""
         try:
             self.answer(self.field.value)
         except ValueError as error:
@@ -161,10 +168,11 @@ class RoundView(SheetView):
     @property
     def _first_tick(self) -> ipywidgets.Widget:
         """The control that takes the focus once the marks are submitted."""
-        found = self.reasons.children
-        return found[0].children[1].children[0] if found else self.buttons["sheet"]
+        compared = self.reasons.children  # each has the reasons, and a row with the box to tick
+        return compared[0].children[1].children[0] if compared else self.buttons["sheet"]
 
     def _draw(self, feedback: str = "", focus: ipywidgets.Widget | None = None) -> RoundView:
+        """Show the attempt's state. feedback: HTML on the last action. focus: the control that takes the keyboard."""
         attempt, stage = self.attempt, self.attempt.stage
         self.clock.speak(self.language.value)
         self.clock.show(attempt.watch)
@@ -173,6 +181,7 @@ class RoundView(SheetView):
         self._draw_lines()
         self.sheet_page.show(attempt.sheet._repr_html_() if stage == "over" else "")
         is_asked, marks = stage == "asked", self._is_marking
+        # The name of each button, and whether it is shown.
         shown = {"begin": stage == "ready", "hint": is_asked and marks, "hand_in": is_asked and marks}
         shown |= {"answer": is_asked and not marks, "finish": is_asked, "sheet": stage == "compare"}
         shown |= {"save": stage == "over", "again": stage == "over"}
@@ -211,7 +220,7 @@ class RoundView(SheetView):
             line_button.disabled = stage != "asked" or number in attempt.item.gaps
         display(self.lines, stage in ("asked", "compare"))  # last: a line that is visible can be pressed
         if stage == "asked":
-            fields = {field.line: field for field in self.reasons.children}
+            fields = {field.line: field for field in self.reasons.children}  # those that stay keep what is typed
             self.reasons.children = tuple(fields.get(line) or self._reason(line) for line in sorted(attempt.marks))
             for field in self.reasons.children:
                 field.value = attempt.marks[field.line]
@@ -219,6 +228,7 @@ class RoundView(SheetView):
             self.reasons.children = tuple(map(self._compared, attempt.found)) if stage == "compare" else ()
 
     def _reason(self, line: int) -> ipywidgets.Text:
+        """A text field for the reason why a line is wrong; its attribute `line` says which."""
         label = words("view.why", self.language.value, line=line)
         field = ipywidgets.Text(description=label, layout=ipywidgets.Layout(width="calc(100% - 28px)"))
         field.style.description_width, field.line = "120px", line
@@ -228,7 +238,7 @@ class RoundView(SheetView):
     def _compared(self, place: int) -> ipywidgets.VBox:
         """The learner's reason for a mistake that was found, the right one below it, and a box for "they agree"."""
         attempt, language = self.attempt, self.language.value
-        mistake = next(islice(attempt.rows(), place, None))
+        mistake = next(islice(attempt.rows(), place, None))  # the row of the sheet with this number
         tick = ipywidgets.Checkbox(description=words("held", language), indent=False)
         tick.observe(lambda change: self.hold(place, change["new"]), names="value")
         colon, cells = quiz_words("colon", language), {"given": mistake.given, "right": mistake.right}

@@ -28,14 +28,16 @@ from helpers.specs import GPUS, PRESETS, Cluster, Plan
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Explorer, Rows
 from helpers.widgets.memory_explorer import MODEL_NAMES
-from helpers.widgets.strategy_explorer import NETWORKS, cluster_of
+from helpers.widgets.strategy_explorer import NETWORKS, cluster_of, network_text
+from helpers.widgets.view import button
 
-COUNTS = tuple(2**n for n in range(15))
+COUNTS = tuple(2**n for n in range(15))  # of GPUs, and of sequences
+# Tokens of the whole training, by the text on the dial.
 TOKENS = {"1 B": 1e9, "10 B": 1e10, "100 B": 1e11, "300 B": 3e11, "1 T": 1e12, "2 T": 2e12, "15 T": 15e12}
 GPUS_PER_NODE = 8
 LIMIT = 0.7  # More GPUs are said to pay as long as the efficiency is at least this.
 LAYOUT = ("tp", "pp", "cp", "zero", "recompute")  # dials that are fields of Plan
-words = book("steps").section("explorer")
+words = book("steps").section("explorer")  # the texts that are shown, by name: learner/words/steps.yaml
 
 
 class ScalingExplorer(Explorer):
@@ -52,22 +54,19 @@ class ScalingExplorer(Explorer):
         self, model: str = "llama3-70b", gpu: str = "H100", *, network: str = "8 x 400 Gb/s", gpus: int = 512,
         batch: int = 1024, tp: int = 8, pp: int = 4, cp: int = 1, zero: int = 1, recompute: str = "none",
     ) -> None:  # fmt: skip
-        models = [(MODEL_NAMES[key], key) for key in PRESETS]
-        self.model = choice(models, model, words("model"), tooltip=words("context"))
+        self.model = choice(PRESETS, model, words("model"), label=MODEL_NAMES.get, tooltip=words("context"))
         self.gpu = choice(tuple(GPUS), gpu, words("gpu"), tooltip=words("links"))
-        networks = [(name.replace("8 x 400 Gb/s", "3.2 Tb/s"), name) for name in NETWORKS]
-        self.network = dial(networks, network, words("network"), tooltip=words("cards"))
-        self.gpus = dial([(f"{n:,}", n) for n in COUNTS], gpus, words("gpus"), tooltip=words("nodes"))
-        self.batch = dial([(f"{2**n:,}", 2**n) for n in range(15)], batch, words("batch"), tooltip=words("sequences"))
+        self.network = dial(NETWORKS, network, words("network"), label=network_text, tooltip=words("cards"))
+        self.gpus = dial(COUNTS, gpus, words("gpus"), label="{:,}".format, tooltip=words("nodes"))
+        self.batch = dial(COUNTS, batch, words("batch"), label="{:,}".format, tooltip=words("sequences"))
         self.tokens = dial(list(TOKENS.items()), 15e12, words("tokens"), tooltip=words("training"))
         self.tp = dial((1, 2, 4, 8), tp, "TP", tooltip=words("tp"))
         self.pp = dial([2**n for n in range(7)], pp, "PP", tooltip=words("pp"))
         self.cp = dial([2**n for n in range(7)], cp, "CP", tooltip=words("cp"))
         self.zero = dial((0, 1, 2, 3), zero, "ZeRO", tooltip=words("zero"))
         self.recompute = dial(Plan.KNOWN["recompute"], recompute, words("recompute"), tooltip=words("again"))
-        self.planner = ipywidgets.Button(description=words("planner"), tooltip=words("planner_tip"))
+        self.planner = button(self._apply_planner, words("planner"), tooltip=words("planner_tip"))
         self.planner.layout = ipywidgets.Layout(width="auto", max_width="348px", margin="2px 14px")
-        self.planner.on_click(self._apply_planner)
         self._is_paused = False
         cluster = (self.model, self.gpu, self.network, self.gpus, self.batch, self.tokens)
         super().__init__((*cluster, self.tp, self.pp, self.cp, self.zero, self.recompute), controls=(self.planner,))
@@ -86,7 +85,7 @@ class ScalingExplorer(Explorer):
 
         Raises ValueError where the plan does not fit on the dial's number of GPUs.
         """
-        assert self.estimate  # raises the ValueError
+        assert self.estimate  # the property raises the ValueError
         every = {gpus: self._estimate_or_reason(gpus) for gpus in COUNTS}
         fitting = {gpus: each for gpus, each in every.items() if isinstance(each, PlanEstimate)}
         steps = [each.step for each in fitting.values()]
@@ -100,7 +99,7 @@ class ScalingExplorer(Explorer):
     def stops(self) -> Point:
         """The largest number of GPUs that pays: from the most efficient one on, efficiency is at least `LIMIT`."""
         points = self.points
-        ideal = next(index for index, point in enumerate(points) if point.efficiency == 1)
+        ideal = next(index for index, point in enumerate(points) if point.efficiency == 1)  # the most efficient point
         return where_it_stops(points[ideal:], LIMIT)
 
     def training(self, point: Point) -> TrainingTime:
@@ -109,6 +108,7 @@ class ScalingExplorer(Explorer):
         return TrainingTime(gpus=point.gpus, seconds=steps * point.seconds)
 
     def _estimate_or_reason(self, gpus: int) -> PlanEstimate | str:
+        """The dials' plan on so many GPUs, or a sentence why it cannot run there."""
         layout = tuple(getattr(self, name).value for name in LAYOUT)
         cluster = (self.gpu.value, self.network.value, gpus)
         return _fastest(self.model.value, cluster, self.batch.value, layout, language())
@@ -132,8 +132,9 @@ class ScalingExplorer(Explorer):
         values = {"gpus": here.gpus, "seconds": format_seconds(here.seconds), "mfu": self.estimate.mfu}
         values |= {"binds": bottleneck, "share": share, "tokens": self.tokens.label}
         low, high = map(format_seconds, here.step.interval)
-        values |= {"days": duration_text(training.seconds), "hours": float(f"{training.gpu_hours:.3g}")}
+        values |= {"days": duration_text(training.seconds), "hours": float(f"{training.gpu_hours:.3g}")}  # three digits
         values |= {"low": low, "high": high}
+        # More GPUs always pay, or the batch has too few sequences for more, or the efficiency falls below LIMIT.
         last = points[-1].gpus
         pays = "always" if stops.gpus == COUNTS[-1] else "batch_ends" if stops.gpus == last else "stops"
         pays_text = words(pays, last=last if pays == "batch_ends" else stops.gpus, limit=LIMIT)
@@ -156,7 +157,7 @@ class ScalingExplorer(Explorer):
         }  # fmt: skip
         return {words(f"column.{name}"): cell for name, cell in cells.items()}
 
-    def _apply_planner(self, button: object = None) -> None:
+    def _apply_planner(self) -> None:
         """Set the dials to the planner's plan for these GPUs and this batch; leave them where no plan fits."""
         self.planner.disabled, self.planner.description = True, words("searches")
         cluster = _cluster(self.gpu.value, self.network.value, self.gpus.value)
@@ -164,8 +165,9 @@ class ScalingExplorer(Explorer):
             chosen = advise(PRESETS[self.model.value], cluster, global_batch=self.batch.value).chosen
         except ValueError:
             chosen = None
-        self.planner.disabled, self._is_paused = False, True
-        if fits := chosen is not None and not chosen.host_bytes:
+        self.planner.disabled, self._is_paused = False, True  # paused: the picture is drawn once, after all dials
+        fits = chosen is not None and not chosen.host_bytes  # the dials cannot show a plan that uses the host's memory
+        if fits:
             for name in LAYOUT:
                 getattr(self, name).value = getattr(chosen.plan, name)
         self._is_paused = False
@@ -182,10 +184,15 @@ class ScalingExplorer(Explorer):
 def _fastest(
     model: str, cluster_dials: tuple[str, str, int], batch: int, layout: tuple, lang: str
 ) -> PlanEstimate | str:
-    """The plan of a LAYOUT with the fastest micro-batch and chunks that fit, or a sentence why there is none."""
+    """The plan of a layout with the fastest micro-batch and chunks that fit, or a sentence why there is none.
+
+    cluster_dials: GPU, network and number of GPUs. layout: the values of the dials in LAYOUT. lang: the language of the
+    sentence, which must be a part of the cache's key.
+    """
     spec, cluster, gpus = PRESETS[model], _cluster(*cluster_dials), cluster_dials[2]
     tp, pp, cp, zero, recompute = layout
-    if gpus < (needed := tp * pp * cp):
+    needed = tp * pp * cp  # GPUs of one replica of the model
+    if gpus < needed:
         return words("few", tp=tp, pp=pp, cp=cp, needed=needed, gpus=gpus)
     spread = Plan(tp=tp, pp=pp, cp=cp, dp=gpus // needed, zero=zero, sequence_parallel=tp > 1)
     if batch % spread.dp:
@@ -195,9 +202,10 @@ def _fastest(
     except ValueError as error:
         return str(error)
     request = PlanRequest(model=spec, cluster=cluster, global_batch=batch)
+    # Each row has one micro-batch and number of chunks. Its first plan that fits is the one to take the time of.
     every = (row for rows in plans_by_micro_batch(request, spread) for row in rows)
     rows = [[plan for plan in row if plan.recompute == recompute] for row in every]
-    memory = {plan: fullest_stage(spec, plan) for row in rows for plan in row}
+    memory = {plan: fullest_stage(spec, plan) for row in rows for plan in row}  # (stage, MemoryBreakdown) of a plan
     fits = [[(plan, *memory[plan]) for plan in row if memory[plan][1].total <= request.usable] for row in rows]
     fitting = [row[0] for row in fits if row]
     if not fitting:
@@ -213,5 +221,6 @@ def _cluster(gpu: str, network: str, gpus: int) -> Cluster:
 
 def _bottleneck(step: StepTime) -> tuple[str, float]:
     """What the step is bound by for most of its time, and the share of that time."""
+    # A bar is a term of the step, and its `binds` names what bounds it, such as "network".
     seconds = sum(bar.seconds for bar in step.bars if bar.binds == step.binds)
     return book("steps")(f"binds.{step.binds}"), seconds / step.seconds

@@ -1,11 +1,14 @@
 """Provides StrategyExplorer: which strategy trains a model on a cluster, and why the others are worse.
 
-Dials choose the model, the cluster and the batch. The interview chapter uses it.
+A strategy is a way to train a model on many GPUs, such as ZeRO-3. Dials choose the model, the cluster and the batch;
+the advice (of `advise`) has the best plan of each strategy, which one to choose, and why. The interview chapter uses
+it.
 """
 
 from __future__ import annotations
 
 from base64 import b64encode
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,7 +26,7 @@ from helpers.widgets.explorer import Explorer, Rows
 from helpers.widgets.memory_explorer import MODEL_NAMES
 from helpers.widgets.view import style_sheet
 
-words = book("advice")
+words = book("advice")  # what a reader sees, by name, in the learner's language: learner/words/advice.yaml
 
 NETWORKS = {  # network cards per node, and the link of each
     "1 Gb/s": (1, "1 Gb/s"),
@@ -32,6 +35,11 @@ NETWORKS = {  # network cards per node, and the link of each
     "400 Gb/s": (1, "400 Gb/s"),
     "8 x 400 Gb/s": (8, "400 Gb/s"),
 }
+
+
+def network_text(name: str) -> str:
+    """What the dial calls a network: its name, or the rate of all cards together."""
+    return name.replace("8 x 400 Gb/s", "3.2 Tb/s")
 
 
 def cluster_of(gpu: str, network: str, gpus_per_node: int, num_nodes: int) -> Cluster:
@@ -43,6 +51,7 @@ def cluster_of(gpu: str, network: str, gpus_per_node: int, num_nodes: int) -> Cl
     )  # fmt: skip
 
 
+# A link whose address holds the page itself, so that it can be downloaded without a server.
 _PAGE_LINK = """<a class="rr-page" download="strategy.html" href="data:text/html;base64,{page}">{print}</a>"""
 
 
@@ -60,25 +69,16 @@ class StrategyExplorer(Explorer):
         self, model: str = "llama3-70b", gpu: str = "H100", *, gpus_per_node: int = 8, nodes: int = 4,
         network: str = "8 x 400 Gb/s",
     ) -> None:  # fmt: skip
-        self.model = choice(
-            [(MODEL_NAMES[key], key) for key in PRESETS], model, words("dial.model"), tooltip=words("dial.context")
-        )
+        self.model = choice(PRESETS, model, words("dial.model"), label=MODEL_NAMES.get, tooltip=words("dial.context"))
         self.gpu = choice(tuple(GPUS), gpu, words("dial.GPU"), tooltip=words("dial.links"))
         self.gpus_per_node = dial((1, 2, 4, 8), gpus_per_node, words("dial.gpus_per_node"))
         self.nodes = dial([2**n for n in range(11)], nodes, words("dial.nodes"))
-        self.network = dial(
-            [(name.replace("8 x 400 Gb/s", "3.2 Tb/s"), name) for name in NETWORKS], network, words("dial.network"),
-            tooltip=words("dial.cards"),
-        )  # fmt: skip
+        self.network = dial(NETWORKS, network, words("dial.network"), label=network_text, tooltip=words("dial.cards"))
         self.batch = dial([2**n for n in range(15)], 512, words("dial.batch"), tooltip=words("dial.sequences"))
         self._print = ipywidgets.HTML()
         super().__init__((self.model, self.gpu, self.gpus_per_node, self.nodes, self.network, self.batch))
         self.children = (*self.children, self._print, style_sheet("strategy"))
         self.add_class("rr-strategy")
-
-    @property
-    def spec(self) -> ModelSpec:
-        return PRESETS[self.model.value]
 
     @property
     def cluster(self) -> Cluster:
@@ -88,7 +88,7 @@ class StrategyExplorer(Explorer):
     @property
     def advice(self) -> Advice:
         """The advice for the dials' values. Raises ValueError where the batch cannot be divided."""
-        return _cached_advice(self.spec, self.cluster, self.batch.value, language())
+        return _cached_advice(PRESETS[self.model.value], self.cluster, self.batch.value, language())
 
     @property
     def scene(self) -> Scene:
@@ -114,12 +114,11 @@ class StrategyExplorer(Explorer):
 
     def _draw(self, change: object = None) -> None:
         super()._draw(change)
-        try:
+        link = ""
+        with suppress(ValueError):  # a batch that cannot be divided; Explorer shows the message
             page = b64encode(advice_page.page(self.advice).encode()).decode()
-        except ValueError:
-            self._print.value = ""
-        else:
-            self._print.value = _PAGE_LINK.format(page=page, print=words("dial.print"))
+            link = _PAGE_LINK.format(page=page, print=words("dial.print"))
+        self._print.value = link
 
 
 @lru_cache(maxsize=32)  # sentence, picture, table and page all need it; lang: its texts differ by language

@@ -18,13 +18,16 @@ from helpers.specs import GPUS, LINKS
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Explorer, Rows
 
-words = book("tensor_split")
+words = book("tensor_split")  # what a reader sees, by name, in the learner's language: learner/words/tensor_split.yaml
 TOKENS, DEVICE = 8_192, "H100"  # of the layer of real size
 HIDDEN = (1_024, 2_048, 4_096, 8_192, 12_288, 16_384)
 
 
 class TensorSplitExplorer(Explorer):
-    """A layer split over ranks, with numbers. Without a front end: `.cut.value = "attention"`, then `.text`.
+    """A layer split over ranks, with numbers.
+
+    A pass is the forward, or one half of the backward, over the small layer. Without a front end:
+    `.cut.value = "attention"`, then `.text`.
 
     Dials: cut (a name of `predict.tensor_split.CUTS`), ranks, sequence (sequence parallelism), link (a name of
     `specs.LINKS`), hidden (of the layer of real size, 8,192 tokens). look: the pass that is shown.
@@ -37,11 +40,10 @@ class TensorSplitExplorer(Explorer):
         names = [(words(f"name.{name}"), name) for name in CUTS]
         self.cut = choice(names, cut, words("cut"), tooltip=words("which"))
         self.ranks = dial(RANKS, ranks, words("ranks"), tooltip=words("group"))
-        switch = [(words(f"switch.{on}"), on) for on in (False, True)]
+        switch = [(words(f"switch.{on}"), on) for on in (False, True)]  # off, on
         self.sequence = dial(switch, sequence_parallel, words("sequence"), tooltip=words("tokens"))
         self.link = dial(tuple(LINKS), "NVLink 4", words("link"), tooltip=words("between"))
-        hidden = [(f"{number:,}", number) for number in HIDDEN]
-        self.hidden = dial(hidden, 4_096, words("hidden"), tooltip=words("numbers"))
+        self.hidden = dial(HIDDEN, 4_096, words("hidden"), label="{:,}".format, tooltip=words("numbers"))
         self.look = ipywidgets.ToggleButtons(options=self._pass_options, layout=ipywidgets.Layout(margin="4px 12px"))
         self.look.style.button_width = "150px"
         self.cut.observe(self._offer_passes, names="value")

@@ -1,5 +1,9 @@
 """Provides TimelineExplorer, an interactive viewer of Timelines: zoom, hover over spans, and move a play head.
 
+A Timeline has spans: what a rank computes, sends or waits for, from when to when. Each has a lane (compute or
+communication) and a kind ("forward"), which is its colour. A Timeline may also have `held`, what the memory of a rank
+holds over time.
+
 Python sends the spans as binary arrays (`encode`), the palette, the units and the words. All interaction happens in the
 browser (`static/timeline_explorer.js`), so that it goes on while the kernel is busy. 20,000 spans are a few arrays,
 not 20,000 objects: "d" = Float64, "I" = Uint32, "B" = Uint8, little-endian, as on every machine that a browser runs on.
@@ -12,6 +16,7 @@ import json
 import math
 from array import array
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
@@ -38,7 +43,7 @@ from helpers.records import KINDS, LANES, MEMORY_KINDS, Holding, Span, Timeline
 from helpers.widgets.explorer import with_sentence
 from helpers.widgets.view import STATIC, SavedWidget
 
-words = book("timelines").section("viewer")
+words = book("timelines").section("viewer")  # the texts that are shown, by name: learner/words/timelines.yaml
 
 
 class TimelineExplorer(SavedWidget, anywidget.AnyWidget):
@@ -53,6 +58,7 @@ class TimelineExplorer(SavedWidget, anywidget.AnyWidget):
     _esm = "\n".join((STATIC / f"timeline_{name}.js").read_text(encoding="utf-8") for name in ("picture", "explorer"))
     _css = STYLE + (STATIC / "timeline_explorer.css").read_text(encoding="utf-8")
 
+    # sync=True: the browser has each of these too, and both sides see a change.
     data = traitlets.Dict().tag(sync=True)
     error = traitlets.Unicode().tag(sync=True)
     playhead = traitlets.Float(0.0).tag(sync=True)
@@ -69,20 +75,18 @@ class TimelineExplorer(SavedWidget, anywidget.AnyWidget):
             return
         longest = max(timeline.duration for timeline in self.timelines) or 1e-9
         self.title = title or shared_title(list(self.timelines))
-        super().__init__(
-            data=self._data(longest), zoom=(0.0, longest), selected_rank=min(r for t in self.timelines for r in t.ranks)
-        )
+        first_rank = min(rank for timeline in self.timelines for rank in timeline.ranks)
+        super().__init__(data=self._data(longest), zoom=(0.0, longest), selected_rank=first_rank)
 
     def _data(self, longest: float) -> dict[str, Any]:
         """All that the front end needs. Colours and units are sent, so that the JavaScript does not repeat them."""
-        names: dict[str, int] = {}
+        names: dict[str, int] = {}  # the name of a span -> its number; filled by `encode`
         panels = [
             encode(timeline, names) | {"title": title, "source": timeline.source, "exposed": exposed_sentence(timeline)}
-            for timeline, title in zip(self.timelines, self._panel_titles, strict=True)
+            for timeline, title in self._titled
         ]
         paints = {
-            kind: {"fill": paint.fill, "text": paint.text, "texture": paint.texture, "overlay": paint.overlay}
-            | {"edge": paint.edge, "word": kind_word(kind)}
+            kind: asdict(paint) | {"overlay": paint.overlay, "edge": paint.edge, "word": kind_word(kind)}
             for kind, paint in PAINTS.items()
         }
         theme = {"light_ink": LIGHT.ink, "light_surface": LIGHT.surface, "dark_ink": DARK.ink}
@@ -105,8 +109,9 @@ class TimelineExplorer(SavedWidget, anywidget.AnyWidget):
         }
 
     @property
-    def _panel_titles(self) -> list[str]:
-        return panel_titles(list(self.timelines))
+    def _titled(self) -> list[tuple[Timeline, str]]:
+        """Each timeline with its title, which says at least whether it is predicted, emulated or recorded."""
+        return list(zip(self.timelines, panel_titles(list(self.timelines)), strict=True))
 
     @property
     def scene(self) -> Scene:
@@ -118,22 +123,21 @@ class TimelineExplorer(SavedWidget, anywidget.AnyWidget):
     @property
     def sentence(self) -> str:
         """What is exposed in each timeline, or what is wrong with the input."""
-        pairs = zip(self.timelines, self._panel_titles, strict=True)
-        parts = (picture_words("panel_of", title=title, says=exposed_sentence(timeline)) for timeline, title in pairs)
+        parts = [
+            picture_words("panel_of", title=title, says=exposed_sentence(timeline)) for timeline, title in self._titled
+        ]
         return self.error or " ".join(parts)
 
     @property
     def rows(self) -> list[dict[str, str]]:
         """The table below the picture: one row per timeline and rank."""
-        pairs = zip(self.timelines, self._panel_titles, strict=True)
-        return [_row(timeline, title, rank) for timeline, title in pairs for rank in timeline.ranks]
+        return [_row(timeline, title, rank) for timeline, title in self._titled for rank in timeline.ranks]
 
     @property
     def reading(self) -> str:
         """What the selected rank does and stores at the play head, in each timeline that has this rank."""
-        pairs = zip(self.timelines, self._panel_titles, strict=True)
         rank = self.selected_rank
-        shown = [(timeline, title) for timeline, title in pairs if rank in timeline.ranks]
+        shown = [(timeline, title) for timeline, title in self._titled if rank in timeline.ranks]
         parts = [_at_playhead(timeline, title, rank, self.playhead) for timeline, title in shown]
         return words("reading", time=format_seconds(self.playhead), rank=rank, said=parts)
 
@@ -159,6 +163,7 @@ def _checked_timelines(given: Sequence[object]) -> tuple[Timeline, ...]:
 
 
 def _checked_timeline(number: int, given: object) -> Timeline:
+    """One timeline, parsed if need be; `number` is its place among the arguments, for the message."""
     timeline = given if isinstance(given, Timeline) else _parsed_timeline(number, given)
     if not timeline.spans:
         raise ValueError(f"timeline {number} has no span, so there is nothing to show; did the recorded block run?")
@@ -183,6 +188,7 @@ def _parsed_timeline(number: int, given: object) -> Timeline:
 
 
 def _row(timeline: Timeline, title: str, rank: int) -> dict[str, str]:
+    """A row of the table: how long a rank computes, what of its communication is exposed, when it does nothing."""
     messages = [span for span in timeline.for_rank(rank).spans if span.lane == "communication"]
     return {
         words("timeline"): title,
@@ -201,13 +207,12 @@ def _at_playhead(timeline: Timeline, title: str, rank: int, playhead: float) -> 
         return picture_words("panel_of", title=title, says=words("over"))
     instant = min(timeline.start + playhead, timeline.end)
     spans = timeline.at(rank, instant)
-    lanes = ([span for span in spans if span.lane == lane] for lane in ("compute", "communication"))
-    computes, sends = ([_span_text(span) for span in lane] for lane in lanes)
-    holds = timeline.holds(rank, instant)
+    texts = {lane: [_span_text(span) for span in spans if span.lane == lane] for lane in ("compute", "communication")}
+    holds = timeline.holds(rank, instant)  # a MemoryBreakdown; kinds that are no memory have no field in it
     kinds = [f"{kind_word(kind)} {format_bytes(size)}" for kind in PAINTS if (size := getattr(holds, kind, 0))]
     total = f"{format_bytes(holds.total)} = " if len(kinds) > 1 else ""
     memory = words("holds", total=total, kinds=kinds or ["0 B"]) if timeline.held else ""
-    lanes = {"computes": computes or [words("idle")], "sends": sends or [words("silent")]}
+    lanes = {"computes": texts["compute"] or [words("idle")], "sends": texts["communication"] or [words("silent")]}
     return words("computes", title=title, **lanes, holds=memory)
 
 
@@ -248,12 +253,13 @@ def encode(timeline: Timeline, names: dict[str, int]) -> dict[str, object]:
 def _tracks(timeline: Timeline) -> list[tuple[int, str, int, int, list[Span]]]:
     """The tracks from the top: (rank, lane, row, number of rows in this lane, spans in order)."""
 
-    def lane(span: Span) -> tuple[int, int]:
+    def place(span: Span) -> tuple[int, int]:
+        """The rank, and the place of the lane among LANES."""
         return span.rank, LANES.index(span.lane)
 
     tracks, tolerance = [], VISIBLE_OVERLAP * timeline.duration
-    ordered = sorted(timeline.spans, key=lambda span: (*lane(span), span.start, span.end))
-    for (rank, index), members in groupby(ordered, lane):
+    ordered = sorted(timeline.spans, key=lambda span: (*place(span), span.start, span.end))
+    for (rank, index), members in groupby(ordered, place):
         rows = rows_without_overlap(list(members), tolerance)
         tracks += [(rank, LANES[index], number, len(rows), row) for number, row in enumerate(rows)]
     return tracks
@@ -268,6 +274,7 @@ def rows_without_overlap(spans: Sequence[Span], tolerance: float = 0.0) -> list[
     free_rows: list[int] = []  # heap of row numbers
     busy_rows: list[tuple[float, int]] = []  # heap of (end, row number)
     for span in spans:
+        # Free the rows whose last span ends by now. A span shorter than the tolerance must not overlap completely.
         while busy_rows and busy_rows[0][0] <= min(span.start + tolerance, span.end):
             heapq.heappush(free_rows, heapq.heappop(busy_rows)[1])
         if not free_rows:
@@ -284,7 +291,7 @@ def _idle_arrays(timeline: Timeline, rank: int) -> dict[str, object]:
     zero, last = timeline.start, timeline.end
     starts, ends, busy_until = array("d"), array("d"), zero
     compute = [(span.start, span.end) for span in timeline.spans if span.rank == rank and span.lane == "compute"]
-    for start, end in [*sorted(compute), (last, last)]:
+    for start, end in [*sorted(compute), (last, last)]:  # the end of the timeline closes the last interval
         if start > busy_until:
             starts.append(busy_until - zero)
             ends.append(start - zero)
@@ -294,7 +301,7 @@ def _idle_arrays(timeline: Timeline, rank: int) -> dict[str, object]:
 
 def _memory_arrays(timeline: Timeline, rank: int) -> dict[str, object]:
     """The memory of a rank as a step function: `times`, and `sums`, the bytes of each of MEMORY_KINDS from then on."""
-    changes: dict[float, list[int]] = {0.0: [0] * len(MEMORY_KINDS)}
+    changes: dict[float, list[int]] = {0.0: [0] * len(MEMORY_KINDS)}  # second -> bytes more or less, for each kind
     zero, last = timeline.start, timeline.end
     for holding in timeline.held:
         if holding.rank == rank:

@@ -19,9 +19,9 @@ from helpers.quantities.units import format_seconds
 from helpers.widgets.dials import dial
 from helpers.widgets.explorer import Explorer, Rows
 
-trace_words = book("traces")
+trace_words = book("traces")  # what a reader sees, by name, in the learner's language: learner/words/traces.yaml
 words = trace_words.section("viewer")
-LENGTHS = (5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02)  # in steps
+LENGTHS = (5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02)  # of the part that is drawn, in steps
 BEGINNINGS = [number / 20 for number in range(20)]  # fractions of a step
 NUM_SHOWN_RANKS = 4
 
@@ -40,24 +40,30 @@ class TraceExplorer(Explorer):
     def __init__(
         self, trace: TraceRun | str | Path | None = None, *, ranks: Sequence[int] = (), step: int | None = None
     ) -> None:
-        self.run = example(words("example")) if trace is None else trace if isinstance(trace, TraceRun) else read(trace)
-        self._waterfall = Waterfall.of(self.run)
-        self._tables = self._waterfall.tables
-        self._waited_for, found = self._waterfall.waited_for, find_straggler(self._waterfall)
+        run = example(words("example")) if trace is None else trace
+        self.run = run if isinstance(run, TraceRun) else read(run)
+        self._waterfall = Waterfall.of(self.run)  # the seconds of each part of each step
+        self._tables = self._waterfall.tables  # rank -> for each step a dict from each of PARTS to its seconds
+        self._waited_for = self._waterfall.waited_for  # rank -> seconds that all others wait for it, for each step
+        # The rank that is waited for most, and its slow steps; None where no rank stands out.
+        found = find_straggler(self._waterfall)
         self.ranks = tuple(ranks) or self._default_ranks(found.rank if found else None)
-        if unknown := set(self.ranks) - set(self.run.ranks):
+        unknown = set(self.ranks) - set(self.run.ranks)
+        if unknown:
             raise ValueError(words("no_rank", ranks=sorted(unknown), there=self.run.ranks))
+        # A trace that names no steps is one step with the number -1.
         steps = [(str(number) if number >= 0 else words("whole"), number) for number in self._waterfall.steps]
         slow = found.steps if found else self._waterfall.steps
         first = slow[len(slow) // 2]
         self.step = dial(steps, first if step is None else step, words("step"), tooltip=words("which"))
         parts = [(words("steps" if size >= 1 else "part", size=size, of=round(1 / size)), size) for size in LENGTHS]
         self.stretch = dial(parts, 1, words("stretch"), tooltip=words("how_much"))
-        self.begins = dial([(f"{part:.0%}", part) for part in BEGINNINGS], 0.0, words("begins"), tooltip=words("where"))
+        self.begins = dial(BEGINNINGS, 0.0, words("begins"), label="{:.0%}".format, tooltip=words("where"))
         super().__init__((self.step, self.stretch, self.begins))
         self._stretch_dials()
 
     def _default_ranks(self, straggler: int | None) -> tuple[int, ...]:
+        """The first ranks; the one that is waited for takes the place of the last of them."""
         ranks = self.run.ranks[:NUM_SHOWN_RANKS]
         return ranks if straggler is None or straggler in ranks else (*ranks[:-1], straggler)
 
@@ -108,14 +114,12 @@ class TraceExplorer(Explorer):
         rows = {rank: table[self._step_index] for rank, table in self._tables.items()}
         mean = {part: statistics.fmean(row[part] for row in rows.values()) for part in PARTS}
         exposed, waiting = mean["communication"] + mean["waiting"], mean["waiting"]
-        sentences = [
-            words("takes", step=self._name, seconds=format_seconds(sum(mean.values()))),
-            self._cause_sentence(),
-        ]
-        sentences.append(words("exposed", exposed=format_seconds(exposed), waiting=format_seconds(waiting)))
-        return words("sentence", said=[*sentences, *map(str, self.run.notes)])
+        takes = words("takes", step=self._name, seconds=format_seconds(sum(mean.values())))
+        shares = words("exposed", exposed=format_seconds(exposed), waiting=format_seconds(waiting))
+        return words("sentence", said=[takes, self._cause_sentence(), shares, *map(str, self.run.notes)])
 
     def _cause_sentence(self) -> str:
+        """Which rank the others wait for, and the part of its step that takes longest compared with the others."""
         rank, seconds = self.straggler
         if not seconds:
             return words("nobody")

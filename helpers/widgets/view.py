@@ -1,6 +1,7 @@
 """Provides SavedWidget, the base of all widgets of the course, and the small parts they share: buttons, rows, CSS.
 
-A saved notebook keeps of each widget a text that never changes and a picture or some HTML; SavedWidget says which.
+A saved notebook keeps of each widget a text that never changes and a picture or some HTML; SavedWidget says which. A
+Scene is a picture as plain data, from which helpers.draw makes SVG or PNG.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class SavedWidget:
 
     def _saved_data(self) -> Bundle:
         """Data by MIME type, and their metadata."""
-        with use_language(png_language()):
+        with use_language(png_language()):  # English where this machine has no font with Chinese letters
             scene = self.saved
         if scene is not None:
             return saved_bundle(scene, **self.PNG_OPTIONS)
@@ -47,6 +48,7 @@ class SavedWidget:
         self, include: object = None, exclude: object = None, **kwargs: Any
     ) -> Bundle | dict[str, Any]:
         """The live view for a front end, and beside it what is shown where there is none."""
+        # ipywidgets returns the data, or a pair of data and metadata.
         live = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
         data = live[0] if isinstance(live, tuple) else live
         saved, metadata = self._saved_data()

@@ -1,6 +1,8 @@
 """Provides ZeroExplorer, which walks through one training step at each ZeRO stage, number by number.
 
-It also shows the bytes that a rank of a real model stores and sends at each stage. Chapter 08 uses it.
+ZeRO shards the optimizer state (stage 1), also the gradients (2) and also the parameters (3) over the ranks. The small
+model has a few numbers, which are all shown. Below it stand the bytes that a rank of a model of real size stores and
+sends at each stage. Chapter 08 uses it.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from helpers.widgets.explorer import Rows, SteppedExplorer
 
 BILLIONS = (0.125, 0.35, 1.5, 7.5, 13, 70, 175)
 WORLDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-words = book("zero")
+words = book("zero")  # what a reader sees, by name, in the learner's language: learner/words/zero.yaml
 
 
 class ZeroExplorer(SteppedExplorer):
@@ -78,23 +80,19 @@ class ZeroExplorer(SteppedExplorer):
         """The numbers of every rank in this step, and below them the real model's memory at each stage."""
         steps = {"step": self.step.value, "num_steps": self.num_steps}
         title = words("title", name=_name(self.stage.value), **steps, where=self._phase_text)
-        bars = [
-            StageBar(
-                name=_name(stage),
-                memory=self.states(stage),
-                words=words("sends", size=format_bytes(self.sent_bytes(stage)), time=self._time(stage)),
-                chosen=stage == self.stage.value,
-            )
-            for stage in STAGES
-        ]
         what = words("bars", **self._model, link=self.link.value)
-        return zero_scene(self.shown_step, title=title, bars=bars, bars_title=what)
+        return zero_scene(self.shown_step, title=title, bars=list(map(self._bar, STAGES)), bars_title=what)
+
+    def _bar(self, stage: int) -> StageBar:
+        """The memory of a rank of the real model at a stage, with what it sends."""
+        sends = words("sends", size=format_bytes(self.sent_bytes(stage)), time=self._time(stage))
+        return StageBar(name=_name(stage), memory=self.states(stage), words=sends, chosen=stage == self.stage.value)
 
     @property
     def sentence(self) -> str:
         """What happens in this step, what it sends, and what a rank of the real model stores."""
         step, stage = self.shown_step, self.stage.value
-        most = max(each.total_bytes(0) for each in zero_steps(stage))
+        most = max(each.total_bytes(0) for each in zero_steps(stage))  # of rank 0; all ranks hold equally much
         here = {"now": step.total_bytes(0), "most": most, "real": format_bytes(self.states(stage).total)}
         action = {"deed": words(f"deed.{step.action}"), "message": self._message_text if step.message else ""}
         return words("sentence", where=self._phase_text.capitalize(), **action, **here, **self._model)
@@ -122,6 +120,7 @@ class ZeroExplorer(SteppedExplorer):
 
     @property
     def _phase_text(self) -> str:
+        """Where in the training step this is: "forward", and the layer where it is about one layer."""
         step, phase = self.shown_step, words(f"phase.{self.shown_step.phase}")
         return words("where", phase=phase, layer=step.layers) if len(step.layers) == 1 else phase
 
@@ -129,7 +128,7 @@ class ZeroExplorer(SteppedExplorer):
     def _message_text(self) -> str:
         """What this step of the small model sends."""
         message, stage, number = self.shown_step.message, self.stage.value, NUMBERS * len(LAYERS)
-        buffer = BYTES[message.kind] * message.share * number
+        buffer = BYTES[message.kind] * message.share * number  # BYTES: of one number of this kind
         now = costs.sent_bytes(message.op, buffer, RANKS)
         so_far, whole = (sent_bytes(stage, number, RANKS, until) for until in (self.step.value, None))
         return words("message", op=message.op.replace("_", "-"), now=now, so_far=so_far, whole=whole)

@@ -54,6 +54,7 @@ from helpers.draw.chapters.fault_tolerance import (
 )
 from helpers.draw.chapters.pipeline import blocking_sends_scene, stage_splits_scene
 from helpers.draw.chapters.zero import reshard_scene
+from helpers.draw.scene import ANCHORS, text_width
 from helpers.draw.strategies import strategies_scene
 from helpers.draw.tensor_parallel import tensor_split_scene
 from helpers.draw.zero import StageBar, zero_scene
@@ -347,6 +348,13 @@ SCENES = {
 
 def tooltips(scene):
     return [item.tooltip for item in scene.items if isinstance(item, (Rect, Line)) and item.tooltip]
+
+
+def box_of(label):
+    """Left, top, right and bottom of a text in pixels, from its estimated width."""
+    width = text_width(label.text, label.size, label.bold)
+    left = label.x - width * ANCHORS.index(label.anchor) / 2
+    return left, label.y - label.size / 2, left + width, label.y + label.size / 2
 
 
 def texts(scene):

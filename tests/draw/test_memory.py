@@ -10,7 +10,7 @@ from helpers.draw import (
     replicas_scene,
 )
 from helpers.records import MemoryBreakdown, Timeline
-from tests.draw.scenes import MEMORY, SCENES, rects_with_tooltip, texts
+from tests.draw.scenes import MEMORY, SCENES, box_of, rects_with_tooltip, texts
 
 
 def frames(scene):
@@ -54,7 +54,7 @@ def test_no_label_is_crossed_by_the_limit():
         scene = memory_scene({"rank 0": MemoryBreakdown(parameters=60, gradients=30)}, capacity=2 * share)
         line = next(item for item in scene.items if isinstance(item, Line) and item.dashed)
         for label in scene.labels():
-            left, top, right, bottom = label.box
+            left, top, right, bottom = box_of(label)
             assert bottom < line.y1 or top > line.y2 or right < line.x1 or left > line.x1, (share, label.text)
 
 

@@ -9,6 +9,7 @@ from PIL import Image
 
 from helpers.draw import Label, Rect, Scene, to_figure, to_png
 from helpers.draw.palette import DARK
+from tests.draw.scenes import box_of
 
 SCALE = 2.0
 
@@ -46,8 +47,8 @@ def test_a_label_stands_where_the_figure_has_it(anchor, bold):
 def test_a_label_fits_its_box():
     label = Label(x=20, y=30, text="forward · 12.5 MB → 3", size=12)
     left, top, right, bottom = ink(pixels(label))
-    assert label.box[0] <= left and right <= label.box[2]
-    assert label.box[1] - 2 <= top and bottom <= label.box[3] + 2
+    assert box_of(label)[0] <= left and right <= box_of(label)[2]
+    assert box_of(label)[1] - 2 <= top and bottom <= box_of(label)[3] + 2
 
 
 def test_a_label_is_above_its_bar_in_the_colour_of_its_kind():

@@ -24,10 +24,9 @@ from helpers.draw import (
     to_svg,
     topology_scene,
 )
-from helpers.draw.palette import paint
 from helpers.draw.scene import SHOWN, stacked_scene
 from helpers.records import Timeline
-from tests.draw.scenes import SCENES, ddp_step
+from tests.draw.scenes import SCENES, box_of, ddp_step
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -55,7 +54,7 @@ def svg_faults(scene):
 
 def label_faults(scene):
     """The labels that leave the frame, lie on another one, or are smaller than 12 pixels where there is room."""
-    boxes = [(label.text, label.box) for label in scene.labels()]
+    boxes = [(label.text, box_of(label)) for label in scene.labels()]
     for text, (left, top, right, bottom) in boxes:
         if left < 0 or top < 0 or right > scene.width + 1 or bottom > scene.height:
             yield f"{text!r} leaves the frame"
@@ -131,7 +130,6 @@ def test_a_picture_says_its_width_and_what_it_shows():
         (lambda: topology_scene("ring", 1), "needs at least 2"),
         (lambda: topology_scene("star", 3, edges={(0, 3): ""}), r"edge \(0, 3\) does not join"),
         (lambda: picture("scene"), "picture got a str; give a Scene"),
-        (lambda: paint("joy"), "no colour for 'joy'"),
         (lambda: Rect(x=0, y=0, width=-1, height=1), "a Rect is -1 x 1 pixels"),
         (lambda: Rect(x=0, y=0, width=1, height=1, fill="joy"), "the fill of a Rect is 'joy'"),
         (lambda: Label(x=0, y=0, text="a", anchor="left"), "the anchor of a Label is 'left'"),

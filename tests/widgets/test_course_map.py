@@ -11,6 +11,7 @@ from helpers.interview.bank_file import load_bank
 from helpers.learner import progress
 from helpers.learner.course import Chapter, Station, chapters
 from helpers.widgets import course_map
+from tests.draw.scenes import box_of
 
 
 def station(letter: str, minutes: int, *, on_path: bool = True, **keys: tuple[str, ...]) -> Station:
@@ -118,5 +119,5 @@ def test_a_file_that_cannot_be_read_and_no_chapters_get_a_sentence(path, monkeyp
 def test_the_map_of_the_course_as_it_is():
     scene = course_map_scene([MapRow(chapter=one) for one in chapters()])
     assert {"00", "08", "Interview"} <= set(labels(scene)) and to_svg(scene).startswith("<svg")
-    assert all(label.box[2] <= scene.width for label in scene.labels())
+    assert all(box_of(label)[2] <= scene.width for label in scene.labels())
     assert min(label.size for label in scene.labels() if label.text[:1].isdigit()) >= 12

@@ -1,4 +1,4 @@
-"""The explorers of one data-parallel step: what each dial changes, recorded steps, and runs on ranks."""
+"""The explorers of one data-parallel step: what each dial changes, and runs on ranks."""
 
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 from helpers.draw import Rect
 from helpers.draw.scene import Label
 from helpers.predict.time.data_parallel import simulate_ddp_step
-from helpers.records import Span, Timeline
+from helpers.records import Timeline
 from helpers.widgets import OverlapExplorer
 from helpers.widgets.data_parallel_explorer import SMALL_GPT, DataParallelExplorer
 
@@ -105,13 +105,6 @@ def test_the_picture_is_whole_and_its_axis_stays_while_the_bucket_moves():
         )
         ends.add(round(forward.width, 6))
     assert len(ends) == 1
-
-
-def test_a_recorded_step_stands_below_the_predicted_one():
-    spans = [Span(rank=0, lane="compute", name="forward", kind="forward", start=3.0, end=3.1)]
-    explorer = OverlapExplorer(recorded=Timeline(spans=spans, source="recorded"))
-    texts = [label.text for label in explorer.scene.labels()]
-    assert texts.index("predicted") < texts.index("recorded on this machine")
 
 
 class Refuses(RuntimeError):

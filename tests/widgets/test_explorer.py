@@ -10,6 +10,7 @@ from PIL import Image
 from helpers.draw import Label, Rect, Scene
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Explorer, SteppedExplorer
+from tests.draw.scenes import box_of
 
 
 class Halves(Explorer):
@@ -83,7 +84,7 @@ def test_a_long_sentence_stays_inside_the_saved_picture(explorer):
 
     saved = Long().saved
     assert len(saved.labels()) > 2
-    assert all(label.box[2] <= saved.width and label.box[3] <= saved.height for label in saved.labels())
+    assert all(box_of(label)[2] <= saved.width and box_of(label)[3] <= saved.height for label in saved.labels())
 
 
 def test_the_table_is_escaped_and_says_which_header_is_whose(explorer):

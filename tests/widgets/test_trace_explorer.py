@@ -12,7 +12,7 @@ from helpers.draw.palette import PAINTS
 from helpers.learner.words import use_language
 from helpers.widgets import TraceExplorer
 from tests.commands.traces.conftest import make
-from tests.draw.scenes import tooltips
+from tests.draw.scenes import box_of, tooltips
 
 
 def bars(shown, kind, low=70):
@@ -120,7 +120,7 @@ def test_it_can_be_read_in_a_narrow_window(lang):
         scene = TraceExplorer().scene
     assert min(label.size for label in scene.labels() if label.x < 76 and label.y > 60) * 645 / scene.width >= 12
     assert scene.height * 645 / scene.width <= 500
-    assert all(left >= 0 and right <= scene.width for left, _, right, _ in (label.box for label in scene.labels()))
+    assert all(left >= 0 and right <= scene.width for left, _, right, _ in (box_of(label) for label in scene.labels()))
 
 
 def test_it_needs_no_torch():

@@ -1,4 +1,8 @@
-"""Draws what chapter 03 shows of DDP: gradients in buckets, messages as long as their bytes, and token weights."""
+"""Draws what chapter 03 shows of DDP: gradients in buckets, messages as long as their bytes, and token weights.
+
+DDP collects the gradients of backward in buckets of at most `cap` bytes, and sends each bucket as one all-reduce. A
+token's weight is its share of the loss that the ranks average.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ from helpers.draw.scene import (
 from helpers.learner.words import book
 from helpers.quantities.units import format_bytes
 
-words = book("pictures")
+words = book("pictures")  # what a reader sees, by name, in the learner's language: learner/words/pictures.yaml
 _BUCKETS_SIDE, _BUCKETS_GAP, _PAD = 16.0, 16.0, 6.0  # pixels: margin, between buckets, around a bucket's gradients
 _GRADIENT, _LINE = 34.0, 22.0  # heights in pixels: of a gradient, and of a line of text
 _BUCKETS_LEGEND = [
@@ -54,7 +58,7 @@ def buckets_scene(
     for number, bucket in enumerate(buckets):
         is_full = totals[number] >= cap or number < len(buckets) - 1
         items += _bucket(bucket, number, x, top, scale, is_full)
-        cap_of_bucket = cap if number else first_cap
+        cap_of_bucket = cap if number else first_cap  # only the first bucket has a cap of its own
         if first_cap and totals[number] >= cap_of_bucket:
             items += _cap_line(cap_of_bucket, x + _PAD + cap_of_bucket * scale, top)
         x += totals[number] * scale + 2 * _PAD + _BUCKETS_GAP
@@ -65,6 +69,8 @@ def buckets_scene(
 def _bucket(
     bucket: Sequence[tuple[str, int]], number: int, left: float, top: float, scale: float, is_full: bool
 ) -> Iterator[Rect | Label]:
+    """A bucket as a frame around its gradients; below it the number of its message, its bytes, and whether it is
+    full."""
     total = sum(size for _, size in bucket)
     width, height = total * scale + 2 * _PAD, _GRADIENT + 2 * _PAD
     style = {"fill": "panel", "stroke": "communication", "stroke_width": 2.0, "radius": 5}
@@ -81,6 +87,7 @@ def _bucket(
 
 
 def _cap_line(cap: int, x: float, top: float) -> Iterator[Line | Label]:
+    """A line where a bucket reached its cap, with the cap above."""
     text = f"cap {format_bytes(cap)}"
     yield Line(x1=x, y1=top - 6, x2=x, y2=top + _GRADIENT + 2 * _PAD, colour="ink", width=2, dashed=True)
     middle = max(x, _BUCKETS_SIDE + text_width(text, 11) / 2)
@@ -152,6 +159,7 @@ def token_weights_scene(lengths: Sequence[int], *, title: str) -> Scene:
 def _tokens(
     lengths: Sequence[int], weights: Sequence[Fraction], heights: Sequence[float], token_width: float, bottom: float
 ) -> Iterator[Rect | Label]:
+    """The tokens of all ranks side by side; `weights` and `heights` have one entry for each rank's tokens."""
     x = MARGIN
     for rank, length in enumerate(lengths):
         height, weight = heights[rank], str(weights[rank])

@@ -1,24 +1,37 @@
 """Draws what chapter 12 shows of ranks that die: losses, heartbeats, generations, and replicas that are healed.
 
-A generation is a run of the job between two restarts. What failures cost in a long job is drawn by
-`helpers.draw.failures`.
+A generation is a run of the job between two restarts. A heartbeat is a message by which a rank says that it is alive,
+and at which step. A replica that missed steps is healed when another one sends it its weights. What failures cost in a
+long job is drawn by `helpers.draw.failures`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from helpers.draw.axis import round_step
 from helpers.draw.curves import Axis, curves_scene
 from helpers.draw.palette import kind_style
-from helpers.draw.scene import MARGIN, WIDTH, Label, Line, Rect, Scene, dot, heading, polyline, text_width
+from helpers.draw.scene import (
+    MARGIN,
+    WIDTH,
+    Label,
+    Line,
+    Rect,
+    Scene,
+    centred_label,
+    dot,
+    heading,
+    polyline,
+    text_width,
+)
 from helpers.learner.words import book
 
-words = book("pictures")
-healing_words = book("healing")
+words = book("pictures")  # what a reader sees, by name, in the learner's language: learner/words/pictures.yaml
+healing_words = book("healing")  # what a reader sees, by name, in the learner's language: learner/words/healing.yaml
 _RIGHT = 20.0  # pixels right of the rows
 _BEATS_PITCH = 40.0  # pixels from rank to rank
 _BAR, _PITCH = 26.0, 50.0  # pixels of generations: a bar's height, and from bar to bar
@@ -26,9 +39,11 @@ _PLOT_HEIGHT = 130.0  # pixels of each plot of loss_differences_scene
 _FIRST_TIME = kind_style("forward")  # steps done for the first time, or heartbeats with a new step
 _AGAIN = kind_style("backward")
 _WAITS = kind_style("waiting")
-_HANGS = {"fill": "sign", "texture": "lines"}
+_HANGS = {"fill": "sign", "texture": "lines"}  # heartbeats of a rank that does nothing
 Heartbeats = Mapping[int, Sequence[tuple[float, int, bool]]]  # rank -> (seconds, step, whether it waits for others)
-_HEALING_LEFT, _HEALING_PITCH, _HEALING_RIGHT, _HEALING_BAR = 84.0, 38.0, 16.0, 26.0  # pixels
+# Pixels of healing: left of the rows, from row to row, right of them, and the height of a bar.
+_HEALING_LEFT, _HEALING_PITCH, _HEALING_RIGHT, _HEALING_BAR = 84.0, 38.0, 16.0, 26.0
+# The colour of a round that a replica did, of one done in vain, and of healing.
 _HEALING_KINDS = {"done": "forward", "vain": "waiting", "healed": "communication"}
 
 
@@ -44,29 +59,26 @@ def loss_over_time_scene(history: Sequence[tuple[int, int, float, float]], *, de
     for generation, _, loss, seconds in history:
         curves.setdefault(words("clock.generation", number=generation), []).append((seconds - start, loss))
     generations = list(curves.values())
+    # From the last step of a generation to the first step of the next one.
     gaps = [(before[-1][0], after[0][0], words("clock.gap")) for before, after in pairwise(generations)]
-    x = _axis(words("clock.seconds"), 0, history[-1][3] - start)
-    y = _loss_axis([loss for _, _, loss, _ in history])
+    x = _axis(words("clock.seconds"), [0, history[-1][3] - start])
+    y = _axis("loss", [loss for _, _, loss, _ in history])
     marks = [(*points[-1], death) for points in generations[:-1]]
     return curves_scene(curves, x=x, y=y, dots=True, gaps=gaps, marks=marks, title=title)
 
 
 def losses_by_step_scene(runs: Mapping[str, Mapping[int, float]], *, title: str) -> Scene:
     """The losses by step of two runs that should be equal; the first is a wide band, so that both can be seen."""
-    below, above = runs
+    below, above = runs  # the names of the two
     curves = {name: sorted(losses.items()) for name, losses in runs.items()}
-    x, y = _axis(words("closed.step"), 0, max(runs[below])), _loss_axis(runs[below].values())
+    x, y = _axis(words("closed.step"), [0, max(runs[below])]), _axis("loss", runs[below].values())
     paints = {below: "buffers", above: "ink"}
     return curves_scene(curves, x=x, y=y, dots=True, paints=paints, bands=[below], title=title)
 
 
-def _loss_axis(losses: Iterable[float]) -> Axis:
-    losses = list(losses)
-    return _axis("loss", min(losses), max(losses))
-
-
-def _axis(name: str, least: float, most: float) -> Axis:
-    """An axis with round ticks around what is drawn."""
+def _axis(name: str, values: Collection[float]) -> Axis:
+    """An axis with round ticks from at most the least of the values to at least the greatest."""
+    least, most = min(values), max(values)
     step = round_step(most - least, 5)
     first, last = math.floor(least / step + 1e-9), math.ceil(most / step - 1e-9)  # 1e-9: against rounding
     return Axis(name=name, ticks=[number * step for number in range(first, last + 1)])
@@ -85,26 +97,27 @@ def loss_differences_scene(
     pitch, num_steps = (WIDTH - 28) / len(runs), len(next(iter(runs.values()))[0])
     sentences = []
     for number, (name, (undisturbed, other)) in enumerate(runs.items()):
-        left, right = MARGIN + number * pitch, MARGIN + number * pitch + pitch - 12
+        left = MARGIN + number * pitch
+        middle, right, below = left + pitch / 2 - 6, left + pitch - 12, top + _PLOT_HEIGHT + 50
         differences = [loss - expected for expected, loss in zip(undisturbed, other, strict=True)]
-        first_step = next((step for step, difference in enumerate(differences, 1) if difference), 0)
+        first_step = next((step for step, difference in enumerate(differences, 1) if difference), 0)  # 0: none differs
         verdict = words("partings.from", step=first_step) if first_step else words("partings.equal")
-        middle, below = {"x": left + pitch / 2 - 6, "anchor": "middle"}, top + _PLOT_HEIGHT + 50
-        items += [Label(**middle, y=top + 10, text=name, bold=True), Label(**middle, y=top + 28, text=verdict)]
+        items += [centred_label(middle, top + 10, name, bold=True), centred_label(middle, top + 28, verdict)]
         items += _differences_plot(differences, stopped, left, top + 40, pitch - 12)
         items.append(Label(x=left, y=below, text="1", colour="muted"))
         items.append(Label(x=right, y=below, text=f"{num_steps}", anchor="end", colour="muted"))
         most = words("partings.most", most=f"{max(map(abs, differences)):.2g}")
-        items.append(Label(**middle, y=below, text=most, colour="muted"))
+        items.append(centred_label(middle, below, most, colour="muted"))
         sentences.append(f"{name}: {verdict}.")
-    middle = {"x": WIDTH / 2, "anchor": "middle", "colour": "muted"}
-    items.append(Label(**middle, y=top + _PLOT_HEIGHT + 72, text=words("partings.axis", stopped=stopped)))
+    axis_text = words("partings.axis", stopped=stopped)
+    items.append(centred_label(WIDTH / 2, top + _PLOT_HEIGHT + 72, axis_text, colour="muted"))
     return Scene(height=top + _PLOT_HEIGHT + 84, title=title, summary=" ".join(sentences), items=items)
 
 
 def _differences_plot(
     differences: Sequence[float], stopped: int, x: float, y: float, width: float
 ) -> Iterator[Rect | Line]:
+    """A frame with a line at zero, a dashed line at the stop, and the differences as a line with dots."""
     zero_y, pitch = y + _PLOT_HEIGHT / 2, width / len(differences)
     yield Rect(x=x, y=y, width=width, height=_PLOT_HEIGHT, stroke="rule")
     yield Line(x1=x, y1=zero_y, x2=x + width, y2=zero_y, colour="muted")
@@ -138,16 +151,15 @@ def heartbeats_scene(beats: Heartbeats, verdicts: Mapping[int, str], *, now: flo
         y = top + 14 + (row + 0.5) * _BEATS_PITCH
         items += [Label(x=MARGIN, y=y, text=f"rank {rank}"), Line(x1=left, y1=y, x2=right, y2=y)]
         items.append(Label(x=right + 12, y=y, text=verdicts[rank], size=13, bold=True))
-        last_step = -1
+        last_step = -1  # the step that the heartbeat before reported
         for seconds, step, is_waiting in of_rank:
             x = left + seconds / now * (right - left)
             style = _FIRST_TIME if step != last_step else _WAITS if is_waiting else _HANGS
             tooltip, last_step = words("beats.tip", rank=rank, step=step), step
             items.append(Rect(x=x - 5, y=y - 11, width=10, height=22, stroke="ink", tooltip=tooltip, **style))
     items.append(Line(x1=right, y1=top + 8, x2=right, y2=bottom, colour="ink", width=2, dashed=True))
-    items.append(Label(x=left, y=bottom + 14, text="0 s", anchor="start", colour="muted"))
-    now_text = words("beats.now", seconds=f"{now:g}")
-    items.append(Label(x=right, y=bottom + 14, text=now_text, anchor="middle", colour="muted"))
+    items.append(Label(x=left, y=bottom + 14, text="0 s", colour="muted"))
+    items.append(centred_label(right, bottom + 14, words("beats.now", seconds=f"{now:g}"), colour="muted"))
     summary = " ".join(words("beats.row", rank=rank, verdict=verdicts[rank]) for rank in beats)
     return Scene(height=bottom + 30, title=title, summary=summary, items=items)
 
@@ -168,16 +180,16 @@ def generations_scene(rows: Sequence[tuple[str, int, int, str]], *, steps: int, 
     for number in range(0, steps + 1, every):
         x = left + number * step
         items.append(Line(x1=x, y1=top + 6, x2=x, y2=bottom + 4, colour="muted", dashed=0 < number < steps))
-        items.append(Label(x=x, y=bottom + 14, text=f"{number}", anchor="middle", colour="muted"))
-    reached = 0
+        items.append(centred_label(x, bottom + 14, f"{number}", colour="muted"))
+    reached = 0  # the last step that an earlier generation did
     for row, (name, first, last, ending) in enumerate(rows):
         y = top + 14 + row * _PITCH
         items.append(Label(x=MARGIN, y=y + _BAR / 2, text=name))
         items += _generation(first, last, reached, left, y, step)
         items += _ending(ending, left + (first - 1) * step, left + last * step, y)
         reached = max(reached, last)
-    axis = {"x": (left + WIDTH - _RIGHT) / 2, "y": bottom + 32, "anchor": "middle", "colour": "muted"}
-    items.append(Label(**axis, text=words("generations.axis", every=every)))
+    axis_text = words("generations.axis", every=every)
+    items.append(centred_label((left + WIDTH - _RIGHT) / 2, bottom + 32, axis_text, colour="muted"))
     summary = " ".join(
         words("generations.row", name=name, first=first, last=last, why=ending) for name, first, last, ending in rows
     )
@@ -204,8 +216,10 @@ def _ending(text: str, bar_left: float, bar_right: float, y: float) -> Iterator[
 def healing_scene(rounds: Sequence[Any], *, title: str) -> Scene:
     """Replicas of a model over the rounds of a run: who took part, what was done in vain, and who was healed by whom.
 
-    A row per replica and a column per round; `rounds` are QuorumRounds of `helpers.elastic`. An arrow leads from the
-    replica that heals to the one that is healed. Below stand the step and the number of its samples.
+    A row per replica and a column per round; `rounds` are QuorumRounds of `helpers.elastic`. Each has its `step`, its
+    `members`, the replicas for which it is `done`, those that are `behind` and therefore healed, the `source` of their
+    weights, and the number of `samples`. An arrow leads from the source to the one that is healed. Below stand the step
+    and the number of its samples.
     Raises ValueError without a round.
     """
     if not rounds:
@@ -225,7 +239,7 @@ def healing_scene(rounds: Sequence[Any], *, title: str) -> Scene:
         items += _round(each_round, tops, _HEALING_LEFT + column * pitch, pitch)
         samples = f"{each_round.samples}" if each_round.done else "–"
         for y, text in ((steps_y, f"{each_round.step + 1}"), (samples_y, samples)):
-            items.append(Label(x=_HEALING_LEFT + (column + 0.5) * pitch, y=y, text=text, anchor="middle"))
+            items.append(centred_label(_HEALING_LEFT + (column + 0.5) * pitch, y, text))
     for y, name in ((steps_y, "step"), (samples_y, "samples")):
         items.append(Label(x=MARGIN, y=y, text=healing_words(name), colour="muted"))
     summary = " ".join(_replica_sentence(rounds, replica) for replica in replicas)
@@ -233,6 +247,7 @@ def healing_scene(rounds: Sequence[Any], *, title: str) -> Scene:
 
 
 def _round(each_round: Any, tops: dict[int, float], x: float, pitch: float) -> Iterator[Rect | Line]:
+    """A column: a bar for each member, and an arrow to each one that is healed. `tops` has the y of each replica."""
     healed = _HEALING_KINDS["healed"]
     for replica in each_round.members:
         name = "done" if replica in each_round.done else "vain"
@@ -251,6 +266,7 @@ def _round(each_round: Any, tops: dict[int, float], x: float, pitch: float) -> I
 
 
 def _replica_sentence(rounds: Sequence[Any], replica: int) -> str:
+    """How many steps a replica did, and by whom it was healed, for readers who cannot see the picture."""
     healings = (each_round for each_round in rounds if replica in each_round.behind)
     healed = "".join(healing_words("before", source=healing.source, step=healing.step + 1) for healing in healings)
     num_done = sum(replica in each_round.done for each_round in rounds)

@@ -1,6 +1,7 @@
 """Draws what chapter 00 shows: a hanging job, ranks as processes, first collectives, two means, and kinds of errors.
 
-Most scenes have a row per rank, and the colour of a rank is the same in all of them.
+Most scenes have a row per rank, and the colour of a rank is the same in all of them. A RankError is what the learner
+gets when ranks fail; it names the rank to blame.
 """
 
 from __future__ import annotations
@@ -8,11 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from helpers.draw.palette import rank_paint
-from helpers.draw.scene import MARGIN, Label, Line, Rect, Scene, SceneItem, labelled_box, polyline, title_label
+from helpers.draw.scene import (
+    MARGIN,
+    Label,
+    Line,
+    Rect,
+    Scene,
+    SceneItem,
+    centred_label,
+    labelled_box,
+    polyline,
+    title_label,
+)
 from helpers.learner.words import book
 from helpers.predict.traffic.algorithms import CollectiveSchedule
 
-words = book("first_contact")
+words = book("first_contact")  # the texts that are shown, by name: learner/words/first_contact.yaml
 BLAMED_RANKS = {"exception": 2, "hang": 1, "mismatch": 3, "died": 1}  # kind of a RankError -> the rank to blame
 _WIDTH = 720.0  # pixels
 _ROW = 40.0  # pixels from rank to rank
@@ -60,16 +72,15 @@ def processes_scene(num_ranks: int = 4) -> Scene:
     items: list[SceneItem] = [title_label(title)]
     items += _box(MARGIN, 84, 130, words("processes.notebook"), height=76)
     items.append(Line(x1=150, y1=84, x2=236, y2=84, colour="ink", width=1.6, arrow=True))
-    items.append(Label(x=190, y=70, text=words("processes.cell"), size=12, anchor="middle", colour="muted"))
+    items.append(centred_label(190, 70, words("processes.cell"), colour="muted"))
     left, bus_y = 246, 150  # the ranks begin at `left`; a line at `bus_y` connects them
     pitch = (_WIDTH - left - MARGIN) / num_ranks
-    width, memory = pitch - 10, words("processes.memory")
+    width = pitch - 10
     for rank in range(num_ranks):
-        x = left + rank * pitch
-        middle = x + width / 2
+        x, middle = left + rank * pitch, left + rank * pitch + width / 2
         items.append(Rect(x=x, y=46, width=width, height=76, radius=5, fill="panel", stroke="rule"))
         items += _box(x, 60, width, f"rank {rank}", fill=rank_paint(rank))
-        items.append(Label(x=middle, y=98, text=memory, size=12, anchor="middle", colour="muted"))
+        items.append(centred_label(middle, 98, words("processes.memory"), colour="muted"))
         items.append(Line(x1=middle, y1=bus_y, x2=middle, y2=126, colour="communication", width=1.6, arrow=True))
     items.append(Line(x1=left, y1=bus_y, x2=_WIDTH - MARGIN - 10, y2=bus_y, colour="communication", width=2.5))
     items.append(Label(x=left, y=166, text=words("processes.messages"), size=12))
@@ -88,7 +99,7 @@ def all_reduce_scene(before: Sequence[float], after: Sequence[float]) -> Scene:
     sum_y = 68 + (num_ranks - 1) * _ROW / 2
     items: list[SceneItem] = [title_label(title)]
     for x, name in ((150, "before"), (570, "after")):
-        items.append(Label(x=x, y=40, text=words(f"values.{name}"), size=12, anchor="middle", colour="muted"))
+        items.append(centred_label(x, 40, words(f"values.{name}"), colour="muted"))
     for rank, (old, new) in enumerate(zip(before, after, strict=True)):
         y = 68 + rank * _ROW
         items.append(Label(x=MARGIN, y=y, text=f"rank {rank}", size=13))
@@ -116,7 +127,7 @@ def hang_scene(steps: Sequence[str], reached: Sequence[int], skips: Sequence[tup
     items: list[SceneItem] = [title_label(title)]
     for number, text in enumerate(steps):
         x = 110 + number * pitch
-        items.append(Label(x=x, y=46, text=text, size=12, anchor="middle", colour="muted"))
+        items.append(centred_label(x, 46, text, colour="muted"))
         items.append(Line(x1=x, y1=58, x2=x, y2=64 + len(reached) * _ROW, dashed=True))
     for rank, step in enumerate(reached):
         skipped = {skipped_step for skipping_rank, skipped_step in skips if skipping_rank == rank}
@@ -128,7 +139,10 @@ def hang_scene(steps: Sequence[str], reached: Sequence[int], skips: Sequence[tup
 def _progress(
     rank: int, y: float, reached: int, pitch: float, num_steps: int, skipped: set[int]
 ) -> Iterator[SceneItem]:
-    """The steps that a rank has passed, and whether it waits at the last of them or goes on."""
+    """The steps that a rank has passed, and whether it waits at the last of them or goes on.
+
+    `pitch` are the pixels from step to step, and `skipped` the steps that the rank passed without doing them.
+    """
     kind, x, goes_on = rank_paint(rank), 110 + reached * pitch, reached == num_steps - 1
     has_skipped = any(step in skipped for step in range(reached))
     yield Label(x=MARGIN, y=y, text=f"rank {rank}", size=13, bold=goes_on)
@@ -167,14 +181,14 @@ def ring_scene(num_ranks: int = 4) -> Scene:
     # The last rank sends to the first one, below all others.
     items += polyline([(last, 126), (last, 152), (first, 152)], colour="communication", width=1.6)
     items.append(Line(x1=first, y1=152, x2=first, y2=130, colour="communication", width=1.6, arrow=True))
-    text = words("ring.chunk", n=max(0, num_ranks - 2))
-    items.append(Label(x=(first + last) / 2, y=166, text=text, size=12, anchor="middle"))
+    items.append(centred_label((first + last) / 2, 166, words("ring.chunk", n=max(0, num_ranks - 2))))
     return Scene(width=_WIDTH, height=182, title=title, summary=summary, items=items)
 
 
 def _hop(x1: float, x2: float, y: float, chunk: int) -> Iterator[SceneItem]:
+    """An arrow to the next rank, with the chunk that is sent."""
     yield Line(x1=x1, y1=y, x2=x2, y2=y, colour="communication", width=1.6, arrow=True)
-    yield Label(x=(x1 + x2) / 2, y=y - 12, text=words("ring.chunk", n=chunk), size=12, anchor="middle")
+    yield centred_label((x1 + x2) / 2, y - 12, words("ring.chunk", n=chunk))
 
 
 # -- two means -------------------------------------------------------------------------------------------------------
@@ -188,7 +202,7 @@ def means_scene(numbers_by_rank: Sequence[Sequence[float]]) -> Scene:
         counts = [len(numbers) for numbers in numbers_by_rank]
         raise ValueError(f"the ranks hold {counts} numbers; give each at least one")
     means = [sum(numbers) / len(numbers) for numbers in numbers_by_rank]
-    true, wrong = sum(every) / len(every), sum(means) / len(means)
+    true, wrong = sum(every) / len(every), sum(means) / len(means)  # the mean of all numbers; the mean of the means
     scale, bottom = (_WIDTH - 250) / max(every), 72 + len(numbers_by_rank) * _ROW
     title = words("means.title", n=len(every), ranks=len(numbers_by_rank))
     items: list[SceneItem] = [title_label(title)]
@@ -213,7 +227,7 @@ def _numbers_axis(largest: float, scale: float, y: float) -> Iterator[SceneItem]
     yield Line(x1=_ROWS_LEFT, y1=y - 12, x2=_ROWS_LEFT + largest * scale, y2=y - 12)
     for number in range(0, int(largest) + 1, max(1, round(largest / 5))):
         text = _short(float(number)) if number else f"{words('means.loss')} 0"
-        yield Label(x=_ROWS_LEFT + number * scale, y=y, text=text, size=12, anchor="middle", colour="muted")
+        yield centred_label(_ROWS_LEFT + number * scale, y, text, colour="muted")
 
 
 def _numbers(rank: int, y: float, numbers: Sequence[float], scale: float, mean: float) -> Iterator[SceneItem]:
@@ -223,6 +237,7 @@ def _numbers(rank: int, y: float, numbers: Sequence[float], scale: float, mean: 
         count = numbers.count(value)
         for number in range(count):
             column, row = divmod(number, 2)
+            # Dots are 16 pixels apart. A cluster of n dots has columns 0 to (n - 1) // 2, whose middle is at the value.
             x = _ROWS_LEFT + value * scale + (column - (count - 1) // 2 / 2) * 16
             middle_y = y + (row - 0.5) * 16 if count > 1 else y
             yield _mark(x, middle_y, fill=rank_paint(rank), tooltip=_short(value))
@@ -236,8 +251,9 @@ def pairing_scene(calls: Sequence[Sequence[tuple[str, float]]]) -> Scene:
     Each name has its own colour, so a column of two colours shows what was added up by mistake.
     """
     num_operations = max(map(len, calls))
-    names = list(dict.fromkeys(name for of_rank in calls for name, _ in of_rank))
+    names = list(dict.fromkeys(name for of_rank in calls for name, _ in of_rank))  # each once, in order
     title, pitch = words("pairing.title"), (_WIDTH - 110) / num_operations
+    # Operation n adds up the n-th call of every rank that makes so many.
     operations = [[of_rank[number] for of_rank in calls if number < len(of_rank)] for number in range(num_operations)]
     items: list[SceneItem] = [title_label(title)]
     for number, operation in enumerate(operations):
@@ -247,7 +263,7 @@ def pairing_scene(calls: Sequence[Sequence[tuple[str, float]]]) -> Scene:
         missing = [rank for rank, of_rank in enumerate(calls) if number >= len(of_rank)]
         total = words("pairing.sum", n=f"{sum(value for _, value in operation):g}")
         result = words("pairing.waits", n=", ".join(map(str, missing))) if missing else total
-        items.append(Label(x=x + (pitch - 14) / 2, y=bottom + 24, text=result, size=13, anchor="middle", bold=True))
+        items.append(centred_label(x + (pitch - 14) / 2, bottom + 24, result, 13, bold=True))
     for rank, of_rank in enumerate(calls):
         items += _calls_of(rank, 80 + rank * _ROW, of_rank, names, pitch, num_operations)
     sentences = [
@@ -261,13 +277,13 @@ def pairing_scene(calls: Sequence[Sequence[tuple[str, float]]]) -> Scene:
 def _calls_of(
     rank: int, y: float, calls: Sequence[tuple[str, float]], names: list[str], pitch: float, num_operations: int
 ) -> Iterator[SceneItem]:
+    """The calls of one rank as boxes, and a word in each column for which it has no call."""
     yield Label(x=MARGIN, y=y, text=f"rank {rank}", size=13)
     for number, (name, value) in enumerate(calls):
         fill = _NAME_COLOURS[names.index(name) % len(_NAME_COLOURS)]
         yield from _box(_ROWS_LEFT + number * pitch + 12, y, pitch - 38, f"{name}: {value:g}", fill=fill)
     for number in range(len(calls), num_operations):
-        x, text = _ROWS_LEFT + (number + 0.5) * pitch - 7, words("pairing.nothing")
-        yield Label(x=x, y=y, text=text, size=12, anchor="middle", colour="muted")
+        yield centred_label(_ROWS_LEFT + (number + 0.5) * pitch - 7, y, words("pairing.nothing"), colour="muted")
 
 
 # -- kinds of errors -------------------------------------------------------------------------------------------------
@@ -284,16 +300,17 @@ def error_kinds_scene() -> Scene:
 
 
 def _kind_panel(kind: str, blamed: int, x: float) -> Iterator[SceneItem]:
+    """Four ranks on their way into an all_reduce, and what the rank to blame does instead."""
     call_x, line_x = x + _PANEL_CALL, x + _PANEL_LINE
     yield Rect(x=x, y=38, width=_PANEL_WIDTH, height=230, radius=5, stroke="rule")
     yield Label(x=x + 12, y=56, text=kind, size=13, bold=True)
-    yield Label(x=call_x, y=78, text="all_reduce", size=12, anchor="middle", colour="muted")
+    yield centred_label(call_x, 78, "all_reduce", colour="muted")
     yield Line(x1=call_x, y1=90, x2=call_x, y2=94 + 4 * _PANEL_ROW, dashed=True)
     for rank in range(4):
         y, is_blamed = 110 + rank * _PANEL_ROW, rank == blamed
         yield Label(x=x + 12, y=y, text=f"rank {rank}", size=12, bold=is_blamed)
-        differs = is_blamed and kind != "mismatch"
-        # Up to where the rank comes: into the call, or as far as this kind of error lets it.
+        differs = is_blamed and kind != "mismatch"  # in a mismatch it calls as well
+        # Up to where the rank's line reaches: to the call or, in pixels from it, as far as this kind of error lets it.
         end = call_x + ({"exception": -26, "hang": 54, "died": -24}[kind] if differs else 0)
         goes_past = differs and kind == "hang"
         style = {"colour": rank_paint(rank), "width": 3, "dashed": goes_past, "arrow": goes_past}
@@ -307,7 +324,7 @@ def _kind_panel(kind: str, blamed: int, x: float) -> Iterator[SceneItem]:
             yield Rect(x=call_x + 12, y=y - 8, width=42, height=16, radius=3, **_WAITING)
             if kind == "mismatch":
                 yield from _tensor_size(rank, is_blamed, call_x, y)
-    yield Label(x=x + _PANEL_WIDTH / 2, y=250, text=words(f"kinds.{kind}"), size=12, anchor="middle")
+    yield centred_label(x + _PANEL_WIDTH / 2, 250, words(f"kinds.{kind}"))
 
 
 def _stops(kind: str, call_x: float, y: float) -> Iterator[SceneItem]:
@@ -329,7 +346,7 @@ def _tensor_size(rank: int, is_blamed: bool, call_x: float, y: float) -> Iterato
 # -- rounds of a broadcast -------------------------------------------------------------------------------------------
 def broadcast_rounds_scene(plan: CollectiveSchedule) -> Scene:
     """Which ranks have the tensor of a broadcast after each round, with an arrow for each message, and how many."""
-    states = [[any(rank) for rank in state] for state in plan.replay()]
+    states = [[any(rank) for rank in state] for state in plan.replay()]  # after each round, which ranks have it
     title = words("rounds.title", n=plan.world_size, rounds=plan.num_steps)
     left, first_y, bottom = 120, 76, 80 + plan.world_size * _PANEL_ROW
     pitch = (_WIDTH - 200) / max(1, plan.num_steps)
@@ -346,11 +363,10 @@ def broadcast_rounds_scene(plan: CollectiveSchedule) -> Scene:
     for number, state in enumerate(states):
         x = left + number * pitch
         when = words("rounds.after", n=number) if number else words("rounds.start")
-        items.append(Label(x=x, y=46, text=when, size=12, anchor="middle", colour="muted"))
+        items.append(centred_label(x, 46, when, colour="muted"))
         for rank, has_tensor in enumerate(state):
             style = {"fill": "gradients"} if has_tensor else {"fill": "surface", "stroke": "rule"}
             items.append(_mark(x, first_y + rank * _PANEL_ROW, **style))
-        count = words("rounds.have", count=sum(state))
-        items.append(Label(x=x, y=bottom + 8, text=count, size=13, anchor="middle", bold=True))
+        items.append(centred_label(x, bottom + 8, words("rounds.have", count=sum(state)), 13, bold=True))
     summary = words("rounds.summary", counts=[sum(state) for state in states])
     return Scene(width=_WIDTH, height=bottom + 26, title=title, summary=summary, items=items)

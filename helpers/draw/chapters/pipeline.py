@@ -1,6 +1,8 @@
 """Draws what chapter 06 shows of pipelines: calls that match or hang, ways to split layers into stages, tied weights.
 
-`calls_scene` is also used by chapter 10. The pipeline's step itself is drawn by `helpers.draw.pipeline`.
+A pipeline splits a chain of layers into stages, one per rank, and a batch into micro-batches. 1F1B is a schedule in
+which a rank alternates one forward and one backward. Tied weights are one matrix that the first and the last stage both
+use. `calls_scene` is also used by chapter 10. The pipeline's step itself is drawn by `helpers.draw.pipeline`.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from helpers.predict.time.pipeline import simulate
 from helpers.records import Timeline
 from helpers.schedules import one_f_one_b
 
-_CALLS_TOP, _CALL_PITCH, _CALL_HEIGHT, _CALL_WIDTH = 62.0, 42.0, 28.0, 190.0  # pixels
+# Pixels: above the calls, from call to call, and a call's height and width.
+_CALLS_TOP, _CALL_PITCH, _CALL_HEIGHT, _CALL_WIDTH = 62.0, 42.0, 28.0, 190.0
 _CALL_STYLES = {
     "done": {"fill": "surface", "stroke": "rule"},
     "waits": {"fill": "communication", "stroke": "ink", "stroke_width": 2.0},
@@ -57,7 +60,7 @@ def calls_scene(
     for rank, (texts, x) in enumerate(zip(calls, columns, strict=True)):
         done = {pair[rank] for pair in matched}
         waits_at = next((index for index in range(len(texts)) if index not in done), len(texts))
-        items.append(Label(x=x + _CALL_WIDTH / 2, y=_CALLS_TOP - 16, text=f"rank {rank}", anchor="middle", bold=True))
+        items.append(centred_label(x + _CALL_WIDTH / 2, _CALLS_TOP - 16, f"rank {rank}", bold=True))
         for index, text in enumerate(texts):
             state = "done" if index < waits_at else "waits" if index == waits_at else "never"
             items += _call(text, x, index, state)
@@ -80,6 +83,7 @@ def blocking_sends_scene() -> Scene:
 
 
 def _call(text: str, x: float, index: int, state: str) -> Iterator[Rect | Label]:
+    """A call as a box; `state` is "done", "waits" or "never"."""
     y = _CALLS_TOP + index * _CALL_PITCH
     waits = state == "waits"
     yield Rect(x=x, y=y, width=_CALL_WIDTH, height=_CALL_HEIGHT, radius=5, **_CALL_STYLES[state])
@@ -112,7 +116,7 @@ def stage_splits_scene(costs: Sequence[float], splits: Mapping[str, Sequence[int
     stages_by_split = {name: _stages(costs, sizes) for name, sizes in splits.items()}
     panel_width = (WIDTH - MARGIN) / len(splits)
     highest_cost = max(sum(stage) for stages in stages_by_split.values() for stage in stages)
-    scale = (panel_width - _BRICKS_LEFT - 84) / highest_cost
+    scale = (panel_width - _BRICKS_LEFT - 84) / highest_cost  # 84 pixels for the sum on the right
     items, top = heading(title, [])
     for number, (name, stages) in enumerate(stages_by_split.items()):
         x = MARGIN + number * panel_width
@@ -151,6 +155,7 @@ def _stages(costs: Sequence[float], sizes: Sequence[int]) -> list[list[float]]:
 def _stage_row(
     rank: int, stage: list[float], left: float, y: float, scale: float, slowest: float
 ) -> Iterator[Rect | Label]:
+    """The layers of one rank and the sum of their costs; where that is `slowest`, with an outline."""
     total, x = sum(stage), left + _BRICKS_LEFT
     yield Label(x=left, y=y + _BAR / 2, text=f"rank {rank}")
     for cost in stage:

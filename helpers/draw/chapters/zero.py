@@ -1,7 +1,8 @@
 """Draws what chapter 08 shows of ZeRO: traffic per stage in parts of P, messages in their order, and resharding.
 
-P stands for the bytes of all parameters. The states of a training step are drawn by `helpers.draw.zero`, and the equal
-stacks of plain data parallelism by `helpers.draw.memory.replicas_scene`.
+ZeRO shards the optimizer state (stage 1), also the gradients (2) and also the parameters (3) over the ranks. P stands
+for the bytes of all parameters. The states of a training step are drawn by `helpers.draw.zero`, and the equal stacks of
+plain data parallelism by `helpers.draw.memory.replicas_scene`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from helpers.draw.scene import (
 from helpers.learner.words import book
 from helpers.quantities.units import format_bytes
 
-words = book("pictures")
+words = book("pictures")  # what a reader sees, by name, in the learner's language: learner/words/pictures.yaml
 _SHARES = replace(MESSAGES, height=30, pitch=42, end_gap=14, gap=2, radius=2, right=96, above=10)
 _LINE, _ROW_GAP, _MESSAGES_RIGHT = 17.0, 12.0, 14.0  # pixels: a line of text, between rows, the right margin
 # Pixels of resharding: left and right margin, the top edge, a shard's height, the gap above and below the tensors, and
@@ -131,10 +132,11 @@ def messages_scene(rows: Mapping[str, Sequence[SentMessage]], *, parts: Mapping[
 
 
 def _stretches(parts: Mapping[str, int], left: float, step: float, y: float) -> Iterator[Label | Line]:
+    """A line over the boxes of each stretch, with its name; `step` are the pixels from box to box."""
     for name, num_messages in parts.items():
         right = left + num_messages * step
         yield Line(x1=left, y1=y + 10, x2=right - 4, y2=y + 10, colour="muted", width=1.5)
-        yield Label(x=(left + right) / 2 - 2, y=y, text=name, size=12, anchor="middle", colour="muted", bold=True)
+        yield centred_label((left + right) / 2 - 2, y, name, colour="muted", bold=True)
         left = right
 
 
@@ -143,7 +145,7 @@ def _message_box(message: SentMessage, x: float, y: float, width: float, height:
     yield Rect(x=x, y=y, width=width, height=height, radius=4, tooltip=tooltip, **kind_style(message.kind))
     for number, text in enumerate(message.lines):
         line_y = y + height / 2 + (number - (len(message.lines) - 1) / 2) * _LINE
-        yield Label(x=x + width / 2, y=line_y, text=text, size=12, anchor="middle", on=message.kind)
+        yield centred_label(x + width / 2, line_y, text, on=message.kind)
 
 
 # -- resharding ------------------------------------------------------------------------------------------------------
@@ -176,12 +178,13 @@ def _shards(num_ranks: int, shard_size: int, total: int, element_width: float, y
     yield Label(x=MARGIN, y=y + _SHARD / 2, text=words("ranks", num=num_ranks), bold=True)
     for rank in range(num_ranks):
         x, width = _LEFT + rank * shard_size * element_width, shard_size * element_width - 4
+        # The pixels of this shard that lie beyond the last element; at most the entire shard.
         padding = min(shard_size, max(0, (rank + 1) * shard_size - total)) * element_width
         if padding:
             zeros = {"x": x + width + 2 - padding, "width": padding, "texture": "hatch", "tooltip": words("zeros")}
             yield Rect(y=y, height=_SHARD, **zeros)
         yield Rect(x=x + 2, y=y, width=width, height=_SHARD, stroke="ink", stroke_width=1.5, radius=4)
-        yield Label(x=x + (width - padding) / 2, y=y + _SHARD / 2, text=f"rank {rank}", anchor="middle")
+        yield centred_label(x + (width - padding) / 2, y + _SHARD / 2, f"rank {rank}")
 
 
 def _tensors(tensors: Mapping[str, int], element_width: float, y: float) -> Iterator[Rect | Label | Line]:
