@@ -38,23 +38,18 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="python -m helpers grade", description="Grade notebooks of a lab: one, or a class in a folder."
     )
-    made.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="a notebook, or a folder of submissions")
-    made.add_argument("--mine", action="store_true", help="grade nothing, show what you have done so far")
-    made.add_argument(
-        "--viva", action="store_true", help="then three questions to each about their own code, in OUT/viva"
-    )
-    made.add_argument("--out", type=Path, help="folder for reports and state (default: graded); the same one resumes")
-    made.add_argument("--lab", help="such as 03_ddp, if the notebooks do not tell")
-    made.add_argument("--seed", type=int, help="of the inputs, kept for the whole class (default: drawn)")
-    made.add_argument(
-        "--seed-file", type=Path, help="a file with that number in it, not to be seen on the command line"
-    )
-    made.add_argument("--jobs", type=int, help="submissions at a time (default: one a core)")
-    made.add_argument("--checks", type=Path, help="folder of private checks, with files such as 03_ddp.py")
-    made.add_argument(
-        "--rung", choices=isolation.ISOLATION_LEVELS, help="how strictly to shut in (default: as strictly as possible)"
-    )
-    made.add_argument("--lang", choices=LANGUAGES, help="of the verdicts; the one chosen, if not given")
+    add, levels = made.add_argument, isolation.ISOLATION_LEVELS
+    add("paths", nargs="*", type=Path, metavar="PATH", help="a notebook, or a folder of submissions")
+    add("--mine", action="store_true", help="grade nothing, show what you have done so far")
+    add("--viva", action="store_true", help="then three questions to each about their own code, in OUT/viva")
+    add("--out", type=Path, help="folder for reports and state (default: graded); the same one resumes")
+    add("--lab", help="such as 03_ddp, if the notebooks do not tell")
+    add("--seed", type=int, help="of the inputs, kept for the whole class (default: drawn)")
+    add("--seed-file", type=Path, help="a file with that number in it, not to be seen on the command line")
+    add("--jobs", type=int, help="submissions at a time (default: one a core)")
+    add("--checks", type=Path, help="folder of private checks, with files such as 03_ddp.py")
+    add("--rung", choices=levels, help="how strictly to shut in (default: as strictly as possible)")
+    add("--lang", choices=LANGUAGES, help="of the verdicts; the one chosen, if not given")
     return made
 
 

@@ -20,23 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import yaml
 
 from helpers.ranks.limits import load_per_core
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = Path(__file__).with_name("launcher.py")
 ISOLATION_LEVELS = ("namespaces", "uid", "plain")  # the strictest first
-ISOLATION_TEXTS = {
-    "namespaces": "Each notebook ran without network, with every file read-only but its own copy, with the other "
-    "submissions and the solutions hidden, and with processes of its own (Linux namespaces).",
-    "uid": "This system refuses namespaces, so each notebook ran under another user id. It could not write outside "
-    "its copy, but the network was not cut off, and it could read what every user may read: keep submissions, seeds "
-    "and checks unreadable for others (chmod 700).",
-    "plain": "This system refuses namespaces and another user id, so each notebook ran as you, under limits on time, "
-    "memory and processes only. It could read what you can, and use the network; that it changes or deletes your files "
-    "or starts programs is refused by Python alone: run this in a container or a virtual machine, with nothing in it "
-    "that you would miss.",
-}
+# Level -> a sentence for the teacher that says how learners' code was isolated.
+ISOLATION_TEXTS = yaml.safe_load(Path(__file__).with_name("isolation.yaml").read_text(encoding="utf-8"))
 SPARE_UID = 61_000  # the first of 1,000 user ids that no person has
 
 

@@ -4,6 +4,12 @@
 
 A script is a whole training job in plain torch that runs on gloo, in seconds on a CPU. It shows only symptoms. Its bug,
 the fix and the hints are in jobs.yaml. This module reads that file; it imports no torch and runs no script.
+
+broken_job(name)       one of the jobs, by the name of its script
+broken_jobs()          all of them
+edited(script, edits)  a script with some pieces of text replaced, such as those that fix it
+
+`Words` is a text in every language of the course.
 """
 
 from __future__ import annotations
@@ -15,16 +21,17 @@ from pathlib import Path
 
 from helpers.learner.words import Words
 
-__all__ = ["Patient", "edited", "patient", "patients"]
+__all__ = ["BrokenJob", "broken_job", "broken_jobs", "edited"]
 
 FOLDER = Path(__file__).parent
-ENDS = ("well", "silent", "error")
+ENDS = ("well", "silent", "error")  # how a job may end: `BrokenJob.ends`
 
 
 @dataclass(frozen=True, kw_only=True)
 class BrokenJob:
     """One job with a bug.
 
+    name: of the script, such as "patient_03".
     ranks: on how many ranks it shows its symptom. ends: "well", "silent" (it hangs) or "error".
     title, symptom: what a colleague would say about it. log: some lines that it prints.
     rank: the rank whose code or data causes it, None where every rank does.
@@ -105,5 +112,5 @@ def _job_of(name: str, fields: dict) -> BrokenJob:
     fields = {"ranks": 2, "ends": "well", "rank": None, "others": (), "watchdog": "", **fields}
     edits = tuple((edit["old"], edit["new"]) for edit in fields.pop("cure"))
     other_lines = tuple(fields.pop("others"))
-    texts = {key: Words(**value) for key, value in fields.items() if isinstance(value, dict)}
+    texts = {key: Words(**value) for key, value in fields.items() if isinstance(value, dict)}  # {en: …, zh: …}
     return BrokenJob(**fields | texts, name=name, edits=edits, other_lines=other_lines)

@@ -62,7 +62,8 @@ def without_gc(iterator):
     """The items as a list, computed in one C call with the garbage collector off.
 
     No frame may be referenced while its thread goes on, because that would keep the frame's variables alive (tensors
-    among them). Within one C call no other thread runs, unless the collector calls Python code.
+    among them). Within one C call no other thread runs Python code. The collector is off because a collection inside
+    sys._current_frames may deadlock in Python 3.11 (issue 106883 of CPython).
     """
     was_enabled = gc.isenabled()
     gc.disable()

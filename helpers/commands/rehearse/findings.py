@@ -1,9 +1,19 @@
-"""Turns what the ranks of a rehearsal left into findings: failures, NCCL's verdicts and habits. Causes come first."""
+"""Turns what the ranks of a rehearsal left into findings: failures, NCCL's verdicts and habits. Causes come first.
+
+A rehearsal runs a script for GPUs on practice cards, simulated GPUs in each rank's process. What it leaves:
+
+failure    the exception with which a rank's script ended (`Failure`, with message, frames and time)
+verdict    what NCCL would have done, judged from a journal of all communication; it has the fields of a Finding
+note       what a rank wrote down, as {"what": kind, …} with the kinds "exit", "end", "gpu", "guess", "not rehearsed"
+
+A finding is a mistake in the script, or a warning. A failure that only shows a limit of the rehearsal itself becomes
+the `problem` of the report instead. `words[key]` is a sentence in every language, as `Words`.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from helpers.commands.rehearse.processes import RehearsalProcesses
@@ -14,44 +24,51 @@ from helpers.ranks.errors import Failure, RankError
 from helpers.ranks.nccl.verdicts import words as nccl_words
 from helpers.ranks.sites import Frame, describe, is_engine, is_library, is_package, learner_frame, rank_names
 
-FULL = "OutOfMemoryError"
-_LIMITS = (  # in C++'s words
+FULL = "OutOfMemoryError"  # the type of the exception of a card that is full
+_LIMITS = (  # parts of torch's messages about something that a device made in Python cannot do
     "incompatible tensor type", "Could not run '", "PrivateUse1", "not linked with support for cuda",
     "NestedTensorImpl", "data is not allocated yet", "Torch not compiled with CUDA",
     "without ATen_cuda", "_C' has no attribute '_cuda",
 )  # fmt: skip
 _PASSING = ("_call_impl", "_wrapped_call_impl", "wrapper", "inner", "decorate_context")  # frames that only call on
+MAX_LIBRARY_FRAMES = 3  # that a chain of calls shows below the script's own line
+MAX_MESSAGE = 300  # characters of torch's message
 
 
 @dataclass(frozen=True, kw_only=True)
 class RehearsalOutcome:
-    """What a rehearsal left. noted: notes by rank. memory: bytes that each card was meant to have."""
+    """What a rehearsal left.
+
+    verdict: "ok", "failed", "hang", "timeout" or "interrupted". error: the sentence about it, None if it is "ok".
+    noted: rank -> its notes. nproc: ranks on each node. memory: bytes that each card was meant to have; it can hold
+    `processes.card_bytes`, which is less if this machine has less memory.
+    """
 
     processes: RehearsalProcesses
     verdict: str
     error: RankError | None
     noted: dict[int, list[dict[str, Any]]]
     nproc: int
-    folder: str
     memory: int
-    exits: dict[int, dict] = field(init=False)
 
     @property
     def is_short(self) -> bool:
-        """Whether this machine's memory ends before the cards'."""
+        """Whether this machine has less memory than the cards were meant to have."""
         return self.processes.card_bytes < self.memory
 
-    def __post_init__(self) -> None:
-        exits = {rank: line for rank, lines in self.noted.items() for line in lines if line["what"] == "exit"}
-        object.__setattr__(self, "exits", exits)
+    @property
+    def exits(self) -> dict[int, dict]:
+        """Rank -> the note of a script that called sys.exit with an error code."""
+        return self.last_notes("exit")
 
     @property
     def ended(self) -> str:
+        """How the run ended, as RehearsalReport.ended."""
         return "exit" if self.exits else "ended" if self.verdict == "ok" else self.verdict
 
-    def lines(self, what: str) -> dict[int, dict]:
-        """The last line of a kind, by rank."""
-        return {rank: line for rank, lines in self.noted.items() for line in lines if line["what"] == what}
+    def last_notes(self, what: str) -> dict[int, dict]:
+        """Rank -> its last note of this kind, for the ranks that have one."""
+        return {rank: note for rank, notes in self.noted.items() for note in notes if note["what"] == what}
 
 
 def findings_of(outcome: RehearsalOutcome) -> tuple[Finding, ...]:
@@ -60,7 +77,7 @@ def findings_of(outcome: RehearsalOutcome) -> tuple[Finding, ...]:
     verdicts = [Finding(**vars(one)) for one in outcome.processes.verdicts]
     verdicts = [one for one in verdicts if not any(_is_same(one, other) for other in failures)]
     if outcome.exits or outcome.processes.causes or any(state.dead for state in outcome.processes.states):
-        verdicts = [one for one in verdicts if one.kind != "hangs"]  # they wait for the one that is gone
+        verdicts = [one for one in verdicts if one.kind != "hangs"]  # the ranks wait for one that has ended
     found = [*failures, *verdicts, *_shared_gpus(outcome)]
     if outcome.verdict == "hang" and not outcome.exits and not any(one.is_mistake for one in found):
         found.append(_hang(outcome))
@@ -68,38 +85,37 @@ def findings_of(outcome: RehearsalOutcome) -> tuple[Finding, ...]:
 
 
 def _is_same(verdict: Finding, failure: Finding) -> bool:
-    """Whether NCCL's judge tells of an error that a rank has raised already."""
+    """Whether a verdict is about an error that a rank has raised already."""
     return verdict.kind == failure.kind and verdict.sites[:1] == failure.sites[:1]
 
 
 def _failures(outcome: RehearsalOutcome) -> list[Finding]:
-    """What ranks raised by themselves; equal ones together."""
-    alike: dict[tuple, dict[int, Failure]] = {}
+    """The mistakes that ranks raised by themselves. Ranks with the same message at the same line share a finding."""
+    by_message: dict[tuple, dict[int, Failure]] = {}  # (type, message, line) -> rank -> its failure
     for state in outcome.processes.causes:
         failure = state.failure
-        if _is_ours(failure):
+        if _is_no_mistake(failure) or (failure.type_name == FULL and outcome.is_short):
             continue
-        message = re.sub(r"cuda:\d+", "cuda", str(failure.words))
-        if failure.type_name == FULL:
-            if outcome.is_short:
-                continue
-            message = ""
+        # Ranks differ in the number of their GPU, and a full card in the numbers of bytes.
+        message = "" if failure.type_name == FULL else re.sub(r"cuda:\d+", "cuda", str(failure.words))
         line = None if failure.wire_kind == "mismatch" else learner_frame(failure.frames)
-        alike.setdefault((failure.type_name, message, line), {})[state.rank] = failure
-    return [_failure(outcome, failures) for failures in alike.values()]
+        by_message.setdefault((failure.type_name, message, line), {})[state.rank] = failure
+    return [_failure(outcome, failures) for failures in by_message.values()]
 
 
 def _failure(outcome: RehearsalOutcome, failures: dict[int, Failure]) -> Finding:
-    """One mistake that these ranks raised."""
-    failure = failures[min(failures)]  # whose ranks are first is a matter of luck
+    """One mistake that these ranks raised. failures: rank -> its failure."""
+    failure = failures[min(failures)]  # of the lowest rank; which rank raised first changes from run to run
     line_of_learner = learner_frame(failure.frames)
-    chain = [frame for frame in failure.frames if not is_library(frame[0]) and not _is_below(frame[0])]
+    # The calls in the script, then the innermost calls of a library below its last line.
+    chain = [frame for frame in failure.frames if not is_library(frame[0]) and not _is_of_course(frame[0])]
     if line_of_learner in failure.frames:
         inside = failure.frames[failure.frames.index(line_of_learner) + 1 :]
-        chain += [frame for frame in inside if is_library(frame[0]) and frame[2] not in _PASSING][-3:]
+        called = [frame for frame in inside if is_library(frame[0]) and frame[2] not in _PASSING]
+        chain += called[-MAX_LIBRARY_FRAMES:]
     kind, cure = ("out of memory", words["full"]) if failure.type_name == FULL else ("error", None)
     text = failure.words.map(in_cudas_words)
-    if failure.wire_kind == "mismatch":
+    if failure.wire_kind == "mismatch":  # the ranks issued different collectives, which NCCL would not notice
         kind, cure, text = "unnoticed", nccl_words["cure.differ"], Words.of("\n").join([text, words["unnoticed"]])
     else:
         text = Words.of(f"{failure.type_name}: ") + text
@@ -110,17 +126,19 @@ def _failure(outcome: RehearsalOutcome, failures: dict[int, Failure]) -> Finding
     return Finding(kind=kind, words=text, cure=cure, **where)
 
 
-def _is_ours(failure: Failure) -> bool:
-    """Whether a failure is no mistake that a GPU would find."""
+def _is_no_mistake(failure: Failure) -> bool:
+    """Whether a failure comes from the rehearsal or this machine, so that it would not occur on GPUs."""
     known = failure.type_name in ("KeyboardInterrupt", "ModuleNotFoundError", "NotRehearsed")
     return known or _is_sparse(failure) or _is_own_fault(failure) or _is_limit(failure)
 
 
 def _is_sparse(failure: Failure) -> bool:
+    """Whether the script made a sparse tensor, which a practice card does not hold."""
     return failure.type_name == "NotImplementedError" and "practice card holds dense" in failure.message
 
 
-def _is_below(path: str) -> bool:
+def _is_of_course(path: str) -> bool:
+    """Whether a file is this course's code, which runs below the script, or no file at all."""
     return is_engine(path) or is_package(path) or path.startswith("<")
 
 
@@ -131,24 +149,22 @@ def _is_limit(failure: Failure) -> bool:
 
 def _is_own_fault(failure: Failure) -> bool:
     """Whether the rehearsal's own code has failed, and not the script."""
-    if not failure.frames or not _is_below(failure.frames[-1][0]):
+    if not failure.frames or not _is_of_course(failure.frames[-1][0]):
         return False
     broken = ("AttributeError", "NameError", "KeyError", "ImportError", "UnboundLocalError", "JSONDecodeError")
     return failure.type_name in broken or failure.type_name == "TypeError" and " argument" in failure.message
 
 
 def in_cudas_words(text: str) -> str:
-    for ours, theirs in (
-        ("card:0", "cuda"),
-        ("card out of memory", "CUDA out of memory"),
-        ("torch.card", "torch.cuda"),
-    ):
-        text = text.replace(ours, theirs)
+    """A message of a practice card as CUDA would write it."""
+    names = {"card:0": "cuda", "card out of memory": "CUDA out of memory", "torch.card": "torch.cuda"}
+    for cards, cudas in names.items():
+        text = text.replace(cards, cudas)
     return text
 
 
 def _hang(outcome: RehearsalOutcome) -> Finding:
-    """Ranks that hang, under gloo as well."""
+    """The finding about ranks that hang although NCCL's rules say nothing, so that they would hang under gloo, too."""
     sites: list[Frame] = []
     for state in outcome.processes.states:
         line_of_learner = learner_frame(state.where.frames) if state.where and not state.done else None
@@ -160,40 +176,37 @@ def _hang(outcome: RehearsalOutcome) -> Finding:
 
 def _shared_gpus(outcome: RehearsalOutcome) -> list[Finding]:
     """Ranks of one node that use one GPU: in their tensors' collectives, or where torch has to guess the GPU."""
-    made = []
+    found = []
     for what in ("gpu", "guess"):
-        for lines in _shared(outcome, what).values():
-            ranks, last = tuple(lines), lines[max(lines)]
-            if any(set(ranks) <= set(one.ranks) for one in made):
+        for notes in _shared(outcome, what):
+            ranks, last = tuple(notes), notes[max(notes)]
+            if any(set(ranks) <= set(one.ranks) for one in found):
                 continue
-            was_set = last.get("was_set", False)
             named = {"ranks": rank_names(ranks), "gpu": last["name"], "op": last.get("op")}
             text = words["duplicate" if what == "gpu" else "guessed"].format(**named)
-            cure = words["constant" if was_set else "set_device"]
+            cure = words["constant" if last.get("was_set") else "set_device"]  # was_set: the script chose a device
             kind = "error" if what == "gpu" else WARNING
-            made.append(Finding(kind=kind, ranks=ranks, sites=(tuple(last["site"]),), words=text, cure=cure))
-    return made
+            found.append(Finding(kind=kind, ranks=ranks, sites=(tuple(last["site"]),), words=text, cure=cure))
+    return found
 
 
-def _shared(outcome: RehearsalOutcome, what: str) -> dict[tuple[int, int], dict[int, dict]]:
-    """(node, GPU) -> rank -> its note, where two ranks or more share a GPU."""
-    found: dict[tuple[int, int], dict[int, dict]] = {}
-    for rank, lines in outcome.noted.items():
-        for line in lines:
-            if line["what"] == what:
-                found.setdefault((rank // outcome.nproc, line["name"]), {})[rank] = line
-    return {place: lines for place, lines in found.items() if len(lines) > 1}
+def _shared(outcome: RehearsalOutcome, what: str) -> list[dict[int, dict]]:
+    """For each GPU of a node that two ranks or more share: rank -> its note of this kind, whose "name" is the GPU."""
+    found: dict[tuple[int, int], dict[int, dict]] = {}  # (node, GPU) -> rank -> its note
+    for rank, notes in outcome.noted.items():
+        for note in notes:
+            if note["what"] == what:
+                found.setdefault((rank // outcome.nproc, note["name"]), {})[rank] = note
+    return [notes for notes in found.values() if len(notes) > 1]
 
 
 def headline(outcome: RehearsalOutcome, found: tuple[Finding, ...]) -> Words:
     """How it ended, in one line."""
-    num = len(outcome.processes.states)
-    first = next((one for one in found if one.is_mistake), None)
-    failed = (
-        first.ranks if first else tuple(state.rank for state in outcome.processes.states if state.failure or state.dead)
-    )
-    named = {"count": num, "ranks": rank_names(failed or (0,)), "seconds": outcome.processes.clock}
-    named["code"] = next((line["code"] for line in outcome.exits.values()), 0)
+    states = outcome.processes.states
+    failed = tuple(state.rank for state in states if state.failure or state.dead)
+    failed = next((one.ranks for one in found if one.is_mistake), failed)
+    named = {"count": len(states), "ranks": rank_names(failed or (0,)), "seconds": outcome.processes.clock}
+    named["code"] = next((note["code"] for note in outcome.exits.values()), 0)
     return words[f"ended.{outcome.ended}"].format(**named)
 
 
@@ -202,27 +215,25 @@ def problem(outcome: RehearsalOutcome, found: tuple[Finding, ...]) -> Words | No
     if any(one.is_mistake for one in found):
         return None
     if outcome.exits:
-        rank, line = next(iter(outcome.exits.items()))
-        message = "".join(outcome.processes.states[rank].text).strip().splitlines()[-1:] or ["-"]
-        return words["problem.exit"].format(code=line["code"], said=message[0], ranks=rank_names(outcome.exits))
+        rank, note = next(iter(outcome.exits.items()))
+        printed = "".join(outcome.processes.states[rank].text).strip().splitlines() or ["-"]
+        return words["problem.exit"].format(code=note["code"], said=printed[-1], ranks=rank_names(outcome.exits))
     for state in outcome.processes.causes:
-        name = state.failure.type_name
+        failure, name = state.failure, state.failure.type_name
         if name == "ModuleNotFoundError":
-            return words["problem.module"].format(said=state.failure.message)
+            return words["problem.module"].format(said=failure.message)
         if name == "NotRehearsed":
-            return state.failure.words
-        if _is_limit(state.failure):
-            line = learner_frame(state.failure.frames)
-            message = state.failure.message.splitlines()[0][:300]
+            return failure.words
+        if _is_limit(failure):
+            line = learner_frame(failure.frames)
+            message = failure.message.splitlines()[0][:MAX_MESSAGE]
             return words["problem.limit"].format(said=message, place=describe(line) if line else "?")
-        if _is_own_fault(state.failure):
-            return words["problem.own"].format(
-                said=f"{name}: {state.failure.message}", place=describe(state.failure.frames[-1])
-            )
-        if _is_sparse(state.failure):
+        if _is_own_fault(failure):
+            return words["problem.own"].format(said=f"{name}: {failure.message}", place=describe(failure.frames[-1]))
+        if _is_sparse(failure):
             return words["stops"].format(what=words["not.sparse"])
-        if name == FULL:
-            held, asked = (format_bytes(n) for n in (outcome.processes.card_bytes, outcome.memory))
+        if name == FULL:  # this machine's memory ended before the card's, otherwise it would be a mistake
+            held, asked = format_bytes(outcome.processes.card_bytes), format_bytes(outcome.memory)
             return words["short"].format(held=held, memory=asked)
     if outcome.verdict in ("timeout", "interrupted"):
         return Words.of("\n").join(outcome.processes.places)
@@ -231,5 +242,5 @@ def problem(outcome: RehearsalOutcome, found: tuple[Finding, ...]) -> Words | No
 
 def missing(outcome: RehearsalOutcome) -> tuple[Words, ...]:
     """What the script uses and no rehearsal can try."""
-    names = {line["name"] for lines in outcome.noted.values() for line in lines if line["what"] == "not rehearsed"}
+    names = {note["name"] for notes in outcome.noted.values() for note in notes if note["what"] == "not rehearsed"}
     return tuple(words[f"not.{name}"] for name in sorted(names))

@@ -1,6 +1,8 @@
 """Runs the rehearsed script on one rank as `__main__`, on a practice card that says "cuda", over the wire.
 
-It also counts what holds the card's memory (`bytes_by_kind`), for the error of a card that is full.
+A practice card is a simulated GPU, and `memory` is its allocator. The wire is this course's process-group backend,
+which reports each operation as an event and keeps a journal from which is judged what NCCL would have done. This module
+also counts what holds the card's memory (`bytes_by_kind`), for the error of a card that is full.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ from helpers.ranks.sites import describe
 
 
 def bytes_by_kind() -> dict[str, int]:
-    """Bytes of parameters, gradients, the optimizer's state, and of all the rest: activations and what is on its way.
+    """Bytes of parameters, gradients, the optimizer's state, and of all the rest, which is mostly activations.
 
-    Whatever has the script's parameters is found among Python's objects; a storage counts once.
+    Parameters and optimizers are found among all of Python's objects. A storage that two tensors share counts once.
     """
     parameters, states = [], []
     for one in gc.get_objects():
@@ -53,10 +55,11 @@ def bytes_by_kind() -> dict[str, int]:
 
 
 def _bytes(tensors: list[Tensor], known: set[int]) -> int:
+    """Bytes of these tensors on the card. known: addresses of storages that count already; it adds those of these."""
     total = 0
     for one in tensors:
-        inside = getattr(one, "_local_tensor", one)  # a DTensor's
-        if isinstance(inside, CardTensor) and memory.holds(storage := inside._raw.untyped_storage()):
+        local = getattr(one, "_local_tensor", one)  # the part of a DTensor on this rank
+        if isinstance(local, CardTensor) and memory.holds(storage := local._raw.untyped_storage()):
             if storage._cdata not in known:
                 known.add(storage._cdata)
                 total += storage.nbytes()
@@ -65,7 +68,12 @@ def _bytes(tensors: list[Tensor], known: set[int]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptTask:
-    """What a rank runs. path: of the script. cwd: where the rehearsal was called. memory: bytes of a GPU."""
+    """What a rank runs.
+
+    path, args: the script and its arguments. folder: of these ranks alone, for notes and journals.
+    cwd: the folder in which the rehearsal was called. gpus_of_node: how many GPUs the script sees.
+    memory: bytes that a GPU says it has.
+    """
 
     path: str
     args: tuple[str, ...]
@@ -76,15 +84,15 @@ class ScriptTask:
 
 
 def run(task: ScriptTask) -> int:
-    """Run the script to its end. What it gave to sys.exit, as a code; other errors pass through."""
+    """Run the script to its end. Returns its exit code, 0 unless it called sys.exit; other errors pass through."""
     rank = int(os.environ["RANK"])
     rank_notes.open_notes(rank, task.folder)
     _print_from_here_alone()
-    messages: Counter = Counter()
+    messages: Counter = Counter()  # (operation, "number" or "bytes") -> sum over its events
     wire.subscribe(lambda event: messages.update({(event.op, "number"): 1, (event.op, "bytes"): event.payload_bytes}))
     _keep_journal(rank, task.folder)
     redirect.install(task.gpus_of_node, task.folder, task.memory)
-    module, ok = _as_main(task), False
+    module, ok = _as_main(task), False  # ok: whether the script ended without an error
     tensor.memory.by_kind = bytes_by_kind
     try:
         with open(task.path, "rb") as file:
@@ -108,7 +116,10 @@ def run(task: ScriptTask) -> int:
 
 
 def _keep_journal(rank: int, folder: str) -> None:
-    """Of what happens outside of every process group: one of a world of its own."""
+    """Keep a journal of what happens outside of every process group, such as races between streams.
+
+    Each default group of the script has a folder "world1", … with journals, and this one is in "world0".
+    """
     world = os.path.join(folder, "world0")
     os.makedirs(world, exist_ok=True)
     journal.keep_open(journal.FileJournal(world, rank, 1, eager=None))
@@ -116,6 +127,7 @@ def _keep_journal(rank: int, folder: str) -> None:
 
 
 def _as_main(task: ScriptTask) -> types.ModuleType:
+    """A new module `__main__` for the script, with the working folder and arguments that it expects."""
     os.chdir(task.cwd)
     sys.argv = [task.path, *task.args]
     sys.path[:0] = [os.path.dirname(task.path)]
@@ -126,8 +138,11 @@ def _as_main(task: ScriptTask) -> types.ModuleType:
 
 
 def _print_from_here_alone() -> None:
-    """A DataLoader's worker is a fork with the same pipe, and may print; nobody would hear it out."""
-    rank, owner = worker.ACTIVE, os.getpid()
+    """Send what this process prints to the process that watches, and drop what its forks print.
+
+    A DataLoader's worker is such a fork. It has the same pipe, and two writers would mix their messages in it.
+    """
+    rank, owner = worker.ACTIVE, os.getpid()  # ACTIVE: the engine's object for the rank of this process
     if rank is not None:
         rank.output = sys.stdout = sys.stderr = Capture(
             lambda text: rank.send(("out", text)) if os.getpid() == owner else None

@@ -1,4 +1,9 @@
-"""Starts the ranks of a rehearsal, watches them from outside, and ends them whatever they do."""
+"""Starts the ranks of a rehearsal, watches them from outside, and ends them whatever they do.
+
+The engine (helpers/ranks) runs ranks for the notebooks, and its parts are used here. A zygote is a process that has
+imported torch and from which ranks are forked. A `RankState` is what a rank has sent so far. `Watch` waits until the
+ranks are done, failed or hang. Each rank gets a practice card, a simulated GPU.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +21,14 @@ from helpers.ranks.report import Report as EngineReport
 from helpers.ranks.transport import pack_call
 from helpers.ranks.watch import SETTLE_SECONDS, RankState, Watch
 
-RANK = "helpers.commands.rehearse.on_rank"  # what a process has imported before it is forked
+RANK = "helpers.commands.rehearse.on_rank"  # the module that the zygote has imported before it forks ranks
 END_LIMIT = 1.0  # seconds that an interrupted rank gets for its last notes
+REFRESH_SECONDS = 0.4  # that the ranks get to say where they are
 
 
 def _run(task: dict[str, Any]) -> int:
-    """On a rank."""
-    from helpers.commands.rehearse import on_rank  # with torch
+    """Run the script on a rank. task: the fields of a ScriptTask. Returns the script's exit code."""
+    from helpers.commands.rehearse import on_rank  # imports torch, which the process that watches does not need
 
     return on_rank.run(on_rank.ScriptTask(**task))
 
@@ -31,14 +37,18 @@ class RehearsalRank(RankState):
     """One rank. Its first message, that it is ready, does not end its task, since the script follows."""
 
     def take(self, message: tuple, now: float) -> None:
+        """Takes a message of the rank. Its first item is the kind."""
         if message[0] != "ready":
             super().take(message, now)
 
 
 class RehearsalProcesses(Watch):
-    """The ranks of one rehearsal:
+    """The ranks of one rehearsal, `nproc` on each of `nnodes` nodes. Used in a `with`, at whose end they are killed.
 
-    `nproc` on each of `nnodes` nodes, which all run the script. They end with the block.
+    path, args: the script and its arguments. folder: of these ranks alone. memory: bytes that a card says it has.
+    card_bytes: bytes that it can hold, which is less if this machine has less.
+    After `watch`: places, sentences that say where each rank is; causes, the ranks that failed by themselves; verdicts,
+    what NCCL would have done.
     """
 
     def __init__(
@@ -46,14 +56,8 @@ class RehearsalProcesses(Watch):
     ):
         self.folder, self.card_bytes = folder, card_bytes
         world, port = nproc * nnodes, free_port()
-        task = {
-            "path": path,
-            "args": args,
-            "folder": folder,
-            "cwd": os.getcwd(),
-            "gpus_of_node": nproc,
-            "memory": memory,
-        }
+        task = {"path": path, "args": args, "folder": folder, "cwd": os.getcwd(), "memory": memory}
+        task["gpus_of_node"] = nproc
         self.zygote, members = process.zygote(RANK), []
         for rank in range(world):
             pid, conn = self.zygote.fork(_spec(rank, nproc, world, folder, port, card_bytes))
@@ -72,7 +76,7 @@ class RehearsalProcesses(Watch):
             if verdict == "failed":
                 self.settle_or_wait(SETTLE_SECONDS)
             if verdict != "ok":
-                self.refresh(0.4)
+                self.refresh(REFRESH_SECONDS)
         except KeyboardInterrupt:
             verdict = "interrupted"
         for state in self.states:
@@ -81,7 +85,7 @@ class RehearsalProcesses(Watch):
         error = None if verdict == "ok" else report.error(verdict, seconds=self.clock)
         self.places = report.all_places()
         self.causes = _causes(self.states)
-        self.verdicts = _verdicts(self.folder)  # while those that stand still are in the call in which they wait
+        self.verdicts = _verdicts(self.folder)  # before the ranks end, while those that hang are still in their calls
         self.announce_end()
         self.settle(END_LIMIT)
         return verdict, error
@@ -96,7 +100,7 @@ class RehearsalProcesses(Watch):
 
 
 def _verdicts(folder: str) -> list[NcclVerdict]:
-    """What NCCL would have done, by the journals of all ranks."""
+    """What NCCL would have done, judged from the journals in which all ranks wrote down their operations."""
     worlds = sorted(glob.glob(os.path.join(folder, "world*")))
     return [verdict for world in worlds for verdict in verdicts_of(world, final=True)]
 
@@ -111,25 +115,20 @@ def _causes(states: list[RankState]) -> list[RankState]:
 
 
 def _spec(rank: int, nproc: int, world: int, folder: str, port: int, card_bytes: int) -> dict[str, Any]:
-    """What the engine's worker is started with: torchrun's environment variables, and a card."""
+    """What the engine's process of a rank is started with: torchrun's environment variables, and a card.
+
+    backend "none": the script makes its process groups itself. generation: the engine counts restarts, of which there
+    are none here.
+    """
     local, node = rank % nproc, rank // nproc
     env = {"RANK": rank, "LOCAL_RANK": local, "GROUP_RANK": node, "ROLE_RANK": rank, "NODE_RANK": node}
     env |= {
         "WORLD_SIZE": world,
         "LOCAL_WORLD_SIZE": nproc,
-        "GROUP_WORLD_SIZE": world // nproc,
         "ROLE_WORLD_SIZE": world,
+        "GROUP_WORLD_SIZE": world // nproc,
     }
     env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "rehearsal", "OMP_NUM_THREADS": 1}
     env |= {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", loopback())}
-    return {
-        "rank": rank,
-        "world_size": world,
-        "generation": 0,
-        "backend": "none",
-        "device": "card",
-        "local_device": 0,
-        "card_bytes": card_bytes,
-        "folder": folder,
-        "env": env,
-    }
+    spec = {"rank": rank, "world_size": world, "generation": 0, "backend": "none", "folder": folder, "env": env}
+    return spec | {"device": "card", "local_device": 0, "card_bytes": card_bytes}

@@ -1,4 +1,9 @@
-"""Defines the report of a rehearsal: its findings, peaks of memory, messages, and what could not be rehearsed."""
+"""Defines the report of a rehearsal: its findings, peaks of memory, messages, and what could not be rehearsed.
+
+A rehearsal runs a script for CUDA and NCCL on practice cards (simulated GPUs), to find what would fail on GPUs. A
+`Frame` is (file, line, function). `words[key]` is a sentence in every language, as `Words`, and words(key, …) one in
+the reader's language.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ from helpers.ranks.sites import Frame, describe, rank_names
 
 words = book("rehearse")
 WARNING = "warning"
-NAMES_IN_SCRIPTS = {"send": "send/isend", "recv": "recv/irecv"}  # the wire sees one in both
+NAMES_IN_SCRIPTS = {"send": "send/isend", "recv": "recv/irecv"}  # the records of messages do not tell them apart
 WRAPPED = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"  # JupyterLab would break inside words
 
 
@@ -21,8 +26,16 @@ WRAPPED = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"  # Jup
 class Finding:
     """One mistake, or a habit that is a warning.
 
-    kind: error, out of memory, unnoticed, hangs, hangs above the buffer, can hang, race or warning. sites: the line to
-    point at first, then those that belong to it. chain: the calls that led there, outermost first.
+    kind is one of
+      error                   a rank raises an exception
+      out of memory           a card is full
+      unnoticed               NCCL would not notice it and give wrong numbers
+      hangs, can hang         ranks wait for ever, or may do so, depending on the timing
+      hangs above the buffer  sends that wait for their receives once a message is larger than NCCL's buffer
+      race                    two streams use one tensor without order
+      warning                 a habit, no mistake
+    ranks: that it concerns. sites: the line to point at first, then those that belong to it.
+    words: what is wrong. cure: how to fix it. chain: the calls that led there, outermost first.
     """
 
     kind: str
@@ -38,7 +51,7 @@ class Finding:
 
     @property
     def label(self) -> Words:
-        """Its kind, as a reader is told it."""
+        """Its kind in the reader's words."""
         return words[f"kind.{self.kind.replace(' ', '_')}"]
 
     def lines(self) -> list[str]:
@@ -57,9 +70,10 @@ class Finding:
 class RehearsalReport:
     """What came of a rehearsal.
 
-    ended: "ended", "failed", "hang", "timeout", "exit" or "interrupted". headline: how it ended, in a line.
-    memory, peaks: bytes of each card, and the most that each rank held. messages: (operation, number, bytes), all
-    ranks together. not_rehearsed: what the script uses and nobody tried. problem: why nothing can be said.
+    ended: "ended", "failed", "hang", "timeout", "exit" (with an error code) or "interrupted".
+    headline: how it ended, in a line. memory: bytes of each card. peaks: rank -> the most bytes that its card held.
+    messages: (operation, number, bytes), all ranks together. not_rehearsed: what the script uses and no rehearsal can
+    try. printed: rank -> its output. problem: why nothing can be said, None if something can. seconds: of the run.
     """
 
     script: str
@@ -82,6 +96,7 @@ class RehearsalReport:
 
     @property
     def exit_code(self) -> int:
+        """0 where nothing was found, 1 for a mistake, 2 where nothing can be said."""
         return 1 if any(one.is_mistake for one in self.findings) else 2 if self.problem else 0
 
     def __str__(self) -> str:

@@ -1,6 +1,8 @@
 """Runs a rehearsal: of a script (`rehearse`), a notebook's function (`rehearse_function`), or as a command (`main`).
 
-The options are checked, the script runs on every rank (processes.py), and what the ranks left becomes a report.
+A rehearsal runs a script for CUDA and NCCL on this machine, unchanged. Each rank is a process with a practice card, a
+simulated GPU that computes on the CPU and has a limited memory. The options are checked, the script runs on every rank
+(processes.py), and what the ranks left becomes a report (findings.py).
 
     python -m helpers rehearse train.py --nproc 4 --memory 80GB -- --epochs 1
 """
@@ -32,7 +34,7 @@ from helpers.ranks.pipe import print_by_rank
 if TYPE_CHECKING:
     import torch
 
-MEMORY, LIMIT = "80 GB", 300.0
+MEMORY, LIMIT = "80 GB", 300.0  # defaults: of a card, and seconds of a rehearsal
 
 
 def rehearse(
@@ -42,8 +44,8 @@ def rehearse(
     """Run a script for CUDA and NCCL on practice cards, and report what would fail on GPUs.
 
     script: a path, or the text of a script (more than one line). nproc: ranks on each of `nnodes` nodes, as torchrun's.
-    memory: of each card. args: the script's own. limit: seconds after which it is stopped.
-    No process stays behind. Raises ValueError, as a sentence, for what cannot be started.
+    memory: of each card, as "80 GB" or in bytes. args: the script's own arguments. limit: seconds after which the
+    script is stopped. No process stays behind. Raises ValueError, as a sentence, for what cannot be started.
     """
     for name, count in (("nproc", nproc), ("nnodes", nnodes)):
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
@@ -61,7 +63,7 @@ def rehearse(
 
 
 def _path_of(script: str | os.PathLike, folder: str) -> str:
-    """Of a script that is there and is Python. Raises ValueError."""
+    """The path of the script; a text is written into `folder`. Raises ValueError if it is missing or is no Python."""
     if isinstance(script, str) and "\n" in script:
         path = Path(folder) / "script.py"
         path.write_text(script, encoding="utf-8")
@@ -73,33 +75,29 @@ def _path_of(script: str | os.PathLike, folder: str) -> str:
     try:
         compile(path.read_bytes(), str(path), "exec")
     except (SyntaxError, ValueError, UnicodeDecodeError) as error:
-        where = getattr(error, "lineno", None) or 1
-        raise ValueError(
-            words("bad.python", name=path.name, line=where, problem=getattr(error, "msg", error))
-        ) from None
+        line, problem = getattr(error, "lineno", None) or 1, getattr(error, "msg", error)
+        raise ValueError(words("bad.python", name=path.name, line=line, problem=problem)) from None
     return str(path.resolve())
 
 
 def _rehearsed(
     path: str, folder: str, nproc: int, nnodes: int, num_bytes: int, args: tuple[str, ...], limit: float
 ) -> RehearsalReport:
+    """Runs the script on all ranks and makes the report. num_bytes: of each card. path: of the script."""
     start, world = time.monotonic(), nproc * nnodes
-    share = max(1, available_memory() // world)
-    card_bytes = min(num_bytes, share)
-    with RehearsalProcesses(
-        path, args, nproc=nproc, nnodes=nnodes, folder=folder, card_bytes=card_bytes, memory=num_bytes
-    ) as processes:
+    share = max(1, available_memory() // world)  # of this machine's memory, for each card
+    sizes = {"nproc": nproc, "nnodes": nnodes, "card_bytes": min(num_bytes, share), "memory": num_bytes}
+    with RehearsalProcesses(path, args, folder=folder, **sizes) as processes:
         verdict, error = processes.watch(limit)
     noted = {rank: rank_notes.read_notes(rank, folder) for rank in range(world)}
-    outcome = findings.RehearsalOutcome(
-        processes=processes, verdict=verdict, error=error, noted=noted, nproc=nproc, folder=folder, memory=num_bytes
-    )
-    ends = {rank: line for rank, lines in noted.items() for line in lines if line["what"] == "end"}
-    number, size = Counter(), Counter()
+    results = {"processes": processes, "verdict": verdict, "error": error, "noted": noted}
+    outcome = findings.RehearsalOutcome(**results, nproc=nproc, memory=num_bytes)
+    ends = outcome.last_notes("end")  # what each rank counted until its script ended
+    number, size = Counter(), Counter()  # operation -> calls and bytes, of all ranks together
     for end in ends.values():
-        for op, times, num in end["messages"]:
-            number[op] += times
-            size[op] += num
+        for op, calls, op_bytes in end["messages"]:
+            number[op] += calls
+            size[op] += op_bytes
     found = findings.findings_of(outcome)
     return RehearsalReport(
         script=path,
@@ -127,7 +125,7 @@ def rehearse_function(function: Callable[[torch.device], object], nproc: int = 2
         path.write_text(script_of(function), encoding="utf-8")
         report = rehearse(path, nproc)
     findings = []
-    for one in report.findings:
+    for one in report.findings:  # without the lines below the function, which call it and were added here
         chain = tuple(frame for frame in one.chain if Path(frame[0]).name != path.name or frame[1] <= num_lines)
         findings.append(replace(one, chain=chain))
     return replace(report, findings=tuple(findings))
@@ -137,35 +135,28 @@ REFUSED = 2
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 where nothing was found, 1 for a mistake, 2 for a sentence."""
+    """The exit code: 0 where nothing was found, 1 for a mistake, 2 where a printed sentence says what went wrong."""
     arguments = list(arguments)
-    cut = arguments.index("--") if "--" in arguments else len(arguments)
+    cut = arguments.index("--") if "--" in arguments else len(arguments)  # the script's own arguments stand behind it
     parser = argparse.ArgumentParser(
         prog="python -m helpers rehearse",
         description="Run a script for CUDA and NCCL on practice cards on this machine: what would fail on GPUs, where.",
     )
-    parser.add_argument("script", help="train.py; its own arguments stand behind two dashes: -- --epochs 1")
-    parser.add_argument("--nproc", type=int, default=4, help="ranks on each node, as torchrun's (default: 4)")
-    parser.add_argument("--nnodes", type=int, default=1, help="nodes (default: 1)")
-    parser.add_argument("--memory", default=MEMORY, help=f"of each GPU (default: {MEMORY})")
-    parser.add_argument(
-        "--limit", type=float, default=LIMIT, help=f"seconds, then it is stopped (default: {LIMIT:.0f})"
-    )
-    parser.add_argument("--json", action="store_true", help="the report as JSON, for a program")
-    given = parser.parse_args(arguments[:cut])
+    add = parser.add_argument
+    add("script", help="train.py; its own arguments stand behind two dashes: -- --epochs 1")
+    add("--nproc", type=int, default=4, help="ranks on each node, as torchrun's (default: 4)")
+    add("--nnodes", type=int, default=1, help="nodes (default: 1)")
+    add("--memory", default=MEMORY, help=f"of each GPU (default: {MEMORY})")
+    add("--limit", type=float, default=LIMIT, help=f"seconds, then it is stopped (default: {LIMIT:.0f})")
+    add("--json", action="store_true", help="the report as JSON, for a program")
+    options = vars(parser.parse_args(arguments[:cut]))
+    is_json = options.pop("json")
     try:
-        report = rehearse(
-            given.script,
-            given.nproc,
-            nnodes=given.nnodes,
-            memory=given.memory,
-            args=arguments[cut + 1 :],
-            limit=given.limit,
-        )
+        report = rehearse(**options, args=arguments[cut + 1 :])
     except ValueError as problem:
         complain(words("nothing", problem=problem))
         return REFUSED
-    if given.json:
+    if is_json:
         print(json.dumps(report.as_json(), indent=2, ensure_ascii=False))
     else:
         print_by_rank(report.printed)

@@ -1,6 +1,8 @@
 """The command `python -m helpers explain trace.json [other.json]`, and the explanation of a trace as lines of text.
 
-`report_lines` is also what `python -m helpers profile` prints at its end.
+`report_lines` is also what `python -m helpers profile` prints at its end. The text has sections: where the time of a
+step went (the waterfall, in the parts PARTS), the same by rank, the straggler, the critical path, gaps, operators,
+memory, clocks and notes. Each function `_…` writes one. `words(key, …)` is a text in the reader's language.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ MAX_ROWS = 6  # of gaps, operators, and parts of the critical path
 MAX_NAME = 28  # columns of an operator's name or shapes
 MIN_STEPS = 10  # that a window needs to show what happens in one step of ten
 MIN_OFFSET = 1e-6  # seconds: a smaller offset of a clock is not reported
+MUCH_COMMUNICATION = 0.2  # of a step: from here on, a report without a straggler names the network
+MIN_PATH_SHARE = 0.01  # of a step: a shorter piece of the critical path is not listed
 
 
 def parser() -> argparse.ArgumentParser:
@@ -56,7 +60,8 @@ def main(arguments: list[str]) -> int:
         compared = {"compared": compare(*explanations)} if given.other else {}
         print(json.dumps({"explained": [one.as_dict() for one in explanations]} | compared, ensure_ascii=False))
         return 0
-    print(*(comparison_lines if given.other else report_lines)(*explanations, columns=columns), sep="\n")
+    lines = comparison_lines if given.other else report_lines
+    print(*lines(*explanations, columns=columns), sep="\n")
     if given.perfetto:
         print("", words("perfetto", path=given.perfetto), sep="\n")
     return 0
@@ -113,7 +118,7 @@ def _title(explanation: Explanation) -> list[str]:
 
 
 def _step_numbers(steps: Sequence[int]) -> str:
-    """Three and more in a row as "2–31"; of others the first ones."""
+    """The numbers as text: "2–31" if they are three or more in a row, otherwise the first ones."""
     if len(steps) > 2 and steps[-1] - steps[0] == len(steps) - 1:
         return f"{steps[0]}–{steps[-1]}"
     more = ", …" if len(steps) > MAX_ROWS else ""
@@ -121,6 +126,7 @@ def _step_numbers(steps: Sequence[int]) -> str:
 
 
 def _exposed(explanation: Explanation) -> dict[str, str]:
+    """How much communication no compute hides, how much of that is waiting, and how much is hidden."""
     waiting, hidden = format_seconds(explanation.parts["waiting"]), format_seconds(explanation.hidden)
     return {"exposed": format_seconds(explanation.exposed), "waiting": waiting, "hidden": hidden}
 
@@ -154,7 +160,7 @@ def _straggler(explanation: Explanation) -> Iterable[str]:
         yield words("straggler.window", count=len(steps))
     if straggler is None:
         moving = explanation.parts["communication"]
-        is_much = moving > 0.2 * explanation.seconds
+        is_much = moving > MUCH_COMMUNICATION * explanation.seconds
         yield words("straggler.none_network", seconds=format_seconds(moving)) if is_much else words("straggler.none")
         return
     fields = {"rank": straggler.rank, "seconds": format_seconds(straggler.seconds), "share": straggler.share}
@@ -173,7 +179,7 @@ def _critical_path(explanation: Explanation) -> list[str]:
     pieces = [
         words("path", rank=rank, part=words(f"part.{part}"), seconds=format_seconds(seconds))
         for rank, part, seconds in explanation.path[:MAX_ROWS]
-        if seconds > 0.01 * explanation.seconds
+        if seconds > MIN_PATH_SHARE * explanation.seconds
     ]
     return [f"{words('head.path')}: {', '.join(pieces)}"] if len(explanation.ranks) > 1 else []
 
@@ -207,10 +213,11 @@ def _memory(explanation: Explanation) -> list[str]:
 
 
 def _clocks(explanation: Explanation) -> list[str]:
-    lines = []
+    """How far the clocks of the ranks are ahead of the first rank's, if any is. A drift is told in millionths."""
+    texts = []
     for rank, (offset, drift) in explanation.clocks.items():
         if abs(offset) > MIN_OFFSET or drift:
             way = words("ahead" if offset > 0 else "behind")
             fields = {"rank": rank, "offset": format_seconds(abs(offset)), "way": way, "drift": drift * 1e6}
-            lines.append(words("clock_drift" if drift else "clock_rank", **fields))
-    return [words("clock", ranks=lines, spread=format_seconds(explanation.spread))] if lines else []
+            texts.append(words("clock_drift" if drift else "clock_rank", **fields))
+    return [words("clock", ranks=texts, spread=format_seconds(explanation.spread))] if texts else []

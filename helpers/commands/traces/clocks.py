@@ -4,7 +4,8 @@ No rank leaves an all-reduce before the last rank has arrived, and all leave it 
 difference between the ends of one collective, as two clocks show them, is the difference of the clocks. A straight line
 through these differences gives offset and drift. It is fitted to medians, so that a rank which sometimes wakes up late
 does not move it. There are bounds as well: a collective ends on no rank before it has started on every other. Cristian
-(1989) bounds a clock by a round trip in the same way.
+(1989) bounds a clock by a round trip in the same way. A part is what one rank did in a collective, from `ready` to
+`end` on its own clock.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ Pairs = list[tuple[TracedMessage, TracedMessage]]  # the parts of two ranks in t
 class RankClock:
     """How far a rank's clock is ahead of the first rank's: offset + drift * (t - at), at time t of its own clock.
 
-    All times are in seconds. spread: half the width of the interval that the bounds leave; None for the first rank.
+    All times are in seconds. drift: seconds per second. spread: half the width of the interval that the bounds leave,
+    which says how exact the offset is; None for the first rank.
     num_collectives: from how many collectives the estimate comes.
     """
 
@@ -69,7 +71,10 @@ def estimate_clocks(
 
 
 def _relative_clock(rank: int, pairs: Pairs, same_host: bool) -> RankClock:
-    """How far the clock of the second rank in each pair is ahead of the first one's."""
+    """How far the clock of the second rank in each pair, `rank`, is ahead of the first one's.
+
+    same_host: whether both run on one machine. Then the offset is 0, unless the messages contradict it.
+    """
     at = statistics.fmean(other.end for _, other in pairs)
     if same_host:
         lowest, highest = _offset_bounds(pairs, 0.0, at)
@@ -81,7 +86,7 @@ def _relative_clock(rank: int, pairs: Pairs, same_host: bool) -> RankClock:
     points = [(b.end, b.end - a.end) for (a, b), seconds in zip(pairs, durations, strict=True) if seconds <= median]
     offset, drift = _fit_line(sorted(points), at)
     lowest, highest = _offset_bounds(pairs, drift, at)
-    if lowest <= highest:
+    if lowest <= highest:  # otherwise the bounds contradict each other, and only the line counts
         offset = min(max(offset, lowest), highest)
     spread = abs(highest - lowest) / 2
     return RankClock(rank=rank, offset=offset, drift=drift, at=at, spread=spread, num_collectives=len(pairs))
@@ -95,14 +100,18 @@ def _offset_bounds(pairs: Pairs, drift: float, at: float) -> tuple[float, float]
 
 
 def _fit_line(points: list[tuple[float, float]], at: float) -> tuple[float, float]:
-    """The height at `at` and the slope of a line through the medians of neighbouring points."""
-    size = max(1, math.ceil(len(points) / NUM_BINS))
+    """The height at `at` and the slope of a line through the medians of neighbouring points.
+
+    The slope is 0 if the points span too short a time, or if it differs from 0 by no more than chance explains.
+    """
+    size = max(1, math.ceil(len(points) / NUM_BINS))  # points of which each median is taken
     bins = [points[start : start + size] for start in range(0, len(points), size)]
     medians = [tuple(map(statistics.median, zip(*one, strict=True))) for one in bins]
     if len(medians) < 3 or points[-1][0] - points[0][0] < MIN_SECONDS_FOR_DRIFT:
         return statistics.median(height for _, height in points), 0.0
     xs, ys = zip(*medians, strict=True)
     slope, height = statistics.linear_regression(xs, ys)
+    # The standard deviation of the medians from the line; below, divided by the spread of the xs, the slope's error.
     deviation = math.sqrt(sum((y - height - slope * x) ** 2 for x, y in medians) / (len(medians) - 2))
     if abs(slope) < MIN_STANDARD_ERRORS * deviation / (statistics.pstdev(xs) * math.sqrt(len(xs))):
         return statistics.median(height for _, height in points), 0.0

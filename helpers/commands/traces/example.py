@@ -1,4 +1,8 @@
-"""Makes up the trace of a DDP run on four ranks, with a slow rank and a late batch, for the explorer of chapter 10."""
+"""Makes up the trace of a DDP run on four ranks, with a slow rank and a late batch, for the explorer of chapter 10.
+
+A track is what one rank did: its spans, steps and messages. The tracks are built step by step; `clocks` holds the time
+up to which each rank's track is built.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,11 @@ from helpers.commands.traces.messages import TracedMessage
 from helpers.commands.traces.run import TraceRun, run_of
 from helpers.records import Span
 
-RANKS, STEPS, LAYERS = 4, 6, 4
+RANKS, STEPS, LAYERS = 4, 6, 4  # how many of each
 SLOW_RANK, SLOW_FACTOR = 2, 1.6  # the rank whose backward takes longer
 LATE_BATCH, LATE_FACTOR = (0, 4), 9.0  # the rank and the step whose batch is loaded late
 SECONDS = {"data": 0.004, "forward": 0.005, "backward": 0.010, "optimizer": 0.004, "host": 0.001}
-MESSAGE_BYTES, MESSAGE_SECONDS = 4 * 10**6, 0.008
+MESSAGE_BYTES, MESSAGE_SECONDS = 4 * 10**6, 0.008  # of the all-reduce after each layer's backward
 
 
 def example(title: str = "example") -> TraceRun:
@@ -37,6 +41,7 @@ def _train_step(tracks: dict[int, RankTrack], clocks: list[float], step: int, ge
     """
 
     def add_spans(lane: str, name: str, kind: str, part: str) -> None:
+        """Adds a span to each rank's track, about as long as SECONDS says for this part."""
         for rank, track in tracks.items():
             is_slow = (rank, part) == (SLOW_RANK, "backward")
             factor = SLOW_FACTOR if is_slow else LATE_FACTOR if (rank, step, part) == (*LATE_BATCH, "data") else 1.0

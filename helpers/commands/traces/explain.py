@@ -1,6 +1,8 @@
 """Explains the traces of a run as numbers: the parts of a step, gaps, operators, the straggler and the critical path.
 
-`explain` makes an Explanation of one run and `compare` puts two of them side by side. `cli.py` writes them as text.
+`explain` makes an Explanation of one run and `compare` puts two of them side by side. `cli.py` writes them as text. The
+parts of a step (PARTS) are compute, communication, waiting, data loading and host time. A straggler is a rank that the
+others wait for. The critical path is the chain of work that decides how long the steps take.
 """
 
 from __future__ import annotations
@@ -11,14 +13,13 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import accumulate
-from operator import itemgetter
 
 from helpers.commands.traces.run import TraceRun, without_gc
 from helpers.commands.traces.waterfall import PARTS, Segment, Straggler, Waterfall, find_straggler
 from helpers.learner.words import Words
 from helpers.records import Span
 
-MAX_GAPS, MAX_CHANGED, MAX_OPERATORS = 8, 8, 32
+MAX_GAPS, MAX_CHANGED, MAX_OPERATORS = 8, 8, 32  # how many an explanation lists; CHANGED: operators of a comparison
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +52,14 @@ class Operator:
 class Explanation:
     """What the traces of a run say. Seconds are per step and, where no rank is named, the mean over the ranks.
 
-    parts: part -> seconds; they add up to `seconds`. by_rank: the same for each rank.
+    ranks: those whose traces were read. world_size: of the run. steps: the numbers of the steps that all ranks have.
+    seconds: of a step. parts: part -> seconds; they add up to `seconds`. by_rank: rank -> its parts.
     hidden: communication and waiting behind compute or data loading.
     waited_for: rank -> how long each of the others waits for it.
     path: the critical path across ranks, as (rank, part, seconds).
     clocks: rank -> offset in seconds and drift in seconds per second. spread: how exactly they are known, seconds.
     peak: rank -> the most bytes that were allocated in the window at one time; empty where memory was not profiled.
-    notes: sentences about what the files lack.
+    on_gpu: whether the traces have kernels. notes: sentences about what the files lack.
     """
 
     title: str
@@ -96,7 +98,7 @@ class Explanation:
 
 @without_gc()
 def explain(run: TraceRun) -> Explanation:
-    """Raises ValueError, with a sentence for the user, where the ranks have no step in common."""
+    """The explanation of a run. Raises ValueError, with a sentence, where the ranks have no step in common."""
     waterfall = Waterfall.of(run)
     by_rank = {
         rank: {part: statistics.fmean(step[part] for step in table) for part in PARTS}
@@ -133,13 +135,14 @@ def compare(one: Explanation, other: Explanation) -> dict[str, tuple[float, floa
 
 def _gaps(run: TraceRun, waterfall: Waterfall) -> tuple[Gap, ...]:
     """The longest stretches that belong to the host."""
-    gaps = ((s.seconds, rank, s) for rank, row in waterfall.segments.items() for s in row if s.part == "host")
-    longest = heapq.nlargest(MAX_GAPS, gaps, key=itemgetter(0))
+    gaps = ((rank, segment) for rank, row in waterfall.segments.items() for segment in row if segment.part == "host")
+    longest = heapq.nlargest(MAX_GAPS, gaps, key=lambda gap: gap[1].seconds)
     host_spans = [span for span in run.timeline.spans if span.lane == "host" and span.name]
-    return tuple(
-        Gap(rank=rank, step=run.steps[rank][gap.step].number, seconds=seconds, name=_host_name(host_spans, rank, gap))
-        for seconds, rank, gap in longest
-    )
+    found = []
+    for rank, gap in longest:
+        number, name = run.steps[rank][gap.step].number, _host_name(host_spans, rank, gap)
+        found.append(Gap(rank=rank, step=number, seconds=gap.seconds, name=name))
+    return tuple(found)
 
 
 def _host_name(host_spans: list[Span], rank: int, gap: Segment) -> str:
@@ -151,7 +154,7 @@ def _host_name(host_spans: list[Span], rank: int, gap: Segment) -> str:
 
 def _operators(run: TraceRun) -> tuple[Operator, ...]:
     """The operators that take longest."""
-    sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])  # (name, shapes) -> [seconds, calls]
     for table in run.operators.values():
         for key, (seconds, calls) in table.items():
             sums[key][0] += seconds

@@ -1,8 +1,12 @@
 """Reads trace files of torch.profiler: JSON, gzipped, in a zip archive, or cut off, with one file per rank.
 
-The format is Chrome's "Trace Event Format". What torch.profiler (Kineto) adds stands before `traceEvents`: the schema
-version, `distributedInfo` with the rank and its groups, and `baseTimeNanoseconds`, to which every `ts` (microseconds)
-is added. `run.py` turns the files of all ranks into one run.
+The format is Chrome's "Trace Event Format": {"traceEvents": [event, …], …}. An event has a name, a start `ts` and a
+duration `dur` in microseconds, and a dictionary `args` of further fields. Beside `traceEvents` stands what torch's
+library Kineto adds: the schema version, `distributedInfo` with the rank and its groups, and `baseTimeNanoseconds`, to
+which every `ts` is added. `run.py` turns the files of all ranks into one run.
+
+A file with hundreds of thousands of events is decoded by msgspec, which reads only the fields that are declared here.
+`words[key]` is a sentence in every language, as `Words`.
 """
 
 from __future__ import annotations
@@ -36,8 +40,8 @@ class EventFields(msgspec.Struct, gc=False):
     """The fields of an operator or an allocation that are read for every event. All others are left undecoded."""
 
     shapes: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Dims")
-    external: Any = msgspec.field(default=None, name="External id")
-    num_bytes: Any = msgspec.field(default=None, name="Bytes")
+    external: Any = msgspec.field(default=None, name="External id")  # joins a kernel to the operator that launched it
+    num_bytes: Any = msgspec.field(default=None, name="Bytes")  # allocated; negative where they are freed
     address: Any = msgspec.field(default=None, name="Addr")
     device: Any = msgspec.field(default=None, name="Device Type")
 
@@ -45,8 +49,9 @@ class EventFields(msgspec.Struct, gc=False):
 class Event(msgspec.Struct, gc=False):
     """One event of a trace.
 
-    ph: "X" for an event with a duration. ts, dur: start and duration in microseconds; dur is -1 where it has none.
-    tid: its thread. raw_args: its own fields as undecoded JSON, since a trace has hundreds of thousands of events.
+    ph: "X" for an event with a duration. cat: its category, such as "cpu_op" or "kernel".
+    ts, dur: start and duration in microseconds; dur is -1 where it has none.
+    tid: its thread. raw_args: its `args` as undecoded JSON, since a trace has hundreds of thousands of events.
     """
 
     name: str
@@ -59,7 +64,7 @@ class Event(msgspec.Struct, gc=False):
 
     @property
     def args(self) -> dict[str, Any]:
-        """All of its own fields; empty where they cannot be decoded."""
+        """The decoded `args`; empty where they cannot be decoded."""
         with suppress(msgspec.DecodeError):  # not an object, or a number that is too large
             return _ALL.decode(self.raw_args)
         return {}
@@ -74,7 +79,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 class _ValidTrace(msgspec.Struct, rename={"events": "traceEvents"}):
-    """A file in the usual form. Decoding only these fields takes a fifth of the time that all of them take."""
+    """A file in the usual form. Decoding only these fields takes a fifth of the time that decoding all would take."""
 
     events: list[Event]
     schemaVersion: Any = SCHEMA_VERSION  # noqa: N815
@@ -151,10 +156,10 @@ def load_files(path: str | Path) -> list[TraceFile]:
     path = Path(path)
     if not path.exists():
         raise ValueError(f"{path}: there is no such file or folder; give a trace, or the folder of its ranks")
-    files = [file for one in _paths(path) for file in _read(one)]
-    if not any(file.events for file in files):
+    files = [file for one in _paths(path) for file in _read(one) if file.events]
+    if not files:
         raise ValueError(f"{path}: this trace holds no operator and no kernel; did its window open, and has it ended?")
-    return [file for file in files if file.events]
+    return files
 
 
 def _paths(path: Path) -> list[Path]:
@@ -168,6 +173,7 @@ def _paths(path: Path) -> list[Path]:
 
 
 def _read(path: Path) -> Iterator[TraceFile]:
+    """The trace in a file, or all traces in a zip archive."""
     data = path.read_bytes()
     if data[:2] != ZIP_MAGIC:
         yield _parsed(path.name, _unpacked(data))
@@ -199,6 +205,10 @@ def _unpacked(data: bytes) -> bytes:
 
 
 def _parsed(name: str, content: bytes) -> TraceFile:
+    """The trace in this content: quickly if it has the usual form, else event by event.
+
+    Raises ValueError, with a sentence for the user, if it is no trace.
+    """
     text = content if content.isascii() else content.decode("utf-8", errors="replace")
     with suppress(msgspec.DecodeError):  # cut off, or in another form: then each event is checked on its own below
         head = msgspec.structs.asdict(_TRACE.decode(text))
@@ -226,30 +236,29 @@ def _parsed(name: str, content: bytes) -> TraceFile:
 
 
 def _event(event: Any) -> Event | None:
-    """The event; None for something without a name and a time."""
+    """The event of this JSON object; None for something without a name and a time."""
     if not isinstance(event, dict) or not isinstance(event.get("name"), str):
         return None
     tid, ts, dur = event.get("tid"), event.get("ts"), event.get("dur", 0)
     if not all(isinstance(time, int | float) and math.isfinite(time) for time in (ts, dur)) or dur < 0:
         return None
-    thread, fields = tid if isinstance(tid, int | str) else "", json.dumps(event.get("args")).encode()
-    more = {"dur": event.get("dur", -1.0), "tid": thread, "raw_args": msgspec.Raw(fields)}
-    return Event(event["name"], ts, event.get("ph"), event.get("cat"), **more)
+    more = {"dur": event.get("dur", -1.0), "tid": tid if isinstance(tid, int | str) else ""}
+    raw_args = msgspec.Raw(json.dumps(event.get("args")).encode())
+    return Event(event["name"], ts, event.get("ph"), event.get("cat"), **more, raw_args=raw_args)
 
 
 def _rescued(name: str, text: str, problem: json.JSONDecodeError) -> dict[str, Any]:
-    """The head and all complete events of a JSON text that was cut off."""
+    """The head and all complete events of a JSON text that was cut off. problem: why it could not be decoded."""
     start = text.find(_EVENTS)
-    first = text.find("[", start) + 1 if start >= 0 else 0
+    first = text.find("[", start) + 1 if start >= 0 else 0  # where the first event may begin; 0 if there is none
     if not first:
         raise ValueError(
             f"{name} is no trace: it is not JSON (line {problem.lineno}: {problem.msg}) and names no traceEvents; "
             "expected a .json or .json.gz file of torch.profiler"
         ) from None
-    try:
+    head = {}
+    with suppress(json.JSONDecodeError):  # the fields before the events, closed by a brace
         head = json.loads(text[:start].rstrip().rstrip(",") + "}", strict=False)
-    except json.JSONDecodeError:
-        head = {}
     decode, events, position = json.JSONDecoder(strict=False).raw_decode, [], first
     while (position := text.find("{", position)) >= 0:
         try:

@@ -1,5 +1,9 @@
 """Turns one rank's trace file into spans of compute, data loading and host time, messages, steps and allocations.
 
+A trace has events: operators, annotations, kernels and allocations, each with a start `ts` and a duration `dur` in
+microseconds. A span is a stretch of time in seconds, in one of the lanes "compute", "data" (loading) and "host" (all
+else). Its kind is "forward", "backward", "optimizer", "data" or "other". A track is all of this for one rank.
+
 Each thread is cut wherever its innermost event changes, and every piece belongs to the event that is innermost there.
 On a GPU the kernels are the compute, and what the threads do is host time. An operator that has issued a message may
 wait for it before it returns, so the rest of it counts as host time. `waterfall.py` decides later what was waiting.
@@ -26,10 +30,12 @@ THREAD_CATEGORIES = ("cpu_op", "user_annotation", "python_function", "cuda_runti
 GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 STEP = re.compile(r"ProfilerStep#(\d+)")
 _DATA = re.compile(r"data ?load|enumerate\(|\b(?:data|load|loading|loader|fetch|(?:next|get) batch)\b", re.IGNORECASE)
-# Operators that do not compute themselves.
+# Beginnings of the names of operators that do not compute themselves.
 _BOOKKEEPING = ("autograd::engine::", "torch::autograd::AccumulateGrad", "RegisterPostBackward", "FSDP::")
 _MICROSECOND = 1e-6
-Launches = dict[Any, tuple[str, str, tuple[str, str]]]  # external id -> kind, root and (name, shapes) of the operator
+# The operators that launched kernels: external id, by which a kernel names its operator -> the operator's kind, root
+# (the outermost operator around it) and (name, shapes).
+Launches = dict[Any, tuple[str, str, tuple[str, str]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +49,11 @@ class Step:
 
 @dataclass(kw_only=True)
 class RankTrack:
-    """What one rank did, in seconds from the trace's origin. operators: (name, shapes) -> [seconds, calls]."""
+    """What one rank did, in seconds from the trace's origin.
+
+    host: the name of the machine. on_gpu: whether the trace has kernels. allocations: what was allocated, when.
+    operators: (name, shapes) -> [seconds, calls].
+    """
 
     rank: int
     host: str
@@ -56,10 +66,12 @@ class RankTrack:
 
 
 class _Context:
-    """What a piece of time belongs to while one event is the innermost. root: the outermost operator around it.
+    """What a piece of time belongs to while one event is the innermost.
 
-    Events that open in the same contexts share one, so each is classified once. label: lane, name and kind of the
-    pieces. inner: the contexts that opened inside this one before, by name and category.
+    Events with the same name inside the same outer events share one context, so that each is classified once.
+    name: of the event. root: the outermost operator around it. is_call: whether it issues or awaits a message.
+    label: lane, name and kind of the spans that are made of its pieces.
+    inner: the contexts that opened inside this one before, by name and category.
     """
 
     def __init__(self, lane: str, name: str, kind: str, root: str, on_gpu: bool, is_operator: bool = False) -> None:
@@ -89,8 +101,9 @@ def track_of(file: TraceFile, rank: int, origin: float) -> RankTrack:
             threads[event.tid].append(event)
     main, launches = _main_thread(timed), {}
     for thread, events in threads.items():
-        events.sort(key=lambda event: (event.ts, -event.dur))
+        events.sort(key=lambda event: (event.ts, -event.dur))  # an outer event before those inside it
         spans = _cut(events, track, origin, launches)
+        # Of other threads, such as autograd's, only their work counts: their host time is mostly waiting.
         track.spans += spans if thread == main else [span for span in spans if span.name and span.lane != "host"]
     track.spans += _kernel_spans(kernels, track, origin, launches)
     track.steps = sorted(set(_steps(timed, origin)), key=lambda step: step.start)
@@ -121,6 +134,7 @@ def _main_thread(events: list[Event]) -> Any:
 
 
 def _steps(events: list[Event], origin: float) -> Iterator[Step]:
+    """The steps that the trace names."""
     for event in events:
         if event.cat == "user_annotation" and (found := STEP.match(event.name)):
             start = (event.ts - origin) * _MICROSECOND
@@ -133,7 +147,10 @@ def _is_bookkeeping(name: str) -> bool:
 
 
 def _opened(name: str, category: str, outer: _Context) -> _Context:
-    """The context of an event inside `outer`. All steps share one name, so what opens in them is classified once."""
+    """The context of an event inside `outer`, which keeps it.
+
+    The name of a step is left out, so that what opens in all steps is classified once.
+    """
     lane, kind, root = outer.lane, outer.kind, outer.root
     if category == "user_annotation":
         if name.startswith("Optimizer."):
@@ -153,13 +170,23 @@ def _opened(name: str, category: str, outer: _Context) -> _Context:
 
 @functools.cache
 def _shapes(text: bytes) -> str:
+    """The shapes of an operator's inputs, with one form of white space for all traces."""
     return str(json.loads(text)) if text else ""
+
+
+@dataclass(slots=True)
+class _Piece:
+    """A stretch of one thread's time in microseconds. label: the lane, name and kind of its span."""
+
+    start: float
+    end: float
+    label: tuple[str, str, str]
 
 
 def _cut(events: list[Event], track: RankTrack, origin: float, launches: Launches) -> list[Span]:
     """One thread's pieces as spans; neighbours with the same label are joined. It fills `launches`."""
-    at = events[0].ts
-    pieces: list[list] = [[at, at, ("host", "…", "")]]  # [start, end, label]; this first one is dropped at the end
+    at = events[0].ts  # up to which time pieces are made
+    pieces = [_Piece(at, at, ("host", "…", ""))]  # this first one is dropped at the end
     # (end, context, the operator's [seconds, calls]) of all events that are open, the innermost last
     stack = [(math.inf, _Context("host", "", "other", "", track.on_gpu), None)]
 
@@ -169,12 +196,13 @@ def _cut(events: list[Event], track: RankTrack, origin: float, launches: Launche
         if sums and context.lane == "compute":
             sums[0] += (until - at) * _MICROSECOND
         last = pieces[-1]
-        if last[2] == context.label:
-            last[1] = until
+        if last.label == context.label:
+            last.end = until
         else:
-            if context.label[1] and not last[2][1]:  # time between two operators is named by what comes next
-                last[2] = (last[2][0], f"→ {context.label[1]}", last[2][2])
-            pieces.append([at, until, context.label])
+            (lane, name, kind), next_name = last.label, context.label[1]
+            if next_name and not name:  # time between two operators is named by what comes next
+                last.label = (lane, f"→ {next_name}", kind)
+            pieces.append(_Piece(at, until, context.label))
         at = until
 
     for event in [*events, Event("", math.inf)]:  # the added one closes all that are open
@@ -186,16 +214,14 @@ def _cut(events: list[Event], track: RankTrack, origin: float, launches: Launche
         if at < start < math.inf:
             give_time_to_innermost(start)
         outer, key, sums = stack[-1][1], (event.name, event.cat), None
-        context = outer.inner.get(key) or outer.inner.setdefault(key, _opened(*key, outer))
-        if context.is_call:
+        context = outer.inner.get(key) or _opened(*key, outer)
+        if context.is_call:  # from now on all outer events may be waiting for the message
             stack = [(end, one.after_call, of_operator) for end, one, of_operator in stack]
         elif context.is_operator:
             sums = _operator_sums(event, context, track, launches)
         stack.append((start + event.dur, context, sums))
-    return [
-        Span.unchecked(track.rank, *label, (start - origin) * _MICROSECOND, (end - origin) * _MICROSECOND)
-        for start, end, label in pieces[1:]
-    ]
+    times = (((one.start - origin) * _MICROSECOND, (one.end - origin) * _MICROSECOND, one) for one in pieces[1:])
+    return [Span.unchecked(track.rank, *one.label, start, end) for start, end, one in times]
 
 
 def _operator_sums(event: Event, context: _Context, track: RankTrack, launches: Launches) -> list[float]:
@@ -231,7 +257,7 @@ def _allocations(events: list[Event], track: RankTrack, origin: float) -> list[H
     is its state; the rest are temporaries.
     """
     spans = sorted((span for span in track.spans if span.lane in ("compute", "data")), key=lambda span: span.start)
-    starts, live = [span.start for span in spans], {}
+    starts, live = [span.start for span in spans], {}  # live: (device, address) -> (since when, bytes)
     last_end = max((span.end for span in spans), default=0.0)
     kinds = {"data": "activations", "forward": "activations", "backward": "gradients", "optimizer": "optimizer"}
     found: list[Holding] = []
@@ -239,12 +265,11 @@ def _allocations(events: list[Event], track: RankTrack, origin: float) -> list[H
     def freed(address: Any, end: float) -> None:
         start, num_bytes = live.pop(address)
         index = bisect_right(starts, start) - 1
-        allocator = spans[index] if index >= 0 else None
+        allocator = spans[index] if index >= 0 else None  # the last span that had begun; None before the first one
         if allocator is None or end > allocator.end:
-            kind = kinds.get(allocator.kind, "temporaries") if allocator else "temporaries"
-            name = allocator.name if allocator else ""
-            times = {"start": start, "end": max(start, end)}
-            found.append(Holding(rank=track.rank, name=name, kind=kind, num_bytes=num_bytes, **times))
+            name, kind = (allocator.name, kinds.get(allocator.kind)) if allocator else ("", None)
+            fields = {"name": name, "kind": kind or "temporaries", "num_bytes": num_bytes}
+            found.append(Holding(rank=track.rank, **fields, start=start, end=max(start, end)))
 
     for event in sorted((event for event in events if event.name == "[memory]"), key=attrgetter("ts")):
         fields, at = event.fields, (event.ts - origin) * _MICROSECOND

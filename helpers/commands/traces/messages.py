@@ -1,7 +1,11 @@
 """Reads the messages of a trace, matches those of all ranks, and finds for each the last rank that was ready.
 
-On gloo a message begins where it was issued (`gloo:all_reduce`), on NCCL where its kernel begins. Either is the moment
-at which this rank was ready. No bytes move before the last rank is ready, so what lies before that moment is waiting.
+A message is one rank's part in a collective, a send or a receive. On gloo it is an event such as "gloo:all_reduce" and
+begins where it was issued; on NCCL it is a kernel. Either begins when this rank is ready. No bytes move before the last
+rank is ready, so what lies before that moment is waiting.
+
+`message_of` reads a message from its event, `add_gloo_calls` adds what only the operators of torch tell ("c10d::…"),
+`match_messages` finds the parts of one operation on all ranks, and `find_last_ready` writes who was last.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from typing import Any
 
 from helpers.commands.traces.files import Event, number
 
+# How the name of an event begins, in small letters alone -> the operation.
 _OPS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
 _OPS |= {"sendrecv": "sendrecv"}  # NCCL's kernel for send, recv and all-to-all; its name does not tell which
 _OPS |= {"alltoall": "all_to_all", "broadcast": "broadcast", "barrier": "barrier", "send": "send", "recv": "recv"}
@@ -28,7 +33,8 @@ ALL_ARRIVE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barri
 _P2P = ("send", "recv")
 _AWAITED = ("send", *ALL_ARRIVE)  # the operations in which the others wait for a rank
 _GLOO_SUBSTITUTES = {"reduce_scatter": ("all_reduce",)}  # gloo has no reduce-scatter and runs an all-reduce for it
-# ncclDevKernel_AllReduce_…, ncclSymkDevKernel_…, of older NCCL ncclKernel_…, ncclAllReduceRingLLKernel_…; AMD: rccl….
+# Names of events that carry bytes, with the operation as one of two groups. NCCL has called its kernels
+# ncclDevKernel_AllReduce_…, ncclSymkDevKernel_…, ncclKernel_… and ncclAllReduceRingLLKernel_…; on AMD it is rccl….
 _EVENT_NAME = re.compile(r"(?:gloo|wire|mpi|ucc):(\w+)|(?:void )?[nr]ccl(?!:)(?:Symk)?(?:Dev)?(?:Kernel_)?(\w+)")
 _BYTES = {"float8": 1, "half": 2, "bfloat16": 2, "short": 2, "int": 4, "float": 4, "long": 8, "double": 8}
 _BYTES |= {"float16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}
@@ -52,9 +58,11 @@ def is_message(name: str) -> bool:
 class TracedMessage:
     """One rank's part in one collective, send or receive. Times are in seconds.
 
+    name: of the event. op: such as "all_reduce".
     group: global ranks, or () where the trace does not tell; (sender, receiver) for a send or a receive.
-    group_name: empty where the trace does not tell. sequence: the number that all ranks give the operation; a send or a
-    receive has none. root: of a broadcast. shape: the input sizes as text. step: in which it was issued.
+    ready, end: when this rank was ready, and when its part was over. num_bytes: of its input.
+    sequence: the number that all ranks give the operation; a send or a receive has none. root: of a broadcast.
+    shape: the input sizes as text. group_name: empty where the trace does not tell. step: in which it was issued.
     last_ready, late_rank: when the last rank was ready, and which one that was; None where no match was found.
     """
 
@@ -82,8 +90,8 @@ def message_of(event: Event, rank: int, origin: float) -> TracedMessage | None:
     args = event.args
     name_match = _EVENT_NAME.match(name)
     op = _op_of(str(args.get("Collective name") or name_match[1] or name_match[2]))
-    ends = (number(args, "Src Rank"), number(args, "Dst Rank"))
-    if op in _P2P and ends != (None, None):  # Kineto names only the other side
+    ends = (number(args, "Src Rank"), number(args, "Dst Rank"))  # sender and receiver, None for one that is not named
+    if op in _P2P and ends != (None, None):  # Kineto names only the other side, so this rank is the missing one
         group = tuple(rank if end is None else end for end in ends)
     else:
         group = _ranks(args)
@@ -99,18 +107,19 @@ def message_of(event: Event, rank: int, origin: float) -> TracedMessage | None:
 def add_gloo_calls(messages: list[TracedMessage], calls: list[Event], groups: set[tuple], origin: float) -> None:
     """Adds to gloo's messages what only the operators that issued them tell.
 
-    That is the moment at which the rank was ready (the call; a thread of gloo takes the message up later), and the peer
-    of a send or a receive. The group is added where the rank has only one. calls: operators for which is_call holds.
+    That is the moment at which the rank was ready (the time of the call, since a thread of gloo begins the message
+    later), and the peer of a send or a receive. The group is added where the rank has only one. calls: the operators
+    that issue messages. groups: of this rank, as tuples of ranks.
     """
     only_group = next(iter(groups)) if len(groups) == 1 else ()
     # With several groups nobody can tell whose message it was, so it gets a group that matches no other rank's.
     unknown = (-1,) if len(groups) > 1 else ()
-    by_kind: dict[str, list[TracedMessage]] = defaultdict(list)
+    by_kind: dict[str, list[TracedMessage]] = defaultdict(list)  # a kind is the operation with its shape, as one text
     for message in sorted(messages, key=lambda message: message.ready):
         if message.name.startswith("gloo:"):
             message.group = message.group or only_group or unknown
             by_kind[message.op + message.shape].append(message)
-    issued: dict[str, list[tuple[float, str, list]]] = defaultdict(list)
+    issued: dict[str, list[tuple[float, str, list]]] = defaultdict(list)  # kind -> (time, operation, inputs) of calls
     for call in sorted(calls, key=attrgetter("ts")):
         args, op = call.args, _op_of(call.name.partition("::")[2])
         ops, shapes = (op, *_GLOO_SUBSTITUTES.get(op, ())), _possible_shapes(_list(args, "Input Dims"))
@@ -118,7 +127,7 @@ def add_gloo_calls(messages: list[TracedMessage], calls: list[Event], groups: se
         kind = next((kind for kind in kinds if kind in by_kind), "")
         issued[kind].append(((call.ts - origin) * _MICROSECOND, op, _list(args, "Concrete Inputs")))
     for kind, row in by_kind.items():
-        times = [call[0] for call in issued[kind]]
+        times = [time for time, _, _ in issued[kind]]
         for index, message in enumerate(row):
             # Equally many: the n-th message is of the n-th call. Else one is missing: take the last call before it.
             call = index if len(row) == len(times) else bisect_right(times, message.ready) - 1
@@ -127,6 +136,7 @@ def add_gloo_calls(messages: list[TracedMessage], calls: list[Event], groups: se
 
 
 def _add_call(message: TracedMessage, at: float, op: str, inputs: list, group: tuple[int, ...]) -> None:
+    """Writes into a message what its call tells. at: the time of the call, in seconds. inputs: its arguments."""
     message.op, message.ready = op, min(message.ready, at)
     if op in _P2P and group and len(inputs) > 2 and str(inputs[2]).isdecimal():
         peer = group[int(inputs[2]) % len(group)]  # the call names the peer by its rank in the group
@@ -134,6 +144,7 @@ def _add_call(message: TracedMessage, at: float, op: str, inputs: list, group: t
 
 
 def _list(args: dict[str, Any], name: str) -> list:
+    """A field that is a list; [] where it is missing or something else."""
     value = args.get(name)
     return value if isinstance(value, list) else []
 
@@ -144,12 +155,16 @@ def _possible_shapes(dims: list) -> Iterable[str]:
 
 
 def _op_of(name: str) -> str:
+    """The operation with this name in a trace: "all_reduce" for "AllReduce_Sum_f32_RING_LL" or "allreduce_"."""
     letters = re.sub("[^a-z]", "", name.lower())
     return next((op for start, op in _OPS.items() if letters.startswith(start)), letters)
 
 
 def _ranks(args: dict[str, Any]) -> tuple[int, ...]:
-    """ "[0, 1]" as (0, 1). Of many ranks Kineto writes only the first ones and dots; they are continued evenly."""
+    """The ranks of the group, (0, 1) for the text "[0, 1]".
+
+    Of a large group Kineto writes only the first ranks and dots. The others are assumed to follow at equal distances.
+    """
     found = [int(text) for text in re.findall(r"\d+", str(args.get("Process Group Ranks", "")))]
     size = number(args, "Group size") or len(found)
     if 2 <= len(found) < size:
@@ -189,10 +204,11 @@ def match_messages(by_rank: Iterable[Sequence[TracedMessage]]) -> list[list[Trac
     kind in a group matches the n-th on the other ranks, if they have equally many; otherwise the n-th within a step,
     in steps in which they have equally many. Two groups of the same ranks are told apart by their names.
     """
+    # (operation, group, name of the group, shape) -> rank -> its messages of this kind
     kinds: dict[tuple, dict[int, list[TracedMessage]]] = defaultdict(lambda: defaultdict(list))
     for messages in by_rank:
         for message in sorted(messages, key=lambda message: message.ready):
-            is_pair = message.op in _P2P and len(message.group) == 2
+            is_pair = message.op in _P2P and len(message.group) == 2  # a send matches a receive
             op, shape = "pair" if is_pair else message.op, "" if message.group else message.shape
             kinds[op, message.group, message.group_name, shape][message.rank].append(message)
     found = [parts for (_, group, *_), rows in kinds.items() for parts in _matched(rows, group)]
@@ -211,12 +227,13 @@ def _matched(rows: dict[int, list[TracedMessage]], group: tuple[int, ...]) -> It
                 by_number[message.sequence].append(message)
         yield from (parts for parts in by_number.values() if len(parts) == len(rows))
         return
+    # A window is a list with the messages of each rank. It is the whole trace, or a step if the ranks differ in number.
     windows = [list(rows.values())]
     if len(set(map(len, rows.values()))) > 1:
         steps = {message.step for row in rows.values() for message in row if message.step is not None}
         windows = [[[message for message in row if message.step == step] for row in rows.values()] for step in steps]
     for window in windows:
-        if len(set(map(len, window))) == 1:
+        if len(set(map(len, window))) == 1:  # all ranks have equally many
             yield from map(list, zip(*window, strict=True))
 
 

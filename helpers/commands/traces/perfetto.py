@@ -18,11 +18,10 @@ _MICROSECONDS = 1e6  # per second
 
 
 def to_chrome_trace(timeline: Timeline, path: str | os.PathLike | None = None) -> str:
-    """The timeline as JSON text for https://ui.perfetto.dev or chrome://tracing: a process per rank, a thread per
-    lane.
+    """The timeline as JSON text for https://ui.perfetto.dev or chrome://tracing.
 
-    The timeline starts at 0, and the bytes that a rank holds become a curve. With `path` the text is also written to
-    that file.
+    Each rank becomes a process, and each of its lanes a thread. The timeline starts at 0, and the bytes that a rank
+    holds become a curve. With `path` the text is also written to that file.
     """
     shifted = timeline.shifted_to_zero()
     events = [*_names(shifted), *(_complete_event(span, shifted.lanes) for span in shifted.spans), *_curves(shifted)]
@@ -34,6 +33,7 @@ def to_chrome_trace(timeline: Timeline, path: str | os.PathLike | None = None) -
 
 
 def _names(timeline: Timeline) -> Iterator[dict]:
+    """The events that name processes and threads."""
     for rank in timeline.ranks:
         yield {"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"rank {rank}"}}
         for number, lane in enumerate(timeline.lanes):
@@ -41,6 +41,7 @@ def _names(timeline: Timeline) -> Iterator[dict]:
 
 
 def _complete_event(span: Span, lanes: Sequence[str]) -> dict:
+    """The event of a span, with start and duration."""
     times = {"ts": span.start * _MICROSECONDS, "dur": span.duration * _MICROSECONDS}
     process = {"pid": span.rank, "tid": lanes.index(span.lane)}
     return {"ph": "X", "name": span.name, "cat": span.kind, **process, **times, "args": {"bytes": span.num_bytes}}
@@ -48,9 +49,10 @@ def _complete_event(span: Span, lanes: Sequence[str]) -> dict:
 
 def _curves(timeline: Timeline) -> Iterator[dict]:
     """A counter event with a rank's bytes by kind for each time at which they change."""
+    # (time, change of the bytes, what is held): each holding adds its bytes at its start and frees them at its end.
     starts = [(holding.start, holding.num_bytes, holding) for holding in timeline.held]
     changes = starts + [(holding.end, -holding.num_bytes, holding) for holding in timeline.held]
-    by_rank: dict[int, dict[str, int]] = {}
+    by_rank: dict[int, dict[str, int]] = {}  # rank -> kind -> bytes held now
     for at, num_bytes, holding in sorted(changes, key=lambda change: change[:2]):
         kinds = by_rank.setdefault(holding.rank, {})
         kinds[holding.kind] = kinds.get(holding.kind, 0) + num_bytes

@@ -1,6 +1,9 @@
 """Reads the traces of all ranks of a run and puts them on one clock, with their steps and messages.
 
-`read` is what the command `explain`, chapter 10 and its explorer call. `run_of` does the same with made-up tracks.
+A track is what one rank's trace files say: its spans, messages, steps and allocations, on the rank's own clock. The
+ranks' clocks differ, even more so on several machines. `read` reads the tracks of all ranks, matches the messages of
+one collective on all ranks, estimates from them how far each clock is ahead, and corrects all times. The command
+`explain`, chapter 10 and its explorer call it. `run_of` does the same with made-up tracks.
 """
 
 from __future__ import annotations
@@ -65,7 +68,8 @@ def read(path: str | Path) -> TraceRun:
     """Reads the traces of torch.profiler in a file, a folder (one file per rank) or an archive, complete or cut off.
 
     `notes` of the result says what is missing. Raises ValueError, with a sentence for the user, where nothing can be
-    read.
+    read. The base of a file is a time in nanoseconds to which each of its times, in microseconds, is added. shifts:
+    rank -> how many microseconds its base lies behind the earliest. start: the first time of all, from that base.
     """
     files = load_files(path)
     notes = [note for file in files for note in file.notes]
@@ -118,7 +122,7 @@ def _by_rank(files: list[TraceFile], notes: list[Words]) -> dict[int, list[Trace
             continue
         of_rank.sort(key=lambda file: file.base / 1e3 + file.first)
         names = [{event.name for event in file.events if event.name.startswith("ProfilerStep#")} for file in of_rank]
-        # Files without steps count as one step "", which all of them have.
+        # Files without steps count as one step "", which all of them have. Is some step in more than one file?
         if max(Counter(name for of_file in names for name in of_file or {""}).values()) > 1:
             notes.append(words["note.twice"].format(rank=rank, count=len(of_rank), file=of_rank[-1].name))
             found[rank] = of_rank[-1:]
@@ -165,12 +169,13 @@ def _timeline(tracks: Mapping[int, RankTrack], title: str) -> Timeline:
     for track in tracks.values():
         for message in track.messages:
             ready, op, end = message.ready, message.op, message.end
-            moves = ready if message.last_ready is None else min(max(ready, message.last_ready), end)
-            if moves > ready:
+            # From here on bytes move. Before that, the rank waits for the last one.
+            start = ready if message.last_ready is None else min(max(ready, message.last_ready), end)
+            if start > ready:
                 name = f"{op} ← {message.late_rank}"
-                spans.append(Span.unchecked(track.rank, "waiting", name, "waiting", ready, moves))
-            move = ("communication", op, "communication", moves, end, message.num_bytes)
-            spans.append(Span.unchecked(track.rank, *move))
+                spans.append(Span.unchecked(track.rank, "waiting", name, "waiting", ready, start))
+            fields = ("communication", op, "communication", start, end, message.num_bytes)
+            spans.append(Span.unchecked(track.rank, *fields))
     allocations = [allocation for track in tracks.values() for allocation in track.allocations]
     return Timeline(spans=sorted(spans, key=attrgetter("start")), source="recorded", title=title, held=allocations)
 
@@ -183,6 +188,7 @@ def _notes(tracks: Mapping[int, RankTrack], world: int, clocks: Mapping[int, Ran
     without_steps = [rank for rank, track in tracks.items() if not track.steps]
     if without_steps:
         notes.append(words["note.steps"].format(ranks=without_steps))
+    # All but the first rank, whose clock counts, need a collective from which their clock can be estimated.
     own_clock = [rank for rank, clock in list(clocks.items())[1:] if not clock.num_collectives]
     if own_clock:
         notes.append(words["note.clocks"].format(ranks=own_clock))

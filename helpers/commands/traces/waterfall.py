@@ -2,8 +2,9 @@
 
 Each instant of a rank belongs to one part, so the parts add up to the step. Communication that runs while the rank
 computes counts as compute, because it is hidden. Of the rest, loading data comes before a message, a message that
-moves bytes before one that waits, and what remains is the host's: Python, kernel launches, a GPU without work.
-`Waterfall` and `find_straggler` are what `explain.py` and the explorer of chapter 10 read.
+moves bytes before one that waits, and what remains is the host's: Python, kernel launches, a GPU without work. A
+straggler is a rank that the others wait for. `Waterfall` and `find_straggler` are what `explain.py` and the explorer of
+chapter 10 read.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class Segment:
 def segments(run: TraceRun, rank: int, spans: Iterable[Span]) -> list[Segment]:
     """This rank's steps, cut into segments in order of time. spans: those of this rank."""
     steps = run.steps[rank]
-    # (when, change of the number of running spans, part, for whom), and with change 0 where a step begins and ends
+    # (when, change of the number of running spans, part, for whom the rank waits), and where a step begins or ends
+    # (when, 0, "begins" or "ends", index of the step)
     events: list[tuple[float, int, str, int | None]] = []
     for span in spans:
         if span.lane in ("compute", "data", "communication"):
@@ -65,10 +67,14 @@ def segments(run: TraceRun, rank: int, spans: Iterable[Span]) -> list[Segment]:
 
 
 def _sweep(events: list[tuple[float, int, str, int | None]]) -> list[Segment]:
-    """Goes through the events in order of time and makes a segment whenever the part changes."""
+    """Goes through the events in order of time and makes a segment whenever the part changes.
+
+    at: up to which time segments are made. step: the index of the present step, -1 between two steps.
+    last: all of the last segment but its times.
+    """
     found: list[Segment] = []
-    running = dict.fromkeys(_PRIORITY, 0)
-    waits: dict[int | None, int] = defaultdict(int)
+    running = dict.fromkeys(_PRIORITY, 0)  # part -> how many of its spans are running
+    waits: dict[int | None, int] = defaultdict(int)  # rank -> how many messages wait for it
     at, step, last = 0.0, -1, None
     for when, change, part, which in events:
         if step >= 0 and when > at:
@@ -82,7 +88,10 @@ def _sweep(events: list[tuple[float, int, str, int | None]]) -> list[Segment]:
             last = new
         at = when
         if not change:
-            step = which if part == "begins" else -1 if step == which else step  # the next step may have begun already
+            if part == "begins":
+                step = which
+            elif step == which:  # otherwise the next step has begun already
+                step = -1
             continue
         running[part] += change
         if part == "waiting":
@@ -92,9 +101,9 @@ def _sweep(events: list[tuple[float, int, str, int | None]]) -> list[Segment]:
 
 @dataclass(frozen=True, kw_only=True)
 class Waterfall:
-    """The segments of all ranks. steps: the numbers of the steps that every rank has.
+    """The segments of all ranks. segments: rank -> its segments. steps: the numbers of the steps that every rank has.
 
-    indices: rank -> index into `TraceRun.steps` -> index into `steps`.
+    indices: rank -> index into `TraceRun.steps` -> index into `steps`; steps that some rank lacks have none.
     """
 
     segments: dict[int, list[Segment]]
@@ -103,7 +112,7 @@ class Waterfall:
 
     @classmethod
     def of(cls, run: TraceRun) -> Waterfall:
-        """Raises ValueError where the ranks have no step in common."""
+        """The waterfall of a run. Raises ValueError where the ranks have no step in common."""
         spans: dict[int, list[Span]] = {rank: [] for rank in run.ranks}
         for span in run.timeline.spans:
             spans[span.rank].append(span)
@@ -149,7 +158,8 @@ class Waterfall:
         """The critical path through all steps: (rank, part) -> seconds per step.
 
         It is followed backwards from the last end. From a segment that waits, the path goes over to the rank for which
-        it waits, at the moment at which that rank arrived.
+        it waits, at the moment at which that rank arrived. at: the time at which the path is. visited: the ranks over
+        which it has gone without a step back in time; it returns to none of them, so that it cannot go in a circle.
         """
         starts = {rank: [segment.start for segment in row] for rank, row in self.segments.items() if row}
         if not starts:
@@ -175,11 +185,12 @@ class Waterfall:
 # -- stragglers ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Straggler:
-    """The rank that the others wait for. cause: one of CAUSES.
+    """The rank that the others wait for. cause: one of CAUSES, the part of its step that is too long.
 
-    seconds: that each other rank waits for it per slow step. share: of all waiting in the run. steps: the numbers of
-    the slow steps. is_seldom: whether only some steps are slow. period: the distance of two slow steps, where it is
-    always the same. excess: part -> seconds by which it is longer than the others', per slow step.
+    seconds: that each other rank waits for it per slow step. share: of all waiting in the run, from 0 to 1.
+    steps: the numbers of the slow steps. is_seldom: whether only some steps are slow.
+    period: the number of steps from one slow step to the next, None where it is not always the same.
+    excess: part -> seconds by which it is longer than on the other ranks, per slow step.
     """
 
     rank: int
@@ -196,14 +207,14 @@ def find_straggler(waterfall: Waterfall) -> Straggler | None:
     """The straggler; None where no rank stands out, or where there is only one rank.
 
     Two things must come together: one part of the rank's step is longer than the others', and the others wait for the
-    rank longer than it waits itself. If this holds in the median of the steps, the rank is always late. Otherwise one
-    slow step in ten is enough.
+    rank longer than it waits itself. The loss of a step is the smaller of the two. If the median over the steps is
+    large enough, the rank is always late. Otherwise one slow step in ten is enough.
     """
     tables, waited_for = waterfall.tables, waterfall.waited_for
     num_others = len(tables) - 1
     if not num_others:
         return None
-    length = statistics.median(sum(step.values()) for row in tables.values() for step in row)
+    length = statistics.median(sum(step.values()) for row in tables.values() for step in row)  # seconds of a step
     longer = {(rank, part): excess_of(tables, rank, part) for rank in tables for part in CAUSES}
     net_waits = {
         rank: [seconds / num_others - step["waiting"] for seconds, step in zip(waited_for[rank], row, strict=True)]
@@ -221,9 +232,9 @@ def find_straggler(waterfall: Waterfall) -> Straggler | None:
         slow, is_seldom = [index for index, seconds in enumerate(losses[key]) if seconds > SLOW_SHARE * loss], True
     total = sum(map(sum, waited_for.values()))
     distances = {after - before for before, after in zip(slow, slow[1:], strict=False)}  # of neighbours
+    waits = [waited_for[rank][index] for index in slow]
     return Straggler(
-        rank=rank, cause=cause, seconds=statistics.fmean(waited_for[rank][index] / num_others for index in slow),
-        share=sum(waited_for[rank][index] for index in slow) / total,
+        rank=rank, cause=cause, seconds=statistics.fmean(wait / num_others for wait in waits), share=sum(waits) / total,
         steps=tuple(waterfall.steps[index] for index in slow),
         is_seldom=is_seldom, period=distances.pop() if is_seldom and len(distances) == 1 else None,
         excess={part: statistics.median(longer[rank, part][index] for index in slow) for part in CAUSES},

@@ -1,13 +1,15 @@
 """Gives a script for CUDA and NCCL the practice card wherever it says "cuda", and lets it read "cuda" again.
 
-In C++ every tensor is on card:0. Creation on "cuda" has kernels here, so it needs no wrapper and works in every thread.
-What C++ would refuse earlier (`.to("cuda")`, `.cuda()`) and what reads a device (`x.device`) is replaced by name.
+The practice card is a simulated GPU, a device of torch with the name "card" (helpers/devices/cards). In C++ every
+tensor of a script is on card:0. An operation that makes a tensor on "cuda" is dispatched to kernels that are registered
+here, so it needs no wrapper and works in every thread. A call that C++ would refuse before that (`.to("cuda")`,
+`.cuda()`), or that reads a device (`x.device`), is replaced in torch under its name. Modules:
 
     gpus        on which GPU of its node a tensor is, as the script numbers them
     tensors     tensors are made, moved, loaded and asked for their device, with torch's names; DTensor
     cuda        torch.cuda's names, torch.accelerator's, autocast
     groups      init_process_group, new_group and what asks for NCCL get the wire, with NCCL's rules
-    unsupported what no rehearsal can do is named in the report
+    unsupported what no rehearsal can try is replaced, and the report names it
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ _TENSORS = frozenset(dir(torch._C._VariableFunctions))  # functions that make or
 
 
 def install(gpus_of_node: int, folder: str, memory: int) -> None:
-    """Replace torch's functions in this process, once, after `cards.install`.
+    """Replace torch's functions in this process, once, after the card was installed.
 
-    folder: a folder of these ranks alone, for stores and boards. memory: bytes that the card says it has; how much it
-    can really hold was said to `cards.install`.
+    gpus_of_node: how many GPUs the script sees. folder: of these ranks alone, for files that they share.
+    memory: bytes that the card says it has. It may hold less, if this machine has less.
     """
     from helpers.commands.rehearse.redirect import cuda, gpus, groups, tensors, unsupported
 

@@ -1,4 +1,9 @@
-"""Gives torch.cuda, torch.accelerator and autocast("cuda") the functions of the practice card."""
+"""Gives torch.cuda, torch.accelerator and autocast("cuda") the functions of the practice card.
+
+The practice card is a simulated GPU: a device of torch called "card", with a module torch.card whose functions have the
+names of torch.cuda's. `gpus` keeps which number a GPU has in the script: `gpus.current` is the current one, and
+`gpu_index(device)` is the number that a device means, None for a device that is no GPU.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +17,14 @@ from helpers.commands.rehearse.redirect import gpus
 from helpers.devices.cards.torch_patches import replace_in_torch
 
 _NAME = "NVIDIA practice card"
-_OWN = ("memory", "device", "device_count", "current_device", "set_device")  # not the card's: numbered, or a module
+_OWN = ("memory", "device", "device_count", "current_device", "set_device")  # of torch.card, but replaced below
 
 
 class Device:
-    """torch.cuda.device(1), as a context."""
+    """torch.cuda.device(1), within which this GPU is the current one."""
 
     def __init__(self, device) -> None:
-        self.index = None if isinstance(device, int) and device < 0 else gpus.gpu_index(device)
+        self.index = None if isinstance(device, int) and device < 0 else gpus.gpu_index(device)  # None: no change
 
     def __enter__(self) -> None:
         self.before, gpus.current = gpus.current, gpus.current if self.index is None else self.index
@@ -29,6 +34,8 @@ class Device:
 
 
 class DeviceOf(Device):
+    """torch.cuda.device_of(tensor), within which the GPU of the tensor is the current one."""
+
     def __init__(self, tensor) -> None:
         super().__init__(tensor.device)
 
@@ -40,11 +47,15 @@ def _set_device(device) -> None:
 
 
 def _exchange(index: int) -> int:
+    """Make this GPU the current one. Returns the one before; -1, which changes nothing, for -1."""
     return gpus.choose(index) if index >= 0 else -1
 
 
 def replace(memory: int) -> None:
-    """Give torch.cuda the card's functions: they are looked up when called, since others may replace them."""
+    """Give torch.cuda the card's functions. memory: bytes that the GPU says it has.
+
+    The functions are looked up in torch.card when they are called, since others may replace them there.
+    """
     card, cuda = torch.card, torch.cuda
     for name in dir(type(card)):
         if not name.startswith("__") and name not in _OWN:
@@ -79,24 +90,22 @@ def replace(memory: int) -> None:
 
 
 def _later(name: str, *args, **kwargs):
-    return getattr(torch.card, name)(*_without_gpus(args), **{k: _without_gpu(v) for k, v in kwargs.items()})
-
-
-def _without_gpus(args: tuple) -> tuple:
-    return tuple(map(_without_gpu, args))
+    """Call this function of torch.card, with None for each device that is a GPU: there is only one card."""
+    return getattr(torch.card, name)(*map(_without_gpu, args), **{k: _without_gpu(v) for k, v in kwargs.items()})
 
 
 def _without_gpu(value):
+    """None for a device that is a GPU, and any other argument as it is."""
     return None if isinstance(value, torch.device) and gpus.gpu_index(value) is not None else value
 
 
 def _memory_stats(device=None) -> dict:
-    now, peak = torch.card.memory_allocated(), torch.card.max_memory_allocated()
-    return {
-        f"{kind}_bytes.all.{when}": value
-        for kind in ("allocated", "reserved", "active")
-        for when, value in (("current", now), ("peak", peak))
-    } | {"num_ooms": 0, "num_alloc_retries": 0}
+    """What torch.cuda.memory_stats returns, with the names that scripts read most."""
+    stats = {"num_ooms": 0, "num_alloc_retries": 0}
+    for kind in ("allocated", "reserved", "active"):
+        stats[f"{kind}_bytes.all.current"] = torch.card.memory_allocated()
+        stats[f"{kind}_bytes.all.peak"] = torch.card.max_memory_allocated()
+    return stats
 
 
 def _accelerator() -> None:
@@ -109,7 +118,7 @@ def _accelerator() -> None:
 
 
 def _autocast() -> None:
-    """autocast("cuda") keeps its name, and asks torch for the card's table."""
+    """Let autocast("cuda") keep its name, but read and set the state of autocast on the card."""
     for name in (
         "is_autocast_enabled", "set_autocast_enabled", "get_autocast_dtype", "set_autocast_dtype",
         "is_autocast_available",
@@ -122,6 +131,7 @@ def _autocast() -> None:
 
 
 def _for_card(function, *args):
+    """Call a function of autocast with "card" wherever the script says "cuda"."""
     if not args and function.__name__ == "is_autocast_enabled":
-        args = ("cuda",)
+        args = ("cuda",)  # without a device type, torch means CUDA
     return function(*("card" if isinstance(one, str) and one == "cuda" else one for one in args))

@@ -1,18 +1,17 @@
 """Tracks on which GPU of its node a tensor is, as the script numbers them.
 
-A process has one card, but a script may call it cuda:0 or cuda:1. The number of the first tensor is the process's own,
-`home_gpu`. Only where a script puts tensors elsewhere, too (a constant "cuda:0", a checkpoint that remembers another
-GPU), are numbers kept per storage and compared in each operation.
+A process has one practice card (a simulated GPU), but a script may call it cuda:0 or cuda:1. The GPU of the first
+tensor is the home of the process, `home_gpu`. Most scripts use no other. If a script puts tensors on another GPU, too
+(a constant "cuda:0", a checkpoint that remembers another GPU), the number of each such storage is kept, and every
+operation compares the numbers of its tensors. A number is always that of the script, after CUDA_VISIBLE_DEVICES.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import os
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -25,19 +24,21 @@ from helpers.devices.cards.errors import CROSSING, raise_or_defer
 from helpers.devices.cards.tensor import CardTensor, memory
 
 CARD = torch.device("card", 0)
-INVALID = (
+INVALID = (  # CUDA's message for a number that the node does not have
     "CUDA error: invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?\n"
     "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
     "incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1"
 )
-count = 1  # of the node
-current = 0  # as torch.cuda.current_device()
-was_set = False  # whether the script chose the current device
+count = 1  # GPUs of the node
+current = 0  # the current GPU, as torch.cuda.current_device()
+was_set = False  # whether the script chose the current GPU
 home_gpu: int | None = None  # where the first tensor was put
-gpu_of_storage: dict[int, tuple[weakref.ref, int]] = {}  # address of a storage: itself, its GPU
+# Address of a storage -> the storage and its GPU, of all storages that are not on the home GPU.
+gpu_of_storage: dict[int, tuple[weakref.ref, int]] = {}
 
 
 def begin(gpus_of_node: int) -> None:
+    """Set the number of GPUs, and from now on write down where new storages are. `memory` allocates those of a card."""
     global count
     count = gpus_of_node
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # this machine's, not the script's
@@ -60,14 +61,14 @@ def visible() -> tuple[int, ...]:
 
 
 def choose(index: int) -> int:
-    """The current device, from now on. The one before."""
+    """Make this GPU the current one. Returns the one before."""
     global current, was_set
     before, current, was_set = current, checked(index), True
     return before
 
 
 def checked(index: int | None) -> int:
-    """Raises CUDA's error for a number that the node does not have."""
+    """The number of a GPU; None stands for the current one. Raises CUDA's error if the node does not have it."""
     if index is None:
         index = current
     if not 0 <= index < len(visible()):
@@ -96,7 +97,7 @@ def gpu_of(card: Tensor) -> int:
 
 
 def put(made: Any, index: int | None) -> Any:
-    """What an operation has made is on GPU `index`."""
+    """Write down that all tensors in `made`, which an operation has made, are on GPU `index`. Returns `made`."""
     if index is not None and (index != home_gpu or gpu_of_storage):
         for leaf in tree_iter(made):
             if isinstance(leaf, CardTensor):
@@ -105,6 +106,7 @@ def put(made: Any, index: int | None) -> Any:
 
 
 def _mark(storage: torch.UntypedStorage, index: int) -> None:
+    """Write down the GPU of a storage. The first one on another GPU than the home makes operations compare numbers."""
     global home_gpu
     if home_gpu is None:
         home_gpu = index
@@ -118,46 +120,30 @@ def _mark(storage: torch.UntypedStorage, index: int) -> None:
     gpu_of_storage[key] = weakref.ref(storage, lambda _: gpu_of_storage.pop(key, None)), index
 
 
-@contextlib.contextmanager
-def chosen(index: int | None) -> Iterator[None]:
-    global current
-    before, current = current, current if index is None else index
-    try:
-        yield
-    finally:
-        current = before
-
-
-_usual = None
-
-
+@functools.cache  # once is enough
 def _compare() -> None:
-    """From now on, every operation compares the numbers of its tensors."""
-    global _usual
-    if _usual is not None:
-        return
-    _usual = CardTensor.__torch_dispatch__
+    """From now on, every operation compares the numbers of its tensors, and its results are on the GPU of the first."""
+    usual = CardTensor.__torch_dispatch__
 
     def dispatch(cls, func, types, args=(), kwargs=None):
         if not gpu_of_storage:
-            return _usual(func, types, args, kwargs)
-        inside = [leaf for leaf in tree_iter((args, kwargs)) if isinstance(leaf, CardTensor)]
-        found = sorted({gpu_of(card) for card in inside}, reverse=True)
+            return usual(func, types, args, kwargs)
+        inputs = _card_tensors((args, kwargs))
+        found = sorted({gpu_of(card) for card in inputs}, reverse=True)
+        # Copies between GPUs (CROSSING) are allowed, and so are the operations of torch.distributed.
         if len(found) > 1 and func not in CROSSING and not func._schema.name.startswith("c10d::"):
-            first, second = (f"cuda:{index}" for index in found[:2])
-            raise_or_defer(
-                RuntimeError(
-                    "Expected all tensors to be on the same device, but found at least two devices, "
-                    f"{first} and {second}!"
-                )
-            )
-        made = _usual(func, types, args, kwargs)
-        if found:
-            old = {card._raw.untyped_storage()._cdata for card in inside}
-            new = [
-                x for x in tree_iter(made) if isinstance(x, CardTensor) and x._raw.untyped_storage()._cdata not in old
-            ]
-            put(new, gpu_of(inside[0]))
+            text = "Expected all tensors to be on the same device, but found at least two devices, "
+            raise_or_defer(RuntimeError(f"{text}cuda:{found[0]} and cuda:{found[1]}!"))
+        made = usual(func, types, args, kwargs)
+        if inputs:
+            old = {card._raw.untyped_storage()._cdata for card in inputs}
+            new = [card for card in _card_tensors(made) if card._raw.untyped_storage()._cdata not in old]
+            put(new, gpu_of(inputs[0]))
         return made
 
     CardTensor.__torch_dispatch__ = classmethod(dispatch)
+
+
+def _card_tensors(values: Any) -> list[CardTensor]:
+    """All tensors on a card in nested lists, tuples and dictionaries."""
+    return [leaf for leaf in tree_iter(values) if isinstance(leaf, CardTensor)]

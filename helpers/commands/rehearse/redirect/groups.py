@@ -1,4 +1,9 @@
-"""Gives process groups that ask for NCCL the wire over gloo, with NCCL's rules where the wire knows them."""
+"""Gives process groups that ask for NCCL the wire over gloo, with NCCL's rules where the wire knows them.
+
+The wire is this course's process-group backend: it sends through gloo, records each operation, and keeps a journal from
+which is judged what NCCL would have done. Names here are those of torch.distributed: `_init(init, …)` stands for
+`init_process_group`, and its first argument is torch's own function.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +28,15 @@ from helpers.devices.cards.torch_patches import replace_in_torch
 from helpers.ranks import wire, work
 from helpers.ranks.group import WireGroup
 
-LONG = datetime.timedelta(hours=1)  # who watches ends what stands still
-WORLD = "world"  # a folder of the ranks' own for each default group that they make: its store, boards and journals
+LONG = datetime.timedelta(hours=1)  # for operations, because the process that watches the ranks ends what hangs
+WORLD = "world"  # for each default group that the ranks make, a folder "world1", … with its store, boards and journals
 _worlds = itertools.count(1)
-_bound = [False]  # was the default group given its device, which splitting asks for?
-_splits: Counter[str] = Counter()  # of each group, by name
+_bound = [False]  # whether the default group was given its device, without which torch refuses to split it
+_splits: Counter[str] = Counter()  # name of a group -> how often it was split
 
 
 def replace(folder: str) -> None:
+    """Replace torch's functions for process groups. folder: of these ranks alone."""
     work.runs_later = lambda device: False  # "cuda" here is a card, where all is done when a call returns
     init, new_group, get_backend = c10d.init_process_group, c10d.new_group, c10d.get_backend
     replace_in_torch("init_process_group", init, functools.wraps(init)(functools.partial(_init, init, folder)))
@@ -54,13 +60,14 @@ def replace(folder: str) -> None:
 
 
 def _object_device(usual, group=None) -> str:
-    """Where torch puts an object for its messages: on the GPU, if NCCL is the group's only backend."""
+    """Where torch puts pickled objects to send them: on the GPU, if NCCL is the group's only backend."""
     group = group or c10d._get_default_group()
     rules = group.group.session.config if isinstance(group, wire.Wire) else None
     return "cuda" if rules is not None and rules.cpu == "refused" else usual(group)
 
 
 def _nccl(name: str) -> str:
+    """The name of a backend as the script is told it."""
     return "nccl" if name == "wire" else name
 
 
@@ -72,17 +79,12 @@ def _init(
     world_size = int(os.environ["WORLD_SIZE"]) if world_size < 0 else world_size
     world = os.path.join(folder, f"{WORLD}{next(_worlds)}")
     os.makedirs(world, exist_ok=True)
+    # eager: NCCL makes its communicators at once, which it does if it knows the device. cpu: what happens with tensors
+    # on the CPU. NCCL refuses them, gloo sends them as all others, and without a name both backends are there.
     rules = {"rules": "gloo" if backend == "gloo" else "nccl", "eager": device_id is not None}
     rules |= {"cpu": {"nccl": "refused", "gloo": "together"}.get(backend, "apart")}
     wire.reset()
-    wire.install(
-        wire.WireConfig(
-            rank=rank,
-            world_size=world_size,
-            board_dir=world,
-            **rules,
-        )
-    )
+    wire.install(wire.WireConfig(rank=rank, world_size=world_size, board_dir=world, **rules))
     if store is None and init_method in (None, "env://"):
         store, init_method = dist.FileStore(os.path.join(world, "store"), world_size), None
     if device_id is not None:
@@ -100,7 +102,10 @@ def _new_group(new_group, ranks=None, timeout=None, backend=None, pg_options=Non
 
 
 def _split_group(parent_pg=None, split_ranks=None, *args, **kwargs) -> dist.ProcessGroup | None:
-    """As ncclCommSplit: all of the parent come. A part is named by its parent and by how often that was split."""
+    """Does what ncclCommSplit does: all ranks of the parent group call it, and each gets the part that it is in.
+
+    A part is named by its parent and by how often that was split, so that the same ranks can be split off twice.
+    """
     if not split_ranks:
         raise ValueError("split_ranks cannot be None or empty")
     if not _bound[0]:
@@ -112,6 +117,7 @@ def _split_group(parent_pg=None, split_ranks=None, *args, **kwargs) -> dist.Proc
     ranks = next((sorted(members[r] for r in ranks) for ranks in split_ranks if own_rank in ranks), None)
     if ranks is None:
         return None
+    # With use_local_synchronization, torch takes the name of a new group from this function.
     hashed, name = c10d._hash_ranks_to_str, f"{parent.group_name}/{_splits[parent.group_name]}/{ranks}"
     c10d._hash_ranks_to_str = lambda ranks: name
     try:
@@ -136,7 +142,11 @@ def _barrier(barrier, group=None, async_op=False, device_ids=None):
 
 
 def _noting(operate):
-    """Which GPU an operation uses: that of its tensors; the current one where it has none, or the CPU's."""
+    """A method of the wire's group, with a note of the GPU that the operation uses.
+
+    That is the GPU of its tensors. An operation without a tensor on a GPU, such as a barrier, uses the current GPU,
+    which is a guess of torch unless the script has named a device.
+    """
 
     @functools.wraps(operate)
     def wrapper(self, *args, **kwargs):

@@ -1,6 +1,12 @@
 """Lets a script make tensors on "cuda", move them there, load them from a file, and ask where they are.
 
-On a DTensor it also replaces how an operation is asked for its shapes, and how the ranks draw the parts of one tensor.
+The practice card is a simulated GPU: a device of torch, called "card" or "card:0", whose tensors are `CardTensor`s and
+compute on the CPU. Each process has one. The script says "cuda:1" and must read that again, so here functions and
+properties of torch are replaced by ones that translate: `gpus` knows which number a tensor's GPU has in the script
+(`gpu_of`), which number the script means (`gpu_index`), and writes it down for new tensors (`put`).
+
+A name here that ends in -ing wraps a function of torch: `_placing(make)` is `make` with this translation added. For a
+DTensor it is also replaced how an operation is asked for its shapes, and how the ranks draw the parts of one tensor.
 """
 
 from __future__ import annotations
@@ -22,7 +28,7 @@ from helpers.devices.cards.kernels import _creates
 from helpers.devices.cards.tensor import CardTensor
 
 aten = torch.ops.aten
-_libraries: list[torch.library.Library] = []
+_libraries: list[torch.library.Library] = []  # a library's kernels exist only as long as the library
 _WORDS = {  # what a card says, and what CUDA says; {} is the GPU's number
     "card:0": "cuda:{}",
     "wrapper_card_": "wrapper_CUDA_",
@@ -37,12 +43,17 @@ _WORDS = {  # what a card says, and what CUDA says; {} is the GPU's number
 
 
 def in_cudas_words(text: str) -> str:
-    for ours, theirs in _WORDS.items():
-        text = text.replace(ours, theirs.format(gpus.current if gpus.home_gpu is None else gpus.home_gpu))
+    """A message of the card as CUDA would write it."""
+    number = gpus.current if gpus.home_gpu is None else gpus.home_gpu
+    for cards, cudas in _WORDS.items():
+        text = text.replace(cards, cudas.format(number))
     return text
 
 
 def replace() -> None:
+    """Replace torch's functions for tensors."""
+    # Kernels for the device CUDA, to which C++ dispatches whatever is made on "cuda". `others` is the fallback for all
+    # operations without a kernel of their own.
     library, others = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
     _libraries.extend((library, others))
     library.impl("empty.memory_format", functools.partial(_made, aten.empty.memory_format), "CUDA")
@@ -53,33 +64,30 @@ def replace() -> None:
     Tensor.to, Tensor.cuda = _moving(Tensor.to), _cuda
     _let_numbers_be_gpus()
     Tensor.data, CardTensor.data = _moved_data(torch._C.TensorBase.data), _moved_data(CardTensor.data)
-    where = torch._C.TensorBase.device.__get__  # of every tensor: a DTensor's too
-    Tensor.device = property(lambda self: found if (found := where(self)).type != "card" else _gpu(self))
-    Tensor.is_cuda = property(lambda self: where(self).type == "card")
-    CardTensor.device, CardTensor.is_cuda, CardTensor.get_device = (
-        property(_gpu),
-        property(lambda card: True),
-        gpus.gpu_of,
-    )
+    real_device = torch._C.TensorBase.device.__get__  # of every tensor, a DTensor among them; "card" for one on a card
+    Tensor.device = property(lambda self: _gpu(self) if real_device(self).type == "card" else real_device(self))
+    Tensor.is_cuda = property(lambda self: real_device(self).type == "card")
+    CardTensor.device, CardTensor.is_cuda = property(_gpu), property(lambda card: True)
+    CardTensor.get_device = gpus.gpu_of
     for name in ("__repr__", "type", "__reduce_ex__"):
-        setattr(CardTensor, name, _spoken(getattr(CardTensor, name)))
+        setattr(CardTensor, name, _translating(getattr(CardTensor, name)))
     for name, dtype in _LEGACY.items():
         setattr(torch.cuda, name, functools.partial(_legacy, dtype))
     tensor.NO_NUMPY = in_cudas_words(tensor.NO_NUMPY)
     errors.translate = in_cudas_words
     torch_patches.CardGenerator.device = property(lambda generator: torch.device("cuda", gpus.current))
-    make = torch_patches._Generators.__call__
-    torch_patches._Generators.__call__ = lambda cls, device="cpu": make(
-        cls, device if gpus.gpu_index(device) is None else "card"
-    )
+    make = torch_patches._Generators.__call__  # the class of torch.Generator: its call makes a generator
+    device_of = lambda device: device if gpus.gpu_index(device) is None else "card"  # noqa: E731
+    torch_patches._Generators.__call__ = lambda cls, device="cpu": make(cls, device_of(device))
 
 
 def _gpu(self: Tensor) -> torch.device:
+    """The device of a card's tensor as the script is told it."""
     return _device("cuda", gpus.gpu_of(self))
 
 
 class _Devices(type):
-    """torch.device, which makes a GPU of a number."""
+    """The class of the new torch.device: torch.device(1) is cuda:1, and all devices are its instances."""
 
     def __call__(cls, *args, **kwargs) -> torch.device:
         return _device("cuda", *args) if args and type(args[0]) is int else _device(*args, **kwargs)
@@ -88,11 +96,11 @@ class _Devices(type):
         return isinstance(value, _device)
 
 
-_device = torch.device
+_device = torch.device  # torch's own class
 
 
 def _let_numbers_be_gpus() -> None:
-    """device=1 is cuda:1."""
+    """Wherever a function takes a device, device=1 means cuda:1, as in a torch with CUDA."""
     makers = [one.__name__ for one in _device_constructors() if hasattr(torch, one.__name__)]
     likes = [f"{name}_like" for name in ("empty", "zeros", "ones", "full", "rand", "randn", "randint")]
     news = ["new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided"]
@@ -105,29 +113,34 @@ def _let_numbers_be_gpus() -> None:
 
 
 def _numbered(make: Callable) -> Callable:
+    """A function that makes tensors, which takes a number as its device."""
+
     @functools.wraps(make)
     def wrapper(*args, **kwargs):
-        if type(kwargs.get("device")) is int:
-            kwargs["device"] = _device("cuda", kwargs["device"])
+        if "device" in kwargs:
+            kwargs["device"] = _numbered_device(kwargs["device"])
         return make(*args, **kwargs)
 
     return wrapper
 
 
 def _numbered_device(value: Any) -> Any:
+    """A number as a GPU, any other value as it is."""
     return _device("cuda", value) if type(value) is int else value
 
 
 def _made(op, *args, **kwargs) -> Any:
-    """What C++ asks of CUDA: a tensor from nothing."""
+    """The kernel for CUDA of an operation that makes a tensor from nothing: it makes the tensor on the card."""
     index = gpus.checked(torch.device(kwargs.get("device") or "cuda").index)
     return gpus.put(_creates(op)(*args, **(kwargs | {"device": gpus.CARD})), index)
 
 
 def _placing(make: Callable) -> Callable:
+    """A function that makes a tensor of data, which takes "cuda" as its device."""
+
     @functools.wraps(make)
     def wrapper(*args, device=None, **kwargs):
-        index = None if isinstance(device, int) and device is None else gpus.gpu_index(device)
+        index = gpus.gpu_index(device)
         if index is None:
             return make(*args, **kwargs) if device is None else make(*args, device=device, **kwargs)
         return gpus.put(make(*args, device=gpus.CARD, **kwargs), index)
@@ -136,19 +149,21 @@ def _placing(make: Callable) -> Callable:
 
 
 def _moving(move: Callable) -> Callable:
+    """Tensor.to, which takes "cuda", a number, or another tensor on a card as its target."""
+
     @functools.wraps(move)
     def to(self: Tensor, *args, **kwargs) -> Tensor:
-        given = kwargs.get("device", args[0] if args else None)
-        index = gpus.gpu_of(given) if isinstance(given, CardTensor) else gpus.gpu_index(given)
+        target = kwargs.get("device", args[0] if args else None)  # a device, a dtype or another tensor
+        index = gpus.gpu_of(target) if isinstance(target, CardTensor) else gpus.gpu_index(target)
         if index is None:
             return move(self, *args, **kwargs)
-        if not isinstance(given, CardTensor):
+        if not isinstance(target, CardTensor):
             if "device" in kwargs:
                 kwargs["device"] = gpus.CARD
             else:
                 args = (gpus.CARD, *args[1:])
         if isinstance(self, CardTensor) and gpus.gpu_of(self) != index:
-            kwargs["copy"] = True
+            kwargs["copy"] = True  # on the same card, but for the script it is another GPU
         moved = move(self, *args, **kwargs)
         return moved if moved is self else gpus.put(moved, index)
 
@@ -156,18 +171,19 @@ def _moving(move: Callable) -> Callable:
 
 
 def _moved_data(plain: Any) -> property:
-    """p.data = p.data.cuda() puts the same object on the GPU, and .cpu() takes it off, if no graph knows it."""
+    """The property `data` of a tensor. plain: torch's own.
+
+    After p.data = p.data.cuda() the same object p is on the GPU, and p.data.cpu() takes it off again. That swaps the
+    objects, which is possible only if autograd does not know p yet.
+    """
 
     def put(self: Tensor, value: Tensor) -> None:
-        known = self.grad_fn is not None or self.grad is not None or self._backward_hooks
-        if (
-            isinstance(self, CardTensor) != isinstance(value, CardTensor)
-            and not known
-            and not self._post_accumulate_grad_hooks
-        ):
+        is_known = self.grad_fn is not None or self.grad is not None
+        has_hooks = self._backward_hooks or self._post_accumulate_grad_hooks
+        if isinstance(self, CardTensor) != isinstance(value, CardTensor) and not is_known and not has_hooks:
             other = value.detach()
             other = torch.nn.Parameter(other) if isinstance(self, torch.nn.Parameter) else other
-            with contextlib.suppress(RuntimeError):  # somebody else holds it
+            with contextlib.suppress(RuntimeError):  # torch refuses if some C++ object holds one of the two
                 torch.utils.swap_tensors(self, other.requires_grad_(self.requires_grad))
                 return
         plain.__set__(self, value)
@@ -176,12 +192,13 @@ def _moved_data(plain: Any) -> property:
 
 
 def _cuda(self: Tensor, device=None, non_blocking: bool = False, memory_format=torch.preserve_format) -> Tensor:
+    """Tensor.cuda: to the GPU with this number, or to the current one."""
     device = torch.device("cuda", gpus.checked(device if isinstance(device, int) else gpus.gpu_index(device)))
     return self.to(device, non_blocking=non_blocking, memory_format=memory_format)
 
 
-def _spoken(method: Callable) -> Callable:
-    """What a card says of itself, with CUDA's words."""
+def _translating(method: Callable) -> Callable:
+    """A method that returns a text or a pickle in which the card names its device, with the GPU's name instead."""
 
     @functools.wraps(method)
     def wrapper(self, *args, **kwargs):
@@ -195,12 +212,10 @@ def _spoken(method: Callable) -> Callable:
     return wrapper
 
 
-_LEGACY = {
-    f"{name}Tensor": dtype
-    for name, dtype in {
-        "Float": torch.float32, "Double": torch.float64, "Half": torch.float16, "BFloat16": torch.bfloat16,
-        "Long": torch.int64, "Int": torch.int32, "Byte": torch.uint8, "Bool": torch.bool,
-    }.items()
+_LEGACY = {  # old constructors in torch.cuda -> dtype
+    "FloatTensor": torch.float32, "DoubleTensor": torch.float64, "HalfTensor": torch.float16,
+    "BFloat16Tensor": torch.bfloat16, "LongTensor": torch.int64, "IntTensor": torch.int32,
+    "ByteTensor": torch.uint8, "BoolTensor": torch.bool,
 }  # fmt: skip
 
 
@@ -211,11 +226,11 @@ def _legacy(dtype: torch.dtype, *args) -> Tensor:
     return torch.empty(*args, dtype=dtype, device="cuda")
 
 
-_remembered: list[int] = []  # GPUs that storages of the file came from: a file of real GPUs
+_remembered: list[int] = []  # in a file that was saved on real GPUs, the numbers of the GPUs that its storages name
 
 
 class _Probe:
-    """What a `map_location` function is given for a storage: it says whether it would go to a GPU."""
+    """Stands for a storage when a `map_location` function is asked: the number of a GPU, or itself for the CPU."""
 
     def cuda(self, device=None, non_blocking: bool = False) -> int:
         return gpus.checked(device if isinstance(device, int) else gpus.gpu_index(device))
@@ -231,6 +246,7 @@ def replace_load() -> None:
 
 
 def _load(usual, f, map_location=None, *args, **kwargs) -> Any:
+    """torch.load: what belongs on a GPU is loaded to the CPU first, and then moved. usual: torch's own."""
     index = gpus.gpu_index(map_location)
     if callable(map_location):
         chosen = map_location(_Probe(), "cuda:0")
@@ -247,7 +263,7 @@ def _moved(device: torch.device, value: Any) -> Any:
 
 
 def _restore(storage, location: str):
-    """A storage of a real GPU stays on the CPU, until all of the file is there."""
+    """A storage that was saved on a GPU stays on the CPU until the whole file is loaded. None for any other storage."""
     if not location.startswith("cuda"):
         return None
     _remembered.append(torch.device(location).index or 0)
@@ -256,16 +272,22 @@ def _restore(storage, location: str):
 
 def replace_dtensor() -> None:
     _op_schema._rebuild_tensor_from_dtensor_meta = _shaped
-    _random._PhiloxState = Numbers
+    _random._PhiloxState = GeneratorState
 
 
 def _shaped(spec) -> Tensor:
-    """For a fake tensor, of the mesh's device in torch: a build without CUDA cannot draw such a one."""
+    """The tensor from which DTensor learns the shape of a result. spec: of a DTensor.
+
+    torch makes it on the device of the mesh, "cuda", which a build of torch without CUDA cannot do.
+    """
     return torch.empty_strided(*spec.tensor_meta[:2], dtype=spec.tensor_meta.dtype)
 
 
-class Numbers:
-    """A generator's state with an offset, as a GPU's has. A card's is the CPU's: another offset is another seed."""
+class GeneratorState:
+    """The state of a random generator with an offset, as the generator of a GPU has.
+
+    The card's generator is that of the CPU, which has no offset. Here each offset is another seed instead.
+    """
 
     def __init__(self, state: Tensor):
         self.state = self._begin = state.cpu()

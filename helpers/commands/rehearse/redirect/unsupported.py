@@ -1,6 +1,8 @@
 """Replaces what no rehearsal can try, such as CUDA graphs and compiled models, and notes its name for the report.
 
-The script runs on as far as it can, and nothing passes in silence.
+The script runs on as far as it can, and the report names whatever it used of this. A name such as "graphs" stands for
+one such thing: `words["not.graphs"]` is the sentence about it in every language. A rehearsal runs a script for CUDA on
+practice cards, which are simulated GPUs that compute on the CPU.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from helpers.learner.words import book
 from helpers.ranks.sites import is_library, is_package
 
 words = book("rehearse")
-KERNELS = frozenset(
+KERNELS = frozenset(  # packages that bring GPU kernels of their own
     "triton flash_attn flash_attn_interface xformers transformer_engine apex bitsandbytes cupy pycuda deepspeed "
     "causal_conv1d mamba_ssm liger_kernel cutlass vllm pynvml".split()
 )
@@ -40,10 +42,12 @@ class NotRehearsed(RuntimeError):
 
 
 def note_unsupported(name: str) -> None:
+    """Note for the report that the script uses this, with the line that does."""
     rank_notes.note_once("not rehearsed", name=name, site=call_site())
 
 
 def replace() -> None:
+    """Replace everything that cannot be rehearsed."""
     cuda = torch.cuda
     cuda.CUDAGraph = cuda.graphs.CUDAGraph = _Graph
     cuda.graph = cuda.graphs.graph = _capture
@@ -70,10 +74,12 @@ def replace() -> None:
     for name in ("load", "load_inline"):
         setattr(torch.utils.cpp_extension, name, _stops("extensions"))
     for name in ("to_sparse", "to_sparse_csr", "to_sparse_coo"):
-        setattr(torch.Tensor, name, _told_first("sparse", getattr(torch.Tensor, name)))
+        setattr(torch.Tensor, name, _noting("sparse", getattr(torch.Tensor, name)))
 
 
 def _nothing(name: str, value: Any) -> Callable:
+    """A function that only notes its use and returns this value."""
+
     def function(*args, **kwargs):
         note_unsupported(name)
         return value
@@ -82,13 +88,17 @@ def _nothing(name: str, value: Any) -> Callable:
 
 
 def _stops(name: str) -> Callable:
+    """A function that ends the script, because it cannot go on without the result."""
+
     def function(*args, **kwargs):
         raise NotRehearsed(name)
 
     return function
 
 
-def _told_first(name: str, function: Callable) -> Callable:
+def _noting(name: str, function: Callable) -> Callable:
+    """The function itself, with a note of its use."""
+
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
         note_unsupported(name)
@@ -98,7 +108,7 @@ def _told_first(name: str, function: Callable) -> Callable:
 
 
 def _without_gpu(init: Callable) -> Callable:
-    """A profiler that looks at the CPU alone."""
+    """The `__init__` of a profiler, which records the CPU alone, whatever the script asks for."""
 
     @functools.wraps(init)
     def wrapper(self, *args, activities=None, **kwargs):
@@ -113,6 +123,8 @@ def _without_gpu(init: Callable) -> Callable:
 
 
 class _Anything:
+    """An object whose attributes are all functions that only note their use."""
+
     def __init__(self, name: str):
         self.name = name
 
@@ -121,7 +133,7 @@ class _Anything:
 
 
 class _Graph:
-    """A CUDA graph that is not replayed: what is captured runs once, at once."""
+    """A CUDA graph that captures nothing: its operations run once, at the time of the capture, and no replay runs."""
 
     def __init__(self, *args, **kwargs) -> None:
         note_unsupported("graphs")
@@ -134,23 +146,28 @@ class _Graph:
 
 @contextlib.contextmanager
 def _capture(*args, **kwargs):
+    """torch.cuda.graph, whose block runs as usual."""
     note_unsupported("graphs")
     yield
 
 
 def _graphed(callables, *args, **kwargs):
+    """torch.cuda.make_graphed_callables, which returns what it was given."""
     note_unsupported("graphs")
     return callables
 
 
 def _compile(model=None, **kwargs):
-    """The function itself: what a compiler makes of it is not tried."""
+    """torch.compile, which returns the model itself. Without a model it is a decorator."""
     note_unsupported("compile")
     return model if model is not None else lambda function: function
 
 
 class _Kernels:
-    """Sees which packages with kernels of their own the script asks for, whether they are here or not."""
+    """A finder of imports that finds nothing, but notes when the script imports a package with kernels of its own.
+
+    It is asked before all others, so the package need not be installed. An import by a library does not count.
+    """
 
     def find_spec(self, name: str, path=None, target=None) -> None:
         if name.partition(".")[0] not in KERNELS:
