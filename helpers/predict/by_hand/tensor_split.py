@@ -219,12 +219,13 @@ class LayerOnRank:
             for name, values in zip(run.first, run.to_first, strict=True):
                 yield self.made(f"d{name}", values)
         if layer.second and run.first:
-            yield ""
+            yield ""  # a gap between the two products
         if layer.second:
             yield from self._inner()
             yield self.made(f"d{layer.second[0]}", run.to_second, "rows")
 
     def _products(self) -> Iterator[PassItem]:
+        """The factor after Xᵀ: the gradient of the product, or for attention only the names of the three."""
         names = self.layer.products
         if len(names) > 1:
             yield f"· {' '.join(names)} ="
@@ -234,6 +235,7 @@ class LayerOnRank:
         yield "="
 
     def _inner(self) -> Iterator[PassItem]:
+        """The product whose result is the gradient of the row-parallel weight, for attention as a text only."""
         layer, run = self.layer, self.run
         if len(run.first) > 1:
             yield f"{layer.inner}ᵀ · d{layer.output} ="
@@ -291,6 +293,7 @@ def _passes(group: RankGroup, single: LayerOnRank, views: list[LayerOnRank]) -> 
 
 
 def _forward(group: RankGroup, single: LayerOnRank, views: list[LayerOnRank]) -> Pass:
+    """The forward pass. A row-parallel weight ends it with a sum over the ranks; without one the result stays split."""
     layer, values = single.layer, [view.run.output for view in (single, *views)]
     if not layer.second:
         return _sharded_pass(layer.inner, single, views, "forward", values)
@@ -298,6 +301,7 @@ def _forward(group: RankGroup, single: LayerOnRank, views: list[LayerOnRank]) ->
 
 
 def _inputs(group: RankGroup, single: LayerOnRank, views: list[LayerOnRank]) -> Pass:
+    """The gradient of the input. Column-parallel weights end it with a sum; without them the result stays split."""
     values = [view.run.to_input for view in (single, *views)]
     if not single.layer.first:
         return _sharded_pass(f"d{single.layer.inner}", single, views, "inputs", values)
@@ -329,6 +333,7 @@ def _summed_pass(
 
 
 def _weights(single: LayerOnRank, views: list[LayerOnRank]) -> Pass:
+    """The gradients of the weights, of which each rank has its shard."""
     gradients: dict[str, list[ShardedMatrix]] = {}
     for view in views:
         for name, values, by in view.weight_gradients():

@@ -131,6 +131,7 @@ def _rows(steps: Sequence[Op | RecomputedOps], tensors: dict[str, SizedTensor]) 
         for name in step.inputs if isinstance(step, RecomputedOps) else step.saved:
             if step.module not in keepers.setdefault(name, []):
                 keepers[name].append(step.module)
+    # All operations, with those under checkpoints.
     ops = [op for step in steps for op in (step.ops if isinstance(step, RecomputedOps) else (step,))]
     makers = {made.name: op.module for op in ops for made in op.creates}
     return tuple(_saved(tensors[name], makers.get(name, CALLER), *modules) for name, modules in keepers.items())
@@ -187,7 +188,11 @@ def gpt_step(shape: StepShape) -> list[Op | RecomputedOps]:
     for layer in range(shape.num_layers):
         ops, path = _block(shape, layer), f"blocks.{layer}"
         if shape.recompute == "full":
-            steps.append(RecomputedOps(module=path, ops=tuple(ops), inputs=(_input(layer),), output=_input(layer + 1)))
+            steps.append(
+                RecomputedOps(
+                    module=path, ops=tuple(ops), inputs=(_block_input(layer),), output=_block_input(layer + 1)
+                )
+            )
         else:
             steps += ops
     return [*steps, *_head(shape)]
@@ -198,14 +203,15 @@ def step_inputs(shape: StepShape) -> list[SizedTensor]:
     return [SizedTensor(name, shape.full[:2], "int64") for name in ("token ids", "targets")]
 
 
-def _input(layer: int) -> str:
+def _block_input(layer: int) -> str:
+    """The name of the tensor between blocks: what block `layer` gets, and what the block before it returns."""
     return f"input of block {layer}"
 
 
 def _embeddings(shape: StepShape) -> list[Op]:
     """Token and position vectors, their sum, and dropout."""
     positions = SizedTensor("positions", shape.full[1:2], "int64")
-    total = "sum of vectors" if shape.dropout else _input(0)
+    total = "sum of vectors" if shape.dropout else _block_input(0)
     # With a tied table, the head's gradient of it is still there when the embedding's backward makes its own.
     tied_bytes = _table_gradient(shape).num_bytes if shape.tied else 0
     ops, names = _both_tables(shape, tied_bytes) if shape.tp == 1 else layer_ops.embeddings(shape, tied_bytes)
@@ -215,10 +221,11 @@ def _embeddings(shape: StepShape) -> list[Op]:
         *ops,
         Op(module="GPT", creates=(added,), inputs=names, released=names, passes_gradient=True),
     ]
-    return [*ops, *(_dropout(shape, "dropout", total, _input(0)) if shape.dropout else ())]
+    return [*ops, *(_dropout(shape, "dropout", total, _block_input(0)) if shape.dropout else ())]
 
 
 def _both_tables(shape: StepShape, tied_bytes: int) -> tuple[list[Op], tuple[str, str]]:
+    """The look-ups in the token and the position table, and the names of their results."""
     token = SizedTensor("token vectors", shape.stream, shape.dtype)
     position = SizedTensor("position vectors", shape.stream[1:], shape.dtype)
     ops = [
@@ -258,7 +265,7 @@ def _block(shape: StepShape, layer: int) -> list[Op | RecomputedOps]:
     The block's own variable refers to its input until the block ends, and a part's variables refer to what the part
     gets until that part returns. This decides where each tensor is released.
     """
-    path, x, middle, out = f"blocks.{layer}", _input(layer), f"middle of block {layer}", _input(layer + 1)
+    path, x, middle, out = f"blocks.{layer}", _block_input(layer), f"middle of block {layer}", _block_input(layer + 1)
     return [
         *_attention(shape, path, layer),
         *_residual(shape, path, f"projection {layer}", x, middle, ()),
@@ -281,7 +288,7 @@ def _attention(shape: StepShape, path: str, layer: int) -> list[Op | RecomputedO
     """Norm, query, key and value, attention itself, and the projection. Its result is "projection <layer>"."""
     normed, module = f"normed input {layer}", f"{path}.attention"
     heads = tuple(f"{name} {layer}" for name in ("query", "key", "value"))
-    ops: list[Op | RecomputedOps] = [_norm(shape, f"{path}.attention_norm", _input(layer), normed)]
+    ops: list[Op | RecomputedOps] = [_norm(shape, f"{path}.attention_norm", _block_input(layer), normed)]
     if shape.tp > 1:
         ops += layer_ops.columns(shape, f"{module}.query", normed, dict.fromkeys(heads, shape.hidden // shape.tp))
     for name in heads:
@@ -340,7 +347,7 @@ def _table_gradient(shape: StepShape) -> SizedTensor:
 
 def _head(shape: StepShape) -> list[Op]:
     """The final norm, the head, and the loss."""
-    last, normed = _input(shape.num_layers), "normed output"  # `last`: what the last block returned
+    last, normed = _block_input(shape.num_layers), "normed output"  # `last`: what the last block returned
     *before, head = _first(shape, "head", normed, "logits", ceil(shape.vocab / shape.tp), (normed,))
     return [
         _norm(shape, "final_norm", last, normed, (last,)),

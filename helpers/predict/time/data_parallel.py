@@ -101,11 +101,11 @@ def simulate_ddp_step(
     compute = _compute_spans(backward)
     end_of_backward = compute[-1].end
     caps = {"bucket_cap": bucket_cap_mb * MIB, "first_bucket_cap": first_bucket_mb * MIB}
-    messages = [
-        (sum(backward.num_bytes[i] for i in bucket), _ready(compute, bucket) if strategy == "overlapped" else None)
-        for bucket in _messages(backward, strategy, caps)
-    ]  # (bytes, when they may be sent)
-    sent = _on_the_link(messages, end_of_backward, link, world_size, algorithm)
+    messages = []  # (bytes, when they may be sent)
+    for bucket in _messages(backward, strategy, caps):
+        ready = _ready(compute, bucket) if strategy == "overlapped" else end_of_backward
+        messages.append((sum(backward.num_bytes[i] for i in bucket), ready))
+    sent = _on_the_link(messages, link, world_size, algorithm)
     reduced = max([end_of_backward, *(span.end for span in sent)])
     end = reduced + optimizer_seconds
     step = [span for span in (*compute, *sent, _span("optimizer", "optimizer", reduced, end)) if span.duration > 0]
@@ -118,6 +118,7 @@ def simulate_ddp_step(
 
 
 def _on_each_rank(items: Sequence[Span] | Sequence[Holding], num_ranks: int) -> tuple:
+    """The spans or holdings of rank 0, repeated for every rank, because all ranks do the same."""
     return tuple(replace(item, rank=rank) for rank in range(num_ranks) for item in items)
 
 
@@ -139,9 +140,10 @@ def _span(name: str, kind: str, start: float, end: float, num_bytes: int = 0) ->
 
 def _compute_spans(backward: BackwardPass) -> list[Span]:
     """Forward, then one span of backward per gradient."""
-    edges = list(accumulate(backward.seconds, initial=backward.forward_seconds))
+    edges = list(accumulate(backward.seconds, initial=backward.forward_seconds))  # when forward and each span end
     pieces = zip(backward.names, edges[:-1], edges[1:], strict=True)
-    return [_span("forward", "forward", 0.0, edges[0]), *(_span(n, "backward", a, b) for n, a, b in pieces)]
+    gradients = [_span(name, "backward", start, end) for name, start, end in pieces]
+    return [_span("forward", "forward", 0.0, edges[0]), *gradients]
 
 
 def _messages(backward: BackwardPass, strategy: str, caps: dict[str, float]) -> list[list[int]]:
@@ -157,13 +159,11 @@ def _ready(compute: Sequence[Span], bucket: Sequence[int]) -> float:
     return compute[1 + max(bucket)].end  # compute[0] is forward
 
 
-def _on_the_link(
-    messages: Sequence[tuple[int, float | None]], end_of_backward: float, link: Link, world_size: int, algorithm: str
-) -> list[Span]:
-    """The spans of the messages (bytes, when ready, None: after backward), of which the link carries one at a time."""
+def _on_the_link(messages: Sequence[tuple[int, float]], link: Link, world_size: int, algorithm: str) -> list[Span]:
+    """The spans of the messages (bytes, when ready), of which the link carries one at a time."""
     spans, link_free = [], 0.0
     for index, (num_bytes, ready) in enumerate(messages):
-        start = max(link_free, end_of_backward if ready is None else ready)
+        start = max(link_free, ready)
         link_free = start + cost_seconds("all_reduce", num_bytes, world_size, link, algorithm)
         spans.append(_span(f"all_reduce {index}", "communication", start, link_free, num_bytes))
     return spans

@@ -99,7 +99,7 @@ class _Simulation:
     def spans(self) -> list[Span]:
         """Run the whole schedule, and return the spans of all ranks."""
         spans: list[list[Span]] = [[] for _ in self.position]
-        awake = list(range(len(self.position)))
+        awake = list(range(len(self.position)))  # the ranks that can run their next action
         with _garbage_collector_paused():
             while awake:
                 rank = awake.pop()
