@@ -21,10 +21,10 @@ import secrets
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from helpers.grading import common_checks
@@ -258,19 +258,14 @@ def is_stub(submitted: Any) -> bool:
     return any(isinstance(value, ast.Constant) and value.value is ... for value in expressions)
 
 
-def _codes(submitted: Any) -> Iterator[CodeType]:
-    """The code objects of a function, or of the methods of a class."""
-    submitted = inspect.unwrap(submitted) if callable(submitted) else submitted
-    values = vars(submitted).values() if isinstance(submitted, type) else [submitted]
-    yield from (value.__code__ for value in values if isinstance(value, FunctionType))
-
-
 def _definition(submitted: Any) -> Definition | None:
     """The syntax tree of a function or class; None if its source cannot be read or parsed.
 
     `inspect.getsource` would not do, because it finds no class that a notebook defines.
     """
-    code = next(_codes(submitted), None)
+    function = inspect.unwrap(submitted) if callable(submitted) else submitted
+    values = vars(function).values() if isinstance(function, type) else [function]  # of a class, its methods
+    code = next((value.__code__ for value in values if isinstance(value, FunctionType)), None)
     if code is None:
         return None
     try:

@@ -43,19 +43,20 @@ def judge_promises(task: Task, world: JudgedWorld) -> Iterator[Judgement]:
             yield Judgement(ok=not argument, message=words[promise].format(argument), rank=rank)
 
 
-def case_note(case: Case, plain: Case) -> Words:
-    """What distinguishes the case from the plain one, to be read behind "with 3 ranks": " (even sizes)"."""
-    text = case.describe(plain)
-    return words["special"].format(text) if text.en else Words.of("")
+def case_note(case: Case, plain: Case, call: str = "") -> Words:
+    """What distinguishes the case from the plain one, to be read behind "with 3 ranks": " (even sizes)".
+
+    call: the learner's call in one line, which is added to the note.
+    """
+    parts = [part for part in (case.describe(plain), Words.of(call)) if part.en]
+    return words["special"].format(words["then"].join(parts)) if parts else Words.of("")
 
 
 def describe_case(world: JudgedWorld, plain: Case) -> Words:
-    """The note about the world's case, followed by the learner's call in one line if each rank made just one."""
+    """The note about the world's case, with the learner's call in it if every rank made the same one and no other."""
     texts = {str(call["call"]) for calls in world.calls for call in calls}
     is_single_call = len(texts) == 1 and all(len(calls) <= 1 for calls in world.calls)
-    both = world.case.describe(plain), Words.of(texts.pop() if is_single_call else "")
-    parts = [part for part in both if part.en]
-    return words["special"].format(words["then"].join(parts)) if parts else Words.of("")
+    return case_note(world.case, plain, texts.pop() if is_single_call else "")
 
 
 # -- messages that the log lacks -------------------------------------------------------------------------------------

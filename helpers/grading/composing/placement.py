@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Any
 
 import torch
@@ -107,12 +107,8 @@ WRONG_PLACES: dict[str, list[Callable[..., Places]]] = {
     "own_group_first": [own_group_first],
     "those_alike": [grouped_by_coordinate],
     "pipeline_before_data": [numbered_by("tp", "pp", "dp")],
-    "tensor_ranks_apart": [
-        numbered_by("pp", "dp", "tp"),
-        numbered_by("dp", "pp", "tp"),
-        numbered_by("dp", "tp", "pp"),
-        numbered_by("pp", "tp", "dp"),
-    ],
+    # Every order in which neighbouring ranks differ on another axis than tp.
+    "tensor_ranks_apart": [numbered_by(*order) for order in permutations(AXES) if order[0] != "tp"],
 }
 # How a sentence names each item of `Places`.
 COLUMNS = (Words(en="the place", zh=" place "), *(Words(en=f"groups[{a!r}]", zh=f" groups[{a!r}]") for a in AXES))

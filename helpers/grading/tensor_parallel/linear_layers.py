@@ -15,8 +15,10 @@ How to read it. Each task has three functions. `make_…` draws the inputs of ev
 learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
 with the right values, and yields one Judgement per comparison. A case is one choice of sizes, dtypes and memory layouts
 (`rng.case`), and `rng` draws the numbers. A mistake is a wrong solution that learners often write. Its name, such as
-"not_cut", is the key of its hint in hints.yaml. The `expect…` functions compare one value; their `mistakes` maps
-such keys to the value that the mistake gives. `words[…]` is a text of messages.yaml, in English and Chinese.
+"not_cut", is the key of its hint in hints.yaml; "cut" means split there, so "cut_across" splits the weight along the
+other dimension, and "bias_cut" splits a bias that every rank must add in full. The `expect…` functions compare one
+value; their `mistakes` maps such keys to the value that the mistake gives. `words[…]` is a text of messages.yaml, in
+English and Chinese.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class CrossEntropyReference:
         self.largest = torch.stack(self.maxima).amax(dim=0)
 
     def local_targets(self, rank: int) -> tuple[Tensor, Tensor]:
-        """For each token whether this rank has its target, and the column: the nearest one where it has not."""
+        """For each token whether this rank has its target, and in which column; if not, the column nearest to it."""
         column = self.targets - rank * self.width
         return (column >= 0) & (column < self.width), column.clamp(0, self.width - 1)
 
@@ -132,7 +132,7 @@ class CrossEntropyReference:
         return self.shards[rank].gather(1, column[:, None])[:, 0] - maximum
 
     def sums(self, rank: int, maximum: Tensor) -> Tensor:
-        """Of each token the sum of exp over the rank's logits, less `maximum`."""
+        """For each token the sum of exp(logit - maximum) over the rank's logits."""
         return (self.shards[rank] - maximum[:, None]).exp().sum(dim=1)
 
     def mean(self, losses: Tensor) -> Tensor:
@@ -140,7 +140,7 @@ class CrossEntropyReference:
         return losses[self.counted].mean()
 
     def sums_and_targets(self, maxima: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Of each rank the sums of exp, and the logits of the targets that it has, 0 elsewhere.
+        """For each rank the sum of exp of each token, and the logit of its target, or 0 if another rank has that.
 
         From its logits each rank subtracts its entry of the argument `maxima`, which has a maximum for each token.
         """
@@ -161,11 +161,11 @@ class CrossEntropyReference:
         unmasked_modulo = sum(self.logits_at(r, self.largest, self.targets % self.width) for r in range(self.size))
         all_tokens = total.log() - target
         return {
-            "max_not_reduced": [  # the target's logit less the rank's own maximum, or as it is
+            "max_not_reduced": [  # each rank subtracts its own maximum, also from the target's logit or from exp alone
                 self.mean(sum(local_sums).log() - sum(local_targets)),
                 self.mean(sum(local_sums).log() + self.maxima[rank] - (target + self.largest)),
             ],
-            "sum_not_reduced": [
+            "sum_not_reduced": [  # with the largest logit of all ranks subtracted, or with the rank's own
                 self.mean(sums[rank].log() - target),
                 self.mean(local_sums[rank].log() + self.maxima[rank] - (target + self.largest)),
             ],
@@ -194,12 +194,14 @@ class CrossEntropyReference:
         through_max, nearest, modulo = right.clone(), right.clone(), right.clone()
         # Without a mask, a rank subtracts at some column of its own for targets that are elsewhere.
         rows, elsewhere = torch.arange(len(right)), scale * (~is_local & self.counted).to(right.dtype)
-        # What would flow back through each rank's subtracted maximum; summed over all ranks it cancels.
+        # "max_follows_gradient": the subtracted maximum is not detached, so a gradient flows through it. It cancels
+        # only in the sum over all ranks.
         from_max = scale * (is_local.to(right.dtype) - softmax.sum(dim=1)) * self.counted
         through_max[rows, self.shards[rank].max(dim=1).indices] += from_max
         nearest[rows, column] -= elsewhere
         modulo[rows, self.targets % self.width] -= elsewhere
-        zeros = [torch.zeros_like(right)] if self.width == 1 else []  # the maximum is the only entry: all of it cancels
+        # With one entry per shard, that entry is the maximum, and all of its gradient cancels.
+        zeros = [torch.zeros_like(right)] if self.width == 1 else []
         return {
             "backward_reduced": right * self.size,
             "incoming_gradient_forgotten": right / self.factor,
