@@ -185,9 +185,10 @@ def calibrate(
     names: Sequence[str] = tuple(PRIOR),
     start: Constants = NOMINAL,
 ) -> Calibration:
-    """Fit the constants `names` to measured steps, from `start` on. stack: for all rows, instead of each row's own.
+    """Fit the constants `names` to measured steps. stack: for all rows, instead of each row's own.
 
-    Raises ValueError without a row, for a row without a time, and for an unknown constant.
+    start: the constants at which the priors are centred; those that are not in `names` keep its values. Raises
+    ValueError without a row, for a row without a time, and for an unknown constant.
     """
     names = tuple(names)
     if unknown := [name for name in names if name not in PRIOR]:

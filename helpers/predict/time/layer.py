@@ -52,7 +52,7 @@ class Layer(NamedTuple):
 
 
 def product_shapes(model: ModelSpec, plan: Plan) -> tuple[tuple[int, int], ...]:
-    """(columns, depth) of a layer's four matrix products on a rank.
+    """(n, k) of a layer's four matrix products (tokens, k) times (k, n) on a rank.
 
     They are query, key and value together; the output projection; up and gate together; down. With experts the last two
     are those of one expert.
@@ -73,6 +73,7 @@ def layer(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack) -> Layer
         is_attention = number < 2  # the other two products are those of one expert
         rows, count = (tokens, 1) if is_attention else (tokens_per_expert, local_experts)
         forward += count * product_seconds(rows, n, k, gpu, fp8=plan.fp8)
+        # Backward has two products: the gradient of the input (rows, k), and that of the weight (n, k).
         backward += count * sum(product_seconds(*shape, gpu, fp8=plan.fp8) for shape in ((rows, k, n), (n, k, rows)))
     attention_forward, attention_backward = _attention(model, plan, cluster, stack)
     bytes_forward, bytes_backward = _moved_bytes(model, plan, tokens, stack)
@@ -80,6 +81,7 @@ def layer(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack) -> Layer
     collectives_forward, collectives_backward = _exposed_collectives(model, plan, tokens, cluster, stack)
     routed = _all_to_alls(model, plan, tokens, cluster)
     calls = 1 + stack.calls_per_collective * (plan.tp - 1) + CALLS_PER_EXPERT * (local_experts - 1)
+    # The values below are in the order of the fields of Work.
     forward_work = Work(
         forward, attention_forward[0], bytes_forward / rate + attention_forward[1], *collectives_forward, *routed, calls
     )
@@ -91,6 +93,7 @@ def layer(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack) -> Layer
     if plan.recompute == "full":
         again = forward_work
     elif plan.recompute == "selective":
+        # A stack repeats either attention, or a share of the matrix products and keeps what its attention kernel made.
         attention = 0.0 if stack.selective_products else attention_forward[0]
         again = Work(stack.selective_products * forward, attention, attention_forward[1])
     return Layer(forward_work, backward_work, again)
@@ -116,14 +119,16 @@ def _moved_bytes(model: ModelSpec, plan: Plan, tokens: int, stack: Stack) -> tup
 
     In 16 bits a tensor of one hidden width is 2 h bytes per token. Two norms read and write it (8 h), two residuals
     read two and write one, with dropout's mask (14 h); GeLU reads and writes f (4 f), a gated one three of them (6 f);
-    rotary positions or transposes of heads read and write query and key (8 h). Sequence parallelism splits the first.
-    Experts have top_k times f, and their inputs and results are sorted by expert and back (8 h each).
+    rotary positions or transposes of heads read and write query and key (8 h). Tensor parallelism divides all but the
+    norms and residuals, and sequence parallelism divides these, too. Experts have top_k times f, and their inputs and
+    results are sorted by expert and back (8 h each).
     """
     h, f, tp = model.hidden, model.top_k * model.ffn, plan.tp
     # The layer's parameters with this rank's 1 / ep of the experts.
     params = model.params_per_layer - (1 - 1 / plan.ep) * model.num_experts * model.params_per_expert
-    between_parts = (8 + 14 if model.norm == "layer" else 8 + 12) * h / (tp if plan.sequence_parallel else 1)
-    split = ((6 if model.gated else 4) * f + 8 * h) / tp  # the bytes that tensor parallelism always divides
+    norms_and_residuals = 8 + 14 if model.norm == "layer" else 8 + 12  # an RMSNorm model has no dropout mask
+    between_parts = norms_and_residuals * h / (tp if plan.sequence_parallel else 1)
+    split = ((6 if model.gated else 4) * f + 8 * h) / tp
     if model.num_experts > 1:
         split += 8 * model.top_k * h / tp
     forward = tokens * (between_parts + split) * stack.passes
@@ -149,6 +154,7 @@ def _exposed_collectives(model: ModelSpec, plan: Plan, tokens: int, cluster: Clu
     # A layer has two parts, attention and feed-forward, and each communicates once in a pass.
     inside, network = (2 * sum(part) * (1 - stack.tensor_hidden) for part in zip(*pair, strict=True))
     if plan.cp > 1:  # keys and values of the other ranks, and in backward their gradients too
+        # Bytes of the keys and the values of all cp ranks, in 16 bits.
         kv = 2 * 2 * tokens * model.kv_heads * model.head_dim // plan.tp * plan.cp
         ring = collective_seconds("all_gather", kv, plan.cp, cluster, stride=plan.tp)
         inside, network = inside + ring[0] * (1 - stack.context_hidden), network + ring[1] * (1 - stack.context_hidden)

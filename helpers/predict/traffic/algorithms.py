@@ -152,7 +152,7 @@ def _halving_doubling(n: int) -> list[ChunkMessage]:
     power = power_of_two_below(n)
     extra = n - power
     ranks = [2 * index + 1 if index < extra else index + extra for index in range(power)]  # those that take part
-    step = 1 if extra else 0
+    step = 1 if extra else 0  # the next step
     pairs = [(2 * i, 2 * i + 1) for i in range(extra)]  # (extra rank, the rank that takes its data)
     messages = [ChunkMessage(step=0, sender=a, receiver=b, first=0, last=power, adds=True) for a, b in pairs]
     distance = power // 2
@@ -160,11 +160,13 @@ def _halving_doubling(n: int) -> list[ChunkMessage]:
     while distance:
         halving += [_send_half(step, index, distance, ranks) for index in range(power)]
         step, distance = step + 1, distance // 2
-    for message in halving:  # doubling: the same chunks travel back, last step first
+    # Doubling sends the same chunks back, the last step of the halving first. Both have equally many steps, so a step
+    # that lies x before the end of the halving (`step`) is answered x steps after it.
+    for message in halving:
         back = 2 * step - 1 - message.step
         messages += [message, _reply(message, back)]
-    step = 2 * step - (1 if extra else 0)
-    return messages + [ChunkMessage(step=step, sender=b, receiver=a, first=0, last=power, adds=False) for a, b in pairs]
+    last_step = 2 * step - (1 if extra else 0)
+    return messages + [_reply(message, last_step) for message in messages[:extra]]
 
 
 def _send_half(step: int, index: int, distance: int, ranks: Sequence[int]) -> ChunkMessage:
@@ -177,7 +179,7 @@ def _send_half(step: int, index: int, distance: int, ranks: Sequence[int]) -> Ch
 
 
 def _reply(message: ChunkMessage, step: int) -> ChunkMessage:
-    """The same chunks in the other direction, now complete."""
+    """The answer to a message: the same chunks in the other direction, now complete."""
     return ChunkMessage(
         step=step, sender=message.receiver, receiver=message.sender, first=message.first, last=message.last, adds=False
     )
