@@ -49,7 +49,8 @@ def newest(folder: str | os.PathLike) -> NewestCheckpoint | None:
     if not folder.is_dir():
         raise ValueError(words("no_folder_there", folder=folder))
     for steps, path in checkpoint_folders(folder).items():
-        if not (problem := problem_of(path)):
+        problem = problem_of(path)
+        if not problem:
             return NewestCheckpoint(folder=path, steps=steps, damaged=tuple(problems))
         problems.append(problem)
     if problems:

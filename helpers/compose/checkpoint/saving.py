@@ -342,7 +342,8 @@ class AsyncSaver:
             half.write_text(json.dumps(vote), encoding="utf-8")
             os.replace(half, half.with_suffix(".vote"))
             self.voted.set()
-            if self.snapshot.rank == 0 and (votes := self._votes(partial, folder)):
+            votes = self._votes(partial, folder) if self.snapshot.rank == 0 else []
+            if votes:
                 self.problem = commit(head, votes, partial, folder, self.keeper)
         except Exception as error:  # an exception in a thread would otherwise be lost, and the save with it
             self.problem = self.problem or words("thread", rank=self.snapshot.rank, folder=folder, why=reason_of(error))

@@ -131,6 +131,7 @@ class GradScaler:
         """
         if not self.enabled:
             return
+        # flags[0]: whether a gradient was inf or NaN
         found = [progress.flags[0] for progress in self._progress.values() if progress.flags is not None]
         if new_scale is not None:
             self._scale = _checked(new_scale)

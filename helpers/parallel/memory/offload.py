@@ -95,9 +95,9 @@ class _Offloaded:
     def __init__(self, devices: Devices, tensor: Tensor, index: int):
         self.devices, self.index = devices, index
         self.original = weakref.ref(tensor.untyped_storage())
-        # the copy is contiguous; permuting it by original_order gives the strides that the tensor had
+        # a contiguous copy of the permuted tensor keeps the layout in memory; original_order undoes the permutation
         dims = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)  # in memory order, outermost first
-        self.original_order = sorted(range(tensor.dim()), key=dims.__getitem__)
+        self.original_order = [dims.index(dim) for dim in range(tensor.dim())]
         self.on_host = devices.copy(tensor.detach().permute(dims), GPU, HOST, "activations to the host")
         self.on_gpu: Tensor | None = None
 

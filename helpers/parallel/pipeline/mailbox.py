@@ -66,7 +66,8 @@ class StageMailbox:
         """
         message, following = awaited_by(action, self.schedule.num_stages), self.next_action[action]
         received = self._receive(message) if message else None
-        if following and (upcoming := awaited_by(following, self.schedule.num_stages)):
+        upcoming = awaited_by(following, self.schedule.num_stages) if following else None
+        if upcoming:
             self._expect(upcoming)
         return received
 
@@ -107,7 +108,10 @@ class StageMailbox:
         return tensor
 
     def _expect(self, message: Message) -> None:
-        """Post the receive ahead, unless this is the channel's first message, whose shape is not known yet."""
+        """Post the receive ahead, unless this is the channel's first message, whose shape is not known yet.
+
+        To post is to start a send or receive without waiting for it.
+        """
         is_elsewhere = message.route(self.schedule)[0] != self.rank
         if is_elsewhere and message not in self.posted and message.channel in self.shapes:
             self._post_receives(message)

@@ -197,6 +197,7 @@ def watch_gradients(slots: Sequence[Slot], owner: object, method: str) -> None:
     """
     owner_ref = weakref.ref(owner)
     for slot in slots:
+        # slot=slot binds the present slot; without it, all hooks would use the last one
         hook = lambda _, slot=slot: getattr(owner_ref(), method)(slot)  # noqa: E731
         handle = slot.parameter.register_post_accumulate_grad_hook(hook)
         weakref.finalize(owner, handle.remove)

@@ -155,6 +155,7 @@ class VirtualDevices(Devices):
         self._peak = [self.bytes_on(device) for device in range(len(self))]
 
     def _move(self, tensor: Tensor, destination: int) -> Tensor:
+        """Clone the tensor; `landing` tells the dispatch mode below that the clone's home is the destination."""
         self._here.landing = destination
         try:
             return tensor.clone(memory_format=torch.contiguous_format)
@@ -179,13 +180,17 @@ class VirtualDevices(Devices):
         """Called before bytes are counted, with the lock held. A device with a limit raises here."""
 
     def _forget_freed(self) -> None:
+        """Subtract the bytes of storages that torch has freed since the last call."""
         while self._freed:
             _, device, num_bytes = self._homes.pop(self._freed.popleft())
             self._bytes[device] -= num_bytes
 
 
 class _Homes(TorchDispatchMode):
-    """Watches every operation of one thread: its inputs must have one home, which its outputs get."""
+    """Watches every operation of one thread: its inputs must have one home, which its outputs get.
+
+    The home of a tensor is the number of the virtual device that it lives on.
+    """
 
     def __init__(self, owner: VirtualDevices):
         super().__init__()

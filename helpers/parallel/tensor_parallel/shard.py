@@ -97,7 +97,8 @@ def shard_tensor_parallel(
     if sequence_parallel and not any(entry.word == "sequence" for entry in entries):
         raise ValueError("sequence_parallel=True, but the plan calls nothing 'sequence': name norms and dropout so")
     replacement = partial(_replacement, group=group, dim=SEQUENCE if sequence_parallel else None, seed=seed)
-    changes = [(entry, new) for entry in entries if (new := replacement(entry)) is not None]
+    replaced = [(entry, replacement(entry)) for entry in entries]
+    changes = [(entry, new) for entry, new in replaced if new is not None]
     restore_tied_parameters(model, [(entry.module, new) for entry, new in changes if entry.word != "heads"])
     for entry, new in changes:
         if entry.word == "heads":  # the attention stays; only the function that it calls between its layers is replaced

@@ -151,7 +151,8 @@ class GatheredUnit:
     def _make_pieces(self) -> list[nn.Parameter]:
         """Return one view of the shard per parameter, which records that it is sharded over dp (for gradient norms)."""
         ranges = {index: slice(piece.offset, piece.offset + piece.numel) for index, piece in self.local_pieces.items()}
-        views = [self.shard[ranges.get(index, slice(0, 0))] for index in range(len(self.uses))]
+        nothing = slice(0, 0)  # for a parameter of which this rank stores nothing
+        views = [self.shard[ranges.get(index, nothing)] for index in range(len(self.uses))]
         pieces = [nn.Parameter(view, requires_grad=self.trainable) for view in views]
         dp = Placement.sharded("dp", self.layout.group)
         return [place(piece, dp, like=use.parameter) for piece, use in zip(pieces, self.uses, strict=True)]

@@ -125,7 +125,10 @@ class LocalPiece:
 
 
 class FlatVector:
-    """Parameters that share a flat vector, this rank's shard of it, and the pieces of parameters in the shard."""
+    """Parameters that share a flat vector, this rank's shard of it, and the pieces of parameters in the shard.
+
+    layout (FlatShards) knows where each parameter lies in the vector, and sends shards.
+    """
 
     def __init__(self, entries: Sequence[TrainedParameter], group: dist.ProcessGroup):
         self.entries = list(entries)
@@ -269,7 +272,7 @@ def buckets_of(entries: Sequence[TrainedParameter], bucket_bytes: float) -> list
     A bucket closes with the parameter that takes it to bucket_bytes. They fill from the last layer to the first, as
     backward does. Raises ValueError for bucket_bytes not above 0.
     """
-    backwards = range(len(entries) - 1, -1, -1)
+    backwards = range(len(entries) - 1, -1, -1)  # positions from the last to the first
     groups = bucket_positions([entries[position].parameter for position in backwards], bucket_bytes, bucket_bytes)
     return [[backwards[position] for position in group] for group in groups]
 

@@ -116,13 +116,14 @@ class Zero3(nn.Module):
 
     def _register_hooks(self) -> None:
         """Register hooks on the modules and weights. They refer to this object weakly, so it can be freed."""
-        self_ref = weakref.ref(self)
+        self_ref = weakref.ref(self)  # self_ref() is this Zero3
         for module in self._units_of:
             module.register_forward_pre_hook(lambda module, _: self_ref()._before(module))
             module.register_forward_hook(lambda module, _, output: self_ref()._after(module, output), always_call=True)
         self._gather_queue = GatherQueue(lambda unit: self_ref()._gather(unit))
         for number, unit in enumerate(self.units):
             for index, weight in enumerate(unit.weights if unit.trainable else ()):
+                # number=number binds the present values; without it, all hooks would use the last ones
                 hook = lambda _, number=number, index=index: self_ref()._arrived(number, index)  # noqa: E731
                 weight.register_post_accumulate_grad_hook(hook)
 
