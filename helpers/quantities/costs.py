@@ -119,6 +119,7 @@ def formula(collective: str, algorithm: str | None = None) -> Formula:
 
 
 def _check(num_bytes: float, world_size: int) -> None:
+    """Raise ValueError for a negative size or fewer than 1 rank."""
     if not num_bytes >= 0:
         raise ValueError(f"num_bytes is {num_bytes!r}, but it must be 0 or more bytes")
     if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:

@@ -106,7 +106,10 @@ class CommLog(Json):
         return sum(event.payload_bytes for event in self._of(op))
 
     def sent_bytes(self, algorithm: str = "ring") -> DerivedBytes:
-        """Bytes that the ring or tree algorithms would send, summed over the events: derived, not measured."""
+        """Bytes that the ring or tree algorithms would send, summed over the events: derived, not measured.
+
+        On average over the ranks, a ring and a tree send the same, so `algorithm` is only checked.
+        """
         check_one_of("CommLog.sent_bytes", "algorithm", algorithm, ("ring", "tree"))
         return DerivedBytes(round(sum(event.sent_bytes() for event in self.events)))
 
@@ -193,4 +196,5 @@ def _is_scalar(event: CommEvent) -> bool:
 def axes_along(mesh: Mesh, ranks: Iterable[int]) -> str:
     """The axes of the mesh on which these ranks differ: "tp", or "dp x pp"."""
     positions = [mesh.coordinates(rank) for rank in ranks]
-    return " x ".join(axis for axis in reversed(ORDER) if len({position[axis] for position in positions}) > 1)
+    differs = {axis: len({position[axis] for position in positions}) > 1 for axis in ORDER}
+    return " x ".join(axis for axis in reversed(ORDER) if differs[axis])  # in the order pp, dp, cp, tp

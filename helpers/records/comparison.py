@@ -52,6 +52,7 @@ class Comparison:
 
     @staticmethod
     def _cells(row: Row, with_guess: bool) -> list[str]:
+        """The cells of a row as text, without the header."""
         values = [*([row.guess] if with_guess else []), row.predicted, row.measured]
         return [row.name, *(format_value(value, row.unit) for value in values), format_ratio(row.ratio)]
 
@@ -62,6 +63,7 @@ class Comparison:
 
     @staticmethod
     def _text_line(line: list[str], widths: list[int]) -> str:
+        """One line of the text table, with columns of these widths."""
         cells = (cell.rjust(width) for cell, width in zip(line, widths, strict=True))
         return "  ".join((line[0].ljust(widths[0]), *list(cells)[1:]))
 
@@ -74,6 +76,7 @@ class Comparison:
 
     @staticmethod
     def _html_row(line: list[str]) -> str:
+        """One row of the HTML table; its first cell is its heading."""
         name = f'<th scope="row" style="padding:2px 12px;text-align:left">{escape(line[0])}</th>'
         cells = "".join(f'<td style="{_CELL}">{escape(cell)}</td>' for cell in line[1:])
         return f"<tr>{name}{cells}</tr>"

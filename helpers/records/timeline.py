@@ -131,7 +131,7 @@ class Timeline(Json):
     source: str
     title: str = ""
     held: tuple[Holding, ...] = ()
-    _nested_records: ClassVar = {"spans": Span, "held": Holding}
+    _nested_records: ClassVar = {"spans": Span, "held": Holding}  # for `from_json`, and the checks below
 
     def __post_init__(self) -> None:
         for name, kind in self._nested_records.items():

@@ -263,6 +263,7 @@ class Plan:
 
 
 def _llama3(num_layers: int, hidden: int, num_heads: int, ffn_hidden: int) -> ModelSpec:
+    """A Llama 3: grouped queries, gated feed-forward, RMSNorm, rotary positions, no biases."""
     return ModelSpec(
         num_layers=num_layers, hidden=hidden, num_heads=num_heads, num_kv_heads=8, ffn_hidden=ffn_hidden,
         vocab=128_256, seq=8192, gated=True, tied_embeddings=False, bias=False, norm="rms", positions="rope",
@@ -270,6 +271,7 @@ def _llama3(num_layers: int, hidden: int, num_heads: int, ffn_hidden: int) -> Mo
 
 
 def _llama2(num_layers: int, hidden: int, num_heads: int, num_kv_heads: int, ffn_hidden: int) -> ModelSpec:
+    """A Llama 2, which differs from Llama 3 in vocabulary, context and key and value heads."""
     llama = _llama3(num_layers, hidden, num_heads, ffn_hidden)
     return replace(llama, num_kv_heads=num_kv_heads, vocab=32_000, seq=4096)
 

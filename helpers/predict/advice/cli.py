@@ -85,6 +85,7 @@ def main(argv: list[str]) -> int:
 
 
 def _run(options: argparse.Namespace) -> Advice | Criticism:
+    """The advice for these arguments, or with --mine the criticism. ValueError for what cannot be planned."""
     model, cluster = _named(MODELS, options.model, "--model"), _cluster(options)
     planning: dict[str, Any] = dict(global_batch=options.batch, optimizer=options.optimizer)
     if options.stack is not None:
@@ -115,6 +116,7 @@ def _criticised(text: str, model, cluster: Cluster, planning: dict[str, Any]) ->
 
 
 def _cluster(options: argparse.Namespace) -> Cluster:
+    """The cluster that --gpus, --gpu, --gpus-per-node, --link and --network describe."""
     gpu = _name(GPUS, options.gpu, "--gpu")
     if options.gpus < 1:
         raise ValueError(words("cli.no_gpus", gpus=options.gpus))

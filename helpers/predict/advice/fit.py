@@ -77,6 +77,7 @@ def moves(model: ModelSpec, plan: Plan, *, gpus_per_node: int = GPUS_PER_NODE) -
 
 
 def _moves(model: ModelSpec, plan: Plan, gpus_per_node: int) -> Iterator[Move]:
+    """The changes of `moves`, field by field."""
     if plan.attention == "materialized":
         yield Move(field="attention", value="flash", order=1)
         if plan.recompute == "none":
@@ -97,11 +98,13 @@ def _moves(model: ModelSpec, plan: Plan, gpus_per_node: int) -> Iterator[Move]:
 
 
 def _doubles(size: int, most: int) -> Iterator[int]:
+    """Twice `size`, four times `size`, and so on up to `most`."""
     while (size := size * 2) <= most:
         yield size
 
 
 def _halves(size: int) -> Iterator[int]:
+    """Half of `size`, a quarter of it, and so on while it is even."""
     while size % 2 == 0:
         size //= 2
         yield size

@@ -296,6 +296,7 @@ def _chosen_row(advice: Advice) -> int | None:
 
 
 def _facts(facts: Mapping[str, str]) -> str:
+    """Facts as an HTML table with two columns."""
     body = "".join(
         f'<tr><th scope="row">{escape(words(f"fact.{name}"))}</th><td>{escape(value)}</td></tr>'
         for name, value in facts.items()
@@ -304,17 +305,20 @@ def _facts(facts: Mapping[str, str]) -> str:
 
 
 def _list(sentences: Sequence[str]) -> str:
+    """An HTML list of sentences; empty without any."""
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
     return f"<ul>{items}</ul>" if items else ""
 
 
 def _html_table(shown: Rows, chosen: int | None = None) -> str:
+    """Rows as an HTML table. chosen: the number of the row that is printed bold."""
     head = "".join(f'<th scope="col"{_text_class(name)}>{escape(column(name))}</th>' for name in shown[0])
     body = "".join(_row(row, number == chosen) for number, row in enumerate(shown))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _row(row: Mapping[str, str], is_chosen: bool) -> str:
+    """A row as HTML; its first cell is its heading."""
     (_, first), *others = row.items()
     cells = "".join(f"<td{_text_class(name)}>{escape(value)}</td>" for name, value in others)
     mark = ' class="chosen"' if is_chosen else ""

@@ -10,9 +10,8 @@ step; both are in plans.py. A strategy is a family of plans, such as "ZeRO-3" or
 plan chooses for tp, cp, pp, ZeRO and ep (`layout_key`). `words("warning.bubble", share=20)` returns the sentence of
 that key in the reader's language; the sentences are in words/advice.yaml.
 
-From search.py: `axis_layouts` lists the possible layouts as plans, `reason_against` says why a layout is impossible for
-this model or batch (empty where it is possible), `fitting_plans` lists the plans that fit in memory, and `timed_plans`
-estimates their steps.
+From search.py: `axis_layouts` lists the possible layouts, `reason_against` says why one does not suit the model or the
+batch (else it is empty), `fitting_plans` lists the plans that fit in memory, and `timed_plans` estimates their steps.
 """
 
 from __future__ import annotations
@@ -397,6 +396,7 @@ def _best_with_8_bit_optimizer(request: PlanRequest) -> PlanEstimate | None:
 
 
 def _suggestion(key: str, candidate: PlanEstimate) -> str:
+    """A sentence about another plan, with its step and its bytes on the GPU and on the host."""
     sizes = {"held": format_bytes(candidate.memory.total), "host": format_bytes(candidate.host_bytes)}
     return words(key, plan=candidate.plan_text, step=format_seconds(candidate.seconds), **sizes)
 

@@ -90,6 +90,7 @@ def rule_for(
 def _many_nodes(
     request: PlanRequest, estimates: tuple[PlanEstimate, ...], chosen: PlanEstimate | None
 ) -> tuple[Rule, str]:
+    """The rule for several nodes and a model that does not fit on a GPU, by whether the network is fast."""
     sharded = next(candidate for candidate in estimates if candidate.name == StrategyName.ZERO_3)
     tokens = request.model.seq * (sharded.plan.micro_batch if sharded.fits else 1)
     enough = tokens_that_hide(request.cluster, dtype_bytes=weight_bytes(Plan(precision=request.precision or "mixed")))

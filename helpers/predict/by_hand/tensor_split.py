@@ -286,6 +286,7 @@ def split(cut: str, ranks: int, sequence_parallel: bool = False) -> dict[str, Pa
 # In the functions below, `single` is the layer in one process, and `views` has the layer on each rank. A list of values
 # from `(single, *views)` therefore has the result of one process first, then one entry per rank.
 def _passes(group: RankGroup, single: LayerOnRank, views: list[LayerOnRank]) -> dict[str, Pass]:
+    """All passes of a layer by name."""
     passes = {FORWARD: _forward(group, single, views), INPUTS: _inputs(group, single, views)}
     if single.layer.input_has_no_gradient:
         del passes[INPUTS]

@@ -138,6 +138,7 @@ class _Rank:
         self.activations.append(layer_forward(self.weights(layer), self.activations[-1]))
 
     def backward(self, layer: str) -> None:
+        """The gradients of the layer's weights, from this rank's batch alone, and the gradient of its inputs."""
         if not self.output_gradient:  # the last layer: the gradient of half the squared error
             outputs = self.activations.pop()
             self.output_gradient = [o - target for o, target in zip(outputs, TARGETS[self.rank], strict=True)]
@@ -220,6 +221,7 @@ class _Step:
         return ZeroCollective(op="reduce_scatter" if self.stage else "all_reduce", kind="gradients", layers=layers)
 
     def forward(self, layer: str) -> Iterator[ZeroStep]:
+        """Forward of one layer. Stage 3 gathers its parameters before and frees them after."""
         if self.stage == 3:
             message = self.all_gather(layer)
             yield self.record("forward", layer, "gather", "parameters", message)
@@ -230,6 +232,7 @@ class _Step:
             yield self.record("forward", layer, "free")
 
     def backward(self, layer: str) -> Iterator[ZeroStep]:
+        """Backward of one layer. Stage 3 gathers its parameters again. Stage 1 averages gradients later, in `update`."""
         if self.stage == 3:
             message = self.all_gather(layer)
             yield self.record("backward", layer, "again", "parameters", message)

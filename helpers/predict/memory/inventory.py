@@ -145,6 +145,7 @@ def _saved(tensor: SizedTensor, maker: str, module: str, *others: str) -> SavedT
 
 
 def _check(model: ModelSpec, plan: Plan, batch: int | None, dropout: float) -> None:
+    """Raise ValueError for a model, a plan or a batch whose tensors are not known here."""
     check_plain("inventory", model, plan)  # refuses fields that only few formulas model, such as experts and fp8
     differing = {  # a field -> what the course's GPT has, and what this model has
         "num_kv_heads": (model.num_heads, model.kv_heads), "ffn_hidden": (4 * model.hidden, model.ffn),
@@ -358,6 +359,7 @@ def _head(shape: StepShape) -> list[Op]:
 
 
 def _loss(shape: StepShape) -> list[Op]:
+    """Cross entropy, as torch computes it: log-softmax, and the mean of the targets' entries."""
     log_softmax = SizedTensor("log-softmax", (shape.batch * shape.tokens, shape.vocab), shape.dtype)
     loss, weight = (SizedTensor(name, (), shape.dtype) for name in ("loss", "weight of all targets"))
     saved = (log_softmax.name, "targets", weight.name)

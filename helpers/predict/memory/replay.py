@@ -121,6 +121,7 @@ class MemoryReplay:
                 self._run_backward(step)
 
     def _run(self, op: Op, where: str, saves: bool) -> None:
+        """Run one operation of forward. where: its name, in case it is the peak."""
         for made in op.creates:
             self.create(made)
         self._update_peak(op.temporary, where)
@@ -129,8 +130,9 @@ class MemoryReplay:
         self._release((*op.released, *no_results))
 
     def _run_backward(self, op: Op) -> None:
+        """Run the backward of one operation: create the gradients of its inputs, then free what it no longer needs."""
         incoming = [self._gradients.pop(name) for name in op.outputs if name in self._gradients]
-        if not incoming:  # no gradient arrives, as for the positions
+        if not incoming:  # no gradient arrives, because the operation made integers: ids, positions, masks
             return
         outgoing = {name: incoming[0] if op.passes_gradient else self._new_gradient(name) for name in op.inputs}
         self._refer_to(outgoing.values() if op.passes_gradient else ())
@@ -171,6 +173,7 @@ class MemoryReplay:
         return gradient.name
 
     def _refer_to(self, names: Iterable[str]) -> None:
+        """Add one reference to each tensor."""
         for name in names:
             self._references[name] += 1
 

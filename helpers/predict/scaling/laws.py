@@ -156,6 +156,7 @@ def check_rows(owner: str, gpus: Sequence[int], values: Sequence[float], at_leas
 
 
 def _check(gpus: int, serial: float = 0.0) -> None:
+    """Raise ValueError for a count of GPUs below 1, or a serial share outside 0 to 1."""
     check_count("the law", "gpus", gpus)
     if not 0 <= serial <= 1:
         raise ValueError(f"the law: serial is {serial!r}, but it is a share, from 0 to 1 (5 % is 0.05)")

@@ -58,6 +58,7 @@ def published_steps(path: Path = DATA / "published" / "steps.csv") -> list[Measu
 
 
 def _published(row: dict[str, str]) -> MeasuredStep:
+    """One row of steps.csv as a MeasuredStep."""
     number = {key: int(row[key]) for key in row if row[key] and row[key].lstrip("-").isdigit()}  # the whole numbers
     key = GPU_KEYS[row["gpu"]]
     model = ModelSpec(
@@ -98,6 +99,7 @@ def vtrain_steps(table: str | Path) -> list[MeasuredStep]:
 
 
 def _vtrain(row: dict[str, str], group: str) -> MeasuredStep:
+    """One row of vTrain's tables as a MeasuredStep."""
     number = {key: int(value) for key, value in row.items() if value.isdigit()}
     dp, tp, pp = (number[f"{axis} parallelism"] for axis in ("data", "tensor", "pipeline"))
     gpus, micro = number["# GPUs"], number["micro batch"]
@@ -233,6 +235,7 @@ def _residuals(rows, stack, start, names, offset):
     current = dict(zip(names, offset, strict=True))
 
     def logs(by: dict[str, float]) -> np.ndarray:
+        """The logarithm of each predicted step, with these offsets added to the logarithms of the constants."""
         constants = _moved(start, by)
         return np.array(
             [log(step_time(row.model, row.plan, row.cluster, stack or row.stack, constants).seconds) for row in rows]

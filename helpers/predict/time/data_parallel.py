@@ -134,6 +134,7 @@ def _holding(name: str, kind: str, num_bytes: int, start: float, end: float) -> 
 
 
 def _span(name: str, kind: str, start: float, end: float, num_bytes: int = 0) -> Span:
+    """A span of rank 0, in the lane of its kind."""
     lane = "communication" if kind == "communication" else "compute"
     return Span(rank=0, lane=lane, name=name, kind=kind, start=start, end=end, num_bytes=num_bytes)
 

@@ -181,6 +181,7 @@ def _rules(schedule: Schedule, seconds: dict[str, list[float]], send: float) -> 
     from_the_start = _EndTimes([0.0] * m)  # for an action that waits for nothing
 
     def rule(stage: int, kind: str) -> _Rule:
+        """The rule of one kind of action on one stage, read off its micro-batch 0."""
         action = Action(stage, kind, 0)
         message, before = awaited_by(action, schedule.num_stages), prerequisite(action)
         sender, receiver = message.route(schedule) if message else (0, 0)

@@ -108,6 +108,7 @@ class _Simulation:
     holdings: list[tuple] = field(default_factory=list)
 
     def run(self, num_ranks: int) -> Timeline:
+        """Simulate both passes, and return the Timeline with so many identical ranks."""
         order = list(range(len(self.step.names)))
         self._pass(order, "forward", self.step.forward)
         self._pass(order[::-1], "backward", self.step.backward)

@@ -143,6 +143,7 @@ def _ops_of_log(axis: str, log: CommLog, times: int = 1) -> Iterator[AxisOp]:
 
 
 def _check(model: ModelSpec, plan: Plan) -> None:
+    """Raise ValueError for a model or a plan that the Trainer cannot compose."""
     check_plain("axis_traffic", model, plan)
     plan.check_widths(model)
     if plan.cp > 1 or (plan.zero > 1 and plan.pp > 1):

@@ -58,6 +58,7 @@ class PredictedLog:
         return CommLog(events=tuple(self._events))
 
     def _seconds(self, op: str, payload: int) -> float:
+        """Seconds of one operation on the link; 0 without a link."""
         if self.link is None:
             return 0.0
         # `seconds` takes the full buffer, which for an all_gather is the gathered tensor and not the rank's shard.

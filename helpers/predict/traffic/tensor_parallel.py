@@ -191,6 +191,7 @@ class _SequenceParallel(_TensorParallel):
 
 
 def _check(model: ModelSpec, plan: Plan, batch: int) -> None:
+    """Raise ValueError for a model, a plan or a batch that is not predicted here."""
     check_plain("tensor_parallel_traffic", model, plan)
     plan.check(model)
     check_count("tensor_parallel_traffic", "batch", batch)

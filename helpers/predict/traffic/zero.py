@@ -173,6 +173,7 @@ def _totals(sizes: Sequence[int], units: Units) -> list[int]:
 
 
 def _check(stage: int, reduce: str, num_microbatches: int) -> None:
+    """Raise ValueError for an unknown stage, an operation that the stage does not have, or no micro-batch."""
     if stage not in (1, 2, 3):
         raise ValueError(f"zero_traffic: stage is {stage!r}, but it must be 1, 2 or 3")
     if reduce not in REDUCES or (reduce == "all_reduce" and stage != 1):
