@@ -22,6 +22,9 @@ from helpers.learner.words.text import Book
 if TYPE_CHECKING:
     from helpers.grading.task import Task
 
+# Parts of torch that several labs forbid, each under its public and its private name.
+FSDP = ("torch.distributed.fsdp", "torch.distributed._composable")
+DTENSOR = ("torch.distributed.tensor", "torch.distributed._tensor")
 _private: dict[str, Lab] = {}  # a teacher's own labs, in this process alone; each replaces the public lab of its number
 
 

@@ -3,9 +3,13 @@
 placement.py           09.places, 09.batch, 09.seeds: one process answers for every rank of many meshes
 loss_and_gradients.py  09.loss, 09.sync, 09.norm: live ranks communicate over the process groups of a mesh
 meshes.py              used by both: the meshes of a number of ranks, and their process groups
+
+LAB is the record by which the grader finds the lab. "placement.PLACES" is the Task called PLACES in placement.py, which
+is imported only when it is asked for. `tasks` are in order from easy to hard. An answer may not use what `forbids`
+lists, because it would do the learner's work.
 """
 
-from helpers.grading.registry import Lab
+from helpers.grading.registry import DTENSOR, FSDP, Lab
 
 LAB = Lab(
     number="09",
@@ -22,10 +26,8 @@ LAB = Lab(
         "torch.distributed.device_mesh",
         "torch.distributed.init_device_mesh",
         "torch.distributed.DeviceMesh",
-        "torch.distributed.fsdp",
-        "torch.distributed._composable",
-        "torch.distributed.tensor",
-        "torch.distributed._tensor",
+        *FSDP,
+        *DTENSOR,
         "torch.nn.parallel",
     ),
 )

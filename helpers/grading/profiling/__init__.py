@@ -2,6 +2,10 @@
 
 timelines.py  10.split, 10.straggler, and the chapter's exercise 10.exposed: programs that read the times of ranks
 clinic.py     10.patients, diagnoses of six buggy jobs, and `clinic(number)`, which shows the six of a number
+
+LAB is the record by which the grader finds the lab. "timelines.SPLIT" is the Task called SPLIT in timelines.py, which
+is imported only when it is asked for. `tasks` are in order from easy to hard. `in_chapter` are tasks that only the
+chapter asks. An answer may not use what `forbids` lists, because it would do the learner's work.
 """
 
 from helpers.grading.registry import Lab

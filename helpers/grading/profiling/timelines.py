@@ -72,11 +72,7 @@ def draw_calls(rng: CaseGenerator, num_ranks: int, messages: list) -> Calls:
 
 def run_split(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Any]:
     """The learner's answer to each case, as rows. `run_questions` calls a function with every case of the inputs."""
-
-    def rows_of_answer(calls: Calls) -> Any:
-        return as_rows(submitted(calls))
-
-    return answers.run_questions(rows_of_answer, inputs, context, SPLIT)
+    return answers.run_questions(lambda calls: as_rows(submitted(calls)), inputs, context, SPLIT)
 
 
 def as_rows(answer: Any) -> Any:

@@ -4,6 +4,9 @@ All six are small computations with which a training run on many GPUs is planned
 
 measurements.py  11.efficiency and 11.fit: what times on several numbers of GPUs say
 planning.py      11.exposed and 11.bubble, what a step loses; 11.plans and 11.days, the fastest plan and its time
+
+LAB is the record by which the grader finds the lab. "planning.BUBBLE" is the Task called BUBBLE in planning.py, which
+is imported only when it is asked for. `tasks` are in order from easy to hard.
 """
 
 from helpers.grading.registry import Lab

@@ -5,9 +5,14 @@ linear_layers.py     07.column and 07.row, linear layers of which each rank hold
 vocab_loss.py        07.cross_entropy, a loss of which each rank holds the logits of a vocabulary shard
 forward_only.py      07.heads, and the chapter's exercises 07.mlp, 07.token_loss and 07.norm
 forward_backward.py  used by the first three: runs both passes on a rank, and judges the messages of each pass
+
+LAB is the record by which the grader finds the lab. "operators.IDENTITY_ALL_REDUCE" is the Task called
+IDENTITY_ALL_REDUCE in operators.py, which is imported only when it is asked for. `tasks` are in order from easy to
+hard. `in_chapter` are tasks that only the chapter asks. An answer may not use what `forbids` lists, because it would do
+the learner's work.
 """
 
-from helpers.grading.registry import Lab
+from helpers.grading.registry import DTENSOR, Lab
 
 LAB = Lab(
     number="07",
@@ -21,10 +26,5 @@ LAB = Lab(
         "vocab_loss.CROSS_ENTROPY",
     ),
     in_chapter=("forward_only.MLP", "forward_only.TOKEN_LOSS", "forward_only.NORM_OF_ALL"),
-    forbids=(
-        "torch.distributed.tensor",
-        "torch.distributed._tensor",
-        "torch.distributed.nn",
-        "torch.distributed._functional_collectives",
-    ),
+    forbids=(*DTENSOR, "torch.distributed.nn", "torch.distributed._functional_collectives"),
 )

@@ -44,7 +44,11 @@ def moderate(rng: CaseGenerator, *shape: int) -> Tensor:
 
 # -- wb.softmax ------------------------------------------------------------------------------------------------------
 def make_softmax(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """About 20 blocks with a short last one; in the third case blocks of one key, in the fourth one block, not full."""
+    """Queries q (queries, size), keys k and values v (keys, size), and the number of keys in a block.
+
+    There are about 20 blocks with a short last one. In the third case blocks have one key; in the fourth there is one
+    block, which is not full.
+    """
     number = rng.case.number
     num_queries, size = rng.integer(16, 20), rng.integer(4, 5)
     block = 1 if number == 2 else rng.integer(5, 7)  # keys in a block
@@ -78,12 +82,16 @@ def judge_softmax(world: JudgedWorld) -> Iterator[Judgement]:
     yield expect(len(k) <= inputs["block"] or got["peak"] < scores_bytes, message, mistakes=["scores_at_once"])
 
 
+# The keys of the hints for the mistakes that `online_softmax` can make.
 RESCALING_MISTAKES = ("sum_not_rescaled", "output_not_rescaled", "not_rescaled", "not_divided")
 
 
 @one_thread()
 def online_softmax(inputs: dict[str, Any], mistake: str) -> Tensor:
-    """Attention over one block of keys after the other, right except for one mistake."""
+    """Attention over one block of keys after the other, right except for one mistake.
+
+    When a larger maximum is found, the sum and the output so far must be rescaled by exp(old maximum - new maximum).
+    """
     q, block = inputs["q"], inputs["block"]
     maximum, total, out = torch.full((len(q), 1), -torch.inf, dtype=q.dtype), 0.0, 0.0
     for k, v in zip(inputs["k"].split(block), inputs["v"].split(block), strict=True):
@@ -104,7 +112,7 @@ def other_mistakes(inputs: dict[str, Any]) -> dict[str, dict[str, Tensor]]:
     q, k, v, block = (inputs[name] for name in ("q", "k", "v", "block"))
     scores = q @ k.mT
     scaled = scores / q.shape[1] ** 0.5
-    num_in_full_blocks = len(k) // block * block
+    num_in_full_blocks = len(k) // block * block  # keys in blocks that are full
     parts = [a.softmax(1) @ b for a, b in zip(scaled.split(block, 1), v.split(block), strict=True)]
     weights = scaled.exp()
     in_full_blocks = scaled[:, :num_in_full_blocks].softmax(1) @ v[:num_in_full_blocks]  # 0 if no block is full

@@ -5,22 +5,18 @@ stage1.py   08.stage1, and the chapter's exercise 08.zero1_step: optimizer state
 stage2.py   08.stage2, and the chapter's exercise 08.global_norm: gradients in shards
 stage3.py   08.stage3, and the chapter's exercise 08.stage3_forward: parameters in shards
 cost.py     08.cost: the bytes that a rank holds and sends, stage by stage
+
+LAB is the record by which the grader finds the lab. "shards.SHARD" is the Task called SHARD in shards.py, which is
+imported only when it is asked for. `tasks` are in order from easy to hard. `in_chapter` are tasks that only the chapter
+asks. An answer may not use what `forbids` lists, because it would do the learner's work.
 """
 
-from helpers.grading.registry import Lab
+from helpers.grading.registry import DTENSOR, FSDP, Lab
 
 LAB = Lab(
     number="08",
     topic="zero",
     tasks=("shards.SHARD", "stage1.STAGE_1", "stage2.STAGE_2", "stage3.STAGE_3", "shards.RESUME", "cost.COST"),
     in_chapter=("stage1.ZERO1_STEP", "stage3.STAGE3_FORWARD", "stage2.GLOBAL_NORM"),
-    forbids=(
-        "torch.distributed.fsdp",
-        "torch.distributed._composable",
-        "torch.distributed.optim",
-        "torch.distributed.tensor",
-        "torch.distributed._tensor",
-        "torch.distributed.algorithms",
-        "torch.nn.parallel",
-    ),
+    forbids=(*FSDP, "torch.distributed.optim", *DTENSOR, "torch.distributed.algorithms", "torch.nn.parallel"),
 )

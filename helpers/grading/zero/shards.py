@@ -176,13 +176,8 @@ def make_shard(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
         rows, columns = rng.integer(3, 5), rng.integer(3, 5)
         last = next(n for n in range(7, 20) if (2 * rows * columns + n) % num_ranks == 1)
         models.append(([(rows, columns), (columns, rows), (last,)], num_ranks))
-    models += [
-        ([(2, 6), (6,)], 3),
-        ([(3,)], 4),
-        ([(), (2, 3, 2), (0,), (rng.integer(1, 9),)], 2),
-        ([(8,)], 4),
-        ([(5,)], 1),
-    ]
+    models += [([(2, 6), (6,)], 3), ([(3,)], 4), ([(), (2, 3, 2), (0,), (rng.integer(1, 9),)], 2)]
+    models += [([(8,)], 4), ([(5,)], 1)]
     drawn = [([rng.tensor(*shape) for shape in shapes], num_ranks) for shapes, num_ranks in models]
     return [{"cases": [[tensors, rank, n] for tensors, n in drawn for rank in range(n)]}]
 
