@@ -3,6 +3,9 @@
 `bytes_scene` puts a guess, the predicted and the measured bytes of each quantity below each other; several chapters and
 explorers use it. `parts_scene` shows what a step, a device or a parameter consists of, in any unit; most chapters use
 it.
+
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
+the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ def bytes_scene(
     left = min(260.0, 28 + max(text_width(row.name, 12) for row in rows))
     scale = (WIDTH - left - _BYTES_RIGHT) / _largest(rows)
     sides = [side for side in _SIDES if any(getattr(row, side) is not None for row in rows)]
-    items, top = heading(title, [_SIDES[side] for side in sides])
+    items, top = heading(title, [_SIDES[side] for side in sides])  # title and legend, and the y where they end
     pitch = len(sides) * _BYTES_BAR + 14
     bottom = top + 8 + len(rows) * pitch
     items += bytes_axis(_largest(rows), left, scale, top, bottom - 8)
@@ -74,10 +77,12 @@ def _rows(predicted: object, measured: object, guess: object) -> tuple[Row, ...]
 
 
 def _largest(rows: list[Row]) -> float:
+    """The largest value of all rows."""
     return max(getattr(row, side) or 0 for row in rows for side in _SIDES)
 
 
 def _bytes_bars(row: Row, sides: list[str], left: float, y: float, scale: float) -> Iterator[Rect | Label]:
+    """The name of a quantity, and a bar with its bytes for each of its values."""
     yield Label(x=left - 12, y=y + len(sides) * _BYTES_BAR / 2 - 1, text=row.name, anchor="end")
     height = _BYTES_BAR - 3
     for number, side in enumerate(sides):
@@ -91,6 +96,7 @@ def _bytes_bars(row: Row, sides: list[str], left: float, y: float, scale: float)
 
 
 def _side_texts(row: Row) -> Iterator[str]:
+    """Each value of a row as text, such as "predicted 64 MB"."""
     for side, (name, _) in _SIDES.items():
         if getattr(row, side) is not None:
             yield f"{name} {format_bytes(getattr(row, side))}"

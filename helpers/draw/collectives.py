@@ -7,6 +7,9 @@ predicted seconds of four algorithms. Chapter 01 and the collective explorer use
 
 A cell names the ranks whose numbers its chunk already contains, or says Σ when that is every rank. It is blue while
 partial, deeper with each contribution, and green when complete; a frame marks what arrived in this step.
+
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
+the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations
@@ -62,6 +65,7 @@ class _Grid:
 
     @property
     def right(self) -> float:
+        """The right edge of the cells."""
         return self.left + self.num_chunks * self.width
 
     def row(self, rank: int) -> float:
@@ -103,7 +107,7 @@ def collective_scene(states: Sequence[State], title: str) -> Scene:
     Raises ValueError when there is no state, or when the states differ in their number of ranks or chunks.
     """
     steps = [_frozen(step) for step in states]
-    items, top = heading(title, _legend())
+    items, top = heading(title, _legend())  # title and legend, and the y where they end
     grids, columns = _grids(steps, top + 8)
     complete = _all_contributions(steps[-1])
     for number, (state, grid) in enumerate(zip(steps, grids, strict=True)):
@@ -163,12 +167,14 @@ def _state(
 
 
 def _legend() -> list[tuple[str, dict]]:
+    """The entries of `heading` for the three looks of a cell."""
     styles = {"partial": {"fill": "buffers", "opacity": 0.45}, "complete": {"fill": "gradients"}}
     styles["arrived"] = {"fill": "panel", "stroke": "ink", "stroke_width": 2}
     return [(words(f"legend.{name}"), style) for name, style in styles.items()]
 
 
 def _cell_tooltip(rank: int, chunk: int, contributors: frozenset[int]) -> str:
+    """Which ranks' numbers a chunk contains, in words."""
     held = words("from", ranks=sorted(contributors)) if contributors else words("nothing")
     return words("cell", rank=rank, chunk=chunk, held=held)
 
@@ -317,6 +323,7 @@ def _sender_text(sent: list[ChunkMessage], num_chunks: int) -> str:
 
 
 def _sentence(message: ChunkMessage, num_chunks: int) -> str:
+    """What a message does, in words."""
     name = "sentence_add" if message.adds else "sentence_copy"
     return words(name, a=message.sender, what=_chunks_text(message, num_chunks), b=message.receiver)
 

@@ -4,6 +4,9 @@ A chapter consists of stations, each with a letter and minutes, with guesses (qu
 and of tasks in a lab. The path is the short way through a chapter: the stations with `on_path`. Cards are interview
 questions, which come back when they are due. `make course` and the progress view show the map with a learner's own
 progress; without progress it shows the totals.
+
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
+the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations
@@ -74,6 +77,7 @@ def course_map_scene(rows: Sequence[MapRow], *, week: Sequence[str] = ()) -> Sce
     if not rows:
         raise ValueError(words("nowhere"))
     styles = {"path": _station_style(True), "deeper": _station_style(False), "done": {"fill": _DONE}}
+    # The items of title and legend, and the y where these end.
     items, top = heading(words("title"), [(words(name), style) for name, style in styles.items()])
     top += 30
     most_minutes = max(_FULL_WIDTH_MINUTES, *(row.chapter.minutes for row in rows))
@@ -91,10 +95,12 @@ def course_map_scene(rows: Sequence[MapRow], *, week: Sequence[str] = ()) -> Sce
 
 
 def _station_style(on_path: bool) -> dict[str, str]:
+    """How a station looks, which is on the short path or not."""
     return {"fill": "forward"} if on_path else {"fill": "panel", "stroke": "muted"}
 
 
 def _column_names(y: float) -> Iterator[Label]:
+    """The names above the columns."""
     for name, x in {"chapter": MARGIN, "stations": _STATIONS_LEFT}.items():
         yield Label(x=x, y=y, text=words(name), size=_FONT, colour="muted")
     for name, x in _COLUMNS.items():
@@ -133,5 +139,6 @@ def _stations(row: MapRow, y: float, scale: float) -> Iterator[Rect | Label]:
 
 
 def _sentence(row: MapRow) -> str:
+    """A row for readers who cannot see the picture."""
     counts = {"tasks": row.count(row.chapter.tasks) or 0, "guesses": row.count(row.chapter.guesses) or 0}
     return words("row", chapter=row.name, minutes=row.minutes or "–", cards=row.cards or 0, **counts)

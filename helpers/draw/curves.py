@@ -2,6 +2,9 @@
 
 `curves_scene` has linear or logarithmic axes, marks with words, gaps and bands; chapters 03 and 07 to 12 use it, and so
 do `scaling.py` and `failures.py`. `lines_scene` chooses its ticks itself; chapters 01 and 04 and two labs use it.
+
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
+the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations
@@ -84,6 +87,7 @@ class _Plot:
 
     @property
     def bottom(self) -> float:
+        """The y of the horizontal axis."""
         return _TOP + self.height
 
     def at(self, point: tuple[float, float]) -> tuple[float, float]:
@@ -253,6 +257,7 @@ def lines_scene(
 
 
 def _check_lines(curves: Mapping[str, Points], dots: Mapping[str, Points]) -> None:
+    """Raises ValueError for what `lines_scene` cannot draw."""
     most = len(_LINES_COLOURS)
     if not 1 <= len(curves) <= most or any(len(points) < 2 for points in curves.values()):
         raise ValueError(f"lines_scene draws 1 to {most} curves of at least two points each, not {curves!r}")

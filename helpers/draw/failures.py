@@ -4,6 +4,9 @@ A Week is a simulated one: its stretches are work that is kept, work that is los
 `start` to `end` in seconds; a stretch of kept work includes the time for saving checkpoints. The effective time is the
 share of all time that makes progress. The fault explorer shows both pictures, for chapter 12; `duration_text` writes
 times as "59 min" or "1.8 h".
+
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
+the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ def week_scene(week: Week, *, title: str) -> Scene:
     # The entries of the legend: each kind with its share of the week.
     shares = {kind: words("of", kind=words(f"kind.{kind}"), share=share) for kind, share in week.shares.items()}
     legend = [(text, kind_style(KINDS[kind])) for kind, text in shares.items()]
+    # The items of title and legend, and the y where these end.
     items, top = heading(title, [*legend, (words("failure"), {"fill": "ink"})])
     num_days = -int(-week.seconds // DAY)  # rounded up; DAY is in seconds
     scale = (WIDTH - _LEFT - _RIGHT) / DAY

@@ -4,6 +4,9 @@ A MemoryBreakdown has the bytes of a rank by kind, which are MEMORY_KINDS: param
 `memory_scene` shows a bar per rank or plan against a device's limit, `memory_curve_scene` the bytes of one rank change
 by change, and `replicas_scene` how often the same states are stored in data parallelism. Chapters 05, 07 and 08 and the
 memory explorers use them.
+
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
+the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations
@@ -50,6 +53,7 @@ class _Bars:
         self.scale = (WIDTH - self.left - _TOTALS) / largest
 
     def x(self, num_bytes: float) -> float:
+        """Where so many bytes lie on the scale, in pixels."""
         return self.left + num_bytes * self.scale
 
     def excess(self, num_bytes: float) -> float:
@@ -79,7 +83,7 @@ def memory_scene(
     bars = _Bars(breakdowns, largest, capacity)
     has_excess = any(bars.excess(breakdown.total) for breakdown in breakdowns.values())
     excess_legend = [(words("over_limit"), _EXCESS)] if has_excess else []
-    items, top = heading(title, kinds_legend(kinds) + excess_legend)
+    items, top = heading(title, kinds_legend(kinds) + excess_legend)  # title and legend, and the y where they end
     top += 26 if capacity else 8  # the name of the limit stands above the bars
     bottom = top + len(breakdowns) * bars.style.pitch - (bars.style.pitch - bars.style.height) + 8  # of the last bar
     items += bytes_axis(largest, bars.left, bars.scale, top - 6, bottom)

@@ -5,6 +5,9 @@ layer). The group of a rank on an axis are the ranks that differ from it on that
 of one rank, the chosen one, each in the colour of its axis; such ranks are "lit". Ranks are numbered as
 `helpers.specs.mesh` does, and nodes hold neighbouring ranks, as torchrun numbers them. Chapters 07, 09 and 11 use the
 scenes; `mesh_plan.py` draws its nodes and cards with `NodeLayout` and `card`.
+
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
+the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations
@@ -70,7 +73,8 @@ class NodeLayout:
 
     `columns` boxes stand side by side in a node, and `nodes_across` nodes side by side in the picture. `box` and
     `box_height` are the size of a rank's box, `pad` and `gap` the space around and between boxes, `between` the space
-    between nodes, `side` the left margin, `title` the height of a node's name.
+    between nodes, `side` the left margin, `top` the upper edge of the first node, `title` the height of a node's name,
+    and `font` the size of its letters.
     """
 
     world_size: int
@@ -107,6 +111,7 @@ class NodeLayout:
 
     @property
     def bottom(self) -> float:
+        """Where the last row of nodes ends, with the space below it."""
         rows = -(-self.num_nodes // self.nodes_across)  # rounded up
         return self.top + rows * (self.node_height + self.between)
 
@@ -153,6 +158,7 @@ def mesh_scene(mesh: Mesh, *, gpus_per_node: int = 8, rank: int | None = 0, titl
 
 
 def _check(mesh: Mesh, gpus_per_node: int, rank: int | None) -> None:
+    """Raises ValueError for what cannot be drawn."""
     if isinstance(gpus_per_node, bool) or not isinstance(gpus_per_node, int) or gpus_per_node < 1:
         raise ValueError(f"gpus_per_node is {gpus_per_node!r}, but it must be a whole number of at least 1")
     if mesh.world_size > _MOST_RANKS:
@@ -205,6 +211,7 @@ def _rank_style(axis: str) -> dict[str, Any]:
 
 
 def _rank_box(rank: int, coordinates: dict[str, int], layout: NodeLayout, axis: str) -> Iterator[Rect | Label]:
+    """A rank as a box with its number and, where there is room, its coordinates. axis: as in `_rank_style`."""
     style = _rank_style(axis)
     pairs = ", ".join(f"{name} {number}" for name, number in coordinates.items())
     box = layout.box_of(rank, tooltip=f"rank {rank}: {pairs}", **style)
@@ -224,6 +231,7 @@ def _nodes_text(group: list[int], layout: NodeLayout) -> str:
 
 
 def _legend(rank: int | None, groups: dict, layout: NodeLayout) -> Iterator[Rect | Label]:
+    """Below the nodes a line for each group of the chosen rank: its members, and whether it stays inside a node."""
     for number, (name, group) in enumerate(groups.items()):
         y = layout.bottom + 4 + number * _LINE
         yield Rect(x=MARGIN, y=y - 6, width=18, height=12, radius=2, **axis_style(name))
@@ -232,6 +240,7 @@ def _legend(rank: int | None, groups: dict, layout: NodeLayout) -> Iterator[Rect
 
 
 def _mesh_summary(axes: dict[str, int], rank: int | None, groups: dict, layout: NodeLayout) -> str:
+    """What the picture shows, for readers who cannot see it."""
     sizes = ", ".join(f"{name} {size}" for name, size in axes.items())
     first = f"{layout.world_size} ranks on {layout.num_nodes} nodes of {layout.gpus_per_node}; axes {sizes}."
     sentences = [
@@ -382,6 +391,7 @@ def _edges(
 def _solid_card(
     rank: int, solid: _Solid, chosen: int | None, groups: Mapping[str, list[int]]
 ) -> Iterator[Rect | Label]:
+    """The card of a rank of the solid, lit where it shares a group with the chosen rank."""
     axis = "chosen" if rank == chosen else next((name for name, group in groups.items() if rank in group), "")
     x, y = solid.at[rank]
     box = Rect(x=x - solid.width / 2, y=y - solid.height / 2, width=solid.width, height=solid.height, radius=5)

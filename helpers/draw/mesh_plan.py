@@ -5,6 +5,9 @@ explorer shows it; a click on a rank chooses that rank. Each part keeps its plac
 a dial changes what is seen and moves nothing else. A colour stands for an axis, so memory is drawn in shades of grey.
 The picture is narrow: it fits beside JupyterLab's list of files in a window of 1100 pixels, where its smallest letters
 still have 12 pixels.
+
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
+the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations
@@ -80,6 +83,7 @@ def mesh_plan_scene(
 
 
 def _check(mesh: Mesh, memory_by_rank: Sequence[MemoryBreakdown], rank: int) -> None:
+    """Raises ValueError for what cannot be drawn."""
     mesh.coordinates(rank)  # raises ValueError where the mesh has no such rank
     if mesh.world_size > MOST_RANKS:
         raise ValueError(words("too_many", dp=mesh.dp, pp=mesh.pp, tp=mesh.tp, ranks=mesh.world_size, most=MOST_RANKS))
@@ -179,6 +183,7 @@ def _memory(memory: MemoryBreakdown, limit: float, title: str) -> Iterator[Rect 
 
 
 def _summary(rank: int, uses: Mapping[str, AxisUse], memory_by_rank: Sequence[MemoryBreakdown]) -> str:
+    """What the picture shows, for readers who cannot see it."""
     sentences = [
         words("summary.axis", rank=rank, axis=axis, ranks=members_text(list(use.group)), link=use.link, sent=use.words)
         for axis, use in uses.items()

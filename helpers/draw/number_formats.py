@@ -3,7 +3,12 @@
 `number_formats_scene` shows a row per format on one axis of powers of two, with marks on request. `magnitudes_scene`
 shows the histogram of values under a loss scale, the number by which all of them are multiplied; each bin has the
 colour of its fate, which is what the chosen format makes of it: "normal", "subnormal" (less precise), "rounded to 0" or
-"too large". Magnitudes are that histogram, by powers of two. Chapter 04 and the precision explorer use both scenes.
+"too large". Magnitudes are that histogram, by powers of two. A NumberFormat has the numbers of its exponent and
+mantissa bits, its smallest and largest numbers, and `rounded_class(value)`, what a value becomes in it. Chapter 04 and
+the precision explorer use both scenes.
+
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
+the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations
@@ -50,6 +55,7 @@ class _PowersAxis:
     right: float
 
     def x(self, power: float) -> float:
+        """Where a power of two lies in the picture, in pixels."""
         return self.left + (power - self.low) / (self.high - self.low) * (self.right - self.left)
 
     def clamped_x(self, power: float) -> float:
@@ -57,6 +63,7 @@ class _PowersAxis:
         return self.x(min(max(power, self.low), self.high))
 
     def has(self, power: float) -> bool:
+        """Whether a power lies within the axis."""
         return self.low < power < self.high
 
     def grid(self, top: float, bottom: float, count: int) -> Iterator[Label | Line]:
@@ -96,7 +103,7 @@ def number_formats_scene(
     _check(formats, marks)
     axis = _formats_axis(formats, marks)
     legend = [*kinds_legend(["sign", "exponent", "mantissa"]), ("normal", _NORMAL), ("subnormal", _SUBNORMAL)]
-    items, y = heading(title, legend)
+    items, y = heading(title, legend)  # title and legend, and the y where they end
     top = y + 8 + len(marks) * _LANE
     bottom = top + 4 + len(formats) * _ROW
     items += [*axis.grid(top, bottom, 6), *_mark_lines(marks, axis, y + 8, bottom)]
@@ -108,6 +115,7 @@ def number_formats_scene(
 
 
 def _check(formats: list[NumberFormat], marks: dict[str, float]) -> None:
+    """Raises ValueError where there is no format, or for a mark that has no logarithm."""
     if not formats:
         raise ValueError(f"number_formats_scene got no format; give some of {', '.join(NUMBER_FORMATS)}")
     for word, value in marks.items():
@@ -265,6 +273,7 @@ def _bounds(form: NumberFormat, axis: _PowersAxis) -> Iterator[tuple[float, str]
 
 
 def _bound_line(x: float, top: float, bottom: float, text: str) -> Iterator[Label | Line]:
+    """A dashed line at a bound, with its text on the left."""
     yield Line(x1=x, y1=top, x2=x, y2=bottom, colour="ink", width=1.2, dashed=True, tooltip=text)
     yield Label(x=x - 6, y=top + _BOUND_LANE / 2, text=text, size=_FONT, anchor="end")
 
@@ -327,8 +336,10 @@ def values_word(name: str) -> str:
 
 
 def _bin_text(share: float, power: float) -> str:
+    """A bin in words: its share of all values, and its limits."""
     return words("values.bin", share=percent(share), low=power_text(power), high=power_text(power + 1))
 
 
 def _fate_text(fate: str, share: float) -> str:
+    """A fate with its share of all values, for the legend."""
     return words("fate_share", fate=words[f"fate.{fate}"], share=percent(share))

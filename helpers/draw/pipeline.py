@@ -6,6 +6,9 @@ interleaved schedule, several, which are its chunks. `pipeline_scene` takes Time
 micro-batch, and bars of a rank's later chunks are marked at their foot. On the right stand the micro-batches whose
 activations the rank holds, at most or at one instant; of a chunk it holds a part of one. Above each timeline stand its
 duration and its idle share.
+
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
+the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations
@@ -66,7 +69,7 @@ def pipeline_scene(
     shown = [_with_schedule_name(timeline.shifted_to_zero()) for timeline in timelines]
     end = max(timeline.duration for timeline in shown) or 1e-9
     title = title or shared_title(shown)
-    items, y = heading(title, used_kinds_legend(shown))
+    items, y = heading(title, used_kinds_legend(shown))  # title and legend, and the y where they end
     # Pixels per second, and the micro-batches of the fullest rank, at which a memory bar has its full length.
     scale, most = (WIDTH - _LEFT - _RIGHT) / end, _most_in_flight(shown, num_ranks) or 1.0
     bars = []
@@ -100,10 +103,12 @@ class _Panel:
 
     @property
     def bar_height(self) -> float:
+        """Pixels of a bar: the more ranks, the lower."""
         return 24.0 if self.timeline.num_ranks <= 4 else 18.0 if self.timeline.num_ranks <= 8 else 12.0
 
     @property
     def row_height(self) -> float:
+        """Pixels from one rank to the next."""
         return self.bar_height + 5
 
     def items(self, title: str, y: float) -> Iterator[Rect | Label | Line]:
@@ -119,6 +124,7 @@ class _Panel:
             yield Line(x1=x, y1=top - 4, x2=x, y2=bottom, colour="ink", width=2)
 
     def _rows(self, top: float) -> Iterator[Rect | Label]:
+        """A row for each rank: its name, its actions, and the memory that it holds."""
         until = self.timeline.duration * self.scale
         for number, rank in enumerate(self.timeline.ranks):
             y = top + number * self.row_height
@@ -211,6 +217,7 @@ def _most_in_flight(timelines: list[Timeline], num_ranks: int | None) -> float:
 
 
 def _summary(timelines: list[Timeline], num_ranks: int | None) -> str:
+    """A sentence on each timeline, for readers who cannot see the picture."""
     pairs = zip(timelines, panel_titles(timelines), strict=True)
     return " ".join(_sentence(timeline, title, num_ranks or timeline.num_ranks) for timeline, title in pairs)
 

@@ -74,6 +74,7 @@ def _colour(name: str, theme: Theme) -> str:
 
 
 def _label_colour(label: Label, theme: Theme) -> str:
+    """The colour of a text: ink, or what is legible on the fill below it."""
     return PAINTS[label.on].text if label.on else _colour(label.colour, theme)
 
 
@@ -101,6 +102,7 @@ def _add_plain_rects(axes: Axes, run: list[tuple[int, Rect]], theme: Theme) -> N
 
 
 def _corners(item: Rect) -> list[tuple[float, float]]:
+    """The four corners of a rectangle."""
     left, top, right, bottom = item.x, item.y, item.x + item.width, item.y + item.height
     return [(left, top), (right, top), (right, bottom), (left, bottom)]
 
@@ -136,6 +138,7 @@ def _add_rect(axes: Axes, item: Rect, theme: Theme, order: int) -> None:
 
 
 def _add_label(axes: Axes, item: Label, theme: Theme, order: int) -> None:
+    """Add a text to the axes."""
     align = {"start": "left", "middle": "center", "end": "right"}[item.anchor]
     style = {"fontsize": item.size * _FIGURE_LETTERS, "fontweight": "bold" if item.bold else "normal"}
     style["color"] = _label_colour(item, theme)
@@ -144,6 +147,7 @@ def _add_label(axes: Axes, item: Label, theme: Theme, order: int) -> None:
 
 
 def _add_line(axes: Axes, item: Line, theme: Theme, order: int) -> None:
+    """Add a line to the axes, with its arrow head if it has one."""
     colour = _colour(item.colour, theme)
     style = (0, (4, 3)) if item.dashed else "solid"
     xs, ys = (item.x1, item.x2), (item.y1, item.y2)

@@ -3,6 +3,9 @@
 The speed-up is how many times faster training is than on the fewest GPUs, and the efficiency is the speed-up per GPU.
 Amdahl's curve is the speed-up if a fixed share of the step, the serial share, never becomes faster. Chapter 11 and the
 scaling explorer show the picture; `predict.scaling` computes the points.
+
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
+the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 `shards_scene` takes a list of `Matrix` and texts. A matrix is split ("cut") into parts by columns, by rows, or flat, as
 one line of elements; the picture shows its elements as cells. Each part has its rank's colour and names its rank: above
 columns, left of rows, inside the cells of a flat split. Chapters 07 and 08 use it for tensor parallelism and for ZeRO.
+
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
+the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations
@@ -131,7 +134,7 @@ def shards_scene(
     if not matrices:
         raise ValueError("shards_scene got no matrix; give a list such as [Matrix(...), '·', Matrix(...)]")
     side = _largest_fitting_side(items, matrices, largest)
-    drawn, top = heading(title, _legend(matrices))
+    drawn, top = heading(title, _legend(matrices))  # title and legend, and the y where they end
     tallest = max(_height(matrix, side) for matrix in matrices)
     middle = top + _ABOVE + tallest / 2
     x = (WIDTH - sum(_space(item, side) for item in items)) / 2
@@ -173,10 +176,12 @@ def _largest_fitting_side(items: Sequence[Matrix | str], matrices: list[Matrix],
 
 
 def _width(matrix: Matrix, side: float) -> float:
+    """The pixels from the left to the right edge of the cells."""
     return matrix.num_columns * side + (_GAP * (matrix.num_parts - 1) if matrix.cut == "columns" else 0.0)
 
 
 def _height(matrix: Matrix, side: float) -> float:
+    """The pixels from the upper to the lower edge of the cells."""
     return matrix.num_rows * side + (_GAP * (matrix.num_parts - 1) if matrix.cut == "rows" else 0.0)
 
 

@@ -72,6 +72,7 @@ class _Excerpt:
         self.first, self.text = max(first, 1), textwrap.dedent("".join(lines))
 
     def html(self, folded: bool) -> str:
+        """The source with line numbers below a line with its name; folded, it opens with a click on that line."""
         lines = _coloured(self.text).splitlines()
         last = self.first + len(lines) - 1
         digits = len(str(last))

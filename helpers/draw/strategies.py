@@ -6,6 +6,9 @@ the strategy cannot train this model. The strategy explorer shows what `predict.
 plan is framed. A bar far beyond the
 limit is broken, because drawn to scale it would leave no room for the others; behind the break stands how many times
 the limit it is, so that broken bars of one length are not taken for equal.
+
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
+the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ def strategies_scene(candidates: Sequence[PlanEstimate], *, limit: float, limit_
             f"strategies_scene got no bytes to draw, or a limit of {limit!r} bytes; give advise's candidates"
         )
     kinds = [kind for kind in MEMORY_KINDS if any(getattr(memory, kind) for memory in memories)]
-    items, top = heading(title, kinds_legend(kinds))
+    items, top = heading(title, kinds_legend(kinds))  # title and legend, and the y where they end
     rows = _Rows(candidates, kinds, limit)
     top += 26
     bottom = top + len(candidates) * _BARS.pitch
@@ -68,6 +71,7 @@ class _Rows:
         self.scale = (WIDTH - self.left - _STEP_WIDTH - behind) / self.shown
 
     def row(self, candidate: PlanEstimate, y: float) -> Iterator[Rect | Label | Line]:
+        """A candidate: its name, the bar of its memory, and memory and step as text; the chosen one is framed."""
         middle, is_chosen = y + _BARS.height / 2, candidate.is_chosen
         if is_chosen:
             box = {"x": 8, "y": y - 4, "width": WIDTH - 16, "height": _BARS.height + 8, "radius": 4}
@@ -105,10 +109,12 @@ def _tooltip(candidate: PlanEstimate, kind: str, num_bytes: int) -> str:
 
 
 def _name(candidate: PlanEstimate) -> str:
+    """The title of a candidate, with a check mark for the chosen one."""
     return f"✓ {candidate.title}" if candidate.is_chosen else candidate.title
 
 
 def _step_text(candidate: PlanEstimate) -> str:
+    """The estimated seconds of a step, or that the plan needs too much memory."""
     return format_seconds(candidate.seconds) if candidate.fits else words("too_much")
 
 

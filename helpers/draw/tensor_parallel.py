@@ -8,6 +8,9 @@ attention and MLP, for chapter 07.
 
 A cell has the colour of the rank whose number it is, and its matrix has the rank's number in its name. A partial sum,
 which is of no use before an all-reduce adds it to the others, is framed in the colour of communication.
+
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
+the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations
@@ -100,6 +103,7 @@ def equations_legend(rows: Mapping[str, Sequence[PassItem]]) -> list[tuple[str, 
 
 
 def _matrices(rows: Mapping[str, Sequence[PassItem]]) -> list[ShardedMatrix]:
+    """All matrices of all rows."""
     return [item for row in rows.values() for item in row if isinstance(item, ShardedMatrix)]
 
 
@@ -116,6 +120,7 @@ def equations_words(row: Sequence[PassItem]) -> str:
 
 
 def _style(rank: int | None) -> dict[str, str]:
+    """The style of a cell that this rank owns; None stands for every rank."""
     return _EVERY_RANK if rank is None else kind_style(rank_paint(rank))
 
 
@@ -223,7 +228,7 @@ def tensor_split_scene(layer_pass: Pass, *, title: str, bars: Bars, bars_title: 
     """
     rows = {words("one_process"): layer_pass.one_process}
     rows |= {f"rank {rank}": row for rank, row in enumerate(layer_pass.by_rank)}
-    head, top = heading(title, equations_legend(rows))
+    head, top = heading(title, equations_legend(rows))  # title and legend, and the y where they end
     items, bottom = equations_items(rows, top + 6)
     below, height = _bars(bars, bars_title, bottom + 6)
     sentences = [words("row", name=name, says=equations_words(row)) for name, row in rows.items()]

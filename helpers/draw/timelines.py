@@ -1,12 +1,14 @@
 """Draws timelines: per rank a lane of compute, and below it lanes of communication and, in a trace, of everything else.
 
 A Timeline has spans: what a rank computes, sends or waits for, from when to when. Each has a lane (compute,
-communication, waiting or host) and a kind ("forward"), which is its colour. Communication is exposed while its rank
-computes nothing. `timeline_scene` puts one or several timelines of a step above each other on one axis; most chapters
-use it.
-`trace_scene` shows a stretch of a run's traces, for chapter 10 and the trace explorer. Where a rank computes nothing,
-its lane is hatched. Spans too short to see are joined with their neighbours of the same kind, so that a picture has at
-most a few marks per pixel.
+communication, waiting, host or data) and a kind ("forward"), which is its colour. Communication is exposed while its
+rank computes nothing. `timeline_scene` puts one or several timelines of a step above each other on one axis; most
+chapters use it. `trace_scene` shows a stretch of a run's traces, for chapter 10 and the trace explorer. Where a rank
+computes nothing, its lane is hatched. Spans too short to see are joined with their neighbours of the same kind, so that
+a picture has at most a few marks per pixel.
+
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
+the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ LEFT, RIGHT, _GAP = 76.0, 20.0, 14.0  # pixels: left and right of the lanes, and
 _PANEL_TITLE = 28.0  # pixels above the lanes of a timeline, for its title
 _LONGEST_TITLE = 44  # letters of a timeline's title
 _SHORTEST = 0.7  # pixels; anything shorter is joined with its neighbours or widened to this
+# The style of a stretch in which a rank computes nothing.
 IDLE = {"fill": "panel", "texture": "hatch"}
 # Of trace_scene, in pixels: above the lanes for the names of steps, between two ranks, and the heights of the compute
 # lane, of the other lanes and of letters.
@@ -75,6 +78,7 @@ class LaneLayout:
 
     @property
     def rank_height(self) -> float:
+        """The pixels from one rank to the next: all its lanes, with a pixel between two and six below them."""
         num_lower = len(self.lanes) - 1 + max(0, len(self.axes) - 1)
         return self.compute + 1 + num_lower * (self.lower + 1) + 6
 
@@ -89,6 +93,7 @@ class LaneLayout:
                 yield words(f"lane.{lane}") if len(self.lanes) > 2 else "", in_lane
 
     def x(self, seconds: float) -> float:
+        """Where an instant lies in the picture."""
         return LEFT + seconds * self.scale
 
 
@@ -114,11 +119,11 @@ def timeline_scene(
     num_ranks = max(timeline.num_ranks for timeline in shown)
     compute = 26.0 if num_ranks <= 4 else 18.0 if num_ranks <= 8 else 13.0  # the more ranks, the lower the lanes
     lanes = tuple(lane for lane in LANES if any(lane in timeline.lanes for timeline in shown))
-    lower = max(11.0 if axes else 8.0, compute * 0.6)
+    lower = max(11.0 if axes else 8.0, compute * 0.6)  # with axes, a lane needs room for its name
     texts = {"names": tuple(names), "axes": tuple(axes)}
     layout = LaneLayout(width=WIDTH, end=end, compute=compute, lower=lower, lanes=lanes, **texts)
     title = title or shared_title(shown)
-    items, y = heading(title, used_kinds_legend(shown))
+    items, y = heading(title, used_kinds_legend(shown))  # title and legend, and the y where they end
     panels: list[SceneItem] = []
     for timeline, panel_title, mark in zip_longest(shown, panel_titles(shown), marks):
         panel_top = y + _PANEL_TITLE
@@ -138,6 +143,7 @@ def _mark(seconds: float, word: str, layout: LaneLayout, top: float) -> Iterator
 
 
 def _check(timelines: tuple[Timeline, ...]) -> None:
+    """Raises ValueError for what cannot be drawn."""
     if not timelines:
         raise ValueError(
             "timeline_scene got no timeline; give one or more, such as timeline_scene(predicted, measured)"
@@ -151,6 +157,7 @@ def _check(timelines: tuple[Timeline, ...]) -> None:
 
 # -- titles and sentences --------------------------------------------------------------------------------------------
 def _different_titles(timelines: list[Timeline]) -> set[str]:
+    """The titles of the timelines, each once."""
     return {timeline.title for timeline in timelines if timeline.title}
 
 
@@ -197,6 +204,7 @@ def used_kinds_legend(timelines: Iterable[Timeline], kinds: Iterable[str] = KIND
 
 # -- lanes -----------------------------------------------------------------------------------------------------------
 def _panel(timeline: Timeline, title: str, layout: LaneLayout, top: float) -> Iterator[Rect | Label]:
+    """A timeline: its title, its exposed communication in words, and the lanes of each rank."""
     yield Label(x=MARGIN, y=top + 12, text=title, size=12, bold=True, colour="muted")
     sentence = exposed_sentence(timeline, with_rank=bool(layout.axes))
     yield Label(x=layout.width - RIGHT, y=top + 12, text=sentence, size=12, anchor="end", colour="muted")

@@ -1,6 +1,9 @@
 """Draws who sends to whom: ranks as boxes on a ring, in a tree or around a master, with an arrow for each message.
 
 Chapters 01 and 02 and the labs 01 to 03 use it.
+
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
+the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations
@@ -51,10 +54,10 @@ def topology_scene(
 
 
 def _default_edges(kind: str, num_ranks: int) -> list[Edge]:
+    """Who sends to whom in this topology."""
     if kind == "ring":
         return [(rank, (rank + 1) % num_ranks) for rank in range(num_ranks)]
-    parent = {"tree": lambda rank: (rank - 1) // 2, "star": lambda rank: 0}[kind]
-    return [(parent(rank), rank) for rank in range(1, num_ranks)]
+    return [((rank - 1) // 2 if kind == "tree" else 0, rank) for rank in range(1, num_ranks)]  # from parent to child
 
 
 def _middles(kind: str, num_ranks: int) -> list[tuple[float, float]]:
@@ -69,6 +72,7 @@ def _middles(kind: str, num_ranks: int) -> list[tuple[float, float]]:
 
 
 def _tree_middle(rank: int) -> tuple[float, float]:
+    """The middle of a rank's box in a binary tree, whose root is rank 0."""
     level = (rank + 1).bit_length() - 1  # level k holds the ranks 2**k - 1 to 2**(k + 1) - 2
     position = rank + 1 - 2**level
     return (position + 0.5) / 2**level * (_WIDTH - 40) + 20, _HEADER + 24 + level * 90
@@ -107,6 +111,7 @@ def _arrow_label(line: Line, normal_x: float, normal_y: float, text: str, is_dou
 
 
 def _box(name: str, middle: tuple[float, float], *, is_master: bool) -> Iterator[Rect | Label]:
+    """A rank as a box with its name; the master of a star has a colour of its own."""
     left, top = middle[0] - _HALF_BOX, middle[1] - 13
     fill = "parameters" if is_master else "buffers"
     return labelled_box(left, top, 2 * _HALF_BOX, 26, name, radius=5, fill=fill)

@@ -3,6 +3,9 @@
 `waterfall_scene` shows the measured parts of a step, for chapter 10 and take_it_to_work. `step_scene` shows a predicted
 step, for chapter 11 and the scaling explorer: its terms, such as the matrix products, and the interval in which the
 real step is expected to lie. What bounds a term, such as "memory" or "network", gives it its colour.
+
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
+the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations
@@ -97,6 +100,7 @@ def _terms(step: StepTime) -> list[_Term]:
 
 
 def _term_word(term: str) -> str:
+    """The name of a term as the legend has it."""
     return words(f"term.{term}") if f"term.{term}" in words else term
 
 

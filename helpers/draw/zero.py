@@ -5,6 +5,9 @@ model has three LAYERS of three NUMBERS each; of every number there are three KI
 optimizer's state. A ZeroStep says what each rank holds after one action, such as an all-gather. The state of a number
 is OWN (this rank keeps it), EVERY (all ranks have the same), TERM (from this rank's batch alone, to be averaged) or
 STALE (averaged on another rank meanwhile). The ZeRO explorer shows each step of `predict.by_hand.zero_steps`.
+
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
+the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations
@@ -110,6 +113,7 @@ def _kind_left(kind: str) -> float:
 
 
 def _kind_middle(kind: str) -> float:
+    """The middle of the numbers of a kind."""
     return _kind_left(kind) + NUMBERS * _CELL_WIDTH / 2
 
 
@@ -183,7 +187,7 @@ def _message_arrows(step: ZeroStep, num_ranks: int, top: float) -> Iterator[Line
 
 def _stages(bars: Sequence[StageBar], title: str, top: float) -> tuple[list[SceneItem], float]:
     """The bars of the model of real size, and the y at which they end."""
-    head, bottom = heading(title, kinds_legend(list(KINDS)))
+    head, bottom = heading(title, kinds_legend(list(KINDS)))  # title and legend, and the y where they end
     items: list[SceneItem] = [Line(x1=MARGIN, y1=top, x2=WIDTH - MARGIN, y2=top)]
     items += [replace(item, y=item.y + top) for item in head]
     rows = [_stage(bar) for bar in bars]
@@ -195,6 +199,8 @@ def _stages(bars: Sequence[StageBar], title: str, top: float) -> tuple[list[Scen
 
 
 def _stage(bar: StageBar) -> BarRow:
+    """The row of parts for a stage of ZeRO."""
+
     def tooltip(kind: str, num_bytes: float) -> str:
         return words("real", name=bar.name, num_bytes=num_bytes, kind=kind_word(kind))
 

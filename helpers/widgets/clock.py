@@ -95,4 +95,5 @@ class Clock(SavedWidget, anywidget.AnyWidget):
 
 
 def _texts(language: str | None) -> dict[str, str]:
+    """The texts of the clock, by name, in one language."""
     return {name: text.in_(chosen_language(language)) for name, text in words.items()}

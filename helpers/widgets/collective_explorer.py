@@ -1,6 +1,10 @@
 """Provides CollectiveExplorer, which walks through the steps of any collective and says what each step costs.
 
 Dials choose collective, algorithm, ranks, buffer size and link. Chapter 01 and its lab use it.
+
+Explorer, the base class, shows `sentence`, `scene` (a picture as plain data) and `rows` (a table), and computes them
+anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved
+notebook keeps TEXT and a picture. SteppedExplorer adds buttons and a slider `step`, from 1 to `num_steps`.
 """
 
 from __future__ import annotations
@@ -54,6 +58,7 @@ class CollectiveExplorer(SteppedExplorer):
 
     @property
     def num_steps(self) -> int:
+        """The last value of the slider `step`."""
         return self.plan.num_steps
 
     @property
@@ -100,11 +105,13 @@ class CollectiveExplorer(SteppedExplorer):
 
     @property
     def _name(self) -> str:
+        """The collective, the number of ranks and the algorithm, in words."""
         collective = _word(self.collective.value).capitalize()
         return words("name", collective=collective, ranks=self.ranks.value, algorithm=_word(self.algorithm.value))
 
     @property
     def _sentence_of_step(self) -> str:
+        """What the messages of this step do, and what was sent, and how long it took, until its end."""
         plan, size, link, step = self.plan, self.size.value, LINKS[self.link.value], self.step.value
         # Until this step, and until the end (None): bytes sent by each rank, and seconds.
         now, end = ([plan.sent_bytes(rank, size, until) for rank in range(plan.world_size)] for until in (step, None))
@@ -145,6 +152,7 @@ def _word(name: str) -> str:
 
 
 def _share(part: float, whole: float) -> str:
+    """ "10 MB of 40 MB", in words."""
     return words("of", part=format_bytes(part), whole=format_bytes(whole))
 
 

@@ -2,6 +2,10 @@
 
 DataParallelExplorer predicts a step of nn.DataParallel, OverlapExplorer one of DistributedDataParallel. With `run`, a
 button of OverlapExplorer emulates the same step on real ranks and draws it below the prediction.
+
+Explorer, the base class, shows `sentence`, `scene` (a picture as plain data) and `rows` (a table), and computes them
+anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved
+notebook keeps TEXT and a picture. RunButton adds a button that calls `run`, and keeps what it returned as `emulated`.
 """
 
 from __future__ import annotations
@@ -89,6 +93,7 @@ class DataParallelExplorer(Explorer):
         return [self._row(step, rank) for rank in range(self.devices.value)]
 
     def _row(self, step: Timeline, rank: int) -> dict[str, str]:
+        """What one device does, in seconds."""
         computes = step.busy(rank, "compute")  # seconds
         return {
             dp_words("device"): dp_words["master"].say(None, rank) if rank == 0 else str(rank),
@@ -158,6 +163,7 @@ class OverlapExplorer(RunButton, Explorer):
         return gpt_backward(self._model, tokens=self._tokens, flops_per_second=self.compute.value * 1e12)
 
     def _options(self, bucket: str) -> dict[str, object]:
+        """The keyword arguments of `simulate_ddp_step` for the dials, with this choice of buckets."""
         cap = BUCKETS[bucket]
         return {
             "link": Link.from_gigabits(self.bandwidth.value, latency=self.latency.value * 1e-6),
@@ -167,6 +173,7 @@ class OverlapExplorer(RunButton, Explorer):
         }
 
     def _step(self, bucket: str) -> Timeline:
+        """The predicted step with this choice of buckets, on the ranks that are drawn."""
         shown = min(self.ranks.value, _SHOWN_RANKS)
         return simulate_ddp_step(self._backward, **self._options(bucket), shown_ranks=shown)
 
@@ -205,6 +212,7 @@ class OverlapExplorer(RunButton, Explorer):
 
 
 def _first_ranks(timeline: Timeline) -> Timeline:
+    """The part of a timeline that is drawn."""
     ranks = timeline.ranks[:_SHOWN_RANKS]
     return Timeline.merge(timeline.for_rank(rank) for rank in ranks)
 
@@ -215,6 +223,7 @@ def _slowest_rank(timeline: Timeline) -> int:
 
 
 def _exposed(timeline: Timeline) -> str:
+    """The exposed communication of the slowest rank, as text."""
     return format_seconds(timeline.exposed_communication(_slowest_rank(timeline)))
 
 

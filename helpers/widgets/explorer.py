@@ -120,6 +120,7 @@ def _alert_html(sentence: str, last: str) -> str:
 
 
 def _table_html(rows: Rows) -> str:
+    """The table as HTML; "" without rows."""
     if not rows:
         return ""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in rows[0])
@@ -128,6 +129,7 @@ def _table_html(rows: Rows) -> str:
 
 
 def _cells(values: list[str]) -> str:
+    """The cells of a row; the first one is its heading."""
     others = "".join(f"<td>{escape(value)}</td>" for value in values[1:])
     return f'<th scope="row">{escape(values[0])}</th>{others}'
 
@@ -180,7 +182,7 @@ class Stepper(ipywidgets.HBox):
         self.play = ipywidgets.Play(value=1, min=1, max=1, **options)
         ipywidgets.jslink((self.play, "value"), (self.step, "value"))  # linked in the browser, without the kernel
         self.play.layout.width = "96px"
-        steps = {"previous": self._back, "next": self._forward}
+        steps = {"previous": lambda: self._move(-1), "next": lambda: self._move(1)}
         buttons = [button(act, words(f"step.{name}"), tooltip=words(f"step.the_{name}")) for name, act in steps.items()]
         for each in buttons:
             each.layout.width = "80px"
@@ -192,11 +194,9 @@ class Stepper(ipywidgets.HBox):
         for each in (self.play, self.step):
             each.max = max(1, num_steps)
 
-    def _back(self) -> None:
-        self.step.value = max(self.step.min, self.step.value - 1)
-
-    def _forward(self) -> None:
-        self.step.value = min(self.step.max, self.step.value + 1)
+    def _move(self, by: int) -> None:
+        """Go forward by this number of steps, or back where it is negative, but not beyond the first or last step."""
+        self.step.value = min(max(self.step.value + by, self.step.min), self.step.max)
 
 
 class SteppedExplorer(Explorer):
@@ -231,6 +231,7 @@ class RunButton:
     RUN_EXAMPLE = ""
 
     def _run_controls(self, run: Callable[..., Timeline] | None, tooltip: str) -> list[ipywidgets.Widget]:
+        """The button and the place for its message, as controls for Explorer; none without `run`."""
         self._run = run
         self._timelines: dict[tuple, Timeline] = {}  # setting of the dials -> what `run` returned for it
         self.button = button(self.run_now, words("run.run"), tooltip=tooltip)
@@ -275,6 +276,7 @@ class RunButton:
         return "\n".join(filter(None, [super().text, self.failure]))
 
     def _show_failure(self, failure: str) -> None:
+        """Show a message below the button; "" removes it."""
         self.failure = failure
         self.notice.value = f'<div role="alert" style="{_FAILURE}">{escape(failure)}</div>' if failure else ""
 

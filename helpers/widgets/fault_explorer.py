@@ -1,6 +1,10 @@
 """Provides FaultExplorer, which simulates a week of a job that fails, and says how often it should save a checkpoint.
 
 Dials choose nodes, failure rate, and the times for saving and repairing. Chapter 12 uses it.
+
+Explorer, the base class, shows `sentence`, `scene` (a picture as plain data) and `rows` (a table), and computes them
+anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved
+notebook keeps TEXT and a picture.
 """
 
 from __future__ import annotations
@@ -71,9 +75,11 @@ class FaultExplorer(Explorer):
 
     @property
     def _job(self) -> dict[str, float]:
+        """The arguments of the formulas, in seconds."""
         return {"mtbf": self.mtbf, "save": self.save.value, "repair": self.repair.value}
 
     def _week(self, interval: float) -> failures.Week:
+        """The simulated week with this interval between two saves."""
         job = {"nodes": self.nodes.value, "per_node_day": self.rate.value, "seed": self._seed}
         return failures.simulate_week(interval=interval, save=self.save.value, repair=self.repair.value, **job)
 

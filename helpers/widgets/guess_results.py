@@ -108,6 +108,7 @@ class MyGuesses(_Picture):
         return question.key in self._guesses.asked or (with_guesses and is_answered)
 
     def _mark(self, question: Declaration, *, with_guesses: bool) -> GuessMark:
+        """The row of a question in the picture: where the guess lies, or what came of it in words."""
         stored, truth = self._guesses.answer(question.key), question.answer
         text, is_number = self._text(question), isinstance(truth, float)
         if not with_guesses:

@@ -100,6 +100,7 @@ class GuessView(SavedWidget, ipywidgets.VBox):
         self._store(None)
 
     def _store(self, value: Any) -> None:
+        """Store an answer, and say so where it is a second one, which does not count."""
         before = self._guesses.answer(self.question.key)
         self.repeated = "" if before is None else words("second", value=value_text(self.question, value))
         # Problems with the progress file and with the folder of a class; both are "" where nothing went wrong.
@@ -174,6 +175,7 @@ class GuessControls(ipywidgets.VBox):
         return [row(self._field("placeholder"), self._unit(), self.send_button, self.none_button)]
 
     def _between(self) -> list[ipywidgets.Widget]:
+        """Two text fields."""
         low, high = self._field("lowest"), self._field("highest")
         between = ipywidgets.HTML(words("between_and"))
         return [row(low, between, high, self._unit(), self.send_button, self.none_button)]
@@ -192,6 +194,7 @@ class GuessControls(ipywidgets.VBox):
         return [how, row(*self.items), below]
 
     def _press(self, index: int) -> None:
+        """The learner presses an option, which becomes the next one of the order."""
         if index not in self.pressed:
             self.pressed.append(index)
         self._name_items()
@@ -199,23 +202,27 @@ class GuessControls(ipywidgets.VBox):
         (remaining[0] if remaining else self.send_button).focus()
 
     def _start_again(self) -> None:
+        """Take back all options of the order."""
         self.pressed.clear()
         self._name_items()
         self.items[0].focus()
 
     def _name_items(self) -> None:
+        """Write on each option its place in the order, once it was pressed."""
         for index, item in enumerate(self.items):
             text = self._question.options[index].in_()
             item.disabled = index in self.pressed
             item.description = f"{self.pressed.index(index) + 1} · {text}" if item.disabled else text
 
     def _field(self, placeholder: str) -> ipywidgets.Text:
+        """A text field in which Enter sends the answer."""
         field = ipywidgets.Text(placeholder=words(placeholder), layout=ipywidgets.Layout(width="150px"))
         on_enter(field, lambda: self._on_answer(self.given))
         self.fields.append(field)
         return field
 
     def _unit(self) -> ipywidgets.HTML:
+        """The unit behind the text fields."""
         return ipywidgets.HTML(f'<span style="margin-right:14px">{self._question.unit}</span>')
 
 

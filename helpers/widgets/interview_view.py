@@ -48,6 +48,7 @@ class InterviewView(SavedWidget, ipywidgets.VBox):
         return self._rating_box
 
     def _draw_rating_row(self, is_shown: bool) -> None:
+        """Name the ratings in the language of the dial, and show or hide them."""
         self._rating_label.value = f'<span style="font-size:14px;margin-right:8px">{self._text("rate")}</span>'
         for name, rating_button in self.rating_buttons.items():
             rating_button.description = quiz_words(name, self.language.value)
@@ -83,6 +84,7 @@ class SheetView(InterviewView):
         self._draw_note(message)
 
     def _draw_note(self, message: str) -> None:
+        """Show a message in the bottom line."""
         self.note.value = f'<p class="rr-said" role="status">{escape(message)}</p>'
 
 

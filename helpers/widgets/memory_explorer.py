@@ -4,6 +4,10 @@ A plan says how a model is trained: over how many ranks, with which batch, ZeRO 
 MemoryBreakdown has the bytes of a rank by kind: parameters, gradients, optimizer state, activations and so on. The
 dials can start from EXAMPLES. Measured bytes can be shown below the predicted ones; `comparison_text` and
 `comparison_rows` then say by how much they differ. Chapter 05 uses it.
+
+Explorer, the base class, shows `sentence`, `scene` (a picture as plain data) and `rows` (a table), and computes them
+anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved
+notebook keeps TEXT and a picture.
 """
 
 from __future__ import annotations
@@ -130,6 +134,7 @@ def comparison_rows(predicted: Breakdowns, measured: Breakdowns, kinds: list[str
 
 
 def _plain_ratio(before: float, after: float) -> str:
+    """The ratio as text, or a dash where nothing was predicted."""
     return format_ratio(after / before if before else None)
 
 
@@ -184,6 +189,7 @@ class MemoryExplorer(Explorer):
             self.lay_over(self.plan, measured)
 
     def _make_dials(self, model: str, gpu: str) -> None:
+        """Make each dial; all but `model` and `gpu` start at a plain plan."""
         self.example = choice([(words("dial.choose"), ""), *EXAMPLES], "", words("dial.example"))
         self.model = choice((*MODEL_NAMES, FREE), model, words("dial.model"), label=_name_with_size)
         seq = PRESETS[model].seq if model in PRESETS else 1024
@@ -266,6 +272,7 @@ class MemoryExplorer(Explorer):
         return {name: memory(self.spec, self.plan, stage) for name, stage in stages.items()}
 
     def _stage(self, rank: int | None) -> int:
+        """The pipeline stage of a rank; that of the fullest rank for None."""
         if rank is None:
             return self.advice.stage
         if rank >= self.plan.world_size:
@@ -335,6 +342,7 @@ class MemoryExplorer(Explorer):
         self._draw()
 
     def _take_advice(self) -> None:
+        """Set the dials to the smallest change with which the model fits."""
         if self.advice.suggested:
             self._set(_fields(self.advice.suggested))
 
@@ -376,11 +384,13 @@ def _set_dial(widget: ipywidgets.Widget, value: object) -> None:
 
 
 def _name_with_size(key: str) -> str:
+    """The name of a model in the list, with its number of parameters."""
     name = _model_name(key)
     return name if key == FREE else words("dial.named", name=name, params=PRESETS[key].num_params)
 
 
 def _model_name(key: str) -> str:
+    """The name of a model."""
     return words("dial.own") if key == FREE else MODEL_NAMES[key]
 
 

@@ -2,6 +2,10 @@
 
 It shows the groups of a chosen rank, the bytes and the link on each axis of the mesh, and the memory of every rank.
 Chapter 09 uses it.
+
+Explorer, the base class, shows `sentence`, `scene` (a picture as plain data) and `rows` (a table), and computes them
+anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved
+notebook keeps TEXT and a picture. Picks makes the ranks of the picture clickable.
 """
 
 from __future__ import annotations
@@ -148,6 +152,7 @@ class MeshExplorer(Explorer):
         return [self._row(stage) for stage in range(self.plan.pp)]
 
     def _row(self, stage: int) -> dict[str, str]:
+        """A stage: its ranks and nodes, and what its first rank sends and stores."""
         mesh, each = self.plan.mesh, self.gpus_per_node.value
         ranks = [rank for rank in range(mesh.world_size) if mesh.coordinates(rank)["pp"] == stage]
         nodes = [rank // each for rank in ranks]
@@ -190,5 +195,6 @@ def _can_be_split(model: ModelSpec, plan: Plan) -> bool:
 
 @lru_cache(maxsize=64)  # all ranks of a stage send the same bytes
 def _axis_bytes(model: ModelSpec, plan: Plan, stage: int) -> dict[str, float]:
+    """The bytes that a rank of this stage sends in a step, by axis."""
     found = axis_bytes(model, plan, stage)
     return {axis: getattr(found, axis) for axis in AXES}

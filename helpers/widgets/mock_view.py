@@ -142,6 +142,7 @@ class MockView(SheetView):
 
     # -- parts ---------------------------------------------------------------------------------------------------------
     def _make_controls(self, clock: Clock) -> None:
+        """Make all parts but the dials."""
         self.clock, self.links, self.sheet_page = clock, Page(), Page()
         self.sheet_page.layout.margin = "0 0 0 14px"
         self.prompt, self.solution, self.call, self.feedback, self.note = (ipywidgets.HTML() for _ in range(5))
@@ -152,6 +153,7 @@ class MockView(SheetView):
         self.save_button, self.again_button = button(self.save), button(self._again)
 
     def _arranged(self) -> list[ipywidgets.Widget]:
+        """All parts, from the top."""
         self._dials = row(self.level, self.language)
         buttons = (self.begin_button, self.show_button, self.skip_button, self.give_up_button, self.finish_button)
         below = row(*buttons, self.save_button, self.again_button)
@@ -246,6 +248,7 @@ class MockView(SheetView):
 
     @property
     def _question(self) -> str:
+        """The question of the current card."""
         return self.interview.card.question.in_(self.language.value)
 
     @property
@@ -278,6 +281,7 @@ class MockView(SheetView):
             focus.focus()
 
     def _prompt_html(self, stage: str) -> str:
+        """What is asked in this stage, as HTML."""
         language = self.language.value
         if stage == "ready":
             return f'<p class="rr-question">{escape(self._text("mock.intro"))}</p>'

@@ -2,6 +2,11 @@
 
 Dials choose the schedule, ranks, micro-batches and times. With `run`, a button emulates the same schedule on real ranks
 and draws it below the prediction. Chapter 06 uses it.
+
+Explorer, the base class, shows `sentence`, `scene` (a picture as plain data) and `rows` (a table), and computes them
+anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved notebook
+keeps TEXT and a picture. SteppedExplorer adds buttons and a slider `step`, from 1 to `num_steps`; RunButton adds a
+button that calls `run`, and keeps what it returned as `emulated`.
 """
 
 from __future__ import annotations

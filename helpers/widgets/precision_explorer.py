@@ -3,6 +3,10 @@
 A value can stay normal, become subnormal (less precise), underflow to zero or overflow; its fate is one of these. The
 loss scale is the number by which mixed precision multiplies the loss, and with it every gradient. Magnitudes are a
 histogram of absolute values by powers of two, from `lowest` to `highest`. Chapter 04 uses it.
+
+Explorer, the base class, shows `sentence`, `scene` (a picture as plain data) and `rows` (a table), and computes them
+anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved
+notebook keeps TEXT and a picture.
 """
 
 from __future__ import annotations
@@ -38,8 +42,7 @@ class PrecisionExplorer(Explorer):
         if not self._magnitudes:
             raise ValueError("PrecisionExplorer got no magnitudes; give a Magnitudes, or leave them out")
         start = DEFAULT if DEFAULT in self._magnitudes else next(iter(self._magnitudes))
-        names = self._magnitudes
-        self.values = choice(names, start, words("values"), label=values_word, tooltip=words("which"))
+        self.values = choice(self._magnitudes, start, words("values"), label=values_word, tooltip=words("which"))
         self.format = dial(tuple(NUMBER_FORMATS), "fp16", words("format"), tooltip=words("kept"))
         self.scale = dial(SCALES, 1.0, words("scale"), label=scale_text, tooltip=words("multiplied"))
         super().__init__((self.values, self.format, self.scale))
@@ -103,4 +106,5 @@ class PrecisionExplorer(Explorer):
 
 
 def _shares(survival: Survival) -> dict[str, str]:
+    """The share of the values with each fate, as text."""
     return {fate: percent(getattr(survival, fate)) for fate in ("normal", "subnormal", "zero", "overflow")}

@@ -123,6 +123,7 @@ class ProgressView(_ProgressWidget):
         return list(filter(None, [self.sentence, self.problem]))
 
     def _is_passed(self, key: str) -> bool:
+        """Whether the task with this key is passed."""
         return key in self._standings and self._standings[key].passed
 
     def _rows(self, lab: tuple[str, Sequence[str]]) -> tuple[str, list[tuple[str, ...]]]:
@@ -164,6 +165,7 @@ def _html(sentences: Sequence[str], tables: Sequence[tuple[str, list[tuple[str, 
 
 
 def _table(caption: str, rows: Sequence[Sequence[str]], following: str | None) -> str:
+    """A table as HTML. Rows with fewer cells than there are COLUMNS have the first ones."""
     columns = COLUMNS[: len(rows[0])] if rows else ()
     head = "".join(f'<th scope="col">{words(name)}</th>' for name in columns)
     body = "".join(_row(row, is_next=row[0] == following) for row in rows)
@@ -171,6 +173,7 @@ def _table(caption: str, rows: Sequence[Sequence[str]], following: str | None) -
 
 
 def _row(row: Sequence[str], *, is_next: bool) -> str:
+    """A row as HTML; the next task is named as such, also for a screen reader (aria-current)."""
     cells = "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
     key = escape(row[0]) + (words("next") if is_next else "")
     mark = ' aria-current="step"' if is_next else ""
@@ -207,6 +210,7 @@ class CourseMap(_ProgressWidget):
 
     @property
     def scene(self) -> Scene:
+        """The map with what the learner did."""
         return course_map_scene(self.rows, week=week())
 
     @property
@@ -219,6 +223,7 @@ class CourseMap(_ProgressWidget):
     def next(self) -> tuple[MapRow, str] | None:
         """The first chapter with something left to do, and the letter of the station, or "" for the lab.
 
+        `week()` lists the numbers of the chapters to take in a week before an interview, in their order.
         The search begins with the chapter in which the learner last did something, then takes the order of the week.
         """
         # The place of each chapter in the search; that of the latest chapter comes first, and unknown ones come last.

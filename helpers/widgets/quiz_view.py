@@ -67,6 +67,7 @@ class QuizView(InterviewView):
 
     # -- parts ---------------------------------------------------------------------------------------------------------
     def _make_dials(self, topic: str, level: str, language: str, form: str) -> None:
+        """Make the dials, which start at these values."""
         self.topic = choice(bilingual_options(list_topics(self._cards), topic_name), topic_of(topic), "topic · 主题")
         self.level = choice(bilingual_options(LEVELS), level, "level · 级别")
         self.language = language_dial(language)
@@ -76,6 +77,7 @@ class QuizView(InterviewView):
         set_dial_widths(self.dials)
 
     def _make_controls(self) -> None:
+        """Make all parts but the dials."""
         self.progress, self.prompt, self.feedback, self.solution, self.note = (ipywidgets.HTML() for _ in range(5))
         self.links = Page()
         self.show_button = button(self.reveal, style="primary")
@@ -92,6 +94,7 @@ class QuizView(InterviewView):
         self.unit = ipywidgets.HTML()
 
     def _arranged(self) -> list[ipywidgets.Widget]:
+        """All parts, from the top."""
         options = ipywidgets.VBox(self.option_buttons, layout=ipywidgets.Layout(margin="2px 12px", max_width="720px"))
         self._options_box, self._number_box = options, row(self.field, self.unit, self.check_button)
         self._dial_box = row(*self.dials)
@@ -137,6 +140,7 @@ class QuizView(InterviewView):
         self._begin(ahead=True)
 
     def _submit(self) -> None:
+        """Answer with what stands in the text field."""
         self.answer(self.field.value)
 
     # -- display -------------------------------------------------------------------------------------------------------

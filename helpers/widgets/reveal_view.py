@@ -165,6 +165,7 @@ class RevealView(SavedWidget, ipywidgets.VBox):
         return value_text(self.question, value, lang) if is_text else format_answer(value, self.question.unit)
 
     def _result_html(self) -> str:
+        """The row with guess, prediction and measurement, and the sentences below it, as HTML."""
         cells = "".join(
             f"<div><span>{escape(name)}</span> <b>{escape(value)}</b></div>" for name, value in self._cells()
         )
@@ -235,6 +236,7 @@ def _is_figure(shown: Any) -> bool:
 
 
 def _title(figure: Figure) -> str:
+    """The titles of a figure, for its description."""
     return "; ".join(filter(None, [figure.get_suptitle(), *(axes.get_title() for axes in figure.axes)])) or "figure"
 
 

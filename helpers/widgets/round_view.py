@@ -113,6 +113,7 @@ class RoundView(SheetView):
 
     @property
     def sheet(self) -> RoundSheet:
+        """The points so far. It can be read at any time."""
         return self.attempt.sheet
 
     @property
@@ -193,11 +194,13 @@ class RoundView(SheetView):
         return self
 
     def _button_text(self, name: str) -> str:
+        """The description of a button in the language of the dial."""
         if name in ("hint", "hand_in", "answer", "sheet", "again"):  # words of rounds alone
             return words(f"view.{name}", self.language.value)
         return self._text(f"mock.{name}" if name in ("finish", "save") else name)
 
     def _prompt_html(self) -> str:
+        """What is asked in this stage, as HTML."""
         attempt, language = self.attempt, self.language.value
         text = attempt.item.filled(attempt.item.prompt).in_(language)
         if attempt.stage == "ready":

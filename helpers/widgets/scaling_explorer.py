@@ -2,6 +2,10 @@
 
 Dials choose the model, cluster, batch and plan. The picture has the speed-up, with the number of GPUs beyond which more
 do not pay, and the parts of one step. Chapter 11 uses it.
+
+Explorer, the base class, shows `sentence`, `scene` (a picture as plain data) and `rows` (a table), and computes them
+anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved
+notebook keeps TEXT and a picture.
 """
 
 from __future__ import annotations
@@ -146,6 +150,7 @@ class ScalingExplorer(Explorer):
         return [self._row(point) for point in self.points]
 
     def _row(self, point: Point) -> dict[str, str]:
+        """One number of GPUs, as the cells of the table."""
         estimate, training = self._estimate_or_reason(point.gpus), self.training(point)
         plan, (bottleneck, share) = estimate.plan, _bottleneck(point.step)
         cells = {

@@ -3,6 +3,10 @@
 A strategy is a way to train a model on many GPUs, such as ZeRO-3. Dials choose the model, the cluster and the batch;
 the advice (of `advise`) has the best plan of each strategy, which one to choose, and why. The interview chapter uses
 it.
+
+Explorer, the base class, shows `sentence`, `scene` (a picture as plain data) and `rows` (a table), and computes them
+anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved
+notebook keeps TEXT and a picture.
 """
 
 from __future__ import annotations
@@ -123,4 +127,5 @@ class StrategyExplorer(Explorer):
 
 @lru_cache(maxsize=32)  # sentence, picture, table and page all need it; lang: its texts differ by language
 def _cached_advice(model: ModelSpec, cluster: Cluster, global_batch: int, lang: str) -> Advice:
+    """The advice, which takes seconds to compute."""
     return advise(model, cluster, global_batch=global_batch)

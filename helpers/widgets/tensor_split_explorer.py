@@ -1,6 +1,10 @@
 """Provides TensorSplitExplorer, which splits a small layer over ranks and shows every number forward and backward.
 
 It shows what tensor and sequence parallelism send, and how long that takes for a large layer. Chapter 07 uses it.
+
+Explorer, the base class, shows `sentence`, `scene` (a picture as plain data) and `rows` (a table), and computes them
+anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved
+notebook keeps TEXT and a picture.
 """
 
 from __future__ import annotations
@@ -109,6 +113,7 @@ class TensorSplitExplorer(Explorer):
 
     @property
     def _pass_options(self) -> tuple[tuple[str, str], ...]:
+        """The passes of the layer, by their names in words."""
         return tuple((words(f"pass.{name}"), name) for name in self.passes)
 
     def _offer_passes(self, change: object) -> None:
@@ -119,18 +124,23 @@ class TensorSplitExplorer(Explorer):
             self.look.value = keep
 
     def _bytes(self, operation: Operation) -> int:
+        """The bytes of a collective in the layer of real size."""
         return operation.num_bytes(TOKENS, self.hidden.value)
 
     def _sent(self, operation: Operation) -> float:
+        """The bytes that a rank sends in it."""
         return costs.sent_bytes(operation.op, self._bytes(operation), self.ranks.value)
 
     def _seconds(self, operation: Operation) -> float:
+        """The seconds that it takes on the link."""
         return costs.seconds(operation.op, self._bytes(operation), self.ranks.value, LINKS[self.link.value])
 
     def _operation_text(self, operation: Operation) -> str:
+        """A collective with its numbers, bytes and time, in words."""
         large = {"size": format_bytes(self._bytes(operation)), "time": format_seconds(self._seconds(operation))}
         return words("said", op=_operation_name(operation), name=operation.name, count=operation.count, **large)
 
 
 def _operation_name(operation: Operation) -> str:
+    """The name of a collective as people write it, such as "all-reduce"."""
     return operation.op.replace("_", "-")

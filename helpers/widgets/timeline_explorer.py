@@ -217,6 +217,7 @@ def _at_playhead(timeline: Timeline, title: str, rank: int, playhead: float) -> 
 
 
 def _span_text(span: Span) -> str:
+    """The name of a span, with its bytes if it has any."""
     return words("span", name=span.name, size=format_bytes(span.num_bytes)) if span.num_bytes else span.name
 
 

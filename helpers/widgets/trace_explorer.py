@@ -1,6 +1,10 @@
 """Provides TraceExplorer, which shows the profiler traces of a run, step by step and rank by rank.
 
 It says which rank the others wait for, and why. Dials choose the step and the part of it to draw. Chapter 10 uses it.
+
+Explorer, the base class, shows `sentence`, `scene` (a picture as plain data) and `rows` (a table), and computes them
+anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved
+notebook keeps TEXT and a picture.
 """
 
 from __future__ import annotations
@@ -69,6 +73,7 @@ class TraceExplorer(Explorer):
 
     @property
     def _step_index(self) -> int:
+        """The place of the chosen step in the lists that have an entry per step."""
         return self._waterfall.steps.index(self.step.value)
 
     def _bounds(self, number: int) -> tuple[float, float]:
@@ -106,6 +111,7 @@ class TraceExplorer(Explorer):
 
     @property
     def _name(self) -> str:
+        """The chosen step in words."""
         return words("name", step=self.step.value) if self.step.value >= 0 else words("whole")
 
     @property
@@ -142,4 +148,5 @@ class TraceExplorer(Explorer):
 
 
 def _ms(seconds: float) -> str:
+    """Milliseconds as text, for seconds."""
     return f"{1e3 * seconds:,.1f}" if seconds >= 1e-3 or not seconds else f"{1e3 * seconds:.2g}"

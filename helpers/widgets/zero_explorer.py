@@ -3,6 +3,10 @@
 ZeRO shards the optimizer state (stage 1), also the gradients (2) and also the parameters (3) over the ranks. The small
 model has a few numbers, which are all shown. Below it stand the bytes that a rank of a model of real size stores and
 sends at each stage. Chapter 08 uses it.
+
+Explorer, the base class, shows `sentence`, `scene` (a picture as plain data) and `rows` (a table), and computes them
+anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved
+notebook keeps TEXT and a picture. SteppedExplorer adds buttons and a slider `step`, from 1 to `num_steps`.
 """
 
 from __future__ import annotations
@@ -56,6 +60,7 @@ class ZeroExplorer(SteppedExplorer):
 
     @property
     def num_steps(self) -> int:
+        """The last value of the slider `step`."""
         return len(zero_steps(self.stage.value))
 
     @property
@@ -103,6 +108,7 @@ class ZeroExplorer(SteppedExplorer):
         return [self._row(stage) for stage in STAGES]
 
     def _row(self, stage: int) -> dict[str, str]:
+        """A stage, as the cells of the table."""
         states = self.states(stage)
         kinds = ("parameters", "gradients", "optimizer", "total")
         sizes = {kind: format_bytes(getattr(states, kind)) for kind in kinds}
@@ -116,6 +122,7 @@ class ZeroExplorer(SteppedExplorer):
 
     @property
     def _model(self) -> dict[str, object]:
+        """The size of the real model and its ranks, as the texts need them."""
         return {"parameters": self.parameters.label, "ranks": self.ranks.value}
 
     @property
@@ -135,4 +142,5 @@ class ZeroExplorer(SteppedExplorer):
 
 
 def _name(stage: int) -> str:
+    """The name of a stage, such as "ZeRO-1"."""
     return words(f"name.{stage}")

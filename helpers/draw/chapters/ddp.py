@@ -2,6 +2,9 @@
 
 DDP collects the gradients of backward in buckets of at most `cap` bytes, and sends each bucket as one all-reduce. A
 token's weight is its share of the loss that the ranks average.
+
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
+the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations
@@ -51,7 +54,7 @@ def buckets_scene(
         raise ValueError("buckets_scene got an empty bucket or gradient; give (name, bytes) pairs, bytes above 0")
     totals = [sum(size for _, size in bucket) for bucket in buckets]
     title = title or f"Gradients in the order of backward, in buckets of {format_bytes(cap)}"
-    items, top = heading(title, _BUCKETS_LEGEND)
+    items, top = heading(title, _BUCKETS_LEGEND)  # title and legend, and the y where they end
     top += 10 + (_LINE if first_cap else 0)
     spaces = 2 * _BUCKETS_SIDE + _BUCKETS_GAP * (len(buckets) - 1) + 2 * _PAD * len(buckets)
     scale, x = (WIDTH - spaces) / sum(totals), _BUCKETS_SIDE  # scale: pixels per byte
@@ -103,6 +106,7 @@ def _gradient(name: str, size: int, x: float, y: float, width: float) -> Iterato
 
 
 def _bucket_text(bucket: Sequence[tuple[str, int]]) -> str:
+    """The gradients of a bucket and the sum of their bytes, in words."""
     gradients = ", ".join(f"{name} {format_bytes(size)}" for name, size in bucket)
     return f"{gradients}; together {format_bytes(sum(size for _, size in bucket))}"
 

@@ -3,6 +3,9 @@
 A generation is a run of the job between two restarts. A heartbeat is a message by which a rank says that it is alive,
 and at which step. A replica that missed steps is healed when another one sends it its weights. What failures cost in a
 long job is drawn by `helpers.draw.failures`.
+
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
+the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations
@@ -93,6 +96,7 @@ def loss_differences_scene(
     stop, which is a dashed line. Each plot has a scale of its own with zero in the middle, and says from which step on
     the losses differ, and by how much at most.
     """
+    # The items of title and legend, and the y where these end.
     items, top = heading(title, [(words("partings.off"), {"fill": "sign"})])
     pitch, num_steps = (WIDTH - 28) / len(runs), len(next(iter(runs.values()))[0])
     sentences = []

@@ -2,6 +2,9 @@
 
 Most scenes have a row per rank, and the colour of a rank is the same in all of them. A RankError is what the learner
 gets when ranks fail; it names the rank to blame.
+
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
+the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ _PANEL_WIDTH, _PANEL_CALL, _PANEL_LINE, _PANEL_ROW = 167.0, 104.0, 58.0, 34.0
 
 
 def _mark(x: float, y: float, **style: object) -> Rect:
+    """A rounded square around (x, y)."""
     return Rect(x=x - 7, y=y - 7, **_SQUARE, **style)
 
 
@@ -219,6 +223,7 @@ def means_scene(numbers_by_rank: Sequence[Sequence[float]]) -> Scene:
 
 
 def _short(value: float) -> str:
+    """A number with three digits."""
     return f"{value:.3g}"
 
 

@@ -3,6 +3,9 @@
 A pipeline splits a chain of layers into stages, one per rank, and a batch into micro-batches. 1F1B is a schedule in
 which a rank alternates one forward and one backward. Tied weights are one matrix that the first and the last stage both
 use. `calls_scene` is also used by chapter 10. The pipeline's step itself is drawn by `helpers.draw.pipeline`.
+
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
+the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations
@@ -92,6 +95,7 @@ def _call(text: str, x: float, index: int, state: str) -> Iterator[Rect | Label]
 
 
 def _call_arrow(left: int, right: int, columns: tuple[float, float], *, is_from_left: bool, is_dashed: bool) -> Line:
+    """The arrow between a call of rank 0 and one of rank 1, whose indices are `left` and `right`."""
     heights = [_CALLS_TOP + index * _CALL_PITCH + _CALL_HEIGHT / 2 for index in (left, right)]
     ends = [(columns[0] + _CALL_WIDTH + 4, heights[0]), (columns[1] - 4, heights[1])]
     (x1, y1), (x2, y2) = ends if is_from_left else ends[::-1]
@@ -99,6 +103,7 @@ def _call_arrow(left: int, right: int, columns: tuple[float, float], *, is_from_
 
 
 def _calls_summary(calls: Sequence[Sequence[str]], matched: Sequence[tuple[int, int]]) -> str:
+    """What the picture shows, for readers who cannot see it."""
     lists = " ".join(f"Rank {rank}: {', '.join(texts)}." for rank, texts in enumerate(calls))
     return f"{lists} Calls that meet: {len(matched)} pairs. Where a call meets nobody its rank waits."
 
@@ -117,7 +122,7 @@ def stage_splits_scene(costs: Sequence[float], splits: Mapping[str, Sequence[int
     panel_width = (WIDTH - MARGIN) / len(splits)
     highest_cost = max(sum(stage) for stages in stages_by_split.values() for stage in stages)
     scale = (panel_width - _BRICKS_LEFT - 84) / highest_cost  # 84 pixels for the sum on the right
-    items, top = heading(title, [])
+    items, top = heading(title, [])  # title and legend, and the y where they end
     for number, (name, stages) in enumerate(stages_by_split.items()):
         x = MARGIN + number * panel_width
         items.append(Label(x=x, y=top + 8, text=name, bold=True, colour="muted"))

@@ -3,6 +3,9 @@
 ZeRO shards the optimizer state (stage 1), also the gradients (2) and also the parameters (3) over the ranks. P stands
 for the bytes of all parameters. The states of a training step are drawn by `helpers.draw.zero`, and the equal stacks of
 plain data parallelism by `helpers.draw.memory.replicas_scene`.
+
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
+the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations
@@ -114,7 +117,7 @@ def messages_scene(rows: Mapping[str, Sequence[SentMessage]], *, parts: Mapping[
     if not longest or sum(parts.values()) != longest:
         raise ValueError(f"messages_scene: parts of {dict(parts)} messages, but the longest row has {longest}")
     kinds = list(dict.fromkeys(message.kind for messages in rows.values() for message in messages))
-    items, top = heading(title, kinds_legend(kinds))
+    items, top = heading(title, kinds_legend(kinds))  # title and legend, and the y where they end
     left = 26 + max(text_width(name, 13) for name in rows)
     step = (WIDTH - left - _MESSAGES_RIGHT) / longest
     box_height = 12 + _LINE * max(len(message.lines) for messages in rows.values() for message in messages)
@@ -141,6 +144,7 @@ def _stretches(parts: Mapping[str, int], left: float, step: float, y: float) -> 
 
 
 def _message_box(message: SentMessage, x: float, y: float, width: float, height: float) -> Iterator[Rect | Label]:
+    """A message as a box with its text, and its bytes on hover."""
     tooltip = f"{message.verb} {message.tensor} · {format_bytes(message.num_bytes)}"
     yield Rect(x=x, y=y, width=width, height=height, radius=4, tooltip=tooltip, **kind_style(message.kind))
     for number, text in enumerate(message.lines):
