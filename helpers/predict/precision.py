@@ -73,7 +73,9 @@ class NumberFormat:
         """The smallest magnitude that is too large: it rounds to infinity, or is above `largest` without infinities."""
         if not self.has_infinity:
             return self.largest
-        return self.largest + 2.0 ** math.floor(math.log2(self.largest)) * self.epsilon / 2
+        # Half a step above the largest number: from here on, the next power of two would be at least as near.
+        step = 2.0 ** math.floor(math.log2(self.largest)) * self.epsilon
+        return self.largest + step / 2
 
     def rounded_class(self, value: float) -> str:
         """What rounding to nearest, ties to even, makes of a value: "normal", "subnormal", "0", "∞" or "largest".
@@ -94,8 +96,8 @@ class NumberFormat:
 
 
 NUMBER_FORMATS = {
-    number_format.name: number_format
-    for number_format in (
+    known.name: known
+    for known in (
         NumberFormat(name="fp32", exponent_bits=8, mantissa_bits=23),
         NumberFormat(name="tf32", exponent_bits=8, mantissa_bits=10),
         NumberFormat(name="bf16", exponent_bits=8, mantissa_bits=7),

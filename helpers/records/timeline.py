@@ -67,6 +67,7 @@ class Holding:
 
 
 LANES = ("compute", "communication", "waiting", "host", "data")  # as they are drawn, from the top
+# input_grad and weight_grad are the two parts of a backward that a pipeline schedule splits.
 KINDS = ("forward", "backward", "input_grad", "weight_grad", "optimizer", "communication", "waiting", "data", "other")
 SOURCES = ("predicted", "emulated", "recorded")
 

@@ -232,7 +232,7 @@ class _Step:
             yield self.record("forward", layer, "free")
 
     def backward(self, layer: str) -> Iterator[ZeroStep]:
-        """Backward of one layer. Stage 3 gathers its parameters again. Stage 1 averages gradients later, in `update`."""
+        """Backward of one layer. Stage 3 gathers its parameters again. Stage 1 averages later, in `update`."""
         if self.stage == 3:
             message = self.all_gather(layer)
             yield self.record("backward", layer, "again", "parameters", message)

@@ -48,7 +48,8 @@ def _unsplit_bytes(model: ModelSpec, plan: Plan) -> int:
     Inputs of both norms, of attention and of the feed-forward: 8 h; two dropout masks: 2 h. Experts: 4 h for each.
     """
     routed = 2 * model.top_k if model.num_experts > 1 else 0
-    return (4 + routed) * model.hidden * weight_bytes(plan) + (2 * model.hidden if _has_dropout(model) else 0)
+    inputs = (4 + routed) * model.hidden * weight_bytes(plan)
+    return inputs + (2 * model.hidden if _has_dropout(model) else 0)
 
 
 def _split_bytes(model: ModelSpec, plan: Plan) -> int:
@@ -57,7 +58,7 @@ def _split_bytes(model: ModelSpec, plan: Plan) -> int:
     Queries and the projection's input: 4 h; keys and values: 4 h; GELU's input and output: 16 h.
     """
     feed_forward = model.top_k * (3 if model.gated else 2) * model.ffn // plan.tp
-    columns = 2 * model.hidden // plan.tp + 2 * kv_width(model, plan) + feed_forward
+    columns = 2 * model.hidden // plan.tp + 2 * kv_width(model, plan) + feed_forward  # elements per token
     return columns * weight_bytes(plan)
 
 
@@ -67,7 +68,8 @@ def _map_bytes(model: ModelSpec, plan: Plan) -> int:
     Softmax's output, the dropped-out copy and its mask: 2 + 2 + 1; without dropout softmax's output alone.
     """
     width = weight_bytes(plan)
-    return (2 * width + 1 if _has_dropout(model) else width) * (model.num_heads // plan.tp) * model.seq
+    bytes_per_score = 2 * width + 1 if _has_dropout(model) else width
+    return bytes_per_score * (model.num_heads // plan.tp) * model.seq
 
 
 def activations_per_layer(model: ModelSpec, plan: Plan) -> int:

@@ -150,6 +150,7 @@ def replica_traffic(params: float, layers: int, plan: Plan, cluster: Cluster, st
     replicas, often = plan.dp * plan.cp, plan.num_microbatches
     if replicas == 1:
         return []
+    # Bytes that travel. With mixed_both_grads a rank has 2 + 4 bytes of gradients, but only the 4 of fp32 travel.
     gradients, weights = params * min(4, gradient_bytes(plan)), params * weight_bytes(plan)
     shards = num_shards(plan)
     pieces = layers * stack.messages if plan.zero == 3 else 1  # messages into which the parameters are divided
