@@ -266,9 +266,8 @@ class ClosedGroups:
         self.shut_down: deque[dist.ProcessGroup] = deque(maxlen=8)  # see "a third bug" above
 
     def add(self, wire: dist.ProcessGroup, sockets: dict[int, int]) -> None:
-        self.sockets += [
-            copy for number, inode in sockets.items() if (copy := duplicate_socket(number, inode)) is not None
-        ]
+        copies = [duplicate_socket(number, inode) for number, inode in sockets.items()]
+        self.sockets += [copy for copy in copies if copy is not None]
         self.busy.append(wire)
 
     def release(self) -> None:

@@ -304,5 +304,5 @@ def _refuse_nesting() -> None:
         )
 
 
-# A forked child, such as a rank, has no ranks of its own: those of the parent are not its to use.
+# A forked child, such as a rank, must not use the Ranks of its parent.
 os.register_at_fork(after_in_child=lambda: globals().update(_latest=None))

@@ -55,7 +55,11 @@ def _filled(options, given, timeout: datetime.timedelta | None = None, **fields)
 
 
 class Methods:
-    """The methods of Wire, which has the attributes `group` (a WireGroup) and `inner` (gloo's ProcessGroup)."""
+    """The methods of Wire, which has the attributes `group` (a WireGroup) and `inner` (gloo's ProcessGroup).
+
+    opts is torch's object with the options of an operation. Where it is the root or the reduction instead, the method
+    was called in its short form, and `_filled` makes the object.
+    """
 
     # -- one tensor, the same on every rank ------------------------------------------------------------------------
     def allreduce(self, tensors, opts=SUM, timeout=None) -> WireWork:

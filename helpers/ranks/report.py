@@ -117,7 +117,8 @@ class Report:
 
     def waiting_lines(self) -> list[Words]:
         """Where each rank was that had not finished, or that failed only because another rank left."""
-        return self._grouped(s for s in self.states if s.where and (not s.done or _ended_as_consequence(s)))
+        unfinished = [s for s in self.states if not s.done or (s.failure and s.failure.is_consequence)]
+        return self._grouped(s for s in unfinished if s.where)
 
     def all_places(self) -> list[Words]:
         """Where all ranks were: those that wait, those that gave no answer, and those that had finished."""
@@ -186,10 +187,6 @@ def _causes(states: Sequence[RankState]) -> list[RankState]:
     """The ranks whose exception is no consequence of another's, earliest first; all, if every one looks like one."""
     failed = sorted((s for s in states if s.failure), key=lambda s: s.failure.time)
     return [s for s in failed if not s.failure.is_consequence] or failed
-
-
-def _ended_as_consequence(state: RankState) -> bool:
-    return state.failure is not None and state.failure.is_consequence
 
 
 def describe_exit(code: int | None) -> Words:

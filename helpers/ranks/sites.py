@@ -60,16 +60,14 @@ def is_library(path: str) -> bool:
 
 def learner_frame(frames: Sequence[Frame]) -> Frame | None:
     """The innermost frame of the learner's own code: neither a library's, nor the course package's."""
-    learners = [f for f in frames if not (is_library(f[0]) or is_engine(f[0]) or is_package(f[0]))]
-    return learners[-1] if learners else None
+    return next((f for f in reversed(frames) if not (is_library(f[0]) or is_engine(f[0]) or is_package(f[0]))), None)
 
 
 def package_frame(frames: Sequence[Frame]) -> Frame | None:
     """The innermost frame of the course's package below the learner's (`parallel/zero/stage3.py`, for example)."""
     learners = learner_frame(frames)
     start = frames.index(learners) + 1 if learners in frames else 0
-    inside = [f for f in frames[start:] if is_package(f[0])]
-    return inside[-1] if inside else None
+    return next((f for f in reversed(frames[start:]) if is_package(f[0])), None)
 
 
 def describe(frame: Frame, current_cell: str | None = None) -> Words:

@@ -62,8 +62,8 @@ class CardModule:
     reset_peak_memory_stats = staticmethod(lambda device=None: memory.restart_peak())
     memory_reserved, max_memory_reserved = memory_allocated, max_memory_allocated  # there is no cache of freed memory
 
-    def mem_get_info(self, device=None) -> tuple[int, int]:
-        return max(0, memory.capacity - memory.allocated_now()), memory.capacity
+    # Free bytes and all bytes.
+    mem_get_info = staticmethod(lambda device=None: (max(0, memory.capacity - memory.allocated_now()), memory.capacity))
 
     def memory_summary(self, device=None, abbreviated: bool = False) -> str:
         sizes = memory.allocated_now(), memory.peak, memory.capacity

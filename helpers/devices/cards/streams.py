@@ -45,6 +45,7 @@ class CardStream:
 
     device = property(lambda self: torch.device("card", 0))
 
+    # ids: stream_id and the like, which torch.cuda.Stream accepts, without effect.
     def __init__(
         self, device=None, priority: int = 0, *, key: int | None = None, is_queue: bool = False, **ids
     ) -> None:
@@ -57,7 +58,7 @@ class CardStream:
         self.site: Frame | None = None  # the line that called the backward, if it is the stream of one
         self._before: list[CardStream | None] = []  # this thread's streams before each `with` of this one
         _all.add(self)
-        if self.number and not is_queue:
+        if self.number and not is_queue:  # number 0 is the default stream
             watch()
 
     def step(self) -> int:

@@ -372,7 +372,5 @@ def _functionals() -> Iterator:
 
 # Operations that are replaced: op -> function of the unwrapped arguments and of the card tensors among them.
 SPECIAL_OPERATIONS = {op: _functional_collective(op) for op in _functionals()}
-SPECIAL_OPERATIONS |= {
-    op: _awaited for op in SPECIAL_OPERATIONS if op.name() == "_c10d_functional::_wrap_tensor_autograd"
-}
+SPECIAL_OPERATIONS |= {op: _awaited for op in SPECIAL_OPERATIONS if op.name().endswith("::_wrap_tensor_autograd")}
 SPECIAL_OPERATIONS |= {aten.record_stream.default: lambda inside, cards: None, aten.embedding.default: _embedding}

@@ -5,9 +5,9 @@ gloo runs the operations. The "wire", which is the wrapper around every process 
 practice card (a simulated GPU) where the rank has one, otherwise all tensors. The journal (journal.py) is later
 replayed by NCCL's rules. What NCCL lacks raises the type of error that torch raises.
 
-A "work" is torch's object for an operation in flight. A `WireWork` also remembers its number in the journal (`place`),
-and whether the rules follow it (`rules`). "Races" are accesses to a buffer that an operation still uses. The module
-helpers.devices.cards.races finds them, on a practice card only.
+A "work" is torch's object for an operation in flight. A `WireWork` also remembers its number in the journal
+(`journal_number`), and whether the rules follow it (`rules`). "Races" are accesses to a buffer that an operation still
+uses. The module helpers.devices.cards.races finds them, on a practice card only.
 """
 
 from __future__ import annotations
@@ -154,8 +154,9 @@ class NcclOnRank:
         if self.is_run_by_nccl([*inputs, *outputs]):
             check_collective(sig.name, sig.reduce_op, inputs, outputs)
             work.in_line = not getattr(opts, "asyncOp", True)
-            place = group.name, group.ranks
-            self._in_use([work], self.journal.post(work.site, sig.name, place, work.in_line), inputs, outputs, place)
+            members = group.name, group.ranks
+            number = self.journal.post(work.site, sig.name, members, work.in_line)
+            self._in_use([work], number, inputs, outputs, members)
             if work.in_line:
                 self.waited(work)
                 work.rules = None
@@ -169,9 +170,9 @@ class NcclOnRank:
             if group.batch is not None:
                 group.batch.append((work, row))
             else:
-                place = group.name, group.ranks
-                number = self.journal.post(work.site, _as_called(work.signature.name), place, False, [row])
-                self._messages_in_use([work], number, (*place, frozenset((group.rank, work.peer))))
+                members = group.name, group.ranks
+                number = self.journal.post(work.site, _as_called(work.signature.name), members, False, [row])
+                self._messages_in_use([work], number, (*members, frozenset((group.rank, work.peer))))
 
     def start_batch(self, group: WireGroup) -> None:
         """The messages until end_batch are one operation of the group."""
@@ -182,8 +183,9 @@ class NcclOnRank:
         batch, group.batch = group.batch, None
         works, rows = [work for work, _ in batch], [row for _, row in batch]
         if batch:
-            place = group.name, group.ranks
-            self._messages_in_use(works, self.journal.post(works[0].site, "batch", place, False, rows), place)
+            members = group.name, group.ranks
+            number = self.journal.post(works[0].site, "batch", members, False, rows)
+            self._messages_in_use(works, number, members)
         return BatchWork(works)
 
     def _messages_in_use(self, works: list[MessageWork], number: int, queue: tuple) -> None:
@@ -194,7 +196,7 @@ class NcclOnRank:
     def _in_use(self, works: list[WireWork], number: int, reads: list, writes: list, queue: tuple) -> None:
         """From now on, operation `number` of the journal reads and writes these tensors. One queue runs in order."""
         for work in works:
-            work.place, work.rules = number, self
+            work.journal_number, work.rules = number, self
         if self.races is not None:
             self.races.begin_message(number, reads=reads, writes=writes, site=works[0].site, queue=queue)
 
@@ -211,7 +213,7 @@ class NcclOnRank:
     def waited(self, work: WireWork) -> None:
         """The program called work.wait(): the current stream waits for the operation."""
         if not work.in_line:
-            self.journal.line("wait", work.place, call_site())
+            self.journal.line("wait", work.journal_number, call_site())
         self.seen_done(work)
 
     def future_taken(self, work: WireWork) -> None:
@@ -223,12 +225,12 @@ class NcclOnRank:
         self.seen_done(work)
         if torch._C._current_graph_task_id() != -1:  # a backward is running
             wait = self.journal.line
-            torch.autograd.Variable._execution_engine.queue_callback(lambda: wait("wait", work.place))
+            torch.autograd.Variable._execution_engine.queue_callback(lambda: wait("wait", work.journal_number))
 
     def seen_done(self, work: WireWork) -> None:
         """The operation no longer uses its tensors, as far as the program can rely on."""
         if self.races is not None:
-            self.races.end_message(work.place)
+            self.races.end_message(work.journal_number)
 
 
 @contextmanager

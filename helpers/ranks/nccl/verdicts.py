@@ -125,8 +125,8 @@ def _unfinished_records(replay: Replay, rank: int) -> Iterator[Record]:
 def _urgency(node: Node) -> tuple:
     """A key by which the line to show first comes first.
 
-    Operations come before hosts that wait, messages before collectives, what runs before what is queued, and sends
-    before receives.
+    Hosts that wait without being about to post an operation come last. Otherwise messages come before collectives, what
+    runs before what is queued, and sends before receives.
     """
     record, is_host = _call(node), isinstance(node, Host)
     sends = any(message.sends for message in record.messages)
@@ -174,10 +174,10 @@ def _group(record: Record, has_twin: bool) -> Words:
 
 def _lines(nodes: list[Node], groups: dict[tuple, Words]) -> list[Words]:
     """One line for each place at which ranks wait; the ranks at one place share its line."""
-    places: dict[tuple, list[Node]] = {}
+    places: dict[tuple, list[Node]] = {}  # what _line_key returns -> nodes
     for node in nodes:
         places.setdefault(_line_key(node), []).append(node)
-    return [_line(*place, calls_of_rank, groups) for place, calls_of_rank in [*places.items()][:MAX_LINES]]
+    return [_line(*key, nodes_there, groups) for key, nodes_there in [*places.items()][:MAX_LINES]]
 
 
 def _line_key(node: Node) -> tuple:
