@@ -91,6 +91,7 @@ def scalers_scene() -> tuple[Scene, list[str], int]:
     """A dynamic and three static scalers: their scales by step, a line on each, and how often the dynamic one skips."""
     scalers = {"dynamic": GradScaler(2.0**20, growth_interval=5)}
     scalers |= {f"static {name}": StaticScaler(2.0**power) for name, power in (("1", 0), ("2¹⁰", 10), ("2³⁰", 30))}
+    # A dynamic scaler halves its scale where a gradient overflows, and doubles it after five good steps.
     start = {name: scaler.get_scale() for name, scaler in scalers.items()}
     runs = {name: list(scaled_steps(scaler, fp16)) for name, scaler in scalers.items()}
     lines = [
@@ -253,7 +254,7 @@ def share_of_moved_norms(make_optimizer: Callable, lr: float = 3e-4, steps: int 
 def mixed_precision_bytes() -> tuple[dict[str, float], dict[str, float]]:
     """Bytes of the model states with master weights, predicted and measured, by kind: "parameters, bytes" and so on."""
     model = GPT(GPTConfig.tiny()).bfloat16()
-    optimizer = MasterWeights(model.parameters(), torch.optim.AdamW, lr=1e-4)
+    optimizer = MasterWeights(model.parameters(), torch.optim.AdamW, lr=1e-4)  # keeps an fp32 copy of each weight
     tokens, targets = characters().batch(0, 8, 32)
     token_loss(model(tokens).float(), targets).backward()
     optimizer.step()
@@ -272,6 +273,7 @@ def mixed_precision_bytes() -> tuple[dict[str, float], dict[str, float]]:
 
 # ---- on ranks ----
 
+# One rank in a picture: its parts from left to right, and the text behind them.
 Lane = tuple[list[tuple[str, bool]], str]  # (text, whether it is wrong) of each part, and what stands at the end
 
 
@@ -327,7 +329,7 @@ def sharded_overflow_scene(ranks: Ranks) -> Scene:
     assert [factor for _, _, factor in drifting] == [0.875, 0.875, 0.875, 1.75]
     lanes = []
     for scale, skipped, factor in drifting:
-        parts = [(f"loss scale {power_text(scale)}", bool(skipped))]
+        parts = [(f"loss scale {power_text(scale)}", bool(skipped))]  # such as 2¹⁴
         parts.append((f"sees {factor:g} of the true gradient", factor != 1))
         lanes.append((parts, "skipped one" if skipped else "skipped none"))
     return _lanes("The step after an overflow in rank 3's shard", lanes)

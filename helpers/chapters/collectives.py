@@ -105,27 +105,24 @@ def names_equal_to_torch() -> list[str]:
     """
     rank, n = dist.get_rank(), dist.get_world_size()
     local = torch.arange(n, dtype=torch.float64) + 10 * rank
-    total, expected = local.clone(), local.clone()
+    pairs = {}  # name -> our result, PyTorch's result
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        collectives.all_reduce(total)
-        dist.all_reduce(expected)
-        pairs = {"all_reduce": (total, expected)}
-        for name in ("broadcast", "reduce"):
+        for name, root in {"all_reduce": (), "broadcast": (0,), "reduce": (0,)}.items():
             pairs[name] = local.clone(), local.clone()
-            getattr(collectives, name)(pairs[name][0], 0)
-            getattr(dist, name)(pairs[name][1], 0)
-        gathered, piece, exchanged = torch.empty_like(local), local.new_empty(1), torch.empty_like(local)
-        pairs |= {"all_gather": (gathered, torch.empty_like(local)), "reduce_scatter": (piece, local.new_empty(1))}
-        pairs["all_to_all"] = exchanged, torch.empty_like(local)
-        collectives.all_gather(gathered, local[:1].clone())
-        dist.all_gather(list(pairs["all_gather"][1].chunk(n)), local[:1].clone())
-        collectives.reduce_scatter(piece, local)
-        dist.reduce_scatter(pairs["reduce_scatter"][1], list(local.clone().chunk(n)))
-        collectives.all_to_all(exchanged, local)
-        dist.all_to_all_single(pairs["all_to_all"][1], local)
+            getattr(collectives, name)(pairs[name][0], *root)
+            getattr(dist, name)(pairs[name][1], *root)
+        ours, by_torch = pairs["all_gather"] = torch.empty_like(local), torch.empty_like(local)
+        collectives.all_gather(ours, local[:1].clone())
+        dist.all_gather(list(by_torch.chunk(n)), local[:1].clone())
+        ours, by_torch = pairs["reduce_scatter"] = local.new_empty(1), local.new_empty(1)
+        collectives.reduce_scatter(ours, local)
+        dist.reduce_scatter(by_torch, list(local.clone().chunk(n)))
+        ours, by_torch = pairs["all_to_all"] = torch.empty_like(local), torch.empty_like(local)
+        collectives.all_to_all(ours, local)
+        dist.all_to_all_single(by_torch, local)
     if rank != 0:
-        pairs["reduce"] = (total, total)  # only rank 0 has the result of a reduce, so the others compare nothing
+        pairs["reduce"] = (local, local)  # only rank 0 has the result of a reduce, so the others compare nothing
     return [name for name, (ours, by_torch) in pairs.items() if torch.equal(ours, by_torch)]
 
 

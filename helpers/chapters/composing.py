@@ -4,6 +4,8 @@ A `Plan` says how ranks are divided: dp replicas, tp shards of each layer, pp st
 one. A `Training` says what is trained, and `training.under(Strategy, **options)` how: a strategy is a subclass of
 `OneProcess`, which is built on each rank with the model and the training. `training.run()` returns losses, norms and
 weights by name; `ranks.run(f)` calls f on every rank of a pool of processes, and returns the list of results.
+`assert_equal` compares such results, and returns a line such as "equal: 54 tensors x 4 ranks, …". It is given
+KEY_BIAS_ROUNDING, the tolerance for the gradient of attention's key bias, which is rounding noise only.
 
 What goes wrong: an optimizer that is made too early, a mean over the wrong group, the norms of single ranks, one seed
 for all tensor parallel ranks, tensor parallelism over the slow link. Functions that take `ranks` are called in the
@@ -90,7 +92,7 @@ class PlanRank(OneProcess):
 def losses_beside_one_process(ranks: Ranks, plan: Plan) -> tuple[list[float], list[float], str]:
     """Losses of one process, of the plan on rank 0, and the verdict on losses, norms and weights of every rank.
 
-    The verdict is a line such as "equal: 54 tensors x 4 ranks, …"; AssertionError where they differ.
+    The verdict is the line of `assert_equal`; AssertionError where they differ.
     """
     alone, by_rank = TRAINING.run(), ranks.run(TRAINING.under(PlanRank, plan=plan).run)
     verdict = assert_equal(alone, by_rank, atol=KEY_BIAS_ROUNDING)
@@ -120,7 +122,7 @@ def equal_to_torch(ranks: Ranks, plan: Plan, steps: int = 3) -> str:
 def train_and_save(plan: Plan, steps: int, folder: str) -> None:
     """On a rank: some steps under a plan, then a checkpoint."""
     training = replace(TRAINING, steps=steps).under(PlanRank, plan=plan)
-    built = training.build()
+    built = training.build()  # a PlanRank before its first step
     training.train(built)
     built.trainer.save(folder)
 
@@ -134,6 +136,7 @@ def resumed(before: tuple[Ranks, Plan], after: tuple[Ranks, Plan], steps: int = 
     """
     (writers, old), (readers, new) = before, after
     alone = replace(TRAINING, steps=2 * steps).run()
+    # Losses and norms have one entry per step; the weights are those at the end.
     second_half = {name: one[steps:] if name in ("losses", "norms") else one for name, one in alone.items()}
     with tempfile.TemporaryDirectory() as parent:
         folder, single = (os.path.join(parent, name) for name in ("step_4", "alone"))
@@ -178,7 +181,7 @@ def checked_bytes(ranks: Ranks, plan: Plan, num_sequences: int) -> float:
     logs = ranks[: plan.world_size].run(step_log, plan, num_sequences)
     for rank, log in enumerate(logs):
         check_predicted(log, predicted_traffic(plan, num_sequences, rank), f"rank {rank} ")
-    return max(log.sent_bytes() for log in logs)
+    return max(log.sent_bytes() for log in logs)  # what a ring makes the rank send for its messages
 
 
 # Five layouts of four ranks, whose bytes the chapter compares for 16 sequences.
@@ -250,7 +253,7 @@ class ShardedRank(OneProcess):
         super().__init__(model, training)
         if optimizer_first:
             shard_tensor_parallel(model)
-        self.loss = vocab_parallel_cross_entropy
+        self.loss = vocab_parallel_cross_entropy  # the loss of logits that are sharded over the vocabulary
 
     def forward_backward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         self.model.zero_grad()  # an optimizer that was made first holds the unsharded parameters, and clears only those
@@ -306,6 +309,7 @@ def two_norms() -> tuple[float, float]:
     training = replace(TRAINING, max_norm=None).under(PlanRank, plan=CUBE)
     trainer = training.build().trainer
     trainer.step(*global_batch(0))
+    # local_model: the stage, and in it the shards, that this rank holds.
     local = [parameter.grad for parameter in trainer.local_model.parameters() if parameter.grad is not None]
     return nn.utils.get_total_norm(local).item(), trainer.grad_norm.item()
 
@@ -329,7 +333,8 @@ def losses_in_one_process(model: nn.Module, steps: int) -> list[float]:
     """The losses of training a model in one process and one thread, on batches of 8 rows."""
     optimizer, threads = AdamW(model.parameters(), lr=3e-3), torch.get_num_threads()
     torch.set_num_threads(1)
-    losses = list(train_alone(model, optimizer, (characters().batch(i, 8, SEEDED.context) for i in range(steps))))
+    batches = (characters().batch(step, 8, SEEDED.context) for step in range(steps))
+    losses = list(train_alone(model, optimizer, batches))  # it yields the loss of each step
     torch.set_num_threads(threads)
     return losses
 

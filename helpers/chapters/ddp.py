@@ -116,7 +116,7 @@ def equality_line(alone: Tensors, results: Sequence[Tensors]) -> str:
     alone: what one process gives, by name. results: the same of each rank.
     """
     try:
-        assert_equal(alone, results, atol=KEY_BIAS_ROUNDING)
+        assert_equal(alone, results, atol=KEY_BIAS_ROUNDING)  # attention's key bias has a gradient of rounding noise
     except AssertionError:
         return f"not equal ({_difference(alone, results[0])})"
     return f"equal on all {len(results)} ranks, but for rounding"

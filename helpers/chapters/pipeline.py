@@ -231,7 +231,10 @@ def _after_first_step(
 
 
 def _compare(expected: Tensors, by_rank: Sequence[Tensors]) -> str:
-    """Compare what each rank holds, a tied matrix on both of its owners; then that together they hold everything."""
+    """Compare what each rank holds, a tied matrix on both of its owners; then that together they hold everything.
+
+    KEY_BIAS_ROUNDING is the tolerance for the gradient of attention's key bias, which is rounding noise only.
+    """
     together: Tensors = {}
     for tensors in by_rank:
         assert_equal({name: expected[name] for name in tensors}, tensors, atol=KEY_BIAS_ROUNDING)

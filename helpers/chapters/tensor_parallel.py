@@ -237,6 +237,7 @@ def compare_with_dtensor(ranks: Ranks) -> tuple[str, int, int, int]:
     alone = training_of(steps=1).run()
     alone = {name: grad for name, grad in alone.items() if name.endswith(".grad") and "head" not in name}
     by_rank, plain = ranks.run(step_with_dtensor), ranks.run(step_with_dtensor, False)
+    # KEY_BIAS_ROUNDING: the tolerance for the gradient of attention's key bias, which is rounding noise only.
     verdict = assert_equal(alone, [gradients for gradients, *_ in by_rank], atol=KEY_BIAS_ROUNDING)
     (_, count, size), (_, more, larger) = by_rank[0], plain[0]
     shape = ModelSpec(num_layers=2, hidden=32, num_heads=4, vocab=68, seq=16)

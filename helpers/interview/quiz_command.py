@@ -19,7 +19,7 @@ from helpers.interview.bank_file import load_all
 from helpers.interview.cards import LEVELS, topic_name, words
 from helpers.interview.quiz import FORMS, Quiz, list_topics
 from helpers.interview.reviews import ReviewLog
-from helpers.interview.terminal import Quit, TerminalScreen, play_quiz
+from helpers.interview.terminal import Quit, QuizPlayer, TerminalScreen
 from helpers.learner.words import LANGUAGES, is_language_chosen
 from helpers.learner.words import language as chosen_language
 from helpers.learner.words.wrapping import aligned
@@ -73,7 +73,7 @@ def _start(options: argparse.Namespace, screen: TerminalScreen, check: Callable[
     elif options.list:
         show_topics(screen)
     elif options.drill is None and options.round is None and not options.mock:
-        play_quiz(_quiz(options, screen.language), screen)
+        QuizPlayer(_quiz(options, screen.language), screen).run()
     else:
         from helpers.interview import terminal_interviews  # takes longer to import than the quiz
 

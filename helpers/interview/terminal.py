@@ -125,11 +125,6 @@ def _wants_colour() -> bool:
 
 
 # -- the quiz --------------------------------------------------------------------------------------------------------
-def play_quiz(quiz: Quiz, screen: TerminalScreen) -> None:
-    """Ask until the learner stops or no card is left, then show the summary."""
-    QuizPlayer(quiz, screen).run()
-
-
 class QuizPlayer:
     """Plays a quiz on a screen."""
 
@@ -138,7 +133,7 @@ class QuizPlayer:
         self._shown_note = ""  # the last sentence on the progress file that was printed
 
     def run(self) -> None:
-        """Play it to its end."""
+        """Ask until the learner stops or no card is left, then show the summary."""
         self._show_note()
         if self.quiz.question is None:
             self.screen.say("nothing_due")

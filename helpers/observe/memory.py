@@ -16,13 +16,9 @@ Every storage has one kind for its whole life:
 
 A storage that was there before and belongs to neither the model nor the optimizer is not counted, and neither is memory
 that a kernel uses inside. The simulated devices of parallel/shared/virtual_devices.py count for themselves; here they
-are CPU memory. On CUDA kinds are found in the same way, and `allocator` adds what torch's caching allocator reports:
-
-    allocated     bytes of the tensors that live, each rounded up to 512
-    reserved      bytes of the GPU's memory that the allocator has taken, for tensors that live or may come
-
-The difference is `fragmentation`: reserved, but in pieces into which the next tensor may not fit. nvidia-smi shows 0.3
-to 1 GB more: the CUDA context, and what libraries hold.
+are CPU memory. On CUDA kinds are found in the same way. There torch's caching allocator takes more memory than the
+tensors need, because it rounds sizes up to 512 bytes and keeps what is freed: torch.cuda.memory_reserved() counts that.
+nvidia-smi shows 0.3 to 1 GB more: the CUDA context, and what libraries hold.
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -39,7 +35,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 from torch.utils._pytree import tree_iter
 
-from helpers.devices import has_allocator, is_accelerator, module_of, reporting_memory_kinds
+from helpers.devices import reporting_memory_kinds
 from helpers.observe.memory_positions import PositionTracker
 from helpers.observe.memory_storages import (
     STEP_COUNTERS,
@@ -98,17 +94,13 @@ class MemoryRecorder:
     """
 
     def __init__(self, model: nn.Module, optimizers: list, device: torch.device) -> None:
-        self._device = device
         self._position = PositionTracker(self._before_forward, lambda: self._tracker.settle())
         self._tracker = StorageTracker(device, self._position.now)
         self._labels = StorageLabels(model, optimizers, self._tracker)
         self._events = self._tracker.events
         self._marks: dict[str, tuple[int, float]] = {}  # name: number of events so far, seconds
-        self._allocator: dict[str, AllocatorBytes] = {}
         self._spans: TimelineRecorder | None = None
         self._start = time.perf_counter()
-        if is_accelerator(device):
-            module_of(device).reset_peak_memory_stats(device)
         self._labels.label_all()
 
     def mark(self, name: str) -> None:
@@ -123,8 +115,6 @@ class MemoryRecorder:
         if not self._position.is_inside:  # no forward runs, so what the last one made was made to be kept
             self._tracker.settle()
         self._marks[name] = len(self._events), time.perf_counter()
-        if has_allocator(self._device):
-            self._allocator[name] = allocator_bytes(self._device)
 
     def at(self, name: str) -> MemoryBreakdown:
         """Bytes by kind at a marked instant. Raises ValueError for an unknown name."""
@@ -197,13 +187,6 @@ class MemoryRecorder:
         lifetimes = tuple(holdings(self._events, number, self._end))
         return replace(spans, spans=tuple(replace(span, rank=number) for span in spans.spans), held=lifetimes)
 
-    def allocator(self, name: str) -> AllocatorBytes:
-        """The numbers of the caching allocator at a mark. Raises RuntimeError on CPU, which has no such allocator."""
-        if not has_allocator(self._device):
-            return allocator_bytes(self._device)
-        self._sizes(name)  # raises for an unknown name
-        return self._allocator[name]
-
     def _sizes(self, name: str | None = None) -> StorageSizes:
         """The storages and their bytes at a marked instant, or at the peak."""
         if name is not None and name not in self._marks:
@@ -224,36 +207,3 @@ class MemoryRecorder:
         self._labels.label_all()
         self._tracker.settle()
         self._end = time.perf_counter()
-
-
-# ---- the caching allocator of a GPU ----
-
-
-@dataclass(frozen=True, kw_only=True)
-class AllocatorBytes:
-    """Bytes on one GPU. peak_allocated: the most since a block of record_memory began, or else the process."""
-
-    allocated: int
-    reserved: int
-    peak_allocated: int
-
-    @property
-    def fragmentation(self) -> int:
-        """Bytes that are reserved and hold no tensor."""
-        return self.reserved - self.allocated
-
-
-def allocator_bytes(device: torch.device | str | int) -> AllocatorBytes:
-    """The numbers of a GPU's caching allocator now. Raises RuntimeError for a device that has none."""
-    device = torch.device(device)
-    if not has_allocator(device):
-        raise RuntimeError(
-            f"there is no caching allocator on {device.type!r}: allocated, reserved and fragmentation are a GPU's; "
-            "read at(...) and peak, which count the bytes of tensors on any device"
-        )
-    module = module_of(device)  # such as torch.cuda
-    return AllocatorBytes(
-        allocated=module.memory_allocated(device),
-        reserved=module.memory_reserved(device),
-        peak_allocated=module.max_memory_allocated(device),
-    )
