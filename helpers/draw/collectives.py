@@ -8,8 +8,8 @@ predicted seconds of four algorithms. Chapter 01 and the collective explorer use
 A cell names the ranks whose numbers its chunk already contains, or says Σ when that is every rank. It is blue while
 partial, deeper with each contribution, and green when complete; a frame marks what arrived in this step.
 
-A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
-the palette, such as "forward", stands for a colour and a texture.
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
+numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ _LARGEST_CELL = 44.0  # pixels
 _TITLES = 24.0  # pixels above the two grids
 _BETWEEN = 210.0  # pixels between the grids at least, for the arrows and their labels
 _WIDEST, _TALLEST, _SLIT = 92.0, 44.0, 3.0  # pixels: a cell's largest width and height, and between two cells
+# The frame around the chunks that are sent.
 _SENT = {"stroke": "communication", "stroke_width": 2.0}
 
 ALGORITHM_STYLES = {  # matplotlib's colour and line style of each algorithm
@@ -140,19 +141,18 @@ def _grids(steps: list, top: float) -> tuple[list[_Grid], int]:
     columns = ceil(len(steps) / num_rows)  # makes the rows equally long
     cell = min(_LARGEST_CELL, (available / columns - _GRID_GAP) / num_chunks)
     across, down = num_chunks * cell + _GRID_GAP, num_ranks * cell + _STEP_TITLE + _GRID_GAP
-    corners = [
-        (_LEFT + number % columns * across, top + _STEP_TITLE + number // columns * down)
-        for number in range(len(steps))
-    ]
     size = {"num_chunks": num_chunks, "width": cell, "height": cell}
-    return [_Grid(left=left, top=grid_top, **size) for left, grid_top in corners], columns
+    places = (divmod(number, columns) for number in range(len(steps)))  # the row and the column of each grid
+    grids = [_Grid(left=_LEFT + column * across, top=top + _STEP_TITLE + row * down, **size) for row, column in places]
+    return grids, columns
 
 
 def _state(
     number: int, state: list, before: list, complete: list, grid: _Grid, is_first_column: bool
 ) -> Iterator[Rect | Label]:
     """A grid with its step above it. The first one in a row of grids also has the names of chunks and ranks."""
-    text, has_numbers = words("step", number=number) if number else words("start"), grid.num_chunks > 1
+    text = words("step", number=number) if number else words("start")
+    has_numbers = grid.num_chunks > 1  # a single chunk needs no number
     title_y = grid.top - (24 if has_numbers else 10)
     yield Label(x=grid.left, y=title_y, text=text, size=_FONT, colour="muted", bold=True)
     if has_numbers and is_first_column:
@@ -191,6 +191,7 @@ def _cell_text(contributors: frozenset[int], side: float, num_ranks: int) -> tup
         return "Σ", 12.0
     separated = "+".join(map(str, ranks))
     joined = "".join(map(str, ranks)) if ranks[-1] < 10 else separated
+    # Every text at every size, first the longest text at the largest size.
     candidates = product((separated, joined, f"{len(ranks)}×"), (12.0, 11.0, 10.0))
     return next((pair for pair in candidates if text_width(*pair) <= side - 2), ("", 0.0))
 

@@ -5,8 +5,8 @@ and of tasks in a lab. The path is the short way through a chapter: the stations
 questions, which come back when they are due. `make course` and the progress view show the map with a learner's own
 progress; without progress it shows the totals.
 
-A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
-the palette, such as "forward", stands for a colour and a texture.
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
+numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 `curves_scene` has linear or logarithmic axes, marks with words, gaps and bands; chapters 03 and 07 to 12 use it, and so
 do `scaling.py` and `failures.py`. `lines_scene` chooses its ticks itself; chapters 01 and 04 and two labs use it.
 
-A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
-the palette, such as "forward", stands for a colour and a texture.
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
+numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ A Week is a simulated one: its stretches are work that is kept, work that is los
 share of all time that makes progress. The fault explorer shows both pictures, for chapter 12; `duration_text` writes
 times as "59 min" or "1.8 h".
 
-A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
-the palette, such as "forward", stands for a colour and a texture.
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
+numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations

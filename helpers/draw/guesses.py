@@ -3,8 +3,8 @@
 A guess is a learner's answer to a question before its result is shown. The end of a chapter shows `guesses_scene` for a
 learner's own guesses, and a teacher's projector shows `votes_scene`.
 
-A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
-the palette, such as "forward", stands for a colour and a texture.
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
+numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations

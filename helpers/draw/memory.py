@@ -5,8 +5,8 @@ A MemoryBreakdown has the bytes of a rank by kind, which are MEMORY_KINDS: param
 by change, and `replicas_scene` how often the same states are stored in data parallelism. Chapters 05, 07 and 08 and the
 memory explorers use them.
 
-A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
-the palette, such as "forward", stands for a colour and a texture.
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
+numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations

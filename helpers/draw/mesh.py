@@ -6,8 +6,8 @@ of one rank, the chosen one, each in the colour of its axis; such ranks are "lit
 `helpers.specs.mesh` does, and nodes hold neighbouring ranks, as torchrun numbers them. Chapters 07, 09 and 11 use the
 scenes; `mesh_plan.py` draws its nodes and cards with `NodeLayout` and `card`.
 
-A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
-the palette, such as "forward", stands for a colour and a texture.
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
+numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations

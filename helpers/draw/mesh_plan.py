@@ -6,8 +6,8 @@ a dial changes what is seen and moves nothing else. A colour stands for an axis,
 The picture is narrow: it fits beside JupyterLab's list of files in a window of 1100 pixels, where its smallest letters
 still have 12 pixels.
 
-A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
-the palette, such as "forward", stands for a colour and a texture.
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
+numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations

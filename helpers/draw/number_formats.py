@@ -7,8 +7,8 @@ colour of its fate, which is what the chosen format makes of it: "normal", "subn
 mantissa bits, its smallest and largest numbers, and `rounded_class(value)`, what a value becomes in it. Chapter 04 and
 the precision explorer use both scenes.
 
-A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
-the palette, such as "forward", stands for a colour and a texture.
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
+numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations

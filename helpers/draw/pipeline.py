@@ -7,8 +7,8 @@ micro-batch, and bars of a rank's later chunks are marked at their foot. On the 
 activations the rank holds, at most or at one instant; of a chunk it holds a part of one. Above each timeline stand its
 duration and its idle share.
 
-A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
-the palette, such as "forward", stands for a colour and a texture.
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
+numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations

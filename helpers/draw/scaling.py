@@ -4,8 +4,8 @@ The speed-up is how many times faster training is than on the fewest GPUs, and t
 Amdahl's curve is the speed-up if a fixed share of the step, the serial share, never becomes faster. Chapter 11 and the
 scaling explorer show the picture; `predict.scaling` computes the points.
 
-A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
-the palette, such as "forward", stands for a colour and a texture.
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
+numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from helpers.learner.words import book
 from helpers.predict.scaling import Point, amdahl
 
 words = book("steps").section("curve")  # the texts that are shown, by name: learner/words/steps.yaml
+# The kind of the palette, and so the colour, of each curve.
 PAINTS = {"predicted": "parameters", "measured": "sign", "ideal": "other", "amdahl": "optimizer"}
 LINEAR = 64  # GPUs up to which both axes are linear
 _NUM_AMDAHL_POINTS = 60
@@ -53,6 +54,7 @@ def speedup_scene(
     x = _axis(words("gpus") if unit == 1 else words("first", gpus=unit), last, last)
     y = _axis(words("speedup"), last, max(speedup for curve in curves.values() for _, speedup in curve))
     last_that_pays = stops.gpus if stops else last
+    # Curves are named in words. The ideal line is dashed, and measurements are dots, where they are drawn at all.
     return curves_scene(
         {names[name]: curve for name, curve in curves.items()},
         x=x, y=y, title=title, marks=_marks(points, yours, x),
@@ -80,7 +82,7 @@ def _curves(
 
 
 def _axis(name: str, gpus: int, most: float) -> Axis:
-    """Ticks in four whole steps from 0, or by powers of 4 from 1 beyond `LINEAR` GPUs."""
+    """An axis up to `most`: ticks in four whole steps from 0, or by powers of 4 from 1 beyond `LINEAR` GPUs."""
     if gpus <= LINEAR:
         step = ceil(most / 4)
         return Axis(name=name, ticks=[step * number for number in range(ceil(most / step) + 1)])

@@ -4,8 +4,8 @@
 one line of elements; the picture shows its elements as cells. Each part has its rank's colour and names its rank: above
 columns, left of rows, inside the cells of a flat split. Chapters 07 and 08 use it for tensor parallelism and for ZeRO.
 
-A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
-the palette, such as "forward", stands for a colour and a texture.
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
+numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations

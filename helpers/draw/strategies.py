@@ -7,8 +7,8 @@ plan is framed. A bar far beyond the
 limit is broken, because drawn to scale it would leave no room for the others; behind the break stands how many times
 the limit it is, so that broken bars of one length are not taken for equal.
 
-A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
-the palette, such as "forward", stands for a colour and a texture.
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
+numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ attention and MLP, for chapter 07.
 A cell has the colour of the rank whose number it is, and its matrix has the rank's number in its name. A partial sum,
 which is of no use before an all-reduce adds it to the others, is framed in the colour of communication.
 
-A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
-the palette, such as "forward", stands for a colour and a texture.
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
+numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations

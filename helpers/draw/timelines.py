@@ -7,8 +7,8 @@ chapters use it. `trace_scene` shows a stretch of a run's traces, for chapter 10
 computes nothing, its lane is hatched. Spans too short to see are joined with their neighbours of the same kind, so that
 a picture has at most a few marks per pixel.
 
-A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
-the palette, such as "forward", stands for a colour and a texture.
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
+numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations

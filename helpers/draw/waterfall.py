@@ -4,8 +4,8 @@
 step, for chapter 11 and the scaling explorer: its terms, such as the matrix products, and the interval in which the
 real step is expected to lie. What bounds a term, such as "memory" or "network", gives it its colour.
 
-A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
-the palette, such as "forward", stands for a colour and a texture.
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
+numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations

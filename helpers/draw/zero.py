@@ -6,8 +6,8 @@ optimizer's state. A ZeroStep says what each rank holds after one action, such a
 is OWN (this rank keeps it), EVERY (all ranks have the same), TERM (from this rank's batch alone, to be averaged) or
 STALE (averaged on another rank meanwhile). The ZeRO explorer shows each step of `predict.by_hand.zero_steps`.
 
-A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
-the palette, such as "forward", stands for a colour and a texture.
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
+numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from helpers.learner.guesses.questions import Declaration, Question, declaration
 from helpers.learner.guesses.storage import is_off, kernel_guesses
 from helpers.learner.words import language
 from helpers.widgets.explorer import with_sentence
-from helpers.widgets.guess_view import known_declaration, value_text, words
+from helpers.widgets.guess_view import known_declaration, value_text, words  # words: guess.yaml
 from helpers.widgets.view import SavedWidget, button, display, row, style_sheet
 
 mine_words, self_words, vote_words = (words.section(name) for name in ("mine", "calibration", "votes"))

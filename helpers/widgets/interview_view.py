@@ -15,7 +15,7 @@ import ipywidgets
 
 from helpers.interview.card_html import anchor, card_link, inline, paragraphs
 from helpers.interview.cards import RATINGS, Card
-from helpers.interview.cards import words as quiz_words
+from helpers.interview.cards import words as quiz_words  # texts by name: learner/words/quiz.yaml
 from helpers.interview.drills import Drill
 from helpers.interview.sheet import Sheet
 from helpers.learner.words import LANGUAGES, Words, book, language

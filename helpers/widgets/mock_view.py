@@ -15,7 +15,7 @@ from typing import Any
 import ipywidgets
 
 from helpers.interview.cards import LEVELS, Card, topic_name
-from helpers.interview.cards import words as quiz_words
+from helpers.interview.cards import words as quiz_words  # texts by name: learner/words/quiz.yaml
 from helpers.interview.drills import Attempt, DrillOutcome, Judge, Now, drill
 from helpers.interview.mock import MockInterview
 from helpers.interview.sheet import Sheet

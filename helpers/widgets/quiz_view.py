@@ -18,7 +18,7 @@ import ipywidgets
 from helpers.interview import load_all
 from helpers.interview.card_html import card_html
 from helpers.interview.cards import LEVELS, Card, topic_name, topic_of
-from helpers.interview.cards import words as quiz_words
+from helpers.interview.cards import words as quiz_words  # texts by name: learner/words/quiz.yaml
 from helpers.interview.drills import Now
 from helpers.interview.quiz import FORMS, Answer, Quiz, QuizQuestion, list_topics
 from helpers.widgets.dials import choice

@@ -25,7 +25,7 @@ from helpers.learner.guesses.storage import StoredGuess, is_off, is_unattended, 
 from helpers.learner.hooks import FOLDED, WIDGET_VIEW
 from helpers.learner.words import Words, use_language
 from helpers.widgets.explorer import Explorer, with_sentence
-from helpers.widgets.guess_view import error_sentence, known_declaration, value_text, words
+from helpers.widgets.guess_view import error_sentence, known_declaration, value_text, words  # words: guess.yaml
 from helpers.widgets.view import SavedWidget, button, display, row, style_sheet
 
 if TYPE_CHECKING:

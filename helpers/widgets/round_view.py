@@ -14,10 +14,10 @@ from itertools import islice
 import ipywidgets
 
 from helpers.interview.card_html import paragraphs
-from helpers.interview.cards import words as quiz_words
+from helpers.interview.cards import words as quiz_words  # texts by name: learner/words/quiz.yaml
 from helpers.interview.drills import Now
 from helpers.interview.round_attempt import DesignAnswer, MarkingAttempt, RoundSheet, choose_round, new_attempt
-from helpers.interview.round_items import rounds, words
+from helpers.interview.round_items import rounds, words  # words: texts by name, round.yaml
 from helpers.widgets.clock import Clock
 from helpers.widgets.dials import choice
 from helpers.widgets.interview_view import SheetView, draw_buttons, language_dial
@@ -31,7 +31,8 @@ def _titles(language: str) -> list[tuple[str, str]]:
 
 class RoundView(SheetView):
     """An interview round. Without a front end: `.begin()`, `.mark(7, "why")`, `.hint()`, `.hand_in()`, `.hold(0)`, or
-    `.answer("dp=4 tp=8")`; then `.finish()`, `.sheet`.
+    `.answer("dp=4 tp=8")`; then `.finish()`, `.sheet`. `hold` says whether the reason for a mistake is as good as the
+    course's.
 
     name: a kind, "debugging", "review" or "design", or the id of a round. language, now: as in MockView.
     """
@@ -95,12 +96,12 @@ class RoundView(SheetView):
 
     def answer(self, given: str) -> DesignAnswer:
         """Answer with a plan or a number. Raises ValueError, with a message, for what cannot be read."""
-        question, place = self.attempt.question, self.attempt.position
+        question, place = self.attempt.question, self.attempt.position  # the current one, and which of how many it is
         found = self.attempt.answer(given)
         self.field.value = ""
         text = f"{place} · {found.sentence}\n{self.attempt.text(question.why, question)}"
-        left = self.attempt.question is not None
-        self._draw(feedback_html(text, is_right=found.points > 0), self.field if left else self.buttons["sheet"])
+        has_more = self.attempt.question is not None
+        self._draw(feedback_html(text, is_right=found.points > 0), self.field if has_more else self.buttons["sheet"])
         return found
 
     def finish(self) -> RoundSheet:
@@ -124,7 +125,7 @@ class RoundView(SheetView):
             return words("view.intro", language)
         if attempt.stage == "over":
             return attempt.sheet.text
-        prompt = attempt.item.filled(attempt.item.prompt).in_(language)
+        prompt = attempt.item.filled(attempt.item.prompt).in_(language)  # filled: with the numbers of this round
         return "\n".join([prompt, *(attempt.item.lines if self._is_marking else [attempt.prompt or ""])])
 
     # -- display -------------------------------------------------------------------------------------------------------
@@ -135,6 +136,7 @@ class RoundView(SheetView):
 
     def _prepare(self, change: object = None) -> None:
         """A new attempt at the round of the dial, which has not begun."""
+        # `attempt.item` is the round, with its text (`prompt`) and, for marking, its lines of code (`lines`).
         self.attempt = new_attempt(choose_round(self.which.value), language=self.language.value, now=self._now)
         self.lines.children = tuple(map(self._line, range(1, 1 + len(getattr(self.attempt.item, "lines", [])))))
         self._draw()

@@ -35,7 +35,7 @@ from helpers.draw.palette import (
     RULE_OPACITY,
     kind_word,
 )
-from helpers.draw.palette import words as picture_words
+from helpers.draw.palette import words as picture_words  # texts by name: learner/words/draw.yaml
 from helpers.draw.timelines import exposed_sentence, panel_titles, shared_title
 from helpers.learner.words import book
 from helpers.quantities.units import DECIMAL, SECONDS, format_bytes, format_count, format_seconds

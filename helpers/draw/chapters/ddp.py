@@ -3,8 +3,8 @@
 DDP collects the gradients of backward in buckets of at most `cap` bytes, and sends each bucket as one all-reduce. A
 token's weight is its share of the loss that the ranks average.
 
-A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
-the palette, such as "forward", stands for a colour and a texture.
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
+numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ A generation is a run of the job between two restarts. A heartbeat is a message 
 and at which step. A replica that missed steps is healed when another one sends it its weights. What failures cost in a
 long job is drawn by `helpers.draw.failures`.
 
-A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
-the palette, such as "forward", stands for a colour and a texture.
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
+numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Most scenes have a row per rank, and the colour of a rank is the same in all of them. A RankError is what the learner
 gets when ranks fail; it names the rank to blame.
 
-A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
-the palette, such as "forward", stands for a colour and a texture.
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
+numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def all_reduce_scene(before: Sequence[float], after: Sequence[float]) -> Scene:
     if len(before) != len(after):
         raise ValueError(f"{len(before)} ranks before and {len(after)} after; give a number for each rank in both")
     title, num_ranks = words("values.title"), len(before)
-    sum_y = 68 + (num_ranks - 1) * _ROW / 2
+    sum_y = 68 + (num_ranks - 1) * _ROW / 2  # the middle of all rows
     items: list[SceneItem] = [title_label(title)]
     for x, name in ((150, "before"), (570, "after")):
         items.append(centred_label(x, 40, words(f"values.{name}"), colour="muted"))
@@ -157,7 +157,7 @@ def _progress(
     if goes_on:
         yield Label(x=x + 14, y=y, text=words("standing.goes_on"), size=13, bold=True)
         return
-    left, width = x + 14, pitch - 40
+    left, width = x + 14, pitch - 40  # a hatched bar up to the next step, with "waits" in its middle
     yield Rect(x=left, y=y - 9, width=width, height=18, radius=3, **_WAITING)
     yield from labelled_box(left + width / 2 - 28, y - 9, 56, 18, words("standing.waits"), radius=3, fill="surface")
 
@@ -167,10 +167,11 @@ def ring_scene(num_ranks: int = 4) -> Scene:
     """The first step of a ring: the chunks that each rank holds, and the one that it sends to its right neighbour."""
     title, summary = (words(f"ring.{name}", n=num_ranks) for name in ("title", "summary"))
     pitch = (_WIDTH - 2 * MARGIN + 70) / num_ranks
+    # The pixels of a rank's box and of a chunk; the chunks stand inside the box, with 6 pixels on both sides.
     width, chunk_width = pitch - 70, (pitch - 82) / num_ranks
     items: list[SceneItem] = [title_label(title)]
     for rank in range(num_ranks):
-        x, sent_chunk = MARGIN + rank * pitch, (rank - 1) % num_ranks
+        x, sent_chunk = MARGIN + rank * pitch, (rank - 1) % num_ranks  # in its first step a rank sends this chunk
         items.append(Rect(x=x, y=44, width=width, height=82, radius=5, fill="panel", stroke="rule"))
         items += _box(x, 58, width, f"rank {rank}", fill=rank_paint(rank))
         for chunk in range(num_ranks):

@@ -4,8 +4,8 @@ A pipeline splits a chain of layers into stages, one per rank, and a batch into 
 which a rank alternates one forward and one backward. Tied weights are one matrix that the first and the last stage both
 use. `calls_scene` is also used by chapter 10. The pipeline's step itself is drawn by `helpers.draw.pipeline`.
 
-A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
-the palette, such as "forward", stands for a colour and a texture.
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
+numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ ZeRO shards the optimizer state (stage 1), also the gradients (2) and also the p
 for the bytes of all parameters. The states of a training step are drawn by `helpers.draw.zero`, and the equal stacks of
 plain data parallelism by `helpers.draw.memory.replicas_scene`.
 
-A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. A kind of
-the palette, such as "forward", stands for a colour and a texture.
+A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
+numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
 """
 
 from __future__ import annotations
