@@ -133,6 +133,7 @@ def random_states(devices: Iterable[torch.device] | None = None) -> dict[torch.d
 
 
 def set_random_states(states: dict[torch.device, torch.Tensor]) -> None:
+    """Restore what `random_states` returned."""
     for device, state in states.items():
         if is_accelerator(device):
             module_of(device).set_rng_state(state, device)

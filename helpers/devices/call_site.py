@@ -21,12 +21,14 @@ import torch
 
 Frame = tuple[str, int, str]  # file name, line number, function name
 
+# Folders, each with a separator at its end so that it is a prefix of the paths of its files.
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _ENGINE = tuple(os.path.join(_PACKAGE, name) + os.sep for name in ("ranks", "devices"))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _MODULES = os.path.join(_TORCH, "nn", "modules") + os.sep
 _REDIRECT = os.path.join(_PACKAGE, "commands", "rehearse", "redirect") + os.sep  # lets scripts for CUDA use cards
 _BETWEEN = ("contextlib.py", "typing_extensions.py", "functools.py")  # decorators on the way into torch
+# A frame -> (file name, present line or None, first line of its function, name of its function).
 _PLACE = attrgetter("f_code.co_filename", "f_lineno", "f_code.co_firstlineno", "f_code.co_name")
 _one_asks = threading.RLock()  # held while a thread reads the main thread's frames with the garbage collector off
 _inside: dict[str, bool] = {}  # file name -> whether it is torch's, the engine's, or between the two

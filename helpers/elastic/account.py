@@ -13,7 +13,7 @@ from torch import Tensor
 
 from helpers.learner.words import Words, book
 
-words = book("elastic")
+words = book("elastic")  # the sentences of elastic.yaml, in every language
 
 
 @dataclass(frozen=True, kw_only=True)

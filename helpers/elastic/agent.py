@@ -63,7 +63,7 @@ class Agent:
         self.crew: Crew | None = None  # the processes of the present generation
         self.changed, self.stop_requested, self.has_ended = threading.Condition(), threading.Event(), threading.Event()
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        self.num_kills, self.temp_folder = 0, None
+        self.num_kills, self.temp_folder = 0, None  # num_kills: how many planned deaths are in the store
         self.thread = threading.Thread(target=self._run, daemon=True, name="elastic agent")
 
     # -- what Job calls ------------------------------------------------------------------------------------------------
@@ -107,6 +107,7 @@ class Agent:
 
     # -- the agent's thread --------------------------------------------------------------------------------------------
     def _run(self) -> None:
+        """Run by the thread: make the folder, and run generations until the job ends."""
         try:
             self.temp_folder = tempfile.mkdtemp(prefix=folder_prefix())
             process.zygote(WORKER_MODULE).remove_later(self.temp_folder)  # if this process dies without doing so

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from helpers.learner.words import book
 
-words = book("elastic")
+words = book("elastic")  # the error messages of elastic.yaml, in every language
 HOWS = ("sigkill", "exception", "hang", "freeze")  # ways to die, see Kill
 DURING = ("step", "save")
 MIN_DELAY = 1e-6  # seconds; signal.setitimer with 0 would set no alarm

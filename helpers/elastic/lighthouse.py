@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from helpers.learner.words import book
 
-words = book("healing")
+words = book("healing")  # the sentences of healing.yaml, in every language
 MAX_FAILED_ROUNDS = 5  # rounds in a row without a step, after which something other than a death must be the cause
 
 

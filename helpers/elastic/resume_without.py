@@ -40,7 +40,7 @@ MICRO_BATCHES, FEWER_MICRO_BATCHES = 4, 2  # per step, before and after the numb
 START_SCALE = 2.0**22  # high enough that fp16 gradients overflow in the first steps
 RNG_PLAN = Plan(dp=2, tp=2)  # how the runs with dropout spread the model over four ranks
 GENERATORS = ("python", "numpy", "torch")  # of random numbers
-Losses = list[float]
+Losses = list[float]  # one per step
 
 
 def resume_without(

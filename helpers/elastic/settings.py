@@ -14,7 +14,7 @@ from helpers.learner.words import book
 from helpers.ranks.limits import check_num_ranks
 from helpers.specs import Plan
 
-words = book("elastic")
+words = book("elastic")  # helpers/learner/words/elastic.yaml
 
 
 def check_types(owner: type, **values: object) -> None:

@@ -27,8 +27,8 @@ from helpers.ranks import wire, worker
 from helpers.specs import Plan
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
 
-CONFIG = GPTConfig.tiny()
-TEXT = characters()
+CONFIG = GPTConfig.tiny()  # of the model
+TEXT = characters()  # the training data
 OPTIMIZER = dict(optimizer=torch.optim.AdamW, lr=1e-3)  # arguments of Trainer
 
 

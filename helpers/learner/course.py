@@ -23,9 +23,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[2]  # the course's folder
 NEEDS_FILE = Path(__file__).with_name("needs.yaml")  # what each chapter needs, and the week before an interview
 STATION = re.compile(r"(?P<path>▶ )?(?P<letter>[A-Z]) · (?P<title>\S.*?)(?: \(|（)(?P<minutes>\d+) (?:min\)|分钟）)")
+# The parts of a markdown cell, and of a notebook's name.
 _FENCED_CODE = re.compile(r"^(```|~~~).*?^\1", re.DOTALL | re.MULTILINE)
 _HEADING = re.compile(r"^## +(.+?) *$", re.MULTILINE)
 _TITLE = re.compile(r"# (?:(\d\d) · )?(\S.*)")
@@ -169,6 +170,7 @@ def chapters() -> tuple[Chapter, ...]:
 
 
 def _chapter(folder: Path, name: str) -> Chapter:
+    """The chapter whose notebook is `name`.ipynb in this folder, with the tasks of the lab of the same name."""
     lab, cells = find_notebook(f"labs/{name}.ipynb"), _cells(folder / f"{name}.ipynb")
     texts = [source(cell) for cell in _cells(lab)] if lab else []
     tasks = tuple(dict.fromkeys(key for text in texts for key in _TASK.findall(text)))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"  # the MIME type of a live view among a cell's outputs
 FOLDED = "folded"  # a key in a view's data: the text to save instead of a result that the learner has not guessed yet
 
 

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 from filelock import SoftFileLock, Timeout
 
-KINDS = ("check", "quiz", "language", "guess", "round")
+KINDS = ("check", "quiz", "language", "guess", "round")  # of lines
 CHAPTER = "chapter"  # the value of the field `place` of an attempt that was made in a chapter and not in a lab
 LOCK_TIMEOUT = 2.0  # seconds to wait for another program that writes
 HOME_VARIABLE = "RANKS_HOME"  # the environment variable with the folder to use in place of the home
@@ -130,6 +130,7 @@ def standings(entries: Iterable[ProgressEntry]) -> dict[str, dict[str, Standing]
 
 
 def _standing(key: str, entries: Iterable[ProgressEntry]) -> Standing:
+    """The standing in the task of this key, from all its entries."""
     entries = sorted(entries, key=lambda entry: entry.time)
     first = next((entry for entry in entries if entry.passed), None)
     seconds = first and (_instant(first.time) - _instant(entries[0].time)).total_seconds()
@@ -161,6 +162,7 @@ def set_aside(path: FilePath = None) -> Path | None:
 
 
 def _append(path: Path, line: str) -> None:
+    """Append a line; if the disk is full, the file is as before. Raises OSError where that fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path), open(path, "a+b", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)

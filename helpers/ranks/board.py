@@ -79,6 +79,7 @@ class BoardEntry:
 
     @classmethod
     def decode(cls, body: bytes, when: float, withdrawn: bool) -> BoardEntry:
+        """The entry that was encoded in this body; the other two values are in the record's header."""
         what, give, take, site = (part.decode(errors="replace") for part in body.split(_FIELD))
         path, line, function = site.rsplit(":", 2)
         split = [tuple(text.split(_PEER)) if text else () for text in (give, take)]

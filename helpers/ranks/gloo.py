@@ -119,6 +119,7 @@ class Waiters:
             threading.Thread(target=self._serve, daemon=True, name="wire waiter").start()
 
     def _serve(self) -> None:
+        """Run by each thread: make one wait after the other."""
         while True:
             wait, done = self.jobs.get()
             try:
@@ -218,6 +219,7 @@ class Signals:
         threading.Thread(target=self._listen, daemon=True, name="wire signals").start()
 
     def _listen(self) -> None:
+        """Run by a thread: call `cut` at each SIGINT while the main thread is inside gloo."""
         while True:
             for number in os.read(self.pipe[0], 64):
                 cut = self.cut
@@ -229,7 +231,7 @@ SIGNALS = Signals()
 
 
 UNUSED_TAG = 2**31 - 1  # of a message that nobody sends
-ONE_MILLISECOND = datetime.timedelta(milliseconds=1)
+ONE_MILLISECOND = datetime.timedelta(milliseconds=1)  # the timeout of a receive that is meant to time out
 
 
 class Connections:

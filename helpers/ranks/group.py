@@ -297,10 +297,12 @@ class WireGroup:
         return [] if self.board is None else [self.ranks[r] for r in find(work)]
 
     def _missing_collective(self, work: WireWork) -> list[int]:
+        """Group ranks without whose call gloo cannot complete it, and which have not posted it."""
         needed = ranks_needed_by(work.signature.name, work.signature.root, self.rank, self.size)
         return [r for r in needed if not self.board.has_posted(r, work.sequence)]
 
     def _missing_message(self, work: MessageWork) -> list[int]:
+        """Group ranks that have not posted the other side; for a receive from any source, any one of them may do so."""
         if work.peer is None:
             others = [r for r in range(self.size) if r != self.rank]
             return [] if self.channels.anyone_sent(work.tag, self.received[work.tag]) else others

@@ -150,6 +150,7 @@ class Ranks:
         return self._slices[size]
 
     def _smaller(self, size: int) -> Ranks:
+        """New Ranks with the same settings, on which no %%ranks cell runs."""
         settings = self._settings
         same = {name: getattr(settings, name) for name in ("device", "link", "check", "slow", "rules", "apart")}
         with keep_current():
@@ -266,6 +267,7 @@ class Ranks:
 
 
 def _stop_if_idle(reference: weakref.ref[Ranks]) -> None:
+    """Called by the timer. It has only a weak reference, so that a timer does not keep unused Ranks alive."""
     ranks = reference()
     if ranks is not None and ranks._lock.acquire(blocking=False):
         try:

@@ -112,6 +112,7 @@ class Capture(io.TextIOBase):
         self._buffered, self._sent, self._dropped = 0, 0, 0
 
     def write(self, text: str) -> int:
+        """Send the complete lines of the text, and store the rest until its line is complete."""
         if self._sent > MAX_CHARACTERS:
             self._dropped += len(text)
             return len(text)

@@ -204,7 +204,7 @@ def _python_path() -> str:
 
 
 _clients: dict[str, ZygoteClient] = {}  # by the module that a branch imports; "" for the zygote itself
-_client_lock = threading.RLock()
+_client_lock = threading.RLock()  # held while one of them is looked up or made
 
 
 def zygote(apart: str = "") -> ZygoteClient:

@@ -59,6 +59,7 @@ class Report:
 
     # -- the first lines, one way for each kind --------------------------------------------------------------------
     def _headline(self, verdict: str, difference: Words | None, seconds: float) -> Headline:
+        """What counts most, in this order: a difference of operations, an interrupt, deaths, then the verdict."""
         if difference is not None:
             return "mismatch", None, [difference]
         if verdict == "interrupted":

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 on_task_end: list[Callable[[], None]] = []  # called on a rank at the end of each task
-_registered: dict[str, Rules] = {}
+_registered: dict[str, Rules] = {}  # by name
 
 
 class Rules(Protocol):

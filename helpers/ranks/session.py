@@ -171,6 +171,7 @@ class Listeners:
         return remove
 
     def tell(self, event: CommEvent) -> None:
+        """Call every callback with this event."""
         for callback in self.callbacks:
             try:
                 callback(event)

@@ -27,6 +27,7 @@ class Pickler(cloudpickle.CloudPickler):
     """
 
     def reducer_override(self, value: Any) -> Any:
+        """What pickle calls for each object: how to make it again, as (function, arguments)."""
         if isinstance(value, types.ModuleType) and sys.modules.get(value.__name__) is value:
             return importlib.import_module, (value.__name__,)
         devices = sys.modules.get("helpers.devices")  # it imports torch, which the notebook need not load
@@ -100,6 +101,7 @@ def _size(value: Any) -> int | None:
 
 
 def _cannot_send(fn, args, kwargs, error: Exception) -> str:
+    """The message for a call that cannot be packed. It names every value that cannot be packed alone."""
     name = getattr(fn, "__name__", "the function")
     values = sent_values(fn, args, kwargs).items()
     blamed = [f"`{key}` ({type(value).__name__})" for key, value in values if _size(value) is None]
@@ -108,6 +110,7 @@ def _cannot_send(fn, args, kwargs, error: Exception) -> str:
 
 
 def _too_heavy(fn, args, kwargs, num_bytes: int, num_ranks: int) -> str:
+    """The message for a call that is too large. It names the largest value that travels with it."""
     name = getattr(fn, "__name__", "the function")
     sizes = {key: _size(value) or 0 for key, value in sent_values(fn, args, kwargs).items()}
     heaviest = max(sizes, key=sizes.get, default=None)

@@ -119,7 +119,7 @@ class World:
                 yield group.describe(work, now)
 
 
-_world: World | None = None
+_world: World | None = None  # the present one, since `install`
 _listeners, _waiters, _ended = Listeners(), Waiters(), ClosedGroups()  # for all worlds of this process
 
 
@@ -287,6 +287,7 @@ def _for_the_cpu(options):
 
 
 def _make_wire(kind_of_wire: type[Wire], options, backend_options) -> Wire:
+    """A wire around a new group of the real backend, with its board and its connections."""
     before = open_sockets()
     backend, kind = _backend(options, backend_options)
     # The sockets that gloo has opened for this group: a new descriptor, or an old number with another inode.

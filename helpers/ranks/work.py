@@ -237,6 +237,7 @@ class WireWork(Work):
             return self.future
 
     def is_completed(self) -> bool:
+        """Whether the operation has ended. To find that out, some thread must wait for it."""
         if self.direct is not None:
             self.direct.hand_over()
         if self.done and self.rules is not None:

@@ -399,6 +399,7 @@ def _note_deaths(log: int) -> None:
         os.write(log, b"\nlast words " + json.dumps(frames[-MAX_NOTED_FRAMES:]).encode() + b"\n")
 
     def noted(end):
+        # The function `end`, which ends the process, with a note before it.
         def leave(*args: Any) -> None:
             note()
             end(*args)

@@ -251,6 +251,7 @@ class Zygote:
             self.wait_for_orphans()
 
     def wait_for_orphans(self) -> None:
+        """Wait, for at most GRACE_SECONDS, until no process is left that descends from this branch."""
         deadline = time.monotonic() + GRACE_SECONDS
         while child_processes() and time.monotonic() < deadline:
             self.reap()

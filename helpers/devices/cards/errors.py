@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_iter
 
 from helpers.devices.cards import streams
 
-_HERE = os.path.dirname(__file__)
+_HERE = os.path.dirname(__file__)  # the code of practice cards, which does not count as Python code in between
 _OPERATORS = torch._ops.__file__  # a dispatch mode, such as one that measures memory, calls operations through it
 _OWN = {"__torch_dispatch__", "_engine_run_backward"}  # functions that may stand between the engine and an operation
 _errors: list[BaseException] = []  # kept ones of the backward that runs
@@ -156,7 +156,9 @@ aten = torch.ops.aten
 CROSSING = {aten._to_copy.default, aten.copy_.default, aten._has_compatible_shallow_copy_type.default}
 JOINING = {aten.cat.default, aten.stack.default}  # these refuse even a CPU tensor without dimensions
 ON_THE_CPU = ("lengths", "input_lengths", "target_lengths", "batch_sizes")  # arguments that CUDA wants on the CPU
+# Operations with indices, for which CUDA has a message of its own.
 INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
+# The messages below are CUDA's, with the card's name.
 NO_NUMPY = "can't convert card:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
 
 

@@ -30,6 +30,7 @@ from helpers.devices.cards.tensor import CPU, SEEDED, SPECIAL_OPERATIONS, CardTe
 aten = torch.ops.aten
 KEY, CAST = "PrivateUse1", "AutocastPrivateUse1"
 FLASH = 1  # what torch._fused_sdp_choice returns for flash attention
+# CUDA's message for binary_cross_entropy under autocast.
 UNSAFE = (
     "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\nMany models use a sigmoid "
     "layer right before the binary cross entropy layer.\nIn this case, combine the two layers using "

@@ -28,7 +28,7 @@ from helpers.devices.cards.streams import CardStream
 from helpers.learner.words import Words, book
 
 words = book("races")  # the sentences of races.yaml, in every language
-findings: list[tuple[str, Words, tuple[Frame, ...], Words]] = []
+findings: list[tuple[str, Words, tuple[Frame, ...], Words]] = []  # see above
 on_found: Callable | None = None  # called with each finding
 _describe: Callable[[Frame], Words | str] = lambda site: f"{site[0]}:{site[1]}"  # noqa: E731
 _seen: set[tuple] = set()  # races that were reported: (name, line, line of the other use)
@@ -38,7 +38,7 @@ _open: dict[Hashable, tuple[dict[int, int], list[MemoryUse]]] = {}  # messages: 
 _BLIND = ("_unsafe_view", "set_", "resize_", "record_stream", "is_same_size", "_has_compatible_shallow_copy_type")
 # torch's tags of operations whose result the host must know before it goes on, such as item() and nonzero().
 _WAITS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-_COPIES = ("_to_copy", "copy_")
+_COPIES = ("_to_copy", "copy_")  # operations that may copy between the card and the CPU
 
 
 def current_stream() -> int:

@@ -33,7 +33,7 @@ _numbers, _events = itertools.count(), itertools.count(1)  # of streams and of r
 _all: weakref.WeakSet[CardStream] = weakref.WeakSet()  # every stream
 _local = threading.local()  # .stream: the stream that this thread has set
 _backwards: list[CardStream] = []  # the streams of the backwards that run, the innermost last
-_lock = threading.RLock()
+_lock = threading.RLock()  # held while a clock changes
 
 
 class CardStream:
@@ -131,7 +131,7 @@ class CardEvent:
         return (end.seconds - self.seconds) * 1e3
 
 
-DEFAULT = CardStream()
+DEFAULT = CardStream()  # the default stream, which gets number 0
 
 
 def current() -> CardStream:

@@ -84,7 +84,7 @@ def set_data(tensor: Tensor, other: Tensor) -> None:
 aten = torch.ops.aten
 CPU = torch.device("cpu")
 SEEDED = torch.Tag.nondeterministic_seeded  # torch's tag of operations that draw random numbers
-memory = CardMemory()
+memory = CardMemory()  # counts the bytes of all card tensors of this process
 card_generator = torch.Generator()  # the card's own random numbers, made by the CPU
 card_generators: set[int] = set()  # addresses in C++ of the generators that scripts made for the card
 _drawing = threading.RLock()  # held while the card's generator takes the place of the CPU's

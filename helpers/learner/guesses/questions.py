@@ -27,12 +27,12 @@ from typing import Any
 from helpers.learner.words import Words
 
 FOLDER = Path(__file__).parent
-DECLARATION_FIELDS = {"answer", "zh", "spoils"}
+DECLARATION_FIELDS = {"answer", "zh", "spoils"}  # that an entry of a file may have
 FORMS = ("number", "between", "choice", "order")  # of answers; "between": a range, given by two numbers
 KINDS = ("memory", "traffic", "time", "count")  # what a question is about, by which a learner's guesses are judged
 TIME_UNITS = ("s", "ms", "µs", "us", "ns", "min", "h")
 LONGEST_KEY = 60  # characters of a key that is made from a question's text
-DeclaredAnswer = float | str | tuple[str, ...]
+DeclaredAnswer = float | str | tuple[str, ...]  # a number, a choice, an order
 
 
 # -- declared answers ------------------------------------------------------------------------------------------------
@@ -79,6 +79,7 @@ def all_declarations(folder: Path = FOLDER) -> dict[str, Declaration]:
 
 
 def _read_declaration(path: Path, key: object, entry: object) -> Declaration:
+    """One entry of a file. Raises ValueError for a wrong key, field or value."""
     chapter, fields = path.stem.partition("_")[0], DECLARATION_FIELDS
     if not isinstance(key, str) or not key.startswith(f"{chapter}."):
         raise ValueError(f'{path.name}: the key {key!r} should be a text such as "{chapter}.name", like the file')
@@ -91,6 +92,7 @@ def _read_declaration(path: Path, key: object, entry: object) -> Declaration:
 
 
 def _read_answer(path: Path, key: str, answer: Any) -> DeclaredAnswer:
+    """The answer of an entry: numbers become floats, and a list an order."""
     if isinstance(answer, list) and len(answer) > 1:
         return tuple(map(str, answer))
     if isinstance(answer, bool) or not isinstance(answer, int | float | str) or answer == "":

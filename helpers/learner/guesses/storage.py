@@ -239,4 +239,5 @@ def kernel_guesses(path: FilePath = None) -> KernelGuesses:
         return _kernel_guesses(None)
 
 
+# One KernelGuesses for each path.
 _kernel_guesses: Callable[[Path | None], KernelGuesses] = cache(KernelGuesses)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent
-LANGUAGE_VARIABLE = "RANKS_LANGUAGE"
+LANGUAGE_VARIABLE = "RANKS_LANGUAGE"  # of the environment
 _LANGUAGE: ContextVar[str | None] = ContextVar("language", default=None)  # set by `use_language`
 
 

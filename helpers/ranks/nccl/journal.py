@@ -37,7 +37,7 @@ from helpers.ranks import rules
 from helpers.ranks.sites import Frame
 
 PREFIX = "journal-"  # of the files' names
-NO_SITE: Frame = ("", 0, "")
+NO_SITE: Frame = ("", 0, "")  # where the line is not known
 
 
 @dataclass(slots=True, eq=False)

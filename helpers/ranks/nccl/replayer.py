@@ -280,6 +280,7 @@ class Deadlock:
 
     # -- who waits for whom ----------------------------------------------------------------------------------------
     def _edges(self) -> dict[Node, list[Node]]:
+        """Each host and each operation that is not done, with what it waits for."""
         edges: dict[Node, list[Node]] = {host: self._of_host(host) for host in self.replay.hosts.values()}
         for queue in list(self.replay.queues.values()):
             for posted in queue:

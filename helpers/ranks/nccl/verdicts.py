@@ -31,6 +31,7 @@ from helpers.ranks.nccl.replayer import Deadlock, Host, Node, PostedOperation, R
 from helpers.ranks.sites import Frame, describe, describe_line, rank_names
 
 words = book("nccl")
+# Kinds of verdict. "hangs above the buffer": only with messages that are too large for NCCL's buffers.
 HANGS, HANGS_ABOVE_BUFFER, CAN_HANG, ERROR, WARNING = "hangs", "hangs above the buffer", "can hang", "error", "warning"
 UNNOTICED = "unnoticed"  # wrong on NCCL, which compares nothing and raises nothing
 MAX_LINES = 6  # of a circle that are shown
@@ -196,6 +197,7 @@ def _line_key(node: Node) -> tuple:
 
 
 def _line(name: str, what: object, site: Frame, nodes: list[Node], groups: dict[tuple, Words]) -> Words:
+    """The line for nodes of one key, whose parts are name, what and site."""
     who = {"ranks": rank_names({node.rank for node in nodes}), "n": len(nodes)}
     # For "host" and "ended", `what` is the name of a call or "".
     if name in ("waits", "behind", "meets"):
