@@ -149,7 +149,8 @@ class PipelineModel(PipelineStage):
 
 def schedule_of(plan: Plan) -> Schedule:
     """Make the plan's pipeline schedule. Raises ValueError where the number of micro-batches does not fit it."""
-    order, stages = ORDERS[plan.schedule], plan.pp * plan.num_chunks
+    order = ORDERS[plan.schedule]  # the function that makes a schedule of this name
+    stages = plan.pp * plan.num_chunks
     chunks = {"num_chunks": plan.num_chunks} if plan.num_chunks > 1 else {}
     return order(stages, plan.num_microbatches, **chunks)
 

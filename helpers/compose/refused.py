@@ -10,12 +10,12 @@ from torch import nn
 
 from helpers.quantities.units import format_bytes
 from helpers.specs import Plan
-from helpers.specs.checks import check_plain
+from helpers.specs.checks import refuse_unmodelled_fields
 
 
 def check(model: nn.Module, plan: Plan) -> None:
     """Raise ValueError for a plan that this course cannot compose, or cannot compose with this model."""
-    check_plain("Trainer", plan)  # raises where the plan sets a field that this course only predicts
+    refuse_unmodelled_fields("Trainer", plan)  # raises where the plan sets a field that this course only predicts
     for refuse in (_context, _zero_with_stages, _whole_blocks, _sequence_without_tensor, _chunks_without_order):
         refuse(model, plan)
 

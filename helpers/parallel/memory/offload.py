@@ -180,8 +180,8 @@ class OffloadedOptimizer:
         if not any(self.pairs):
             raise ValueError("OffloadedOptimizer got no trainable parameter: pass model.parameters()")
         masters = [[master for _, master in pairs] for pairs in self.pairs]
-        inner = [{**group, "params": params} for group, params in zip(groups, masters, strict=True)]
-        self.optimizer = optimizer_class(inner, **options)
+        groups = [{**group, "params": tensors} for group, tensors in zip(groups, masters, strict=True)]
+        self.optimizer = optimizer_class(groups, **options)
 
     def _all_pairs(self) -> list[tuple[Tensor, Tensor]]:
         """Return (weight on the GPU, master on the host) of all groups."""
@@ -243,10 +243,8 @@ class OffloadedOptimizer:
 
     def state_dict(self) -> dict:
         """Return the masters in the order of the parameters, and the state of the optimizer inside; all on the host."""
-        return {
-            "masters": [master.detach() for _, master in self._all_pairs()],
-            "optimizer": self.optimizer.state_dict(),
-        }
+        masters = [master.detach() for _, master in self._all_pairs()]
+        return {"masters": masters, "optimizer": self.optimizer.state_dict()}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict) -> None:

@@ -34,6 +34,9 @@ class StoredForward(NamedTuple):
 class PipelineCore(nn.Module):
     """This rank's stages of a model that is a chain of stages. No two stages may share a weight (see `PipelineStage`).
 
+    It runs the row of actions that the schedule has for this rank. Its StageMailbox sends and receives the messages
+    that belong to the actions.
+
     loss(output, target): the mean over a micro-batch. The full backward runs at action B (or I, where the schedule
     splits backward), so nothing is left for W.
     """

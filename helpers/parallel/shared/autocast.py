@@ -115,9 +115,8 @@ class autocast(TorchFunctionMode, ContextDecorator):
 
     def may_cast(self, tensor: Tensor) -> bool:
         """Return whether it is a floating-point tensor of this device. float64, chosen on purpose, is never cast."""
-        return (
-            tensor.is_floating_point() and tensor.dtype is not torch.float64 and tensor.device.type == self.device_type
-        )
+        has_castable_dtype = tensor.is_floating_point() and tensor.dtype is not torch.float64
+        return has_castable_dtype and tensor.device.type == self.device_type
 
     def _copy(self, tensor: Tensor) -> Tensor:
         """Return the tensor in 16 bits. A weight always gets the same copy, so its gradient is also cast back once."""

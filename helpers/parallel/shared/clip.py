@@ -96,7 +96,10 @@ def _copies(placements: Placements) -> int:
 
 
 def _groups(axes: Sequence[Placement], group: dist.ProcessGroup | None) -> list[dist.ProcessGroup]:
-    """Return the groups over which to add up. `group` comes last, because a rank without parameters knows no other."""
+    """Return the groups over which to add up. `group` comes last, because a rank without parameters knows no other.
+
+    axes: one placement for each axis on which some parameter lies.
+    """
     if group is None:
         return [axis.group for axis in axes]
     ranks = tuple(dist.get_process_group_ranks(group))

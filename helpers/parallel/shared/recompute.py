@@ -118,6 +118,7 @@ class _AutocastState:
             for settings in self.settings:
                 stack.enter_context(torch.autocast(**settings))
             for device, region in self.regions.items():
+                # where no region was open then, but one is open now, a region that is switched off hides it
                 if region is not None or innermost(device) is not None:
                     stack.enter_context(self._opened_again(device, region))
             yield
@@ -127,9 +128,8 @@ class _AutocastState:
         """Return a region like `region`; where there was none, return one that is switched off."""
         if region is None:
             return autocast(torch.bfloat16, device_type=device, enabled=False)
-        return autocast(
-            region.dtype, device_type=device, enabled=region.enabled, cache=region.cache, table=region.table
-        )
+        options = dict(enabled=region.enabled, cache=region.cache, table=region.table)
+        return autocast(region.dtype, device_type=device, **options)
 
 
 class _Checkpoint(torch.autograd.Function):

@@ -144,7 +144,11 @@ def sequence_shard(module: nn.Module, group: dist.ProcessGroup | None, dim: int,
 
 
 def attention_core(attention: nn.Module, random: ShardRandom) -> Callable | None:
-    """Return the core of an Attention whose dropout masks fit its sharded heads; None where it has no dropout."""
+    """Return the core of an Attention whose dropout masks fit its sharded heads; None where it has no dropout.
+
+    The core is the function of query, key and value that an Attention calls. `materialized` means that it stores the
+    full matrix of attention weights, instead of using a fused kernel.
+    """
     core = materialized_attention if attention.materialized else F.scaled_dot_product_attention
     return partial(random.attention, core) if attention.dropout else None
 

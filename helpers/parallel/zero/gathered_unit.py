@@ -186,9 +186,7 @@ class GatheredUnit:
         """Start the all-gather, unless it was started before. Payload: N s elements of param_dtype."""
         if self.full_vector is None:
             shard = self._copy_between(self.shard, HOST, GPU, "shards to the device").to(self.param_dtype)
-            self.full_vector = torch.empty(
-                shard.numel() * self.layout.world_size, dtype=shard.dtype, device=shard.device
-            )
+            self.full_vector = shard.new_empty(shard.numel() * self.layout.world_size)
             self.work = self.layout.all_gather(self.full_vector, shard, async_op=True)
 
     def gather(self) -> None:

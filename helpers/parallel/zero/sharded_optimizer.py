@@ -84,9 +84,8 @@ def _trial(optimizer_class, groups, options, ranges, dtype, device, *, flat: boo
         matrix = _test_values(ROWS * COLUMNS, index, dtype, device)
         parts = [matrix[start:stop].clone() for start, stop in ranges]
         params.append([(part if flat else part.view(ROWS, COLUMNS)).requires_grad_() for part in parts])
-    optimizer = optimizer_class(
-        [{**group, "params": parts} for group, parts in zip(groups, params, strict=True)], **options
-    )
+    with_params = [{**group, "params": parts} for group, parts in zip(groups, params, strict=True)]
+    optimizer = optimizer_class(with_params, **options)
     for step in range(STEPS):
         for index, parts in enumerate(params):
             gradient = _test_values(ROWS * COLUMNS, 10 * step + index + 1, dtype, device)
@@ -175,10 +174,8 @@ class ShardedOptimizer:
         check_same_parameters(self.entries, self.group)
         first = self.entries[0].parameter
         check_elementwise(optimizer_class, group_options, options, dtype=first.dtype, device=first.device)
-        self.vectors = [
-            FlatVector([self.entries[i] for i in positions], self.group)
-            for positions in buckets_of(self.entries, bucket_bytes)
-        ]
+        buckets = buckets_of(self.entries, bucket_bytes)  # for each, the positions of its entries
+        self.vectors = [FlatVector([self.entries[i] for i in positions], self.group) for positions in buckets]
         pieces = [piece for vector in self.vectors for piece in vector.pieces]
         self.pieces = sorted(pieces, key=lambda piece: piece.entry.group)  # in the order of the optimizer inside
         groups = [
