@@ -30,8 +30,11 @@ class CommRecorder:
 
     @property
     def log(self) -> CommLog:
-        """What was recorded so far. `CommLog.merge(ranks.run(step))` joins the logs of all ranks."""
-        return CommLog(events=tuple(self._events))
+        """What was recorded so far, in the order of the calls. `CommLog.merge(ranks.run(step))` joins all ranks' logs.
+
+        Asynchronous operations may complete in another order than that in which they were called.
+        """
+        return CommLog(events=tuple(sorted(self._events, key=lambda event: event.start)))
 
 
 @contextmanager

@@ -1,11 +1,13 @@
 """What the recorder says was sent is what was sent: op, bytes, line, group, on every rank."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.observe.comms import record_comms
-from helpers.records import CommLog
+from helpers.observe.comms import CommRecorder, record_comms
+from helpers.records import CommEvent, CommLog
 
 
 def some_operations():
@@ -61,6 +63,17 @@ def test_an_operation_still_under_way_is_waited_for(ranks):
         return recorder.log.count()
 
     assert ranks.run(step) == [1, 1, 1, 1]
+
+
+def test_the_log_has_the_order_of_the_calls_even_if_a_later_one_completes_first():
+    where = {"rank": 0, "group": "world", "group_ranks": (0, 1), "caller": "a.py:1"}
+    what = {"op": "all_gather", "payload_bytes": 8, "dtype": "float32", "shape": (2,)}
+    one = CommEvent(**where, **what, sequence=0, start=1.0, end=4.0)
+    two = replace(one, op="all_reduce", sequence=1, start=2.0, end=3.0)
+    recorder = CommRecorder()
+    recorder.add(two)
+    recorder.add(one)
+    assert recorder.log.events == (one, two)
 
 
 def test_a_failing_block_stops_the_recording(ranks):
