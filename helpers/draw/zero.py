@@ -52,9 +52,9 @@ _LEFT, _CELL_WIDTH, _CELL_HEIGHT, _KINDS_GAP, _PITCH = 92.0, 36.0, 19.0, 24.0, 8
 _BYTES_LEFT, _PIXELS_PER_BYTE, _BAR = 478.0, 1.5, 13.0  # pixels: where the bars of bytes begin, per byte, their height
 _STAGES = BarStyle(height=20, pitch=27, hidden_below=0)  # of the bars of the model of real size
 _OWNER_COLOURS = ("rank4", "rank1", "rank6")  # of ranks 0 to 2; blue and green stand for kinds in this picture
-_PALE = 0.35  # the opacity of partial sums; ink is legible on it in both themes
+_PALE = 0.35  # the opacity of numbers in the state TERM; ink is legible on it in both themes
 words = book("zero")  # what a reader sees, by name, in the learner's language: learner/words/zero.yaml
-_STATE_NAMES = {TERM: "term", EVERY: "every", STALE: "stale", OWN: "own"}  # in zero.yaml
+_STATE_NAMES = {TERM: "term", EVERY: "every", STALE: "stale", OWN: "own"}  # the states by their names in zero.yaml
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,8 @@
 Dials choose collective, algorithm, ranks, buffer size and link. Chapter 01 and its lab use it.
 
 Explorer, the base class, shows `sentence`, `scene` (a picture as plain data) and `rows` (a table), and computes them
-anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved
-notebook keeps TEXT and a picture. SteppedExplorer adds buttons and a slider `step`, from 1 to `num_steps`.
+anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved notebook
+keeps TEXT and a picture. SteppedExplorer adds buttons and a slider `step`, from 1 to `num_steps`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ DataParallelExplorer predicts a step of nn.DataParallel, OverlapExplorer one of 
 button of OverlapExplorer emulates the same step on real ranks and draws it below the prediction.
 
 Explorer, the base class, shows `sentence`, `scene` (a picture as plain data) and `rows` (a table), and computes them
-anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved
-notebook keeps TEXT and a picture. RunButton adds a button that calls `run`, and keeps what it returned as `emulated`.
+anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved notebook
+keeps TEXT and a picture. RunButton adds a button that calls `run`, and keeps what it returned as `emulated`.
 """
 
 from __future__ import annotations

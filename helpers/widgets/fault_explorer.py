@@ -3,8 +3,8 @@
 Dials choose nodes, failure rate, and the times for saving and repairing. Chapter 12 uses it.
 
 Explorer, the base class, shows `sentence`, `scene` (a picture as plain data) and `rows` (a table), and computes them
-anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved
-notebook keeps TEXT and a picture.
+anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved notebook
+keeps TEXT and a picture.
 """
 
 from __future__ import annotations

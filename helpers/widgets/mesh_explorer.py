@@ -4,8 +4,8 @@ It shows the groups of a chosen rank, the bytes and the link on each axis of the
 Chapter 09 uses it.
 
 Explorer, the base class, shows `sentence`, `scene` (a picture as plain data) and `rows` (a table), and computes them
-anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved
-notebook keeps TEXT and a picture. Picks makes the ranks of the picture clickable.
+anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved notebook
+keeps TEXT and a picture. Picks makes the ranks of the picture clickable.
 """
 
 from __future__ import annotations

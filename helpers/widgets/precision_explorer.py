@@ -5,8 +5,8 @@ loss scale is the number by which mixed precision multiplies the loss, and with 
 histogram of absolute values by powers of two, from `lowest` to `highest`. Chapter 04 uses it.
 
 Explorer, the base class, shows `sentence`, `scene` (a picture as plain data) and `rows` (a table), and computes them
-anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved
-notebook keeps TEXT and a picture.
+anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved notebook
+keeps TEXT and a picture.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """Provides ScalingExplorer: how a training step scales to 16,384 GPUs, and what the whole training costs.
 
-Dials choose the model, cluster, batch and plan. The picture has the speed-up, with the number of GPUs beyond which more
-do not pay, and the parts of one step. Chapter 11 uses it.
+Dials choose the model, cluster, batch and plan. A PlanEstimate is a plan with its predicted memory, its step and its
+MFU, the share of the GPUs' peak that the model's FLOPs use. A Point is a number of GPUs with the seconds of a step, the
+speed-up and the efficiency, which is the speed-up per GPU. The picture has the speed-up, with the number of GPUs beyond
+which more do not pay, and the parts of one step. Chapter 11 uses it.
 
 Explorer, the base class, shows `sentence`, `scene` (a picture as plain data) and `rows` (a table), and computes them
-anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved
-notebook keeps TEXT and a picture.
+anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved notebook
+keeps TEXT and a picture.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ class ScalingExplorer(Explorer):
         self.recompute = dial(Plan.KNOWN["recompute"], recompute, words("recompute"), tooltip=words("again"))
         self.planner = button(self._apply_planner, words("planner"), tooltip=words("planner_tip"))
         self.planner.layout = ipywidgets.Layout(width="auto", max_width="348px", margin="2px 14px")
-        self._is_paused = False
+        self._is_paused = False  # while several dials are set, nothing is drawn
         cluster = (self.model, self.gpu, self.network, self.gpus, self.batch, self.tokens)
         super().__init__((*cluster, self.tp, self.pp, self.cp, self.zero, self.recompute), controls=(self.planner,))
 

@@ -5,8 +5,8 @@ the advice (of `advise`) has the best plan of each strategy, which one to choose
 it.
 
 Explorer, the base class, shows `sentence`, `scene` (a picture as plain data) and `rows` (a table), and computes them
-anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved
-notebook keeps TEXT and a picture.
+anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved notebook
+keeps TEXT and a picture.
 """
 
 from __future__ import annotations

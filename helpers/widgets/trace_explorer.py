@@ -1,10 +1,13 @@
 """Provides TraceExplorer, which shows the profiler traces of a run, step by step and rank by rank.
 
-It says which rank the others wait for, and why. Dials choose the step and the part of it to draw. Chapter 10 uses it.
+A trace has a timeline of each rank, divided into steps, and each step into PARTS such as compute, communication and
+waiting. The straggler is the rank that the others wait for; one of the parts that are CAUSES then takes it longer than
+the others. The explorer says which rank this is, and why. Dials choose the step and the part of it to draw. Chapter 10
+uses it.
 
 Explorer, the base class, shows `sentence`, `scene` (a picture as plain data) and `rows` (a table), and computes them
-anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved
-notebook keeps TEXT and a picture.
+anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved notebook
+keeps TEXT and a picture.
 """
 
 from __future__ import annotations
@@ -99,6 +102,7 @@ class TraceExplorer(Explorer):
     def scene(self) -> Scene:
         """The lanes of the chosen ranks in the window."""
         start, end = self.window
+        # Where each step begins, and its name. A trace that names no steps has none to mark.
         numbered = {rank: [step for step in self.run.steps[rank] if step.number >= 0] for rank in self.ranks}
         steps = {
             rank: [(step.start, words("name", step=step.number)) for step in row] for rank, row in numbered.items()

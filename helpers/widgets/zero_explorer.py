@@ -5,8 +5,8 @@ model has a few numbers, which are all shown. Below it stand the bytes that a ra
 sends at each stage. Chapter 08 uses it.
 
 Explorer, the base class, shows `sentence`, `scene` (a picture as plain data) and `rows` (a table), and computes them
-anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved
-notebook keeps TEXT and a picture. SteppedExplorer adds buttons and a slider `step`, from 1 to `num_steps`.
+anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved notebook
+keeps TEXT and a picture. SteppedExplorer adds buttons and a slider `step`, from 1 to `num_steps`.
 """
 
 from __future__ import annotations
