@@ -30,7 +30,7 @@ def check_one_of(owner: str, name: str, value: object, known: tuple) -> None:
         raise ValueError(f"{owner}: {name} is {value!r}, but it must be one of {', '.join(map(repr, known))}")
 
 
-def check_plain(owner: str, *specs: object, names: tuple[str, ...] = ()) -> None:
+def refuse_unmodelled_fields(owner: str, *specs: object, names: tuple[str, ...] = ()) -> None:
     """Raise ValueError where a spec (a ModelSpec or a Plan) sets a field that the formula `owner` does not model.
 
     names: the fields that are not modelled; by default all fields that the spec's class lists in RARE (experts,

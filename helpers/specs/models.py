@@ -42,8 +42,8 @@ class ModelSpec:
     top_k: int = 1
     window: int | None = None
 
-    # Fields that many formulas do not model. Such a formula calls `check_plain`, which raises ValueError for a model
-    # that sets one of them.
+    # Fields that many formulas do not model. Such a formula calls `refuse_unmodelled_fields`, which raises ValueError
+    # for a model that sets one of them.
     RARE: ClassVar[tuple[str, ...]] = ("num_experts", "top_k", "window")
 
     def __post_init__(self) -> None:

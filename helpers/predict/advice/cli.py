@@ -66,7 +66,7 @@ def main(argv: list[str]) -> int:
             if options.page and isinstance(result, Advice):
                 result.page(options.page)
         except (ValueError, OSError) as problem:
-            complain(str(problem))
+            complain(str(problem))  # prints the message on stderr
             return REFUSED
         if options.json:
             print(json.dumps(result.as_json(), ensure_ascii=False))
@@ -76,7 +76,8 @@ def main(argv: list[str]) -> int:
             if width(line) <= columns:
                 print(line)
                 continue
-            # Two spaces separate the columns of a table. Only the text of the last column is wrapped.
+            # Two spaces separate the columns of a table. Only the text of the last column is wrapped. `width` counts
+            # the columns of the terminal, of which a Chinese character takes two.
             before, gap, sentence = line.rpartition("  ")
             print(*wrap(sentence, columns, first=before + gap, rest="     "), sep="\n")
         if options.page and isinstance(result, Advice):

@@ -64,9 +64,8 @@ def read_plan(given: str, model: ModelSpec, cluster: Cluster, batch: int, langua
     # More than MOST_SUMS micro-batches should not be added up in 16 bits, so take fp32 sums if nothing else was asked.
     fp32_sums = replace(plan, precision="mixed_fp32_grads")
     is_open = "precision" not in fields and plan.num_microbatches > MOST_SUMS
-    if is_open and fullest_stage(model, fp32_sums)[1].total <= USABLE_SHARE * cluster.gpu.memory:
-        return fp32_sums
-    return plan
+    _, breakdown = fullest_stage(model, fp32_sums)
+    return fp32_sums if is_open and breakdown.total <= USABLE_SHARE * cluster.gpu.memory else plan
 
 
 # A plan of up to this many times the usable memory fits nearly, because the estimate counts all activations, while a
@@ -122,7 +121,7 @@ def criticise(
         raise ValueError(words("mine.batch", given=plan.global_batch, batch=batch))
     # Raises ValueError for a plan that does not suit the model or the cluster.
     step = step_time(request.model, plan, cluster, request.stack, request.constants)
-    stage, breakdown = fullest_stage(request.model, plan)
+    stage, breakdown = fullest_stage(request.model, plan)  # the stage that needs most memory, and its bytes by kind
     evaluated = estimate(request, plan, stage, breakdown, step)
     evaluated = replace(evaluated, warnings=tuple(warnings(request, evaluated)))
     best = _advised(request)

@@ -74,7 +74,8 @@ def rule_for(
     ZeRO-3's traffic is left out where the planner's choice does not confirm it.
     """
     plain = Plan(precision=request.precision or "mixed", optimizer=request.optimizer, attention=request.attention)
-    needed, layer = fullest_stage(request.model, plain)[1].total, largest_layer(request.model, plain)
+    _, breakdown = fullest_stage(request.model, plain)  # the bytes of the fullest rank by kind
+    needed, layer = breakdown.total, largest_layer(request.model, plain)
     usable, fits = format_bytes(request.usable), needed <= request.usable
     because = words("because.one_gpu", size=format_bytes(needed), usable=usable)
     if request.cluster.num_nodes > 1:

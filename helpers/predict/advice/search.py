@@ -185,7 +185,7 @@ def _first_that_fits(request: PlanRequest, row: list[Plan]) -> FittingPlan | Non
     for plan in row:
         if plan.recompute == "selective" and plan.attention == "flash":  # keeps what "none" does: there are no maps
             continue
-        stage, breakdown = fullest_stage(request.model, plan)
+        stage, breakdown = fullest_stage(request.model, plan)  # the stage that needs most memory, and its bytes by kind
         if breakdown.total <= request.usable:
             return plan, stage, breakdown
     return None
@@ -294,7 +294,7 @@ def adapter_plans(request: PlanRequest, rank: int) -> Iterator[PlanEstimate]:
 def adapter_memory(request: PlanRequest, plan: Plan, rank: int, name: str) -> MemoryBreakdown:
     """Bytes of frozen weights, of adapters with their optimizer state, and of the full model's activations."""
     states = (fine_tuning.qlora if name == StrategyName.QLORA else fine_tuning.lora)(request.model, rank=rank)
-    breakdown = fullest_stage(request.model, plan)[1]
+    _, breakdown = fullest_stage(request.model, plan)
     parameters = ceil(states.parameters / (plan.dp if plan.zero else 1))
     return replace(breakdown, parameters=parameters, gradients=states.gradients, optimizer=states.optimizer)
 

@@ -20,7 +20,7 @@ from helpers.predict.memory.states import model_states
 from helpers.records import MemoryBreakdown
 from helpers.records.checks import check_one_of
 from helpers.specs import Link, ModelSpec, Plan
-from helpers.specs.checks import check_counts, check_plain
+from helpers.specs.checks import check_counts, refuse_unmodelled_fields
 
 ATTENTION = ("query", "key", "value", "projection")
 # Weights that share one constant, and constants that share one constant of the second quantization.
@@ -29,7 +29,7 @@ QUANTIZED_BLOCK, CONSTANTS_BLOCK = 64, 256
 
 def layer_matrices(model: ModelSpec) -> dict[str, tuple[int, int]]:
     """(in, out) of each matrix of a layer: "query", "key", "value", "projection", "up", "down", and "gate" if gated."""
-    check_plain("LoRA", model)  # raises for a model with experts or a window
+    refuse_unmodelled_fields("LoRA", model)  # raises for a model with experts or a window
     h, kv, ffn = model.hidden, model.kv_heads * model.head_dim, model.ffn
     shapes = {"query": (h, h), "key": (h, kv), "value": (h, kv), "projection": (h, h), "up": (h, ffn), "down": (ffn, h)}
     return {**shapes, "gate": (h, ffn)} if model.gated else shapes
@@ -92,7 +92,7 @@ def rl_states(num_params: int, *, critic: bool = True, reward_model: bool = True
 
 def kv_cache_bytes(model: ModelSpec, *, tokens: int, dtype_bytes: int = 2) -> int:
     """Bytes of keys and values that generation holds for `tokens` tokens, of all sequences together, on all ranks."""
-    check_plain("kv_cache_bytes", model, names=("window",))
+    refuse_unmodelled_fields("kv_cache_bytes", model, names=("window",))
     return tokens * model.num_layers * 2 * model.kv_heads * model.head_dim * dtype_bytes
 
 

@@ -37,7 +37,7 @@ from helpers.predict.memory.replay import MemoryReplay, Op, RecomputedOps, Sized
 from helpers.predict.memory.states import weight_bytes
 from helpers.quantities.units import format_bytes
 from helpers.specs import ModelSpec, Plan
-from helpers.specs.checks import check_count, check_plain
+from helpers.specs.checks import check_count, refuse_unmodelled_fields
 
 CALLER = "the caller"  # stands for a module where no module created a tensor: token ids and targets
 
@@ -146,7 +146,9 @@ def _saved(tensor: SizedTensor, maker: str, module: str, *others: str) -> SavedT
 
 def _check(model: ModelSpec, plan: Plan, batch: int | None, dropout: float) -> None:
     """Raise ValueError for a model, a plan or a batch whose tensors are not known here."""
-    check_plain("inventory", model, plan)  # refuses fields that only few formulas model, such as experts and fp8
+    refuse_unmodelled_fields(
+        "inventory", model, plan
+    )  # refuses fields that only few formulas model, such as experts and fp8
     differing = {  # a field -> what the course's GPT has, and what this model has
         "num_kv_heads": (model.num_heads, model.kv_heads), "ffn_hidden": (4 * model.hidden, model.ffn),
         "gated": (False, model.gated), "bias": (True, model.bias), "norm": ("layer", model.norm),

@@ -58,7 +58,8 @@ def product_shapes(model: ModelSpec, plan: Plan) -> tuple[tuple[int, int], ...]:
     are those of one expert.
     """
     h, f, tp = model.hidden, model.ffn, plan.tp
-    return (h // tp + 2 * kv_width(model, plan), h), (h, h // tp), ((1 + model.gated) * f // tp, h), (h, f // tp)
+    query_key_value = h // tp + 2 * kv_width(model, plan)  # kv_width: columns of keys (and of values) on a rank
+    return (query_key_value, h), (h, h // tp), ((1 + model.gated) * f // tp, h), (h, f // tp)
 
 
 @lru_cache(maxsize=16384)

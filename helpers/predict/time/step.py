@@ -347,7 +347,7 @@ def offloaded_step(
 ) -> StepTime:
     """Predict a step whose gradients and optimizer state are in the host's memory (ZeRO-Offload)."""
     bars = [bar for bar in step_time(model, plan, cluster, stack, constants).bars if bar.name != "optimizer"]
-    params = params_per_rank(model, plan) / (num_shards(plan) if plan.zero else 1)
+    params = params_per_rank(model, plan) / (num_shards(plan) if plan.zero else 1)  # of the rank's shard
     backward = sum(pass_seconds(model, plan, cluster, stack, constants)[1])
     # What backward does not hide of the gradients' way to the host, in every micro-batch.
     down = max(0.0, HOST_LINK.seconds(params * gradient_bytes(plan)) - backward) * plan.num_microbatches

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from helpers.quantities.costs import seconds as cost_seconds
 from helpers.records import Holding, Span, Timeline
 from helpers.specs import Link, ModelSpec
-from helpers.specs.checks import check_plain
+from helpers.specs.checks import refuse_unmodelled_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,9 @@ def gpt_zero3_step(model: ModelSpec, *, tokens: int, flops_per_second: float, by
     Compute time: 2 operations per parameter and token in forward, 4 in backward (Kaplan et al. 2020, table 1).
     Embeddings and head, which are one matrix product, form the first unit and count there with all their time.
     """
-    check_plain("gpt_zero3_step", model)  # refuses fields that this formula does not model, such as experts
+    refuse_unmodelled_fields(
+        "gpt_zero3_step", model
+    )  # refuses fields that this formula does not model, such as experts
     tables = model.num_params - model.num_layers * model.params_per_layer
     sizes = [tables] + [model.params_per_layer] * model.num_layers
     forward = tuple(2 * size * tokens / flops_per_second for size in sizes)

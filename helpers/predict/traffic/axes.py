@@ -26,7 +26,7 @@ from helpers.records import SCALARS, AxisTraffic, CommLog
 from helpers.records.comms import AxisOp
 from helpers.schedules import balanced
 from helpers.specs import Cluster, Link, ModelSpec, Plan
-from helpers.specs.checks import check_plain
+from helpers.specs.checks import refuse_unmodelled_fields
 from helpers.specs.mesh import Mesh
 
 HEADER = 10 * 8  # bytes in which a stage sends the shape of its messages to the next one, in the first step only
@@ -144,7 +144,7 @@ def _ops_of_log(axis: str, log: CommLog, times: int = 1) -> Iterator[AxisOp]:
 
 def _check(model: ModelSpec, plan: Plan) -> None:
     """Raise ValueError for a model or a plan that the Trainer cannot compose."""
-    check_plain("axis_traffic", model, plan)
+    refuse_unmodelled_fields("axis_traffic", model, plan)
     plan.check_widths(model)
     if plan.cp > 1 or (plan.zero > 1 and plan.pp > 1):
         raise ValueError(
@@ -201,7 +201,8 @@ def rank_parameters(model: ModelSpec, plan: Plan, stages: Sequence[VirtualStage]
 
 def block_parameters(model: ModelSpec, plan: Plan) -> Sizes:
     """Elements of a block's parameters: norm, query, key, value, projection, norm, up (and gate), down, with biases."""
-    h, width, kv, ffn = model.hidden, model.hidden // plan.tp, kv_width(model, plan), model.ffn // plan.tp
+    h, width, ffn = model.hidden, model.hidden // plan.tp, model.ffn // plan.tp
+    kv = kv_width(model, plan)  # columns of keys (and of values) on a rank
     columns = [size for out in (width, kv, kv) for size in _linear(model, h * out, out)]
     ups = _linear(model, h * ffn, ffn) * (2 if model.gated else 1)
     attention = _norm(model) + columns + _linear(model, width * h, h)

@@ -22,7 +22,7 @@ from fractions import Fraction
 from math import ceil, isfinite
 
 from helpers.specs import ModelSpec
-from helpers.specs.checks import check_counts, check_plain
+from helpers.specs.checks import check_counts, refuse_unmodelled_fields
 
 
 def ring_attention_bytes(
@@ -55,7 +55,9 @@ def tokens_to_hide(model: ModelSpec, *, flops: float, bandwidth: float, dtype_by
     c = flops / bandwidth with 16 bits and kv = q (Liu et al. 2023, section 3), in forward without a causal mask. flops:
     operations per second; bandwidth: bytes per second.
     """
-    check_plain("context parallel", model, names=("window",))  # raises for a model whose attention has a window
+    refuse_unmodelled_fields(
+        "context parallel", model, names=("window",)
+    )  # raises for a model whose attention has a window
     return flops * dtype_bytes * model.kv_heads / (2 * bandwidth * model.num_heads)
 
 
@@ -66,7 +68,7 @@ def _width(model: ModelSpec, heads: int) -> int:
 
 def _tokens(model: ModelSpec, cp: int) -> int:
     """Tokens of a sequence on one rank. ValueError for a cp that does not divide the sequence."""
-    check_plain("context parallel", model, names=("window",))
+    refuse_unmodelled_fields("context parallel", model, names=("window",))
     if isinstance(cp, bool) or not isinstance(cp, int) or cp < 1 or model.seq % cp:
         raise ValueError(f"context parallel: cp={cp!r} does not divide seq={model.seq}; choose a divisor of it")
     return model.seq // cp

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from helpers.predict.traffic.predicted_log import PredictedLog
 from helpers.records import CommLog
 from helpers.specs import Link, ModelSpec, Plan
-from helpers.specs.checks import check_count, check_plain
+from helpers.specs.checks import check_count, refuse_unmodelled_fields
 
 
 def tensor_parallel_traffic(
@@ -192,7 +192,7 @@ class _SequenceParallel(_TensorParallel):
 
 def _check(model: ModelSpec, plan: Plan, batch: int) -> None:
     """Raise ValueError for a model, a plan or a batch that is not predicted here."""
-    check_plain("tensor_parallel_traffic", model, plan)
+    refuse_unmodelled_fields("tensor_parallel_traffic", model, plan)
     plan.check(model)
     check_count("tensor_parallel_traffic", "batch", batch)
     for axis in ("pp", "cp"):

@@ -23,7 +23,7 @@ from helpers.predict.traffic.predicted_log import PredictedLog, checked_sizes
 from helpers.records import CommLog
 from helpers.specs import Link
 
-REDUCES = ("reduce_scatter", "all_reduce")
+REDUCES = ("reduce_scatter", "all_reduce")  # the operations that can reduce gradients
 Units = Sequence[Sequence[int]]  # what travels together, as positions in the list of parameters
 
 
@@ -153,7 +153,10 @@ def _padded_sizes(sizes: Sequence[int], units: Units | None, stage: int, bucket:
 
 
 def _default_units(sizes: Sequence[int], stage: int, bucket: float) -> list[list[int]]:
-    """One unit per entry in stage 3; else buckets of at most `bucket` elements, from the last parameter on."""
+    """One unit per entry in stage 3; else buckets of at most `bucket` elements, from the last parameter on.
+
+    split_into_buckets is the rule by which the course's DDP and ZeRO fill their buckets.
+    """
     positions = list(range(len(sizes)))
     if stage == 3:
         return [[position] for position in positions]
