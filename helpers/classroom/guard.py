@@ -36,6 +36,7 @@ from helpers.learner.words import Words
 NOTES_FILE = "notes.txt"  # in the sandbox's folder; ranks append lines, the sandbox worker reads them
 MAX_FORKS = 4  # of one process
 MAX_NOTES, MAX_NOTES_CHARACTERS = 20, 50_000  # that are read at a time
+MAX_REASON = 300  # characters of the reason in a note, which may quote the learner
 _CELL_PREFIX = "cell "  # of the file names of a learner's cells
 _installed: Guard | None = None
 
@@ -60,6 +61,7 @@ class Guard:
         self.writable = (os.path.realpath(folder), "/dev", "/proc/self")  # what honest code may change
         self.is_busy, self.forks = False, 0
         memory = lambda args: words["memory"].format("gc") if is_direct() else None  # noqa: E731
+        # The names of the events are those of Python's audit event table.
         self.rules: dict[str, Callable[[tuple], Words | None]] = {
             "import": lambda args: None if is_import_by_library() else why_forbidden(str(args[0]), self.lab),
             "open": self._rule_open,
@@ -98,9 +100,8 @@ class Guard:
         try:
             frame = frame_of_learner()
             location = f"{frame.f_code.co_filename}, line {frame.f_lineno}" if frame is not None else ""
-            line = json.dumps(
-                {"location": location, "reason": asdict(why.map(lambda text: text[:300]))}, ensure_ascii=False
-            )
+            reason = asdict(why.map(lambda text: text[:MAX_REASON]))  # language -> text
+            line = json.dumps({"location": location, "reason": reason}, ensure_ascii=False)
             with open(self.notes, "a", encoding="utf-8") as file:
                 file.write(line + "\n")
         finally:
@@ -123,6 +124,7 @@ class Guard:
         return self._rule_change(args) if is_writing else None
 
     def _rule_change(self, args: tuple) -> Words | None:
+        """A change of a file outside of the sandbox's own folder. Where files are not isolated, it is stopped."""
         full = full_path(args[0])
         if full is None or (is_below(full, self.writable) and not is_below(full, self.private)):
             return None
@@ -130,6 +132,7 @@ class Guard:
         return why if self.has_file_isolation else self.stop(why)
 
     def _rule_start(self, args: tuple) -> Words | None:
+        """The start of a program. Where files are not isolated, it is stopped, since the program has no guard."""
         why = words["starts"].format(str(args[0])[:60])
         return why if self.has_file_isolation else self.stop(why)
 

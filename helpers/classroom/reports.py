@@ -12,6 +12,9 @@ canvas.csv   for Canvas's Gradebook > Import: Student, ID, SIS User ID, SIS Logi
 
 An answer in words (`written`) is graded by hand. A flag marks something unusual in a notebook that a teacher should
 read; it takes no points. Attempts are how often a learner ran the check of a task, if their progress file says so.
+
+`results` has one GradedSubmission per learner, and in this file `one` is always one of them. The functions with a
+leading underscore give pieces of HTML, which are joined by line breaks.
 """
 
 from __future__ import annotations
@@ -111,7 +114,8 @@ def _cell(task: GradedTask | None, attempts: Mapping[str, int] | None) -> str:
     if task is None:
         return "<td></td>"
     text = f"{MARKS[task.state]} {task.points:g}/{task.max_points:g}"
-    text += f" <span class='flag'>{FLAG} {task.flags[0].certainty}</span>" if task.flags else ""
+    if task.flags:
+        text += f" <span class='flag'>{FLAG} {task.flags[0].certainty}</span>"  # the most certain one comes first
     attempted = f" · attempts: {attempts[task.key]}" if attempts else ""
     title = escape((task.hint or LEGEND[task.state]) + attempted, quote=True)
     return f"<td class='task {_css(task.state)}' title='{title}'>{text} <small>{escape(task.state)}</small></td>"
@@ -217,6 +221,7 @@ def _verdicts(results: Sequence[GradedSubmission]) -> Iterator[str]:
 
 
 def _css(state: str) -> str:
+    """The CSS class of a state: "not-graded" for "not graded"."""
     return state.replace(" ", "-")
 
 

@@ -187,13 +187,11 @@ class _Numbered(ast.NodeTransformer):
         node.attr = self._number(node.attr)
         return node
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.ClassDef) -> ast.AST:
         node.name = self._number(node.name)
         return self.generic_visit(node)
 
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        node.name = self._number(node.name)
-        return self.generic_visit(node)
+    visit_ClassDef = visit_FunctionDef
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         self.generic_visit(node)

@@ -88,12 +88,9 @@ def watch_job(
         exit_codes = job.exit_codes()
         if outcome != "ended":
             monitor.request_details(exit_codes)
-        dumps, groups = {}, {}  # rank -> its dump; name of a group -> its ranks
-        for rank, process in sorted(monitor.ranks.items()):
-            dump = load_dump(monitor.folder / f"{process.report['pid']}.recorder")
-            if dump.get("entries"):
-                dumps[rank] = dump
-            groups |= process.report.get("groups", {})
+        paths = {rank: monitor.folder / f"{p.report['pid']}.recorder" for rank, p in sorted(monitor.ranks.items())}
+        dumps = {rank: dump for rank, path in paths.items() if (dump := load_dump(path)).get("entries")}
+        groups = {name: ranks for p in monitor.ranks.values() for name, ranks in p.report.get("groups", {}).items()}
         calls = {rank: calls_of(dump) for rank, dump in dumps.items()}
         processes = {"ranks": dict(monitor.ranks), "children": dict(monitor.children)}
         state = JobState(**processes, calls=calls, groups=groups, limit=limit)
@@ -197,6 +194,8 @@ def cause_sentences(cause: HangCause, state: JobState) -> list[Words]:
     """What is wrong, and where the ranks diverge: the first collective that is not the same on all ranks."""
     kind, divergence = cause.kind, cause.divergence
     process = state.ranks[cause.ranks[0]] if cause.ranks else None
+    # What the sentences may name; each uses some of these fields. "own" is the call of the ranks at fault, "theirs" the
+    # call of the others.
     fields = {"ranks": rank_names(cause.ranks or (0,)), "count": len(cause.ranks), "place": _line(cause.line)}
     fields |= {"limit": state.limit, "op": cause.op, "peer": cause.peer, "at": _line(cause.op_line)}
     fields |= {"how": describe_exit(process.exit_code)} if process else {}
@@ -218,10 +217,10 @@ def cause_sentences(cause: HangCause, state: JobState) -> list[Words]:
     else:
         lines = [words[f"verdict.{kind}"].format(**fields)]
     if divergence is not None and kind != "differs":
-        is_extra = cause.ranks == tuple(divergence.calls)
+        is_extra = cause.ranks == tuple(divergence.calls)  # only the ranks at fault issued it
         call = next(iter(divergence.calls.values())) if is_extra else divergence.expected
         lines.append(words["issued"].format(call=_call(call, state), place=_line(call.line)))
-    if divergence is not None and divergence.first_number < divergence.number:
+    if divergence is not None and divergence.first_number < divergence.number:  # they call from other lines since then
         line, suspects = divergence.first_calls[divergence.suspects[0]].line, divergence.suspects
         fields = {"number": divergence.first_number, "ranks": rank_names(suspects), "count": len(suspects)}
         lines.append(words["since"].format(**fields, place=_line(line), other=_line(divergence.expected.line)))
@@ -243,6 +242,7 @@ def _call_with_sizes(call: Call) -> Words:
 
 
 def _line(frame: Frame | None) -> Words:
+    """A line of the user's code in words."""
     return describe(frame) if frame else rank_words["site.unknown"]
 
 

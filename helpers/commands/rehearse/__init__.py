@@ -1,5 +1,7 @@
 """Rehearses an unmodified script for CUDA and NCCL on practice cards, and reports what would fail on real GPUs.
 
+A practice card is a simulated GPU in the process of a rank: it computes on the CPU and has a limited memory.
+
     python -m helpers rehearse train.py --nproc 4 --memory 80GB -- --epochs 1
     rehearse("train.py", nproc=4, memory="80 GB")        a RehearsalReport, in a notebook or a script
 
@@ -7,8 +9,8 @@ run         checks the options, starts the ranks, makes the report; also the com
 processes   starts the ranks, watches them, and ends them
 on_rank     runs the script on one rank as `__main__`; redirect/ gives it the card wherever it says "cuda"
 rank_notes  what a rank writes down for the report
-findings    failures, verdicts of NCCL's rules and notes, in words
-report      Finding and RehearsalReport
+findings    makes findings of the ranks' exceptions, of what NCCL would have done, and of notes
+report      Finding (a mistake or a warning) and RehearsalReport
 """
 
 from __future__ import annotations

@@ -127,9 +127,8 @@ class RehearsalReport:
         return [words("peaks", peaks=parts, memory=format_bytes(self.memory))]
 
     def _messages(self) -> list[str]:
-        parts = [
-            f"{NAMES_IN_SCRIPTS.get(op, op)} {number:,} ({format_bytes(size)})" for op, number, size in self.messages
-        ]
+        names = NAMES_IN_SCRIPTS
+        parts = [f"{names.get(op, op)} {number:,} ({format_bytes(size)})" for op, number, size in self.messages]
         return [words("messages", messages=parts)] if parts else []
 
     def _missing(self) -> list[str]:

@@ -55,7 +55,7 @@ class StepReport:
 
 
 class TrainingRun:
-    """The model, data and trainer of one rank."""
+    """The model, data and trainer of one rank. text: the characters on which the GPT trains, in batches."""
 
     def __init__(self, settings: TrainOptions, device: str):
         self.settings, self.device, self.text = settings, device, characters()
@@ -63,7 +63,7 @@ class TrainingRun:
         torch.manual_seed(settings.seed)
         model = GPT(config).to(device)
         options = dict(loss=token_loss, optimizer=torch.optim.AdamW, max_norm=MAX_NORM, dtype=DTYPES[settings.dtype])
-        options["seed"] = settings.seed if settings.dropout else None
+        options["seed"] = settings.seed if settings.dropout else None  # from which dropout draws
         if settings.resume is None:
             self.trainer = Trainer(model, settings.plan, lr=settings.lr, **options)
         else:
@@ -191,7 +191,7 @@ def _killed_as_planned(kill: Kill | None, usual: float) -> Iterator[None]:
     """Kills this process inside the block if the plan says so: at the planned moment, or at the end of the block."""
     is_mine = kill is not None and kill.rank == dist.get_rank()
     if is_mine:
-        arm(kill, usual)
+        arm(kill, usual)  # starts a timer, which carries out the kill after a fraction of the usual time
     yield
     if is_mine:
-        strike(kill)
+        strike(kill)  # now, because the block was over before the timer

@@ -20,7 +20,8 @@ from typing import Any, NoReturn
 
 from helpers.specs import Plan
 
-# Names of axes in --plan. "cp" (context parallelism) is read here and refused later, with a sentence of its own.
+# Names of axes in --plan. "cp" (context parallelism) is read here and refused later with a reason, because training
+# does not support it yet. Error messages therefore name only the other three.
 AXES = ("dp", "pp", "tp", "cp")
 SIZES = {"tiny": "28,672 parameters", "small": "0.8 million", "10m": "10.7 million"}
 DTYPES = ("fp32", "bf16", "fp16")
@@ -87,7 +88,9 @@ def parser() -> argparse.ArgumentParser:
         description="Train a small GPT by any plan, on processes of this machine or on torchrun's ranks. Ctrl-C saves.",
         argument_default=argparse.SUPPRESS,
     )
-    known, add = Plan.KNOWN, arguments.add_argument  # KNOWN: option of a plan -> its possible values
+    # KNOWN: option of a plan -> its possible values. A "copy" in the help is a replica of the model; there are dp of
+    # them. Sequence parallelism splits the tokens over the tp ranks between the matrix products.
+    known, add = Plan.KNOWN, arguments.add_argument
     add("--plan", metavar="dp=2,tp=2,pp=2", help="ranks on each axis; their product is the number of ranks")
     add("--zero", type=int, choices=known["zero"], help="ZeRO stage over dp (default: 0)")
     add("--schedule", choices=known["schedule"], help="of a pipeline (default: one_f_one_b)")

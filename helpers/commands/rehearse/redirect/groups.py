@@ -47,13 +47,13 @@ def replace(folder: str) -> None:
     for name in ("collective", "message"):
         setattr(WireGroup, name, _noting(getattr(WireGroup, name)))
     replace_in_torch("barrier", c10d.barrier, functools.wraps(c10d.barrier)(functools.partial(_barrier, c10d.barrier)))
-    on_cpu = c10d._get_object_coll_device
+    on_cpu = c10d._get_object_coll_device  # for a backend that torch does not know, it says "cpu"
     replace_in_torch("_get_object_coll_device", on_cpu, functools.partial(_object_device, on_cpu))
     default = lambda group=None: torch.device(_object_device(on_cpu, group))  # noqa: E731
     replace_in_torch("_get_pg_default_device", c10d._get_pg_default_device, default)
     usual = c10d.is_backend_available
     replace_in_torch("is_backend_available", usual, lambda backend: backend.lower() == "nccl" or usual(backend))
-    if not hasattr(dist, "ProcessGroupNCCL"):
+    if not hasattr(dist, "ProcessGroupNCCL"):  # a build without NCCL; scripts set fields of ProcessGroupNCCL.Options
         options = type("Options", (SimpleNamespace,), {"__init__": lambda self, *a, **k: None})
         options.config = SimpleNamespace()
         dist.ProcessGroupNCCL = c10d.ProcessGroupNCCL = SimpleNamespace(Options=options)
@@ -75,6 +75,7 @@ def _init(
     init, folder: str, backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, store=None, group_name="",
     pg_options=None, device_id=None, **more,
 ) -> None:  # fmt: skip
+    """Makes the default group on the wire, whatever backend the script asks for, with the rules of that backend."""
     rank = int(os.environ["RANK"]) if rank < 0 else rank
     world_size = int(os.environ["WORLD_SIZE"]) if world_size < 0 else world_size
     world = os.path.join(folder, f"{WORLD}{next(_worlds)}")
@@ -95,6 +96,7 @@ def _init(
 
 
 def _new_group(new_group, ranks=None, timeout=None, backend=None, pg_options=None, *args, **kwargs):
+    """Makes a group on the wire. A group that the script wants on gloo is one of gloo, which nobody watches."""
     if backend == "gloo":
         rank_notes.note_once("not rehearsed", name="gloo", site=call_site())
     kwargs.pop("device_id", None)
@@ -114,6 +116,7 @@ def _split_group(parent_pg=None, split_ranks=None, *args, **kwargs) -> dist.Proc
     parent.barrier().wait()
     members, own_rank = dist.get_process_group_ranks(parent), dist.get_rank(parent)
     _splits[parent.group_name] += 1
+    # The part that this rank is in, as global ranks; split_ranks lists each part by ranks within the parent.
     ranks = next((sorted(members[r] for r in ranks) for ranks in split_ranks if own_rank in ranks), None)
     if ranks is None:
         return None
