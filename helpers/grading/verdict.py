@@ -5,7 +5,8 @@ what came, and in which world; if one known mistake explains every failure, it a
 
 A *world* is a number of ranks that run an answer together, and a *case* is one set of inputs for them; a Judgement is
 the outcome of one comparison in one case. A *mistake* is the key of a hint about a wrong solution that learners often
-write. `Words` is a text in English and Chinese, and `words[…]` is one of verdict.yaml.
+write. `Words` is a text in English and Chinese. `words[name]` is one of verdict.yaml, and `words(name, "zh", …)` is the
+same in one language, with its places filled in.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class WorldResult:
 
     @property
     def passed(self) -> bool:
+        """Whether the run gave outputs, and all judgements are ok."""
         return self.failure is None and not self.failed
 
     def common_mistakes(self) -> set[str]:
@@ -92,6 +94,7 @@ class Verdict:
 
     @property
     def num_comparisons(self) -> int:
+        """How many comparisons the judge made in all worlds."""
         return sum(len(result.judgements) for result in self.results)
 
     @property
@@ -121,6 +124,7 @@ class Verdict:
             return words("passed_alone" if self.is_one_process else "passed", lang, key=self.key, **counted, **took)
         result, hint_lines = self.shown, [self.hint] if self.hint else []
         problem = self._failure_words(result) if result.failure is not None else self._judgement_words(result)
+        # All lines but the first are indented.
         lines = [words["not_yet"].format(self.key), problem, *hint_lines, *self._tally()]
         return "\n  ".join(line.in_(lang).replace("\n", "\n  ") for line in lines)
 
@@ -130,7 +134,7 @@ class Verdict:
     def _failure_words(self, result: WorldResult) -> Words:
         """How the run failed, and the name that the answer may have been defined under instead."""
         failure = result.failure
-        details = failure.message.map(lambda text: text.replace("\n", "\n  "))
+        details = failure.message.map(lambda text: text.replace("\n", "\n  "))  # in each language, with indented lines
         if self.runs_on != "ranks":
             details = details.map(lambda text: text.removeprefix("rank 0 "))  # the only process there is
         world = self._sizes([result.size]) + result.case_description

@@ -27,14 +27,14 @@ from helpers.learner.words import Words, book
 words = book("values")
 Answer = Callable[..., Any]  # a function that answers a question, which is a list of arguments
 WrongAnswers = Mapping[str, Sequence[Answer]]  # key of a hint -> wrong functions that contain this mistake
-FOR_CALL = Words(en="for {} {}", zh="{} 的{}")
-RAISED = Words(en="{} (called as {})", zh="{}（调用：{}）")
+FOR_CALL = Words(en="for {} {}", zh="{} 的{}")  # a call, and the name of the answer
+RAISED = Words(en="{} (called as {})", zh="{}（调用：{}）")  # the text of an error, and the call
 TOLERANCE = 1e-9  # relative: by so much rounding may move a number
 ABSOLUTE_TOLERANCE = 1e-9  # for numbers that should be 0
 SHOWN_DIGITS = 6  # of a float in a sentence
 
 
-# -- on the ranks ----------------------------------------------------------------------------------------------------
+# -- on a rank, or in the only process -------------------------------------------------------------------------------
 def run_questions(
     submitted: Answer, inputs: dict[str, Any], context: RankContext, task: Task | None = None
 ) -> list[Any]:
