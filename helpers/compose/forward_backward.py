@@ -76,23 +76,18 @@ def sum_loss(loss: Callable[[Tensor, Tensor], Tensor], model: nn.Module, tp: dis
     `token_loss` counts tokens, and works on this rank's vocabulary shard where the vocabulary is sharded. Any other
     loss counts rows. Raises ValueError for another loss than `token_loss` on sharded logits.
     """
+    # such a head returns only this rank's vocabulary shard of the logits
+    has_sharded_logits = isinstance(getattr(model, "head", None), ColumnParallelLinear)
     if loss is token_loss:
         parallel = partial(vocab_parallel_cross_entropy, group=tp, reduction="sum")
-        return SumLoss(
-            parallel if _has_sharded_logits(model) else partial(token_loss, reduction="sum"),
-            lambda targets: int((targets != IGNORED).sum()),
-        )
-    if _has_sharded_logits(model):
+        summed = parallel if has_sharded_logits else partial(token_loss, reduction="sum")
+        return SumLoss(summed, lambda targets: int((targets != IGNORED).sum()))
+    if has_sharded_logits:
         raise ValueError(
             f"{getattr(loss, '__name__', loss)} would see only this rank's part of the vocabulary: use token_loss, "
             "which adds up over the parts, or tp=1"
         )
     return SumLoss(lambda output, target: loss(output, target) * len(target), len)
-
-
-def _has_sharded_logits(model: nn.Module) -> bool:
-    """Return whether the model returns only this rank's vocabulary shard of the logits."""
-    return isinstance(getattr(model, "head", None), ColumnParallelLinear)
 
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # of the output and the targets

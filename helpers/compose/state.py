@@ -75,21 +75,17 @@ def full_state(trainer) -> dict[str, Tensor]:
     tp, pp = trainer.axes.group("tp"), trainer.axes.group("pp")
     names_of_stage: list = [None] * trainer.plan.pp
     dist.all_gather_object(names_of_stage, list(local), group=pp)
-    full = {}
+    full, device = {}, next((tensor.device for tensor in local.values()), torch.device("cpu"))
     for name in dict.fromkeys(names.first.values()):  # a tied tensor once
         stage = next(stage for stage, stored in enumerate(names_of_stage) if name in stored)
         if name in local and trainer.axes.coordinates["pp"] == stage:
             split = names.splits.get(name)
             full[name] = local[name].clone() if split is None else gather_full_tensor(local[name], split, tp)
         else:
-            full[name] = torch.empty(names.shapes[name], dtype=names.dtypes[name], device=_device(local))
+            full[name] = torch.empty(names.shapes[name], dtype=names.dtypes[name], device=device)
         if trainer.plan.pp > 1:
             dist.broadcast(full[name], group_src=stage, group=pp)
     return {name: full[first] for name, first in names.first.items()}
-
-
-def _device(tensors: dict[str, Tensor]) -> torch.device:
-    return next((tensor.device for tensor in tensors.values()), torch.device("cpu"))
 
 
 @dataclass

@@ -57,7 +57,8 @@ class _Call:
     def __init__(self, function: Callable, input_structure, inputs: Sequence, preserve_rng_state: bool):
         self.function, self.input_structure = function, input_structure
         gpus = {value.device for value in inputs if isinstance(value, Tensor) and is_accelerator(value.device)}
-        self.random = _RandomState(sorted(gpus, key=str)) if preserve_rng_state else None
+        # the states of the random generators of the CPU (5,056 bytes) and of the GPUs among the inputs
+        self.random = random_states(sorted(gpus, key=str)) if preserve_rng_state else None
         self.autocast = _AutocastState(["cpu", *sorted({device.type for device in gpus})])
 
     def __call__(self, inputs: Sequence) -> list:
@@ -74,24 +75,18 @@ class _Call:
         """Run the function a second time, with a graph and with the same result."""
         with ExitStack() as stack:
             if self.random is not None:
-                stack.enter_context(self.random.restored())
+                stack.enter_context(_restored_random(self.random))
             stack.enter_context(self.autocast.restored())
             stack.enter_context(torch.enable_grad())
             return self(inputs)
 
 
-class _RandomState:
-    """The present states of the random generators of the CPU (5,056 bytes) and of some GPUs."""
-
-    def __init__(self, devices: Sequence[torch.device]):
-        self.states = random_states(devices)
-
-    @contextmanager
-    def restored(self) -> Iterator[None]:
-        """Draw the same random numbers again inside the `with`; afterwards the generators continue where they were."""
-        with fork_random(*self.states):
-            set_random_states(self.states)
-            yield
+@contextmanager
+def _restored_random(states: dict[torch.device, Tensor]) -> Iterator[None]:
+    """Draw the same random numbers again inside the `with`; afterwards the generators continue where they were."""
+    with fork_random(*states):
+        set_random_states(states)
+        yield
 
 
 class _AutocastState:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_iter
 
 if TYPE_CHECKING:
     from helpers.parallel.zero.gathered_unit import GatheredUnit
@@ -43,7 +44,8 @@ class FreedWeight(nn.Parameter):
     def __torch_function__(cls, function, types, args=(), kwargs=None):
         if function in _ALLOWED or _reads_a_property(function):
             return super().__torch_function__(function, types, args, kwargs or {})
-        name = next((arg.freed_name for arg in _flatten(args, kwargs) if isinstance(arg, FreedWeight)), "a parameter")
+        leaves = tree_iter((args, kwargs))  # all arguments, and the elements of lists, such as torch.cat's
+        name = next((leaf.freed_name for leaf in leaves if isinstance(leaf, FreedWeight)), "a parameter")
         # a property arrives as the method-wrapper of its getter, whose __self__ has the property's name
         what = getattr(getattr(function, "__self__", None), "__name__", None) or getattr(function, "__name__", function)
         raise RuntimeError(
@@ -88,14 +90,6 @@ def _freed(kind: type) -> type:
 def _reads_a_property(function: object) -> bool:
     """Return whether a torch function reads a harmless property. Properties arrive here as method-wrappers."""
     return type(function).__name__ == "method-wrapper" and function.__self__.__name__ not in _VALUES
-
-
-def _flatten(args: tuple, kwargs: dict | None) -> list:
-    """Return all arguments, and the elements of those that are lists or tuples, such as torch.cat's."""
-    flat = []
-    for arg in [*args, *(kwargs or {}).values()]:
-        flat.extend(arg if isinstance(arg, (list, tuple)) else [arg])
-    return flat
 
 
 class Ticket:
