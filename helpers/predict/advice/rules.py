@@ -7,7 +7,7 @@ The rules. Many nodes, and one node: Hugging Face Transformers documentation, "P
 
     one GPU       fits: as it is                         does not fit: offload the optimizer
     one node      fits on a GPU: DDP                     does not: PP, ZeRO or TP; largest layer does not: TP or ZeRO
-    many nodes    fits: DDP (ours)
+    many nodes    fits: DDP (a rule of this course)
                   fast network: ZeRO, or PP + TP + DP    slow network: DP + TP + PP with ZeRO-1
 
 The rules leave some terms open, which this file fills in. "Fits": a micro-batch of one sequence, nothing recomputed,

@@ -63,7 +63,7 @@ class SplitLayer:
 
     input: name and values of the input. first: the column-parallel weights by name. inner: the name of the activation's
     result. second: name and values of the row-parallel weight. output: the name of the layer's result. arrives: the
-    gradient of the output, with which backward starts. word: the activation's name as it is drawn. activation: a
+    gradient of the output, with which backward starts. activation_name: as it is drawn. activation: a
     function of the input's products with the first weights. activation_backward: a function that returns the gradients
     of these products, from the products and the gradient of the activation's result. products: the names of these
     gradients, such as ("dQ", "dK", "dV").
@@ -75,7 +75,7 @@ class SplitLayer:
     second: tuple[str, Matrix] | None = None
     output: str = "Z"
     arrives: Matrix = ARRIVES
-    word: str = ""
+    activation_name: str = ""
     activation: Callable[..., Matrix] = lambda one: one
     activation_backward: Callable[..., Sequence[Matrix]] = lambda one, arrives: (arrives,)
     products: tuple[str, ...] = ()
@@ -86,9 +86,9 @@ def _relu_backward(one: Matrix, arrives: Matrix) -> tuple[Matrix]:
     return (multiply(relu_slope(one), arrives),)
 
 
-_MLP = {"word": "ReLU", "activation": relu, "activation_backward": _relu_backward, "products": ("dU",)}
+_MLP = {"activation_name": "ReLU", "activation": relu, "activation_backward": _relu_backward, "products": ("dU",)}
 _HEADS = {
-    "word": "attend",
+    "activation_name": "attend",
     "activation": attend,
     "activation_backward": attend_backward,
     "products": ("dQ", "dK", "dV"),
@@ -179,7 +179,7 @@ class LayerOnRank:
             yield from self.all_tokens(*layer.input)
             yield "·"
             yield from (self.made(name, weight) for name, weight in run.first.items())
-            yield layer.word or "="
+            yield layer.activation_name or "="
         yield self.made(layer.inner, run.inner)
         if layer.second:
             yield "·"
@@ -193,7 +193,7 @@ class LayerOnRank:
             yield from self.all_tokens(f"d{layer.output}", run.arrives)
             yield "·"
             yield self.made(f"{layer.second[0]}ᵀ", transpose(run.second))
-            yield f"{layer.word}′" if layer.word else "="  # the derivative of the activation
+            yield f"{layer.activation_name}′" if layer.activation_name else "="  # the derivative of the activation
         if not run.first:
             yield self.made(f"d{layer.inner}", run.to_input)
             return

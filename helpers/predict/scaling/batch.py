@@ -1,7 +1,8 @@
 """Predicts how far the batch may grow with the ranks: learning-rate rules, gradient noise scale, critical batch.
 
-Chapter 11 and the cards use it. B: samples of a step. g: the mean gradient of B samples. G: the mean gradient of all
-samples. S: the trace of the covariance of one sample's gradient.
+Chapter 11 and the interview cards use it. B: samples of a step. g: the mean gradient of B samples. G: the mean gradient
+of all samples. S: the trace of the covariance of one sample's gradient. S_min: the fewest steps that any batch needs to
+reach a loss. E_min: the fewest samples. B_crit: the critical batch.
     E[g . g] = G . G + S / B         so measurements at two batch sizes give G . G and S, without bias
     B_simple = S / (G . G)           "simple noise scale": beyond it a larger batch adds little information
     steps = S_min (1 + B_crit / B)   to the same loss; samples = E_min (1 + B / B_crit), B_crit = E_min / S_min
