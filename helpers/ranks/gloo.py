@@ -84,6 +84,7 @@ def error_of(future: torch.futures.Future) -> BaseException | None:
 
 
 def is_timeout(error: BaseException) -> bool:
+    """Whether an error of gloo is a timeout."""
     return "Timed out waiting" in str(error)
 
 

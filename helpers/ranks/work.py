@@ -271,6 +271,7 @@ class WireWork(Work):
                 gate.set_result(None)
 
     def raise_error(self) -> None:
+        """Raise the operation's error, if it has one."""
         if self.error is not None:
             raise self.error
 

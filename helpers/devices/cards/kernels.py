@@ -208,6 +208,7 @@ def _may_cast(tensor: Tensor) -> bool:
 
 
 def _refuse(*args, **kwargs):
+    """The kernel of an operation that autocast bans."""
     raise RuntimeError(UNSAFE)
 
 
@@ -251,6 +252,7 @@ def _gather_stats(x, means, invstds, running_mean, running_var, momentum, eps, c
     """Mean and invstd of the batches of all ranks, from theirs: (ranks, C). Updates the running statistics."""
     counts, total = counts.view(-1, 1), counts.sum()  # (ranks, 1)
     mean = (counts * means).sum(0) / total
+    # invstds**-2 - eps are the variances on each rank.
     var = (counts * (invstds**-2 - eps + (means - mean) ** 2)).sum(0) / total
     if running_mean is not None:
         running_mean.lerp_(mean.to(running_mean.dtype), momentum)
@@ -259,12 +261,16 @@ def _gather_stats(x, means, invstds, running_mean, running_var, momentum, eps, c
 
 
 def _normalized(x, weight, bias, mean, invstd, eps) -> Tensor:
+    """(x - mean) * invstd * weight + bias. eps is in invstd already."""
     out = (x - _per_channel(mean, x)) * _per_channel(invstd, x) * _per_channel(weight, x)
     return (out if bias is None else out + _per_channel(bias, x)).to(x.dtype)
 
 
 def _reduced(dy, x, mean, invstd, weight, *wanted) -> tuple[Tensor, ...]:
-    """Sums over this rank's batch: of dy, of dy * (x - mean), and the gradients of weight and bias."""
+    """Sums over this rank's batch: of dy, of dy * (x - mean), and the gradients of weight and bias.
+
+    wanted: torch's flags, which say whose gradients are needed; here all are computed.
+    """
     sum_dy = _rows(dy).to(mean.dtype).sum(1)
     sum_dy_xmu = _rows(dy * (x - _per_channel(mean, x))).to(mean.dtype).sum(1)
     like = mean.dtype if weight is None else weight.dtype

@@ -104,6 +104,7 @@ class CardEvent:
     """An event, which is recorded at once. It has the methods of torch.cuda.Event, and raises the same errors."""
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
+        # seconds: when it was recorded. number: of this recording, in the journal of NCCL's rules.
         self.timing, self.seconds, self.clock, self.number = enable_timing, None, {}, next(_events)
 
     def record(self, stream: CardStream | None = None) -> None:
