@@ -206,6 +206,7 @@ class RankGroup:
 
     @property
     def ranks(self) -> range:
+        """The ranks of the group, from 0."""
         return range(self.size)
 
     def owners(self, length: int) -> tuple[int, ...]:
@@ -232,13 +233,13 @@ class RankGroup:
     def gather(self, name: str, values: Matrix) -> Iterator[Operation]:
         """The all-gather that brings all tokens to a rank, with sequence parallelism only."""
         if self.sequence_parallel:
-            yield Operation(op="all_gather", name=name, count=_numbers(values))
+            yield Operation(op="all_gather", name=name, count=_num_elements(values))
 
     def sums(self, name: str, partial_sums: Sequence[ShardedMatrix]) -> list[list[PassItem]]:
         """For each rank: the operation that adds the partial sums up, and what the rank then has of the sum."""
         values = add(*(term.values for term in partial_sums))
         op = "reduce_scatter" if self.sequence_parallel else "all_reduce"
-        operation = Operation(op=op, name=name, count=_numbers(values))
+        operation = Operation(op=op, name=name, count=_num_elements(values))
         if self.sequence_parallel:
             return [[operation, self._own(name, values, rank)] for rank in self.ranks]
         return [[operation, ShardedMatrix(name=name, values=values)] for _ in self.ranks]
@@ -326,5 +327,5 @@ def _length(values: Matrix, by: str) -> int:
     return len(values) if by == "rows" else len(values[0])
 
 
-def _numbers(values: Matrix) -> int:
+def _num_elements(values: Matrix) -> int:
     return len(values) * len(values[0])

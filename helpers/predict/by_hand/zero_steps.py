@@ -18,7 +18,7 @@ from functools import lru_cache
 from helpers.quantities import costs
 from helpers.specs import Link
 
-LAYERS, NUMBERS, RANKS, STAGES = "abc", 3, 3, (0, 1, 2, 3)
+LAYERS, NUMBERS, RANKS, STAGES = "abc", 3, 3, (0, 1, 2, 3)  # NUMBERS: the elements of a layer
 KINDS = ("parameters", "gradients", "optimizer")
 BYTES = {"parameters": 2, "gradients": 2, "optimizer": 12}  # per element: 16 bits, 16 bits, fp32 master, m and v
 WEIGHTS = {"a": (1, 0, 2), "b": (1, -1, 0), "c": (0, 1, 1)}

@@ -155,7 +155,7 @@ class Calibration:
 
     def __str__(self) -> str:
         """How well the rows determine each constant, one line per constant."""
-        rows = f"{self.rows} row" + "s" * (self.rows > 1)
+        rows = "1 row" if self.rows == 1 else f"{self.rows} rows"
         lines = [f"{len(self.known)} constants from {rows}; an estimate's form adds {self.residue:.0%} of doubt"]
         for name, share in self.known.items():
             text = "partly known" if share > PARTLY_KNOWN else "not seen by these rows, so nominal"

@@ -25,7 +25,7 @@ from helpers.specs import GPU
 
 # Rows and columns of a tile, and the share of an SM's rate that it reaches (the guide's figures for A100, rounded).
 TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.94), (128, 64, 0.75), (64, 64, 0.55))
-FILL = 160  # steps of depth k
+FILL = 160  # columns of depth k that filling and draining a tile's pipeline costs
 # The share of the data sheet's peak that a large product sustains; clocks fall under the load (H100 most). Rounded so
 # that the published rows of data/ lie on both sides; a calibration moves it.
 # An A100 on PCIe has 300 W instead of 400, and no row of data/ is of one: an assumption. The rows of V100 are of
@@ -68,7 +68,8 @@ def product_seconds(m: int, n: int, k: int, gpu: GPU, *, fp8: bool = False) -> f
     best = float("inf")
     for rows, columns, share in TILES:
         tiles = ceil(m / rows) * ceil(n / columns)
-        # Split-k: a deep product with few tiles is divided along k, and the fp32 results of the parts are added up.
+        # Split-k: a deep product with few tiles is divided along k into parts of 1024 or more, so that more SMs have
+        # work. The fp32 results of the parts are written and read again to be added up, 8 bytes per element.
         parts = 1 if tiles >= gpu.num_sms or k < 2048 else min(gpu.num_sms // tiles, k // 1024)
         adding = 8 * parts * m * n / memory_rate(gpu) if parts > 1 else 0.0
         waves = ceil(tiles * parts / gpu.num_sms)

@@ -261,11 +261,11 @@ def pipeline_seconds(stages: int, microbatches: int, chunks: int, forward: list[
     short = min(microbatches, 2 * stages)  # micro-batches of the short simulation
     if 2 * short * stages * chunks > MOST_SIMULATED_ACTIONS:
         return closed_form_seconds(stages, microbatches, chunks, forward, backward)
-    busiest = max(_seconds_of_ranks(stages, forward, backward))
+    busiest = max(seconds_of_ranks(stages, forward, backward))
     return simulated_seconds(stages, short, chunks, forward, backward) + (microbatches - short) * busiest
 
 
-def _seconds_of_ranks(stages: int, forward: list[float], backward: list[float]) -> list[float]:
+def seconds_of_ranks(stages: int, forward: list[float], backward: list[float]) -> list[float]:
     """Seconds of one micro-batch on each rank, which has every `stages`-th virtual stage."""
     return [sum(forward[rank::stages]) + sum(backward[rank::stages]) for rank in range(stages)]
 
@@ -277,5 +277,5 @@ def closed_form_seconds(
 
     Source: Narayanan et al. 2021, section 2.2.
     """
-    each = _seconds_of_ranks(stages, forward, backward)
+    each = seconds_of_ranks(stages, forward, backward)
     return (sum(each) - max(each)) / chunks + microbatches * max(each)

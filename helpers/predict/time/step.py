@@ -31,7 +31,7 @@ from helpers.predict.memory.states import (
 from helpers.predict.time.collectives import optimizer_seconds, replica_traffic, send_seconds
 from helpers.predict.time.kernels import memory_rate, product_seconds
 from helpers.predict.time.layer import Work, ends, layer, product_shapes
-from helpers.predict.time.pipeline import pipeline_seconds
+from helpers.predict.time.pipeline import pipeline_seconds, seconds_of_ranks
 from helpers.predict.time.stacks import Stack
 from helpers.specs import LINKS, Cluster, ModelSpec, Plan
 from helpers.specs.checks import check_positive
@@ -145,7 +145,7 @@ def least_seconds(
     the whole pass, so that it stays a lower bound where the stages differ.
     """
     forward, backward = pass_seconds(model, plan, cluster, stack, constants)
-    loads = [sum(forward[rank :: plan.pp]) + sum(backward[rank :: plan.pp]) for rank in range(plan.pp)]
+    loads = seconds_of_ranks(plan.pp, forward, backward)
     busiest = max(loads)
     return plan.num_microbatches * busiest + 0.9 * (sum(loads) - busiest) / plan.num_chunks
 
@@ -209,7 +209,7 @@ class _Step:
         """The step as bars: the busiest rank's compute, what its pipeline adds, and what its replicas add."""
         plan, microbatches = self.plan, self.plan.num_microbatches
         forward, backward = self.passes()
-        loads = [sum(forward[rank :: plan.pp]) + sum(backward[rank :: plan.pp]) for rank in range(plan.pp)]
+        loads = seconds_of_ranks(plan.pp, forward, backward)  # of one micro-batch
         busiest = max(loads)
         pipeline = pipeline_seconds(plan.pp, microbatches, plan.num_chunks, forward, backward)
         bars = self._compute(loads.index(busiest))

@@ -69,7 +69,7 @@ def axis_traffic(
     stages = virtual_stages(model, plan)
     local_stages = stages[plan.mesh.coordinates(rank)["pp"] :: plan.pp]
     width = dtype_bytes or weight_bytes(plan)  # bytes of an element of weights and activations
-    gradients = dtype_bytes or (4 if plan.precision.endswith("_grads") else width)  # bytes of one of a gradient
+    gradients = dtype_bytes or (4 if plan.precision.endswith("_grads") else width)  # bytes of an element of a gradient
     ops = [*_ops_of_log("tp", _tensor(model, plan, local_stages, width, autocast), plan.num_microbatches)]
     ops += _pipeline(model, plan, local_stages, width, gradients, first_step)
     ops += _data(rank_parameters(model, plan, local_stages), plan, width, gradients, first_step)
@@ -92,7 +92,8 @@ def _pipeline(
     if plan.pp == 1:
         return
     tokens = model.seq // plan.tp if plan.sequence_parallel else model.seq
-    message = plan.num_microbatches * plan.micro_batch * tokens * model.hidden * width + HEADER * first_step
+    message = plan.num_microbatches * plan.micro_batch * tokens * model.hidden * width  # bytes over one edge in a step
+    message += HEADER if first_step else 0
     edges = sum((not stage.first) + (not stage.last) for stage in stages)  # to the stages before and after
     payload = edges * message
     if model.tied_embeddings and any(stage.first or stage.last for stage in stages):
@@ -108,7 +109,7 @@ def _data(layers: list[Sizes], plan: Plan, width: int, gradients: int, first_ste
     if plan.zero == 0:
         yield AxisOp("dp", "all_reduce", plan.dp, sum(sizes) * gradients)
         if first_step and plan.pp == 1:
-            yield AxisOp("dp", "broadcast", plan.dp, len(sizes) * 8)
+            yield AxisOp("dp", "broadcast", plan.dp, len(sizes) * 8)  # the order of the gradients, as int64
         return
     log = zero_traffic(
         sizes, stage=plan.zero, world_size=plan.dp, num_microbatches=plan.num_microbatches,
@@ -191,7 +192,8 @@ def rank_parameters(model: ModelSpec, plan: Plan, stages: Sequence[VirtualStage]
     table, layers = [table_params(model, plan)], []
     for stage in stages:
         if stage.first:
-            layers.append(table + [model.seq * model.hidden] * (model.positions == "learned"))
+            positions = [model.seq * model.hidden] if model.positions == "learned" else []
+            layers.append(table + positions)
         layers += [block_parameters(model, plan) for _ in stage.blocks]
         if stage.last:
             shared = model.tied_embeddings and plan.pp == 1
