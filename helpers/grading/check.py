@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 words = book("verdict")
 LINE_WIDTH = 76  # characters: a notebook has room for so many, and would fold a longer line within a word
-Definition = ast.FunctionDef | ast.ClassDef
+Definition = ast.FunctionDef | ast.ClassDef  # the syntax tree of what a learner has submitted
 Runner = Callable[[Sequence[Sequence[dict]], int], TaskRun]  # (inputs of each rank in each case, seed)
 
 

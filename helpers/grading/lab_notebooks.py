@@ -26,7 +26,7 @@ from helpers.learner.words import book
 
 words = book("offers")
 ROOT = Path(__file__).resolve().parents[2]  # the folder of the repository
-ATTEMPTS_BEFORE_OFFER = 3
+ATTEMPTS_BEFORE_OFFER = 3  # failed attempts at a task before the lab's own answer is offered
 SOLUTION_MARKS = re.compile(r"(?m)^ *(<!-- )?### (BEGIN|END) SOLUTION( -->)?\n?")  # nbgrader cuts out what is between
 UNTOUCHED_ANSWER = "YOUR ANSWER HERE"  # what nbgrader writes into a cell for an answer in words
 

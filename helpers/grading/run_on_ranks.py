@@ -253,6 +253,7 @@ def failure_of(error: RankError) -> RunFailure:
 
 
 def _without_first_line(text: str) -> str:
+    """The text without its first line, and without the indent of the others."""
     return "\n".join(line.strip() for line in text.splitlines()[1:])
 
 
@@ -396,6 +397,7 @@ class RunningCase:
 
     @property
     def calls(self) -> list[dict[str, Any]]:
+        """What ObservedFunction noted of each call; nothing for a class, whose calls are not observed."""
         return self.observed.calls if isinstance(self.observed, ObservedFunction) else []
 
 

@@ -343,6 +343,7 @@ class GradientsOfRanks:
         return max(norms, default=0.0) if power == math.inf else sum(one**power for one in norms) ** (1 / power)
 
     def _norm_of_rank(self, gradients: list[tuple[Tensor, int]], p: float) -> float:
+        """The norm of one rank's gradients; infinite power means the largest absolute value."""
         if p == math.inf:
             return max((float(g.abs().max()) for g, _ in gradients), default=0.0)
         return sum(float((g.abs() ** p).sum()) / replicas for g, replicas in gradients) ** (1 / p)
@@ -383,6 +384,7 @@ def judge_norm(world: JudgedWorld) -> Iterator[Judgement]:
 
 
 def are_equal_norms(expected: Sequence[float], got: Sequence[float]) -> bool:
+    """Whether a rank returned all of these norms, up to rounding."""
     return all(math.isclose(*pair, rel_tol=1e-9) for pair in zip(expected, got, strict=True))
 
 

@@ -49,6 +49,7 @@ def make_places(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_places(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Places]:
+    """The learner's answer to each case, as a list."""
     return [as_columns(one) for one in answers.run_questions(submitted, inputs, context)]
 
 
@@ -81,6 +82,7 @@ def numbered_by(*order: str) -> Callable[..., Places]:
     mesh_axis = dict(zip(order, ("tp", "dp", "pp"), strict=True))  # axis -> the axis of the Mesh that stands for it
 
     def wrong(rank: int, *sizes: int) -> Places:
+        """The answer with this order of the axes."""
         mesh = Mesh(**{mesh_axis[axis]: size for axis, size in zip(AXES, sizes, strict=True)})
         coordinates = mesh.coordinates(rank)
         groups = (mesh.groups(mesh_axis[axis]) for axis in AXES)
@@ -256,6 +258,7 @@ AXES_OF_KIND = {  # ranks must draw other numbers if they differ on one of these
     "whole_dropout": ("dp", "pp"),
     "cut_dropout": ("dp", "pp", "tp"),
 }
+# The meshes about which 09.seeds asks: these small ones, and the large ones below.
 MESHES = [Mesh(dp=dp, pp=pp, tp=tp) for dp, pp, tp in ((2, 2, 2), (2, 1, 4), (1, 3, 2), (1, 1, 1))]
 # On these large meshes two ranks get the same seed by accident if an answer adds their coordinates, as they are or with
 # factors such as 1, 100 and 10,000.

@@ -116,6 +116,7 @@ def verdicts(
     """
 
     def verdict(beats: list[Beat], ranks: int, started: float, now: float, limits: dict[str, float]) -> list[str]:
+        """The verdict on each rank. `limits` is LIMITS; the arguments are those of a case."""
         silent, in_step = (statuses(beats, ranks, started, now, clock, never, at_start) for clock in clocks)
         is_any_dead = any(silence > limits["dead"] for silence, _, _ in silent)
         all_may_wait = not can_hang or ("dead" in may_wait_for and is_any_dead)
@@ -192,6 +193,7 @@ def run_regroup(submitted: Callable, inputs: dict[str, Any], context: RankContex
     """The learner's answer to each case as three values; any other answer stands in the place of all three."""
 
     def three_values(*args: Any) -> Any:
+        """The learner's answer as a list of three values; one of another form three times."""
         answer = submitted(*args)
         return list(answer) if isinstance(answer, list | tuple) and len(answer) == 3 else [answer] * 3
 
@@ -227,6 +229,7 @@ def regrouping(
     def regroup(
         ranks: NodeNames, spares: NodeNames, dead: NodeNames, needed: int, generation: int, restarts: dict[str, int]
     ) -> NextGroup:
+        """The next group, from the items of a case (see `draw_nodes`)."""
         living = [name for name in spares if name not in dead]
         now = assign(ranks, living, dead)
         if len(now) < needed:

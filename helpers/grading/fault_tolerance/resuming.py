@@ -62,6 +62,7 @@ def run_resume(submitted: Callable, inputs: dict[str, Any], context: RankContext
     """The learner's answer to each case. The learner's function gets the orders as a function of the epoch."""
 
     def call_with_order(state: TrainingState, orders: Orders, *args: int) -> Any:
+        """Calls the learner's function; its second argument is a function from an epoch to its order."""
         return submitted(dict(state), lambda epoch: list(orders[epoch % NUM_EPOCHS]), *args)
 
     return answers.run_questions(call_with_order, inputs, context, RESUME)
@@ -82,6 +83,7 @@ def next_samples(
         first = start(state, batch, n)
 
         def sample_at(position: int) -> int:
+            """The sample at a position that is counted through all epochs."""
             return orders[epoch_of(position // n, first // n) % NUM_EPOCHS][position % n]
 
         begins = [first + step * batch + rank * per_rank for step in range(steps)]
@@ -157,9 +159,11 @@ def run_reshard(submitted: Callable, inputs: dict[str, Any], context: RankContex
     """
 
     def elements_and_count(pieces: list[SavedPiece], *args: int) -> Any:
+        """The learner's elements, and the number of elements that were read for them."""
         counts, ranges = [], {name: (start, stop) for name, start, stop in pieces}  # counts: of each read
 
         def read(file: str, start: int, stop: int) -> Tensor:
+            """What the learner's function calls: elements start to stop of a file, counted in the file."""
             if start < 0 or stop < start:
                 raise ValueError(f"read({file!r}, {start}, {stop}): give 0 <= start <= stop, counted in the file")
             elements = torch.arange(*ranges[file], dtype=torch.float64)[start:stop]  # ends where the file ends

@@ -104,6 +104,7 @@ def expect_number(
 
 
 def _float64(value: float) -> Tensor:
+    """The number as a float64 tensor of one element."""
     return torch.tensor(value, dtype=torch.float64)
 
 
@@ -264,6 +265,7 @@ def factor_of(expected: Tensor, got: Tensor) -> float | None:
 
 
 def _factor_text(factor: float) -> str:
+    """The factor with two decimals, or with two digits if it is small."""
     return f"{factor:.2f}" if abs(factor) >= 0.1 else f"{factor:.2g}"
 
 
@@ -286,6 +288,7 @@ def _shown_numbers(got: float, expected: float) -> dict[str, str]:
 
 
 def _number_text(value: float, digits: int) -> str:
+    """The number with so many digits; an integer or bool as it is."""
     return f"{value + 0:.{digits}g}" if isinstance(value, float) else str(value)  # + 0 turns -0.0 into 0.0
 
 

@@ -24,7 +24,7 @@ from helpers.grading.task import Judgement
 from helpers.learner.words import Words, book
 
 words = book("values")
-History = Sequence[Mapping[str, Any]]
+History = Sequence[Mapping[str, Any]]  # for each step its values by name
 WrongHistories = Callable[[], Mapping[str, Sequence[History]]]  # key of a hint -> the histories that the mistake gives
 _names_mistakes: ContextVar[bool] = ContextVar("names_mistakes", default=True)  # see without_naming_mistakes
 TOLERANCE = 1e-5  # relative, within which a value counts as that of a mistake

@@ -25,7 +25,7 @@ from helpers.ranks.sites import is_engine, is_library
 from helpers.ranks.zygote import child_processes
 
 words = book("walls")
-ALLOWED_FILES = (os.devnull,)
+ALLOWED_FILES = (os.devnull,)  # files outside the folder that may be written
 # Flags of "open" of which any means that the file may be changed.
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # Events that change files. For each path that changes: the index of its argument, and of the argument with the folder
@@ -43,6 +43,7 @@ PATH_ARGUMENTS = {
     "os.utime": ((0, 3),),
     "shutil.rmtree": ((0, 1),),
 }
+# Events that start a process, look up a host, and send something over a socket.
 START_EVENTS = ("os.fork", "os.forkpty", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "subprocess.Popen")
 LOOKUP_EVENTS = ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr")
 CONNECT_EVENTS = ("socket.connect", "socket.sendto", "socket.sendmsg")
@@ -115,6 +116,7 @@ def _signals(event: str, args: tuple, allowed: Sequence[str]) -> Words | None:
     return None if number == 0 or pid in allowed_pids else words["ends"].format(pid)
 
 
+# The rule of each event that may be refused.
 RULES: dict[str, Callable[[str, tuple, Sequence[str]], Words | None]] = {
     "open": _opens_for_writing,
     "os.kill": _signals,

@@ -44,6 +44,7 @@ MAX_KEPT_BYTES = 200_000_000  # a rank that keeps more memory than this in addit
 MAX_GROUPS = 50  # a rank with more process groups than this is replaced, since nobody destroys them
 SIGNAL_NAMES = "SIGINT SIGTERM SIGHUP SIGALRM SIGVTALRM SIGPROF SIGUSR1 SIGUSR2 SIGCHLD"
 SIGNALS = [getattr(signal, name) for name in SIGNAL_NAMES.split()]  # those whose handlers are put back
+# Timers of the system, and limits of the process, that a function may have set.
 TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 LIMITS = (resource.RLIMIT_DATA, resource.RLIMIT_AS, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_CPU)
 
@@ -61,6 +62,7 @@ def _attributes(owner: Any, *names: str) -> _Setting:
 
 
 def _set_environment(values: dict[str, str]) -> None:
+    """Makes these the only environment variables; os.environ stays the same object."""
     os.environ.clear()
     os.environ.update(values)
 
@@ -72,10 +74,12 @@ def _set_handlers(values: list) -> None:
 
 
 def _set_signal_mask(values: set) -> None:
+    """Blocks these signals and no others."""
     signal.pthread_sigmask(signal.SIG_SETMASK, values)
 
 
 def _set_deterministic(values: tuple[bool, bool]) -> None:
+    """Sets whether torch uses deterministic algorithms only, and whether it merely warns of others."""
     torch._C._set_deterministic_algorithms(values[0], warn_only=values[1])  # torch's own imports inductor, for seconds
 
 
@@ -142,6 +146,7 @@ class SavedSettings:
         self.values = [read() for read, _ in SETTINGS]
 
     def put_back(self) -> None:
+        """Restores each setting that differs from what it was."""
         for value, (read, put) in zip(self.values, SETTINGS, strict=True):
             try:
                 now = read()

@@ -25,6 +25,7 @@ MAX_MEMORY = 1_000_000_000  # bytes, in addition to what the rank has when the f
 MAX_FILE = 100_000_000  # bytes of one file, also of the rank's log, to which code may write past Python
 MEMORY_CHECK_SECONDS = 0.1  # between two looks at the memory, on systems that set no limit to it
 REPEAT_SECONDS = 0.5  # after which TooLong is raised again, if code has swallowed it
+# How torch, C++ and the system say that there is no memory left.
 _OUT_OF_MEMORY = re.compile(r"can't allocate memory|Failed to allocate|bad_alloc|Cannot allocate memory")
 
 

@@ -21,14 +21,14 @@ from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit import answers
 from helpers.learner.words import Words
 
-Seconds = Sequence[float]
+Seconds = Sequence[float]  # a list of times
 # The arguments of each question_task below: key, signature, how a sentence names the answer, the right function, and
 # the wrong functions by the key of the hint.
 
 # -- 11.exposed ------------------------------------------------------------------------------------------------------
 # From a case, as `make_exposed` lists its items, to the exposed seconds.
 ExposedSeconds = Callable[[Seconds, Sequence[int], float, int, float], float]
-GB = 10**9
+GB = 10**9  # bytes
 
 
 def make_exposed(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -199,7 +199,7 @@ TrainingJob = Mapping[str, int]  # the cluster and the model, as `draw_job` make
 Rule = Callable[[CandidatePlan, TrainingJob], bool]  # whether a plan fulfils what a job asks for
 Choice = Callable[[Sequence[CandidatePlan], TrainingJob], str | None]  # the name of the chosen plan; None if none fits
 GIB = 2**30 / 1e9  # in GB
-NUM_PLANS = 200
+NUM_PLANS = 200  # for each job
 FASTEST = 5.0  # seconds of a step; all plans that are not placed on purpose take at least 10
 FIELDS = ("name", "dp", "tp", "pp", "micro_batch", "gb", "seconds")  # gb: memory per GPU; seconds: of a step
 # There are ten kinds of jobs. In each, the plans listed here are placed among slower ones: they are the fastest, but
@@ -272,6 +272,7 @@ def best_plan(*, tie: Callable[[CandidatePlan, int], float] = lambda p, i: p["tp
     rules = RULES | rules
 
     def chosen(plans: Sequence[CandidatePlan], job: TrainingJob) -> str | None:
+        """The name of the fastest plan that keeps all rules."""
         ranked = [(plan["seconds"], tie(plan, i), plan["name"]) for i, plan in enumerate(plans)]
         fit = [one for one, p in zip(ranked, plans, strict=True) if all(rule(p, job) for rule in rules.values())]
         return min(fit)[2] if fit else None

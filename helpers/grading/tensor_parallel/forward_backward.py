@@ -41,7 +41,7 @@ TORCH_WARNING = "an autograd kernel was not registered"  # torch warns so when b
 HIDDEN_COLLECTIVE = "torch warns: backward goes through a collective that autograd does not know"  # our error's text
 # From the messages of a pass, in the order in which a rank issued them, to the keys of the hints that explain them.
 MistakesOf = Callable[[Sequence[CommEvent]], Sequence[str]]
-Judge = Callable[[JudgedWorld], Iterator[Judgement]]
+Judge = Callable[[JudgedWorld], Iterator[Judgement]]  # a task's judge
 
 
 # -- on a rank -------------------------------------------------------------------------------------------------------

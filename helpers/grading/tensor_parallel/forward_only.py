@@ -280,6 +280,7 @@ def make_norm(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_norm(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> float:
+    """The norm that the learner's function returns on this rank, as a number."""
     return float(call_with_inputs(submitted, inputs, context))
 
 

@@ -159,6 +159,7 @@ def make_merge(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_merge(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
+    """The learner's output and lse; None for what is no tensor."""
     with one_thread():
         result = submitted(*(inputs[name].clone() for name in ("out_a", "lse_a", "out_b", "lse_b")))
     pair = result if isinstance(result, tuple | list) and len(result) == 2 else (result, None)

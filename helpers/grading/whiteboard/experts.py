@@ -66,6 +66,7 @@ def counting_expert(weight: Tensor, counts: list[int]) -> Callable[[Tensor], Ten
     """An expert, which maps (tokens, size) to the same shape and notes in `counts` how many tokens it got."""
 
     def expert(tokens: Tensor) -> Tensor:
+        """tanh(tokens @ weight), one row per token."""
         if tokens.dim() != 2:
             raise ValueError(f"an expert takes (tokens, size) and got the shape {tuple(tokens.shape)}")
         counts.append(len(tokens))

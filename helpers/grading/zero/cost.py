@@ -24,7 +24,7 @@ from helpers.grading.zero import LAB
 
 words = LAB.messages
 
-STAGES = range(4)
+STAGES = range(4)  # of ZeRO; 0 is plain data parallelism
 STATE_BYTES = (2, 2, 12)  # per parameter: bf16 weight, bf16 gradient, fp32 master weight with Adam's two moments
 
 

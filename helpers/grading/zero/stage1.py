@@ -98,6 +98,7 @@ def run_stage1(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
     parameters, optimizers, steps = [nn.Parameter(one.clone()) for one in inputs["weights"]], [], []
 
     def make_optimizer(tensors: Any) -> GradientDescent:
+        """What the learner's class calls to make the optimizer of its shard; each one is noted."""
         optimizers.append(GradientDescent(tensors, inputs["lr"], inputs["momentum"]))
         return optimizers[-1]
 
@@ -279,6 +280,7 @@ def run_step(submitted: Callable, inputs: dict[str, Any], context: RankContext) 
     velocity, steps = torch.zeros_like(shard), []
 
     def step(tensor: Tensor, gradient: Tensor) -> None:
+        """One step of the optimizer on a tensor, in place."""
         velocity.mul_(inputs["momentum"]).add_(gradient)
         tensor.sub_(inputs["lr"] * velocity)
 

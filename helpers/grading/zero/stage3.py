@@ -129,6 +129,7 @@ class FullWeightReference:
             self.runs = [[self._run(batch) for batch in one["batches"]] for one in world.inputs]
 
     def _run(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """One forward and backward pass: the output, the gradient of x, and the flat gradients of the weights."""
         weights, x = [one.clone().requires_grad_() for one in self.weights], batch["x"].clone().requires_grad_()
         y = x
         for weight in weights:
@@ -270,6 +271,8 @@ def layer_with(forward: Callable) -> Callable[[Tensor, Tensor, tuple[int, int]],
     """A layer with the learner's forward and our backward, which gathers the weight if forward saved the shard."""
 
     class Stage3Layer(torch.autograd.Function):
+        """The autograd function whose `apply` is the layer."""
+
         @staticmethod
         def forward(ctx, x: Tensor, shard: Tensor, shape: tuple[int, int]) -> Tensor:
             ctx.shape, ctx.length = shape, len(shard)
@@ -298,6 +301,7 @@ def gathered_weight(shard: Tensor, shape: tuple[int, int]) -> Tensor:
 
 
 def run_forward(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
+    """Runs 08.stage3 with a layer made of the learner's forward and our backward."""
     return (yield from run_stage3(layer_with(submitted), inputs, context))
 
 
