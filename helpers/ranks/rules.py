@@ -88,7 +88,7 @@ class NoRules:
     """gloo's own rules: there is nothing to watch and nothing to judge. It is also its own TaskJudge."""
 
     def start_on_rank(self, config: Any) -> None:
-        return None
+        """Returns None: there are no rules to put in force."""
 
     def task_judge(self) -> NoRules:
         return self
@@ -97,7 +97,7 @@ class NoRules:
         return ()
 
     def error_of(self, verdicts: Sequence[Any], state_of_ranks: Words) -> None:
-        return None
+        """Returns None: without verdicts there is no error."""
 
 
 def register(name: str, rules: Rules) -> None:
