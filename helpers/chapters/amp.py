@@ -215,7 +215,7 @@ def compare_with_torch_lines() -> Iterator[str]:
 
 def bytes_saved_for_backward(region) -> int:
     """Bytes that the forward of `trained_gpt` saves for backward in `region`, without parameters, each storage once."""
-    gpt, saved = trained_gpt(), {}
+    gpt, saved = trained_gpt(), {}  # saved: address of a storage -> its bytes, and a tensor of it
     parameters = {parameter.data_ptr() for parameter in gpt.parameters()}
 
     def pack(tensor: Tensor) -> Tensor:

@@ -50,10 +50,10 @@ SHARDED = Plan(dp=2, zero=1)
 def trainer_of(plan: Plan, config: GPTConfig, folder: Path | None = None) -> Trainer:
     """On a rank: a Trainer after one step, so that the optimizer has its state; or loaded from `folder`."""
     torch.manual_seed(0)
-    how = dict(loss=token_loss, optimizer=AdamW, lr=3e-3)
+    options = dict(loss=token_loss, optimizer=AdamW, lr=3e-3)
     if folder is not None:
-        return Trainer.load(folder, GPT(config), plan, **how)
-    trainer = Trainer(GPT(config), plan, **how)
+        return Trainer.load(folder, GPT(config), plan, **options)
+    trainer = Trainer(GPT(config), plan, **options)
     trainer.step(*global_batch(0))
     return trainer
 
@@ -173,7 +173,8 @@ def kill_process(*_) -> None:
 
 def save_half(tensors: list[Tensor], file: io.BufferedWriter, *, killed: bool) -> None:
     """Like torch.save until half of the bytes are written; then the process dies, or the disk is full."""
-    torch_save(tensors, content := io.BytesIO())
+    content = io.BytesIO()
+    torch_save(tensors, content)
     file.write(content.getvalue()[: content.tell() // 2])
     file.flush()
     if killed:

@@ -142,10 +142,8 @@ def bf16_needs_a_scaler(ranks: Ranks) -> Numbers:
 
     How much is left of a gradient of 1e-8 when it is stored in fp16 and in bf16.
     """
-    return {
-        "fp16": torch.tensor(1e-8).half().item() / 1e-8,
-        "bf16": torch.tensor(1e-8).bfloat16().item() / 1e-8,
-    }
+    gradient = torch.tensor(1e-8)
+    return {"fp16": gradient.half().item() / 1e-8, "bf16": gradient.bfloat16().item() / 1e-8}
 
 
 def recomputation_doubles_the_work(ranks: Ranks) -> Numbers:

@@ -52,11 +52,7 @@ def speed_ups_multiply(ranks: Ranks) -> Numbers:
         return timeline.duration / stages  # a stage's work is 1 here, and it has 1 / stages of the layers
 
     one = duration(1, 1)
-    return {
-        "copies": one / duration(2, 1),
-        "stages": one / duration(1, 2),
-        "together": one / duration(2, 2),
-    }
+    return {"copies": one / duration(2, 1), "stages": one / duration(1, 2), "together": one / duration(2, 2)}
 
 
 def _simulate(schedule: Schedule, send: float = 0.0) -> Timeline:

@@ -215,9 +215,7 @@ def _train_tied_stage(exchange: bool, steps: int) -> tuple[list[Tensor], list[fl
     return replicas, losses
 
 
-def _after_first_step(
-    layers: list[nn.Module], schedule: Schedule, rows: int, **options
-) -> tuple[PipelineStage, Tensor, Tensor]:
+def _after_first_step(layers: list, schedule: Schedule, rows: int, **options) -> tuple[PipelineStage, Tensor, Tensor]:
     """A rank's stage after the first step, in which stages agree on shapes; its inputs, and its labels, all class 0.
 
     layers: one per stage, of width 8 at both ends. rows: of a micro-batch. options: of PipelineStage.

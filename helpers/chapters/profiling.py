@@ -56,7 +56,8 @@ class SlowRows(Dataset):
         return self.count
 
     def __getitem__(self, index: int) -> Tensor:
-        time.sleep(self.seconds + self.late[1] * (index == self.late[0]))
+        late_index, late_seconds = self.late
+        time.sleep(self.seconds + (late_seconds if index == late_index else 0.0))
         return torch.ones(WIDTH)
 
 
@@ -78,7 +79,8 @@ def fixed_job(slower: float = 0.0) -> tuple[nn.Module, torch.optim.Optimizer, Da
 
 def slow_job() -> tuple[nn.Module, torch.optim.Optimizer, DataLoader]:
     """On a rank: the same job, in which the rank of SLOW_RANK is slow."""
-    return fixed_job(SLOW_RANK[1] * (dist.get_rank() == SLOW_RANK[0]))
+    slow_rank, slower = SLOW_RANK
+    return fixed_job(slower if dist.get_rank() == slow_rank else 0.0)
 
 
 def parts_of_a_step(run: TraceRun) -> tuple[int, dict[int, dict[str, float]]]:

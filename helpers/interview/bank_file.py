@@ -268,6 +268,7 @@ def _read_card_id(value: Any, where: str, name: str) -> str:
 
 
 def _read_archive(value: Any, where: str, name: str) -> bool:
+    """True, the only value that `archive` may have."""
     if value is not True:
         raise ValueError(f"{where}: `archive` is {value!r}; write true, or leave it out")
     return value

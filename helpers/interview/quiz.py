@@ -89,12 +89,13 @@ def order_cards(
     `is_urgent` holds come before the others that are due, and before the other new ones of their level. The archive are
     cards that interviewers no longer ask.
     """
-    known = [(due, card) for card in cards if (due := reviews.due(card.id)) is not None]
+    known = [(reviews.due(card.id), card) for card in cards if card.id in reviews]  # cards that were answered before
     known.sort(key=lambda pair: (not is_urgent(pair[1]), pair[0]))
     new = [card for card in cards if card.id not in reviews]
     new.sort(key=lambda card: (card.archive, LEVELS.index(card.level), not is_urgent(card), _path_key(card)))
     not_due = sorted((pair for pair in known if pair[0] > now), key=lambda pair: pair[0])
-    return (*(card for due, card in known if due <= now), *new, *(card for _, card in not_due if ahead))
+    soon = not_due if ahead else []
+    return (*(card for due, card in known if due <= now), *new, *(card for _, card in soon))
 
 
 def poorly_guessed(path: FilePath = None) -> Callable[[Card], bool]:

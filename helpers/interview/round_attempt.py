@@ -278,6 +278,7 @@ class MarkingAttempt(RoundAttempt):
         return tuple(sorted(self.marks.keys() - right))
 
     def rows(self) -> Iterator[RoundRow]:
+        """A row per mistake, one per wrong mark, and one for the hints, if there were any."""
         most = FOUND_POINTS + REASON_POINTS
         for index, mistake in enumerate(self.item.mistakes):  # True counts as 1, False as 0
             points = FOUND_POINTS * (index in self.found) + REASON_POINTS * (index in self.confirmed)
@@ -341,9 +342,9 @@ class DesignAttempt(RoundAttempt):
         """The present question, and how an answer to it is written."""
         question = self.question
         unit = question.numbers[question.number].unit if question.number else ""
-        how = "how_to_plan" if not question.number else "how_to_count" if unit else "how_to_count_plain"
+        key = "how_to_count" if unit else "how_to_count_plain" if question.number else "how_to_plan"
         text = self.text(question.text, question)
-        return f"**{self.position} · {text}**\n\n{words(how, self.language, unit=unit)}"
+        return f"**{self.position} · {text}**\n\n{words(key, self.language, unit=unit)}"
 
     def text(self, text: Words, question: DesignQuestion) -> str:
         """A text of this question with its numbers."""
@@ -391,6 +392,7 @@ class DesignAttempt(RoundAttempt):
         return DesignAnswer(given, FITS_POINTS, words("slow", self.language, **values))
 
     def rows(self) -> Iterator[RoundRow]:
+        """A row per question."""
         between = quiz_words("between", self.language)
         for number, question in enumerate(self.item.questions):
             answer = self.answers[number] if number < len(self.answers) else None

@@ -154,6 +154,7 @@ class RoundNumber:
 
 
 def _read_number(fields: Any, where: str) -> RoundNumber:
+    """One entry of `numbers`."""
     known = set(RoundNumber.__dataclass_fields__)
     # Exactly one of `value` and `call` must be there.
     if not isinstance(fields, dict) or not set(fields) <= known or ("value" in fields) == ("call" in fields):
@@ -303,6 +304,7 @@ def _read_file(path: Path, read: Callable[[Any, str], Round]) -> tuple[Round, ..
 
 
 def _read_marked(fields: Any, where: str) -> Marked:
+    """A debugging or review round from its YAML mapping. `places` are its mistakes."""
     where, values = read_record(fields, MARKED_READERS, where, "round", optional=("numbers",), name="id")
     kind, text = values.pop("round"), values.pop("text").rstrip("\n")
     mistakes = tuple(_read_mistake(one, text.splitlines(), where) for one in values.pop("places"))
@@ -312,6 +314,7 @@ def _read_marked(fields: Any, where: str) -> Marked:
 
 
 def _read_mistake(fields: Any, lines: list[str], where: str) -> MarkedMistake:
+    """A mistake: a line of the text, named by a part of it, and other lines that count as well (`or`)."""
     _, values = read_record(fields, MISTAKE_READERS, where, "place", optional=("or",))
     texts = (values["line"], *values.get("or", []))
     numbers = tuple(_line_number(text, lines, where) for text in texts)
@@ -345,6 +348,7 @@ def _broken_job_round(job: BrokenJob) -> Marked:
 
 
 def _read_design(fields: Any, where: str) -> Design:
+    """A design round from its YAML mapping."""
     where, values = read_record(fields, DESIGN_READERS, where, "round", optional=("numbers",), name="id")
     scene, numbers = values["scene"], values.get("numbers", {})
     questions = tuple(_read_question(one, scene, numbers, where) for one in values.pop("questions"))

@@ -85,12 +85,8 @@ def _card_links(card: Card, language: str) -> tuple[tuple[str, str], ...]:
     files = {"chapter": f"{card.chapter}.ipynb", "lab": f"labs/{card.chapter}.ipynb"}
     if isinstance(card.shown_by, NotebookCell) and card.shown_by.notebook == card.chapter:
         del files["chapter"]
-    addresses = {name: file_address(path) for name, path in files.items()}  # None where there is no such notebook
-    more = [
-        (words[f"sheet.{name}"].say(language, card.chapter), href)
-        for name, href in addresses.items()
-        if href is not None
-    ]
+    found = {name: file_address(path) for name, path in files.items()}  # None where there is no such notebook
+    more = [(words[f"sheet.{name}"].say(language, card.chapter), href) for name, href in found.items() if href]
     return (card_link(card, language=language), *more)
 
 

@@ -137,6 +137,7 @@ def _line_of(error: BaseException, file: str) -> int | str:
 
 
 def _show_drill(drill: Drill, screen: TerminalScreen) -> None:
+    """Print the key, the title and the minutes of a drill, its task, and what is checked."""
     screen.line()
     screen.rule()
     minutes = words("minutes", screen.language, count=drill.minutes)

@@ -156,9 +156,7 @@ def _ddp_layers(backward: BackwardPass, pace: Pace) -> list[PacedMean]:
     """A layer for each gradient, in the order of forward: the last gradient belongs to the first layer."""
     forward_to_backward = backward.forward_seconds / (sum(backward.seconds) or 1.0)  # seconds per second of backward
     pairs = zip(backward.num_bytes, backward.seconds, strict=True)
-    layers = [
-        PacedMean(num_bytes / DDP_SHRINK, seconds * forward_to_backward, seconds, pace) for num_bytes, seconds in pairs
-    ]
+    layers = [PacedMean(size / DDP_SHRINK, seconds * forward_to_backward, seconds, pace) for size, seconds in pairs]
     return layers[::-1]
 
 

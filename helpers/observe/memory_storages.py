@@ -408,6 +408,7 @@ def holdings(events: Sequence[StorageEvent], rank: int, end: float) -> Iterator[
 
 
 def _holding(storage: TrackedStorage, num_bytes: int, rank: int, start: float, end: float) -> Holding:
+    """A storage with a lifetime, as a record for pictures."""
     info = describe(storage, num_bytes)
     name = f"{info.name} {info.shape} of {info.module}"
     return Holding(rank=rank, name=name, kind=info.kind, num_bytes=num_bytes, start=start, end=end)

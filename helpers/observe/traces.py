@@ -86,16 +86,9 @@ def _add_messages(path: Path, events: Iterable[CommEvent]) -> None:
 def _as_kineto(event: CommEvent, pid: int, offset: float) -> dict:
     """One message as an event of the trace. offset: microseconds from perf_counter to the trace's clock."""
     pair = {"send": (event.rank, event.peer), "recv": (event.peer, event.rank)}.get(event.op)  # source, destination
-    args = {
-        "Collective name": event.op,
-        "In msg nelems": event.payload_bytes,
-        "dtype": "byte",
-        "Group size": len(event.group_ranks),
-        "Process Group Name": event.group,
-        "Process Group Ranks": str(list(event.group_ranks)),
-        "Input Dims": [list(event.shape)],
-        "caller": event.caller,
-    }
+    args = {"Collective name": event.op, "In msg nelems": event.payload_bytes, "dtype": "byte"}
+    args |= {"Group size": len(event.group_ranks), "Process Group Name": event.group, "caller": event.caller}
+    args |= {"Process Group Ranks": str(list(event.group_ranks)), "Input Dims": [list(event.shape)]}
     args |= {"Src Rank": pair[0], "Dst Rank": pair[1]} if pair else {"Seq": event.sequence, "Root Rank": event.peer}
     times = {"ts": event.start * MICROSECONDS + offset, "dur": (event.end - event.start) * MICROSECONDS}
     where = {"pid": pid, "tid": "wire"}  # process and thread, by which a viewer sorts events into lanes
