@@ -82,7 +82,7 @@ def _moves(model: ModelSpec, plan: Plan, gpus_per_node: int) -> Iterator[Move]:
         yield Move(field="attention", value="flash", order=1)
         if plan.recompute == "none":
             yield Move(field="recompute", value="selective", order=4)
-    for stage, order in ((1, 2), (2, 6), (3, 8)):
+    for stage, order in ((1, 2), (2, 6), (3, 8)):  # ZeRO's stages, and their numbers in the list
         if plan.zero < stage and (stage == 1 or plan.pp == 1):  # in a pipeline every micro-batch would gather again
             yield Move(field="zero", value=stage, order=order)
     if not plan.sequence_parallel:
@@ -278,12 +278,13 @@ class _Search:
         chosen: dict[str, Move] = {}
         current = self._bytes(())
         for move in self._known:
-            extended = chosen | {move.field: move}
+            extended = chosen | {move.field: move}  # replaces an earlier move of the same field
             if current > self._usable and (size := self._bytes(extended.values())) < current:
                 chosen, current = extended, size
         if current > self._usable:
             return None
-        for move in sorted(chosen.values(), key=lambda move: -move.order):  # the most expensive move first
+        # Drop or reduce each move, the most expensive one first; `next` takes the first reduction that fits, if any.
+        for move in sorted(chosen.values(), key=lambda move: -move.order):
             chosen = next(self._reductions(chosen, move), chosen)
         return self._choice(tuple(sorted(chosen.values(), key=lambda move: move.order)))
 
@@ -303,8 +304,8 @@ def _with_more_gpus(model: ModelSpec, plan: Plan, usable: float, gpus_per_node: 
     optimizer, which is the least they can be, sharded over all replicas and split over the GPUs of a node.
     """
     gpus = model_states(params_per_rank(model, plan), replace(plan, optimizer="adamw_8bit")).total / usable
-    factor = max(gpus / (plan.dp * plan.cp * GPUS_PER_NODE), 1)
-    doublings = max(1, ceil(log2(factor)))
+    least_factor = max(gpus / (plan.dp * plan.cp * GPUS_PER_NODE), 1)
+    doublings = max(1, ceil(log2(least_factor)))
     while plan.world_size * 2**doublings <= _MOST_GPUS:
         factor = 2**doublings
         wider = replace(plan, dp=plan.dp * factor, num_microbatches=max(1, plan.num_microbatches // factor))

@@ -86,6 +86,7 @@ def _relu_backward(one: Matrix, arrives: Matrix) -> tuple[Matrix]:
     return (multiply(relu_slope(one), arrives),)
 
 
+# What the MLP and attention do between their two weights.
 _MLP = {"activation_name": "ReLU", "activation": relu, "activation_backward": _relu_backward, "products": ("dU",)}
 _HEADS = {
     "activation_name": "attend",
