@@ -77,7 +77,7 @@ def full_state(trainer) -> dict[str, Tensor]:
     dist.all_gather_object(names_of_stage, list(local), group=pp)
     full, device = {}, next((tensor.device for tensor in local.values()), torch.device("cpu"))
     for name in dict.fromkeys(names.first.values()):  # a tied tensor once
-        stage = next(stage for stage, stored in enumerate(names_of_stage) if name in stored)
+        stage = next(stage for stage, stored in enumerate(names_of_stage) if name in stored)  # the first that has it
         if name in local and trainer.axes.coordinates["pp"] == stage:
             split = names.splits.get(name)
             full[name] = local[name].clone() if split is None else gather_full_tensor(local[name], split, tp)
@@ -101,7 +101,7 @@ class StoredPiece:
 
 
 def stored_pieces(trainer) -> Iterator[StoredPiece]:
-    """List every piece of the model that this rank stores; tied tensors count once."""
+    """Yield every piece of the model that this rank stores; tied tensors count once."""
     names, seen = trainer.names, set()
     for name, flat, start, key in _optimizer_pieces(trainer):
         seen.add(name)
@@ -112,7 +112,7 @@ def stored_pieces(trainer) -> Iterator[StoredPiece]:
 
 
 def _optimizer_pieces(trainer) -> Iterator[tuple[str, Tensor, int, Tensor]]:
-    """List (name, flat view, start, optimizer key) of what the optimizer updates."""
+    """Yield (name, flat view, start, optimizer key) of what the optimizer updates; see StoredPiece."""
     names, zero = trainer.names, trainer.plan.zero
     if zero == 3:  # shard.local is the tensor that the optimizer steps on
         for shard in local_shards(trainer.local_model, trainer.optimizer).ranges:

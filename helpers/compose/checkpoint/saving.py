@@ -167,7 +167,7 @@ class Snapshot:
         """Copy what this rank saves of a trainer: tensors, their descriptions, and the random generators' states."""
         contents = list(_contents(trainer))
         if [tensor.shape for _, _, tensor in contents] != [tensor.shape for tensor in self.tensors]:
-            self.tensors = [torch.empty_like(tensor, device="cpu") for _, _, tensor in contents]
+            self.tensors = [torch.empty_like(tensor, device="cpu") for _, _, tensor in contents]  # the first time
         for copy, (_, _, tensor) in zip(self.tensors, contents, strict=True):
             copy.copy_(tensor.detach())
         self.rank, self.random = trainer.axes.rank, trainer.axes.random_state()
@@ -180,7 +180,8 @@ class Snapshot:
         key: WEIGHT, or the optimizer's name for a state, such as exp_avg. tp: this rank's index on the tensor-parallel
         axis, which says which shard of a split tensor the piece belongs to.
         """
-        split, tensor = None if piece.split is None else asdict(piece.split), self.tensors[index]
+        split = None if piece.split is None else asdict(piece.split)  # how tensor parallelism splits the tensor
+        tensor = self.tensors[index]
         size = dict(start=piece.start, numel=tensor.numel(), single=tensor.dim() == 0)
         return SavedPiece(piece.name, key, f"rank_{self.rank}.pt", index, tp if split else 0, split, **size)
 
@@ -244,8 +245,8 @@ def commit(head: Manifest, votes: list[Vote], partial: Path, folder: Path, keepe
             pieces = [SavedPiece(**piece) for vote in votes for piece in vote["pieces"]]
             files = {name: file_info for vote in votes for name, file_info in vote["files"].items()}
             replace(head, pieces=pieces, files=files, random=[vote["random"] for vote in votes]).write(partial)
-            for vote in partial.glob("*.vote"):  # files that an AsyncSaver wrote
-                vote.unlink()
+            for vote_file in partial.glob("*.vote"):  # an AsyncSaver's ranks vote by files
+                vote_file.unlink()
             _sync_folder(partial)
             os.replace(partial, folder)
             _sync_folder(folder.parent)

@@ -34,24 +34,25 @@ _LISTS = (nn.ModuleList, nn.ModuleDict)  # they are never called themselves, so 
 
 @dataclass
 class ParameterUse:
-    """A parameter, all its names in the model, and its owners as (module, name there). A tied one has several."""
+    """A parameter, and where the model uses it; a tied one is used in several places."""
 
     parameter: nn.Parameter
-    names: list[str] = field(default_factory=list)
-    owners: list[tuple[nn.Module, str]] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)  # in the model
+    owners: list[tuple[nn.Module, str]] = field(default_factory=list)  # (module, the parameter's name in this module)
 
 
 def blocks_of(module: nn.Module) -> Iterator[nn.Module]:
     """Yield the elements of the outermost ModuleLists, ModuleDicts and Sequentials: the layers of most models."""
     for child in module.children():
-        if isinstance(child, _LISTS) or not isinstance(module, (*_LISTS, nn.Sequential)):
+        is_element = isinstance(module, (*_LISTS, nn.Sequential))
+        if isinstance(child, _LISTS) or not is_element:  # look further inside
             yield from blocks_of(child)
         else:
             yield child
 
 
 def unit_rule(model: nn.Module, wrap: UnitRule) -> Callable[[nn.Module], bool]:
-    """Return a function that says whether a module is a unit. wrap: as for Zero3."""
+    """Return a function that says whether a module is a unit. wrap: see UnitRule."""
     if wrap is None:
         return set(blocks_of(model)).__contains__
     if callable(wrap) and not isinstance(wrap, type):
@@ -68,7 +69,7 @@ def group_by_unit(model: nn.Module, wrap: UnitRule = None) -> list[tuple[nn.Modu
     """
     is_unit = unit_rule(model, wrap)
     uses: dict[nn.Parameter, ParameterUse] = {}
-    units: dict[nn.Parameter, set[nn.Module]] = {}
+    units: dict[nn.Parameter, set[nn.Module]] = {}  # the units in which the parameter is used; several if it is tied
     for path, module, unit in _modules_with_units(model, "", model, is_unit):
         for name, parameter in module._parameters.items():
             if parameter is not None:
@@ -127,7 +128,7 @@ class GatheredUnit:
         self.reduce_dtype = reduce_dtype or self.param_dtype
         self.shard = self._make_shard(values)
         self.pieces = self._make_pieces()
-        self.full_vector: Tensor | None = None  # (N s,) while gathered, or in flight
+        self.full_vector: Tensor | None = None  # (N s,) while gathered, or while the all-gather is in flight
         self.work: dist.Work | None = None  # the all-gather in flight
         self.is_gathered = False  # whether the weights are views of the full vector
         self.awaited: set[int] = set()  # indices of weights whose gradient has not come in this backward

@@ -52,6 +52,7 @@ class Zero3(nn.Module):
     param_dtype: weights are gathered and used in it, and floating-point inputs are cast to it. reduce_dtype: gradients
     are reduced in it (default: param_dtype). Shards, their gradients and the optimizer keep the model's dtype.
     offload: a Budget or PinnedDevices, on whose host the shards, their gradients and the optimizer are stored.
+    construction: only `build` passes it.
     Every rank must run the same units in the same order. Recomputation inside a unit gathers nothing more.
     Raises ValueError for a model without trainable parameters, models that differ or lie on the meta device (see
     `build`), a negative prefetch or a limit below 1; RuntimeError for weights without a gradient at the end of
@@ -76,7 +77,7 @@ class Zero3(nn.Module):
         if prefetch < 0 or limit < 1:
             raise ValueError(f"Zero3(prefetch={prefetch}, limit={limit}): expected prefetch >= 0 and limit >= 1")
         self.module, self.group = module, group if group is not None else dist.group.WORLD
-        self.prefetch, self.limit, self.keep = prefetch, limit, keep_parameters
+        self.prefetch, self.limit, self.keep_parameters = prefetch, limit, keep_parameters
         collectives.check_same_parameters(trainable_slots(module), self.group)  # a slot has a parameter and its name
         collectives.broadcast_tensors(module.buffers(), self.group)
         self.param_dtype, options = param_dtype, dict(param_dtype=param_dtype, reduce_dtype=reduce_dtype)
@@ -118,6 +119,7 @@ class Zero3(nn.Module):
         """Register hooks on the modules and weights. They refer to this object weakly, so it can be freed."""
         self_ref = weakref.ref(self)  # self_ref() is this Zero3
         for module in self._units_of:
+            # always_call: also after a forward that raised
             module.register_forward_pre_hook(lambda module, _: self_ref()._before(module))
             module.register_forward_hook(lambda module, _, output: self_ref()._after(module, output), always_call=True)
         self._gather_queue = GatherQueue(lambda unit: self_ref()._gather(unit))
@@ -159,8 +161,10 @@ class Zero3(nn.Module):
 
         A forward that runs inside a backward is a recomputation, whose backward comes next and needs the weights.
         """
-        for unit in self._units_of[module] if not gathered_unit.in_backward() else ():
-            if not (self.keep and torch.is_grad_enabled()):
+        if gathered_unit.in_backward():
+            return
+        for unit in self._units_of[module]:
+            if not (self.keep_parameters and torch.is_grad_enabled()):
                 self._free(unit)
             when_backward_starts(output, lambda unit=unit: self._gather(unit))
 
@@ -194,7 +198,9 @@ class Zero3(nn.Module):
 
         They get no gradient that would say so, but then no ticket for them is left in the graph.
         """
-        for unit in self.units if gathered_unit.in_backward() else ():
+        if not gathered_unit.in_backward():
+            return
+        for unit in self.units:
             if not unit.trainable and unit.is_gathered and not unit.tickets and unit not in self._root_units():
                 self._free(unit)
 
