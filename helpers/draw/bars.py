@@ -48,9 +48,9 @@ def bytes_scene(
 ) -> Scene:
     """Horizontal bars for each quantity in bytes, on one axis that begins at 0.
 
-    A Comparison is a list of rows, one per quantity, each with a name, a unit and up to three values. Takes a
-    Comparison, or what `compare` takes: two records, or dicts such as {"sent bytes": 64_189_440}. With `predicted`
-    alone, only its bars are drawn. Raises ValueError when nothing is in bytes.
+    Takes a Comparison, which has a row for each quantity with its name, unit and up to three values, or what `compare`
+    takes to make one: two records, or dicts such as {"sent bytes": 64_189_440}. With `predicted` alone, only its bars
+    are drawn. Raises ValueError when nothing is in bytes.
     """
     rows = [row for row in _rows(predicted, measured, guess) if row.unit == "bytes" and _largest([row]) > 0]
     if not rows:

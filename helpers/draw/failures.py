@@ -90,8 +90,8 @@ def _stretch_bar(stretch: Stretch, x: float, y: float, width: float) -> Iterator
 def effective_time_scene(*, mtbf: float, save: float, repair: float = 0.0, interval: float | None = None) -> Scene:
     """The share of the time that makes progress, by the interval between two checkpoints.
 
-    Marks the best interval (Daly's formula), and `interval` if one is given. Times are in seconds; the axis goes from
-    6 s to 1000 min.
+    mtbf is the mean time between failures, save and repair are how long a save and a repair take, all in seconds. Marks
+    the best interval (Daly's formula), and `interval` if one is given. The axis goes from 6 s to 1000 min.
     """
     job = {"save": save, "mtbf": mtbf, "repair": repair}
     low, high = _MINUTES[0], _MINUTES[-1]
@@ -118,7 +118,8 @@ def _text_positions(intervals: dict[str, float], shares: dict[str, float]) -> di
     on one side at different heights.
     """
     best, yours = intervals["best"], intervals.get("yours", intervals["best"])
-    # The limits below were found by looking: with them no two texts meet for any dials of the fault explorer.
+    # `yours` is the interval that was given. Where its share is low, its words stand above its point, and those of the
+    # best interval higher still if that share is low as well.
     if min(best, yours) >= 90 and max(best, yours) <= 4500:  # seconds; far enough from both ends
         return {"best": (_ABOVE, yours >= best), "yours": (_ABOVE, yours < best)}
     is_yours_low = shares.get("yours", 1.0) < 0.15

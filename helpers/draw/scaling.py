@@ -1,6 +1,6 @@
 """Draws how fast training becomes with more GPUs: predicted and measured speed-ups, the ideal line, Amdahl's curve.
 
-The speed-up is how many times faster training is than on the fewest GPUs, and the efficiency is the speed-up per GPU.
+The speed-up of n GPUs is n where training scales ideally, and the efficiency is the speed-up per GPU.
 Amdahl's curve is the speed-up if a fixed share of the step, the serial share, never becomes faster. Chapter 11 and the
 scaling explorer show the picture; `predict.scaling` computes the points.
 

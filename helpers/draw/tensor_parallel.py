@@ -165,9 +165,7 @@ def _row(name: str, row: Sequence[PassItem], middle: float, cell: _Cell) -> Iter
 
 def _operator(text: str, x: float, space: float, middle: float) -> Iterator[Label | Line]:
     """A sign, or a part of an equation such as "· W ="; the name of a function stands above an arrow."""
-    if not text.isidentifier() and not text.endswith(
-        "′"
-    ):  # no name of a function, such as GeLU or its derivative GeLU′
+    if not text.isidentifier() and not text.endswith("′"):  # not a function such as ReLU or its derivative ReLU′
         yield centred_label(x + space / 2, middle, text, 15 if len(text) == 1 else 12)
         return
     yield centred_label(x + space / 2, middle - 9, text, _FONT)

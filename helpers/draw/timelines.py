@@ -89,7 +89,7 @@ class LaneLayout:
             if lane == "communication" and self.axes:
                 yield from ((axis, [span for span in in_lane if span.name.startswith(axis)]) for axis in self.axes)
             else:
-                # With two lanes, the one below compute is always communication and needs no name.
+                # A single lane below compute gets no name.
                 yield words(f"lane.{lane}") if len(self.lanes) > 2 else "", in_lane
 
     def x(self, seconds: float) -> float:
@@ -308,7 +308,7 @@ def _bar_text(span: Span, width: float, size: float) -> str:
 
     Where none of them fits into `width` pixels in letters of this size, or these are too small to read, "".
     """
-    # A wait is named like "recv ← rank 0", and a module like "blocks.0.attention".
+    # A wait is named by the rank that comes last, "all_reduce ← 3", and a module like "blocks.0.attention".
     short = span.name[span.name.find("←") :] if span.kind == "waiting" else span.name.rpartition(".")[2]
     texts = [format_bytes(span.num_bytes)] if span.num_bytes else [span.name, short]
     return next((text for text in texts if size >= SMALLEST and text_width(text, size) < width - 6), "")

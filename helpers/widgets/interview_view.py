@@ -171,5 +171,5 @@ def name_in_notebook(widget: object, default: str = "") -> str:
         default,
         *outputs,
         "mock",
-    ]  # the best first; "mock" is a name that the text can use anyway
+    ]  # the best first; "mock" where there is no other
     return next(filter(None, candidates))

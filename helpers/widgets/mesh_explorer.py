@@ -124,7 +124,7 @@ class MeshExplorer(Explorer):
         link, sent = self.link(axis, rank), self.sent_bytes(rank)[axis]
         if link is None:  # the axis has one rank, which sends nothing
             return AxisUse(group=group, sent=0, link="", words="")
-        # A link's name has its rate in parentheses, which the text says in other words.
+        # The name of the link, without what stands in parentheses behind it.
         where = {"link": link.name.split(" (")[0], "node": rank // self.gpus_per_node.value}
         cards = int(link.bandwidth / NETWORK.bandwidth)  # network cards that the messages of this axis use together
         if link != INTRA[GPU] and cards > 1:  # INTRA[GPU] is the link between the GPUs of one node

@@ -97,7 +97,7 @@ class ZeroExplorer(SteppedExplorer):
     def sentence(self) -> str:
         """What happens in this step, what it sends, and what a rank of the real model stores."""
         step, stage = self.shown_step, self.stage.value
-        most = max(each.total_bytes(0) for each in zero_steps(stage))  # of rank 0; all ranks hold equally much
+        most = max(each.total_bytes(0) for each in zero_steps(stage))  # of rank 0
         here = {"now": step.total_bytes(0), "most": most, "real": format_bytes(self.states(stage).total)}
         action = {"deed": words(f"deed.{step.action}"), "message": self._message_text if step.message else ""}
         return words("sentence", where=self._phase_text.capitalize(), **action, **here, **self._model)

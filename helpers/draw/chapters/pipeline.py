@@ -1,8 +1,8 @@
 """Draws what chapter 06 shows of pipelines: calls that match or hang, ways to split layers into stages, tied weights.
 
 A pipeline splits a chain of layers into stages, one per rank, and a batch into micro-batches. 1F1B is a schedule in
-which a rank alternates one forward and one backward. Tied weights are one matrix that the first and the last stage both
-use. `calls_scene` is also used by chapter 10. The pipeline's step itself is drawn by `helpers.draw.pipeline`.
+which a rank alternates one forward and one backward. Tied weights are one matrix that two ranks share. `calls_scene` is
+also used by chapter 10. The pipeline's step itself is drawn by `helpers.draw.pipeline`.
 
 A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
 numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
