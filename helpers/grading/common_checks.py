@@ -54,6 +54,7 @@ def case_note(case: Case, plain: Case, call: str = "") -> Words:
 
 def describe_case(world: JudgedWorld, plain: Case) -> Words:
     """The note about the world's case, with the learner's call in it if every rank made the same one and no other."""
+    # The learner's calls on all ranks, each as a text; equal ones count once.
     texts = {str(call["call"]) for calls in world.calls for call in calls}
     is_single_call = len(texts) == 1 and all(len(calls) <= 1 for calls in world.calls)
     return case_note(world.case, plain, texts.pop() if is_single_call else "")
@@ -67,6 +68,7 @@ def hidden_messages(run: TaskRun) -> Words | None:
     in shared memory below that, and each operation is counted on it before it is issued.
     """
     for rank, (counts, cases) in enumerate(zip(run.issued, run.events, strict=True) if run.issued else ()):
+        # The operations of each group in the log of this rank, over all cases.
         logged = Counter(event["group"] for case in cases for event in case)
         if any(logged[group] != count for group, count in counts.items()):
             num_counted, num_logged = sum(counts.values()), sum(logged[group] for group in counts)

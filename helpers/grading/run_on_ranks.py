@@ -406,6 +406,7 @@ def run_alternating(cases: Sequence[RunningCase]) -> None:
 
     So an answer that keeps something from one call for the next, in a global variable for example, mixes the two up.
     """
+    # The first two cases form one group, and each of the others is a group of its own.
     for together in (cases[:2], *([case] for case in cases[2:])):
         running = list(together)
         while running:

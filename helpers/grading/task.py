@@ -137,9 +137,11 @@ class JudgedWorld:
         Raises ValueError or TypeError for a run that no rank can have given.
         """
         case, size = case or Case(), len(inputs)
+        # Each is a list by rank of lists by case; a learner who tampers with the answer may return anything.
         columns = {"outputs": run.outputs, "events": run.events, "marks": run.marks, "calls": run.calls}
         if not all(len(column) == size and all(isinstance(one, list) for one in column) for column in columns.values()):
             raise ValueError(f"{size} ranks were asked, but {len(run.outputs)} answered: the answer was tampered with")
+        # Of each rank what belongs to this case.
         outputs, events, marks, calls = ([of_rank[case.number] for of_rank in column] for column in columns.values())
         logs = [_log(of_rank) for of_rank in events]
         marks = [[(str(name), float(seconds)) for name, seconds in of_rank] for of_rank in marks]

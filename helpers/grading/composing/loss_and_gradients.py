@@ -236,6 +236,7 @@ def judge_sync(world: JudgedWorld) -> Iterator[Judgement]:
     results = [dict(zip(one["gradients"], got, strict=True)) for one, got in pairs]  # of each rank, by name
     is_right = all(map(has_gradients, results, right))
     mistakes = {} if is_right else wrong_divisors(mesh)
+    # For each mistake the gradients of all ranks, one list for each way to make it.
     wrong = {key: [synchronised(world, mesh, **one) for one in several] for key, several in mistakes.items()}
     for rank, (inputs, got) in enumerate(zip(world.inputs, results, strict=True)):
         known = [key for key, variants in wrong.items() if any(has_gradients(got, each[rank]) for each in variants)]
@@ -375,6 +376,7 @@ def judge_norm(world: JudgedWorld) -> Iterator[Judgement]:
     right = [gradients.norm(p) for p in powers]
     for rank, got in enumerate(world.outputs):
         wrong = {} if are_equal_norms(right, got) else wrong_norms(world, mesh, rank, powers)
+        # The mistakes that give all norms of this rank.
         known = [key for key, several in wrong.items() if any(are_equal_norms(one, got) for one in several)]
         for p, expected, value in zip(powers, right, got, strict=True):
             what = words["norm_of_all"].format("inf" if p == math.inf else int(p), mesh_text(mesh))

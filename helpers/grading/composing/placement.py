@@ -119,9 +119,11 @@ COLUMNS = (Words(en="the place", zh=" place "), *(Words(en=f"groups[{a!r}]", zh=
 def judge_places(world: JudgedWorld) -> Iterator[Judgement]:
     """The place and the groups are judged apart, so that a mistake in one half of the answers is named as well."""
     cases, given_answers = world.inputs[0]["cases"], world.outputs[0]
+    # The answers that each wrong function gives to all cases.
     wrong = {key: [[one(*case) for case in cases] for one in several] for key, several in WRONG_PLACES.items()}
     for half in (slice(0, 1), slice(1, None)):  # the first column, and all others
         got = half_of(given_answers, half)
+        # The mistakes of which one function gives all of the learner's answers in this half.
         known = [key for key, several in wrong.items() if got in [half_of(one, half) for one in several]]
         for column in range(len(COLUMNS))[half]:  # the numbers of this half's columns
             # value_at(column, function) is the function that gives one column of what `function` returns.
@@ -324,8 +326,10 @@ def judge_seeds(world: JudgedWorld) -> Iterator[Judgement]:
     with_other_seed, with_other_hash = ([next(remaining) for _ in range(NUM_REPEATED)] for _ in range(2))
     yield expect(with_other_hash == by_mesh[0], words["hash_is_salted"])
     pairs = list(zip(by_mesh[0], with_other_seed, strict=True))
+    # Kinds whose seed stays the same on some rank when another seed is given.
     constant = [kind for kind in AXES_OF_KIND if any(one[kind] == other[kind] for one, other in pairs)]
     yield expect(not constant, words["seed_without_effect"].format(COMMA.join(constant)))
+    # For each kind and each mesh, the first rank that has the same seed as each rank.
     shared = {kind: [first_ranks(one[kind] for one in seeds) for seeds in by_mesh] for kind in AXES_OF_KIND}
     yield from judge_sharing(shared)
 

@@ -206,6 +206,7 @@ def read_part(
 def read_whole_files(pieces: list[SavedPiece], total: int, rank: int, ranks: int) -> ReadPart:
     """The mistake: the right elements, but each file that has one of them is read as a whole."""
     elements = read_part(pieces, total, rank, ranks)[0]
+    # The lengths of all files that hold one of the elements.
     return [elements, sum(stop - start for _, start, stop in pieces if any(start <= i < stop for i in elements))]
 
 

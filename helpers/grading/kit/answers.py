@@ -86,6 +86,7 @@ def question_task(
             return
         columns = []
         for index, name in enumerate(what):
+            # Functions that give just this value of what the wrong functions give.
             wrong_values = {hint: [value_at(index, one) for one in several] for hint, several in wrong.items()}
             columns.append((name, value_at(index, right), wrong_values))
         yield from judge_several_answers(task, COMMA.join(what), columns, world, tolerance)

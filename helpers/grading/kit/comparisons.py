@@ -125,6 +125,7 @@ def expect_tensors(
     tensors, earlier = got if isinstance(got, Mapping) else {}, before or {}
     wrong_dicts = {key: [wrong] if isinstance(wrong, Mapping) else wrong for key, wrong in (mistakes or {}).items()}
     for name, tensor in expected.items():
+        # What each mistake gives for the tensor of this name.
         wrong = {key: [values[name] for values in dicts] for key, dicts in wrong_dicts.items()}
         options = {"rank": rank, "mistakes": wrong, "before": earlier.get(name)}
         yield expect_tensor(what.format(name), tensor, tensors.get(name), **options)

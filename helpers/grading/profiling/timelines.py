@@ -169,6 +169,7 @@ def is_covered(spans: list[Span], start: float, end: float) -> bool:
 
 def exposed(communication: list[Span], compute: list[Span]) -> float:
     """Seconds in which some communication runs and no compute. Between two neighbouring edges nothing changes."""
+    # All starts and ends, in order; between two neighbours nothing begins or ends.
     edges = sorted({edge for span in [*communication, *compute] for edge in span})
     bare = [(a, b) for a, b in pairwise(edges) if is_covered(communication, a, b) and not is_covered(compute, a, b)]
     return total_seconds(bare)
@@ -331,6 +332,7 @@ class WaitStatistics:
 def wait_statistics(timelines: Timelines) -> WaitStatistics:
     """Adds up the waiting and the causes over all steps of a run. In each step the ranks wait for the last call."""
     n = len(timelines)
+    # All pieces of all ranks and steps.
     spans = [span for of_rank in timelines for step in of_rank for span in step]
     run_seconds = max(end for _, _, end in spans) - min(start for _, start, _ in spans)
     charged, times_last, waited = ([0.0] * n for _ in range(3))

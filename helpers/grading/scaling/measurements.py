@@ -123,6 +123,7 @@ def make_fit(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     cases: list[list[Any]] = []
     while len(cases) < 8:
         is_even = len(cases) % 4 == 0
+        # Evenly spaced (8, 16, 24, …), or doubled (1, 2, 4, …).
         gpus = [8 * i for i in range(1, rng.integer(9, 11))] if is_even else [2**i for i in range(rng.integer(6, 8))]
         a, b, c = rng.integer(2, 8) / 4, rng.integer(20, 90), rng.integer(1, 6) / 100
         seconds = [(a + b / n + c * n) * (1 + NOISE * rng.integer(-100, 100) / 100) for n in gpus]

@@ -273,6 +273,7 @@ def best_plan(*, tie: Callable[[CandidatePlan, int], float] = lambda p, i: p["tp
 
     def chosen(plans: Sequence[CandidatePlan], job: TrainingJob) -> str | None:
         """The name of the fastest plan that keeps all rules."""
+        # By these three values the plans are compared; the smallest is the best.
         ranked = [(plan["seconds"], tie(plan, i), plan["name"]) for i, plan in enumerate(plans)]
         fit = [one for one, p in zip(ranked, plans, strict=True) if all(rule(p, job) for rule in rules.values())]
         return min(fit)[2] if fit else None

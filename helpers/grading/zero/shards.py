@@ -381,6 +381,7 @@ def judge_state(
     right, sizes = resumed_state(*arguments), (checkpoint["old_size"], world_size)  # sizes: for the sentences
     step = simplified(state.get("step"))  # an optimizer's step may be a float, or a tensor of one element
     is_right = step == right["step"] and all(is_close(right[name], state.get(name)) for name in STATE_NAMES)
+    # The states that each mistake gives, and the mistakes of which one state has the learner's step.
     wrong = {} if is_right else {key: [one(*arguments) for one in several] for key, several in WRONG_STATES.items()}
     known = {key: step for key, states in wrong.items() if step in [one["step"] for one in states]}
     yield expect_equal(words["step_resumed"].format(*sizes), right["step"], step, rank=rank, mistakes=known)

@@ -66,6 +66,7 @@ def make_stage1(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     shapes = draw_shapes(rng, world_size)
     constants = draw_constants(rng)
     weights = [with_layout(10 + rng.tensor(*shape), layout) for shape in shapes]
+    # Gradients as [rank][step][parameter].
     steps = [[[rng.tensor(*shape) for shape in shapes] for _ in range(NUM_STEPS)] for _ in range(world_size)]
     return [{"weights": weights, "steps": of_rank} | constants for of_rank in steps]
 
@@ -267,6 +268,7 @@ def make_step(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     length = world_size * rng.integer(2, 5)
     constants = draw_constants(rng)
     weights = [10 + rng.tensor(length)]
+    # Gradients as [rank][step], each a list of the one line.
     steps = [[[rng.tensor(length)] for _ in range(NUM_STEPS)] for _ in range(world_size)]
     return [{"weights": weights, "steps": of_rank} | constants for of_rank in steps]
 

@@ -82,6 +82,7 @@ def make_stage2(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     weights = {name: 0.3 * weight.abs().to(getattr(torch, dtype)) for name, weight in weights.items()}
     common = {"widths": widths, "dtype": dtype, "weights": weights, "micro_batches": micro_batches}
     num_batches = sum(micro_batches)
+    # Each rank has the same model and inputs of its own for every micro-batch.
     return [common | {"x": [rng.tensor(NUM_EXAMPLES, widths[0]).abs() for _ in range(num_batches)]} for _ in range(n)]
 
 

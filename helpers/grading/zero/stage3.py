@@ -152,6 +152,7 @@ class FullWeightReference:
         def explains(key: str, variant: int) -> bool:
             return all(is_close(one[key][variant], shard) for one, shard in zip(wrong, got, strict=True))
 
+        # All weights have the same mistakes, so those of the first one are tried.
         return [key for key, variants in wrong[0].items() if any(explains(key, i) for i in range(len(variants)))]
 
     def wrong_shards(self, rank: int, i: int) -> dict[str, list[Tensor]]:
