@@ -188,7 +188,10 @@ def choose_cards(cards: Sequence[Card], reviews: Reviews, now: datetime, chance:
 
 
 def _cost(card: Card, topics: Counter, levels: Counter, urgency: dict[str, int]) -> tuple:
-    """What is compared, in this order: archive, two cards of its topic already, urgency, new topic, new level."""
+    """What is compared, in this order: archive, two cards of its topic already, urgency, new topic, new level.
+
+    topics, levels: how many chosen cards are of each. urgency: of each card, by id, as `_urgency` says.
+    """
     return card.archive, topics[card.topic] >= 2, urgency[card.id], topics[card.topic], levels[card.level]
 
 

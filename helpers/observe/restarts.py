@@ -31,9 +31,11 @@ POLL_SECONDS = 0.05  # between two looks at the agents
 
 
 def rendezvous_conf() -> str:
-    """Options by which agents leave out one that is silent for 3 s (default 15), and wait 1 s for more (default 30).
+    """Options of torchrun's rendezvous, in which agents agree on who takes part: they wait less than by default.
 
-    On a busy machine they wait longer, because a node that is left out by mistake waits for ranks that do not know it.
+    Agents leave out one that is silent for 3 s (default 15), and wait 1 s for more agents once there are enough
+    (default 30). On a busy machine they wait longer, because a node that is left out by mistake waits for ranks that do
+    not know it. The store is no agent's own (is_host=0).
     """
     attempts, last_call = ceil(3 * load_per_core()), ceil(load_per_core())
     return f"is_host=0,keep_alive_interval=1,keep_alive_max_attempt={attempts},last_call_timeout={last_call}"
@@ -51,10 +53,11 @@ class JobGeneration:
 
 @dataclass(frozen=True, kw_only=True)
 class RestartedJob:
-    """What happened in a job that lost a rank or a node.
+    """What happened in a job that lost a node.
 
-    losses: by step; the last one of a step that was repeated. done_again: how many steps were repeated. returncodes: of
-    the agents, -9 for one that was killed. lines: what was printed, by rank. seconds: from the first start to the end.
+    generations: the starts of all ranks, in their order. losses: by step; the last one of a step that was repeated.
+    done_again: how many steps were repeated. returncodes: of the agents, -9 for one that was killed. lines: what was
+    printed, by rank. seconds: from the first start to the end.
     """
 
     generations: tuple[JobGeneration, ...]
@@ -67,7 +70,7 @@ class RestartedJob:
     def __str__(self) -> str:
         rows = []
         for one in self.generations:
-            who = f"{one.ranks} rank{'s' * (one.ranks > 1)}"
+            who = "1 rank" if one.ranks == 1 else f"{one.ranks} ranks"
             rows.append(f"generation {one.number}: {who}, steps {one.after + 1} to {one.last_step}")
         return "\n".join([*rows, f"{len(self.losses)} steps, {self.done_again} done again"])
 
