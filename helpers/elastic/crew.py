@@ -25,17 +25,18 @@ SETTLE_SECONDS = 0.3  # time for the cause of a failure to arrive after a conseq
 
 @dataclass
 class RankProcess(RankState):
-    """One process. rank: None until the rendezvous has given it one, and for a spare.
+    """One process, with what is known of it. rank: None until the rendezvous has given it one, and for a spare.
 
-    on_report: is called with the kind and the content of each report, such as a finished step.
+    A spare is a process that got no rank, and waits until a later generation needs it.
     """
 
+    # Called with the kind and the content of each report: "step", a finished step, or "unsaved", a failed checkpoint.
     on_report: Callable[[str, tuple], None] | None = None
-    has_joined: bool = False
-    cpu_seconds: float = 0.0  # as of the last call of is_working
+    has_joined: bool = False  # whether the rendezvous has answered it
+    cpu_seconds: float = 0.0  # of user and system time, as of the last call of is_working
 
     def take(self, message: tuple, now: float) -> None:
-        """Handles a message of the process."""
+        """Handles a message of the process. RankState knows those that every rank sends, such as "done"."""
         match message:
             case ("rank", rank):
                 self.rank, self.has_joined = rank, True
@@ -60,10 +61,10 @@ class RankProcess(RankState):
 
 
 class Crew(Watch):
-    """`count` processes that each do `work`, a packed call. on_report: see RankProcess."""
+    """`count` processes that each do `work`, a function call packed by `pack_call`. on_report: see RankProcess."""
 
     def __init__(self, work: bytes, count: int, folder: str, on_report: Callable[[str, tuple], None]):
-        self.zygote, processes = process.zygote(WORKER_MODULE), []
+        self.zygote, processes = process.zygote(WORKER_MODULE), []  # the zygote: a connection to that process
         for index in range(count):
             pid, conn = self.zygote.fork(worker_spec(index, folder))
             processes.append(RankProcess(None, conn, pid, on_report=on_report))
@@ -85,6 +86,7 @@ class Crew(Watch):
         such as "connection closed by peer" only says that another process left.
         """
         end = self.clock + SETTLE_SECONDS
+        # `failed` are those that died or raised; one with a value has done its work before.
         while failed := [state for state in self.failed if not state.is_spare and state.value is None]:
             died = [state for state in failed if not state.failure]
             causes = died or [state for state in failed if not state.failure.is_consequence]

@@ -128,7 +128,8 @@ class Replica:
                 report, error = self.step(quorum), ""
             except RuntimeError as lost:  # gloo's: "Connection closed by peer"
                 report, error = None, str(lost)
-                self.group, self.group_number = None, -1  # closes our connections, so that no neighbour waits for us
+                # This destroys the group and closes its connections, so that no other replica waits for this one.
+                self.group, self.group_number = None, -1
 
     def request_round(self, report: dict | None, error: str) -> QuorumRound:
         """Asks the lighthouse and waits for its answer. report: what `step` returned; None if it raised `error`."""

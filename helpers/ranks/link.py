@@ -6,8 +6,8 @@ link is free. It takes latency + bytes / bandwidth (the alpha-beta model). An en
 outgoing one, receives the incoming one, and collectives both. This works for CPU tensors only.
 
 group.py calls `between` to find the link that joins the ranks of an operation, `link_seconds` for its duration,
-`reserve` for the time at which it can start, and `hold` to complete it at the right moment. All times are seconds of
-time.perf_counter.
+`reserve` for the time at which it can start, and `hold` to complete it at the right moment. Points in time are seconds
+of time.perf_counter.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ def link_seconds(link: Link, name: str, num_bytes: int, num_ranks: int) -> float
         return link.seconds(num_bytes)
     if name in ("gather", "scatter"):
         return (num_ranks - 1) * link.seconds(num_bytes)
+    # The formulas of an all_gather take the bytes of its result.
     return seconds(name, num_bytes * (num_ranks if name == "all_gather" else 1), num_ranks, link)
 
 

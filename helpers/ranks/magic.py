@@ -44,6 +44,8 @@ USAGE = "%%ranks [0,2] [--timeout SECONDS]"
 
 
 class _Parser(argparse.ArgumentParser):
+    """A parser that raises ValueError, where argparse would end the process."""
+
     def error(self, message: str) -> None:
         raise ValueError(f"{message}; write it as {USAGE}")
 
@@ -60,6 +62,7 @@ def _parse(line: str) -> argparse.Namespace:
 
 
 def _numbers(text: str) -> list[int]:
+    """[0, 2] from "0,2"."""
     try:
         return [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
@@ -104,6 +107,7 @@ def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
     while trace is not None:
         links.append(trace)
         trace = trace.tb_next
+    # Whether each frame, outermost first, is of this package.
     is_ours = [link.tb_frame.f_code.co_filename.startswith(PACKAGE) for link in links]
     if not links or not is_ours[-1]:
         return links[0] if links else None

@@ -65,7 +65,10 @@ def learner_frame(frames: Sequence[Frame]) -> Frame | None:
 
 
 def package_frame(frames: Sequence[Frame]) -> Frame | None:
-    """The innermost frame of the course's package below the learner's (`parallel/zero/stage3.py`, for example)."""
+    """The innermost frame of the course's package that the learner's own line called, such as parallel/zero/stage3.py.
+
+    Without a line of the learner's, the innermost one of all frames.
+    """
     learners = learner_frame(frames)
     start = frames.index(learners) + 1 if learners in frames else 0
     return next((f for f in reversed(frames[start:]) if is_package(f[0])), None)

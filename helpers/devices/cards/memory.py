@@ -40,6 +40,7 @@ class CardMemory:
 
     def charge(self, storage: torch.UntypedStorage) -> None:
         """Count a storage, with the size that it has now. Raises torch.OutOfMemoryError if the card is full."""
+        # Another storage may have got the address of one that was freed, so freed ones must be forgotten first.
         if self._freed or storage._cdata not in self._known:
             self.resize(storage, storage.nbytes())
 
@@ -72,6 +73,7 @@ class CardMemory:
         self.peak = self.allocated_now()
 
     def _forget_freed(self) -> None:
+        """Stop counting the storages that were freed."""
         with self._lock:
             while self._freed:
                 self.allocated -= self._known.pop(self._freed.popleft())[1]

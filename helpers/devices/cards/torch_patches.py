@@ -54,6 +54,7 @@ def patch() -> None:
                 replace_in_torch(name, usual, wrapper)
                 _register_builtin(wrapper, f"aten::{name}")
     torch.Tensor.pin_memory, torch.Tensor.is_pinned = _pin_memory, _is_pinned
+    # A new class whose call makes one of two kinds of generator; isinstance accepts both.
     torch.Generator = _Generators("Generator", (), {"__doc__": _Generator.__doc__})
     torch.UntypedStorage.resize_ = _resizing(torch.UntypedStorage.resize_)
 
@@ -97,6 +98,7 @@ def _pin_memory(tensor: Tensor, device=None) -> Tensor:
 
 
 def _is_pinned(tensor: Tensor, device=None) -> bool:
+    """tensor.is_pinned(): whether it, or the tensor of which it is a view, says that it is pinned."""
     base = tensor._base
     return getattr(tensor, "_is_pinned", False) or (base is not None and _is_pinned(base))
 
