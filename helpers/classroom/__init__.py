@@ -1,8 +1,8 @@
 """Class use: `python -m helpers grade PATH...` grades a folder of submissions; `--mine` shows your own progress.
 
-Learners' code runs in a sandbox, a process that cannot reach the grader's files. The grader's process never runs or
-unpickles anything that a learner wrote: it sends the inputs of a task over a socket, reads tensors and plain data back,
-and judges them. A verdict that learners' code forges therefore reaches nobody.
+Learners' code runs in a sandbox, a process with as few rights as this system can enforce. The grader's process never
+runs or unpickles anything that a learner wrote: it sends the inputs of a task over a socket, reads tensors and plain
+data back, and judges them. A verdict that learners' code forges therefore reaches nobody.
 
 In the grader's process:
 

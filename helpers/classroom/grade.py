@@ -4,12 +4,13 @@ A submission is the notebook of one learner. It is graded in these steps:
 
 1. `program_of` parses the notebook into the statements that each task needs, and `scan` flags unusual lines for a
    teacher. Nothing runs yet.
-2. The sandbox, a separate process that cannot reach the grader's files, runs the notebook's cells.
+2. The sandbox, a separate process with as few rights as this system can enforce, runs the notebook's cells.
 3. For each task, the sandbox runs the learner's function on the inputs of the task and sends back plain data.
 4. The judge of the task, which runs in this process and knows the right outputs, gives the verdict.
 
-`grade_one` returns a GradedSubmission whatever the file holds. `grade_all` writes each result to the state file as soon
-as it is there: one line of JSON for the settings, then one line per graded submission.
+A TaskRun is what came back from the ranks of a task: outputs, events (the messages that were sent) and so on, or a
+failure. `grade_one` returns a GradedSubmission whatever the file holds. `grade_all` writes each result to the state
+file as soon as it is there: one line of JSON for the settings, then one line per graded submission.
 """
 
 from __future__ import annotations

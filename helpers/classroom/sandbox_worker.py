@@ -37,7 +37,7 @@ from helpers.grading.registry import task_of
 from helpers.grading.safeguards.limits import TooLong, processor_limit
 from helpers.grading.task import RunFailure, TaskRun
 
-_is_ready = False
+_is_ready = False  # whether `load_and_strip` has run in this process, or in the one that it was forked from
 
 
 class GuardedCaseRunner:
@@ -50,6 +50,7 @@ class GuardedCaseRunner:
         self.setup = setup
 
     def __call__(self, key: str, submitted: Callable, inputs: Sequence[dict], seed: int) -> Any:
+        """Run on a rank: call the learner's function with this rank's inputs. inputs: [rank][case]."""
         prepare_process(self.setup)
         for rank, rank_inputs in enumerate(inputs):
             if rank != dist.get_rank():
@@ -121,7 +122,7 @@ def answer_request(request: dict[str, Any], names: dict[str, Any], setup: dict[s
         run = TaskRun(failure=asdict(RunFailure(kind="not_callable", text="nothing of this name")))
     else:
         runner = run_on_ranks.LocalRunner(task, names[task.name], limit=request["seconds"])
-        runner.rank_function = GuardedCaseRunner(setup)
+        runner.rank_function = GuardedCaseRunner(setup)  # what each rank calls, in place of run_on_ranks.run_cases
         run = runner(request["inputs"], request["seed"])
     fields = {one.name: getattr(run, one.name) for one in dataclasses.fields(TaskRun)}
     return {"run": run_on_ranks.as_plain_data(fields), "noted": guard.read_notes(setup["folder"])}

@@ -92,6 +92,7 @@ def start_job(
         job, load, port = StartedJob([], Path(name)), Path(name) / "load", free_port()
         load.mkdir()
         files = {"_ranks_job": probe.__file__} | dict(probes or {})
+        # WHOLE_LINES is code that makes a process print whole lines, so that those of several ranks do not mix.
         (load / "sitecustomize.py").write_text(WHOLE_LINES + SITECUSTOMIZE.format(probes=files), encoding="utf-8")
         user_path = os.environ.get("PYTHONPATH")
         path = f"{load}{os.pathsep}{user_path}" if user_path else str(load)

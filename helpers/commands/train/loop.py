@@ -35,6 +35,7 @@ class Loop:
     done: how many steps are done; at first, the steps that the checkpoint has behind it, which `first` keeps.
     saved: the newest complete checkpoint, None if there is none. folder: where this run saves.
     stop: whether a signal asked to stop. chaos: the planned deaths and their cost.
+    started_at: the step after which the ranks were started last. is_first: whether the timeline is of the next step.
 
     Memory is measured in the second step, when the optimizer has its state, and the timeline is recorded in the third,
     so that a run that is interrupted later has both.
