@@ -268,7 +268,7 @@ def _damage_one(ranks: Ranks, harm: str, complete: Path) -> DamagedCheckpoint:
         else:
             with suppress(RankError) if harm in KILLED else nullcontext():
                 error = ranks.run(attempt_save_or_load, second, harm=harm)[0]
-        newest_complete = newest(parent)
+        newest_complete = newest(parent)  # None if there is none
         error = error or ranks.run(attempt_save_or_load, second, load=True)[0]
     short = re.sub(r"\.\w{8}\.partial", ".partial", error.replace(f"{parent}{os.sep}", ""))
     return DamagedCheckpoint(words[harm], short, newest_complete.folder.name if newest_complete else "")

@@ -53,7 +53,7 @@ from helpers.records import MEMORY_KINDS, MemoryBreakdown
 from helpers.specs import PRESETS, Plan
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
 
-SMALL = GPTConfig(vocab_size=68, context=64, num_layers=4, num_heads=4, hidden=96)
+SMALL = GPTConfig(vocab_size=68, context=64, num_layers=4, num_heads=4, hidden=96)  # its states under DDP are counted
 SIZES = dict(vocab_size=2048, context=128, num_layers=4, num_heads=4, hidden=128)
 WIDE, WIDE_SPEC = GPTConfig(**SIZES), GPTConfig(**SIZES).spec
 STATE_KINDS = ("parameters", "gradients", "optimizer")  # fields of MemoryBreakdown that are model states
@@ -438,7 +438,8 @@ def offload_scene() -> tuple[Scene, str, float]:
             row = f"batch {batch}, {row}"
             bars[row], limits[row], ends[row] = sizes, capacity, f"{sum(sizes.values()) / 1e6:.1f} MB {end}"
         crossed = budget.bytes_by_purpose()  # purpose -> bytes between GPU and host in both steps
-        in_each = [f"{what} {size / 2e6:.1f} MB" for what, size in crossed.items() if "once" not in what]  # 2 steps
+        # A purpose with "once" in its name is of the start. The others are of two steps, hence 2e6 and not 1e6.
+        in_each = [f"{what} {size / 2e6:.1f} MB" for what, size in crossed.items() if "once" not in what]
         before = [f"; at the start, {what} {size / 1e6:.1f} MB" for what, size in crossed.items() if "once" in what]
         lines.append("- crossed in each step: " + ", ".join(in_each) + "".join(before))
     legend = {"other": "stays", "activations": "activations that leave", "optimizer": "AdamW's state, which leaves"}

@@ -105,7 +105,8 @@ def messages_of_a_step(stage: int, num_microbatches: int = 1, no_sync: bool = Fa
     with record_comms() as recorder:
         for number, rows in enumerate(micro_batches):
             accumulates = (no_sync or stage == 1) and number < num_microbatches - 1
-            with (optimizer if stage in (1, 2) else model).no_sync() if accumulates else nullcontext():
+            sender = optimizer if stage in (1, 2) else model  # who sends the gradients, and has no_sync
+            with sender.no_sync() if accumulates else nullcontext():
                 (model(rows).square().mean() / num_microbatches).backward()
         optimizer.step()
     return recorder.log
@@ -122,7 +123,8 @@ def sent_share(ranks: Ranks, stage: int, num_microbatches: int = 1, no_sync: boo
         options = dict(num_microbatches=num_microbatches, no_sync=no_sync) | ({"units": UNITS} if stage == 3 else {})
         predicted = zero_traffic(sizes, stage=stage, world_size=len(ranks), **options)
         check_predicted(_counts(log), _counts(predicted), f"stage {stage} ")
-    gradients_and_weights = [event for event in log.events if "float" in event.dtype]  # DDP also agrees on an order
+    # DDP also sends integers, by which its ranks agree on an order of the gradients.
+    gradients_and_weights = [event for event in log.events if "float" in event.dtype]
     return sum(event.sent_bytes() for event in gradients_and_weights) / (4 * sum(sizes))
 
 
@@ -152,7 +154,7 @@ def messages_in_order(engine: str, prefetch: int = 0) -> list[tuple[str, int, in
 
 
 def message_names(messages: list[tuple[str, int, int]]) -> list[str]:
-    """ "gather 2", "reduce-scatter 2", …, as the chapter names them."""
+    """The messages as the chapter names them: "gather 2", "reduce-scatter 2", …"""
     verbs = {"all_gather": "gather", "reduce_scatter": "reduce-scatter"}
     return [f"{verbs[op]} {layer}" for op, layer, _ in messages]
 

@@ -101,7 +101,7 @@ def note_fields(card: Card, languages: tuple[str, ...]) -> list[str]:
     else:
         name += f" <code>{html.escape(address)}</code>"
     shown = words("shown_by", languages[0], place=name)
-    right = f"<p><b>{html.escape(_letter_of_right(card))})</b></p>" if card.choices else ""
+    right = f"<p><b>{LETTERS[_shuffled(card).index(card.choices.right)]})</b></p>" if card.choices else ""  # its letter
     return [
         _in_all([card.question], languages) + _options(card, languages),
         right + _in_all([card.answer], languages),
@@ -118,11 +118,6 @@ def _shuffled(card: Card) -> list[Words]:
     options = [card.choices.right, *card.choices.wrong]
     random.Random(card.id).shuffle(options)
     return options
-
-
-def _letter_of_right(card: Card) -> str:
-    """The letter of the right option, in the order of `_shuffled`."""
-    return LETTERS[_shuffled(card).index(card.choices.right)]
 
 
 def _options(card: Card, languages: tuple[str, ...]) -> str:

@@ -184,7 +184,7 @@ def record_timeline(
         for handle in _hooks(recorder, model if by_part else None, optimizer):
             stack.callback(handle.remove)
         yield recorder
-        recorder.finish(())
+        recorder.finish(())  # ends the open span now; the messages are complete once the recording of comms has ended
     recorder.finish(comms.log.events if comms else ())
 
 
@@ -245,6 +245,7 @@ def _messages_on_the_link(messages: Sequence[Span]) -> Iterator[Span]:
     """A message is recorded from when its bucket was sent; here it starts when the one before it has arrived."""
     free = 0.0  # when the link has carried the message before
     for number, span in enumerate(messages):
+        # `min`, because no span may start after its own end, and clocks differ a little.
         yield replace(span, name=f"all_reduce {number}", start=min(max(span.start, free), span.end))
         free = span.end
 
