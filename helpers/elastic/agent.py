@@ -162,7 +162,7 @@ class Agent:
         for path in (path for steps, path in checkpoint_folders(folder).items() if steps > resumed):
             path.rename(path.with_name(path.name + ".damaged"))
         options = dict(port=self.store.port, folder=folder, boards=temp_folder / f"boards{number}")
-        options["resume"] = found and found.folder
+        options["resume"] = found and found.folder  # None without a checkpoint
         work = pack_call(run_generation, (self.settings, number, plan), options, num_ranks=count)
         self.crew = crew = Crew(work, count, self.temp_folder, partial(self._on_report, number))
         try:
@@ -210,6 +210,7 @@ class Agent:
         if not last or any(beat is None or not (beat.step or is_training) for beat in last.values()):
             return {}
         for rank, beat in last.items():
+            # Only of a rank without recent beats the system is asked whether its process uses a core.
             is_silent = rank in listener.statuses and listener.statuses[rank].silent > MAX_GAP
             listener.listen(rank, beat, time.monotonic(), is_working=is_silent and crew.ranks[rank].is_working())
         verdicts = verdict({rank: listener.statuses[rank] for rank in last})

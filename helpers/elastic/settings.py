@@ -35,17 +35,17 @@ def check_types(owner: type, **values: object) -> None:
 class ElasticSettings:
     """The settings of a job, which `Job` explains. Raises ValueError, with a sentence for the user, for wrong ones."""
 
-    ranks: int = 4
-    spares: int = 0
+    ranks: int = 4  # processes that train
+    spares: int = 0  # processes that wait to replace one
     steps: int = 40
-    save_every: int = 10
-    plan: Plan = None  # None: dp=ranks
-    min_ranks: int = 1
+    save_every: int = 10  # steps
+    plan: Plan = None  # None: a replica on each rank
+    min_ranks: int = 1  # with fewer, the job gives up
     max_restarts: int = 8
-    batch: int = 12
+    batch: int = 12  # sequences of the global batch
     seed: int = 0
-    pace: float = 0.05
-    folder: Path | None = None
+    pace: float = 0.05  # the shortest time of a step, in seconds
+    folder: Path | None = None  # for checkpoints; None: a temporary one
 
     def __post_init__(self) -> None:
         check_num_ranks(self.ranks)

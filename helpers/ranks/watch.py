@@ -95,10 +95,12 @@ class Watch:
 
     @property
     def unfinished(self) -> list[RankState]:
+        """The ranks that have not answered."""
         return [s for s in self.states if not s.done]
 
     @property
     def failed(self) -> list[RankState]:
+        """The ranks that raised an exception or died."""
         return [s for s in self.states if s.failure or s.dead]
 
     def wait_for_verdict(self, limit: float | None) -> str:
@@ -192,6 +194,7 @@ class Watch:
                     waiting[conn].mark_dead()
 
     def _tick(self) -> None:
+        """Let the clock of this task go on."""
         now = time.monotonic()
         self.clock += min(now - self._last, MAX_STEP)
         self._last = now

@@ -120,7 +120,7 @@ class Zygote:
     def receive(self) -> bool:
         """Read requests and the sockets that come with them. False when the kernel is gone."""
         try:
-            data, fds, _, _ = socket.recv_fds(self.control, 65536, 64)
+            data, fds, _, _ = socket.recv_fds(self.control, 65536, 64)  # at most so many bytes and descriptors
         except OSError:
             return False
         if not data:
@@ -151,7 +151,8 @@ class Zygote:
     def fork(self, fd: int, spec: dict) -> int:
         """Fork a rank; its process id. fd: its end of the pipe to the kernel."""
         if spec.get("card_bytes"):  # a rank with a simulated GPU
-            self.preload("helpers.devices.cards.kernels", "torch.distributed.tensor")  # C++ imports it for any subclass
+            # torch's C++ code imports torch.distributed.tensor for any subclass of Tensor.
+            self.preload("helpers.devices.cards.kernels", "torch.distributed.tensor")
         pid = os.fork()
         if pid:
             self.children[pid] = None
@@ -182,7 +183,7 @@ class Zygote:
             return pid
         try:
             self.restore_child()
-            os.setsid()
+            os.setsid()  # a session and a process group of its own, so that signals to the zygote's do not reach it
             main(fd, branch=module)
         finally:
             os._exit(0)

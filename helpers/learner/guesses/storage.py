@@ -165,7 +165,7 @@ def _class_entries(folder: Path) -> Iterator[tuple[str, Any]]:
 class GuessListener(Protocol):
     """A view that shows a guess or its result."""
 
-    def refresh(self) -> None: ...
+    def refresh(self) -> None: ...  # called when the question was answered or its result was opened
 
 
 class KernelGuesses:
