@@ -34,7 +34,7 @@ LOW_DTYPES = (torch.bfloat16, torch.float16)
 # torch's functions that are written in Python begin with `if has_torch_function(...)`, which asks for a mode like ours
 OVERRIDABLE = {"has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"}
 # a table ("cpu", "cuda") -> function of torch -> the rule that was found for it: what a region does with its calls
-PLANS: dict[str, dict[Callable, Callable]] = {kind: {} for kind in LOWER}
+RULES: dict[str, dict[Callable, Callable]] = {kind: {} for kind in LOWER}
 
 
 class _Thread(threading.local):
@@ -61,8 +61,9 @@ class autocast(TorchFunctionMode, ContextDecorator):
     Put forward and loss inside, backward and the optimizer outside. Regions may be nested: the innermost decides, and
     `enabled=False` switches autocast off (cast inputs from outside yourself, `x.float()`). It is also a decorator.
 
-    dtype: torch.bfloat16 or torch.float16. device_type: "cpu", "cuda" or "card"; tensors of other devices and float64
-    are not cast, nor are calls with `out=`, in-place calls, and float32 operations with an explicit `dtype=`.
+    dtype: torch.bfloat16 or torch.float16. device_type: "cpu", "cuda" or "card" (this course's simulated GPU, which
+    follows CUDA's table). Tensors of other devices and float64 are not cast, nor are calls with `out=`, in-place calls,
+    and float32 operations with an explicit `dtype=`.
     cache: cast a float32 weight once, not at each use. The casts are dropped where the outermost region ends, so the
     next region sees what the optimizer wrote; as in torch, an optimizer step inside a region is not seen.
     table: the device whose table is used, by default its own: table="cuda" shows on a CPU what happens on a GPU.
@@ -79,13 +80,13 @@ class autocast(TorchFunctionMode, ContextDecorator):
         table: str | None = None,
     ):
         super().__init__()
-        _check(dtype, device_type, table or table_of(device_type))
-        self.dtype, self.device_type, self.enabled, self.cache = dtype, device_type, enabled, cache
         self.table = table or table_of(device_type)
-        self._plan = PLANS[self.table]
+        _check(dtype, device_type, self.table)
+        self.dtype, self.device_type, self.enabled, self.cache = dtype, device_type, enabled, cache
+        self._rules = RULES[self.table]
         self._stack = _THREAD.regions[device_type]  # the open regions, the innermost last
 
-    def __enter__(self) -> autocast:
+    def __enter__(self) -> autocast:  # perhaps in another thread than __init__, which has regions of its own
         self._stack = _THREAD.regions[self.device_type]
         self._stack.append(self)
         return super().__enter__()
@@ -98,7 +99,7 @@ class autocast(TorchFunctionMode, ContextDecorator):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        rule = self._plan.get(func) or _decide(self.table, func)
+        rule = self._rules.get(func) or _decide(self.table, func)
         if rule is _unchanged or not self.enabled or self._stack[-1] is not self:  # or an inner region has decided
             return func(*args, **kwargs)
         return rule(self, func, args, kwargs)
@@ -218,7 +219,7 @@ def _look_inside(func: FunctionType) -> Callable:
 
 def _decide(table: str, func: Callable) -> Callable:
     """Find the rule for a function and remember it, so that names are compared once and not at each call."""
-    rule = PLANS[table][func] = _rule_for(table, func)
+    rule = RULES[table][func] = _rule_for(table, func)
     return rule
 
 
@@ -260,6 +261,7 @@ def _is_operator(name: str) -> bool:
 
 
 def _check(dtype: object, device_type: str, table: str) -> None:
+    """Raise ValueError for an argument of `autocast` that is not known."""
     kinds = known_kinds()
     if dtype in kinds:
         raise ValueError(
@@ -267,7 +269,7 @@ def _check(dtype: object, device_type: str, table: str) -> None:
         )
     if dtype not in LOW_DTYPES:
         raise ValueError(f"autocast({dtype}): a region lowers to torch.bfloat16 or torch.float16; choose one of them")
-    for what, value, known in (("device_type", device_type, kinds), ("table", table, PLANS)):
+    for what, value, known in (("device_type", device_type, kinds), ("table", table, RULES)):
         if value not in known:
             choices = " and ".join(f'"{kind}"' for kind in known)
             raise ValueError(f"autocast({what}={value!r}): known are {choices}, as words, without an index")

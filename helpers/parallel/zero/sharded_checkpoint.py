@@ -132,11 +132,9 @@ class LoadPlanner(dcp.DefaultLoadPlanner):
 
     def create_local_plan(self) -> plans.LoadPlan:
         stored = self.metadata.state_dict_metadata
-        items = [
-            item
-            for name, part in self.state_dict.items()
-            for item in create_read_items_for_chunk_list(name, stored[name], [part.chunk])
-        ]
+        items: list[plans.ReadItem] = []  # one for each file and wanted range that overlap
+        for name, part in self.state_dict.items():
+            items += create_read_items_for_chunk_list(name, stored[name], [part.chunk])
         return plans.LoadPlan(items)
 
     def lookup_tensor(self, index: md.MetadataIndex) -> Tensor:
@@ -184,7 +182,8 @@ def _allocate_states(shards: LocalShards, stored: dict, ranges: dict[str, Tensor
     states = {}
     for shard in shards.ranges:
         state = states[id(shard.local)] = {}
-        for kind, key in keys.get(shard.name, ()) if shard.tensor.numel() else ():
+        stored_here = keys.get(shard.name, ()) if shard.tensor.numel() else ()  # nothing for a range without elements
+        for kind, key in stored_here:
             name = f"{kind}/{shard.name}/{key}"
             dtype = stored[name].properties.dtype
             if kind == "number":
@@ -207,6 +206,7 @@ def restore_optimizer(shards: LocalShards, options: list[dict], states: dict[int
     indices = [index for group in current["param_groups"] for index in group["params"]]
     tensors = [tensor for group in shards.optimizer.param_groups for tensor in group["params"]]
     state = {i: states[id(tensor)] for i, tensor in zip(indices, tensors, strict=True) if states.get(id(tensor))}
+    # the saved options replace those that the optimizer was built with; "params" stays
     groups = [group | saved for group, saved in zip(current["param_groups"], options, strict=True)]
     shards.optimizer.load_state_dict({"state": state, "param_groups": groups})
 
@@ -245,7 +245,7 @@ def check_files(folder: Path) -> dict[str, md.TensorStorageMetadata]:
     except (EOFError, pickle.UnpicklingError) as error:
         raise ValueError(f"{folder}/.metadata is damaged ({error}): take an earlier checkpoint") from error
     ends: dict[str, int] = {}  # file -> the number of bytes that it must have
-    for info in metadata.storage_data.values():
+    for info in metadata.storage_data.values():  # where each range begins in which file, and its length
         ends[info.relative_path] = max(ends.get(info.relative_path, 0), info.offset + info.length)
     for name, end in sorted(ends.items()):
         size = (folder / name).stat().st_size if (folder / name).exists() else None
