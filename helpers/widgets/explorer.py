@@ -91,6 +91,7 @@ class Explorer(SavedWidget, ipywidgets.VBox):
             return str(error), None, ()
 
     def _draw(self, change: object = None) -> None:
+        """Show sentence, picture and table for the dials' values; `change` is what a dial reports, unused here."""
         with use_language(language()):  # looks the language up once instead of for each of a thousand texts
             sentence, scene, rows = self._computed()
         self._picture = to_svg(scene) if scene else self._picture
@@ -211,6 +212,7 @@ class SteppedExplorer(Explorer):
         super().__init__(dials, controls=[row(*controls, self.stepper)])
 
     def _draw(self, change: object = None) -> None:
+        """First let the slider end at the last step."""
         with suppress(ValueError):  # an invalid setting has no steps; Explorer shows the message
             self.stepper.fit(self.num_steps)
         super()._draw(change)
@@ -267,7 +269,7 @@ class RunButton:
             self._show_failure(str(error) or type(error).__name__)
         finally:
             self.button.disabled, self.button.description = False, words("run.run")
-        super()._draw()
+        super()._draw()  # and not self._draw(), which would remove the message
         return self
 
     @property
@@ -281,6 +283,7 @@ class RunButton:
         self.notice.value = f'<div role="alert" style="{_FAILURE}">{escape(failure)}</div>' if failure else ""
 
     def _draw(self, change: object = None) -> None:
+        """First remove the message of the last run."""
         self._show_failure("")  # the message was about the previous setting
         super()._draw(change)
 

@@ -172,6 +172,7 @@ class GuessControls(ipywidgets.VBox):
         return texts if self._question.form == "between" else texts[0]
 
     def _number(self) -> list[ipywidgets.Widget]:
+        """A text field."""
         return [row(self._field("placeholder"), self._unit(), self.send_button, self.none_button)]
 
     def _between(self) -> list[ipywidgets.Widget]:
@@ -181,11 +182,13 @@ class GuessControls(ipywidgets.VBox):
         return [row(low, between, high, self._unit(), self.send_button, self.none_button)]
 
     def _choice(self) -> list[ipywidgets.Widget]:
+        """A radio button for each option, in the learner's language; its value is the English text."""
         pairs = [(one.in_(), one.en) for one in self._question.options]
         self.radio = ipywidgets.RadioButtons(options=pairs, value=None, layout={"width": "auto", "margin": "2px 14px"})
         return [self.radio, row(self.send_button, self.none_button)]
 
     def _order(self) -> list[ipywidgets.Widget]:
+        """A button for each option, and one to start again."""
         self.items = [button(lambda index=index: self._press(index)) for index in range(len(self._question.options))]
         self.again_button = button(self._start_again, words("start_again"))
         how = ipywidgets.HTML(f'<p class="rr-first">{words("in_order")}</p>')
@@ -269,6 +272,7 @@ def _range(question: Question, given: Any) -> list[float]:
 
 
 def _choice(question: Question, given: Any) -> str:
+    """The English text of an option that is given in any language."""
     known = {text: one.en for one in question.options for text in (one.en, one.zh)}
     if given is None:
         raise ValueError(words("choose_first"))

@@ -347,6 +347,7 @@ class MemoryExplorer(Explorer):
             self._set(_fields(self.advice.suggested))
 
     def _draw(self, change: object = None) -> None:
+        """Bring the other dials in line with the one that was turned, which draws again, or else draw."""
         if self._is_paused:
             return
         changed = getattr(change, "owner", None)  # the dial that was turned, if one was

@@ -168,6 +168,7 @@ class MeshExplorer(Explorer):
             self.rank.value = int(rank)
 
     def _draw(self, change: object = None) -> None:
+        """First note which axis was turned, and move the rank into the mesh where it lies outside."""
         owner = getattr(change, "owner", None)  # the dial that was turned, if one was
         if owner in (self.dp, self.pp, self.tp):
             self._last_axis = owner.description

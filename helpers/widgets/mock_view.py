@@ -88,6 +88,7 @@ class DrillView(InterviewView):
         return "\n".join([self.clock.text, self.drill.prompt.in_(language), self.drill.stub, *outcomes])
 
     def _draw(self) -> None:
+        """Show the clock, and what became of the last answer."""
         language, outcomes = self.attempt.language, self.attempt.outcomes
         self.clock.refresh()
         display(self.begin_button, self.attempt.watch.began is None)

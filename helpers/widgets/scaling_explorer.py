@@ -182,6 +182,7 @@ class ScalingExplorer(Explorer):
         self.planner.description = words("planner" if fits else "hopeless")
 
     def _draw(self, change: object = None) -> None:
+        """Draw, unless several dials are being set; the button then offers the planner again."""
         if not self._is_paused:
             super()._draw(change)
             self.planner.description = words("planner")

@@ -117,6 +117,7 @@ class StrategyExplorer(Explorer):
         return self.advice.page(path)
 
     def _draw(self, change: object = None) -> None:
+        """Draw, and renew the page behind the link."""
         super()._draw(change)
         link = ""
         with suppress(ValueError):  # a batch that cannot be divided; Explorer shows the message
