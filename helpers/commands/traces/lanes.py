@@ -96,7 +96,7 @@ def track_of(file: TraceFile, rank: int, origin: float) -> RankTrack:
     track.on_gpu = bool(kernels)
     track.messages = _messages(kernels or timed, timed, file, rank, origin)
     threads: dict[Any, list[Event]] = defaultdict(list)
-    for event in timed:
+    for event in timed:  # without kernels, an event of a message is no work of the thread
         if event.cat in THREAD_CATEGORIES and (kernels or not is_message(event.name)):
             threads[event.tid].append(event)
     main, launches = _main_thread(timed), {}
@@ -120,7 +120,8 @@ def _messages(
 ) -> list[TracedMessage]:
     """The messages of this rank. carriers: the events that may move bytes, kernels on a GPU and all events on a CPU."""
     messages = [message_of(event, rank, origin) for event in carriers if is_message(event.name)]
-    if any(message.name.startswith("wire:") for message in messages):  # the wire sends through gloo and records more
+    # The wire, this course's backend, sends through gloo and records more, so its events replace those of gloo.
+    if any(message.name.startswith("wire:") for message in messages):
         return [message for message in messages if not message.name.startswith("gloo:")]
     add_gloo_calls(messages, [event for event in timed if is_call(event.name)], file.groups, origin)
     return messages

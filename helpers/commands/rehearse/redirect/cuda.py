@@ -64,6 +64,7 @@ def replace(memory: int) -> None:
             for module in (cuda, cuda.memory, cuda.random, cuda.streams):
                 if module is cuda or hasattr(module, name):
                     setattr(module, name, of_card)
+    # Where the script asks for numbers of a GPU or for versions, it is told those of an H100 with CUDA 12.8.
     cuda.device, cuda.device_of = Device, DeviceOf
     cuda.set_device, cuda.current_device, cuda._exchange_device = _set_device, lambda: gpus.current, _exchange
     cuda._maybe_exchange_device = _exchange

@@ -73,8 +73,8 @@ def replace() -> None:
         setattr(CardTensor, name, _translating(getattr(CardTensor, name)))
     for name, dtype in _LEGACY.items():
         setattr(torch.cuda, name, functools.partial(_legacy, dtype))
-    tensor.NO_NUMPY = in_cudas_words(tensor.NO_NUMPY)
-    errors.translate = in_cudas_words
+    tensor.NO_NUMPY = in_cudas_words(tensor.NO_NUMPY)  # a message of the card
+    errors.translate = in_cudas_words  # through which the card sends the messages of its exceptions
     torch_patches.CardGenerator.device = property(lambda generator: torch.device("cuda", gpus.current))
     make = torch_patches._Generators.__call__  # the class of torch.Generator: its call makes a generator
     device_of = lambda device: device if gpus.gpu_index(device) is None else "card"  # noqa: E731
@@ -101,13 +101,13 @@ _device = torch.device  # torch's own class
 
 def _let_numbers_be_gpus() -> None:
     """Wherever a function takes a device, device=1 means cuda:1, as in a torch with CUDA."""
-    makers = [one.__name__ for one in _device_constructors() if hasattr(torch, one.__name__)]
+    makers = [one.__name__ for one in _device_constructors() if hasattr(torch, one.__name__)]  # torch.zeros and so on
     likes = [f"{name}_like" for name in ("empty", "zeros", "ones", "full", "rand", "randn", "randint")]
     news = ["new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided"]
     for owner, names in ((torch, {*makers, *likes} - {"tensor", "as_tensor", "asarray"}), (Tensor, news)):
         for name in names:
             setattr(owner, name, _numbered(getattr(owner, name)))
-    parse = torch._C._nn._parse_to
+    parse = torch._C._nn._parse_to  # reads the arguments of Module.to
     torch._C._nn._parse_to = lambda *args, **kwargs: parse(*(_numbered_device(one) for one in args), **kwargs)
     torch.device = _Devices("device", (), {"__doc__": _device.__doc__, "__module__": "torch"})
 
@@ -132,6 +132,7 @@ def _numbered_device(value: Any) -> Any:
 def _made(op, *args, **kwargs) -> Any:
     """The kernel for CUDA of an operation that makes a tensor from nothing: it makes the tensor on the card."""
     index = gpus.checked(torch.device(kwargs.get("device") or "cuda").index)
+    # _creates(op) is the card's own kernel for the operation.
     return gpus.put(_creates(op)(*args, **(kwargs | {"device": gpus.CARD})), index)
 
 
