@@ -1,14 +1,15 @@
 """Runs the forward and backward pass of an answer on a rank, and judges which messages each of the two passes sent.
 
-operators.py, linear_layers.py and vocab_loss.py use the first two sections. The third one is for 07.column and 07.row
-alone: it runs the learner's layer on two batches, and judges what both layers have to do alike.
+operators.py, linear_layers.py and vocab_loss.py use the first two sections. The last two are for 07.column and 07.row
+alone: they run the learner's layer on two batches, and judge what both layers have to do alike.
 
-How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
-learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
-with the right values, and yields one Judgement per comparison. A case is one choice of sizes, dtypes and memory layouts
-(`rng.case`), and `rng` draws the numbers. A mistake is a wrong solution that learners often write. Its name, such as
-"no_gradient", is the key of its hint in hints.yaml. The `expect…` functions compare one value; their `mistakes` maps
-such keys to the value that the mistake gives. `words[…]` is a text of messages.yaml, in English and Chinese.
+A task has three functions. The first draws the inputs of every rank for one case with `rng`, the second runs the
+learner's answer, `submitted`, on one rank, and the third, the judge, runs in another process and compares what all
+ranks returned with the right values. This file has parts of the second and of the third. A case is one choice of sizes,
+dtypes and memory layouts, numbered `rng.case.number`. A mistake is a wrong solution that learners often write. Its
+name, such as "no_gradient", is the key of its hint in hints.yaml. The `expect…` functions compare one value and return
+or yield Judgements; their `mistakes` maps such keys to the value that the mistake gives. `words[…]` is a text of
+messages.yaml, in English and Chinese.
 """
 
 from __future__ import annotations
