@@ -186,6 +186,7 @@ def memory_curve_scene(timeline: Timeline, *, title: str) -> Scene:
     middle = (_CURVE_LEFT + WIDTH - _CURVE_RIGHT) / 2
     items.append(centred_label(middle, curve.bottom + 38, words("curve.axis"), colour="muted"))
     for number, kind in enumerate(kinds):
+        # The bytes of the kinds that are stacked below this one, for each column.
         below = [sum(level[lower_kind] for lower_kind in kinds[:number]) for level in levels]
         items += _band(kind, [level[kind] for level in levels], below, curve)
     items += _passes(timeline, [seconds for seconds, *_ in changes], size, curve)

@@ -126,7 +126,10 @@ def _node(node: int, layout: NodeLayout) -> Iterator[Rect | Label]:
 def _rank(
     box: Rect, rank: int, coordinates: Mapping[str, int], axis: str, num_bytes: float, limit: float
 ) -> Iterator[Rect | Label]:
-    """A rank's card with a strip at its foot that says how full its memory is; over both lies what can be clicked."""
+    """A rank's card with a strip at its foot that says how full its memory is; over both lies what can be clicked.
+
+    axis: the one whose group the rank shares with the chosen rank, "chosen" for that rank itself, "" for all others.
+    """
     strip_height = 7.0 if box.height > 50 else 4.0
     yield from card(replace(box, height=box.height - strip_height - 1), rank, coordinates, axis, size=_FONT)
     strip = {"x": box.x, "y": box.y + box.height - strip_height, "height": strip_height, "radius": 1}
