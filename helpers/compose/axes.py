@@ -38,8 +38,8 @@ class Axes:
 
     def group(self, *axes: str) -> dist.ProcessGroup:
         """Return the group of the ranks that differ from this one only on these axes."""
-        all_groups = tuple(map(tuple, self.mesh.groups(*axes)))  # tuples of ranks, which a cache can compare
-        return _group_of(self.rank, all_groups, dist.group.WORLD)
+        # mesh.groups: the ranks of every group on these axes, here as tuples, which a cache can compare
+        return _group_of(self.rank, tuple(map(tuple, self.mesh.groups(*axes))), dist.group.WORLD)
 
     def seed(self, seed: int) -> None:
         """Seed torch: all ranks of a tp group get one seed, and each replica and each stage gets another.

@@ -64,8 +64,7 @@ def split_batch(inputs: Tensor, targets: Tensor, plan: Plan, replica: int, loss:
     if not count:
         raise ValueError(f"step got {len(targets)} rows without one target that counts: skip this batch on all ranks")
     rows, row_targets = inputs.chunk(plan.dp)[replica], targets.chunk(plan.dp)[replica]
-    total = count / plan.dp
-    return ReplicaBatch(rows.chunk(plan.num_microbatches), row_targets.chunk(plan.num_microbatches), total)
+    return ReplicaBatch(rows.chunk(plan.num_microbatches), row_targets.chunk(plan.num_microbatches), count / plan.dp)
 
 
 def sum_loss(loss: Callable[[Tensor, Tensor], Tensor], model: nn.Module, tp: dist.ProcessGroup) -> SumLoss:
@@ -109,8 +108,8 @@ class FullModel:
         """Add gradients of the micro-batches to `.grad`; return the sum of their losses divided by `total`."""
         losses = []
         for j, (x, y) in enumerate(zip(inputs, targets, strict=True)):
-            is_last = j == len(inputs) - 1
-            with nullcontext() if is_last else self.no_sync():
+            # the last micro-batch sends the gradients of all
+            with nullcontext() if j == len(inputs) - 1 else self.no_sync():
                 with self.region():
                     loss = self.loss(self.model(x), y) / total
                 loss.backward()
@@ -144,8 +143,8 @@ class PipelineModel(PipelineStage):
 
 def schedule_of(plan: Plan) -> Schedule:
     """Make the plan's pipeline schedule. Raises ValueError where the number of micro-batches does not fit it."""
-    order = ORDERS[plan.schedule]  # the function that makes a schedule of this name
-    stages = plan.pp * plan.num_chunks
+    # order: the function that makes a schedule of this name
+    order, stages = ORDERS[plan.schedule], plan.pp * plan.num_chunks
     chunks = {"num_chunks": plan.num_chunks} if plan.num_chunks > 1 else {}
     return order(stages, plan.num_microbatches, **chunks)
 

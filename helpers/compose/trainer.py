@@ -40,7 +40,10 @@ from helpers.specs import Plan
 
 
 class Trainer:
-    """`Trainer(model, plan, loss=token_loss, optimizer=torch.optim.AdamW, lr=1e-3)` on every rank; then call `step`.
+    """Trains a model under a plan: `Trainer(model, plan, loss=token_loss, optimizer=torch.optim.AdamW, lr=1e-3)`.
+
+    Make one on every rank, then call `step` on every rank. A Plan says how many ranks work on each axis (dp, tp, pp),
+    with which ZeRO stage, schedule and recomputation.
 
     model: the same on every rank, built after the same seed. It is sharded in place, so use the trainer from then on.
     loss(output, target): returns a mean, over tokens (`token_loss`) or over rows.
@@ -96,9 +99,8 @@ class Trainer:
         no_sync = {0: lambda: self.local_model.no_sync(), 1: lambda: self.optimizer.no_sync()}.get(zero, nullcontext)
         if has_stages:  # 1: cut the layers; PipelineModel also does what a wrapper for the replicas would do
             dp_group, around_row = (None, no_sync) if zero else (dp, nullcontext)
-            self.local_model = self.runner = PipelineModel(
-                model, self.plan, self._scaled, region, pp, dp_group, around_row
-            )
+            stages = PipelineModel(model, self.plan, self._scaled, region, pp, dp_group, around_row)
+            self.local_model = self.runner = stages
         else:
             wrap = {0: DistributedDataParallel, 3: Zero3}.get(zero)
             self.local_model = wrap(model, dp) if wrap else model  # 2: wrap for the copies

@@ -110,10 +110,9 @@ def load(trainer, folder: str | os.PathLike) -> None:
     for a damaged file (with its name and the newest undamaged checkpoint), and for a checkpoint of another model (with
     the first tensor that differs).
     """
-    folder = Path(folder)
-    manifest, problem = _checked(trainer, folder)
+    manifest, problem = _checked(trainer, Path(folder))
     raise_on_every_rank(problem)
-    contents, state = CheckpointTensors(folder, manifest), torch_optimizer(trainer).state
+    contents, state = CheckpointTensors(Path(folder), manifest), torch_optimizer(trainer).state
     for piece in stored_pieces(trainer):
         # full tensors: the weight, and the optimizer's states by torch's names, such as exp_avg
         values = {key: contents.value(piece.name, key) for key in contents.keys(piece.name)}

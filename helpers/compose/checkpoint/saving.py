@@ -97,10 +97,9 @@ class Keeper:
         older = list(saved)[self.keep :]  # `saved` begins with the newest checkpoint
         removed = [saved[steps] for steps in older if not self.every or steps % self.every]
         for path in removed:
-            gone = path.with_name(f"{path.name}.old{PARTIAL}")
             with suppress(OSError):  # what cannot be removed stays, and the next prune tries again
-                os.replace(path, gone)
-                shutil.rmtree(gone)
+                renamed = path.replace(path.with_name(f"{path.name}.old{PARTIAL}"))
+                shutil.rmtree(renamed)
         for steps, path in checkpoint_folders(Path(folder), unfinished=True).items():
             if steps < max(saved, default=0):
                 shutil.rmtree(path, ignore_errors=True)
@@ -170,20 +169,20 @@ class Snapshot:
             self.tensors = [torch.empty_like(tensor, device="cpu") for _, _, tensor in contents]  # the first time
         for copy, (_, _, tensor) in zip(self.tensors, contents, strict=True):
             copy.copy_(tensor.detach())
-        self.rank, self.random = trainer.axes.rank, trainer.axes.random_state()
-        tp = trainer.axes.coordinates["tp"]
-        self.pieces = [self._record(index, piece, key, tp) for index, (piece, key, _) in enumerate(contents)]
+        axes = trainer.axes
+        self.rank, self.tp, self.random = axes.rank, axes.coordinates["tp"], axes.random_state()
+        self.pieces = [self._record(index, piece, key) for index, (piece, key, _) in enumerate(contents)]
 
-    def _record(self, index: int, piece: StoredPiece, key: str, tp: int) -> SavedPiece:
+    def _record(self, index: int, piece: StoredPiece, key: str) -> SavedPiece:
         """Describe tensor `index` of this rank's file for the manifest.
 
-        key: WEIGHT, or the optimizer's name for a state, such as exp_avg. tp: this rank's index on the tensor-parallel
-        axis, which says which shard of a split tensor the piece belongs to.
+        key: WEIGHT, or the optimizer's name for a state, such as exp_avg. self.tp, this rank's index on the
+        tensor-parallel axis, says which shard of a split tensor the piece belongs to.
         """
         split = None if piece.split is None else asdict(piece.split)  # how tensor parallelism splits the tensor
         tensor = self.tensors[index]
         size = dict(start=piece.start, numel=tensor.numel(), single=tensor.dim() == 0)
-        return SavedPiece(piece.name, key, f"rank_{self.rank}.pt", index, tp if split else 0, split, **size)
+        return SavedPiece(piece.name, key, f"rank_{self.rank}.pt", index, self.tp if split else 0, split, **size)
 
     def write(self, partial: Path) -> Vote:
         """Write this rank's file and return its vote. It needs no other rank, so it may run in a thread."""
@@ -228,9 +227,8 @@ def manifest_head(trainer, also: dict | None) -> Manifest:
     (group,) = torch_optimizer(trainer).param_groups  # a Trainer always makes exactly one parameter group
     options = {key: value for key, value in group.items() if key != "params"}
     extra = {"steps": trainer.steps, "options": options, "scaler": trainer.scaler.state_dict(), "also": also}
-    names = trainer.names
-    shapes = {name: list(shape) for name, shape in names.shapes.items()}
-    dtypes = {name: str(dtype) for name, dtype in names.dtypes.items()}
+    shapes = {name: list(shape) for name, shape in trainer.names.shapes.items()}
+    dtypes = {name: str(dtype) for name, dtype in trainer.names.dtypes.items()}
     return Manifest(shapes, dtypes, [], {}, extra, str(trainer.plan))
 
 
@@ -308,9 +306,9 @@ class AsyncSaver:
         folder, head = Path(folder), manifest_head(self.trainer, also)
         self.partial = partial = make_partial_folder(folder)
         self.snapshot.take(self.trainer)
-        self.problem = ""  # of this save; the thread sets it
-        self.voted = Event()  # the thread has written this rank's vote, or has failed
-        self.no_more = Event()  # rank 0's thread shall wait for no further votes
+        # problem: of this save, set by the thread. voted: the thread has written this rank's vote, or has failed.
+        # no_more: rank 0's thread shall wait for no further votes.
+        self.problem, self.voted, self.no_more = "", Event(), Event()
         self.thread = Thread(target=self._run, args=(head, partial, folder), name="save", daemon=True)
         self.thread.start()
 

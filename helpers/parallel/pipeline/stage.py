@@ -121,6 +121,7 @@ class PipelineStage(PipelineCore):
 
     # -- what it adds to the core's actions ------------------------------------------------------------------------
     def compute(self, action: Action, received: Tensor | None) -> Tensor | None:
+        """Do what the core does for an action, and for W compute the gradients that I has deferred."""
         if action.kind == WEIGHT:
             self.deferred.pop((action.stage, action.microbatch)).run()
         return super().compute(action, received)
@@ -132,7 +133,7 @@ class PipelineStage(PipelineCore):
     def compute_backward(self, action: Action, gradient: Tensor | None) -> Tensor | None:
         with self._deferring(action):  # because recomputation runs forward in here
             gradient = super().compute_backward(action, gradient)
-        if action.kind != INPUT and self.schedule.splits_backward:
+        if action.kind != INPUT and self.schedule.splits_backward:  # a full B among I and W: nothing stays deferred
             self.deferred.pop((action.stage, action.microbatch)).run()
         return gradient
 
@@ -143,6 +144,7 @@ class PipelineStage(PipelineCore):
         return deferred_weights(self.deferred.setdefault((action.stage, action.microbatch), DeferredGradients()))
 
     def apply_stage(self, stage: int, x: Tensor) -> Tensor:
+        """Compute a stage's output; with `recompute`, store only its input for backward."""
         chunk = self.chunks[str(stage)]
         y = checkpoint(chunk, x) if self.recompute else chunk(x)
         if not isinstance(y, Tensor):

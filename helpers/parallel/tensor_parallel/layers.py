@@ -52,7 +52,7 @@ IGNORED = -100  # a target that does not count, as in torch's cross entropy
 
 
 class _ShardedLinear(nn.Module):
-    """Common base of the two linear layers: this rank's shard of an nn.Linear, the same on every rank before.
+    """Common base of the two linear layers: this rank's shard of `linear`, which must be the same on every rank.
 
     splits: by name, "weight" or "bias", how that parameter is split; a parameter without one stays full on every rank.
     sequence_dim: the dimension of the tokens under sequence parallelism, else None.

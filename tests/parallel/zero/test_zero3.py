@@ -467,7 +467,7 @@ def test_mixed_precision_gathers_16_bits_and_keeps_32(ranks):
 
 def held_bytes(storages):
     """Bytes of real tensors, event after event."""
-    return [total for _, total in totals(storages.events)]
+    return [total for _, _, total in totals(storages.events)]
 
 
 @pytest.mark.parametrize("how", ["wrapped", "built"])
