@@ -69,7 +69,7 @@ def as_number(value: Any) -> Any:
 
 
 def _is_right_step(right: Mapping[str, Any], got: Mapping[str, Any]) -> bool:
-    """Whether every value of this step is right. The number 1 of the step is for a sentence that nobody reads."""
+    """Whether every value of this step is right. value_name only needs some step, for a sentence that is not shown."""
     return all(compare_value(value_name(name, 1), value, got.get(name)).ok for name, value in right.items())
 
 

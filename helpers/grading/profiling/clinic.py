@@ -95,31 +95,31 @@ class JudgedDiagnosis:
     """A learner's diagnosis of one job, and which of its parts are wrong."""
 
     job: BrokenJob
-    given: tuple[Any, ...]  # what the learner gave for each of PARTS: the rank, the line and the cause
+    answer: tuple[Any, ...]  # what the learner answered for each of PARTS: the rank, the line and the cause
     wrong: tuple[str, ...]  # the PARTS that are wrong
-    is_readable: bool = True  # False if the learner gave nothing that has three parts; then all PARTS count as wrong
+    is_readable: bool = True  # False if the answer does not have three parts; then all PARTS count as wrong
 
     @property
     def line(self) -> int:
-        """The line that was given, -1 if it is no integer."""
-        return self.given[1] if type(self.given[1]) is int else -1
+        """The line of the answer, -1 if it is no integer."""
+        return self.answer[1] if type(self.answer[1]) is int else -1
 
 
-def judge_diagnosis(job: BrokenJob, given: Any) -> JudgedDiagnosis:
-    """Judges what the learner gave for a job: the rank (an integer or "all"), the line and the cause.
+def judge_diagnosis(job: BrokenJob, answer: Any) -> JudgedDiagnosis:
+    """Judges what the learner answered for a job: the rank (an integer or "all"), the line and the cause.
 
     Any of the lines that the job lists is right.
     """
-    if not (isinstance(given, list) and len(given) == len(PARTS)) or isinstance(given[1], str):
-        return JudgedDiagnosis(job=job, given=(None,) * len(PARTS), wrong=PARTS, is_readable=False)
-    rank, line, cause = given
+    if not (isinstance(answer, list) and len(answer) == len(PARTS)) or isinstance(answer[1], str):
+        return JudgedDiagnosis(job=job, answer=(None,) * len(PARTS), wrong=PARTS, is_readable=False)
+    rank, line, cause = answer
     right = (
         type(rank) in (int, str) and rank == (ALL_RANKS if job.rank is None else job.rank),
         type(line) is int and line in accepted_lines(job),
         job_with_cause(cause) == job.name,
     )
     wrong = tuple(part for part, is_right in zip(PARTS, right, strict=True) if not is_right)
-    return JudgedDiagnosis(job=job, given=tuple(given), wrong=wrong)
+    return JudgedDiagnosis(job=job, answer=tuple(answer), wrong=wrong)
 
 
 def accepted_lines(job: BrokenJob) -> set[int]:
@@ -139,28 +139,28 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
     if not (isinstance(got, list) and len(got) == 2 and type(got[0]) is int and isinstance(got[1], Mapping)):
         yield expect(False, words["odd"].format(shortened(got)))
         return
-    number, given = got
-    diagnoses = [judge_diagnosis(job, given.get(job.name)) for job in jobs_of(number)]
-    message = Words.of("\n").join(message_lines(diagnoses, number, given))
+    number, answers = got  # answers: the name of a job -> what the learner answered for it
+    diagnoses = [judge_diagnosis(job, answers.get(job.name)) for job in jobs_of(number)]
+    message = Words.of("\n").join(message_lines(diagnoses, number, answers))
     from_zero = is_counted_from_zero(diagnoses)
     for one in diagnoses:
         yield expect(not one.wrong, message, mistakes=mistakes_in(one, from_zero))
 
 
-def message_lines(diagnoses: list[JudgedDiagnosis], number: int, given: Mapping) -> Iterator[Words]:
+def message_lines(diagnoses: list[JudgedDiagnosis], number: int, answers: Mapping) -> Iterator[Words]:
     """How many are right, which are wrong and in what, which cannot be read, and which are not of this number."""
     yield words["right"].format(right=sum(not one.wrong for one in diagnoses), number=number)
     yield from (wrong_parts_text(one) for one in diagnoses if one.is_readable and one.wrong)
     if unreadable := [one.job.name for one in diagnoses if not one.is_readable]:
         yield words["nothing"].format(unreadable)
     others = {job.name for job in broken_jobs()} - {one.job.name for one in diagnoses}
-    if strangers := sorted(name for name in given if name in others):
+    if strangers := sorted(name for name in answers if name in others):
         yield words["stranger"].format(names=strangers, count=len(strangers), number=number)
 
 
 def wrong_parts_text(one: JudgedDiagnosis) -> Words:
     """Which parts are wrong, and the job's own hint. It does not say what would be right."""
-    text = words["hint" if job_with_cause(one.given[2]) else "unlisted"]
+    text = words["hint" if job_with_cause(one.answer[2]) else "unlisted"]
     parts = words["list"].format([words[part] for part in one.wrong])
     return text.format(name=one.job.name, parts=parts, hint=one.job.hint)
 
@@ -176,7 +176,7 @@ def mistakes_in(one: JudgedDiagnosis, from_zero: bool) -> list[str]:
     if not one.is_readable:
         return []
     found = {"counted_from_zero": from_zero and "line" in one.wrong}  # key of a hint -> whether it fits
-    rank, right_rank = one.given[0], one.job.rank
+    rank, right_rank = one.answer[0], one.job.rank
     if "rank" in one.wrong:
         found["waiting_blamed"] = type(rank) is int and right_rank is not None
         found["all_blamed"] = rank == ALL_RANKS
