@@ -64,11 +64,9 @@ def checkpoint_folders(folder: Path, *, unfinished: bool = False) -> dict[int, P
 
     unfinished: return instead the folders of saves that are still running or were interrupted.
     """
-    found: dict[int, Path] = {}
-    for path in folder.iterdir():
-        match = _NAME.fullmatch(path.name)
-        if match and bool(match[2]) == unfinished:  # group 2 is the ending of an unfinished save
-            found[int(match[1])] = path
+    matches = [(_NAME.fullmatch(path.name), path) for path in folder.iterdir()]
+    # group 1 of a match is the number of steps, group 2 the ending of an unfinished save, if it has one
+    found = {int(match[1]): path for match, path in matches if match and bool(match[2]) == unfinished}
     return dict(sorted(found.items(), reverse=True))
 
 

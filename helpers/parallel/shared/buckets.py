@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_iter
 
 from helpers.parallel.shared.bucket_rule import MIB, split_into_buckets
 
@@ -153,20 +154,9 @@ def when_backward_starts(output: object, callback: Callable[[], None]) -> None:
     DDP uses it to ask autograd's engine for a callback at the end of backward. A reentrant checkpoint runs a second
     backward inside the first, and a callback that is asked for in there would come at the end of the inner one.
     """
-    for tensor in tensors_in(output):
-        if tensor.requires_grad:
-            tensor.register_hook(lambda _: callback())
-
-
-def tensors_in(value: object) -> Iterator[Tensor]:
-    """Yield every tensor in nested tuples, lists and dictionaries, such as a model's output."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        yield from tensors_in(list(value.values()))
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item)
+    for leaf in tree_iter(output):  # all that is in nested tuples, lists and dictionaries
+        if isinstance(leaf, Tensor) and leaf.requires_grad:
+            leaf.register_hook(lambda _: callback())
 
 
 def trainable_slots(module: nn.Module) -> list[Slot]:
