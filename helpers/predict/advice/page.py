@@ -140,7 +140,7 @@ def column(name: str) -> str:
 def text(advice: Advice) -> str:
     """The recommended plan, the best plans with their reasons, one line per strategy, and the remarks, as text."""
     lines = [advice.sentence]
-    if advice.best:
+    if advice.best:  # WARNED: the share of the seconds by which a warning lowers a plan's place
         lines.append(words("searched", count=advice.searched, warned=100 * WARNED))
     for place, candidate in enumerate(advice.best, 1):
         values = dict(plan=candidate.plan_text, mfu=100 * candidate.mfu, step=format_seconds(candidate.seconds))

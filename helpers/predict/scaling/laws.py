@@ -187,7 +187,7 @@ def points_of(
 
 
 def where_it_stops(points: Sequence[Point], limit: float = 0.7) -> Point:
-    """The point with most GPUs up to which efficiency is nowhere below `limit`. ValueError where there is none."""
+    """The point with most GPUs up to which no point has an efficiency below `limit`. ValueError where there is none."""
     last = None
     for point in sorted(points, key=lambda point: point.gpus):
         if point.efficiency < limit:

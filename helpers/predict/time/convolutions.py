@@ -62,11 +62,12 @@ class ResNet:
     @property
     def convolutions(self) -> tuple[Convolution, ...]:
         """The 7 x 7 of stride 2, then 1 x 1, 3 x 3, 1 x 1 of each block, and the shortcut of a group's first block."""
+        # The first convolution halves the image of 224 x 224 pixels, and a pooling halves it again, to 56 x 56.
         layers, channels, side = [Convolution(112**2, 7, 3, 64)], 64, 56
         for group, count in enumerate(self.blocks):
             width = 64 * 2**group
             for block in range(count):
-                before = side
+                before = side  # the side of the image that enters the block
                 if block == 0 and group:
                     side //= 2
                 layers.append(Convolution(before**2, 1, channels, width))
@@ -79,7 +80,7 @@ class ResNet:
 
     @property
     def num_params(self) -> int:
-        """Parameters of all convolutions and of the classifier."""
+        """Parameters of all convolutions and of the classifier, which reads 2,048 channels and has a bias."""
         return sum(convolution.params for convolution in self.convolutions) + (2048 + 1) * self.num_classes
 
 

@@ -44,7 +44,7 @@ class Work(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """The work of a layer's forward and backward, and of what backward recomputes of forward (`again`)."""
+    """The work of a layer's forward and backward, and of what backward computes again of forward (recomputation)."""
 
     forward: Work
     backward: Work
