@@ -29,7 +29,7 @@ QUANTIZED_BLOCK, CONSTANTS_BLOCK = 64, 256
 
 def layer_matrices(model: ModelSpec) -> dict[str, tuple[int, int]]:
     """(in, out) of each matrix of a layer: "query", "key", "value", "projection", "up", "down", and "gate" if gated."""
-    refuse_unmodelled_fields("LoRA", model)  # raises for a model with experts or a window
+    refuse_unmodelled_fields("LoRA", model)
     h, kv, ffn = model.hidden, model.kv_heads * model.head_dim, model.ffn
     shapes = {"query": (h, h), "key": (h, kv), "value": (h, kv), "projection": (h, h), "up": (h, ffn), "down": (ffn, h)}
     return {**shapes, "gate": (h, ffn)} if model.gated else shapes

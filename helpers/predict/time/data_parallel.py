@@ -64,7 +64,7 @@ def gpt_backward(
     attention's own products). flops_per_second: the rate that the device reaches. Biases and norms are added to the
     matrix of query, key and value of their layer.
     """
-    refuse_unmodelled_fields("gpt_backward", model)  # refuses fields that this formula does not model, such as experts
+    refuse_unmodelled_fields("gpt_backward", model)
     h, kv, ffn = model.hidden, model.kv_heads * model.head_dim, model.ffn
     ups = 2 if model.gated else 1
     block = {"down": ffn * h, "up": ups * h * ffn, "projection": h * h, "query, key, value": h * (h + 2 * kv)}

@@ -55,9 +55,7 @@ def tokens_to_hide(model: ModelSpec, *, flops: float, bandwidth: float, dtype_by
     c = flops / bandwidth with 16 bits and kv = q (Liu et al. 2023, section 3), in forward without a causal mask. flops:
     operations per second; bandwidth: bytes per second.
     """
-    refuse_unmodelled_fields(
-        "context parallel", model, names=("window",)
-    )  # raises for a model whose attention has a window
+    refuse_unmodelled_fields("context parallel", model, names=("window",))
     return flops * dtype_bytes * model.kv_heads / (2 * bandwidth * model.num_heads)
 
 
