@@ -48,7 +48,6 @@ class StageMailbox:
         self.works: list[tuple[dist.Work, Tensor]] = []  # sends in flight; their tensors must stay until then
         self.posted: dict[Message, tuple[dist.Work, Tensor]] = {}  # receives in flight
         self.local: dict[Message, Tensor] = {}  # messages from this rank to itself
-        self.announced: set[tuple[str, int]] = set()  # channels whose shape this rank has sent
         if ordered is None:  # the course's simulated GPUs ("practice cards") have NCCL's rules but gloo's name
             ordered = dist.get_backend(group) == "nccl" or getattr(group, "matches_messages_by_order", False)
         # (sender, receiver) -> their own process group; without entries, everything goes through `group` with tags
@@ -122,14 +121,13 @@ class StageMailbox:
         Raises ValueError where the shape or dtype is not that of earlier messages.
         """
         now = tensor.shape, tensor.dtype
+        is_new = message.channel not in self.shapes  # a rank sends or receives on a channel, never both
         known = self.shapes.setdefault(message.channel, now)
         if known != now:
             raise ValueError(
                 f"stage {message.stage} was told to expect {tuple(known[0])} of {known[1]}, and now {tuple(now[0])} of "
                 f"{now[1]} is on its way: every micro-batch of every step has one shape, so pad or drop the last batch"
             )
-        is_new = message.channel not in self.announced
-        self.announced.add(message.channel)
         return is_new
 
     def _post_receives(self, wanted: Message) -> None:
