@@ -146,9 +146,7 @@ def _saved(tensor: SizedTensor, maker: str, module: str, *others: str) -> SavedT
 
 def _check(model: ModelSpec, plan: Plan, batch: int | None, dropout: float) -> None:
     """Raise ValueError for a model, a plan or a batch whose tensors are not known here."""
-    refuse_unmodelled_fields(
-        "inventory", model, plan
-    )  # refuses fields that only few formulas model, such as experts and fp8
+    refuse_unmodelled_fields("inventory", model, plan)
     differing = {  # a field -> what the course's GPT has, and what this model has
         "num_kv_heads": (model.num_heads, model.kv_heads), "ffn_hidden": (4 * model.hidden, model.ffn),
         "gated": (False, model.gated), "bias": (True, model.bias), "norm": ("layer", model.norm),

@@ -52,9 +52,7 @@ def gpt_zero3_step(model: ModelSpec, *, tokens: int, flops_per_second: float, by
     Compute time: 2 operations per parameter and token in forward, 4 in backward (Kaplan et al. 2020, table 1).
     Embeddings and head, which are one matrix product, form the first unit and count there with all their time.
     """
-    refuse_unmodelled_fields(
-        "gpt_zero3_step", model
-    )  # refuses fields that this formula does not model, such as experts
+    refuse_unmodelled_fields("gpt_zero3_step", model)
     tables = model.num_params - model.num_layers * model.params_per_layer
     sizes = [tables] + [model.params_per_layer] * model.num_layers
     forward = tuple(2 * size * tokens / flops_per_second for size in sizes)
