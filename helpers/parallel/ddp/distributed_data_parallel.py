@@ -100,12 +100,14 @@ class DistributedDataParallel(BucketedDDP):
         overlap: bool = True,
     ):
         super().__init__(module, group, bucket_cap_mb=bucket_cap_mb, first_bucket_mb=first_bucket_mb)
+        # divisor: over how many ranks gradients are averaged, which an active Join changes
         self.world_size = self.divisor = dist.get_world_size(self.group)
         self.shared_buffers = module.buffers if broadcast_buffers else tuple  # called before a forward; tuple() is ()
         self.find_unused, self.overlap = find_unused_parameters, overlap
         self.learning = static_graph  # whether this backward, the first, learns how often each hook fires
         self.joining, self.source = None, 0  # an active Join; the group rank that broadcasts its buffers
-        self._sync, self._rebuilt, self._hook = True, False, None  # _sync: False inside no_sync
+        # _sync: False inside no_sync. _rebuilt: buckets have the order of the first backward. _hook: averages a bucket
+        self._sync, self._rebuilt, self._hook = True, False, None
         for slot in self.slots:
             slot.expected = UNTIL_BACKWARD_ENDS if static_graph else 1
 
@@ -165,6 +167,7 @@ class DistributedDataParallel(BucketedDDP):
     def _finish(self) -> None:
         """End a backward: missing gradients count as zero or are an error; then wait for every bucket."""
         missing = [slot for slot in self.slots if not slot.ready]
+        # a slot that is expected 0 times is unused in every step of a static graph
         if not (self.find_unused or self.learning) and any(slot.expected for slot in missing):
             raise RuntimeError(collectives.missing_message(missing, self.group.rank()))
         for slot in missing:
@@ -178,7 +181,7 @@ class DistributedDataParallel(BucketedDDP):
             collectives.share_usage(self.slots, self.group)
         for bucket, work in zip(self.buckets, self._works, strict=True):
             bucket.receive(work.wait())
-        for slot in self.slots:
+        for slot in self.slots:  # used: some rank has a gradient of it
             if slot.used and slot.parameter.grad is None:
                 slot.parameter.grad = slot.view
             slot.expected = slot.fired if self.learning else slot.expected

@@ -26,8 +26,8 @@ from torch.distributed import distributed_c10d
 from helpers.schedules import Action, Message, Schedule, awaited_by, sent_by
 from helpers.schedules.actions import FORWARD
 
-_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-_HEADER = 10  # number of dimensions, dtype, and up to 8 sizes
+_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)  # a header sends the index of one of them
+_HEADER = 10  # integers in a header: number of dimensions, dtype, and up to 8 sizes
 
 
 class StageMailbox:
