@@ -89,8 +89,13 @@ class Ranks:
         self.num_ranks, self.device = num_ranks, kind
         machine = {"num_ranks": num_ranks, "device": kind, "backend": backend, "local_devices": tuple(local)}
         machine["card_bytes"] = card_bytes(memory, num_ranks, kind)
-        rules = choose_rules(rules, kind, backend)
-        options = {"link": link, "check": check, "slow": slow, "apart": apart, "rules": rules}
+        options = {
+            "link": link,
+            "check": check,
+            "slow": slow,
+            "apart": apart,
+            "rules": choose_rules(rules, kind, backend),
+        }
         self._settings = PoolSettings(**machine, **options)
         self._pool = Pool(self._settings)
         self._start()
