@@ -7,7 +7,7 @@ import pytest
 from helpers.elastic import Job, Kill, kill_plan
 from helpers.elastic.healing import train_replicas
 from helpers.elastic.resume_without import resume_without
-from helpers.observe.restarts import run_job
+from helpers.observe.restarts import node_dies
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_what_is_no_ranks_is_not_run_on(ranks):
         resume_without("rng", ranks=ranks)
 
 
-@pytest.mark.parametrize("said", [{"ranks": 0}, {"save_every": 1.5}, {"limit": 0}, {"dies": (0, "a")}])
+@pytest.mark.parametrize("said", [{"steps": 0}, {"save_every": 1.5}, {"limit": 0}, {"at_step": "a"}])
 def test_a_job_under_torchrun_is_not_started_with_numbers_that_make_none(said):
     with pytest.raises(ValueError, match="give whole numbers"):
-        run_job([], **{"ranks": 1} | said)
+        node_dies(**said)
