@@ -74,9 +74,8 @@ class Ranks:
         self.timeout, self.quiet = timeout, quiet
         self._lock = threading.Lock()  # held while a task runs
         self._slices: dict[int, Ranks] = {}  # number of ranks -> the smaller Ranks that ranks[:n] made
-        self._cells = 0  # how many cells have run, which numbers their file names
         self._timer: threading.Timer | None = None  # stops idle ranks
-        self._has_variables = False  # whether a cell has run, whose variables would be lost with the processes
+        self._cells, self._has_variables = 0, False  # cells so far, and whether the processes hold variables of one
         self._in_place = inplace.LaunchedRanks(device, memory) if inplace.is_launched() else None
         if self._in_place:
             choose_rules(rules, "torchrun")
@@ -89,13 +88,8 @@ class Ranks:
         self.num_ranks, self.device = num_ranks, kind
         machine = {"num_ranks": num_ranks, "device": kind, "backend": backend, "local_devices": tuple(local)}
         machine["card_bytes"] = card_bytes(memory, num_ranks, kind)
-        options = {
-            "link": link,
-            "check": check,
-            "slow": slow,
-            "apart": apart,
-            "rules": choose_rules(rules, kind, backend),
-        }
+        rules = choose_rules(rules, kind, backend)
+        options = {"link": link, "check": check, "slow": slow, "apart": apart, "rules": rules}
         self._settings = PoolSettings(**machine, **options)
         self._pool = Pool(self._settings)
         self._start()
