@@ -120,7 +120,7 @@ class Reader:
             yield from (part for part in ast.walk(node) if isinstance(part, ast.arg))
             return
         for child in ast.iter_child_nodes(node):
-            is_text = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
+            is_text = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)  # a docstring
             is_module_alias = isinstance(node, ast.Assign) and child is node.value and self._is_module_alias(node)
             is_called = isinstance(node, ast.Call) and child is node.func
             if is_called and getattr(child, "attr", "") == "inner" and not self.name_of(child):
@@ -142,6 +142,7 @@ class Reader:
         return "" if is_shadowed else dotted_name(node, self.aliases)
 
     def _is_module(self, node: ast.AST) -> bool:
+        """Whether an expression stands for an imported module."""
         name = self.name_of(node)
         return bool(name) and isinstance(imported_object(name), types.ModuleType)
 
@@ -168,7 +169,8 @@ class Reader:
             case ast.Name(id=name, ctx=ast.Load()) if self._is_builtin(name) and (
                 name in ATTRIBUTE_CALLS or "__" in name
             ):
-                yield from [] if name in ("__name__", "__doc__") else [(LIKELY, words["runs_text"].format(name))]
+                if name not in ("__name__", "__doc__"):  # __builtins__, or a getattr that is passed on and not called
+                    yield LIKELY, words["runs_text"].format(name)
             case ast.Name(id=name, ctx=ast.Load()) if name in USUAL["runs_text"] and self._is_builtin(name):
                 yield LIKELY if name in ("eval", "exec", "compile", "open") else LOOK, words["runs_text"].format(name)
             case ast.Name(id="bytes" | "bytearray" as name) if self.notebook.is_metered and self._is_builtin(name):
@@ -190,7 +192,7 @@ class Reader:
         given = self.notebook.imported_by_lab
         if name in given or (module in given and not is_within(module, ("torch",))):
             return
-        module = name if isinstance(imported_object(name), types.ModuleType) else module
+        module = name if isinstance(imported_object(name), types.ModuleType) else module  # `from a import b`, a module
         root = module.partition(".")[0]
         if why := why_forbidden(name, self.lab):
             yield CERTAIN, why
