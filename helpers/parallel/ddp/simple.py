@@ -80,14 +80,12 @@ class BucketedDDP(nn.Module):
         return self.module(*args, **kwargs)
 
     def _build(self) -> None:
-        self.buckets = build_buckets(self._layout, *self.caps)
-        self._running = False  # whether a backward has begun and not ended
+        self.buckets, self._running = build_buckets(self._layout, *self.caps), False  # _running: inside a backward
 
     def _begin(self) -> None:
         """Start a backward: empty the buckets, and have `_finish` called at its end."""
         if not self._running:
             self._restart()
-            # not public, but torch's own DDP uses it: autograd calls the function when this backward ends
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
     def _restart(self) -> None:
@@ -104,10 +102,8 @@ class BucketedDDP(nn.Module):
 
     def _send_full_buckets(self) -> None:
         """Send full buckets in the same order on every rank, so none before an earlier one."""
-        for bucket in self.buckets[len(self._works) :]:  # those that have not been sent
-            if bucket.pending:  # gradients that have not come
-                return
-            self._works.append(self._send(bucket))
+        while len(self._works) < len(self.buckets) and self.buckets[len(self._works)].pending == 0:
+            self._works.append(self._send(self.buckets[len(self._works)]))  # pending: gradients that have not come
 
     def _send(self, bucket: Bucket) -> dist.Work:
         return dist.all_reduce(bucket.flat, group=self.group, async_op=True)

@@ -40,16 +40,14 @@ class ShardedLayer(nn.Module):
 
     def forward(self, *args: Tensor) -> Tensor:
         full = _Gather.apply(self.shard, self)  # (N s,), freed on return because nothing below refers to it
-        weights = self.layout.views(full)  # one per parameter, without a copy
-        address = full.untyped_storage().data_ptr()  # autograd is about to save views of this memory
+        weights, address = self.layout.views(full), full.untyped_storage().data_ptr()  # weights: views, no copies
 
         def pack(saved: Tensor) -> Tensor | tuple:
             """Return what autograd stores for backward: for a weight only its position in the full vector."""
             is_weight = saved.untyped_storage().data_ptr() == address
             return (saved.size(), saved.stride(), saved.storage_offset()) if is_weight else saved.detach()
 
-        # autograd stores what `pack` returns, and asks `_unpack` for the tensor in backward
-        with saved_tensors_hooks(pack, self._unpack):
+        with saved_tensors_hooks(pack, self._unpack):  # backward calls _unpack with what `pack` returned
             return functional_call(self.layer, dict(zip(self.names, weights, strict=True)), args)
 
     def _unpack(self, packed: Tensor | tuple) -> Tensor:
