@@ -2,8 +2,8 @@
 
 A rule is known by its case, one of CASES below. Its texts are in words/advice.yaml, and `words(key, …)` returns one of
 them in the reader's language.
-The rules. Many nodes, and one node: Hugging Face Transformers documentation, "Parallelism methods", section
-"Scalability strategy". One GPU: Ren et al. 2021 (ZeRO-Offload).
+The sources of the rules: for one node and for many nodes, the section "Scalability strategy" of the page "Parallelism
+methods" in the Hugging Face Transformers documentation; for one GPU, Ren et al. 2021 (ZeRO-Offload).
 
     one GPU       fits: as it is                         does not fit: offload the optimizer
     one node      fits on a GPU: DDP                     does not: PP, ZeRO or TP; largest layer does not: TP or ZeRO
@@ -29,7 +29,7 @@ from helpers.quantities.units import format_bytes
 from helpers.specs import ModelSpec, Plan
 
 words = book("advice")
-HIDDEN = 0.1  # share of the step: with less exposed traffic than this, traffic counts as hidden
+HIDDEN = 0.1  # where ranks wait for traffic in less than this share of the step, the traffic counts as hidden
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +55,7 @@ class Rule:
         return words(f"source.{self.cites}")
 
 
+# The sources that are not "table" (the documentation). "memory": no publication, because it follows from the memory.
 CITED = {"one GPU, fits": "memory", "one GPU": "offload", "many nodes, fits": "memory"}
 CASES = ("one GPU, fits", "one GPU", "one node, fits", "one node", "largest layer", "many nodes, fits", "fast", "slow")
 RULES = {name: Rule(name=name, cites=CITED.get(name, "table")) for name in CASES}
@@ -71,12 +72,14 @@ def rule_for(
     """The rule that applies, and the arithmetic that says so, as text.
 
     estimates: one plan per strategy. chosen: the planner's choice, None where nothing fits. The arithmetic about
-    ZeRO-3's traffic is left out where the planner's choice does not confirm it.
+    ZeRO-3's traffic is left out (the text is then empty) unless the planner chose ZeRO-3 and its estimate agrees.
     """
+    # All other fields keep their defaults: one rank, without ZeRO and recomputation, and micro-batches of one sequence.
     plain = Plan(precision=request.precision or "mixed", optimizer=request.optimizer, attention=request.attention)
     _, breakdown = fullest_stage(request.model, plain)  # the bytes of the fullest rank by kind
     needed, layer = breakdown.total, largest_layer(request.model, plain)
     usable, fits = format_bytes(request.usable), needed <= request.usable
+    # What one GPU would need decides all cases but "largest layer", "fast" and "slow", so this text serves for each.
     because = words("because.one_gpu", size=format_bytes(needed), usable=usable)
     if request.cluster.num_nodes > 1:
         return (RULES["many nodes, fits"], because) if fits else _many_nodes(request, estimates, chosen)
@@ -93,10 +96,12 @@ def _many_nodes(
 ) -> tuple[Rule, str]:
     """The rule for several nodes and a model that does not fit on a GPU, by whether the network is fast."""
     sharded = next(candidate for candidate in estimates if candidate.name == StrategyName.ZERO_3)
+    # Tokens of a rank's micro-batch under ZeRO-3; of a single sequence where ZeRO-3 does not fit and has no such plan.
     tokens = request.model.seq * (sharded.plan.micro_batch if sharded.fits else 1)
     enough = tokens_that_hide(request.cluster, dtype_bytes=weight_bytes(Plan(precision=request.precision or "mixed")))
     hides = tokens >= enough
     because = ""
-    if chosen is not None and chosen.name == StrategyName.ZERO_3 and hides == (chosen.traffic < HIDDEN):  # confirmed
+    # `traffic` is the share of the estimated step in which ranks wait; the rule's arithmetic must agree with it.
+    if chosen is not None and chosen.name == StrategyName.ZERO_3 and hides == (chosen.traffic < HIDDEN):
         because = words("because.tokens", tokens=tokens, enough=enough, hides=hides)
     return RULES["fast" if hides else "slow"], because
