@@ -126,7 +126,7 @@ def grade(
 ) -> Verdict:
     """The verdict on an answer, whatever the answer does. Raises ValueError only for a key that is not there.
 
-    ranks: a pool of five to use, if not the grader's own. runner: runs the answer elsewhere, for example in a sandbox.
+    ranks: a pool of ranks to use, if not the grader's own. runner: runs the answer elsewhere, for example in a sandbox.
     names: what else the learner has defined; if the answer has another name than the task wants, the verdict says so.
     """
     task = task_of(key)
@@ -283,7 +283,8 @@ def _first_line(node: Definition) -> int:
 
 
 # -- views -----------------------------------------------------------------------------------------------------------
-# They import the widgets when they are called, since processes that grade a class show nothing: 8 MB less for each.
+# They import the widgets when they are called, because this saves 8 MB in each of the processes that grade a whole
+# class of learners and show nothing.
 
 
 _drills: dict[str, tuple[DrillView, dict[str, Any]]] = {}  # task key -> the view in use, and its options

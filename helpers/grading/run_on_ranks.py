@@ -2,7 +2,7 @@
 
 LocalRunner        sends a function and its inputs to ranks of the grader's own and returns a TaskRun, whatever happens
 run_cases          what each rank does: limit its processor time, record what it sends, call `run_submission`
-run_cases_safely   the same within safeguards, which protect a learner's own machine; a class has a sandbox instead
+run_cases_safely   the same within safeguards, for a learner's own machine; a course server has a sandbox
 ObservedFunction   calls the learner's function and compares its arguments before and after
 RunningCase        one case of a task; if `run_submission` is a generator, it stops at each yield, so cases take turns
 
@@ -96,6 +96,7 @@ def as_plain_data(value: Any) -> Any:
     """
     if value is None or type(value) in (bool, int, float, str):
         return value
+    # A longdouble is left out, because its tolist returns a longdouble again.
     if isinstance(value, np.ndarray | np.generic) and not isinstance(value, np.longdouble):
         return as_plain_data(value.tolist())
     if isinstance(value, torch.Tensor):
@@ -129,8 +130,9 @@ def wall_seconds(task: Task) -> float:
 class LocalRunner:
     """Runs `submitted` on live ranks of this machine: `runner(inputs, seed)` returns a TaskRun and never raises.
 
-    ranks: a pool of five, if not the grader's own. limit: seconds of wall time for each world; without a limit, all
-    worlds together have `wall_seconds`. rank_function: what each rank runs; class grading puts a guard around it.
+    ranks: a pool of NUM_RANKS ranks, if not the grader's own. limit: seconds of wall time for each world; without a
+    limit, all worlds together have `wall_seconds`. rank_function: what each rank runs; a course server that grades many
+    learners puts a guard around it.
     A call takes the inputs as [rank][case], and runs them on as many ranks.
     """
 
@@ -147,7 +149,8 @@ class LocalRunner:
         if failure is not None:
             return TaskRun(failure=asdict(failure))
         try:
-            with keep_current():  # a slice of the pool is the world of the first ranks
+            with keep_current():  # the notebook's default pool does not change
+                # A slice of the pool is the world of its first ranks.
                 world = (self.ranks or grader_ranks())[: len(inputs)]
         except (ValueError, RankError) as error:
             return TaskRun(failure=asdict(RunFailure(kind="no_ranks", text=str(error))))
@@ -208,8 +211,9 @@ def board_counts(
 ) -> list[dict[str, int]]:
     """For each rank, how many operations it issued in each group between two looks at the boards.
 
-    pending: for each rank, by group, the operations still in flight. They are subtracted, since the log has no entry
-    for them yet. A rank that was started anew in between has another board, which is another file.
+    pending: for each rank, by group, the operations still in flight. They are subtracted, since the log of events, with
+    which the counts are compared, has no entry for them yet. A rank that was started anew in between has another board,
+    which is another file.
     """
     counts: list[dict[str, int]] = [{} for _ in pending]
     for board, ranks in after.items():
@@ -238,13 +242,14 @@ def why_not_callable(task: Task, submitted: Any) -> RunFailure | None:
 
 
 def failure_of(error: RankError) -> RunFailure:
-    """A RankError as a RunFailure, without its last line about kept variables and without the grader's own files."""
+    """A RankError as a RunFailure, without the grader's own files and its last line, which is about kept variables."""
     # `words` is the error's text in each language, and `map` changes the text of each. rpartition drops the last line.
     message = error.words.map(lambda text: without_grader_lines(text.rpartition("\n")[0]))
     raised = re.search(r"raised (\w+)", message.en)
     type_name = raised.group(1) if raised and error.kind == "exception" else ""
     kind = KINDS.get(type_name, error.kind)
-    # For these kinds the verdict's own sentence says what happened, so the class or the first line is left out.
+    # For these kinds the verdict's own sentence says what happened, so the exception's class or the first line is left
+    # out.
     if kind in ("memory", "refused"):
         type_name, message = "", message.map(_without_type)
     if kind in ("too_long", "timeout", "deaf"):
@@ -375,7 +380,8 @@ class RunningCase:
     """One case of a task on this rank. `advance` runs it up to the next yield of `run_submission`, or to its end."""
 
     def __init__(self, task: Task, submitted: Callable[..., Any], inputs: Mapping[str, Any], context: RankContext):
-        # A class is passed on as it is, since `run_submission` may need its attributes and observes its calls itself.
+        # A learner's class is passed on as it is, since `run_submission` may need its attributes and observes its calls
+        # itself.
         self.observed = submitted if isinstance(submitted, type) else ObservedFunction(submitted, task)
         self.context = context
         self.steps = self._steps(task, inputs)

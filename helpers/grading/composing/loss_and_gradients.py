@@ -51,7 +51,7 @@ NUM_FEATURES = 3
 
 
 def make_loss(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Tokens of each replica, which all its ranks have, and which of them count.
+    """Tokens of each replica, which all its ranks have, and which of them count; the others are padding.
 
     Every replica has another number of tokens that count. In every other case one of several replicas has none.
     """
@@ -116,7 +116,7 @@ def right_and_wrong_losses(
     own_mean = gradient / max(1, counts[own])  # the gradient of the mean over this replica's tokens alone
     pairs = {
         "mean_of_means": [(own_mean, shown) for shown in (sum(means) / n, total / count, means[own])],
-        "copies_forgotten": [(gradient / count, total / count)],
+        "copies_forgotten": [(gradient / count, total / count)],  # not multiplied by dp
         "padding_counted": [(n * gradient / sum(lengths), total / sum(lengths))],
         "own_mean_shown": [(n * gradient / count, means[own])],
     }
@@ -143,7 +143,8 @@ LOSS = Task(
 )
 
 # -- 09.sync ---------------------------------------------------------------------------------------------------------
-SHAPES = {"matrix": (2, 3), "norm": (4,), "bias": (3,), "last": (3, 2), "both": (2,), "frozen": (2,)}  # in each stage
+# The parameters of each stage. "both" is so called because its gradient is partial on tp as well as on ENDS.
+SHAPES = {"matrix": (2, 3), "norm": (4,), "bias": (3,), "last": (3, 2), "both": (2,), "frozen": (2,)}
 # The placement of a gradient on tp: "sharded", the gradient of the rank's shard; "partial", a partial sum of the right
 # gradient, which must still be summed; "replicated", already equal on all ranks.
 TP_PLACEMENT = {
@@ -271,13 +272,13 @@ SYNC = Task(
     judge=judge_sync,
     must_not_change=("placements", "groups"),
     recognise_failure=recognise_sync,
-    hints=LAB.hints("frozen_has_no_gradient", *wrong_divisors(Mesh())),
+    hints=LAB.hints("frozen_has_no_gradient", *wrong_divisors(Mesh())),  # the keys are the same for any mesh
 )
 
 # -- 09.norm ---------------------------------------------------------------------------------------------------------
 # The parameters of a stage, and whether each is sharded over tp or has replicas there; "tied" is on both end stages.
 TP_SHARDING = {"matrix": "sharded", "norm": "replicated", "bias": "replicated", "tied": "sharded"}
-MAX_BYTES = 8 * 4  # per norm: one number for each axis, and one more
+MAX_BYTES = 8 * 4  # sent per norm: the 8 bytes of a float64 for each of dp, pp and tp, and once more
 REPLICA_AXES = ("dp", "tp", ENDS)  # on which a gradient may have replicas
 
 
@@ -359,6 +360,7 @@ def wrong_norms(world: JudgedWorld, mesh: Mesh, rank: int, powers: Sequence[floa
     positions = [mesh.coordinates(one) for one in every]
     # The ranks of this rank's replica (one dp coordinate), and those of its stage (one pp coordinate).
     replica, stage = ([one for one in every if positions[one][axis] == positions[rank][axis]] for axis in ("dp", "pp"))
+    # The tied weight is counted fully in the stage, or by half since it has two replicas.
     of_stage = [GradientsOfRanks(world, mesh, stage, axes) for axes in (("dp", "tp"), REPLICA_AXES)]
     return {
         "one_copy_only": [[GradientsOfRanks(world, mesh, replica, ("tp", ENDS)).norm(p) for p in powers]],

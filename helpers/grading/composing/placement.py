@@ -76,8 +76,8 @@ def mesh_with(sizes: Sequence[int]) -> Mesh:
 def numbered_by(*order: str) -> Callable[..., Places]:
     """The mistake: ranks are numbered in another order of the axes. order: the axes, the one that changes first, first.
 
-    In a `Mesh` the tp coordinate changes from one rank to the next, then dp, then pp. Here each axis is given the place
-    of another one in a `Mesh`, and the coordinates and groups that come out are named back.
+    In a `Mesh` the tp coordinate changes from one rank to the next, then dp, then pp. To number ranks in another order,
+    we build a `Mesh` in which each axis has the name and so the role of another one, and then rename its results.
     """
     mesh_axis = dict(zip(order, ("tp", "dp", "pp"), strict=True))  # axis -> the axis of the Mesh that stands for it
 
@@ -160,10 +160,11 @@ def make_batch(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """
     calls = []
     for dp, pp, tp in ((1, 1, 1), (3, 1, 1), (1, 2, 2), (2, 1, 3), (3, 2, 1), (2, 2, 2)):
-        m = rng.integer(2, 3) if dp < 3 else 2
+        m = rng.integer(2, 3) if dp < 3 else 2  # micro-batches
         calls.append((dp * m * rng.integer(2, 3), dp, pp, tp, m))
+    # One more batch that can be divided, then two that cannot: 2 * 3 divides neither 8 or 14 rows nor 9.
     calls += [(2 * rng.integer(1, 3), 2, 2, 1, 1), (6 * rng.integer(1, 2) + 2, 2, 1, 2, 3), (9, 2, 1, 2, 3)]
-    # The last two must be refused: dp and m both divide 6, but dp * m does not; of 7 rows one replica would get 4 and
+    # Two more must be refused: dp and m both divide 6, but dp * m does not; of 7 rows one replica would get 4 and
     # the other 3.
     calls += [(6, 2, 1, 2, 2), (7, 2, 1, 1, 2)]
     return [{"cases": [[list(range(n)), rank, *sizes] for n, *sizes in calls for rank in range(math.prod(sizes[:3]))]}]
@@ -367,6 +368,7 @@ def mistakes_in_sharing(kind: str, shared: Sequence[list[int]]) -> set[str]:
     right = set(AXES_OF_KIND[kind])
     for axes in (set(some) for n in range(4) for some in combinations(AXES, n)):  # every set of the three axes
         if all(right_first_ranks(mesh, sorted(axes)) == one for mesh, one in zip(MESHES, shared, strict=True)):
+            # right - axes: on these seeds should differ and do not. axes - right: on these they differ and should not.
             known = {"tensor_ranks_alike": right - axes == {"tp"}, "copies_alike": "dp" in right - axes}
             known["whole_drawn_apart"] = bool(axes - right)
             return {key for key, fits in known.items() if fits}

@@ -290,7 +290,7 @@ MARGIN = 0.1  # of a step, around .5: no case is so near to where rounding to wh
 
 
 def make_interval(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Young's own example, a large job, one that saves after each step, one that saves seldom; then any.
+    """Young's own example, a large job, one that saves after each step, one that saves seldom; then random ones.
 
     A case is: nodes, and in seconds a node's mean time between failures, a save, a repair, and a step. The large job
     has 0.0065 failures per node and day. A drawn job is left out if its steps between saves are too near to .5.
@@ -306,19 +306,26 @@ def make_interval(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def youngs_steps(nodes: int, node_mtbf: float, save: float, repair: float, step: float) -> float:
-    """Young 1974: save every sqrt(2 * save * time between failures) seconds, here in steps and not rounded."""
+    """Young 1974: save every sqrt(2 * save * time between failures) seconds, here in steps and not rounded.
+
+    The time from one failure of the job to the next includes the repair.
+    """
     return sqrt(2 * save * (node_mtbf / nodes + repair)) / step
 
 
 def best_interval(*job: float, factor: float = 1.0) -> int:
-    """The right number of steps between saves, at least 1. job: as `youngs_steps` takes it. factor: 1, or a mistake."""
+    """The right number of steps between saves, at least 1; a `factor` other than 1 makes it a wrong one.
+
+    job: the arguments of `youngs_steps`.
+    """
     return max(1, round(factor * youngs_steps(*job)))
 
 
 WRONG_INTERVALS: dict[str, list[Callable[..., int]]] = {
     "repair_not_counted": [lambda nodes, mtbf, save, repair, step: best_interval(nodes, mtbf, save, 0, step)],
     "nodes_forgotten": [lambda nodes, *others: best_interval(1, *others)],
-    "whole_interval_lost": [partial(best_interval, factor=sqrt(0.5))],  # a failure loses half an interval on average
+    # A failure loses half an interval on average; whoever reckons with a whole one loses the factor 2 in the root.
+    "whole_interval_lost": [partial(best_interval, factor=sqrt(0.5))],
 }
 INTERVAL = answers.question_task(
     "12.interval",

@@ -73,7 +73,7 @@ def expect_tensor(
     or to a list of such values. before: the value before the call, if it was to be changed in place; if `got` still
     equals it, the sentence says that it is unchanged.
     """
-    compared = ComparedTensors(expected, got)
+    compared = ComparedTensors(expected, got)  # so that `forgive_rounding` can compare them once more
     if is_close(expected, got):
         return Judgement(ok=True, message=Words.of(what), rank=rank, compared=compared)
     known = tuple(key for key, wrong in (mistakes or {}).items() if _is_mistake(wrong, expected, got))
@@ -193,6 +193,7 @@ def expect_payload_bytes(
     for rank, (log, num_bytes) in enumerate(zip(world.logs, per_rank, strict=True)):
         sent = log.payload_bytes(op)
         known = tuple(key for key, wrong in (mistakes or {}).items() if sent == wrong)
+        # words["task"] names all operations of the answer together.
         message = words["moves"].format(op or words["task"], format_bytes(sent), format_bytes(num_bytes))
         yield expect(sent == num_bytes, message, rank=rank, mistakes=known)
 

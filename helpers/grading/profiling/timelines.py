@@ -25,7 +25,7 @@ from helpers.grading.task import RankContext
 from helpers.learner.words import Words
 
 QUARTER = 0.25  # seconds; the times in 10.split and 10.exposed are multiples of it, so that sums are exact
-Span = tuple[float, float]  # start and end
+Span = tuple[float, float]  # start and end, in seconds
 
 # -- 10.split --------------------------------------------------------------------------------------------------------
 Calls = list[dict[str, Span]]  # for each rank, a message's name to when the rank called it and when it returned
@@ -55,8 +55,8 @@ def make_split(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 def draw_calls(rng: CaseGenerator, num_ranks: int, messages: list) -> Calls:
     """Times of these messages, each (name, kind, ranks that take part). The names of a rank are in any order.
 
-    In a message of kind "all" everybody waits for the last call. In one of kind "root" the first rank sends to the
-    others and does not wait for them.
+    In a message of kind "all" every rank waits for the last call, as in an all-reduce ("sum 0"). In one of kind "root"
+    the first rank sends to the others and does not wait for them, as in a broadcast ("copy 0").
     """
     clocks, calls = [QUARTER * rng.integer(0, 8) for _ in range(num_ranks)], [{} for _ in range(num_ranks)]
     for name, kind, members in messages:
@@ -276,13 +276,13 @@ def slow_in_one_step(rng: CaseGenerator, num_ranks: int, main: str) -> ExtraSeco
         if rank == slow_rank and step == slow_step:
             return 9.0 if cause == main else 0.0
         is_little_slow = rank == (slow_rank + 1) % num_ranks and cause == "compute"
-        return 6 * GRAIN if is_little_slow else 0.0
+        return 6 * GRAIN if is_little_slow else 0.0  # more than the jitter, which is at most 4 * GRAIN
 
     return extra
 
 
 def slow_without_effect(slow_rank: int) -> ExtraSeconds:
-    """A rank that computes longer, and whose data come sooner by as much: no other rank waits for it."""
+    """A rank that computes 0.25 s longer and gets its data 0.25 s sooner, so no other rank waits for it."""
     seconds = {"data": -0.25, "compute": 0.25}
     return lambda rank, cause, step: seconds.get(cause, 0.0) if rank == slow_rank else 0.0
 
@@ -298,7 +298,7 @@ def draw_timelines(rng: CaseGenerator, num_ranks: int, num_steps: int, extra: Ex
         pieces = [[] for _ in range(num_ranks)]
         for rank, jitter in enumerate(shuffled(rng, range(num_ranks))):
             data, compute = (USUAL_SECONDS[cause] + extra(rank, cause, step) for cause in CAUSES[:2])
-            # Compute stands in two pieces, as forward and backward do.
+            # Compute is split into two pieces, as forward and backward do.
             for lane, seconds in (("data", data), ("compute", compute / 2), ("compute", compute / 2 + GRAIN * jitter)):
                 pieces[rank].append((lane, now[rank], now[rank] + seconds))
                 now[rank] += seconds
@@ -316,7 +316,7 @@ def shuffled(rng: CaseGenerator, values: Sequence[Any]) -> list[Any]:
     return [values[i] for i in sorted(range(len(values)), key=keys.__getitem__)]
 
 
-# -- 10.straggler: the rule, and what people do instead --------------------------------------------------------------
+# -- 10.straggler: the right rule, and known mistakes ----------------------------------------------------------------
 @dataclass(frozen=True)
 class WaitStatistics:
     """What a run's timelines say; each list has one item per rank."""

@@ -32,7 +32,7 @@ GB = 10**9  # bytes
 
 
 def make_exposed(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Six cases with one special thing each, then any.
+    """Six cases with one special thing each, then random ones.
 
     A case is: when each bucket of gradients is ready (seconds), their bytes, when backward ends (seconds), the number
     of ranks, and the bandwidth of a link (Gbit/s).
@@ -55,7 +55,7 @@ def make_exposed(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 def one_after_another(ready: Seconds, durations: Seconds) -> list[float]:
     """When each bucket has arrived over one link, which carries them in turn."""
-    ends = [0.0]
+    ends = [0.0]  # before the first bucket the link is free from 0 on; this extra arrival exposes nothing
     for at, seconds in zip(ready, durations, strict=True):
         ends.append(max(ends[-1], at) + seconds)
     return ends
@@ -111,11 +111,11 @@ PipelineStep = Callable[[Seconds, int, int], tuple[float, float]]  # forward, m,
 
 
 def make_bubble(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """The lab text's two cases, with chunks, a slow last stage, one stage, one micro-batch; then any.
+    """The lab text's two cases, with chunks, a slow last stage, one stage, one micro-batch; then random ones.
 
     A case is: the seconds of each stage's forward pass, the number of micro-batches, and of model chunks per stage.
     """
-    even, slow_head = [1.0] * 4, [1.0, 1.0, 1.0, 2.0]
+    even, slow_head = [1.0] * 4, [1.0, 1.0, 1.0, 2.0]  # the last stage also computes the model's head
     cases = [[even, 8, 1], [slow_head, 8, 1], [even, 8, 2], [slow_head, 16, 4], [[1.5], 4, 1], [[0.5, 1.0], 1, 1]]
     while len(cases) < 12:
         stages = [rng.integer(4, 12) / 4 for _ in range(rng.integer(2, 8))]
@@ -304,7 +304,8 @@ RunTime = Callable[..., tuple[float, float]]  # days and GPU-hours
 
 
 def make_days(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """The lab text's own case, one without recomputation and losses, one with a long sequence; then any.
+    """The lab text's own case, one without recomputation and lost time, one with a long sequence; then random
+    ones.
 
     A case is: the model, the tokens, the number of GPUs, their peak (FLOP/s), the hardware FLOPs utilization (HFU: the
     share of the peak that runs), the share of forward that is recomputed, and the share of the time that is lost.

@@ -269,7 +269,7 @@ def make_resume(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 def draw_checkpoint(rng: CaseGenerator, old_size: int, world_size: int) -> dict[str, Any]:
     """The three full lines and the step that `old_size` ranks have saved.
 
-    Except in the first case each line ends in zeros that are no padding.
+    Except in the first case each line ends in zeros that are no padding, so an answer must not strip all zeros.
     """
     num_elements = draw_length(rng, old_size, world_size)
     lines = {name: rng.tensor(num_elements).contiguous() for name in STATE_NAMES}
@@ -286,7 +286,7 @@ def draw_length(rng: CaseGenerator, old_size: int, world_size: int) -> int:
         return rng.integer(1, max(old_size, world_size))
     both = math.lcm(old_size, world_size)
     if rng.case.sizes == "even":
-        return both * rng.integer(1, 60 // both + 1)
+        return both * rng.integer(1, 60 // both + 1)  # about 60 elements at most
     sizes = [n for n in range(40, 90) if (old_size == 1 or n % old_size) and (world_size == 1 or n % world_size)]
     return rng.one_of(*sizes)
 
@@ -392,6 +392,7 @@ def judge_state(
             mistakes = {"moments_lost": None}
         yield expect_tensor(what, right[name], got, rank=rank, mistakes=mistakes)
         if is_close(right[name], got):
+            # One rank's shard equals the full line, so there only the memory shows that nothing was sharded.
             also = ["whole_state"] if world_size == 1 else []
             yield expect_small_storage(what, got, answer["storage_bytes"][name], rank=rank, mistakes=also)
 

@@ -103,7 +103,7 @@ def run_stage1(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
         optimizers.append(GradientDescent(tensors, inputs["lr"], inputs["momentum"]))
         return optimizers[-1]
 
-    list_of_caller = list(parameters)
+    list_of_caller = list(parameters)  # a copy, to see whether the answer changes its caller's list
     sharded = submitted(list_of_caller, make_optimizer)
     for gradients in inputs["steps"]:
         yield
@@ -192,7 +192,7 @@ def judge_stage1(world: JudgedWorld) -> Iterator[Judgement]:
         return simulation.run(world)
 
     for rank, output in enumerate(world.outputs):
-        # Parameters that stay are a missing copy only if an optimizer has updated something.
+        # Where the parameters never change, the copy back is what is missing only if an optimizer has made an update.
         has_state = output["state_elements"] > 0
         known = {k: ways for k, ways in simulations_of_mistakes(n).items() if k != "not_copied_back" or has_state}
         # A function that returns for each mistake the histories of this rank; it is called only if a value is wrong.
@@ -207,7 +207,7 @@ def judge_stage1(world: JudgedWorld) -> Iterator[Judgement]:
 
 def judge_side_effects(output: Mapping[str, Any], rank: int) -> Iterator[Judgement]:
     """There is one optimizer, and the caller's list and its Parameters are what they were."""
-    count = output["num_optimizers"]
+    count = output["num_optimizers"]  # 0 passes here, since `judge_state_size` finds it
     yield expect(count <= 1, words["optimizers_made"].format(count), rank=rank, mistakes=["optimizer_made_anew"])
     yield expect(output["parameters_intact"], words["parameters_replaced"], rank=rank)
 
@@ -255,6 +255,7 @@ STAGE_1 = Task(
     run_submission=run_stage1,
     judge=judge_stage1,
     recognise_failure=recognise_failure,
+    # The keys are the same for any number of ranks, so 2 is as good as another.
     hints=LAB.hints(*simulations_of_mistakes(2), "all_reduced whole_state no_optimizer not_padded no_grad_forgotten"),
 )
 

@@ -100,7 +100,7 @@ def run_stage2(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
     `yield` another case may take its turn on the ranks.
     """
     model = model_of(inputs)
-    parameters, grad_bytes = list(model.parameters()), []  # grad_bytes: what all .grad hold, at each look
+    parameters, grad_bytes = list(model.parameters()), []  # grad_bytes: of all .grad, at several moments
 
     def before_hook(parameter: nn.Parameter) -> None:
         """Runs before the learner's hook: notes what the gradients that came earlier still hold."""
@@ -109,7 +109,7 @@ def run_stage2(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
 
     for parameter in parameters:
         parameter.register_post_accumulate_grad_hook(before_hook)
-    list_of_caller = list(parameters)
+    list_of_caller = list(parameters)  # a copy, to see whether the answer changes its caller's list
     finish, steps, batches = submitted(list_of_caller), [], iter(inputs["x"])
     if not callable(finish):
         return {"finish": type(finish).__name__}
@@ -219,7 +219,8 @@ class StepGradients:
         if count > 1:
             last_only = [0.0] * (count - 1) + [1.0]
             wrong["last_micro_batch_only"] = shard_of(self.mean(i, last_only), rank, n)
-            # A .grad that is kept has the earlier micro-batches too: the first of 2 is sent twice, of 3 three times.
+            # A .grad that is kept also has the earlier micro-batches, so with three of them the first is sent three
+            # times, the second twice and the last once.
             repeated = [float(times) for times in range(count, 0, -1)]
             wrong["gradient_kept"] = shard_of(self.mean(i, repeated), rank, n)
         if previous is not None:
@@ -252,6 +253,7 @@ def judge_order(world: JudgedWorld, num_parameters: int) -> Iterator[Judgement]:
         for end in [when for name, when in marks if name == BACKWARD_OVER]:
             last_gradient = max(when for name, when in marks if name == GRADIENT_READY and when < end)
             sent = [event for event in log.events if start < event.start < end]
+            # A rank that never sends anything can only use its own gradients.
             mistakes = ["after_backward"] if log.events else ["own_gradient"]
             message = words["nothing_overlaps"]
             yield expect(any(event.start < last_gradient for event in sent), message, rank=rank, mistakes=mistakes)
@@ -286,7 +288,7 @@ def judge_values(world: JudgedWorld, num_parameters: int) -> Iterator[Judgement]
             is_complete = isinstance(got, list) and len(got) == num_parameters
             shown = len(got) if isinstance(got, list) else got
             has_more = number > 0 and isinstance(got, list) and len(got) > num_parameters
-            if got == "None":
+            if got == "None":  # `run_stage2` stores the repr of anything but a list of tensors
                 known = ["nothing_returned"]
             else:
                 known = ["step_before_kept"] if has_more else []

@@ -95,7 +95,7 @@ def run_stage3(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
             for shard, shape in zip(shards, inputs["shapes"], strict=True):
                 y = torch.tanh(submitted(y, shard, tuple(shape)))
             num_bytes = wait.bytes_held(meter, bytes_allowed(inputs))
-        if describe_if_detached(y):
+        if describe_if_detached(y):  # "" for a tensor from which backward can start
             return {"returned_instead": describe_if_detached(y)}
         yield
         (y * batch["gradient"]).sum().backward()
@@ -196,9 +196,10 @@ def judge_values(reference: FullWeightReference, output: dict[str, Any], rank: i
         mistakes = {"input_gets_nothing": None}
         yield expect_tensor(words["gradient_of_x"], x_gradient, batch["x_gradient"], rank=rank, mistakes=mistakes)
     got, wrong = output["gradients"], {}  # wrong: mistake -> the gradient that it gives for each shard
-    if got[-1] is None:
+    if got[-1] is None:  # of the layer that backward reaches first, so no other layer is the cause
         wrong = {"shard_gets_nothing": [None] * len(got)}
     elif all(is_close(x_gradient, batch["x_gradient"]) for (_, x_gradient, _), batch in pairs):
+        # A mistake is named if its value is the learner's, so each known one is given that value.
         wrong = {key: got for key in reference.mistakes_in(rank, got)}
     for i, one in enumerate(got):
         mistakes = {key: values[i] for key, values in wrong.items()}
