@@ -2,8 +2,9 @@
 
 Functions whose docstring begins with "On a rank" are for `ranks.run(f)`, which calls f in each process of a pool and
 returns the list of results; the others run in the notebook's process. `characters().batch(step, rows, length, rank=…,
-world_size=…)` returns this rank's rows of tokens and targets from a small text corpus. `wrap` is always a function that
-wraps a model, such as our `DistributedDataParallel`, our slow `NaiveDDP`, or PyTorch's class.
+world_size=…)` returns this rank's share of `rows` sequences, as tokens and targets from a small text corpus; without
+rank and world_size it returns all of them. `wrap` is always a function that wraps a model, such as our
+`DistributedDataParallel`, our slow `NaiveDDP`, or PyTorch's class.
 
 A `Training` says what is trained, and `training.under(Strategy, **options)` how: a strategy is a subclass of
 `DataParallelRanks`, which is built on each rank with the model and the training, and trains on its own rows.
@@ -41,11 +42,11 @@ from helpers.records import CommLog
 from helpers.workloads import GPT, MLP, GPTConfig, SmallResNet, characters, digits, token_loss
 
 TINY = GPTConfig.tiny()
-LENGTHS = (4, 8, 16, 32)  # tokens that count on each rank
+LENGTHS = (4, 8, 16, 32)  # how many tokens count in the loss on each of 4 ranks, as if the others were padding
 TRAINING = Training(
     model=lambda: GPT(TINY).double(),
     batch=lambda step: characters().batch(step, 16, TINY.context),
-    options={"lr": 1e-3},
+    options={"lr": 1e-3},  # of the optimizer, which is AdamW unless another is named
     seeds_by_rank=True,  # so that only what DDP sends from rank 0 makes the ranks' initial weights equal
 )
 Wrap = Callable[[nn.Module], nn.Module]
@@ -66,7 +67,7 @@ def sixteen_gradients() -> BackwardPass:
 
 
 class AveragedGradients(DataParallelRanks):
-    """Our DDP classes and PyTorch's: gradients are averaged in backward, or by `average_gradients` after it."""
+    """Our DDP classes and PyTorch's: gradients are averaged in backward, or by NaiveDDP's method after backward."""
 
     def __init__(self, model: nn.Module, training: Training, wrap: Wrap):
         super().__init__(model, training, forward=wrap(model))
@@ -83,7 +84,7 @@ class AveragedWeights(DataParallelRanks):
         super().__init__(NaiveDDP(model).module, training)  # NaiveDDP sends rank 0's weights, so all ranks start equal
 
     def step(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, None]:
-        result = super().step(inputs, targets)
+        result = super().step(inputs, targets)  # the loss, and no norm, since no gradients are clipped
         with torch.no_grad():
             for parameter in self.model.parameters():
                 dist.all_reduce(parameter)
@@ -91,11 +92,11 @@ class AveragedWeights(DataParallelRanks):
         return result
 
     def state(self) -> Tensors:
-        return without_gradients(super().state())
+        return without_gradients(super().state())  # each rank has gradients of its own, which no process would have
 
 
 def train(wrap: Wrap | None = None) -> Tensors:
-    """Losses, weights and gradients after six steps of AdamW: of one process, or, on a rank, under `wrap`."""
+    """Losses, weights and gradients after six steps of AdamW: on a rank with `wrap`, and without it in one process."""
     return (TRAINING.under(AveragedGradients, wrap=wrap) if wrap else TRAINING).run()
 
 
@@ -154,13 +155,19 @@ def message_sizes(wrap: Wrap, steps: int = 2) -> list[list[int]]:
 
 
 def _gradient_messages(log: CommLog) -> list[int]:
-    """Bytes of each message with gradients. DDP sends other messages too, because its ranks agree on an order."""
+    """Bytes of each message with gradients.
+
+    Our DDP also sends integers, by which the ranks agree on the order of the buckets; they are left out.
+    """
     gradients = (event for event in log.events if event.op == "all_reduce" and "float" in event.dtype)
     return [event.payload_bytes for event in sorted(gradients, key=lambda event: event.sequence)]
 
 
 def count_gradient_storages(wrap: Wrap) -> int:
-    """On a rank: how many storages hold the gradients after two steps. It is one per bucket if gradients are views."""
+    """On a rank: how many storages hold the gradients after two steps.
+
+    It is one per bucket if gradients are views of the buckets, and else one per parameter.
+    """
     model = wrap(GPT(TINY))
     tokens, targets = characters().batch(0, 4, TINY.context)
     for _ in range(2):
@@ -224,12 +231,12 @@ def accumulate(num_no_sync: int, num_microbatches: int = 4) -> tuple[list[int], 
 def gradients_by_rank(*, counts_tokens: bool) -> Tensors:
     """On a rank: gradients of a batch in which rank r has LENGTHS[r] tokens that count.
 
-    counts_tokens: whether the loss is the mean over the tokens of all ranks, or else each rank's own mean, which DDP
-    averages.
+    counts_tokens: whether the loss is the mean over the tokens of all ranks, whose number `count_tokens` sums over the
+    ranks. Otherwise it is each rank's own mean, and DDP takes the mean of these means.
     """
     torch.manual_seed(0)
     model, rank = DistributedDataParallel(GPT(TINY).double()), dist.get_rank()
-    tokens, targets = characters().batch(0, 4, TINY.context, rank=rank, world_size=4)
+    tokens, targets = characters().batch(0, 4, TINY.context, rank=rank, world_size=4)  # one sequence on each rank
     total = _summed_loss(model(tokens)[0], targets[0], LENGTHS[rank])
     loss = token_mean(total, count_tokens(LENGTHS[rank])) if counts_tokens else total / LENGTHS[rank]
     loss.backward()
@@ -255,7 +262,7 @@ def _summed_loss(logits: Tensor, targets: Tensor, length: int) -> Tensor:
 def batch_norm_gradients(*, synced: bool = False) -> Tensors:
     """Gradients of a small ResNet on 32 images, of which each rank has its share. synced: with SyncBatchNorm.
 
-    The count of batches in BatchNorm's state is left out.
+    BatchNorm's num_batches_tracked is left out, because it is a counter and not a result of the images.
     """
     rank, world_size = rank_and_size()
     images, labels = digits(flat=False, dtype=torch.float64)
@@ -308,7 +315,10 @@ class SkippingModel(nn.Module):
 
 
 def two_steps(wrap: Callable, **options: bool) -> str:
-    """On a rank: two backward passes of `SkippingModel` under `wrap`."""
+    """On a rank: two backward passes of `SkippingModel` under `wrap`, and "done" if they raise no error.
+
+    options: keyword arguments of `wrap`, such as find_unused_parameters.
+    """
     model = wrap(SkippingModel(), **options)
     for _ in range(2):
         model(torch.ones(4, 8)).sum().backward()

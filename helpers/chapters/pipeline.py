@@ -1,9 +1,10 @@
-"""Runs chapter 06: pipeline schedules on live ranks, compared with one process and with PyTorch's runtime, and counted.
+"""Runs chapter 06: pipeline schedules on live ranks, compared with one process and with PyTorch's runtime.
 
-Most functions take `ranks`, a pool of live processes, and a schedule, and return numbers or raise. `ranks.run(f)` calls
-f on every rank and returns the list of results; those that say "on a rank" are for it. A `Schedule` gives each rank the
-order of its forwards and backwards; `one_f_one_b(4, 8)` is that of 4 ranks and 8 micro-batches. Our
-`PipelineStage(model, None, schedule, loss=…)` holds the layers of this rank and runs its part of a step.
+It also counts the messages and the activations of a step. Most functions take `ranks`, a pool of live processes, and a
+schedule, and return numbers or raise. `ranks.run(f)` calls f on every rank and returns the list of results; functions
+that say "on a rank" are for it. `ranks[:n]` is the pool's first n ranks. A `Schedule` gives each rank the order of its
+forwards and backwards; `one_f_one_b(4, 8)` is that of 4 ranks and 8 micro-batches. Our `PipelineStage(model, None,
+schedule, loss=…)` holds the layers of this rank and runs its part of a step; None stands for the group of all ranks.
 
 A `Training` says what is trained, and `training.under(Strategy, **options)` how: a strategy is a subclass of
 `OneProcess`, which is built on each rank with the model and the training. `run()` trains, and `build()` returns the
@@ -41,8 +42,8 @@ def model_and_batch(kind: str) -> tuple[nn.Module, Tensor, Tensor, object]:
     kind: "layers" (a chain of 8), "gpt" (whose embedding and head share one tied matrix) or "cnn".
     """
     torch.manual_seed(0)
-    tokens, labels = torch.randint(0, 68, (8, 8)), torch.randint(0, 8, (8,))
-    if kind == "gpt":
+    tokens, labels = torch.randint(0, 68, (8, 8)), torch.randint(0, 8, (8,))  # 68 vocabulary entries, 8 classes
+    if kind == "gpt":  # its targets are the tokens themselves, since nothing useful has to be learned
         return GPT(GPTConfig.tiny(context=8, num_layers=3, hidden=16)).double(), tokens, tokens, token_loss
     if kind == "cnn":
         model, x = SmallResNet(width=4, norm=lambda channels: nn.GroupNorm(2, channels)), torch.randn(8, 1, 8, 8)
@@ -67,9 +68,10 @@ class PipelineRank(OneProcess):
     """A rank that holds the stages which `schedule` gives it. options: of PipelineStage."""
 
     def __init__(self, model: nn.Module, training: Training, schedule: Schedule, **options):
-        self.names = {parameter: name for name, parameter in model.named_parameters()}
+        self.names = {parameter: name for name, parameter in model.named_parameters()}  # those of the whole model
         stage = PipelineStage(model, None, schedule, loss=training.loss, **options)
-        self.forward_backward, self.clip = stage.step, stage.clip_grad_norm_  # the loss is None but on the last stage
+        # These take the place of two methods of OneProcess. stage.step returns the loss on the last stage, else None.
+        self.forward_backward, self.clip = stage.step, stage.clip_grad_norm_
         super().__init__(stage, training)
 
     def state(self) -> Tensors:
@@ -100,11 +102,11 @@ def torch_equal_to_one_process(ranks: Ranks, schedule: Schedule) -> str:
 def peak_microbatches(ranks: Ranks, schedule: Schedule, *, recompute: bool = False) -> list[int]:
     """For each rank, the activations at its peak, in units of what one micro-batch keeps of the widest layer."""
     peaks = ranks[: schedule.num_ranks].run(_peak_bytes, schedule, recompute)
-    return [round(peak / (4 * ROWS * WIDE)) for peak in peaks]
+    return [round(peak / (4 * ROWS * WIDE)) for peak in peaks]  # 4 bytes of each fp32 element
 
 
 def messages_of_a_step(ranks: Ranks, schedule: Schedule) -> int:
-    """How many messages all ranks send in one step, counted on the wire."""
+    """How many messages all ranks send in one step, counted as they are sent and not from the schedule."""
     return sum(ranks[: schedule.num_ranks].run(_count_sends, schedule))
 
 
@@ -154,7 +156,7 @@ def train_tied(ranks: Ranks, *, exchange: bool, steps: int = 10) -> TiedRun:
 
     exchange: whether these two add up their gradients of the matrix, or forget to.
     """
-    (first, _), *_, (last, losses) = ranks[:4].run(_train_tied_stage, exchange, steps)
+    (first, _), *_, (last, losses) = ranks[:4].run(_train_tied_stage, exchange, steps)  # replicas and losses by rank
     apart = [(a - b).abs().max().item() for a, b in zip(first, last, strict=True)]
     return TiedRun(apart, losses)
 
@@ -163,7 +165,7 @@ def train_tied(ranks: Ranks, *, exchange: bool, steps: int = 10) -> TiedRun:
 
 
 def _gradients_by_torch(schedule: Schedule) -> Tensors:
-    """One step of PyTorch's runtime with our order; the gradients that this rank holds."""
+    """One step of PyTorch's runtime in the order of our schedule; returns the gradients that this rank holds."""
     from torch.distributed import pipelining
     from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
@@ -178,7 +180,7 @@ def _gradients_by_torch(schedule: Schedule) -> Tensors:
         path.write_text(schedule.to_csv(), encoding="utf-8")
         runtime._load_csv(str(path))
     inputs = (x,) if 0 in local else ()  # only the first stage takes inputs, and only the last one targets
-    targets = dict(target=y, losses=[]) if last in local else {}
+    targets = dict(target=y, losses=[]) if last in local else {}  # the runtime fills the list of losses
     runtime.step(*inputs, **targets)
     return {names[q]: q.grad for s in local for q in parts[s].parameters()}
 

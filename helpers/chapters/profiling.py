@@ -39,14 +39,14 @@ from helpers.specs import Link
 
 LAYERS, WIDTH, ROWS, STEPS = 4, 64, 4, 8  # of the job: layers and their width, rows of a batch, steps
 FORWARD, BACKWARD, LOADING = 0.006, 0.010, 0.010  # seconds: of a layer, of a layer, of a batch
-SLOW_RANK = (2, 1.5)  # which rank is slower than the others, and by how many times its compute
+SLOW_RANK = (2, 1.5)  # rank 2 is slower than the others, and takes 1.5 times its usual compute more
 ITEM_SECONDS, STEP_SECONDS, ITEMS = 0.004, 0.020, 10  # to load an item, to compute a step; items of a batch
 
 
 class SlowRows(Dataset):
-    """Items that take time to load without a core, as from a disk or a network.
+    """Items that take time to load but no CPU core, because loading sleeps, as it waits for a disk or a network.
 
-    late: the index of an item that takes longer, and by how many seconds.
+    late: the index of an item that takes longer, and by how many seconds. No item has the index -1.
     """
 
     def __init__(self, count: int, seconds: float, late: tuple[int, float] = (-1, 0.0)) -> None:
@@ -64,13 +64,13 @@ class SlowRows(Dataset):
 def fixed_job(slower: float = 0.0) -> tuple[nn.Module, torch.optim.Optimizer, DataLoader]:
     """On a rank: torch's DDP around four paced layers, an optimizer, and batches for eight steps.
 
-    It is the job with the slow rank repaired. slower: by which share of its compute this rank is slower than `FORWARD`
-    and `BACKWARD` say.
+    It is the repaired version of `slow_job`. slower: by which share of its compute this rank is slower than `FORWARD`
+    and `BACKWARD` say, as 1.5 for 2.5 times the seconds.
     """
     pace = {"forward_seconds": FORWARD * (1 + slower), "backward_seconds": BACKWARD * (1 + slower)}
     layers = nn.Sequential(*(PacedLinear(WIDTH, WIDTH, **pace) for _ in range(LAYERS)))
     group = dist.new_group(backend="gloo")  # without the emulated link, as in a job that does not import this course
-    two_layers = 0.0316  # MiB, so that two layers share a message
+    two_layers = 0.0316  # MiB, just below the bytes of two layers, so that each bucket closes after the second one
     model = nn.parallel.DistributedDataParallel(layers, process_group=group, bucket_cap_mb=two_layers)
     loader = DataLoader(SlowRows(ROWS * STEPS, LOADING / ROWS), batch_size=ROWS)
     dist.barrier()
@@ -108,7 +108,7 @@ def spans_of_a_step(run: TraceRun, number: int, rank: int) -> Timeline:
         for span in run.timeline.for_rank(rank).spans
         if span.lane != "host" and span.end > step.start and span.start < step.end
     ]
-    return replace(run.timeline, spans=inside, held=(), title="", source="emulated")
+    return replace(run.timeline, spans=inside, held=(), title="", source="emulated")  # held: memory, which is left out
 
 
 # ---- a hang ----
@@ -130,9 +130,11 @@ def monitored_barrier_error(absent: int, seconds: float = 1.0) -> str:
 
 
 def train_with_drift(steps: int = 40) -> tuple[list[float], list[float], list[str]]:
-    """On a rank: train the broken job of station D under a watchdog.
+    """On a rank: train a broken job, whose replicas drift apart without an error, under a watchdog.
 
-    Losses, norms of its LayerNorm's weight, and what the watchdog reports.
+    Returns losses, norms of the weight of its LayerNorm, and the sentences that the watchdog reports. The job is a
+    script, from which only the model is taken. Its `Block` shards the hidden units over the ranks, so that only its
+    `norm` must be equal on all.
     """
     torch.manual_seed(dist.get_rank())
     model = runpy.run_path(str(broken_job("patient_05").path))["Block"](16, 64 // dist.get_world_size())
@@ -157,7 +159,10 @@ def train_with_drift(steps: int = 40) -> tuple[list[float], list[float], list[st
 
 
 def interface_changed_after_init(name: str) -> list[str]:
-    """On a rank: set gloo's variable after a group was made. What this group does then, and what a new group does."""
+    """On a rank: set gloo's variable to the interface `name` after a group was made.
+
+    Returns what this group does then, and what a new group does: "runs", or the message of an error.
+    """
     before, group, outcomes = os.environ.get("GLOO_SOCKET_IFNAME"), dist.new_group(backend="gloo"), []
     os.environ["GLOO_SOCKET_IFNAME"] = name
     try:
@@ -174,13 +179,15 @@ def interface_changed_after_init(name: str) -> list[str]:
 
 def loading_seconds(num_workers: int, steps: int = 8) -> float:
     """Median seconds of a step that computes 20 ms on a batch of 10 items that take 4 ms each to load."""
+    # Four steps more are run and not counted, in which the workers start.
     return statistics.median(_steps(SlowRows(ITEMS * (steps + 4), ITEM_SECONDS), num_workers=num_workers)[-steps:])
 
 
 def late_step_seconds(prefetch_factor: int, late: float = 0.25, batch: int = 24) -> float:
     """Seconds of the step in whose batch one item takes `late` seconds longer, with two workers and 20 ms per batch."""
+    # With half the usual time per item, two workers load faster than a step computes, so their queues are full.
     rows = SlowRows(ITEMS * (batch + 2), ITEM_SECONDS / 2, (ITEMS * batch, late))
-    return _steps(rows, num_workers=2, prefetch_factor=prefetch_factor)[batch - 1]
+    return _steps(rows, num_workers=2, prefetch_factor=prefetch_factor)[batch - 1]  # `_steps` leaves out the first
 
 
 def _steps(rows: SlowRows, **options: int) -> list[float]:
@@ -270,7 +277,7 @@ def buckets_scene(ranks: Ranks) -> tuple[Scene, int, int]:
     for size in (1, 4, 16):
         steps = zip(*ranks.run(step_seconds_of_torch_ddp, size), strict=True)
         _, *later = steps  # DDP rebuilds its buckets after the first step
-        emulated[size] = min(max(by_rank) for by_rank in later)
+        emulated[size] = min(max(by_rank) for by_rank in later)  # a step ends with its last rank; the least disturbed
     curves = {"predicted": [(size, predicted_step_seconds(size) * 1e3) for size in sizes]}
     curves["emulated"] = [(size, seconds * 1e3) for size, seconds in emulated.items()]
     x = Axis(name="layers per bucket", ticks=sizes, log=True)
@@ -295,6 +302,6 @@ def registration_order_scene(ranks: Ranks) -> tuple[Scene, tuple[bool, bool]]:
     ms["right order"] = min(right[1:])
     rows = {name: [Part(text="", kind="communication", size=size)] for name, size in ms.items()}
     ends = {name: f"{size:.0f} ms" for name, size in ms.items()}
-    limit = (ms["no overlap"] + ms["right order"]) / 2
+    limit = (ms["no overlap"] + ms["right order"]) / 2  # a step that takes longer than halfway hides too little
     scene = parts_scene(rows, ends=ends, title="A step with four layers per bucket, emulated")
     return scene, tuple(ms[f"wrong order, step {step}"] > limit for step in (1, 2))

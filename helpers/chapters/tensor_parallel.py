@@ -41,7 +41,7 @@ from helpers.workloads import GPT, GPTConfig, characters, token_loss
 
 TINY = GPTConfig.tiny(context=16)
 TEN_MILLION = GPTConfig.ten_million().spec  # a `spec` has the sizes that the predictions need
-WIDE = ModelSpec(num_layers=4, hidden=128, num_heads=4, vocab=256, seq=128)
+WIDE = ModelSpec(num_layers=4, hidden=128, num_heads=4, vocab=256, seq=128)  # the model whose memory is measured
 SPLITS = ("columns", "rows")  # along which a matrix is divided
 
 
@@ -55,6 +55,7 @@ def training_of(config: GPTConfig = TINY, steps: int = 6) -> Training:
         batch=lambda step: characters().batch(step, 8, config.context),
         options=dict(lr=1e-3, foreach=False),
         steps=steps,
+        # Cloned, because `full_state` puts gradients into the parameters before it collects a second time.
         state=lambda model: full_state(model, lambda one: {n: value.clone() for n, value in one.state_dict().items()}),
     )
 
@@ -171,7 +172,10 @@ def messages_of_first_block(log: CommLog) -> list[CommEvent]:
 
 
 def peak_activations(**options) -> int:
-    """On a rank: bytes of activations and temporaries at the peak of a step of `WIDE`. One rank trains it unsharded."""
+    """On a rank: bytes of activations and temporaries at the peak of a step of `WIDE`. A lone rank does not shard it.
+
+    options: of `shard_tensor_parallel`.
+    """
     torch.manual_seed(0)
     model, loss_of = GPT(GPTConfig(vocab_size=256, context=128, num_layers=4, num_heads=4, hidden=128)), token_loss
     if dist.get_world_size() > 1:
@@ -186,7 +190,11 @@ def peak_activations(**options) -> int:
 
 
 def parallelize_with_torch(model: GPT, share_the_input: bool) -> GPT:
-    """PyTorch's tensor parallelism: a plan of names, as ours is. What is not named is replicated."""
+    """PyTorch's tensor parallelism, by a plan: names of modules and how each is sharded. Others are replicated.
+
+    share_the_input: make the input of attention a DTensor once for query, key and value together, so that the gradients
+    of the three are added up before one all-reduce. Otherwise each of the three converts it, and all-reduces its own.
+    """
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,
@@ -235,6 +243,7 @@ def compare_with_dtensor(ranks: Ranks) -> tuple[str, int, int, int]:
     does not send as many bytes as our own tensor parallelism.
     """
     alone = training_of(steps=1).run()
+    # The head's weight is the token embedding's, so its gradient is compared under that name.
     alone = {name: grad for name, grad in alone.items() if name.endswith(".grad") and "head" not in name}
     by_rank, plain = ranks.run(step_with_dtensor), ranks.run(step_with_dtensor, False)
     # KEY_BIAS_ROUNDING: the tolerance for the gradient of attention's key bias, which is rounding noise only.
@@ -246,7 +255,7 @@ def compare_with_dtensor(ranks: Ranks) -> tuple[str, int, int, int]:
     return verdict, size, larger, 4 + (more - count) // 2
 
 
-# ---- two matrices, four orders ----
+# ---- two matrices, each split by columns or by rows ----
 
 
 def is_one_sum_enough(split_a: str, split_b: str) -> bool:
@@ -312,7 +321,8 @@ def fused_splits_scene() -> tuple[Scene, bool]:
         parts = dict(num_rows=8, num_columns=6, cut="rows", num_parts=4, shape="8 rows", part_text="4 heads")
         matrices = [Matrix(name=name, ranks=owners, **parts) for name, owners in zip("QKV", ranks_of, strict=True)]
         scenes.append(shards_scene(matrices, title=title, largest=11))  # pixels of a cell
-    assert torch.allclose(*attention_on_two_ranks(fused_split([8] * 3, 2, unit=2)))  # each of the three by heads
+    # Q, K and V have 8 rows each, in heads of 2 (unit), over 2 ranks; `even_split` cuts all 24 rows into 2 blocks.
+    assert torch.allclose(*attention_on_two_ranks(fused_split([8] * 3, 2, unit=2)))
     is_right = torch.allclose(*attention_on_two_ranks(even_split(24, 2)))
     return stacked_scene(*scenes, title="Equal blocks, and heads"), is_right
 
@@ -328,7 +338,7 @@ def loss_of_shards(local_maximum: bool = False, scale: float = 1.0) -> tuple[boo
     """
     torch.manual_seed(0)
     logits, targets = scale * torch.randn(64, 2048), torch.randint(0, 2048, (64,))
-    targets[:5] = -100  # these do not count
+    targets[:5] = -100  # the index that cross_entropy ignores
     n, rank = dist.get_world_size(), dist.get_rank()
     part = logits.chunk(n, -1)[rank].clone().requires_grad_()
     with record_comms() as recorder:
@@ -346,6 +356,7 @@ def loss_with_local_maximum(logits: Tensor, targets: Tensor) -> Tensor:
     local = targets - dist.get_rank() * logits.shape[-1]
     is_local = (local >= 0) & (local < logits.shape[-1])
     target = shifted.gather(-1, local.where(is_local, 0).unsqueeze(-1)).squeeze(-1) * is_local
+    # Sums over the group of all ranks (None), whose backward passes the gradient on unchanged.
     total, target = (all_reduce_identity(one, None) for one in (shifted.exp().sum(-1), target))
     return (total.log() - target)[targets != -100].mean()
 
@@ -363,6 +374,7 @@ def gradient_norms() -> list[float]:
     tokens, targets = characters().batch(0, 8, 16)
     tp.vocab_parallel_cross_entropy(model(tokens), targets).backward()
     added = gradient_norm([parameter.grad for parameter in model.parameters()], group=group)  # sums over the group
+    # Our clip_grad_norm_ returns the norm before clipping, and knows which parameters are replicated.
     return [added.item(), clip_grad_norm_(model.parameters(), 1.0, group=group).item()]
 
 

@@ -4,11 +4,11 @@ Two ranks run our f and g with real messages and modelled durations. f and g are
 around a sharded layer: f, here `identity_all_reduce`, does nothing in forward and all-reduces in backward; g, here
 `all_reduce_identity`, does the opposite.
 
-Compute and link are slowed down alike, so that the milliseconds that a small machine loses do not show, and the
-recording is scaled back, as in observe/emulate.py. Messages are shrunk to MESSAGE bytes, and the bandwidth with them.
-Two ranks stand for all, on a link that is slower by as much, so the share of the messages stays what it is at full
-speed. Results are labelled "emulated". A `Pace` runs operations one after another in slow motion, and records a span
-for each.
+Compute and link are slowed down by the same factor, so that the milliseconds that a small machine loses do not show,
+and the recorded times are divided by that factor afterwards, as in observe/emulate.py. Messages are shrunk to MESSAGE
+bytes, and the bandwidth by the same ratio. Only two ranks run, even if the layer is split over eight: their link gets
+the latency and bandwidth at which their all-reduce takes as long as that of eight ranks would on the real link.
+Results are labelled "emulated". A `Pace` runs operations one after another in slow motion, and records a span for each.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class LayerTimes:
 
         The compute of embedding and head is spread over the layers.
         """
-        parts = forward_parts(model)  # operations of "feed-forward", "head" and the other parts
+        parts = forward_parts(model)  # FLOPs of "feed-forward", "head" and the other parts, of all layers together
         seconds = sum(parts.values()) / num_ranks / (EFFICIENCY * gpu.flops) / model.num_layers
         mlp = seconds * parts["feed-forward"] / (sum(parts.values()) - parts["head"])
-        message = 2 * model.seq * model.hidden
+        message = 2 * model.seq * model.hidden  # 2 bytes per element of the output
         return cls(num_ranks=num_ranks, link=link, compute=(seconds - mlp, mlp), message=message)
 
     @property
@@ -113,9 +113,10 @@ def _layer(slowdown: float, compute: Sequence[float]) -> Timeline:
 
 
 def _share(x: Tensor, name: str, seconds: float, pace: Pace) -> Tensor:
-    """What a rank computes in a layer: x divided by the number of ranks, so that the ranks' sum is x again.
+    """A rank's share of attention or of the MLP, which only takes time: x over the number of ranks.
 
-    Backward takes twice the seconds of forward.
+    The sum over the ranks, which the all-reduce after it computes, is then x again. Backward takes twice the seconds of
+    forward.
     """
     forward = partial(pace.run, seconds=seconds, name=name, kind="forward")
     backward = partial(pace.run, seconds=2 * seconds, name=name, kind="backward")
@@ -140,7 +141,8 @@ def _all_reduce(rank: int, start: float, end: float) -> Span:
 def simulate_columns(overlap: bool, *, layers: int, compute: float, send: float, title: str) -> Timeline:
     """The predicted backward: dX and dW of each layer take `compute` seconds each, and dX's all-reduce takes `send`.
 
-    overlap: dW is computed while the message is in flight. Otherwise the rank waits for the message first.
+    dX is the gradient of the layer's input, and dW that of its weight. overlap: dW is computed while the message is in
+    flight. Otherwise the rank waits for the message first.
     """
     spans, now = [], 0.0
     for layer in reversed(range(layers)):

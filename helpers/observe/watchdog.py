@@ -6,8 +6,9 @@ Every rank makes a `Watchdog` when its model is wrapped, and calls it between ba
     print(*watchdog.step(loss), sep="\\n")
     optimizer.step()
 
-Call faulthandler.cancel_dump_traceback_later() after the loop. Random state and memory are those of the CPU; on a GPU
-take those of torch.cuda. The file stands alone, so that it can be copied into a project.
+Call faulthandler.cancel_dump_traceback_later() after the loop, or the end of the job is taken for a hang. Random state
+and memory are those of the CPU; for a job on GPUs, read those of torch.cuda instead. The file imports no other file of
+this course, so that it can be copied into a project.
 
 It finds: parameters that the optimizer does not hold; a loss or a gradient that is inf or NaN; a step that sends
 gradients more than once; replicas whose weights differ; gradients that were summed and not averaged; ranks that read
@@ -35,26 +36,28 @@ def checksum(tensor: Tensor) -> int:
 class Watchdog:
     """Watches one rank, and compares the ranks of `group` every few steps.
 
-    equal(name): whether all ranks must hold this parameter alike; by default all that are not sharded. every: after how
-    many steps the ranks exchange a row of numbers, so that all judge the same table. Where no step comes for `patience`
-    seconds, Python writes the stack of each thread to `stacks`, a file or its number. It does so without its lock, and
-    a process that runs on meanwhile may crash, so make patience longer than any step. `findings` maps kinds to
-    sentences.
+    equal(name): whether all ranks must hold this parameter alike. By default it is `bool`, which is true for any name.
+    DTensors are sharded and never compared. every: after how many steps the ranks exchange a row of numbers, so that
+    all judge the same table. Where no step comes for `patience` seconds, Python writes the stack of each thread to
+    `stacks`, an open file or a file descriptor such as 2, stderr. It reads the stacks without holding the GIL, so a
+    process that was only slow and runs on meanwhile may crash: make patience longer than any step. `findings` maps the
+    kind of each finding, such as "weights", to its sentence.
     """
 
     def __init__(self, model: nn.Module, optimizer, group=None, *, equal=bool, every=10, patience=300.0, stacks=2):
-        self.model, self.group, self.every = getattr(model, "module", model), group, every
+        self.model, self.group, self.every = getattr(model, "module", model), group, every  # .module: without DDP
         self.wait = partial(faulthandler.dump_traceback_later, patience, file=stacks)  # a call starts the time anew
         self.parameters = {name: one for name, one in self.model.named_parameters() if one.requires_grad}
         self.replicated = {
             name: one for name, one in self.parameters.items() if equal(name) and not hasattr(one, "to_local")
-        }
+        }  # only a DTensor has to_local
         # syncs: how often the present step sent gradients. step_end: when the last step ended, None until forward runs.
         self.findings, self.new_findings, self.steps, self.syncs, self.step_end = {}, [], 0, 0, None
         # Since the last exchange: milliseconds from the end of a step to the end of the next forward, and the norm of
         # the largest parameter's gradient before it is averaged. mb_per_step: memory per step at the last 5 exchanges.
         self.local_ms, self.mb_per_step, self.local_norm = [], [], 0.0
         model.register_forward_hook(self._after_forward, with_kwargs=True)
+        # Where no parameter is replicated, a 0 stands for the largest one, so that each row has the same numbers.
         self.largest = max(self.replicated.values(), key=Tensor.numel, default=torch.zeros(1, requires_grad=True))
         self.largest.register_hook(self._before_sync)
         stepped = {id(one) for group in optimizer.param_groups for one in group["params"]}
@@ -66,6 +69,7 @@ class Watchdog:
     def step(self, loss: Tensor) -> list[str]:
         """Check one step, and return the sentences that are new. loss: this rank's own, of its last micro-batch."""
         self.steps += 1
+        # The sentence shows the loss, which is inf or nan then, and the first layer, since {{0[0]}} becomes {0[0]}.
         not_finite = [] if loss.isfinite() else [*self._not_finite_layers(), "the loss itself"]
         self._report(
             "nan", not_finite, f"the loss of step {self.steps} is {loss:.0f}; what is first like this: {{0[0]}}"
@@ -81,27 +85,36 @@ class Watchdog:
     def _report(self, kind: str, found: object, sentence: str) -> None:
         """Add a finding, once per kind, if `found` is true.
 
-        It fills the braces of the sentence, so {0[0]} is its first entry.
+        `found` fills the braces of the sentence, so {0[0]} is the first entry of a list and {0} a number.
         """
         if found and kind not in self.findings:
             self.findings[kind] = sentence.format(found)
             self.new_findings.append(self.findings[kind])
 
     def _after_forward(self, model: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
-        """Measure the time since the last step, in which no rank waits for another, as they do in backward."""
+        """Measure the time from the end of the last step to here. In it no rank waits for another, unlike in backward.
+
+        DDP's require_backward_grad_sync is False under no_sync, so `syncs` counts the backwards that send gradients.
+        """
         self.inputs = args, kwargs
         self.syncs += torch.is_grad_enabled() and getattr(model, "require_backward_grad_sync", False)
         self.local_ms += [] if self.step_end is None else [1000 * (time.perf_counter() - self.step_end)]
         self.step_end = None
 
     def _before_sync(self, gradient: Tensor) -> None:
-        """Measure the largest parameter's gradient before it is averaged."""
-        if (self.steps + 1) % self.every == 0:
+        """Measure the largest parameter's gradient before it is averaged.
+
+        The norms of micro-batches add up, because the norm of the summed gradient is at most the sum of their norms.
+        """
+        if (self.steps + 1) % self.every == 0:  # the numbers are exchanged at the end of this step
             self.local_norm += gradient.norm().item()
 
     @torch.no_grad()
     def _not_finite_layers(self) -> list[str]:
-        """The layers whose outputs are not finite, found by one more forward: so it costs nothing while all is well."""
+        """The layers whose outputs are not finite, the first one first.
+
+        One more forward on the last inputs finds them, so that no hook slows down a step while all is well.
+        """
         is_finite = {}
 
         def check(name: str, layer: nn.Module, inputs: tuple, out: object) -> None:
@@ -114,7 +127,10 @@ class Watchdog:
         return [name for name, finite in is_finite.items() if not finite]
 
     def _exchange_numbers(self, loss: Tensor) -> tuple[list[list[float]], Tensor]:
-        """Seven numbers, each a list over ranks, in the order of `_judge`; and checksums, (ranks, parameters)."""
+        """Seven numbers, each a list over ranks, in the order in which `_judge` unpacks them, and then the checksums.
+
+        The checksums of the replicated parameters are a tensor (ranks, parameters).
+        """
         mean_ms, longest_ms = sum(self.local_ms) / max(len(self.local_ms), 1), max(self.local_ms, default=0.0)
         row = [loss.item(), mean_ms, longest_ms, self.local_norm]
         for gradients in (self.largest.grad,), (one.grad for one in self.replicated.values()):
@@ -122,7 +138,7 @@ class Watchdog:
         row += [checksum(torch.get_rng_state().view(torch.int64)), *map(checksum, self.replicated.values())]
         row = torch.tensor(row, dtype=torch.float64, device=loss.device)
         table = row.new_empty(dist.get_world_size(self.group), len(row))
-        dist.all_gather(list(table), row, self.group)
+        dist.all_gather(list(table), row, self.group)  # fills the table, since its rows are views
         return table[:, :7].T.tolist(), table[:, 7:]
 
     def _judge(self, numbers: list[list[float]], sums: Tensor) -> None:
@@ -131,7 +147,9 @@ class Watchdog:
         differs = (sums != sums[0]).any(0)
         names = [name for name, is_different in zip(self.replicated, differs, strict=True) if is_different]
         self._report("weights", names, "ranks hold different weights where they must be equal, first in {0[0]}")
+        # `not … <` is also true for NaN.
         self._report("gradient", not sum(norms) < float("inf"), "the loss is a number, and its gradient is none")
+        # A mean is no longer than the longest of its gradients; 1 % is for rounding.
         longest, synced = max(local_norms), synced_norms[0]
         sentence = f"a gradient is {synced:.2g} long and was at most {longest:.2g} on a rank alone: no mean, a sum"
         self._report("sum", 0 < 1.01 * longest < synced, sentence)
@@ -146,7 +164,7 @@ class Watchdog:
         slowest, median = mean_ms.index(max(mean_ms)), sorted(mean_ms)[(len(mean_ms) - 1) // 2]
         ms, most = mean_ms[slowest], longest_ms[slowest]
         sentence = f"the others wait for rank {slowest}: {ms:.0f} ms before backward, {most:.0f} at most"
-        self._report("late", ms > max(2 * median, median + 5), sentence)
+        self._report("late", ms > max(2 * median, median + 5), sentence)  # twice as late, and by 5 ms
         self.mb_per_step = [*self.mb_per_step[-4:], psutil.Process().memory_info().rss / 1e6 / self.every]
-        growth = torch.tensor(self.mb_per_step).diff()
+        growth = torch.tensor(self.mb_per_step).diff()  # four differences of five exchanges; memory grows in each
         self._report("memory", (growth > 0.1).sum() == 4 and growth.mean(), "memory grows by {0:.2f} MB per step")
