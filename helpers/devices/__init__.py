@@ -72,6 +72,7 @@ def reporting_memory_kinds(device: torch.device, by_kind: Callable[[], dict[str,
 
     by_kind: returns {"parameters": bytes, …}. On other devices this has no effect.
     """
+    # Other devices get an object that nobody reads, so that the lines below need no case for them.
     memory = module_of(device).memory if device.type == CARD else SimpleNamespace(by_kind=None)
     before, memory.by_kind = memory.by_kind, by_kind
     try:

@@ -59,6 +59,7 @@ class Account:
     @property
     def repairs(self) -> tuple[float, ...]:
         """For each death, the seconds from the last step before it to the first step of the next generation."""
+        # Of several steps of a generation, a dict keeps the one that comes last.
         last = {number: seconds for number, _, _, seconds in self.history}
         first = {number: seconds for number, _, _, seconds in reversed(self.history)}
         numbers = sorted(last)

@@ -62,6 +62,7 @@ class Agent:
         self.unsaved: dict[int, str] = {}  # step -> why its checkpoint failed
         self.crew: Crew | None = None  # the processes of the present generation
         self.changed, self.stop_requested, self.has_ended = threading.Condition(), threading.Event(), threading.Event()
+        # Port 0 means any free one.
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.num_kills, self.temp_folder = 0, None  # num_kills: how many planned deaths are in the store
         self.thread = threading.Thread(target=self._run, daemon=True, name="elastic agent")
@@ -195,6 +196,7 @@ class Agent:
             if found := self._hung_or_dead(crew, listener, beats, self.is_training()):
                 how = "hung" if "hung" in found.values() else "silent"
                 return how, sorted(found), words[how].format(ranks=rank_names(found))
+            # As long as one rank has not begun a step, no heartbeat of any rank is judged or remembered.
             if not listener.beats and crew.clock > FIRST_STEP_TIMEOUT:
                 return "unmet", [], words["unmet"].format(seconds=FIRST_STEP_TIMEOUT)
         return "stopped", [], words["stopped"]
@@ -219,6 +221,7 @@ class Agent:
     @staticmethod
     def _failure(crew: Crew, lost: list[RankProcess]) -> Ending:
         """The ending of a generation in which these processes raised or died."""
+        # A process that ended before the rendezvous has no rank.
         ranks, failure = sorted(state.rank for state in lost if state.rank is not None), lost[0].failure
         if failure:
             text = Words.of(f"{failure.type_name}: ") + failure.words

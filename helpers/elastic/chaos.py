@@ -92,5 +92,5 @@ def strike(kill: Kill) -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
         case "exception":
             raise RuntimeError(words("kill.raised", rank=kill.rank, step=kill.step))
-    while True:
+    while True:  # "hang": this thread, which is the main thread, never goes on
         time.sleep(3600)

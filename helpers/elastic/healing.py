@@ -141,10 +141,10 @@ class Replica:
         return QuorumRound(**fields)
 
     def connect(self, quorum: QuorumRound) -> None:
-        """Makes a process group of the quorum's members, unless this replica is in it. Each has keys of its own."""
+        """Makes a process group of the quorum's members, unless this replica is in it."""
         self.on_moment("meet", quorum.step)
         if self.group_number != quorum.group:
-            store = dist.PrefixStore(f"group{quorum.group}", self.store)
+            store = dist.PrefixStore(f"group{quorum.group}", self.store)  # no keys are shared with earlier groups
             rank, size = quorum.members.index(self.number), len(quorum.members)
             self.group = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=self.settings.limit))
             self.group_number = quorum.group

@@ -163,9 +163,10 @@ def record_heartbeats(job: Job) -> dict[int, list[tuple[float, int, bool]]]:
     while not job.account.generations and not job.agent.has_ended.is_set():
         for rank in range(job.settings.plan.world_size):
             beat = last_beat(store, rank)
+            # Step 0 is before the first step; a number that was seen before is the same beat again.
             if beat is None or not beat.step or numbers.get(rank) == beat.number:
                 continue
-            start, numbers[rank] = start or time.monotonic(), beat.number
+            start, numbers[rank] = start or time.monotonic(), beat.number  # the clock starts with the first beat
             rows.setdefault(rank, []).append((time.monotonic() - start, beat.step, beat.is_waiting))
         time.sleep(0.02)
     return dict(sorted(rows.items()))

@@ -74,6 +74,7 @@ class Job:
         if that step is over already, it ends in the next one. This returns at once, and with at_step it may be called
         before `start`. Raises ValueError for a rank that is not there, and for a job that has ended.
         """
+        # A death that was due in an earlier step comes in the next one, so with step 1 it comes now.
         kill = Kill(rank=rank, step=1 if at_step is None else at_step, how=how)
         if self.agent.has_ended.is_set():
             raise ValueError(words("kill.over"))

@@ -62,6 +62,7 @@ class Lighthouse:
     """
 
     def __init__(self) -> None:
+        # Port 0 means any free one.
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.rounds: list[QuorumRound] = []
         self.requests: dict[int, dict] = {}

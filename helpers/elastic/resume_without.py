@@ -61,6 +61,7 @@ def resume_without(
     if part.startswith("rng"):
         with keep_current(), tempfile.TemporaryDirectory() as folder:
             with nullcontext(ranks) if ranks else Ranks(RNG_PLAN.world_size, device="cpu", quiet=True) as ranks:
+                # Every rank returns the same losses, so those of rank 0 are enough.
                 return ranks.run(resume_with_dropout, folder, only if forget else (), part == "rng_of_rank_0")[0]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # so small a model is slower with more threads
@@ -90,6 +91,7 @@ def state_without(part: str, state: dict[str, Any]) -> dict[str, Any]:
         case "sampler":
             state["samples"] = 0
         case "sampler_in_steps":
+            # The position is computed from the steps done and the new, smaller number of samples per step.
             state["samples"] = len(state["losses"]) * FEWER_MICRO_BATCHES * ROWS
         case "loss_scale":
             state["scaler"] = GradScaler(START_SCALE).state_dict()
@@ -178,7 +180,10 @@ def resume_with_dropout(folder: str, forget: tuple[str, ...], of_rank_0: bool) -
 
 
 def generators() -> dict[str, Any]:
-    """The states of this rank's generators. What a rank draws for its shard depends on torch's state and its rank."""
+    """The states of this rank's generators.
+
+    Nothing else must be saved: what a rank draws for its tensor-parallel shard follows from torch's state and its rank.
+    """
     return {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state()}
 
 

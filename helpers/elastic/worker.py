@@ -76,7 +76,7 @@ def train(
     usual_seconds = {"step": 0.02, "save": 0.02}  # a guess until the first one was measured
 
     def timed(kind: str, action: Callable[..., Tensor | None], *arguments: Tensor | Path) -> Tensor | None:
-        # Call the action, measure its duration, and arm a death that is due in it.
+        # Call the action and measure its duration. A death that is due in it is armed before, as an alarm.
         kills.check(heartbeat.step, kind, usual_seconds[kind])
         start = time.monotonic()
         result = action(*arguments)

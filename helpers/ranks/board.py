@@ -74,7 +74,7 @@ class BoardEntry:
         free -= sum(map(len, peers))
         what = self.what.encode()
         if len(what) > free:
-            what = what[: free - 14] + b"... #%08x" % zlib.crc32(what)  # the mark has 13 bytes
+            what = what[: free - 14] + b"... #%08x" % zlib.crc32(what)  # "... #" and eight digits have 13 bytes
         return _FIELD.join([what, *peers, site])
 
     @classmethod
@@ -142,6 +142,7 @@ class Board:
         The withdrawn collectives whose records have not been overwritten yet do not count.
         """
         start = self._page(rank) + PAGE
+        # A slice with the step RECORD_BYTES takes the flag of every record, which is 1 if it is withdrawn.
         withdrawn = sum(self.map[start + _WITHDRAWN : start + RECORDS * RECORD_BYTES : RECORD_BYTES])
         return self.count(rank) - withdrawn + sum(self._posted(rank, ring) for ring in range(2 * self.size))
 

@@ -150,6 +150,7 @@ class DirectWait:
         """Make the call in this thread, unless another thread has taken it."""
         if not self._take():
             return
+        # What `done` gets after a KeyboardInterrupt, which `except Exception` lets pass.
         error: BaseException | None = RuntimeError("the wait was interrupted")
         self.inside = True
         try:
@@ -296,8 +297,8 @@ def duplicate_socket(number: int, inode: int) -> int | None:
 def close_connections(inner: dist.ProcessGroup, me: int, size: int) -> None:
     """Have gloo close every connection of `inner`, in which this process has group rank `me`.
 
-    A receive that times out does so. Where the receive raises another error, this peer's connection was closed already,
-    while those to other peers may be open, so the next peer is tried.
+    A receive that times out makes gloo close them all. Where the receive raises another error, this peer's connection
+    was closed already, while those to other peers may be open, so the next peer is tried.
     """
     for peer in range(size):
         if peer != me:

@@ -32,7 +32,7 @@ def available_memory() -> int:
 
 
 def _read(path: str) -> int | None:
-    """The number in a file of the kernel, None where there is none (for example "max" for no limit)."""
+    """The number in one of Linux's files, None where there is none (for example "max" for no limit)."""
     try:
         with open(path) as file:
             return int(file.read())
@@ -77,7 +77,7 @@ def shared_folder() -> str | None:
 
 def num_gpus() -> int:
     """NVIDIA GPUs that torch can use. Does not import torch where no driver is loaded."""
-    if not (glob.glob("/dev/nvidia[0-9]*") or os.path.exists("/dev/dxg")):
+    if not (glob.glob("/dev/nvidia[0-9]*") or os.path.exists("/dev/dxg")):  # dxg: a GPU under WSL, Linux on Windows
         return 0
     import torch
 

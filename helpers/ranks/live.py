@@ -126,6 +126,7 @@ class Ranks:
         chosen = list(range(self.num_ranks)) if ranks is None else self._checked(ranks)
         name = f"{CELL_PREFIX} {self._cells}>"  # the file name under which the cell is compiled
         self._cells += 1
+        # Tracebacks take the lines of the cell from here. The None is a file's time, and a cell has none.
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
         self._has_variables = True
         outcome = self._task(("cell", source, name), chosen, timeout or self.timeout, name)

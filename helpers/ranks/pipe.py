@@ -47,7 +47,7 @@ class Outbox:
                 while self.unsent:
                     self.conn.send(self.unsent.popleft())
             finally:
-                self.unsent.clear()
+                self.unsent.clear()  # after an error nobody takes the rest
                 self.owner = 0
         if me == threading.main_thread().ident and self.deferred:
             deferred, self.deferred = self.deferred, None
@@ -116,7 +116,7 @@ class Capture(io.TextIOBase):
         if self._sent > MAX_CHARACTERS:
             self._dropped += len(text)
             return len(text)
-        accepted = text[: 2 * MAX_CHARACTERS]  # before anything is copied: it may be half as long as memory
+        accepted = text[: 2 * MAX_CHARACTERS]  # first, since a copy of a huge text may not fit into memory
         self._dropped += len(text) - len(accepted)
         self._parts.append(accepted)
         self._buffered += len(accepted)

@@ -184,6 +184,7 @@ class Pool:
                         state.mark_dead()
             verdict = watch.wait_for_verdict(limit)
         except KeyboardInterrupt as interrupt:
+            # InterruptedMessage: half of a message was read or sent, so nothing more can go through its pipe.
             verdict = "incomplete message" if isinstance(interrupt, InterruptedMessage) else "interrupted"
         difference = self._difference(states) if verdict == "ok" else None
         outcome = Outcome([s.value for s in states], {s.rank: "".join(s.text) for s in states})
@@ -239,9 +240,9 @@ class Pool:
         report = Report(watch.states, cell=cell, folder=self.folder, world_size=self.settings.num_ranks)
         try:
             if verdict == "incomplete message":
-                raise InterruptedMessage
+                raise InterruptedMessage  # a KeyboardInterrupt, so the ranks are restarted below
             if verdict == "failed":
-                watch.settle_or_wait(SETTLE_SECONDS)
+                watch.settle_or_wait(SETTLE_SECONDS)  # the other ranks may still end, or come to where they wait
             watch.refresh(0.4)  # ask every unfinished rank where it is; answers must come within these seconds
             if verdict == "timeout":
                 report.silent_ranks = self._end_silent(watch)
@@ -288,7 +289,7 @@ class Pool:
             return self._restart()
         if sound:
             return words["after.kept"]
-        watch.announce_end()
+        watch.announce_end()  # interrupts the ranks that have not finished
         # Ranks that run apart check one answer each, so a restart loses nobody's variables and need not be avoided.
         watch.settle(END_LIMIT * (1 if self.settings.apart else load_per_core()))
         if watch.unfinished or any(s.dead or s.spent for s in watch.states):

@@ -225,7 +225,10 @@ def zygote(apart: str = "") -> ZygoteClient:
 
 
 def adopt(client: ZygoteClient) -> None:
-    """Make this client the one that `zygote()` returns as long as its zygote lives; the classroom has its own."""
+    """Make this client the one that `zygote()` returns as long as its zygote lives.
+
+    A sandbox, in which a server checks a learner's answer, adopts a zygote that has been made before the answer runs.
+    """
     with _client_lock:
         _clients[""] = client
 

@@ -195,7 +195,7 @@ def describe_exit(code: int | None) -> Words:
     if code is None:
         return words["died.gone"]
     if code < 0:
-        name = signal.Signals(-code).name
+        name = signal.Signals(-code).name  # SIGKILL is what Linux sends when memory runs out
         return words["died.memory" if name == "SIGKILL" else "died.killed"].format(name)
     return words["died.code"].format(code)
 

@@ -70,7 +70,7 @@ class RankState:
                 self.done = True
             case ("failed", failure):
                 self.done, self.failure = True, failure
-            case ("done", result, value, counters, broken, *spent):
+            case ("done", result, value, counters, broken, *spent):  # spent: [a bool], or []
                 self.done, self.counters, self.broken, self.spent = True, counters, broken, spent == [True]
                 if result == "ok":
                     self.value = value
@@ -209,7 +209,9 @@ class Watch:
             return False
         gone = set(range(self.world_size)) - stuck  # finished, or no part of this task
         in_operation = [s for s in self.unfinished if s.where.waiting]
-        if not in_operation:  # all are somewhere else inside torch.distributed, for example in new_group
+        # All are somewhere else inside torch.distributed, for example in new_group. They wait in vain if a rank is
+        # gone, or if each of them makes a group.
+        if not in_operation:
             return bool(gone) or all(_is_making_group(s.where) for s in self.unfinished)
         # Each must wait for an operation of which every missing rank is gone or stuck itself.
         hopeless = gone | stuck

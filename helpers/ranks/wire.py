@@ -134,8 +134,8 @@ class Wire(Methods, dist.ProcessGroup):
         self.group, self.inner = group, dist.ProcessGroup(store, group.rank, group.size)
         for each in (self, self.inner):  # self too, so that torch finds its devices, timeout and name there
             devices = _devices(kind)
-            if each is self and group.session.config.cpu == "refused":
-                devices = devices[1:]  # without the CPU, or torch would send objects (broadcast_object_list) from there
+            if each is self and group.session.config.cpu == "refused":  # CPU tensors raise, as with NCCL alone
+                devices = devices[1:]  # without the CPU, so that broadcast_object_list sends its bytes from the card
             for device in devices:
                 each._register_backend(torch.device(device), kind, backend)
             each._set_default_backend(kind)
@@ -266,7 +266,7 @@ def _create(options, backend_options=None) -> Wire:
     """What torch calls for a new group; its group_id, ranks, store and timeout come in `options`."""
     if _world is None:
         raise RuntimeError("the wire is not installed: call wire.install(WireConfig(...)) before init_process_group")
-    if _world.session.config.cpu == "apart":
+    if _world.session.config.cpu == "apart":  # as with torch's backend "cpu:gloo,cuda:nccl"
         cpu_wire = _make_wire(Wire, _for_the_cpu(options), None)
         made = _make_wire(TwoWires, options, backend_options)
         made.cpu_wire = cpu_wire

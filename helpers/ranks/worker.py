@@ -143,7 +143,8 @@ ACTIVE: Worker | None = None  # the worker of this process, if it is a rank
 class Worker:
     """One rank: its pipe to the kernel, its tasks, and the namespace of its cells.
 
-    spec: what the kernel asked for (`Pool._spec` in pool.py fills it):
+    fd: the file descriptor of this process's end of the pipe. spec: what the kernel asked for (`Pool._spec` in pool.py
+    fills it):
 
         rank, world_size, env       of this rank; env has environment variables to set
         folder, board, generation   a folder for logs and rendezvous files, a folder in shared memory in which ranks
@@ -214,15 +215,15 @@ class Worker:
         limit = datetime.timedelta(seconds=self.spec["group_timeout"])
         dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world_size, timeout=limit)
         self.group_is_up = True
-        wire.release_closed_groups()
+        wire.release_closed_groups()  # every rank is in the new group, so none writes to the old connections any more
 
     def wire_config(self, generation: int) -> wire.WireConfig:
         """The settings of the wire: a new folder for each generation, the emulated link, and the injected faults."""
         board = os.path.join(self.spec["board"], f"board{generation}")
         os.makedirs(board, exist_ok=True)
-        link, rules = link_from_dict(self.spec["link"]), self.spec.get("rules", "gloo")
+        link, rules_name = link_from_dict(self.spec["link"]), self.spec.get("rules", "gloo")
         same = {name: self.spec[name] for name in ("rank", "world_size", "check", "slow")}
-        return wire.WireConfig(board_dir=board, link=link, rules=rules, **same)
+        return wire.WireConfig(board_dir=board, link=link, rules=rules_name, **same)
 
     def fresh_namespace(self) -> dict[str, Any]:
         """The global variables with which %%ranks cells begin. They are a module, so that pickle finds `__main__`."""
@@ -254,8 +255,8 @@ class Worker:
                     case "where":
                         self.send(("where", self.where(), message[1]))
                     case "abort":
-                        wire.fail_pending(message[1])
-                        wire.cut()
+                        wire.fail_pending(message[1])  # the text of their error
+                        wire.cut()  # closes the connections, because a thread may still wait inside gloo
                     case "interrupt":
                         if self.busy:
                             os.kill(os.getpid(), signal.SIGINT)
@@ -304,7 +305,7 @@ class Worker:
         except BaseException as error:
             reply = ("error", self.failure(error))
             del error  # it holds the frames of the task, and with them the learner's tensors
-        for callback in rules.on_task_end:
+        for callback in rules.on_task_end:  # those of NCCL's rules, which watch what the ranks do on gloo
             callback()
         if self.was_cut and any(map(is_torch_module, drop_interrupted_imports(known_modules))):
             self.spent = True
@@ -319,6 +320,7 @@ class Worker:
 
     def cell(self, source: str, filename: str) -> str | None:
         """Run a cell in this rank's namespace. The representation of its last expression, unless it ends in ';'."""
+        # Tracebacks take the lines of the cell from here. The None is a file's time, and a cell has none.
         linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
         tree = ast.parse(source, filename)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
@@ -337,7 +339,7 @@ class Worker:
     def failure(self, error: BaseException) -> Failure:
         """What the kernel needs to know of this exception, as data that can always be sent."""
         frames = [(f.filename, f.lineno or 1, f.name) for f in traceback.extract_tb(error.__traceback__)]
-        if isinstance(error, SyntaxError) and error.filename:
+        if isinstance(error, SyntaxError) and error.filename:  # its line never ran, so no frame has it
             frames.append((error.filename, error.lineno or 1, "<module>"))
         # The WireError behind this error, or None. Inside DDP's backward it arrives as a plain RuntimeError.
         from_wire = wire.cause_of(error)

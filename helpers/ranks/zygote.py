@@ -142,7 +142,7 @@ class Zygote:
             self.branches.add(pid := self.branch(fd, request["branch"]))
             os.close(fd)
             self.tell(started=pid)
-        else:
+        else:  # the request is the spec of a rank
             fd = self.fds.pop(0)
             pid = self.fork(fd, request) if FORKS else self.spawn(fd, request)
             os.close(fd)

@@ -47,6 +47,7 @@ _libraries: list[torch.library.Library] = []  # torch drops a library's kernels 
 
 def register() -> None:
     """Give the device its kernels, in this process, once."""
+    # "IMPL" adds kernels to operations that exist; "_" stands for the operations of every library.
     library, others = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
     _libraries.extend((library, others))
     library.impl("empty.memory_format", _creates(aten.empty.memory_format), KEY)

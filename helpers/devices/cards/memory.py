@@ -61,6 +61,7 @@ class CardMemory:
             append = self._freed.append
             self._known[key] = reference or weakref.ref(storage, lambda _: append(key)), num_bytes
             self.allocated += extra
+            # More than the capacity is allocated where the error of a full card must wait for the end of a backward.
             self.peak = max(self.peak, min(self.allocated, self.capacity))
 
     def allocated_now(self) -> int:

@@ -120,7 +120,8 @@ class StorageUses:
         self.uses.append(new)
 
     # The module and the deque are defaults of parameters, because a process that ends deletes the names of a module.
-    # Uses on queues, which are not the user's streams, are left out.
+    # Uses on internal streams (is_queue: those of NCCL's queues and of backwards) are left out, since only streams that
+    # the program has made count here.
     def __del__(self, streams=streams, freed=_freed) -> None:
         if self.home is not None and self.uses and self.epoch == streams.epoch:
             own = {self.home.key, *self.lent_to}
@@ -192,6 +193,7 @@ class TensorInCopy(Tensor):
             wrote = one._version != version
             # It made a tensor of the values, and not a view, nor a tensor that only has the same shape.
             computes = made and not views and not name.endswith("_like") and name[:4] != "new_"
+            # "__get__" only reads an attribute, such as x.grad, whose tensor was there before.
             if wrote or name in READS or (computes and name != "__get__"):
                 _check(one, wrote, copies, any(hasattr(x, "_raw") for x in given))
             if _copies(one):
@@ -209,7 +211,7 @@ def note_copy(func, args, kwargs: dict, out) -> bool:
     target, source = (args[0], args[1]) if func is torch.ops.aten.copy_.default else (out, args[0])
     blocks = not (args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
     cpu = [one for one in (target, source) if not hasattr(one, "_raw")]
-    if len(cpu) != 1:
+    if len(cpu) != 1:  # a copy on the card alone
         return False
     if target is out and target is cpu[0] and not blocks and func is not torch.ops.aten.copy_.default:
         target._is_pinned = True  # .to("cpu", non_blocking=True) makes a pinned tensor
@@ -251,7 +253,7 @@ def _check(tensor: Tensor, wrote: bool, copies: list[MemoryUse], is_by_card: boo
     is_by_card: whether the use is a copy from or to the card, which its stream makes; otherwise the host uses it.
     """
     clock = streams.current().clock if is_by_card else streams.host
-    new = use_of(tensor, streams.current(), 0, wrote, call_site())
+    new = use_of(tensor, streams.current(), 0, wrote, call_site())  # 0, because a use that is not kept needs no tick
     for old in copies:
         if new is not None and (old.wrote or wrote) and not old.comes_before(clock) and old.overlaps(new):
             on_race("copy.to_the_cpu" if old.wrote else "copy.to_the_card", old, new.site)

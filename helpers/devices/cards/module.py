@@ -37,14 +37,14 @@ class CardModule:
     empty_cache = _nothing
     current_device = staticmethod(lambda: 0)
     device_count = staticmethod(lambda: 1)
-    _is_in_bad_fork = staticmethod(lambda: False)
+    _is_in_bad_fork = staticmethod(lambda: False)  # torch.manual_seed asks for it before it seeds a device
     current_stream = staticmethod(lambda device=None: streams.current())
     default_stream = staticmethod(lambda device=None: streams.DEFAULT)
     stream, set_stream = staticmethod(streams.on), staticmethod(streams.set_stream)
     synchronize = staticmethod(lambda device=None: streams.host_waits("synchronize", whole_card=True))
     get_amp_supported_dtype = staticmethod(lambda: [torch.float16, torch.bfloat16])
     get_device_name = staticmethod(lambda device=None: NAME)
-    get_device_capability = staticmethod(lambda device=None: (9, 0))
+    get_device_capability = staticmethod(lambda device=None: (9, 0))  # an H100's
 
     def get_device_properties(self, device=None) -> SimpleNamespace:
         return SimpleNamespace(name=NAME, major=9, minor=0, multi_processor_count=1, total_memory=memory.capacity)

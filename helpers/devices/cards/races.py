@@ -121,6 +121,7 @@ def _note_uses(operation: _Operation, args, kwargs: dict, out) -> None:
     for position, key, wrote in operation.roles:
         for card in _cards(args[position] if position < len(args) else kwargs.get(key)):
             given.add(card._raw.untyped_storage()._cdata)
+            # The operation adds a node to autograd's graph, and on a GPU that node's backward runs on this stream.
             if card.requires_grad and torch.is_grad_enabled() and operation.name != "detach":
                 stream.has_graph = True
             if wrote is not None:
@@ -159,7 +160,10 @@ _operation = functools.cache(_Operation)  # func -> its _Operation, made once
 
 
 def _or_line_of_backward(site: Frame) -> Frame:
-    """The line, or where autograd's engine calls, and line number 0 says that there is none, that of the backward."""
+    """This line, or the line that called the backward where there is none.
+
+    Operations that autograd's engine calls have no line of the program, and `site` then has line number 0.
+    """
     return site if site[1] else streams.current().site or site
 
 
@@ -187,7 +191,7 @@ def read_by_host(card: Tensor, what: str) -> None:
     """The host reads a card's tensor without an operation. what: the name of the call, such as "tolist"."""
     if streams.is_watching:
         stream = streams.current()
-        _touch(card._raw, stream, stream.step(), False, call_site())
+        _touch(card._raw, stream, stream.step(), False, call_site())  # False: it only reads
         streams.host_waits(what)
     elif streams.on_note is not None:
         streams.host_waits(what)
@@ -223,7 +227,7 @@ def _allocated(raw: Tensor, stream: CardStream, tick: int, site: Frame, writes: 
     home = stream if stream.site is None else None  # in a backward, one stream stands for several
     # The result of a functional collective has uses already.
     known = memory_uses.uses_of(storage) or memory_uses.begin_uses(storage, home)
-    new = use_of(raw, stream, tick, True, site)
+    new = use_of(raw, stream, tick, True, site)  # True: making a tensor counts as writing it
     if home is not None:
         early = memory_uses.taken_too_early(home, known.num_bytes)
         if early is not None:

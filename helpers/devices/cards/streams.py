@@ -220,7 +220,7 @@ def backward() -> Iterator[None]:
     for one in list(_all):
         if one is caller or one.has_graph:
             stream.comes_after(one.clock)
-    _local.stream = None
+    _local.stream = None  # then `current` returns the backward's stream in this thread, too
     _backwards.append(stream)
     try:
         yield

@@ -73,7 +73,7 @@ def set_data(tensor: Tensor, other: Tensor) -> None:
             OffCardTensor, other.size(), strides=other.stride(), dtype=other.dtype, device="card:0"
         )
         wrapper._cpu = other
-    torch._C.TensorBase.data.__set__(tensor, wrapper)
+    torch._C.TensorBase.data.__set__(tensor, wrapper)  # torch's own setter, since both classes here replace it
     # The Python object stays the same, but takes the class and the CPU tensor of the wrapper.
     for name in _INSIDE:
         tensor.__dict__.pop(name, None)
@@ -373,4 +373,5 @@ def _functionals() -> Iterator:
 # Operations that are replaced: op -> function of the unwrapped arguments and of the card tensors among them.
 SPECIAL_OPERATIONS = {op: _functional_collective(op) for op in _functionals()}
 SPECIAL_OPERATIONS |= {op: _awaited for op in SPECIAL_OPERATIONS if op.name().endswith("::_wrap_tensor_autograd")}
+# record_stream has nothing to do here: CPU memory belongs to no stream, and CardTensor.record_stream tells `races`.
 SPECIAL_OPERATIONS |= {aten.record_stream.default: lambda inside, cards: None, aten.embedding.default: _embedding}

@@ -21,7 +21,9 @@ from helpers.learner.progress import FilePath
 
 TOLERANCE = 1e-6  # relative: within this, a computed prediction equals the declared number
 NEAR = 0.01  # relative: a guess within this is right
-FAR = 2.0 * (1 - 1e-9)  # a guess that is off by this factor is far off; a wrong choice counts as off by it
+# A guess that is off by a factor of 2 is far off, and a wrong choice counts as off by it. The 1e-9 is for factors that
+# are 2 but for a rounding error.
+FAR = 2.0 * (1 - 1e-9)
 
 
 # -- one answer ------------------------------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
-"""Stores the learner's guesses: first answers in the progress file, the state of this kernel, a folder of a class.
+"""Stores the learner's guesses: first answers in the progress file, the state of this kernel, a classroom's folder.
 
 A chapter asks for a guess before it shows a result. `kernel_guesses()` is the object through which the widgets
 `helpers.widgets.guess` and `reveal` store and read answers. A question has a key ("08.stage2"), a form (a number, a
 range "between" two numbers, a "choice", an "order") and a kind (what it is about: "memory", "traffic", "time",
-"count"). If the environment variable GUESS_BOX names a folder, each guess is also written there as one small file that
-does not say whose it is, and a teacher's notebook shows the votes.
+"count"). A "class" is a group of learners with a teacher. If the environment variable GUESS_BOX names a folder that the
+class shares, each guess is also written there as one small file that does not say whose it is, and the teacher's
+notebook shows the votes.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ def store_guess(question: Question, value: Any, *, is_late: bool = False, path: 
     """Append an answer; `value` None is "no idea". Returns "", or a sentence where it could not be written."""
     more = {"value": value, "form": question.form, "of": question.kind, "unit": question.unit, "text": question.text.en}
     more |= {"late": True} if is_late else {}
+    # The third argument is the line's field `passed`, which for a guess says whether the learner had an idea.
     return progress.record_quietly("guess", question.key, value is not None, path=path, **more) or ""
 
 
@@ -110,9 +112,9 @@ def is_possible(form: object, value: object) -> bool:
     return form in known and (value is None or known[form](value))
 
 
-# -- the folder of a class -------------------------------------------------------------------------------------------
+# -- the folder that a class of learners shares ----------------------------------------------------------------------
 def class_folder() -> Path | None:
-    """The folder that the guesses of a class share, None where GUESS_BOX names none."""
+    """The folder that the class shares, None where GUESS_BOX names none."""
     name = os.environ.get(BOX_VARIABLE, "")
     return Path(name).expanduser() if name else None
 

@@ -213,4 +213,4 @@ def store_language(chosen: str, path: str | os.PathLike | None = None) -> None:
     """Store a language in the progress file. Raises ValueError for an unknown one, OSError if that fails."""
     from helpers.learner import progress
 
-    progress.record("language", language(chosen), True, path=path)
+    progress.record("language", language(chosen), True, path=path)  # True: every line has a field `passed`

@@ -73,16 +73,17 @@ def _columns(character: str) -> int:
 def _pieces(text: str) -> list[str]:
     """The pieces that are never broken: words with the space before them, Chinese characters with their marks."""
     pieces: list[str] = []
-    for piece in re.findall(r"\s*(?:\x1b\[[0-9;]*m)*\S", " ".join(text.split())):
-        if pieces and not _may_break(pieces[-1], piece):
-            pieces[-1] += piece
+    # Each match is one visible character, with the space and the codes for colours before it.
+    for character in re.findall(r"\s*(?:\x1b\[[0-9;]*m)*\S", " ".join(text.split())):
+        if pieces and not _may_break(pieces[-1], character):
+            pieces[-1] += character
         else:
-            pieces.append(piece)
+            pieces.append(character)
     return pieces
 
 
 def _may_break(left: str, right: str) -> bool:
-    """Whether a line may end between these two."""
+    """Whether a line may end between a piece and the next character, which may have a space before it."""
     before, after = ANSI_COLOUR.sub("", left)[-1:], ANSI_COLOUR.sub("", right)
     if after[:1].isspace():
         return after.strip() not in NO_START and before not in NO_END

@@ -134,7 +134,7 @@ class JournalReader:
                 self.worlds += 1
             case ["group", number, name, ranks]:
                 self.groups[number] = self._name(name), tuple(ranks)
-            case ["named", number, site, _, name]:
+            case ["named", number, site, _, name]:  # _: the stream, which means nothing here
                 self.origins[self._name(name)] = self.sites[site], number
             case ["found", kind, words, sites, cure]:
                 frames = tuple(self.sites[one] for one in sites)

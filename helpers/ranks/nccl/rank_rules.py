@@ -171,6 +171,7 @@ class NcclOnRank:
                 group.batch.append((work, row))
             else:
                 members = group.name, group.ranks
+                # False: what follows on the stream does not wait for it. The pair of ranks has a queue of its own.
                 number = self.journal.post(work.site, _as_called(work.signature.name), members, False, [row])
                 self._messages_in_use([work], number, (*members, frozenset((group.rank, work.peer))))
 
@@ -184,7 +185,7 @@ class NcclOnRank:
         works, rows = [work for work, _ in batch], [row for _, row in batch]
         if batch:
             members = group.name, group.ranks
-            number = self.journal.post(works[0].site, "batch", members, False, rows)
+            number = self.journal.post(works[0].site, "batch", members, False, rows)  # False: as above
             self._messages_in_use(works, number, members)
         return BatchWork(works)
 
@@ -249,7 +250,7 @@ def record_journal() -> Iterator[list[list]]:
         has_raised = False
     finally:
         session.rules = before
-        journal.line("end", int(not has_raised))
+        journal.line("end", int(not has_raised))  # 0 says that the script raised
 
 
 def _as_called(name: str) -> str:

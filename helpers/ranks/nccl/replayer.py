@@ -128,22 +128,22 @@ class Replay:
 
     def _step(self, host: Host, record: Record) -> None:
         """What one record of the journal does (journal.py lists the kinds of record)."""
-        stream = host.frontier[record.stream]
+        frontier = host.frontier[record.stream]
         match record.kind:
             case "post":
                 self._post(host, record)
             case "wait" if (posted := host.posted.get(record.number)) is not None and not posted.done:
-                stream.add(posted)
+                frontier.add(posted)
                 if posted.record.name == "barrier":
-                    self._hold(host, stream)
-            case "sync" if record.stream == "all":
+                    self._hold(host, frontier)
+            case "sync" if record.stream == "all":  # torch.cuda.synchronize() waits for the whole device
                 self._hold(host, {one for one in host.posted.values() if not one.done})
             case "sync":
-                self._hold(host, stream)
+                self._hold(host, frontier)
             case "record":
-                host.events[record.number] = set(stream)
+                host.events[record.number] = set(frontier)
             case "wait_event":
-                stream |= host.events.get(record.number, set())
+                frontier |= host.events.get(record.number, set())
             case "wait_for_event":
                 self._hold(host, host.events.get(record.number, set()))
 
@@ -182,8 +182,7 @@ class Replay:
 
     def _post(self, host: Host, record: Record) -> None:
         """Put an operation into its queue."""
-        stream = host.frontier[record.stream]
-        deps = {one for one in stream if not one.done}
+        deps = {one for one in host.frontier[record.stream] if not one.done}
         last = host.last_collective
         if self.rules.in_turn and record.is_collective and last is not None and not last.done:
             deps.add(last)
@@ -248,8 +247,8 @@ class Replay:
         host, queue = self.hosts[posted.rank], self.queues[posted.rank, posted.key]
         queue.popleft()
         host.posted.pop(posted.record.number, None)
-        for stream in host.frontier.values():
-            stream.discard(posted)
+        for frontier in host.frontier.values():
+            frontier.discard(posted)
         for one in posted.waiters:
             one.deps.discard(posted)
             self.ready.append(one)
@@ -304,7 +303,10 @@ class Deadlock:
         return [] if stuck is None else [stuck]
 
     def _operation_of(self, host: Host) -> PostedOperation | None:
-        """In a world that hangs forever: the operation for which this host waits without end; None where it is none."""
+        """The operation inside whose call the host hangs; None where no more records can come or there is none.
+
+        A call that never returned is the last one in the journal, but only once the journal is final.
+        """
         last = host.records[-1] if host.records and self.final else None
         return host.posted.get(last.number) if last is not None and last.kind in ("wait", "post") else None
 
@@ -354,6 +356,7 @@ class Deadlock:
         for node, blockers in self.edges.items():
             for one in blockers:
                 waiting[one].append(node)
+        # An operation that waits for nothing is free as well.
         free += [node for node, number in left.items() if not number and isinstance(node, PostedOperation)]
         never_done = set(self.edges) - set(free)
         while free:

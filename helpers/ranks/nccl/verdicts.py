@@ -163,7 +163,10 @@ def _groups(nodes: list[Node]) -> dict[tuple, Words]:
 
 
 def _group(record: Record, has_twin: bool) -> Words:
-    """'the default group', 'the group of line 4'; 'group 2 of line 4' where that line made more of the same ranks."""
+    """'the default group', 'the group of line 4'; 'group 2 of line 4' where that line made more of the same ranks.
+
+    A record's `origin` is the line that made its group, and the group's number among those of that line.
+    """
     name, (origin, number) = record.group[0], record.origin
     if name.rstrip("'") == "0":  # torch's name of the default group; the journal marks later worlds with "'"
         return words["group.default"]
