@@ -16,7 +16,7 @@ Each lab has one folder, named as its topic. Its `__init__.py` holds one record,
 lab's tasks and what of torch the lab forbids. A folder with a LAB is a lab; there is no other list. What several labs
 use stands in kit/, and the folders of labs do not import each other.
 
-A task has three parts, so that the same check serves the learner's notebook and a class of strangers:
+A task has three parts, so that the same check serves a learner's own notebook and the grading of a whole class:
 
 1. `make_inputs(rng, world_size) -> [dict, ...]` runs beside the judge. It draws the inputs of each rank from `rng`, a
    CaseGenerator: plain data (tensors, numbers, strings, lists). Use float64, so that additions in any order pass, and
@@ -65,10 +65,10 @@ Who calls it
 A chapter's cell calls `exercise("03.average", average_gradients)`: the same judge, but nothing raises. A task that
 only a chapter asks stands in the same folder and in `in_chapter` of the LAB. Its right answer stands in a collapsed
 cell of the chapter. `grade(key, function)` gives the Verdict without a notebook. With `runner=`, another process runs
-the answer, as in class grading: a callable `(inputs, seed) -> TaskRun`. Otherwise a check runs on ranks of its own, in
-0.02 to 1 s, or 2 s for the first. A rank that computes for more than `cpu_seconds` is ended, as is a check of more than
-`seconds`, and safeguards/ protects the learner's machine. Keep torch.optim out of `run_submission`, because its first
-import takes a second.
+the answer, as in the grading of a whole class: a callable `(inputs, seed) -> TaskRun`. Otherwise a check runs on ranks
+of its own, in 0.02 to 1 s, or 2 s for the first. A rank that computes for more than `cpu_seconds` is ended, as is a
+check of more than `seconds`, and safeguards/ protects the learner's machine. Keep torch.optim out of `run_submission`,
+because its first import takes a second.
 """
 
 from helpers.grading.check import NotYet, check, drill, exercise, grade, mock_view, progress_view

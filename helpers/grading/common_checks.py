@@ -4,7 +4,8 @@ judge_promises     arguments stay as they were, and results share no memory with
 hidden_messages    every message that the ranks' board counted is in the communication log
 forgive_rounding   a tensor that differs from the right one by rounding alone is right
 
-`helpers.grading.check` calls all of them, and class grading asks for hidden messages once more.
+`helpers.grading.check` calls all of them, and the grading of a whole class of learners asks for hidden messages once
+more.
 
 Words of this file. A *world* is a number of ranks that run an answer together, and a *case* is one set of inputs for
 them; the *plain* case is the first one, which is special in nothing. A *Judgement* is the outcome of one comparison.

@@ -3,9 +3,9 @@
 Both stand in solutions/NN_topic.ipynb. A rubric says what a good answer in words contains and what earns points. A
 learner who works alone is pointed to the answer after three failed attempts (`solution_offer`, at the end of a failed
 check), sees it with `solution`, and sees the rubric of a question with `rubric` once an answer is written. Where a
-teacher has taken solutions/ away, nothing is offered. Class grading reads the cells of notebooks with the functions at
-the end. The labs are made with nbgrader, whose metadata in a cell has its "grade_id", and whether it is graded
-("grade") and holds an answer ("solution").
+teacher has taken solutions/ away, nothing is offered. The grading of a whole class reads the cells of notebooks with
+the functions at the end. The labs are made with nbgrader, whose metadata in a cell has its "grade_id", and whether it
+is graded ("grade") and holds an answer ("solution").
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def solution_offer(verdict: Verdict, progress_file: str | os.PathLike | None = N
     if len(failed) < ATTEMPTS_BEFORE_OFFER:
         return ""
     is_in_chapter = any(entry.more.get("place") == progress.CHAPTER for entry in failed)
-    also = verdict_words("also", verdict.lang) if is_in_chapter else ""
+    also = verdict_words("also", verdict.lang) if is_in_chapter else ""  # says that attempts in the chapter count too
     code = f'from helpers.grading import solution; solution("{verdict.key}")'
     file = f"solutions/{path.name}"
     return verdict_words("offer", verdict.lang, failed=len(failed), also=also, file=file, code=code)

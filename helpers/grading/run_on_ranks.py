@@ -132,8 +132,7 @@ class LocalRunner:
 
     ranks: a pool of NUM_RANKS ranks, if not the grader's own. limit: seconds of wall time for each world; without a
     limit, all worlds together have `wall_seconds`. rank_function: what each rank runs; a course server that grades many
-    learners puts a guard around it.
-    A call takes the inputs as [rank][case], and runs them on as many ranks.
+    learners puts a guard around it. A call takes the inputs as [rank][case], and runs them on as many ranks.
     """
 
     def __init__(self, task: Task, submitted: Any, *, ranks: Ranks | None = None, limit: float | None = None):

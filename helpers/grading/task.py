@@ -223,5 +223,6 @@ class Task:
         nudge: a number other than 0 gives the same inputs, moved by rounding steps (see `CaseGenerator`).
         """
         case = case or self.variations.cases(seed)[0]
-        own_seed = seed * 1009 + world_size + 7919 * case.number  # another one for each case and world size
+        # The factors are primes, so that each case and world size gets another seed.
+        own_seed = seed * 1009 + world_size + 7919 * case.number
         return self.make_inputs(CaseGenerator.of(own_seed, case, nudge=nudge), world_size)

@@ -39,7 +39,7 @@ OWN_CLOCK, WATCHERS_CLOCK = 2, 3  # indices of the two times in a Beat
 
 
 def make_verdict(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Jobs whose ranks are far from every limit, or exactly at one: small ones, then any mixture.
+    """Jobs whose ranks are far from every limit, or exactly at one: small ones, then random mixtures.
 
     A job is a list with the status of each rank. The last of the small ones is in its first step, and its first beats
     came some seconds after the start.
@@ -162,7 +162,7 @@ NextGroup = list[Any]
 
 
 def make_regroup(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Groups with and without spares, with dead spares, too few nodes and just enough; then any.
+    """Groups with and without spares, with dead spares, too few nodes and just enough; then random ones.
 
     Each is (number of ranks, number of spares, ranks that are dead, spares that are dead, nodes that are needed).
     """

@@ -1,10 +1,11 @@
 """Shows a learner the six buggy jobs of a number, and judges 10.patients, the learner's diagnoses of them.
 
-The number is the learner's own, such as a student number, and decides which six jobs they get. `clinic(391)` is what a
-notebook displays: for each job what a colleague says, what it prints and its script, and all causes to choose from,
-which stand in causes.yaml. The jobs and their bugs are those of helpers.commands.broken_jobs; a BrokenJob has `name`,
-`ranks` (how many it ran on), `rank` (the one to blame, None if all are), `line` and `other_lines` (any of which is a
-right answer), `script`, `log`, `symptom` (what the colleague says) and `hint`.
+The lab calls a buggy job a patient and the six of them a clinic. The number is the learner's own, such as a student
+number, and decides which six jobs they get. `clinic(391)` is what a notebook displays: for each job what a colleague
+says, what it prints and its script, and all causes to choose from, which stand in causes.yaml. The jobs and their bugs
+are those of helpers.commands.broken_jobs; a BrokenJob has `name`, `ranks` (how many it ran on), `rank` (the one to
+blame, None if all are), `line` and `other_lines` (any of which is a right answer), `script`, `log`, `symptom` (what the
+colleague says) and `hint`.
 
 The learner returns the number and for each job a diagnosis: the rank to blame, the line and the cause. Each part is
 judged by itself. A mistake is a wrong answer that learners often give, and its name, such as "waiting_blamed", is the
@@ -111,6 +112,7 @@ def judge_diagnosis(job: BrokenJob, answer: Any) -> JudgedDiagnosis:
     Any of the lines that the job lists is right.
     """
     if not (isinstance(answer, list) and len(answer) == len(PARTS)) or isinstance(answer[1], str):
+        # The line must be a number, so a text in its place makes the answer unreadable.
         return JudgedDiagnosis(job=job, answer=(None,) * len(PARTS), wrong=PARTS, is_readable=False)
     rank, line, cause = answer
     right = (

@@ -2,7 +2,8 @@
 
 The safeguards prevent accidents and are no prison: the learner is at home, with the rights of their own account.
 Python's audit events, limits of the system and a look at the process afterwards are enough against a wrong path, an
-endless loop or a fork too many. Code that calls the C library past Python gets through; class grading uses a sandbox.
+endless loop or a fork too many. Code that calls the C library past Python gets through; a course server that grades a
+whole class uses a sandbox.
 
 audit_rules.py   refuses what reaches outside the function's own folder: files, processes, the network
 limits.py        limits processor time, memory and the size of a file

@@ -2,8 +2,8 @@
 
 Python reports such actions as audit events. `violation` says in words which event breaks a rule, and `refuse_outside`
 installs a hook that raises Refused where the learner's code, and not the engine or an import, caused the event. The
-engine is the part of the course that runs in each rank and sends its messages. Class grading uses the functions on
-paths and frames for its own guard. `words[…]` is a text in English and Chinese.
+engine is the part of the course that runs in each rank and sends its messages. Where a whole class of learners is
+graded, another guard uses the functions on paths and frames. `words[…]` is a text in English and Chinese.
 
 An audit event has a name, such as "os.remove", and a tuple of arguments; Python's documentation lists them.
 """
@@ -79,7 +79,8 @@ def is_below(full: str, roots: Sequence[str]) -> bool:
     return any(full == root or full.startswith(root + os.sep) for root in roots)
 
 
-# The functions from here to `_signals` are rules: each takes what `violation` takes and returns what it returns.
+# `_opens_for_writing`, `_changes`, `_connects` and `_signals` are rules: each has the arguments of `violation` and
+# returns what it returns. "Outside" means that a path is in none of the `allowed` folders.
 def _opens_for_writing(event: str, args: tuple, allowed: Sequence[str]) -> Words | None:
     """A file outside that is opened to write. args: path, mode, flags. Reading is allowed."""
     if not (isinstance(args[2], int) and args[2] & WRITE_FLAGS):
@@ -112,6 +113,7 @@ def _connects(event: str, args: tuple, allowed: Sequence[str]) -> Words | None:
 def _signals(event: str, args: tuple, allowed: Sequence[str]) -> Words | None:
     """A signal to a process that is neither this one nor started by it. Signal 0 asks whether it exists, no more."""
     pid, number = args[0], args[1]
+    # 0 stands for the process group of this process.
     allowed_pids = {os.getpid(), 0} | ({os.getpgrp()} if event == "os.killpg" else child_processes())
     return None if number == 0 or pid in allowed_pids else words["ends"].format(pid)
 

@@ -40,7 +40,7 @@ from helpers.grading.safeguards.limits import used_bytes
 from helpers.ranks.sites import is_library
 from helpers.ranks.zygote import become_subreaper
 
-MAX_KEPT_BYTES = 200_000_000  # a rank that keeps more memory than this in addition is replaced
+MAX_KEPT_BYTES = 200_000_000  # a rank that keeps so much more memory than before the function is replaced
 MAX_GROUPS = 50  # a rank with more process groups than this is replaced, since nobody destroys them
 SIGNAL_NAMES = "SIGINT SIGTERM SIGHUP SIGALRM SIGVTALRM SIGPROF SIGUSR1 SIGUSR2 SIGCHLD"
 SIGNALS = [getattr(signal, name) for name in SIGNAL_NAMES.split()]  # those whose handlers are put back
@@ -80,7 +80,8 @@ def _set_signal_mask(values: set) -> None:
 
 def _set_deterministic(values: tuple[bool, bool]) -> None:
     """Sets whether torch uses deterministic algorithms only, and whether it merely warns of others."""
-    torch._C._set_deterministic_algorithms(values[0], warn_only=values[1])  # torch's own imports inductor, for seconds
+    # torch.use_deterministic_algorithms would import inductor, which takes seconds.
+    torch._C._set_deterministic_algorithms(values[0], warn_only=values[1])
 
 
 def _umask() -> int:
@@ -119,7 +120,8 @@ SETTINGS: tuple[_Setting, ...] = (
     (sys.gettrace, sys.settrace),
     (sys.getprofile, sys.setprofile),
     (sys.getrecursionlimit, sys.setrecursionlimit),
-    (call_site.is_gc_enabled, lambda on: gc.enable() if on else gc.disable()),  # of Python's garbage collector
+    # The engine turns the garbage collector off for a moment now and then, which is_gc_enabled waits for.
+    (call_site.is_gc_enabled, lambda on: gc.enable() if on else gc.disable()),
     (os.getcwd, os.chdir),
     (_umask, os.umask),
     (lambda: dict(os.environ), _set_environment),

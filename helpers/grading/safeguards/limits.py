@@ -1,6 +1,7 @@
 """Limits what a rank may use while a learner's function runs: processor time, memory, and the size of a file.
 
-`processor_limit` also holds in class grading. A rank over a limit raises TooLong or TooMuch at the learner's line.
+`processor_limit` also holds where a whole class of learners is graded. A rank over a limit raises TooLong or TooMuch at
+the learner's line.
 
 A limit of time or memory is watched by a timer of the system, which sends the process a signal; Python runs its handler
 between two lines of the learner's code. `worker.defer_signal(handler)` returns True if the rank's engine is in the

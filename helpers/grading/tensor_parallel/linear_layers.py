@@ -154,7 +154,8 @@ COLUMN = Task(
 
 # -- 07.row ----------------------------------------------------------------------------------------------------------
 # Features of x on a rank. A common mistake is to split x once more, though each rank already gets its own features.
-# Then 2 to 5 ranks get 1 to 4 of them, which is neither 5 nor 7, so the shapes in torch's error show the mistake.
+# On 2 to 5 ranks that leaves 1 to 4 features, which is neither 5 nor 7, so the shapes in torch's error show the
+# mistake.
 WIDTHS_PER_RANK = (5, 7)
 
 

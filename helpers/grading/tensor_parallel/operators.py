@@ -81,6 +81,7 @@ def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> I
     y = submitted(x)
     context.mark(FORWARD)
     output = y.detach().clone() if isinstance(y, torch.Tensor) else y
+    # If not, backward starts from y alone, and the judge says what is wrong with it.
     can_add = isinstance(y, torch.Tensor) and y.requires_grad and y.shape == r.shape
     yield
     returned_instead = run_backward(context, [y + r + x if can_add else y], [inputs["gradient"].clone()])

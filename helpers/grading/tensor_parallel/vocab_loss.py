@@ -67,7 +67,8 @@ def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     targets = draw_targets(rng, kind, width, world_size)
     far = FAR[rng.case.dtypes] if kind == "far" else 0.0
     offsets = torch.where(torch.arange(len(targets)) % 2 == 0, far, -far)[:, None]
-    spread = 0.5 if kind == "narrow" else 2.0  # of few entries, each must keep a probability that float32 can hold
+    # With few entries a large spread could leave one of them a probability that is too near to 0 or 1 for float32.
+    spread = 0.5 if kind == "narrow" else 2.0
     ranks = [spread * rng.tensor(len(targets), width) + offsets for _ in range(world_size)]
     shards = [with_layout(one.to(getattr(torch, rng.case.dtypes)), rng.case.layouts) for one in ranks]
     factor = 1.5 + rng.integer(1, 9) / 10  # not 1, so that an answer must use the gradient that it gets
@@ -207,6 +208,7 @@ class CrossEntropyReference:
             "incoming_gradient_forgotten": right / self.factor,
             "max_follows_gradient": [through_max, *zeros],
             "target_not_masked": [nearest, modulo],
+            # In the divisor, in both sum and divisor, in the sum.
             "padding_counted": [right * counted_share, padding * counted_share, padding],
         }
 

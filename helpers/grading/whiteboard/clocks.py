@@ -90,6 +90,7 @@ def lines_of(mine: Tensor, yours: Tensor) -> dict[str, Line]:
     drift = float((centred * centred_difference).sum() / centred.square().sum()) if len(mine) > 1 else 0.0
     mean, first = float(difference.mean()), float(difference[0])
     offset = mean - drift * float(elapsed.mean())
+    # With one barrier both of these are 0 / 0, which is NaN.
     drift_of_ends = float((difference[-1] - difference[0]) / elapsed[-1])
     drift_through_first = float((elapsed * (difference - first)).sum() / elapsed.square().sum())
     return {

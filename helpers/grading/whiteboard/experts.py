@@ -36,7 +36,10 @@ VALUE_NAMES = {"out": words["output"], "x": words["gradient_of_x"], "logits": wo
 
 
 def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Two or three experts per token. In the second case no token chooses one of them; the third has one token."""
+    """Two or three experts per token. In the second case no token chooses one of them; the third has one token.
+
+    factor: the gradient of the output with which backward starts.
+    """
     number = rng.case.number
     num_experts, tokens, size = rng.integer(5, 6), 1 if number == 2 else rng.integer(8, 12), rng.integer(3, 4)
     logits = rng.tensor(tokens, num_experts)

@@ -49,7 +49,7 @@ def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     if rng.case.number == 1:
         rewards[group : 2 * group] = 1.0
     lengths = torch.randint(1, tokens + 1, (answers, 1), generator=rng)
-    lengths[0], lengths[-1] = 1, tokens - 1
+    lengths[0], lengths[-1] = 1, tokens - 1  # the shortest answer there can be, and one with padding in any case
     mask = (torch.arange(tokens) < lengths).to(old.dtype)
     logp = old + LOG_RATIO_STD * rng.normal(answers, tokens)
     inputs = {"logp": logp, "old_logp": old, "rewards": rewards, "mask": mask, "group": group}
