@@ -133,6 +133,7 @@ class Agent:
             if number > settings.max_restarts:
                 raise RuntimeError(words("restarts", most=settings.max_restarts, why=why))
             self.plan = plan
+            # resumed: the steps that the checkpoint has.
             with self._started_crew(number, plan, alive) as (crew, resumed):
                 how, lost, why = self._watch(crew, number)
             # The last step that this generation finished.

@@ -61,7 +61,10 @@ class RankProcess(RankState):
 
 
 class Crew(Watch):
-    """`count` processes that each do `work`, a function call packed by `pack_call`. on_report: see RankProcess."""
+    """`count` processes that each do `work`, a function call packed by `pack_call`.
+
+    folder: for their logs. on_report: see RankProcess.
+    """
 
     def __init__(self, work: bytes, count: int, folder: str, on_report: Callable[[str, tuple], None]):
         self.zygote, processes = process.zygote(WORKER_MODULE), []  # the zygote: a connection to that process

@@ -92,7 +92,7 @@ class WireConfig:
             )
         if self.link is not None and self.inner == "nccl":
             raise ValueError("WireConfig: a link is emulated on the CPU only; use inner='gloo', or link=None")
-        Fault.of(self.slow or {}, self.rank)
+        Fault.of(self.slow or {}, self.rank)  # raises ValueError for a wrong `slow`
 
 
 class Session:

@@ -120,7 +120,8 @@ class World:
 
 
 _world: World | None = None  # the present one, since `install`
-_listeners, _waiters, _ended = Listeners(), Waiters(), ClosedGroups()  # for all worlds of this process
+# For all worlds of this process: who gets the log, the threads that wait inside gloo, and what is kept of ended groups.
+_listeners, _waiters, _ended = Listeners(), Waiters(), ClosedGroups()
 
 
 class Wire(Methods, dist.ProcessGroup):
@@ -147,7 +148,7 @@ class Wire(Methods, dist.ProcessGroup):
         return self.group.session.rules is not None
 
     def shutdown(self) -> None:
-        _ended.shut_down.append(self)
+        _ended.shut_down.append(self)  # kept for a while, for the third bug that gloo.py lists
         super().shutdown()
 
 

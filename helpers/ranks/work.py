@@ -209,9 +209,8 @@ class WireWork(Work):
             self.rules.waited(self)
         self.num_waiting += 1
         try:
-            if (
-                self.direct is not None
-            ):  # a wait inside gloo ends at no timeout, so with `seconds` another thread makes it
+            # No timeout ends a wait inside gloo. So where one is given, another thread makes that wait.
+            if self.direct is not None:
                 self.direct.wait() if seconds <= 0 else self.direct.hand_over()
             arrived = self.barrier.acquire(timeout=seconds if seconds > 0 else -1)
         finally:

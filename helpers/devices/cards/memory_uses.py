@@ -167,7 +167,8 @@ READS = frozenset(
     "tolist item numpy __array__ __float__ __int__ __bool__ __index__ __complex__ __format__ __repr__ __iter__ "
     "__contains__ __reduce_ex__ __deepcopy__ __dlpack__ equal allclose is_nonzero".split()
 )
-on_race: Callable[[str, MemoryUse, Frame], None] | None = None  # set by races.py: called with a race
+# Set by races.py. Called with a race: the name of its sentence in races.yaml, the older use, and the line of the newer.
+on_race: Callable[[str, MemoryUse, Frame], None] | None = None
 # The tensors that have been made a TensorInCopy. The storage of such a tensor has the attribute `_copies`, the uses by
 # copies for which the host has not waited, and `_sent`, for a copy to the card: its use, the tensor, and its values
 # then.
@@ -252,7 +253,7 @@ def _check(tensor: Tensor, wrote: bool, copies: list[MemoryUse], is_by_card: boo
 
     is_by_card: whether the use is a copy from or to the card, which its stream makes; otherwise the host uses it.
     """
-    clock = streams.current().clock if is_by_card else streams.host
+    clock = streams.current().clock if is_by_card else streams.host  # streams.host is the clock of the Python program
     new = use_of(tensor, streams.current(), 0, wrote, call_site())  # 0, because a use that is not kept needs no tick
     for old in copies:
         if new is not None and (old.wrote or wrote) and not old.comes_before(clock) and old.overlaps(new):
@@ -268,7 +269,7 @@ def _check_sent_values(storage: torch.UntypedStorage) -> None:
     """
     use, now, sent = storage.__dict__.pop("_sent", (None, None, None))
     if use in storage.__dict__.get("_copies", ()) and not torch.allclose(now, sent, rtol=0, atol=0, equal_nan=True):
-        on_race("copy.behind", use, use.site)
+        on_race("copy.behind", use, use.site)  # written behind torch's back
 
 
 def _unmark_finished() -> None:

@@ -48,7 +48,7 @@ class PostedOperation:
 
     key: the communicator in which it is queued, see `Replay.key_of`. deps: the operations that its stream waits for and
     that are not done. waiters: the operations that have this one among their deps. open: its messages that have not met
-    their other side.
+    their other side. runs: whether it has started on the device.
     """
 
     __slots__ = ("deps", "done", "key", "open", "rank", "record", "runs", "waiters")
@@ -303,9 +303,9 @@ class Deadlock:
         return [] if stuck is None else [stuck]
 
     def _operation_of(self, host: Host) -> PostedOperation | None:
-        """The operation inside whose call the host hangs; None where no more records can come or there is none.
+        """The operation inside whose call the host hangs; None where there is none, or while more records may come.
 
-        A call that never returned is the last one in the journal, but only once the journal is final.
+        A call that has not returned is the last record of its journal.
         """
         last = host.records[-1] if host.records and self.final else None
         return host.posted.get(last.number) if last is not None and last.kind in ("wait", "post") else None
