@@ -39,7 +39,7 @@ from helpers.records import Magnitudes
 from helpers.specs import Plan
 from helpers.workloads import GPT, GPTConfig, characters, token_loss, train_alone
 
-SMALL = GPTConfig.tiny(hidden=64)
+SMALL = GPTConfig.tiny(hidden=64)  # the model whose underflow is counted
 fp16 = partial(autocast, torch.float16)  # `with fp16():` runs a forward under autocast
 
 
@@ -80,7 +80,7 @@ def underflow_scene() -> tuple[Scene, list[str]]:
         assert counted.not_finite == 0 and abs(zeros[power] - predicted) < 0.002
         shares = [f"{share:.0%}" if share >= 0.01 else "below 1%" for share in (predicted, zeros[power])]
         lines.append(f"loss scale 2**{power:<3} predicted zero {shares[0]:>8}   counted {shares[1]:>8}")
-    assert 0.005 < zeros[0] < 0.1 and zeros[16] < zeros[0] / 10  # what scaling brings back
+    assert 0.005 < zeros[0] < 0.1 and zeros[16] < zeros[0] / 10  # scaling brings back over nine of ten
     return magnitudes_scene(exact, "fp16", title="This model's gradients of activations, unscaled, in fp16"), lines
 
 
@@ -98,7 +98,7 @@ def scalers_scene() -> tuple[Scene, list[str], int]:
         f"{name}: skipped {scalers[name].skipped} of 12, loss {run[0].loss:.2f} to {run[-1].loss:.2f}"
         for name, run in runs.items()
     ]
-    assert [scaler.skipped for scaler in scalers.values()][1:] == [0, 0, 12]
+    assert [scaler.skipped for scaler in scalers.values()][1:] == [0, 0, 12]  # those of the static ones
     return _staircase(runs, start), lines, scalers["dynamic"].skipped
 
 
@@ -214,7 +214,10 @@ def compare_with_torch_lines() -> Iterator[str]:
 
 
 def bytes_saved_for_backward(region) -> int:
-    """Bytes that the forward of `trained_gpt` saves for backward in `region`, without parameters, each storage once."""
+    """Bytes that the forward of `trained_gpt` saves for backward, without parameters, each storage once.
+
+    region: the context in which it runs, such as autocast.
+    """
     gpt, saved = trained_gpt(), {}  # saved: address of a storage -> its bytes, and a tensor of it
     parameters = {parameter.data_ptr() for parameter in gpt.parameters()}
 
@@ -266,7 +269,7 @@ def mixed_precision_bytes() -> tuple[dict[str, float], dict[str, float]]:
     }
     measured["total"] = sum(measured.values())
     states = model_states(model.config.num_parameters, Plan(precision="mixed"))  # the prediction
-    assert measured["total"] == 16 * model.config.num_parameters == states.total
+    assert measured["total"] == 16 * model.config.num_parameters == states.total  # 2 + 2 + 3 x 4 bytes per parameter
     predicted = {kind: getattr(states, kind) for kind in measured}
     return tuple({f"{kind}, bytes": size for kind, size in sizes.items()} for sizes in (predicted, measured))
 
@@ -326,6 +329,7 @@ def sharded_overflow_scene(ranks: Ranks) -> Scene:
     """One lane per rank: the step after an overflow in one shard. AssertionError where a group does not cure it."""
     drifting, cured = ranks.run(zero_by_hand), ranks.run(lambda: zero_by_hand(dist.group.WORLD))
     assert cured == [(14.0, 1, 1.0)] * 4, "with the flag reduced every rank skips once, and sees the true gradient"
+    # Only rank 3 has halved its scale, so the mean of the four scales is 7/8 of the others' and 7/4 of its own.
     assert [factor for _, _, factor in drifting] == [0.875, 0.875, 0.875, 1.75]
     lanes = []
     for scale, skipped, factor in drifting:
@@ -360,6 +364,7 @@ def product_error_lines() -> Iterator[str]:
         error[name] = ((product - exact).norm() / exact.norm()).item()
         yield f"{name:<9} relative error of a product of 256 x 256: 2**{math.log2(error[name]):.0f}"
     assert math.isclose(error["tf32"], error["fp16"], rel_tol=0.01)  # as long as nothing leaves fp16's range
+    # bf16 has 3 mantissa bits fewer than TF32, which is a factor of 8.
     assert 6 < error["bf16"] / error["tf32"] < 10 and error["fp8 E4M3"] < error["fp8 E5M2"]
 
 

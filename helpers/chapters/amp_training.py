@@ -62,9 +62,9 @@ def zero_by_hand(group=None) -> tuple[float, int, float]:
     """On a rank: three steps with sharded gradients, in the second of which those in rank 3's shard overflow.
 
     Returns log2 of the loss scale, the number of skipped steps, and the gradient that the rank sees in the last step,
-    divided by the true one. group: the ranks that tell each other of an overflow; None for nobody.
+    divided by the true one. group: the ranks that tell each other of an overflow; with None each rank decides alone.
     """
-    rank, size = dist.get_rank(), dist.get_world_size()
+    rank, size = dist.get_rank(), dist.get_world_size()  # size is 4, so a shard has two of the eight weights
     weights = torch.ones(8)
     shard = nn.Parameter(weights.chunk(size)[rank].clone())  # (2,)
     optimizer, scaler = torch.optim.SGD([shard], lr=0.1), GradScaler(2.0**15, group=group)

@@ -43,7 +43,7 @@ from helpers.specs import Link, Nodes
 from helpers.workloads import GPT, GPTConfig, characters, token_loss, train_alone
 from helpers.workloads.gpt import RESIDUAL
 
-SQUARE, CUBE = Plan(dp=2, tp=2), Plan(dp=2, pp=2, tp=2, num_microbatches=4)
+SQUARE, CUBE = Plan(dp=2, tp=2), Plan(dp=2, pp=2, tp=2, num_microbatches=4)  # four ranks on two axes, eight on three
 ROWS, TOKENS = 16, 16  # sequences of a global batch, and tokens of a sequence
 ADAMW = dict(lr=3e-3, eps=1e-6)
 BYTES_MODEL = GPTConfig(vocab_size=68, context=64, num_layers=4, num_heads=4, hidden=128)  # its messages are counted
@@ -199,7 +199,8 @@ def layouts_scene(ranks: Ranks) -> tuple[Scene, str, str]:
 
     Returns the picture, a sentence on the count, and the layout with the fewest bytes.
     """
-    kinds, sent = {"tp": "activations", "dp": "gradients", "pp": "buffers"}, {}  # a kind is a colour here
+    # A kind of memory only gives its colour to an axis here.
+    kinds, sent = {"tp": "activations", "dp": "gradients", "pp": "buffers"}, {}
     for name, plan in LAYOUTS.items():
         sent[name] = bytes_of_busiest_rank(plan, 16)
         assert checked_bytes(ranks, plan, 16) == sum(sent[name].values())
@@ -256,7 +257,8 @@ class ShardedRank(OneProcess):
         self.loss = vocab_parallel_cross_entropy  # the loss of logits that are sharded over the vocabulary
 
     def forward_backward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        self.model.zero_grad()  # an optimizer that was made first holds the unsharded parameters, and clears only those
+        # An optimizer that was made first holds the unsharded parameters, and clears only their gradients.
+        self.model.zero_grad()
         return super().forward_backward(inputs, targets)
 
 

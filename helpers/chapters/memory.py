@@ -57,7 +57,7 @@ SMALL = GPTConfig(vocab_size=68, context=64, num_layers=4, num_heads=4, hidden=9
 SIZES = dict(vocab_size=2048, context=128, num_layers=4, num_heads=4, hidden=128)
 WIDE, WIDE_SPEC = GPTConfig(**SIZES), GPTConfig(**SIZES).spec
 STATE_KINDS = ("parameters", "gradients", "optimizer")  # fields of MemoryBreakdown that are model states
-CARD_BYTES = 64e6  # of the practice card
+CARD_BYTES = 64e6  # memory of the practice card, a simulated GPU
 
 
 # ---- what is held of the model itself ----
@@ -263,7 +263,7 @@ def identity(loss: Tensor) -> Tensor:
 
 
 def percent(share: float) -> str:
-    """A share as "70 %"."""
+    """A share as "70 %", with a space as in the chapter's text."""
     return f"{share:.0%}".replace("%", " %")
 
 
@@ -307,7 +307,7 @@ def _bars(sizes: dict[str, dict[str, float]], text: Callable = lambda size: "") 
 
 
 def recomputed_work_scene() -> Scene:
-    """The work of a step of three blocks with everything kept, and with every block recomputed, in forwards."""
+    """The work of a step of three blocks, in forwards of one block, with everything kept and with all recomputed."""
     work, rows = {"forward": 1, "backward": 2, "weight_grad": 1}, {}
     kinds_in_backward = {"everything kept": ["backward"], "every block recomputed": ["weight_grad", "backward"]}
     for name, kinds in kinds_in_backward.items():  # the colour of "weight_grad" means "forward again"
@@ -391,7 +391,7 @@ def segments_scene() -> tuple[Scene, int, int]:
     by_torch = checkpointed_chain(8, partial(torch_checkpoint_sequential, use_reentrant=False))
     assert abs(_held_by_backward(by_torch) / unit - 16) < 0.01
     # Where the inside of a layer is 17 times as large as its input, as in a GPT block, more segments are best.
-    assert best_segments(33, inside_bytes=17) == 33 and best_segments(64, inside_bytes=17) == 32
+    assert best_segments(33, inside_bytes=17) == 33 and best_segments(64, inside_bytes=17) == 32  # of 33, 64 layers
     thin, gpts = GPTConfig(vocab_size=68, context=64, num_layers=12, num_heads=4, hidden=32), {}
     for every in (4, 2, 1):
         run = record_training(thin, batch=16, prepare=partial(recompute_blocks, every=every), update=False)

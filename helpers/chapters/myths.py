@@ -103,7 +103,8 @@ def the_sampler_reshuffles(ranks: Ranks) -> Numbers:
 def the_mean_of_means(ranks: Ranks) -> Numbers:
     """Claim: the gradient that DDP averages is that of the mean loss over all tokens.
 
-    Two ranks have 1 and 9 tokens: DDP's averaged gradient, divided by that of the mean of all ten tokens.
+    Two ranks have 1 and 9 tokens: DDP's averaged gradient, divided by that of the mean of all ten tokens. The loss is
+    the mean of weight x token, so its gradient is the mean of the tokens, which are 10 once and 1 nine times.
     """
 
     def gradient() -> float:
@@ -137,7 +138,7 @@ def autocast_halves_the_states(ranks: Ranks) -> Numbers:
     return {"fp32": bytes_per_parameter(False), "mixed": bytes_per_parameter(True)}
 
 
-def bf16_needs_a_scaler(ranks: Ranks) -> Numbers:
+def bf16_needs_a_scaler(ranks: Ranks) -> Numbers:  # needs no rank, but all claims are called alike
     """Claim: every 16-bit training needs a GradScaler, or small gradients vanish.
 
     How much is left of a gradient of 1e-8 when it is stored in fp16 and in bf16.
@@ -177,7 +178,8 @@ def share_sent_in_a_step(make, model: nn.Module) -> float:
     with record_comms() as recorder:
         model(torch.ones(2, 16)).square().mean().backward()
         optimizer.step()
-    events = [event for event in recorder.log.events if event.dtype == "float32"]  # not DDP's flags of used parameters
+    # Gradients and weights are float32; DDP's own bookkeeping has other dtypes.
+    events = [event for event in recorder.log.events if event.dtype == "float32"]
     return sum(event.sent_bytes() for event in events) / (4 * numel)  # sent_bytes: what a ring makes this rank send
 
 

@@ -1,9 +1,9 @@
 """Runs chapter 08: the stages of ZeRO on ranks, the bytes that a rank stores and sends under each, and their limits.
 
 Functions that take `ranks`, a pool of live processes, are called in the notebook; the others run on a rank, or in one
-process where they say so. `ranks.run(f)` calls f on every rank and returns the list of results. P = bytes of all
-parameters. Stage 0 is plain data parallelism; stage 1 shards the optimizer's state, stage 2 also the gradients, and
-stage 3 also the weights. FSDP2 is PyTorch's stage 3.
+process where they say so. `ranks.run(f)` calls f on every rank and returns the list of results, and `ranks[:n]` is a
+pool of the first n ranks. P = bytes of all parameters. Stage 0 is plain data parallelism; stage 1 shards the
+optimizer's state, stage 2 also the gradients, and stage 3 also the weights. FSDP2 is PyTorch's stage 3.
 
 A `Training` says what is trained, and `training.under(Strategy, **options)` how: a strategy is a subclass of
 `OneProcess`, which is built on each rank with the model and the training. `run()` trains; `build()` returns the
@@ -105,7 +105,8 @@ def messages_of_a_step(stage: int, num_microbatches: int = 1, no_sync: bool = Fa
     with record_comms() as recorder:
         for number, rows in enumerate(micro_batches):
             accumulates = (no_sync or stage == 1) and number < num_microbatches - 1
-            sender = optimizer if stage in (1, 2) else model  # who sends the gradients, and has no_sync
+            # At stages 1 and 2 the optimizer sends the gradients and has no_sync, at 0 and 3 the wrapped model.
+            sender = optimizer if stage in (1, 2) else model
             with sender.no_sync() if accumulates else nullcontext():
                 (model(rows).square().mean() / num_microbatches).backward()
         optimizer.step()
@@ -113,7 +114,7 @@ def messages_of_a_step(stage: int, num_microbatches: int = 1, no_sync: bool = Fa
 
 
 def sent_share(ranks: Ranks, stage: int, num_microbatches: int = 1, no_sync: bool = False) -> float:
-    """Bytes that a ring makes a rank send in a step, in parts of P, counted on the wire.
+    """Bytes that a ring makes a rank send in a step, divided by P, counted from the recorded messages.
 
     RuntimeError where stages 1 to 3 sent another message than `zero_traffic` predicts, to the byte.
     """
@@ -187,7 +188,8 @@ def small_gpt() -> GPT:
 def rows_of_tokens() -> Tensor:
     """12 rows of tokens, a number that 1, 2, 3 and 4 ranks divide.
 
-    They are drawn after a model is built, so that they come from the random numbers that follow those of its weights.
+    They are drawn after a model is built, so that they are the random numbers that follow those of its weights, as in a
+    script that seeds once, builds the model and then draws its data.
     """
     torch.manual_seed(0)
     small_gpt()
@@ -224,7 +226,7 @@ class ZeroRank(DataParallelRanks):
 
 
 def equality_lines(ranks: Ranks) -> list[str]:
-    """Lines that say how equal losses and weights are to one process, after ten steps under each stage and FSDP2.
+    """Lines that say how far losses and weights are from one process, after ten steps under each stage and FSDP2.
 
     AssertionError where they are not equal.
     """
@@ -241,12 +243,12 @@ def equality_lines(ranks: Ranks) -> list[str]:
 
 
 def norm_of_shards() -> float:
-    """On a rank of 4: what torch.nn.utils.clip_grad_norm_ finds in the shards that this rank holds."""
+    """On a rank of 4: the norm that torch.nn.utils.clip_grad_norm_ finds in the shards that this rank holds."""
     return nn.utils.clip_grad_norm_(list(_after_backward().parameters()), 0.5).item()
 
 
 def norm_of_all() -> float:
-    """On a rank of 4: what Zero3.clip_grad_norm_ finds."""
+    """On a rank of 4: the norm that Zero3.clip_grad_norm_ finds, which adds up the squares of all ranks' shards."""
     return _after_backward().clip_grad_norm_(0.5).item()
 
 

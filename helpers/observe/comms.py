@@ -1,7 +1,8 @@
 """Records every operation of torch.distributed that one rank issues, without a change of the code that issues them.
 
-On the course's ranks, every operation of torch.distributed passes through the wire (helpers/ranks/wire.py), to which a
-recorder subscribes. Chapters, tests, benchmarks, the grader and the `train` command count messages and bytes with it.
+On the course's ranks, torch.distributed's functions are wrapped by the module `wire` (helpers/ranks/wire.py), which
+reports each operation to the recorders that have subscribed. Chapters, tests, benchmarks, the grader and the `train`
+command count messages and bytes with it.
 """
 
 from __future__ import annotations

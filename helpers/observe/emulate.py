@@ -2,9 +2,9 @@
 
 Processes, messages and values are real, durations are modelled: 1. Compute and link are slowed down alike, until the
 milliseconds that a small machine loses do not show. 2. Messages are shrunk, and the link's bandwidth with them, so that
-a small machine can carry them. 3. Each rank runs the strategy on paced layers (paced.py), and the wire holds messages
-back as the link would. 4. The recording is scaled back to modelled seconds and bytes, and labelled "emulated". It is
-never speed.
+a small machine can carry them. 3. Each rank runs the strategy on paced layers (paced.py), which sleep until their
+modelled time is over, and messages are held back as long as the link would take for them. 4. The recording is scaled
+back to modelled seconds and bytes, and labelled "emulated". It is never speed.
 
 The prediction and the recording are Timelines: lists of spans, each with a rank, a start and an end. A link is a
 latency in seconds and a bandwidth in bytes per second. The chapters on DDP, pipelines, ZeRO and tensor parallelism call
@@ -54,6 +54,7 @@ def emulate(
     fails.
     """
     slowdown = seconds / predicted.duration
+    # keep_current: a notebook's cells run on the Ranks made last; afterwards these are its own again.
     with keep_current(), slow_ranks(world_size, link, slowdown, shrink) as ranks:
         return scaled_back(ranks.run(on_rank, slowdown, *arguments), slowdown, shrink, title=predicted.title)
 
@@ -165,7 +166,7 @@ def _ddp_layers(backward: BackwardPass, pace: Pace) -> list[PacedMean]:
 PIPELINE_SECONDS = 2.0  # how long a step of a pipeline takes in slow motion
 SAME_IDLE_SHARE = 0.03  # idle shares that differ by less are called equal, since a busy machine adds about as much
 MAX_LATENESS = 0.1  # an action that starts later than this share of its own time did so because its input came late
-WIDTH, ROWS = 8, 2  # of the tiny model and of its micro-batches
+WIDTH, ROWS = 8, 2  # the width of the tiny model's layers, and the rows of a micro-batch
 
 
 def emulate_pipeline_step(
@@ -183,7 +184,7 @@ def emulate_pipeline_step(
     if not predicted.duration:
         raise ValueError("all durations are 0 s, so there is nothing to play: give one that is above 0")
     options = dict(world_size=schedule.num_ranks, seconds=PIPELINE_SECONDS)
-    link = Link(latency=send, bandwidth=1e12)  # so wide that a message takes the latency only
+    link = Link(latency=send, bandwidth=1e12)  # bytes per second, so many that a message takes the latency only
     return emulate(_pipeline_step, schedule, seconds, predicted=predicted, link=link, **options)
 
 
@@ -256,7 +257,7 @@ def _zero3_step(slowdown: float, step: Zero3Step, shrink: float, options: dict) 
     for factor in (0.0, slowdown):
         dist.barrier()
         pace.restart(factor)
-        x = torch.ones((), requires_grad=True)
+        x = torch.ones((), requires_grad=True)  # its hook tells when the first layer's backward has ended
         with record_timeline(model.module, source="emulated") as recorder:
             x.register_hook(partial(_end_span, recorder))
             model(x).backward()
@@ -274,7 +275,7 @@ def _as_simulated(spans: Sequence[Span], step: Zero3Step) -> Iterator[Span]:
     A recorded message begins when it is passed to the link, which may still be busy with another one. A recorded layer
     begins when the one before it has ended, and then waits for its weights.
     """
-    free = 0.0  # when the link has carried the last message
+    free = 0.0  # the time at which the link has carried the message before
     for span in sorted(spans, key=lambda span: span.start):
         if span.lane == "communication":
             yield replace(span, start=min(max(span.start, free), span.end))

@@ -1,4 +1,4 @@
-"""Counts tensor values by their power of two, also for everything that a training step computes.
+"""Counts tensor values by their power of two, also for the linear layers' tensors in a training step.
 
 `magnitudes` counts the values of tensors, and `record_magnitudes` those of a step of a model. A `Magnitudes` has the
 lowest power, the counts from there on, and how many values are zero or not finite. The counts are exact, subnormal
@@ -35,7 +35,7 @@ def magnitudes(tensors: Tensor | Iterable[Tensor], name: str = "values") -> Magn
         exponents = torch.frexp(nonzero).exponent - 1  # frexp's mantissa is in [0.5, 1)
         found, counts = exponents.unique(return_counts=True)
         powers.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))  # a Counter adds them up
-    lowest, highest = (min(powers), max(powers)) if powers else (0, -1)  # no counts where all values are zero
+    lowest, highest = (min(powers), max(powers)) if powers else (0, -1)  # an empty range where all values are zero
     counts = tuple(powers[power] for power in range(lowest, highest + 1))
     return Magnitudes(name=name, lowest=lowest, counts=counts, zeros=zeros, not_finite=not_finite)
 

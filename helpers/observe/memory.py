@@ -205,5 +205,5 @@ class MemoryRecorder:
     def _finish(self) -> None:
         """Called when the block ends."""
         self._labels.label_all()
-        self._tracker.settle()
+        self._tracker.settle()  # what the last forward made and is still there counts as activations
         self._end = time.perf_counter()

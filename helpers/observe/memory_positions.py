@@ -1,11 +1,12 @@
 """Says in which part of a training step this thread is now, and in which module, for the memory recorder.
 
-The parts are forward, recomputation, backward, the loss, and the step of the optimizer.
+Such a pair of part and module is a position. The parts are forward, recomputation, backward, the loss, and the step of
+the optimizer.
 
-In forward, hooks before and after every module keep a stack. In backward, it uses that autograd numbers its nodes in
-the order in which forward makes them: the numbers at which modules began and ended tell whose node runs. There is no
-hook on a tensor, so no gradient changes. The functions of `torch._C` that it needs are private: they return the
-backward that runs in this thread, and the node of it.
+In forward, hooks before and after every module keep a stack. In backward, the tracker uses that autograd numbers its
+nodes in the order in which forward makes them: the numbers at which modules began and ended tell whose node runs. There
+is no hook on a tensor, so no gradient changes. The functions of `torch._C` that it needs are private: one returns the
+id of the backward that runs in this thread, which autograd calls a graph task, and one its current node.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 
 OUTSIDE, LOSS = "outside the model", "the loss"
 NO_BACKWARD = -1  # the id of the graph task while no backward runs
-ACCUMULATES = 2**64 - 1  # the number of every node that accumulates a gradient into a parameter
+ACCUMULATES = 2**64 - 1  # autograd gives this number to every node that accumulates a gradient into a parameter
 
 
 class Position(NamedTuple):
@@ -60,7 +61,7 @@ class PositionTracker:
         self._before_forward, self._after_forward = before_forward, after_forward
         self._stack: list[str] = []  # the modules whose forwards run now, the innermost last
         self._optimizer = ""  # the type of the optimizer whose step runs now
-        self._outside = OUTSIDE  # what runs while no forward does: the loss, until backward begins
+        self._outside = OUTSIDE  # what runs while no forward does: the loss from the model's forward until backward
         self._numbers, self._owners = [-1], [OUTSIDE]  # nodes from each number on belong to the owner at its index
         self._last = OUTSIDE  # the owner of the last node of the backward that runs
 

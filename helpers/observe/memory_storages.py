@@ -36,7 +36,7 @@ from helpers.parallel.zero.freed_weights import FreedWeight
 from helpers.records import Holding, MemoryBreakdown
 
 STEP_COUNTERS = "step counters"  # a kind of its own, which no breakdown shows
-AND_OTHERS = " and others"
+AND_OTHERS = " and others"  # after the first gradient's name, for a bucket that holds several
 PLAIN_TENSORS = (Tensor, nn.Parameter)
 RETURN_THEIR_INPUT = {"lift_fresh", "lift", "set_", "resize_", "resize_as_"}  # yet with a new or resized storage
 
@@ -44,10 +44,10 @@ RETURN_THEIR_INPUT = {"lift_fresh", "lift", "set_", "resize_", "resize_as_"}  # 
 class TrackedStorage(weakref.ref):
     """A weak reference to a storage, and what is known about it.
 
-    key: the id of the storage. shape, dtype: of the tensor by which it was found. kind: of MEMORY_KINDS or
-    STEP_COUNTERS, "" until a label is found. is_kept: whether it outlived a forward pass. made_by: an operation or a
-    text. module: whose forward or backward made it, or to whose parameter it belongs. name: of the parameter or state,
-    "" for others.
+    key: the id of the storage. shape, dtype: of the tensor by which it was found. kind: "parameters", "gradients",
+    "optimizer", "buffers" or STEP_COUNTERS, "" until a label is found. is_kept: whether it outlived a forward pass.
+    made_by: an operation or a text. module: whose forward or backward made it, or to whose parameter it belongs. name:
+    of the parameter or state, "" for others.
     """
 
     __slots__ = ("key", "num_bytes", "shape", "dtype", "made_by", "module", "kind", "is_kept", "name")
@@ -86,7 +86,7 @@ class StorageTracker(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if types and any(is_distributed(kind) for kind in types):
-            return NotImplemented  # it works on local tensors next, and those are seen
+            return NotImplemented  # a DTensor then runs the operation on its local tensors, and those are seen
         result = function(*args, **(kwargs or {}))
         makes = self._makes_storage.get(id(function))  # operations live for ever, and their own hash is slow
         if makes is None:
@@ -110,7 +110,10 @@ class StorageTracker(TorchDispatchMode):
                 self._resized(known, storage.nbytes())
 
     def label(self, tensor: Tensor, kind: str, name: str, module: str) -> None:
-        """Give a tensor's storage a kind, for its whole life. The first label stays; a bucket has several gradients."""
+        """Give a tensor's storage a kind, for its whole life.
+
+        The first label stays. Where a bucket holds several gradients, the name says that there are others.
+        """
         for storage in storages_of(tensor):
             known = self._known.get(id(storage)) or self._track(storage, tensor, name)
             if known is not None and not known.kind:
@@ -139,7 +142,8 @@ class StorageTracker(TorchDispatchMode):
 
     def _track(self, storage: torch.UntypedStorage, tensor: Tensor, made_by: object) -> TrackedStorage | None:
         """Remember a storage that is new. Returns None for one on another device."""
-        if tensor.device != self._device:  # a storage of a practice card is memory of the CPU
+        # The tensor is asked, because the storage of a simulated GPU is CPU memory and would say "cpu".
+        if tensor.device != self._device:
             return None
         position = self._position()
         new = TrackedStorage(storage, self._freed)
@@ -155,7 +159,7 @@ class StorageTracker(TorchDispatchMode):
         return new
 
     def _freed(self, storage: TrackedStorage) -> None:
-        """Called in any thread at any moment. Both lines are one step of the interpreter each, so they need no lock."""
+        """Called when a storage dies, in any thread. `append` and `pop` need no lock, being atomic under the GIL."""
         if self.running:
             self.events.append(StorageEvent(time.perf_counter(), storage, -storage.num_bytes, None))
             self._known.pop(storage.key, None)
@@ -235,7 +239,7 @@ class StorageLabels:
     """
 
     def __init__(self, model: nn.Module, optimizers: list, tracker: StorageTracker) -> None:
-        self._given, self._tracker = optimizers, tracker  # given: those that the user named
+        self._given, self._tracker = optimizers, tracker
         self._found: list[Optimizer] = []  # these stepped and were not given: their parameters may be another model's
         self.modules = module_names(model)  # module -> its path
         self._names = {id(p): (f"{name}.{p_name}", name) for name, p_name, p in self._parameters()}

@@ -23,7 +23,7 @@ from helpers.records import Span
 
 T = TypeVar("T")
 SPIN = 0.0005  # seconds: sleep() may wake up late, so the last half millisecond is spent looking at the clock
-ALWAYS_CATCH_UP = math.inf  # a value for `Pace.max_lateness`
+ALWAYS_CATCH_UP = math.inf  # for `Pace.max_lateness`: every operation counts from the end of the one before it
 
 
 def paced(operation: Callable[[], T], seconds: float) -> T:
@@ -48,7 +48,7 @@ class Pace:
     An operation takes its modelled seconds times `slowdown`. It counts from the end of the operation before it, so that
     milliseconds which a busy machine loses do not add up. If it starts later than `max_lateness` times its own
     duration, it was waiting for a message, and counts from its real start. With max_lateness 0 every operation counts
-    from its real start.
+    from its real start; with ALWAYS_CATCH_UP none does, because compute that never waits can only be late by accident.
     """
 
     def __init__(self, max_lateness: float = 0.0) -> None:

@@ -1,7 +1,8 @@
-"""Trains on one rank of a job of restarts.py, until its node is to die, and resumes from the newest checkpoint.
+"""Trains on one rank of a job that loses a node on purpose, and resumes from the newest checkpoint.
 
-torchrun starts it as `-m helpers.observe.restart_job FOLDER SETTINGS`. It is a training script as on a cluster: the
-same command starts a run and resumes it, on any number of ranks. SETTINGS is JSON with these keys:
+restarts.py starts the job: torchrun's process on each node, the agent, runs this file with
+`-m helpers.observe.restart_job FOLDER SETTINGS`. It is a training script as on a cluster: the same command starts a run
+and resumes it, on any number of ranks. FOLDER holds the checkpoints. SETTINGS is JSON with these keys:
 
     steps        how many steps the whole training has
     save_every   after how many steps it saves a checkpoint
@@ -84,4 +85,4 @@ if __name__ == "__main__":
     from helpers.ranks.inplace import leave
 
     train(Path(sys.argv[1]), json.loads(sys.argv[2]))
-    leave(0)
+    leave(0)  # ends the process with code 0

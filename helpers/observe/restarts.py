@@ -35,7 +35,7 @@ def rendezvous_conf() -> str:
 
     Agents leave out one that is silent for 3 s (default 15), and wait 1 s for more agents once there are enough
     (default 30). On a busy machine they wait longer, because a node that is left out by mistake waits for ranks that do
-    not know it. The store is no agent's own (is_host=0).
+    not know it. is_host=0, because this process has made the store in which agents meet, and no agent may make another.
     """
     attempts, last_call = ceil(3 * load_per_core()), ceil(load_per_core())
     return f"is_host=0,keep_alive_interval=1,keep_alive_max_attempt={attempts},last_call_timeout={last_call}"
@@ -45,9 +45,9 @@ def rendezvous_conf() -> str:
 class JobGeneration:
     """One start of all ranks: how many they are, after which step they go on, and the last step that they do."""
 
-    number: int
+    number: int  # 0 for the first start
     ranks: int
-    after: int
+    after: int  # the step of the checkpoint from which it goes on, 0 without one
     last_step: int
 
 
@@ -56,7 +56,8 @@ class RestartedJob:
     """What happened in a job that lost a node.
 
     generations: the starts of all ranks, in their order. losses: by step; the last one of a step that was repeated.
-    done_again: how many steps were repeated. returncodes: of the agents, -9 for one that was killed. lines: what was
+    done_again: how many steps were repeated, since they came after the checkpoint. returncodes: of the agents, -9 for
+    one that was killed. lines: what was
     printed, by rank. seconds: from the first start to the end.
     """
 
@@ -149,7 +150,7 @@ class _Agents:
         return f"Its ranks said {self.lines()[-3:]}, its agents: {err[-1000:]}"
 
     def __exit__(self, *_: object) -> None:
-        """End all processes. Ranks of a dead agent have sessions of their own, so the folder's name finds them."""
+        """End all processes. A dead agent cannot end its ranks, so they are found by the folder in their command."""
         for agent in self.agents:
             agent.kill()
             agent.wait()

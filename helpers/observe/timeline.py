@@ -1,8 +1,8 @@
-"""Records what one rank does when: compute by hooks on modules and the optimizer, communication from the wire.
+"""Records what one rank does when: compute by hooks on modules and the optimizer, messages by `record_comms`.
 
-Chapters, the memory recorder and the emulations use `record_timeline`. `rename_like` gives a recorded step of DDP the
-names of its prediction. A `Timeline` is a list of spans, each with a rank, a lane ("compute" or "communication"), a
-name, a kind, a start and an end.
+Chapters, the memory recorder and the emulations use `record_timeline`. A `Timeline` is a list of spans, each with a
+rank, a lane ("compute" or "communication"), a name, a kind, a start and an end. `rename_like` gives the spans of a
+recorded step of DDP the names that they have in a simulated step, so that a picture can show both.
 
 Forward: hooks run before and after each part of the model. Backward: a hook is on each part's output, and the part's
 backward runs from the arrival of that gradient to the arrival of the next part's. Such a hook returns None, so it
@@ -92,7 +92,7 @@ class TimelineRecorder:
         self._outer: list[tuple[str, str] | None] = []  # the span that a recomputation inside a backward interrupts
         self._closed: list[tuple[str, str, object, object]] = []  # name, kind, start, end
         self._events: list[CommEvent] = []
-        self._callback_is_queued = False  # whether autograd will call `_backward_ends`
+        self._callback_is_queued = False  # whether autograd will call `_backward_ends`, which is asked for once
         self._loss_starts: object = None  # the instant at which the last part's forward ended
 
     def mark(self, name: str | None, kind: str = "") -> None:
@@ -116,7 +116,7 @@ class TimelineRecorder:
     def leave_forward(self, name: str, module: nn.Module, inputs: object, output: object) -> None:
         """End the forward of a part. The arrival of its output's gradient will be the start of its backward."""
         self.leave()
-        self._loss_starts = self._clock.now() if self._open is None else None
+        self._loss_starts = self._clock.now() if self._open is None else None  # None inside a recomputation
         for leaf in tree_iter(output):  # the tensors in an output, which may be nested in lists, tuples and dicts
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
                 leaf.register_hook(partial(self._backward_starts, name))
@@ -169,10 +169,11 @@ def record_timeline(
 ) -> Iterator[TimelineRecorder]:
     """Record the block: `with record_timeline(model, optimizer) as recorder: step()`, then read `recorder.timeline`.
 
-    Times are `time.perf_counter` seconds, one clock for all ranks of a Linux machine. source: "emulated" when the link
-    or the compute is modelled. by_part: whether spans are made for the parts of the model; otherwise the code that runs
-    it marks spans by `recorder.enter(name, kind)` and `.leave()`. Without a process group there is compute only, as
-    rank 0. Raises ValueError when the optimizer has no step hooks or the model no parameters.
+    A part is a child of the model, as the module docstring says. Times are `time.perf_counter` seconds, one clock for
+    all ranks of a Linux machine. source: "emulated" when the link or the compute is modelled. by_part: whether spans
+    are made for the parts of the model; otherwise the code that runs it marks spans by `recorder.enter(name, kind)` and
+    `.leave()`. Without a process group there is compute only, as rank 0. Raises ValueError when the optimizer has no
+    step hooks or the model no parameters.
     """
     device = next((parameter.device for parameter in model.parameters()), None)
     if device is None:
@@ -251,7 +252,10 @@ def _messages_on_the_link(messages: Sequence[Span]) -> Iterator[Span]:
 
 
 def _holdings_of(rank: int, spans: Sequence[Span], predicted: Sequence[Holding], end: float) -> Iterator[Holding]:
-    """The predicted bytes at the recorded times: parameters always, each gradient from the end of its backward on."""
+    """The predicted bytes at the recorded times: parameters always, each gradient from the end of its backward on.
+
+    A gradient's Holding has the name of the backward span that makes it; other names begin at 0.
+    """
     ready = {span.name: span.end for span in spans if span.kind == "backward"}
     for one in predicted:
         yield replace(one, rank=rank, start=ready.get(one.name, 0.0), end=end)

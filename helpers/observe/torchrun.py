@@ -122,10 +122,10 @@ def _ranks_heard(by_ranks: list[tuple[float, str]]) -> set[str]:
 def _output(
     by_ranks: list[tuple[float, str]], all_lines: list[str], silence: float, returncode: int | None
 ) -> JobOutput:
-    """What the job printed, in the form for the learner.
+    """What the job printed and how it ended.
 
-    Lines are sorted by rank, and errors stand in the order in which they came. returncode: None for a job that fell
-    silent.
+    Lines are sorted by rank, so that each run prints the same; errors stand in the order in which they came.
+    returncode: None for a job that fell silent.
     """
     matches = (_ERROR.match(line) for line in all_lines)  # groups: rank, type of the error, message
     blamed = _BLAMED.search("".join(all_lines))
@@ -211,7 +211,7 @@ def _shortened(text: str, size: int = 4000) -> str:
     return text if len(text) <= 2 * size else f"{text[:size]}\n…\n{text[-size:]}"
 
 
-# It stands behind the function, so that a report names the lines of the cell.
+# It stands behind the function and not before it, so that line numbers in a traceback are those of the notebook's cell.
 _START = """
 
 import os

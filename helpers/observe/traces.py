@@ -1,4 +1,4 @@
-"""Profiles live ranks with torch.profiler: one trace file per rank, with the messages that the wire recorded.
+"""Profiles live ranks with torch.profiler: one trace file per rank, to which the messages of `record_comms` are added.
 
     def train(folder):                       # on each rank
         with trace_steps(folder, wait=1, warmup=1, active=3) as profiler:
@@ -8,8 +8,9 @@
     ranks.run(train, "traces")
     explain(read("traces"))                  # helpers.commands.traces
 
-The wire is where this course records every operation of torch.distributed, with its bytes and times. The files are
-those of `tensorboard_trace_handler`. The TensorBoard plugin no longer exists; Perfetto opens each of them.
+`record_comms` records every operation of torch.distributed that a rank issues, with its bytes and times; in the trace
+such an event is named "wire:" and the operation. The files are those of `tensorboard_trace_handler`. The TensorBoard
+plugin no longer exists; Perfetto opens each of them.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def trace_steps(
 
 
 def _add_messages(path: Path, events: Iterable[CommEvent]) -> None:
-    """Add the recorded messages, in the fields of Kineto's NCCL events: gloo's own have no group and no bytes.
+    """Add the recorded messages, in the fields of Kineto's NCCL events, because gloo's events have no group and bytes.
 
     Kineto is the library that writes torch's traces. A file without a recorded step stays as it is.
     """

@@ -33,11 +33,11 @@ T = TypeVar("T")
 class Training:
     """What is trained, and under which strategy.
 
-    model: builds the model after `torch.manual_seed(0)`, or after the rank's number where `seeds_by_rank` is True.
+    model: builds the model after `torch.manual_seed(0)`, or with the rank as the seed where `seeds_by_rank` is True.
     batch: step -> inputs and targets of the global batch, the same on every rank. strategy: makes of model and training
     the object that trains; `OneProcess` if None. loss(outputs, targets): the loss. optimizer, options: its class, and
-    its keyword arguments. max_norm: clip gradients to this norm. state: model -> the tensors to compare, by name, of
-    one process.
+    its keyword arguments. max_norm: clip gradients to this norm. state: model -> the tensors to compare, by name, where
+    the strategy does not collect them.
     """
 
     model: Callable[[], nn.Module]
@@ -71,6 +71,7 @@ class Training:
         """
         losses, norms = [], []
         for step in range(built.first_step, built.first_step + self.steps):
+            # rows is (part, number of parts): this process trains on that part of the batch.
             inputs, targets = (rank_slice(tensor, *built.rows) for tensor in self.batch(step))
             loss, norm = built.step(inputs, targets)
             losses += [] if loss is None else [loss]
@@ -87,7 +88,7 @@ class OneProcess:
     A strategy is built with the model and the training, and overrides the methods in which it differs.
     """
 
-    first_step = 0
+    first_step = 0  # a strategy that resumes from a checkpoint sets the number of steps already done
     replicas = None  # the group of the ranks that train on the other parts of a batch, None if there are none
     rows = (0, 1)  # which part of the batch this process trains on, and into how many parts the batch is divided
 
@@ -152,14 +153,20 @@ def beside_one_process(ranks: Ranks, training: Training, alone: Tensors | None =
 
 
 def check_predicted(sent: T, predicted: T, sender: str = "") -> T:
-    """What was sent, if it is what was predicted; RuntimeError that shows both otherwise."""
+    """What was sent, if it is what was predicted; RuntimeError that shows both otherwise.
+
+    sender: begins the message, such as "rank 0 ".
+    """
     if sent != predicted:
         raise RuntimeError(f"{sender}sent {sent}, and {predicted} was predicted")
     return sent
 
 
 def same_on_every_rank(results: Sequence[T], where: str = "") -> T:
-    """The result that all ranks have in common. RuntimeError if two ranks measured different amounts."""
+    """The result that all ranks have in common. RuntimeError if two ranks measured different amounts.
+
+    where: begins the message.
+    """
     first, *others = results
     if any(other != first for other in others):
         raise RuntimeError(f"{where}the ranks hold different amounts, {first} and {others}")
