@@ -65,7 +65,7 @@ def without_gc(lazy: Iterable) -> list:
     `list` is one call into C, during which no other thread runs Python code. That matters because a frame that is
     referenced while its thread returns from it keeps its variables alive, which would then be destroyed in this thread.
 
-    The garbage collector is turned off because it could cause a deadlock in Python 3.11 (issue 106883):
+    The garbage collector is turned off because it could cause a deadlock in Python 3.11 (CPython's issue 106883):
     sys._current_frames holds a lock of the interpreter's threads, and a garbage collection inside it may destroy a
     process group. That waits for another thread to end, and the end of a thread needs the same lock.
     """

@@ -133,7 +133,7 @@ class Board:
 
     # -- collectives -----------------------------------------------------------------------------------------------
     def count(self, rank: int) -> int:
-        """How many collectives `rank` has posted."""
+        """How many collectives `rank` has posted. Its page begins with this number."""
         return self.integers[self._page(rank) // 8]
 
     def issued(self, rank: int) -> int:

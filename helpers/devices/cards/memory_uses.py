@@ -31,7 +31,8 @@ _PIECE = 512  # bytes; CUDA's allocator rounds up to whole pieces
 _LARGEST = 1 << 24  # bytes; of larger storages, ranges with gaps are not compared byte by byte
 
 
-# Freed storages that another stream may still use: the stream that allocated it, its bytes, and those uses.
+# Freed storages that another stream may still use: the stream that allocated the storage, its size in bytes, and the
+# uses by other streams.
 _freed: deque[tuple[CardStream, int, list[MemoryUse]]] = deque(maxlen=_MOST)
 
 

@@ -232,7 +232,7 @@ class Replay:
             (sender, sent), (receiver, received) = sends.popleft(), receives.popleft()
             if (sent.tag, sent.form, sent.strides) != (received.tag, received.form, received.strides):
                 self.mismatched.append((sender, sent, receiver, received))
-            if not self.rules.buffered:
+            if not self.rules.buffered:  # a buffered send was complete as soon as it ran
                 self._complete_message(sender, sent)
             self._complete_message(receiver, received)
 
