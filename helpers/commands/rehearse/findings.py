@@ -1,9 +1,10 @@
-"""Turns what the ranks of a rehearsal left into findings: failures, NCCL's verdicts and habits. Causes come first.
+"""Turns what the ranks of a rehearsal left into findings, mistakes and warnings, of which causes come first.
 
 A rehearsal runs a script for GPUs on practice cards, simulated GPUs in each rank's process. What it leaves:
 
 failure    the exception with which a rank's script ended (`Failure`, with message, frames and time)
 verdict    what NCCL would have done, judged from a journal of all communication; it has the fields of a Finding
+           (but the `verdict` of a RehearsalOutcome is one word about how the whole run ended)
 note       what a rank wrote down, as {"what": kind, …} with the kinds "exit", "end", "gpu", "guess", "not rehearsed"
 
 A finding is a mistake in the script, or a warning. A failure that only shows a limit of the rehearsal itself becomes
@@ -41,7 +42,8 @@ class RehearsalOutcome:
 
     verdict: "ok", "failed", "hang", "timeout" or "interrupted". error: the sentence about it, None if it is "ok".
     noted: rank -> its notes. nproc: ranks on each node. memory: bytes that each card was meant to have; it can hold
-    `processes.card_bytes`, which is less if this machine has less memory.
+    `processes.card_bytes`, which is less if this machine has less memory. Of `processes`, `states` has what each rank
+    sent, and `causes` the states of the ranks that failed by themselves and not because another rank had ended.
     """
 
     processes: RehearsalProcesses
@@ -108,7 +110,7 @@ def _failure(outcome: RehearsalOutcome, failures: dict[int, Failure]) -> Finding
     failure = failures[min(failures)]  # of the lowest rank; which rank raised first changes from run to run
     line_of_learner = learner_frame(failure.frames)
     # The calls in the script, then the innermost calls of a library below its last line.
-    chain = [frame for frame in failure.frames if not is_library(frame[0]) and not _is_of_course(frame[0])]
+    chain = [frame for frame in failure.frames if not is_library(frame[0]) and not _is_course_code(frame[0])]
     if line_of_learner in failure.frames:
         inside = failure.frames[failure.frames.index(line_of_learner) + 1 :]
         called = [frame for frame in inside if is_library(frame[0]) and frame[2] not in _PASSING]
@@ -120,7 +122,7 @@ def _failure(outcome: RehearsalOutcome, failures: dict[int, Failure]) -> Finding
     else:
         text = Words.of(f"{failure.type_name}: ") + text
     lines = dict.fromkeys(line for one in failures.values() if (line := learner_frame(one.frames)))
-    if "invalid device ordinal" in failure.message:
+    if "invalid device ordinal" in failure.message:  # the script took a number of a GPU that the node does not have
         cure = words["local"].format(count=outcome.nproc)
     where = {"ranks": tuple(sorted(failures)), "sites": tuple(lines), "chain": tuple(chain)}
     return Finding(kind=kind, words=text, cure=cure, **where)
@@ -137,7 +139,7 @@ def _is_sparse(failure: Failure) -> bool:
     return failure.type_name == "NotImplementedError" and "practice card holds dense" in failure.message
 
 
-def _is_of_course(path: str) -> bool:
+def _is_course_code(path: str) -> bool:
     """Whether a file is this course's code, which runs below the script, or no file at all."""
     return is_engine(path) or is_package(path) or path.startswith("<")
 
@@ -149,10 +151,11 @@ def _is_limit(failure: Failure) -> bool:
 
 def _is_own_fault(failure: Failure) -> bool:
     """Whether the rehearsal's own code has failed, and not the script."""
-    if not failure.frames or not _is_of_course(failure.frames[-1][0]):
+    if not failure.frames or not _is_course_code(failure.frames[-1][0]):
         return False
-    broken = ("AttributeError", "NameError", "KeyError", "ImportError", "UnboundLocalError", "JSONDecodeError")
-    return failure.type_name in broken or failure.type_name == "TypeError" and " argument" in failure.message
+    # A practice card raises none of these on purpose, and a TypeError about an argument only by a wrong call.
+    accidents = ("AttributeError", "NameError", "KeyError", "ImportError", "UnboundLocalError", "JSONDecodeError")
+    return failure.type_name in accidents or failure.type_name == "TypeError" and " argument" in failure.message
 
 
 def in_cudas_words(text: str) -> str:
@@ -181,7 +184,7 @@ def _shared_gpus(outcome: RehearsalOutcome) -> list[Finding]:
         for notes in _shared(outcome, what):
             ranks, last = tuple(notes), notes[max(notes)]
             if any(set(ranks) <= set(one.ranks) for one in found):
-                continue
+                continue  # for these ranks the mistake is reported already, so the warning about the same GPU is not
             named = {"ranks": rank_names(ranks), "gpu": last["name"], "op": last.get("op")}
             text = words["duplicate" if what == "gpu" else "guessed"].format(**named)
             cure = words["constant" if last.get("was_set") else "set_device"]  # was_set: the script chose a device

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import torch.cuda.comm
 import torch.distributed.device_mesh
-import torch.distributed.fsdp  # with the zygote's branch: a rank that imports it itself waits a second
+import torch.distributed.fsdp  # here, so that ranks are forked with it: importing it takes each rank a second
 import torch.distributed.optim
 import torch.distributed.pipelining
 import torch.distributed.tensor.parallel  # noqa: F401
@@ -59,6 +59,7 @@ def _bytes(tensors: list[Tensor], known: set[int]) -> int:
     total = 0
     for one in tensors:
         local = getattr(one, "_local_tensor", one)  # the part of a DTensor on this rank
+        # _raw: the tensor on the CPU in which a tensor of the card keeps its elements.
         if isinstance(local, CardTensor) and memory.holds(storage := local._raw.untyped_storage()):
             if storage._cdata not in known:
                 known.add(storage._cdata)
@@ -122,6 +123,7 @@ def _keep_journal(rank: int, folder: str) -> None:
     """
     world = os.path.join(folder, "world0")
     os.makedirs(world, exist_ok=True)
+    # A world of one rank, because no other rank takes part. eager says when NCCL would make communicators: never here.
     journal.keep_open(journal.FileJournal(world, rank, 1, eager=None))
     races.listen(note=journal.note, found=journal.note_finding, describe=describe)
 

@@ -62,7 +62,7 @@ class RehearsalProcesses(Watch):
         for rank in range(world):
             pid, conn = self.zygote.fork(_spec(rank, nproc, world, folder, port, card_bytes))
             members.append(RehearsalRank(rank, conn, pid))
-            conn.send(("call", pack_call(_run, [task], {}, num_ranks=world)))
+            conn.send(("call", pack_call(_run, [task], {}, num_ranks=world)))  # _run(task), without keyword arguments
         super().__init__(members)
 
     def __enter__(self) -> RehearsalProcesses:
@@ -70,11 +70,12 @@ class RehearsalProcesses(Watch):
 
     def watch(self, limit: float) -> tuple[str, RankError | None]:
         """'ok', 'failed', 'hang', 'timeout' or 'interrupted', and the engine's sentence unless it is 'ok'."""
+        # cell=None: the ranks run a script and no cell of a notebook.
         report = EngineReport(self.states, cell=None, folder=self.folder, world_size=len(self.states))
         try:
             verdict = self.wait_for_verdict(limit)
             if verdict == "failed":
-                self.settle_or_wait(SETTLE_SECONDS)
+                self.settle_or_wait(SETTLE_SECONDS)  # other ranks may fail too, and their errors belong to the report
             if verdict != "ok":
                 self.refresh(REFRESH_SECONDS)
         except KeyboardInterrupt:
@@ -102,7 +103,7 @@ class RehearsalProcesses(Watch):
 def _verdicts(folder: str) -> list[NcclVerdict]:
     """What NCCL would have done, judged from the journals in which all ranks wrote down their operations."""
     worlds = sorted(glob.glob(os.path.join(folder, "world*")))
-    return [verdict for world in worlds for verdict in verdicts_of(world, final=True)]
+    return [verdict for world in worlds for verdict in verdicts_of(world, final=True)]  # final: nothing more follows
 
 
 def _causes(states: list[RankState]) -> list[RankState]:

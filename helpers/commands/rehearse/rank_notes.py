@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 _file: int | None = None
-_said: set[str] = set()
+_noted_once: set[str] = set()  # [kind, name] as JSON, of what `note_once` has written
 
 
 def open_notes(rank: int, folder: str) -> None:
@@ -35,8 +35,8 @@ def note(what: str, **more: Any) -> None:
 def note_once(what: str, **more: Any) -> None:
     """Write a note only if there was none of this kind with this `name`."""
     key = json.dumps([what, more.get("name")])
-    if key not in _said:
-        _said.add(key)
+    if key not in _noted_once:
+        _noted_once.add(key)
         note(what, **more)
 
 

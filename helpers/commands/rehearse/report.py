@@ -56,7 +56,7 @@ class Finding:
 
     def lines(self) -> list[str]:
         """As a terminal shows it."""
-        head = words("finding", kind=self.label, ranks=rank_names(self.ranks or (0,)))
+        head = words("finding", kind=self.label, ranks=rank_names(self.ranks or (0,)))  # without ranks: as of rank 0
         lines = [head, *("  " + line for line in str(self.words).splitlines())]
         places = [str(describe(site)) for site in self.sites]
         parts = [place for place in places[1:] if place not in str(self.words)]  # the words name some already
@@ -113,7 +113,7 @@ class RehearsalReport:
         for one in self.findings:
             lines += ["", *one.lines()]
         if mistakes:
-            lines += ["", words("behind")]
+            lines += ["", words("behind")]  # that more mistakes may hide behind these
         lines += ["", *self._peaks(), *self._messages(), *self._missing()]
         return lines
 
@@ -133,7 +133,7 @@ class RehearsalReport:
 
     def _missing(self) -> list[str]:
         if not self.not_rehearsed:
-            return [words("always")]
+            return [words("always")]  # what no rehearsal of any script can try, such as speed
         return [words("missing", names=[str(name) for name in self.not_rehearsed]), words("always")]
 
     def as_json(self) -> dict[str, Any]:

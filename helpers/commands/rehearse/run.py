@@ -67,6 +67,7 @@ def _path_of(script: str | os.PathLike, folder: str) -> str:
     if isinstance(script, str) and "\n" in script:
         path = Path(folder) / "script.py"
         path.write_text(script, encoding="utf-8")
+        # (size, time, lines, path), so that a traceback can show these lines when the folder is gone.
         linecache.cache[str(path.resolve())] = (len(script), None, script.splitlines(keepends=True), str(path))
     else:
         path = Path(script)
@@ -121,7 +122,7 @@ def rehearse_function(function: Callable[[torch.device], object], nproc: int = 2
 
     num_lines = len(inspect.getsource(function).rstrip().splitlines())
     with tempfile.TemporaryDirectory(prefix=folder_prefix()) as folder:
-        path = Path(folder) / function.__name__
+        path = Path(folder) / function.__name__  # the report names a line by its file, so it says "step line 4"
         path.write_text(script_of(function), encoding="utf-8")
         report = rehearse(path, nproc)
     findings = []
@@ -131,7 +132,7 @@ def rehearse_function(function: Callable[[torch.device], object], nproc: int = 2
     return replace(report, findings=tuple(findings))
 
 
-REFUSED = 2
+REFUSED = 2  # the exit code where nothing could be rehearsed, which argparse also uses for wrong options
 
 
 def main(arguments: Sequence[str]) -> int:

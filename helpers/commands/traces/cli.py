@@ -23,9 +23,9 @@ from helpers.quantities.units import format_bytes, format_seconds
 
 REFUSED = 2  # the exit code that argparse uses too
 BAR_WIDTH = 24  # columns of the bar of a whole step
-MAX_ROWS = 6  # of gaps, operators, and parts of the critical path
+MAX_ROWS = 6  # of gaps, operators, pieces of the critical path, and numbers of steps that are listed
 MAX_NAME = 28  # columns of an operator's name or shapes
-MIN_STEPS = 10  # that a window needs to show what happens in one step of ten
+MIN_STEPS = 10  # of the profiler's window: a shorter one may miss what happens in one step of ten
 MIN_OFFSET = 1e-6  # seconds: a smaller offset of a clock is not reported
 MUCH_COMMUNICATION = 0.2  # of a step: from here on, a report without a straggler names the network
 MIN_PATH_SHARE = 0.01  # of a step: a shorter piece of the critical path is not listed
@@ -96,7 +96,10 @@ def comparison_lines(one: Explanation, other: Explanation, columns: int = 80) ->
 
 
 def _wrapped(sections: Iterable[Sequence[str]], columns: int) -> list[str]:
-    """The sections with an empty line between them. Indented lines are rows of a table and are not wrapped."""
+    """The sections with an empty line between them. Indented lines are rows of a table and are not wrapped.
+
+    cut=False: a word that is longer than a line, such as a path, stays whole.
+    """
     lines: list[str] = []
     for section in sections:
         if section and lines:
@@ -114,6 +117,7 @@ def _table(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
 def _title(explanation: Explanation) -> list[str]:
     fields = {"title": explanation.title, "ranks": len(explanation.ranks), "count": len(explanation.steps)}
     fields |= {"seconds": format_seconds(explanation.seconds), "steps": _step_numbers(explanation.steps)}
+    # A trace that names no steps counts as one step, so its title (and each gap) names the whole trace instead.
     return [words("title" if explanation.has_steps else "title_whole", **fields)]
 
 

@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 from helpers.commands.traces.messages import ALL_ARRIVE, TracedMessage
 
 NUM_BINS = 12  # medians through which the line is fitted
-MIN_SECONDS_FOR_DRIFT = 2.0  # length of trace: in 2 s a drift of 20 millionths is 0.04 ms
+# Length of trace. In 2 s a usual drift of 20 millionths is 0.04 ms, too little to be told from late wake-ups.
+MIN_SECONDS_FOR_DRIFT = 2.0
 MIN_STANDARD_ERRORS = 3.0  # by which a drift must differ from zero to be believed
 SAME_CLOCK_TOLERANCE = 1e-4  # seconds by which a collective may seem to end before it starts if two ranks share a clock
 Parts = list[TracedMessage]  # the parts of all ranks in one collective
@@ -62,6 +63,7 @@ def estimate_clocks(
                     pairs[one.rank, other.rank].append((one, other))
     host_of = dict(zip(ranks, hosts, strict=True))
     found = {ranks[0]: RankClock(rank=ranks[0])}
+    # The ranks that share most collectives with the first rank come first, so that they can be references for the rest.
     for rank in sorted(ranks[1:], key=lambda rank: -len(pairs[ranks[0], rank])):
         reference = max(found, key=lambda other: len(pairs[other, rank]))  # the first rank, if they share collectives
         if shared := pairs[reference, rank]:
@@ -102,6 +104,7 @@ def _offset_bounds(pairs: Pairs, drift: float, at: float) -> tuple[float, float]
 def _fit_line(points: list[tuple[float, float]], at: float) -> tuple[float, float]:
     """The height at `at` and the slope of a line through the medians of neighbouring points.
 
+    points: (the time at which a collective ended, the difference of the two clocks there), in order of time.
     The slope is 0 if the points span too short a time, or if it differs from 0 by no more than chance explains.
     """
     size = max(1, math.ceil(len(points) / NUM_BINS))  # points of which each median is taken
@@ -119,7 +122,11 @@ def _fit_line(points: list[tuple[float, float]], at: float) -> tuple[float, floa
 
 
 def _added(reference: RankClock, relative: RankClock) -> RankClock:
-    """The clock that is ahead of `reference` by `relative`, as a clock that is ahead of the first rank's."""
+    """The clock that is ahead of `reference` by `relative`, as a clock that is ahead of the first rank's.
+
+    Both drifts have to be counted from one moment, `relative.at`, which is `relative.at - relative.offset` on the clock
+    of `reference`.
+    """
     offset = relative.offset + reference.offset + reference.drift * (relative.at - relative.offset - reference.at)
     spread = (reference.spread or 0.0) + relative.spread
     return replace(relative, offset=offset, drift=relative.drift + reference.drift, spread=spread)

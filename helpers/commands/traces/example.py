@@ -31,7 +31,7 @@ def example(title: str = "example") -> TraceRun:
         for rank, track in tracks.items():
             track.steps.append(Step(number=step, start=starts[rank], end=clocks[rank]))
     run = run_of(tracks, title=title, world=RANKS)
-    return replace(run, timeline=replace(run.timeline, source="predicted"))
+    return replace(run, timeline=replace(run.timeline, source="predicted"))  # `run_of` says "recorded"
 
 
 def _train_step(tracks: dict[int, RankTrack], clocks: list[float], step: int, generator: random.Random) -> None:

@@ -26,7 +26,7 @@ MAX_GAPS, MAX_CHANGED, MAX_OPERATORS = 8, 8, 32  # how many an explanation lists
 class Gap:
     """A stretch in which a rank neither computed nor loaded data nor waited for a message.
 
-    name: the host operation that covered most of it, or the operator that came next.
+    name: of the host's span that covered most of it. A span between two operators is named "→" and the next operator.
     """
 
     rank: int
@@ -96,7 +96,7 @@ class Explanation:
         return asdict(self) | {"exposed": self.exposed, "notes": [str(note) for note in self.notes]}
 
 
-@without_gc()
+@without_gc()  # it makes very many objects and no reference cycles
 def explain(run: TraceRun) -> Explanation:
     """The explanation of a run. Raises ValueError, with a sentence, where the ranks have no step in common."""
     waterfall = Waterfall.of(run)

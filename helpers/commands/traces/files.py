@@ -36,7 +36,7 @@ _EVENTS = '"traceEvents"'
 _RANK = re.compile(r"rank[-_ .]?(\d+)", re.IGNORECASE)
 
 
-class EventFields(msgspec.Struct, gc=False):
+class EventFields(msgspec.Struct, gc=False):  # gc=False: the garbage collector skips these very many objects
     """The fields of an operator or an allocation that are read for every event. All others are left undecoded."""
 
     shapes: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Dims")
@@ -209,6 +209,7 @@ def _parsed(name: str, content: bytes) -> TraceFile:
 
     Raises ValueError, with a sentence for the user, if it is no trace.
     """
+    # msgspec takes bytes or text. Bytes that are no UTF-8, such as a cut name of a kernel, would stop it.
     text = content if content.isascii() else content.decode("utf-8", errors="replace")
     with suppress(msgspec.DecodeError):  # cut off, or in another form: then each event is checked on its own below
         head = msgspec.structs.asdict(_TRACE.decode(text))

@@ -77,6 +77,7 @@ class _Context:
     def __init__(self, lane: str, name: str, kind: str, root: str, on_gpu: bool, is_operator: bool = False) -> None:
         self.lane, self.name, self.kind, self.root = lane, name, kind, root
         self.on_gpu, self.is_operator, self.is_call = on_gpu, is_operator, is_operator and is_call(name)
+        # Host time on a CPU shows what the thread did just then; all else shows the operator that the user called.
         shown = name if lane == "host" and not on_gpu else root or name
         self.label = (lane, shown, "data" if lane == "data" else kind)
         self.inner: dict[tuple[str, str], _Context] = {}
@@ -106,7 +107,7 @@ def track_of(file: TraceFile, rank: int, origin: float) -> RankTrack:
         # Of other threads, such as autograd's, only their work counts: their host time is mostly waiting.
         track.spans += spans if thread == main else [span for span in spans if span.name and span.lane != "host"]
     track.spans += _kernel_spans(kernels, track, origin, launches)
-    track.steps = sorted(set(_steps(timed, origin)), key=lambda step: step.start)
+    track.steps = sorted(set(_steps(timed, origin)), key=lambda step: step.start)  # a set: one may be listed twice
     starts = [step.start for step in track.steps]
     for message in track.messages:
         index = bisect_right(starts, message.ready) - 1
@@ -222,7 +223,7 @@ def _cut(events: list[Event], track: RankTrack, origin: float, launches: Launche
             sums = _operator_sums(event, context, track, launches)
         stack.append((start + event.dur, context, sums))
     times = (((one.start - origin) * _MICROSECOND, (one.end - origin) * _MICROSECOND, one) for one in pieces[1:])
-    return [Span.unchecked(track.rank, *one.label, start, end) for start, end, one in times]
+    return [Span.unchecked(track.rank, *one.label, start, end) for start, end, one in times]  # unchecked: it is faster
 
 
 def _operator_sums(event: Event, context: _Context, track: RankTrack, launches: Launches) -> list[float]:
@@ -279,6 +280,6 @@ def _allocations(events: list[Event], track: RankTrack, origin: float) -> list[H
             live[address] = (at, num_bytes)
         elif address in live:  # a negative number of bytes: it is freed
             freed(address, at)
-    for address in list(live):
+    for address in list(live):  # what was not freed in the window is held until its end
         freed(address, max(last_end, live[address][0]))
     return found

@@ -23,7 +23,7 @@ from typing import Any
 
 from helpers.commands.traces.files import Event, number
 
-# How the name of an event begins, in small letters alone -> the operation.
+# How the name of an event begins, once all but its letters is dropped and they are small (`_op_of`) -> the operation.
 _OPS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
 _OPS |= {"sendrecv": "sendrecv"}  # NCCL's kernel for send, recv and all-to-all; its name does not tell which
 _OPS |= {"alltoall": "all_to_all", "broadcast": "broadcast", "barrier": "barrier", "send": "send", "recv": "recv"}
@@ -139,7 +139,7 @@ def _add_call(message: TracedMessage, at: float, op: str, inputs: list, group: t
     """Writes into a message what its call tells. at: the time of the call, in seconds. inputs: its arguments."""
     message.op, message.ready = op, min(message.ready, at)
     if op in _P2P and group and len(inputs) > 2 and str(inputs[2]).isdecimal():
-        peer = group[int(inputs[2]) % len(group)]  # the call names the peer by its rank in the group
+        peer = group[int(inputs[2]) % len(group)]  # the third argument of the call: the peer's rank in the group
         message.group = (message.rank, peer) if op == "send" else (peer, message.rank)
 
 
@@ -150,7 +150,10 @@ def _list(args: dict[str, Any], name: str) -> list:
 
 
 def _possible_shapes(dims: list) -> Iterable[str]:
-    """The shapes that gloo's event may name for a call with these inputs: those of one of its arguments, or none."""
+    """The shapes that gloo's event may name for a call with these inputs: those of one of its arguments, or none.
+
+    The event may write an argument's shape as it is or in one more list, as for a list of tensors.
+    """
     return [shape for one in dims if one for shape in (str(one), str([one]))] + [""]
 
 
@@ -177,12 +180,16 @@ def _num_bytes(args: dict[str, Any]) -> int:
     if (count := number(args, "In msg nelems")) is not None:
         return count * _element_bytes(args.get("dtype"))
     dims, types = _list(args, "Input Dims"), _list(args, "Input type")
-    typed = zip_longest(dims, types[: len(dims)], fillvalue="float")
+    typed = zip_longest(dims, types[: len(dims)], fillvalue="float")  # a type that is missing counts as float32
     return sum(_num_elements(shape) * _element_bytes(dtype) for shape, dtype in typed)
 
 
 def _element_bytes(dtype: Any) -> int:
-    """Bytes per element, of "BFloat16" as NCCL's kernels write it, or "c10::BFloat16", "long int" as operators do."""
+    """Bytes per element, of "BFloat16" as NCCL's kernels write it, or "c10::BFloat16", "long int" as operators do.
+
+    The pattern removes what does not change the size: "c10::", the sign, the "int" of "long int", and the bits of
+    exponent and mantissa in "float8_e4m3fn". An unknown type counts as four bytes.
+    """
     plain = re.sub(r"^c10::|unsigned |signed |(?<=\w) int$|_e\dm\d\w*$", "", str(dtype).lower())
     return _BYTES.get(plain, 4)
 

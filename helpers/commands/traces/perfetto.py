@@ -53,7 +53,7 @@ def _curves(timeline: Timeline) -> Iterator[dict]:
     starts = [(holding.start, holding.num_bytes, holding) for holding in timeline.held]
     changes = starts + [(holding.end, -holding.num_bytes, holding) for holding in timeline.held]
     by_rank: dict[int, dict[str, int]] = {}  # rank -> kind -> bytes held now
-    for at, num_bytes, holding in sorted(changes, key=lambda change: change[:2]):
+    for at, num_bytes, holding in sorted(changes, key=lambda change: change[:2]):  # at one time, what is freed first
         kinds = by_rank.setdefault(holding.rank, {})
         kinds[holding.kind] = kinds.get(holding.kind, 0) + num_bytes
         yield {"ph": "C", "name": "bytes held", "pid": holding.rank, "ts": at * _MICROSECONDS, "args": dict(kinds)}

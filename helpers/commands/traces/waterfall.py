@@ -23,9 +23,10 @@ PARTS = ("compute", "communication", "waiting", "data", "host")
 _MESSAGE_PARTS = ("communication", "waiting")
 _PRIORITY = ("compute", "data", "communication", "waiting")  # the first of these that runs owns an instant
 CAUSES = ("compute", "data", "communication", "host")  # of a straggler; communication: its link is slow
-MIN_EXCESS = 0.04  # of a step: a straggler in every step loses at least this share
-MIN_EXCESS_SELDOM = 0.15  # of a step: likewise a straggler in some steps, in those
-SLOW_SHARE = 0.5  # of the excess in a slow step: a step with more than this counts as slow
+# Shares of a step. The loss of a step is the time that one rank costs the others in it: see `find_straggler`.
+MIN_EXCESS = 0.04  # a rank is a straggler in all steps if its median loss is at least this share
+MIN_EXCESS_SELDOM = 0.15  # a rank is a straggler in some steps if it loses at least this share in a slow one
+SLOW_SHARE = 0.5  # of the loss in a slow step, not of the step: a step that loses more than this counts as slow
 
 
 @dataclass(slots=True)
@@ -70,7 +71,7 @@ def _sweep(events: list[tuple[float, int, str, int | None]]) -> list[Segment]:
     """Goes through the events in order of time and makes a segment whenever the part changes.
 
     at: up to which time segments are made. step: the index of the present step, -1 between two steps.
-    last: all of the last segment but its times.
+    last: all of the last segment but its times. which: the rank that is waited for, or the index of the step.
     """
     found: list[Segment] = []
     running = dict.fromkeys(_PRIORITY, 0)  # part -> how many of its spans are running
@@ -227,7 +228,7 @@ def find_straggler(waterfall: Waterfall) -> Straggler | None:
     if medians[key] < MIN_EXCESS * length:
         rank, cause = key = max(losses, key=lambda one: _loss_in_slow_step(losses[one]))
         loss = _loss_in_slow_step(losses[key])
-        if loss < MIN_EXCESS_SELDOM * length or len(losses[key]) < 3:
+        if loss < MIN_EXCESS_SELDOM * length or len(losses[key]) < 3:  # in one or two steps, "some" means nothing
             return None
         slow, is_seldom = [index for index, seconds in enumerate(losses[key]) if seconds > SLOW_SHARE * loss], True
     total = sum(map(sum, waited_for.values()))

@@ -6,9 +6,9 @@ here, so it needs no wrapper and works in every thread. A call that C++ would re
 `.cuda()`), or that reads a device (`x.device`), is replaced in torch under its name. Modules:
 
     gpus        on which GPU of its node a tensor is, as the script numbers them
-    tensors     tensors are made, moved, loaded and asked for their device, with torch's names; DTensor
+    tensors     torch's functions that make, move or load a tensor, what a tensor says of its device, and DTensor
     cuda        torch.cuda's names, torch.accelerator's, autocast
-    groups      init_process_group, new_group and what asks for NCCL get the wire, with NCCL's rules
+    groups      process groups that ask for NCCL get the wire, this course's backend over gloo, with NCCL's rules
     unsupported what no rehearsal can try is replaced, and the report names it
 """
 
@@ -34,6 +34,6 @@ def install(gpus_of_node: int, folder: str, memory: int) -> None:
     tensors.replace_load()
     groups.replace(folder)
     unsupported.replace()
-    for name, maker in vars(torch).items():  # TorchScript knows functions by their identity
+    for name, maker in vars(torch).items():  # TorchScript knows functions by identity, so it must learn the new ones
         if hasattr(maker, "__wrapped__") and name in _TENSORS:
             torch.jit._builtins._register_builtin(maker, f"aten::{name}")

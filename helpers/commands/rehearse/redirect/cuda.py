@@ -80,7 +80,7 @@ def replace(memory: int) -> None:
         | {"name": _NAME, "total_memory": memory, "multi_processor_count": 132, "L2_cache_size": 50 << 20}
     )
     cuda.memory_stats = cuda.memory.memory_stats = _memory_stats
-    torch.backends.cudnn.is_acceptable = lambda tensor: False
+    torch.backends.cudnn.is_acceptable = lambda tensor: False  # what a card computes on the CPU runs without cuDNN
     torch.version.cuda = "12.8"
     cuda.get_arch_list = lambda: ["sm_90"]
     cuda.can_device_access_peer = lambda *_: True

@@ -38,7 +38,10 @@ gpu_of_storage: dict[int, tuple[weakref.ref, int]] = {}
 
 
 def begin(gpus_of_node: int) -> None:
-    """Set the number of GPUs, and from now on write down where new storages are. `memory` allocates those of a card."""
+    """Set the number of GPUs, and from now on write down where new storages are.
+
+    `memory` allocates the storages of a card with its method `resize`, so that method is replaced here.
+    """
     global count
     count = gpus_of_node
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # this machine's, not the script's
@@ -72,7 +75,7 @@ def checked(index: int | None) -> int:
     if index is None:
         index = current
     if not 0 <= index < len(visible()):
-        raise getattr(torch, "AcceleratorError", RuntimeError)(INVALID)
+        raise getattr(torch, "AcceleratorError", RuntimeError)(INVALID)  # an older torch has no AcceleratorError
     return index
 
 

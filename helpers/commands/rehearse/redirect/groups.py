@@ -29,9 +29,13 @@ from helpers.ranks import wire, work
 from helpers.ranks.group import WireGroup
 
 LONG = datetime.timedelta(hours=1)  # for operations, because the process that watches the ranks ends what hangs
-WORLD = "world"  # for each default group that the ranks make, a folder "world1", … with its store, boards and journals
+# For each default group that the ranks make, a folder "world1", … with its store, its journals, and its boards (files
+# in which the ranks announce their operations to each other).
+WORLD = "world"
 _worlds = itertools.count(1)
-_bound = [False]  # whether the default group was given its device, without which torch refuses to split it
+# Whether the default group was given its device, without which torch refuses to split it. (A list, so that functions
+# change its item without `global`; so is `_chosen`.)
+_bound = [False]
 _splits: Counter[str] = Counter()  # name of a group -> how often it was split
 
 
@@ -44,7 +48,7 @@ def replace(folder: str) -> None:
     replace_in_torch("split_group", c10d.split_group, functools.wraps(c10d.split_group)(_split_group))
     replace_in_torch("get_backend", get_backend, lambda group=None: _nccl(get_backend(group)))
     replace_in_torch("is_nccl_available", c10d.is_nccl_available, lambda: True)
-    for name in ("collective", "message"):
+    for name in ("collective", "message"):  # the two methods through which each operation of a group goes
         setattr(WireGroup, name, _noting(getattr(WireGroup, name)))
     replace_in_torch("barrier", c10d.barrier, functools.wraps(c10d.barrier)(functools.partial(_barrier, c10d.barrier)))
     on_cpu = c10d._get_object_coll_device  # for a backend that torch does not know, it says "cpu"
@@ -80,8 +84,9 @@ def _init(
     world_size = int(os.environ["WORLD_SIZE"]) if world_size < 0 else world_size
     world = os.path.join(folder, f"{WORLD}{next(_worlds)}")
     os.makedirs(world, exist_ok=True)
-    # eager: NCCL makes its communicators at once, which it does if it knows the device. cpu: what happens with tensors
-    # on the CPU. NCCL refuses them, gloo sends them as all others, and without a name both backends are there.
+    # eager: NCCL makes its communicators at once, which it does if it knows the device. cpu: what happens to tensors on
+    # the CPU. NCCL alone refuses them, and gloo alone treats them together with all others. Without a name of a backend
+    # both are there: gloo sends tensors on the CPU, apart from those on GPUs, which NCCL sends.
     rules = {"rules": "gloo" if backend == "gloo" else "nccl", "eager": device_id is not None}
     rules |= {"cpu": {"nccl": "refused", "gloo": "together"}.get(backend, "apart")}
     wire.reset()
@@ -96,7 +101,10 @@ def _init(
 
 
 def _new_group(new_group, ranks=None, timeout=None, backend=None, pg_options=None, *args, **kwargs):
-    """Makes a group on the wire. A group that the script wants on gloo is one of gloo, which nobody watches."""
+    """Makes a group on the wire. A group that the script wants on gloo is one of gloo, of which no journal is kept.
+
+    The fourth argument of torch's function, pg_options, becomes None, because the script's options are NCCL's.
+    """
     if backend == "gloo":
         rank_notes.note_once("not rehearsed", name="gloo", site=call_site())
     kwargs.pop("device_id", None)

@@ -53,7 +53,7 @@ def in_cudas_words(text: str) -> str:
 def replace() -> None:
     """Replace torch's functions for tensors."""
     # Kernels for the device CUDA, to which C++ dispatches whatever is made on "cuda". `others` is the fallback for all
-    # operations without a kernel of their own.
+    # operations, of any library ("_"), without a kernel of their own.
     library, others = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
     _libraries.extend((library, others))
     library.impl("empty.memory_format", functools.partial(_made, aten.empty.memory_format), "CUDA")
@@ -104,6 +104,7 @@ def _let_numbers_be_gpus() -> None:
     makers = [one.__name__ for one in _device_constructors() if hasattr(torch, one.__name__)]  # torch.zeros and so on
     likes = [f"{name}_like" for name in ("empty", "zeros", "ones", "full", "rand", "randn", "randint")]
     news = ["new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided"]
+    # Without the three that `_placing` wraps, which knows what a number means.
     for owner, names in ((torch, {*makers, *likes} - {"tensor", "as_tensor", "asarray"}), (Tensor, news)):
         for name in names:
             setattr(owner, name, _numbered(getattr(owner, name)))
@@ -243,6 +244,8 @@ class _Probe:
 def replace_load() -> None:
     usual = torch.load
     torch.load = torch.serialization.load = functools.wraps(usual)(functools.partial(_load, usual))
+    # (priority, what names the location of a storage that is saved, what places one that is loaded). The priority 5
+    # comes before torch's own functions, and None leaves the naming to them.
     torch.serialization.register_package(5, lambda storage: None, _restore)
 
 

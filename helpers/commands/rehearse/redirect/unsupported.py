@@ -57,6 +57,7 @@ def replace() -> None:
     torch.nn.Module.compile = lambda module, *args, **kwargs: note_unsupported("compile")
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
         setattr(cuda.nvtx, name, _nothing("nvtx", 0))
+    # The argument is evaluated first, so each use is noted; then the block runs as usual.
     cuda.nvtx.range = lambda *args, **kwargs: contextlib.nullcontext(note_unsupported("nvtx"))
     cuda.profiler.start = cuda.profiler.stop = cuda.profiler.profile = _nothing("profiler", contextlib.nullcontext())
     cuda.cudart = lambda: _Anything("profiler")
