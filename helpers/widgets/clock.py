@@ -1,4 +1,4 @@
-"""Provides Clock, which counts down in the browser, also while the kernel works. At the end it stops nothing.
+"""Provides Clock, which counts down in the browser, also while the kernel works. It only says that time is up.
 
 DrillView, MockView and RoundView show one; `Clock(15)` also works alone.
 """
@@ -22,9 +22,9 @@ words = book("sitting").section("clock")  # the texts that are shown, by name: l
 class Clock(SavedWidget, anywidget.AnyWidget):
     """`begin()` starts it, `stop()` ends it. Without a front end: `.text`, `.watch.seconds`.
 
-    minutes: the limit. language: "en" or "zh", if it is not the one chosen for the course. now: as in Stopwatch.
-    `show(watch)` displays a Stopwatch that other code starts and stops; that code then calls `refresh()`. A screen
-    reader announces 5 minutes, 1 minute, and the end.
+    minutes: the limit. language: "en" or "zh", if it is not the one chosen for the course. now: a function that returns
+    the time, for tests. `show(watch)` displays a Stopwatch that other code starts and stops; that code then calls
+    `refresh()`. A screen reader announces 5 minutes, 1 minute, and the end.
     """
 
     TEXT = "[widget] Clock: counts down against a limit, and tells when time is up"

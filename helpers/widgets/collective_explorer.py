@@ -119,6 +119,7 @@ class CollectiveExplorer(SteppedExplorer):
         # All ranks send equally much, or else the sentence is about the rank that sends most.
         whose = words("a_rank" if len(set(now)) == len(set(end)) == 1 else "busiest")
         sent = {"most": _share(max(now), max(end)), "whose": whose, "all": _share(sum(now), sum(end))}
+        # deeds: what the messages of this step do.
         done = {"step": step, "num_steps": plan.num_steps, "deeds": messages_text(plan, step, size)}
         return words("so_far", **done, **sent, took=took, takes=takes)
 

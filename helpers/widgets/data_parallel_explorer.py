@@ -96,6 +96,7 @@ class DataParallelExplorer(Explorer):
         """What one device does, in seconds."""
         computes = step.busy(rank, "compute")  # seconds
         return {
+            # None is the learner's language.
             dp_words("device"): dp_words["master"].say(None, rank) if rank == 0 else str(rank),
             dp_words("computes"): format_seconds(computes),
             dp_words("sends"): format_seconds(step.busy(rank, "communication")),
@@ -106,8 +107,8 @@ class DataParallelExplorer(Explorer):
 SMALL_GPT = ModelSpec(num_layers=6, hidden=384, num_heads=6, vocab=68, seq=64)  # 10,698,240 parameters
 
 # The name of a bucket size -> bucket_cap_mb. "one weight matrix": a cap that every gradient exceeds. "everything": a
-# bucket that is never full. Biases and norms are sent with their layer's matrix, so a GPT with 100 gradients sends 25
-# messages here.
+# bucket that is never full. The prediction counts biases and norms as a part of a weight matrix of their layer, so a
+# GPT whose 100 parameters each have a gradient sends 25 messages with the smallest cap.
 BUCKETS = {"one weight matrix": 1e-6, "1 MiB": 1, "5 MiB": 5, "10 MiB": 10, "25 MiB": 25, "everything": math.inf}
 GIGABITS = (1, 2, 5, 10, 25, 50, 100, 200, 400)
 MICROSECONDS = (1, 10, 30, 100, 300, 1000, 3000)
@@ -169,7 +170,8 @@ class OverlapExplorer(RunButton, Explorer):
             "link": Link.from_gigabits(self.bandwidth.value, latency=self.latency.value * 1e-6),
             "world_size": self.ranks.value,
             "bucket_cap_mb": cap,
-            "first_bucket_mb": min(cap, 1) if cap < math.inf else cap,  # DDP's first bucket has at most 1 MiB
+            # DDP's first bucket has at most 1 MiB, except where all gradients shall be in one bucket.
+            "first_bucket_mb": min(cap, 1) if cap < math.inf else cap,
         }
 
     def _step(self, bucket: str) -> Timeline:

@@ -28,12 +28,14 @@ from helpers.widgets.view import STATIC, SavedWidget, button, row
 
 Rows = Sequence[Mapping[str, str]]  # of a table: the text of each cell by the name of its column
 
+# STYLE gives saved pictures a dark background in a dark theme; explorer.css is for the explorer itself.
 _STYLE = f"<style>{STYLE}{(STATIC / 'explorer.css').read_text()}</style>"
 _SENTENCE = "font-size:15px;line-height:1.4;min-height:2.8em;max-width:972px;margin:6px 14px;white-space:normal"
 _ALERT = f"{_SENTENCE};padding:0 14px;border-left:4px solid var(--jp-warn-color1,#c60);box-sizing:border-box"
 _FONT = 12  # pixels of the letters of the sentence in a saved picture
 _NARROWEST_DIAL = 300  # pixels
 # Lines may be wrapped between two matches: words, or single wide (Chinese) characters with the punctuation after them.
+# WIDE is the first wide character, and \uffef the last one of Unicode's block of full-width forms.
 _UNBREAKABLE = re.compile(rf"\s*(?:[{WIDE}-\uffef]|[^\s{WIDE}-\uffef]+)[，。；：、）]*")
 
 
@@ -107,6 +109,7 @@ class Explorer(SavedWidget, ipywidgets.VBox):
             self._tallest = scene.height
             # A page shows a Scene SHOWN times its own size. On a narrow page it shrinks to the page's width (100cqw).
             scaled = f"{100 * scene.height / scene.width:.1f}cqw"
+            # 64 pixels are for the sentence above the picture.
             self.html.layout.min_height = f"calc(64px + min({scene.height * SHOWN:.0f}px, {scaled}))"
 
 

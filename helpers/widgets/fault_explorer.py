@@ -20,7 +20,8 @@ from helpers.widgets.explorer import Explorer, Rows
 
 NODES = (1, 8, 64, 256, 512, 1024, 2048, 4096, 8192, 16_384)
 LLAMA3 = 419 / 54 / 2048  # failures in 54 days on 2,048 nodes (The Llama 3 Herd of Models, section 3.3.4)
-RATES = (0.5e-3, failures.META_RSC2, LLAMA3, failures.META_RSC1, 20e-3)  # per node and day
+# Failures per node and day. RSC1 and RSC2 are two clusters of Meta; the first and the last rate are chosen freely.
+RATES = (0.5e-3, failures.META_RSC2, LLAMA3, failures.META_RSC1, 20e-3)
 # Values of the dials, in seconds.
 SAVES = (1, 5, 10, 30, 60, 120, 300, 600)
 REPAIRS = (10, 60, 120, 300, 600, 1200, 3600)

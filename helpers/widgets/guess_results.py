@@ -1,8 +1,9 @@
 """Provides pictures of many guesses: `my_guesses` of a chapter, `my_calibration` by kind, and `votes` of a class.
 
 A guess is a learner's answer to a question of a chapter before its result is shown: a number, a range, a choice or an
-order. `my_guesses` and `my_calibration` read the learner's progress file. `votes` reads the folder GUESS_BOX, to which
-each learner's notebook of a class writes its answers without names. All three return a widget.
+order. `my_guesses` and `my_calibration` read the learner's progress file. `votes` reads the folder that the environment
+variable GUESS_BOX names, the box: there the notebooks of all learners in a class store their answers, without names.
+All three return a widget.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from helpers.widgets.explorer import with_sentence
 from helpers.widgets.guess_view import known_declaration, value_text, words  # words: guess.yaml
 from helpers.widgets.view import SavedWidget, button, display, row, style_sheet
 
+# The texts of my_guesses, of my_calibration, and of votes.
 mine_words, self_words, vote_words = (words.section(name) for name in ("mine", "calibration", "votes"))
 MAX_BARS = 8  # where a class gave more different numbers, they are grouped by powers of two
 
@@ -67,7 +69,7 @@ class MyGuesses(_Picture):
         self._guesses = kernel_guesses(path)  # the questions asked and the answers given in this kernel
         self.declared = _declared_in(chapter)  # each question of the chapter, with its key and its true answer
         for question in self.declared:
-            self._guesses.listen(question.key, self)
+            self._guesses.listen(question.key, self)  # an answer to the question calls `refresh`
         super().__init__()
 
     @property
@@ -96,6 +98,7 @@ class MyGuesses(_Picture):
         if not self.declared:
             return None
         known = [question for question in self.declared if self._is_known(question, with_guesses=with_guesses)]
+        # Before any question was asked, the picture lists all of them instead of none.
         marks = [self._mark(question, with_guesses=with_guesses) for question in known or self.declared]
         # For those who cannot see the picture: every question, with what was guessed or what came of it.
         summary = "; ".join(": ".join(filter(None, [mark.text, mark.tooltip or mark.word])) for mark in marks) + "."
@@ -125,7 +128,7 @@ class MyGuesses(_Picture):
         if min(ratios) <= 0:  # such a guess has no place on a logarithmic axis
             word = mine_words("right") if error.is_right else mine_words("no_number", value=tooltip)
             return GuessMark(text=text, word=word)
-        late = f" ({mine_words('late')})" if stored.is_late else ""
+        late = f" ({mine_words('late')})" if stored.is_late else ""  # late: given after the result was opened
         return GuessMark(text=text + late, ratios=tuple(ratios), tooltip=tooltip)
 
     def _text(self, question: Declaration) -> str:
@@ -166,7 +169,8 @@ class MyCalibration(_Picture):
         """Such as "traffic: typically 2 times high", for each kind."""
         calibrations = by_kind(self._path)
         lines = [line for kind, calibration in calibrations.items() for line in _kind_texts(kind, calibration)]
-        if any(calibration.far >= FAR for calibration in calibrations.values()):  # FAR: so many guesses were far off
+        # FAR is a factor: where guesses of a kind are typically off by that much, the quiz asks about that kind first.
+        if any(calibration.far >= FAR for calibration in calibrations.values()):
             lines.append(self_words("then"))
         return " · ".join(lines) or self_words("none")
 

@@ -44,8 +44,8 @@ def guess(
 
     unit: the unit of the number. kind: "memory", "traffic", "time" or "count". key: such as "08.stage2"; by default
     made from the text. choices: texts of which the learner chooses one. order: texts, shown shuffled, that they put in
-    order. between: ask for two numbers, a range. default: the answer in an unattended run (RANKS_UNATTENDED=1), None
-    for "no idea". path: the progress file.
+    order. between: ask for two numbers, a range. default: the answer in an unattended run, where no learner is present
+    because a test runs the notebook (RANKS_UNATTENDED=1); None for "no idea". path: the progress file.
 
     Never raises for a learner. In an unattended run it raises ValueError for a question that is not well formed.
     """
@@ -103,7 +103,8 @@ class GuessView(SavedWidget, ipywidgets.VBox):
         """Store an answer, and say so where it is a second one, which does not count."""
         before = self._guesses.answer(self.question.key)
         self.repeated = "" if before is None else words("second", value=value_text(self.question, value))
-        # Problems with the progress file and with the folder of a class; both are "" where nothing went wrong.
+        # The progress file and the folder that a class of learners shares ("box") may refuse the answer: `problem` and
+        # `reason` say why, and are "" where nothing went wrong. The first result is the stored answer.
         _, problem, reason = self._guesses.take(self.question, value)
         self.problem = " ".join(filter(None, [problem, words("no_box", reason=reason) if reason else ""]))
         self.refresh()
@@ -113,7 +114,7 @@ class GuessView(SavedWidget, ipywidgets.VBox):
         text = inline(self.question.text.in_())
         self.prompt.value = f'<p class="rr-question">{text}</p>'
         display(self.controls, self.is_open)
-        classes = {"rr-said": self._sentence, "rr-second": self.repeated}
+        classes = {"rr-said": self._sentence, "rr-second": self.repeated}  # CSS class of a paragraph -> its text
         shown = "".join(
             f'<p class="{name}" aria-live="polite">{escape(text)}</p>' for name, text in classes.items() if text
         )

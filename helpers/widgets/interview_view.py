@@ -26,7 +26,11 @@ words = book("sitting")  # what a reader sees, by name, in the learner's languag
 
 
 class InterviewView(SavedWidget, ipywidgets.VBox):
-    """Base of QuizView, DrillView, MockView and RoundView. language: the dial of the language, where there is one."""
+    """Base of QuizView, DrillView, MockView and RoundView.
+
+    language: the dial of the language; DrillView has none. solution: where `_draw_answer` shows the answer of a card.
+    links: its sources.
+    """
 
     language: ipywidgets.Dropdown
     solution: ipywidgets.HTML
@@ -114,7 +118,7 @@ def _fold(label: str, texts: Sequence[Words], lang: str) -> str:
 
 
 def drill_html(drill: Drill, lang: str) -> str:
-    """What to write, what counts, and the stub to copy."""
+    """What to write, what is checked (`counts`), and the stub to copy."""
     counts = "".join(f"<li>{inline(text.in_(lang))}</li>" for text in drill.counts)
     return (
         f'<div class="rr-answer" lang="{lang}"><p><b>{escape(drill.title.in_(lang))}</b></p>'

@@ -115,6 +115,7 @@ def comparison_text(predicted: Breakdowns, measured: Breakdowns) -> str:
     sentences: dict[str, list[str]] = {}
     for name, breakdown in measured.items():
         sentences.setdefault(difference_text(predicted[name], breakdown), []).append(_with_instant(name, breakdown))
+    # "between" is what separates two sentences in the learner's language: a space in English, nothing in Chinese.
     return words("between").join(words("said", names=names, words=sentence) for sentence, names in sentences.items())
 
 
@@ -138,7 +139,7 @@ def _plain_ratio(before: float, after: float) -> str:
     return format_ratio(after / before if before else None)
 
 
-_POWERS = [2**n for n in range(15)]  # values of the dials
+_POWERS = [2**n for n in range(15)]  # values of the dials: 1 to 16,384
 _BOXES = ("num_layers", "hidden", "num_heads", "vocab")  # fields of ModelSpec, in the order of the number boxes
 _SMALL = 0.02  # fraction of a GPU's memory: shorter bars would be slivers beside the line of its capacity
 _COLUMN, _LABEL, _BOX = 262, 100, 190  # widths in pixels
@@ -202,7 +203,7 @@ class MemoryExplorer(Explorer):
         self.pp = dial((1, 2, 3, 4, 6, 8, 12, 16, 32, 64), 1, "PP", tooltip=words("dial.pp"))
         self.cp = dial((1, 2, 4, 8, 16), 1, "CP", tooltip=words("dial.cp"))
         self.zero = dial((0, 1, 2, 3), 0, words("dial.zero"), tooltip=words("dial.shards"))
-        switch = [(words(f"dial.{on}"), on) for on in (False, True)]
+        switch = [(words(f"dial.{on}"), on) for on in (False, True)]  # the texts are named dial.False and dial.True
         self.sequence_parallel = choice(switch, False, words("dial.sequence_parallel"))
         sizes = (1, 2, 3, 4, 6, 8, 16, 32, 64)
         self.micro_batch = dial(sizes, 1, words("dial.micro_batch"), tooltip=words("dial.together"))

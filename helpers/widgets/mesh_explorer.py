@@ -71,7 +71,8 @@ class MeshExplorer(Explorer):
         sizes = {axis: getattr(self, axis).value for axis in AXES}
         dp, zero, sequences = self.dp.value, self.zero.value, self.sequences.value
         ranks = Mesh(**sizes).world_size
-        if ranks > MOST_RANKS:  # `largest` is the size of the last turned axis with which the mesh has MOST_RANKS
+        # `largest` is the largest size of the axis turned last with which the mesh fits; 0 if even size 1 is too much.
+        if ranks > MOST_RANKS:
             largest = MOST_RANKS * sizes[self._last_axis] // ranks
             advice = words("at_most", axis=self._last_axis, size=largest) if largest else words("turn_down")
             raise ValueError(words("too_many", **sizes, ranks=ranks, most=MOST_RANKS) + advice)
@@ -141,6 +142,7 @@ class MeshExplorer(Explorer):
         sent, totals = self.sent_bytes(rank), [memory.total for memory in self.memories]
         axis, fullest = max(sent, key=sent.get), totals.index(max(totals))
         most = words("most", axis=axis, size=format_bytes(sent[axis])) if sent[axis] else words("nothing")
+        # A remark for tensor parallelism that leaves its node, where it is slow.
         slow = words("slow") if self.link("tp", rank) not in (None, INTRA[GPU]) else ""
         sizes = {"held": format_bytes(totals[fullest]), "limit": format_bytes(_LIMIT)}
         fits = words("fits" if totals[fullest] <= _LIMIT else "fits_not", rank=fullest, **sizes)

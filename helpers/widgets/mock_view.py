@@ -42,8 +42,9 @@ from helpers.widgets.view import Page, alert_html, button, display, feedback_htm
 class DrillView(InterviewView):
     """A coding drill. `begin()` or its button starts the clock; `check(function)`, in the next cell, checks the answer.
 
-    key: "03.average". check: `(key, answer) -> verdict`, such as helpers.grading.grade; `helpers.grading.drill(key)` is
-    this with it. language, path, now: as in Attempt. Raises ValueError for a key that has no drill.
+    key: such as "03.average". check: `(key, answer) -> verdict`, such as helpers.grading.grade, which
+    `helpers.grading.drill(key)` passes. language: "en" or "zh", by default the learner's. path: the progress file. now:
+    a function that returns the time, for tests. Raises ValueError for a key that has no drill.
     """
 
     TEXT = "[widget] DrillView: a thing to write in 15 minutes, with a clock"
@@ -110,8 +111,9 @@ class MockView(SheetView):
     """A mock interview. Without a front end: `.begin()`, `.reveal()`, `.rate("good")`, `.submit(function)`, `.skip()`,
     `.finish()`, `.sheet`.
 
-    check: `(key, answer) -> verdict` for the drill; helpers.grading.mock_view() is this with the labs' checks. level,
-    topics, language, seed, path, now, cards: as in MockInterview.
+    check: `(key, answer) -> verdict` for the drill; helpers.grading.mock_view() passes the labs' checks. level, topics:
+    those of the cards, by default all. seed: of the random choice of cards. cards: to choose from, by default all of
+    the course. language, path, now: as in DrillView.
     """
 
     DEFAULT_FILE = "mock-interview.md"

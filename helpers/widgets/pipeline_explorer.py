@@ -116,7 +116,10 @@ class PipelineExplorer(RunButton, SteppedExplorer):
 
     @property
     def sentence(self) -> str:
-        """The bubble by both conventions, the duration and memory of the step, and what the run on ranks showed."""
+        """The bubble, the step's duration and memory, and what the run on ranks showed.
+
+        The bubble is given by both conventions: idle time as a share of all time, and of the time without any bubble.
+        """
         timeline, order = self.timeline, self.order
         bubble = {"bubble": timeline.bubble_fraction, "ideal": timeline.bubble_over_ideal}
         # A rank holds the activations of this many micro-batches; those of one chunk count as a part of one.

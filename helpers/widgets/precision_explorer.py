@@ -23,7 +23,7 @@ from helpers.widgets.explorer import Explorer, Rows
 
 words = book("precision")  # what a reader sees, by name, in the learner's language: learner/words/precision.yaml
 UNSCALED = ("weights", "activations")  # from forward, before the loss exists, so they do not contain its scale
-DEFAULT = "gradients of activations"
+DEFAULT = "gradients of activations"  # the values that are shown first, because they underflow most in fp16
 
 
 class PrecisionExplorer(Explorer):
@@ -68,7 +68,9 @@ class PrecisionExplorer(Explorer):
         lowest = min(one.lowest for one in self._magnitudes.values())
         # The largest loss scale is 2**24, which moves values up by 24 powers of two.
         highest = max(one.highest + (0 if one.name in UNSCALED else 24) for one in self._magnitudes.values())
-        # Exponents of 2: at least from below fp16's smallest subnormal (-24) to above its largest number (16).
+        # In powers of two, the axis always covers the range of fp16 and a little more. fp16 rounds values below 2**-25,
+        # half of its smallest number, to 0, and it overflows from about 2**16 on; -27 and 17 lie beyond these two
+        # bounds. The last 1 is a margin of one power of two at each end.
         window = (min(lowest, -27) - 1, max(highest, 17) + 1)
         return magnitudes_scene(self.magnitudes, self.format.value, self.applied_scale, window=window)
 
@@ -87,11 +89,11 @@ class PrecisionExplorer(Explorer):
             return words("unscaled")
         before, best = surviving(self.magnitudes, self.format.value), best_scale(self.magnitudes, self.format.value)
         if survival.overflow and self.applied_scale > 1:
-            return words("skipped")
+            return words("skipped")  # the scale is too high: training would skip the step
         if best == 1 or before.normal == 1:
-            return words("enough")
+            return words("enough")  # the values need no scale
         if self.applied_scale > 1:
-            return words("without", share=percent(before.zero))
+            return words("without", share=percent(before.zero))  # what would underflow without the scale
         after = surviving(self.magnitudes, self.format.value, best)
         return words("best", scale=scale_text(best), share=percent(after.normal))
 

@@ -153,6 +153,7 @@ def _cells(standing: Standing | None, last: str | None) -> tuple[str, str, str]:
     if standing is None or last is None:
         return words("not_tried"), "", ""
     when = datetime.fromisoformat(last).astimezone().strftime("%Y-%m-%d %H:%M")
+    # in_chapter: the task was passed in a notebook of the chapter, not in the lab.
     state = "passed_there" if standing.in_chapter else "passed" if standing.passed else "not_yet"
     return words(state), str(standing.attempts), when
 
@@ -203,7 +204,7 @@ class CourseMap(_ProgressWidget):
         self._latest = done[-1][1].partition(".")[0] if done else ""
         html = f'<p aria-live="polite">{self._sentence_with_link()}</p>{alert_html(self.problem)}'
         if self.rows:  # below the sentence a link to the page of all sources, and the map
-            page = Chapter(name="sources", title="")
+            page = Chapter(name="sources", title="")  # not a chapter, but `_address` takes one
             html += f'<p>{escape(map_words("reference"))} <a href="{_address(page)}">{page.name}</a></p>'
             html += to_svg(self.scene)
         self.html.value = html

@@ -1,8 +1,8 @@
 """Provides QuizView, the quiz in a notebook: interview cards, the learner's answers, and when each card comes back.
 
-A card is an interview question with its answer. In the form "folded" the learner answers aloud, unfolds the card's
-answer and rates their own; a "choice" has up to five options, and a "number" asks for one. Quiz chooses the cards and
-records the answers; QuizView shows them.
+A card is an interview question with its answer, and the bank is all cards of the course. In the form "folded" the
+learner answers aloud, unfolds the card's answer and rates their own; a "choice" has up to five options, and a "number"
+asks for one. Quiz chooses the cards and records the answers; QuizView shows them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class QuizView(InterviewView):
     """Cards of the bank, what is due first. Without a front end: `.reveal()`, `.answer("good")`, `.next()`, `.text`.
 
     topics, levels, language, form: where the dials start; one topic and one level, or none for all. path: the progress
-    file, if it is not the one in the home. seed, now: as in Quiz. cards: instead of the whole bank.
+    file, if it is not the one in the home. seed: of the random order. now: a function that returns the time, for tests.
+    cards: instead of the whole bank.
     """
 
     TEXT = "[widget] QuizView: interview cards with folded answers, choices and numbers; what is due comes first"

@@ -1,7 +1,8 @@
 """Provides `reveal`, which shows a guess beside the prediction and the measurement, and below them the evidence.
 
 A learner guesses the answer to a question (`guess`) before they see it. The result stays folded until the question was
-answered. The evidence may be Scenes, pictures, explorers, matplotlib figures or texts: `live_widget` makes each a
+answered, or until the learner opens it without a guess. In an unattended run a test runs the notebook without a
+learner. The evidence may be Scenes, pictures, explorers, matplotlib figures or texts: `live_widget` makes each a
 widget, and `saved_picture` makes the picture that a saved notebook keeps.
 """
 
@@ -225,6 +226,7 @@ def _html(shown: Any) -> str:
     if isinstance(shown, str | Words):
         return f'<div style="margin:0 14px">{paragraphs(str(shown))}</div>'  # aligned with pictures
     if _is_figure(shown):
+        # rr-light: the class of pictures made for a light page, which the course's style inverts on a dark one.
         look = f'class="rr-light" alt="{escape(_title(shown))}"'
         return f'<img {look} src="data:image/png;base64,{_png(shown)}">'
     return f"<pre>{escape(str(shown))}</pre>"

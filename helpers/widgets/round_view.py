@@ -34,7 +34,8 @@ class RoundView(SheetView):
     `.answer("dp=4 tp=8")`; then `.finish()`, `.sheet`. `hold` says whether the reason for a mistake is as good as the
     course's.
 
-    name: a kind, "debugging", "review" or "design", or the id of a round. language, now: as in MockView.
+    name: a kind, "debugging", "review" or "design", or the id of a round. language: "en" or "zh", by default the
+    learner's. now: a function that returns the time, for tests.
     """
 
     DEFAULT_FILE = "round.md"
@@ -51,6 +52,7 @@ class RoundView(SheetView):
         on_enter(self.field, self._submit)
         self.sheet_page = Page()
         actions = {"begin": self.begin, "hint": self.hint, "hand_in": self.hand_in, "answer": self._submit}
+        # Two buttons end the round: "sheet" once the reasons were compared, "finish" before that.
         actions |= {"sheet": self.finish, "finish": self.finish, "save": self.save, "again": self._prepare}
         primary = ("begin", "hand_in", "answer", "sheet")
         self.buttons = {name: button(act, style="primary" if name in primary else "") for name, act in actions.items()}
@@ -99,6 +101,7 @@ class RoundView(SheetView):
         question, place = self.attempt.question, self.attempt.position  # the current one, and which of how many it is
         found = self.attempt.answer(given)
         self.field.value = ""
+        # `why` is the course's explanation; `attempt.text` fills in the numbers of this question.
         text = f"{place} · {found.sentence}\n{self.attempt.text(question.why, question)}"
         has_more = self.attempt.question is not None
         self._draw(feedback_html(text, is_right=found.points > 0), self.field if has_more else self.buttons["sheet"])
@@ -136,7 +139,8 @@ class RoundView(SheetView):
 
     def _prepare(self, change: object = None) -> None:
         """A new attempt at the round of the dial, which has not begun."""
-        # `attempt.item` is the round, with its text (`prompt`) and, for marking, its lines of code (`lines`).
+        # `attempt.item` is the round, with its text (`prompt`) and, for marking, its lines of code (`lines`). `found`
+        # are the numbers of the mistakes that the learner has marked, and `marks` maps each marked line to the reason.
         self.attempt = new_attempt(choose_round(self.which.value), language=self.language.value, now=self._now)
         self.lines.children = tuple(map(self._line, range(1, 1 + len(getattr(self.attempt.item, "lines", [])))))
         self._draw()

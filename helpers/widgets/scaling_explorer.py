@@ -3,7 +3,8 @@
 Dials choose the model, cluster, batch and plan. A PlanEstimate is a plan with its predicted memory, its step and its
 MFU, the share of the GPUs' peak that the model's FLOPs use. A Point is a number of GPUs with the seconds of a step, the
 speed-up and the efficiency, which is the speed-up per GPU. The picture has the speed-up, with the number of GPUs beyond
-which more do not pay, and the parts of one step. Chapter 11 uses it.
+which more do not pay, and the parts of one step. What bounds a step, its bottleneck, is called `binds` in the code.
+Chapter 11 uses it.
 
 Explorer, the base class, shows `sentence`, `scene` (a picture as plain data) and `rows` (a table), and computes them
 anew whenever a dial changes. A ValueError in one of them becomes a message instead of the picture. A saved notebook
@@ -50,8 +51,9 @@ class ScalingExplorer(Explorer):
     """How training scales, by the model of time. Without a front end: `.gpus.value = 2048`, then `.text`.
 
     model: a key of PRESETS; gpu: a key of GPUS. Dials: model, gpu, network (of a node of 8), gpus, batch (sequences of
-    a step), tokens (of the whole training), tp, pp, cp, zero, recompute; micro-batch and chunks are the fastest that
-    fit. `.points` is the curve, `.estimate` the plan of the dials with its step; the button applies the planner's plan.
+    a step), tokens (of the whole training), tp, pp, cp, zero, recompute. The micro-batch, and the chunks (stages of a
+    pipeline per rank), are the fastest that fit. `.points` is the curve, `.estimate` the plan of the dials with its
+    step; the button applies the planner's plan.
     """
 
     TEXT = "[widget] ScalingExplorer: a step's waterfall and its speed-up on 1 to 16,384 GPUs, with dials for the plan"
@@ -202,6 +204,7 @@ def _fastest(
     needed = tp * pp * cp  # GPUs of one replica of the model
     if gpus < needed:
         return words("few", tp=tp, pp=pp, cp=cp, needed=needed, gpus=gpus)
+    # How the model is spread over the GPUs; micro-batch and chunks follow below.
     spread = Plan(tp=tp, pp=pp, cp=cp, dp=gpus // needed, zero=zero, sequence_parallel=tp > 1)
     if batch % spread.dp:
         return words("small", batch=batch, replicas=spread.dp)

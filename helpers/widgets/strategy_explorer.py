@@ -104,12 +104,13 @@ class StrategyExplorer(Explorer):
     @property
     def sentence(self) -> str:
         """The choice, the rule behind it, the reason, and further remarks."""
+        # "between" is what separates two sentences in the learner's language: a space in English, nothing in Chinese.
         return words("between").join((self.advice.sentence, *self.advice.remarks))
 
     @property
     def rows(self) -> Rows:
         """One row per strategy: the fullest rank, its traffic by link, the estimated step and the reason."""
-        columns = ("strategy", "a rank", "plan", "step", "why")
+        columns = ("strategy", "a rank", "plan", "step", "why")  # "a rank": the memory of the fullest one
         return [{advice_page.column(name): row[name] for name in columns} for row in advice_page.rows(self.advice)]
 
     def page(self, path: str | Path) -> Path:

@@ -33,8 +33,9 @@ class TensorSplitExplorer(Explorer):
     A pass is the forward, or one half of the backward, over the small layer. Without a front end:
     `.cut.value = "attention"`, then `.text`.
 
-    Dials: cut (a name of `predict.tensor_split.CUTS`), ranks, sequence (sequence parallelism), link (a name of
-    `specs.LINKS`), hidden (of the layer of real size, 8,192 tokens). look: the pass that is shown.
+    Dials: cut (the kind of layer, such as "mlp", which also decides how it is split; a name of CUTS), ranks, sequence
+    (sequence parallelism), link (a name of `specs.LINKS`), hidden (of the layer of real size, 8,192 tokens). look: the
+    pass that is shown.
     Raises ValueError for an unknown starting value.
     """
 
@@ -128,11 +129,11 @@ class TensorSplitExplorer(Explorer):
         return operation.num_bytes(TOKENS, self.hidden.value)
 
     def _sent(self, operation: Operation) -> float:
-        """The bytes that a rank sends in it."""
+        """The bytes that a rank sends in a collective."""
         return costs.sent_bytes(operation.op, self._bytes(operation), self.ranks.value)
 
     def _seconds(self, operation: Operation) -> float:
-        """The seconds that it takes on the link."""
+        """The seconds that a collective takes on the link."""
         return costs.seconds(operation.op, self._bytes(operation), self.ranks.value, LINKS[self.link.value])
 
     def _operation_text(self, operation: Operation) -> str:

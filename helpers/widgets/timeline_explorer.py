@@ -55,6 +55,7 @@ class TimelineExplorer(SavedWidget, anywidget.AnyWidget):
     """
 
     TEXT = "[widget] TimelineExplorer: zoom, hover over spans, move the play head and see what each rank does and holds"
+    # anywidget takes one JavaScript module, so the two files are joined.
     _esm = "\n".join((STATIC / f"timeline_{name}.js").read_text(encoding="utf-8") for name in ("picture", "explorer"))
     _css = STYLE + (STATIC / "timeline_explorer.css").read_text(encoding="utf-8")
 
@@ -73,7 +74,7 @@ class TimelineExplorer(SavedWidget, anywidget.AnyWidget):
         except ValueError as error:
             super().__init__(error=str(error))
             return
-        longest = max(timeline.duration for timeline in self.timelines) or 1e-9
+        longest = max(timeline.duration for timeline in self.timelines) or 1e-9  # never 0, since it is divided by
         self.title = title or shared_title(list(self.timelines))
         first_rank = min(rank for timeline in self.timelines for rank in timeline.ranks)
         super().__init__(data=self._data(longest), zoom=(0.0, longest), selected_rank=first_rank)
@@ -211,7 +212,7 @@ def _at_playhead(timeline: Timeline, title: str, rank: int, playhead: float) -> 
     holds = timeline.holds(rank, instant)  # a MemoryBreakdown; kinds that are no memory have no field in it
     kinds = [f"{kind_word(kind)} {format_bytes(size)}" for kind in PAINTS if (size := getattr(holds, kind, 0))]
     total = f"{format_bytes(holds.total)} = " if len(kinds) > 1 else ""
-    memory = words("holds", total=total, kinds=kinds or ["0 B"]) if timeline.held else ""
+    memory = words("holds", total=total, kinds=kinds or ["0 B"]) if timeline.held else ""  # a list needs an entry
     lanes = {"computes": texts["compute"] or [words("idle")], "sends": texts["communication"] or [words("silent")]}
     return words("computes", title=title, **lanes, holds=memory)
 
@@ -316,7 +317,10 @@ def _memory_arrays(timeline: Timeline, rank: int) -> dict[str, object]:
 
 
 def _add_changes(changes: dict[float, list[int]], holding: Holding, zero: float, last: float) -> None:
-    """Add the bytes at the start and subtract them at the end, except at the end of the timeline, as Timeline.holds."""
+    """Add the bytes where a holding starts and subtract them where it ends.
+
+    A holding that lasts to the end of the timeline (`last`) is never subtracted, because it was not freed.
+    """
     for instant, sign in ((max(holding.start, zero), 1), (max(holding.end, zero), -1)):
         if sign > 0 or instant < last:
             change = changes.setdefault(instant - zero, [0] * len(MEMORY_KINDS))

@@ -77,7 +77,7 @@ class ZeroExplorer(SteppedExplorer):
         return sent_bytes(stage, self.parameters.value, self.ranks.value)
 
     def seconds(self, stage: int) -> float:
-        """Seconds that this takes on the link, without overlap."""
+        """Seconds that sending these bytes takes on the link, without overlap with computation."""
         return seconds(stage, self.parameters.value, self.ranks.value, LINKS[self.link.value])
 
     @property
@@ -99,6 +99,7 @@ class ZeroExplorer(SteppedExplorer):
         step, stage = self.shown_step, self.stage.value
         most = max(each.total_bytes(0) for each in zero_steps(stage))  # of rank 0
         here = {"now": step.total_bytes(0), "most": most, "real": format_bytes(self.states(stage).total)}
+        # deed: what the ranks do, such as an all-gather.
         action = {"deed": words(f"deed.{step.action}"), "message": self._message_text if step.message else ""}
         return words("sentence", where=self._phase_text.capitalize(), **action, **here, **self._model)
 
@@ -135,8 +136,10 @@ class ZeroExplorer(SteppedExplorer):
     def _message_text(self) -> str:
         """What this step of the small model sends."""
         message, stage, number = self.shown_step.message, self.stage.value, NUMBERS * len(LAYERS)
-        buffer = BYTES[message.kind] * message.share * number  # BYTES: of one number of this kind
+        # BYTES: of one number of this kind. `share`: the share of all numbers that the message carries.
+        buffer = BYTES[message.kind] * message.share * number
         now = costs.sent_bytes(message.op, buffer, RANKS)
+        # What is sent until this step, and in the whole training step (None).
         so_far, whole = (sent_bytes(stage, number, RANKS, until) for until in (self.step.value, None))
         return words("message", op=message.op.replace("_", "-"), now=now, so_far=so_far, whole=whole)
 
