@@ -85,6 +85,7 @@ def solution(key: str) -> MarkdownText:
         source = source_of(cell)
         if marks.get("solution") and re.search(rf"^(def|class) +{task.name}\b", source, re.MULTILINE):
             return MarkdownText(f"```python\n{SOLUTION_MARKS.sub('', source).strip()}\n```")
+    # None, here and below, stands for the language that the learner has chosen.
     return MarkdownText(words("no_solution", None, file=f"solutions/{path.name}"))
 
 

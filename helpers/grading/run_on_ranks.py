@@ -63,7 +63,7 @@ _ranks: Ranks | None = None  # the grader's own pool, once it is started
 
 # -- on a rank -------------------------------------------------------------------------------------------------------
 def run_cases(key: str, submitted: Callable, inputs: Sequence[Sequence[dict]], seed: int) -> tuple[list, ...]:
-    """Run all cases of a task on this rank. inputs: as [rank][case]. Exceptions pass through.
+    """Run all cases of the task `key`, "03.average", on this rank. inputs: as [rank][case]. Exceptions pass through.
 
     Returns five values, as plain data. The first four are lists with one item per case: what `run_submission` returned,
     the communication events, the marks (name and time) that it set, and what ObservedFunction noted of each call. The
@@ -114,7 +114,8 @@ def grader_ranks() -> Ranks:
     global _ranks
     if _ranks is None:
         with keep_current():  # the pool that the notebook's cells use by default stays the learner's
-            # apart: whatever code does on these ranks, the other ranks of the process are not affected.
+            # quiet: prints nothing when the ranks start. apart: whatever code does on these ranks, the other ranks of
+            # the process are not affected.
             _ranks = Ranks(NUM_RANKS, device="cpu", quiet=True, apart=__name__)
     return _ranks
 

@@ -112,6 +112,7 @@ def right_and_wrong_losses(
     """
     sums, gradients, counts, lengths = zip(*(token_sums(world.inputs[rank]) for rank in replicas), strict=True)
     gradient, n, total, count = gradients[own], len(replicas), sum(sums), sum(counts)
+    # A mean over no tokens is NaN, as in torch.
     means = [part / k if k else math.nan for part, k in zip(sums, counts, strict=True)]
     own_mean = gradient / max(1, counts[own])  # the gradient of the mean over this replica's tokens alone
     pairs = {
@@ -180,6 +181,7 @@ def run_sync(submitted: Callable, inputs: dict[str, Any], context: RankContext) 
     """The gradients of this rank's parameters after the learner's function has changed them in place."""
     parameters = [torch.nn.Parameter(torch.zeros(SHAPES[name])) for name in inputs["gradients"]]
     for parameter, gradient in zip(parameters, inputs["gradients"].values(), strict=True):
+        # A gradient must have the dtype of its parameter.
         parameter.data = parameter.data if gradient is None else torch.zeros_like(gradient)
         parameter.grad = None if gradient is None else gradient.clone()
     placements = [dict(one) for one in inputs["placements"].values()]
@@ -302,7 +304,7 @@ def make_norm(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
         for name in names:
             placement = {"dp": dp, "tp": TP_SHARDING[name]}
             placement |= {ENDS: "replicated"} if has_tied_weight and name == "tied" else {}
-            # The coordinates on which the gradient differs; on a stage it does, unless the weight is tied.
+            # Ranks with equal keys get the same gradient. It differs from stage to stage unless the weight is tied.
             key = [name, *(position[axis] for axis in ("dp", "tp") if placement[axis] == "sharded")]
             key += [] if ENDS in placement else [position["pp"]]
             of_rank["gradients"].append(drawn.setdefault(tuple(key), rng.tensor(rng.integer(2, 5))))

@@ -84,7 +84,7 @@ _created: dict[dist.ProcessGroup, dict[tuple[int, ...], dist.ProcessGroup]] = {}
 
 
 def process_groups(inputs: dict[str, Any]) -> dict[str, dist.ProcessGroup]:
-    """This rank's process group on each axis, and on "ends" if its stage is one.
+    """This rank's process group on each axis, and on "ends" if its stage is the first or the last.
 
     All ranks have to create all groups in one order. Those of every mesh are therefore created at the first call,
     before an answer that fails can stop a rank between two of them.

@@ -181,7 +181,7 @@ def run_batch(submitted: Callable, inputs: dict[str, Any], context: RankContext)
             return REFUSED
         return [row_numbers(part) for part in parts] if isinstance(parts, tuple | list) else parts
 
-    return answers.run_questions(numbers_of_rows, inputs, context, BATCH)
+    return answers.run_questions(numbers_of_rows, inputs, context, BATCH)  # the Task, which an error names
 
 
 def row_numbers(part: Any) -> Any:

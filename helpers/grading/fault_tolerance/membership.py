@@ -197,7 +197,7 @@ def run_regroup(submitted: Callable, inputs: dict[str, Any], context: RankContex
         answer = submitted(*args)
         return list(answer) if isinstance(answer, list | tuple) and len(answer) == 3 else [answer] * 3
 
-    return answers.run_questions(three_values, inputs, context, REGROUP)
+    return answers.run_questions(three_values, inputs, context, REGROUP)  # the Task, which an error names
 
 
 def replaced_in_place(ranks: NodeNames, living: NodeNames, dead: NodeNames) -> list[str]:

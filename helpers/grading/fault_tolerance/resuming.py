@@ -65,7 +65,7 @@ def run_resume(submitted: Callable, inputs: dict[str, Any], context: RankContext
         """Calls the learner's function; its second argument is a function from an epoch to its order."""
         return submitted(dict(state), lambda epoch: list(orders[epoch % NUM_EPOCHS]), *args)
 
-    return answers.run_questions(call_with_order, inputs, context, RESUME)
+    return answers.run_questions(call_with_order, inputs, context, RESUME)  # the Task, which an error names
 
 
 def next_samples(
@@ -173,7 +173,7 @@ def run_reshard(submitted: Callable, inputs: dict[str, Any], context: RankContex
         answer = submitted(pieces, *args, read)
         return [answer.tolist() if isinstance(answer, Tensor) else answer, sum(counts)]
 
-    return answers.run_questions(elements_and_count, inputs, context, RESHARD)
+    return answers.run_questions(elements_and_count, inputs, context, RESHARD)  # the Task, which an error names
 
 
 def read_part(

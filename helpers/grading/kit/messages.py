@@ -49,7 +49,7 @@ def worlds_of_calls(world: JudgedWorld) -> Iterator[JudgedWorld]:
     for number in range(len(world.inputs[0]["calls"])):
         logs = []
         for log, times in zip(world.logs, ends, strict=True):
-            start, end = times[number - 1] if number else 0.0, times[number]  # a call begins when the last one ended
+            start, end = times[number - 1] if number else 0.0, times[number]  # a call begins where the one before ended
             logs.append(CommLog(events=tuple(event for event in log.events if start < event.start < end)))
         yield JudgedWorld(
             size=world.size,

@@ -72,6 +72,7 @@ def draw_calls(rng: CaseGenerator, num_ranks: int, messages: list) -> Calls:
 
 def run_split(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Any]:
     """The learner's answer to each case, as rows. `run_questions` calls a function with every case of the inputs."""
+    # SPLIT is the Task, which an error names.
     return answers.run_questions(lambda calls: as_rows(submitted(calls)), inputs, context, SPLIT)
 
 

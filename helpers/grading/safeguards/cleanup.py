@@ -125,7 +125,7 @@ SETTINGS: tuple[_Setting, ...] = (
     (os.getcwd, os.chdir),
     (_umask, os.umask),
     (lambda: dict(os.environ), _set_environment),
-    _list(sys.path),
+    _list(sys.path),  # its items; the list of attributes above restores which list is sys.path
     _list(warnings.filters),
     (torch.get_default_dtype, torch.set_default_dtype),
     (torch.is_grad_enabled, torch.set_grad_enabled),

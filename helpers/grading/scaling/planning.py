@@ -304,8 +304,7 @@ RunTime = Callable[..., tuple[float, float]]  # days and GPU-hours
 
 
 def make_days(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """The lab text's own case, one without recomputation and lost time, one with a long sequence; then random
-    ones.
+    """The lab text's own case, one without recomputation and lost time, one with a long sequence; then random ones.
 
     A case is: the model, the tokens, the number of GPUs, their peak (FLOP/s), the hardware FLOPs utilization (HFU: the
     share of the peak that runs), the share of forward that is recomputed, and the share of the time that is lost.

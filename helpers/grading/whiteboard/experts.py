@@ -31,7 +31,7 @@ from helpers.grading.whiteboard.values import judge_values
 words = LAB.messages
 
 UNCHOSEN = 50  # what is subtracted from an expert's logits so that no token chooses it
-# The values that are judged: name -> how a sentence calls it.
+# The values that are judged: name -> how a sentence calls it. "x" and "logits" stand for their gradients.
 VALUE_NAMES = {"out": words["output"], "x": words["gradient_of_x"], "logits": words["gradient_of_logits"]}
 
 

@@ -29,7 +29,7 @@ from helpers.grading.whiteboard.values import judge_values
 
 words = LAB.messages
 
-# The values that are judged: name -> how a sentence calls it.
+# The values that are judged: name -> how a sentence calls it. "logp" stands for its gradient.
 VALUE_NAMES = {"loss": words["loss"], "logp": words["gradient_of_logp"]}
 EPSILON = 1e-4  # added to the standard deviation of a group's rewards
 LOG_RATIO_STD = 0.4  # with clips of 0.1 to 0.3 about half of the tokens are clipped

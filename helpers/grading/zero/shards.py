@@ -169,7 +169,8 @@ def make_shard(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
     In the first three models a division by the number of ranks leaves a rest of 1, which needs the most padding there
     can be. The others are special in one way each: the ranks divide the elements, there are more ranks than elements,
-    some tensors are scalars or empty, the ranks divide a single tensor, and there is one rank.
+    some tensors are scalars or empty, the ranks divide a single tensor, and there is one rank. The key "cases" holds
+    the questions, each of which is one call of the learner's function.
     """
     models = []  # each (shapes of the tensors, number of ranks)
     for num_ranks in (3, 4, rng.integer(5, 9)):
@@ -228,7 +229,7 @@ def judge_shard(world: JudgedWorld) -> Iterator[Judgement]:
     pairs = list(zip(world.inputs[0]["cases"], world.outputs[0], strict=True))  # (question, answer), in one process
 
     def explains_all(wrong: TakeShard) -> bool:
-        return all(is_close(wrong(*case), answer["shard"]) for case, answer in pairs)
+        return all(is_close(wrong(*question), answer["shard"]) for question, answer in pairs)
 
     known = [key for key, several in WRONG_SHARDS.items() if any(map(explains_all, several))]
     for (tensors, rank, num_ranks), answer in pairs:
@@ -352,6 +353,7 @@ WRONG_STATES: dict[str, list[Callable[..., State]]] = {
     "shards_differ_in_length": [partial(resumed_state, take_shard=unpadded_shard)],
     "whole_state": [partial(resumed_state, take_shard=lambda line, rank, n: line)],
     "step_lost": [partial(resumed_state, step_of=lambda steps: 0), partial(resumed_state, step_of=lambda steps: None)],
+    # All ranks saved the same step; here those of all files are added, or added and halved, however many there are.
     "steps_added": [partial(resumed_state, step_of=sum), partial(resumed_state, step_of=lambda steps: sum(steps) // 2)],
     "moments_lost": [
         partial(resumed_state, zeroed=("exp_avg", "exp_avg_sq")),

@@ -114,6 +114,7 @@ def run_stage1(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
     is_same_list = len(list_of_caller) == len(parameters) and all(map(operator.is_, list_of_caller, parameters))
     return {
         "history": steps,
+        # buffers: those of the momentum, which are this optimizer's only state.
         "state_elements": sum(map(torch.numel, optimizers[-1].buffers.values())) if optimizers else 0,
         "num_optimizers": len(optimizers),
         "parameters_intact": is_same_list and all(one.requires_grad and one.is_leaf for one in parameters),
