@@ -69,7 +69,7 @@ def _check_all(values: dict[str, float], expected: str, is_valid: Callable[[floa
 
 
 DAY = 86_400.0  # seconds
-_MOST_NODES_AWAY = 1e6  # beyond it the sum in spares_needed, one term per node, would take too long
+_MOST_NODES_AWAY = 1e6  # nodes in repair at once; with more, the sum in spares_needed, a term per node, takes too long
 META_RSC1, META_RSC2 = 6.50e-3, 2.34e-3  # failures per node and day; the docstring of this file has the sources
 LLAMA3 = {  # interruptions by cause, of 16,384 GPUs in 54 days
     "faulty GPU": 148,
@@ -135,11 +135,12 @@ def spares_needed(*, nodes: int, per_node_day: float, away: float, probability: 
     mean = away / mtbf(nodes=nodes, per_node_day=per_node_day)
     if mean > _MOST_NODES_AWAY:
         raise ValueError(f"{mean:.3g} nodes would be away at once: give a shorter time, fewer nodes, or a lower rate")
-    most_spares = 4 * mean + 1000 if mean > 0 else 0  # beyond it all further probabilities are 0 but for rounding
+    # So far above the mean, all further probabilities are smaller than the rounding of a float.
+    most_spares = 4 * mean + 1000 if mean > 0 else 0
     spares, covered = 0, exp(-mean)  # covered: the probability that no more nodes are away than there are spares
     while covered < probability and spares < most_spares:
         spares += 1
-        covered += exp(spares * log(mean) - mean - lgamma(spares + 1))
+        covered += exp(spares * log(mean) - mean - lgamma(spares + 1))  # the Poisson probability, by its logarithm
     return spares
 
 
@@ -151,7 +152,9 @@ def lost_gpu_hours(*, gpus: int, effective: float, seconds: float) -> float:
     return gpus * seconds / 3600 * (1 - effective)
 
 
-_MOST_MTBFS = 700.0  # times the MTBF: exp(710) is no float any more, and the effective share is 0 long before
+# The longest cycle of work, save and repair in multiples of the MTBF: exp(710) is no float any more, and the effective
+# share is 0 long before.
+_MOST_MTBFS = 700.0
 
 
 def young_interval(save: float, mtbf: float) -> float:
@@ -299,6 +302,7 @@ def simulate_weeks(*, weeks: int = 200, seed: int = 0, **job: float) -> float:
     job: the arguments of simulate_week except seed.
     """
     _check_counts(weeks=weeks)
+    # seed * weeks + week: no two seeds share a week.
     return sum(simulate_week(seed=seed * weeks + week, **job).shares["work"] for week in range(weeks)) / weeks
 
 

@@ -127,8 +127,9 @@ class Plan:
     dp, tp, pp, cp: the sizes of data, tensor, pipeline and context parallelism. zero: the ZeRO stage over dp, 0 for
     none. num_chunks: virtual stages per rank. micro_batch: sequences of a micro-batch. num_microbatches: of a step, on
     each rank. recompute: what backward computes again. attention: whether attention maps exist ("materialized").
-    precision: the bytes of weights + gradients per parameter. fp32: 4 + 4. mixed: 2 + 2, and Adam has an fp32 master
-    copy. mixed_fp32_grads: 2 + 4 (Megatron). mixed_both_grads: 2 + 2 + 4. It says nothing about the optimizer's kind.
+    precision: the bytes of weights + gradients per parameter. fp32: 4 + 4. mixed: 2 + 2, and the optimizer has an fp32
+    master copy, as in the next two. mixed_fp32_grads: 2 + 4 (Megatron). mixed_both_grads: 2 + 2 + 4, 16-bit gradients
+    and fp32 sums of them.
     schedule: the order of a pipeline's micro-batches (helpers.schedules).
     ep: ranks of dp * cp over which the experts of a layer are spread. shard_ranks: hybrid sharding, which is ZeRO-3
     over this many ranks with a replica in each such group; None means over all ranks. fp8: the layers' matrix products
@@ -188,7 +189,10 @@ class Plan:
 
     @property
     def of_experts(self) -> Plan:
-        """The plan for the weights of experts: they have dp * cp / ep replicas, tp * ep ranks apart."""
+        """The plan for the weights of experts: they have dp * cp / ep replicas (`edp`), tp * ep ranks apart.
+
+        Predictions take a plan's tp as the distance between replicas, so tp * ep stands in it.
+        """
         return replace(self, dp=self.mesh.edp, cp=1, tp=self.tp * self.ep, ep=1)
 
     @property
@@ -277,6 +281,7 @@ def _llama2(num_layers: int, hidden: int, num_heads: int, num_kv_heads: int, ffn
 
 
 def _gpt(num_layers: int, hidden: int, num_heads: int, seq: int = 1024) -> ModelSpec:
+    """A GPT-2 or GPT-3, which the defaults of ModelSpec describe."""
     return ModelSpec(num_layers=num_layers, hidden=hidden, num_heads=num_heads, vocab=50_257, seq=seq)
 
 

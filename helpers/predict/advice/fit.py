@@ -47,7 +47,7 @@ GPUS_PER_NODE = 8
 # Changes 1 to 4 of the list slow a step by a few percent at most, if backward hides the gather of the third.
 NEXT_TO_FREE = 4
 _AXES = ("tp", "pp", "cp")  # the axes that a change may enlarge, which shrinks dp
-_LARGEST_CP = 64
+_LARGEST_CP = 64  # ranks of a context-parallel group
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ def _moves(model: ModelSpec, plan: Plan, gpus_per_node: int) -> Iterator[Move]:
     """The changes of `moves`, field by field."""
     if plan.attention == "materialized":
         yield Move(field="attention", value="flash", order=1)
-        if plan.recompute == "none":
+        if plan.recompute == "none":  # only here, because with flash attention there are no maps to recompute
             yield Move(field="recompute", value="selective", order=4)
     for stage, order in ((1, 2), (2, 6), (3, 8)):  # ZeRO's stages, and their numbers in the list
         if plan.zero < stage and (stage == 1 or plan.pp == 1):  # in a pipeline every micro-batch would gather again
@@ -172,6 +172,7 @@ class Fit:
     def verdict(self) -> str:
         """A sentence that says whether the plan fits."""
         share = words("share", share=100 * USABLE_SHARE, size=format_bytes(self.gpu.memory))
+        # comma: 2 adds a comma, which the sentence of a plan that fits needs after these words, and 1 adds none.
         where = words("fullest", stage=self.stage, comma=2 if self.fits else 1) if self.plan.pp > 1 else ""
         sizes = {"size": format_bytes(self.memory.total), "usable": format_bytes(self.usable)}
         return words("fits" if self.fits else "fits_not", **sizes, share=share, where=where)
@@ -303,6 +304,7 @@ def _with_more_gpus(model: ModelSpec, plan: Plan, usable: float, gpus_per_node: 
     To save time, the first number of doublings is a lower bound. It comes from the model states with an 8-bit
     optimizer, which is the least they can be, sharded over all replicas and split over the GPUs of a node.
     """
+    # How many times the memory of a GPU the model states of one rank take, at their present sharding.
     gpus = model_states(params_per_rank(model, plan), replace(plan, optimizer="adamw_8bit")).total / usable
     least_factor = max(gpus / (plan.dp * plan.cp * GPUS_PER_NODE), 1)
     doublings = max(1, ceil(log2(least_factor)))

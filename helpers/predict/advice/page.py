@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 Rows = Sequence[Mapping[str, str]]  # the rows of a table: column name -> text
 SHOWN_KINDS = ("parameters", "gradients", "optimizer", "activations")
+# The class rr-advice keeps these rules off the other tables of a notebook.
 _NOTEBOOK_CSS = """
 .rr-advice table { margin: 0 0 12px; font-size: 13px }
 .rr-advice th:first-child, .rr-advice .words { text-align: left !important }
@@ -158,7 +159,7 @@ def table(advice: Advice) -> str:
     chosen = _chosen_row(advice)
     sentences, *after = (f"<p>{escape(text_)}</p>" for text_ in (advice.sentence, *advice.remarks, _assumed(advice)))
     tables = (memory_rows, time_rows, reason_rows)
-    shown = _html_table(best_rows(advice), 0) if advice.best else ""
+    shown = _html_table(best_rows(advice), 0) if advice.best else ""  # 0: the first of the best plans is recommended
     shown += "".join(_html_table(make(advice), chosen) for make in tables)
     return f'<div class="rr-advice"><style>{_NOTEBOOK_CSS}</style>{sentences}{shown}{"".join(after)}</div>'
 
@@ -280,7 +281,7 @@ def _arithmetic(advice: Advice) -> dict[str, str]:
     if request.cluster.num_nodes > 1:
         # The tokens of a micro-batch from which on the traffic hides, at 40 % of the peak, which the function assumes.
         enough = tokens_that_hide(request.cluster, dtype_bytes=weight_bytes(plain))
-        rates = {"flops": 0.4 * request.cluster.gpu.flops / 1e12}
+        rates = {"flops": 0.4 * request.cluster.gpu.flops / 1e12}  # in TFLOP/s
         rates["rate"] = f"{format_bytes(request.cluster.network.bandwidth)}/s"
         facts["a micro-batch hides ZeRO-3 or DDP"] = words("value.enough", tokens=enough, **rates)
     return facts
@@ -326,5 +327,8 @@ def _row(row: Mapping[str, str], is_chosen: bool) -> str:
 
 
 def _text_class(column: str) -> str:
-    """The HTML attribute with the CSS class of a column that has text instead of numbers; empty for numbers."""
+    """The HTML attribute with the CSS class of a column that has text instead of numbers; empty for numbers.
+
+    "binds" is the bottleneck that limits a term of the step.
+    """
     return ' class="words"' if column in ("plan", "why", "term", "binds") else ""

@@ -48,8 +48,8 @@ from helpers.predict.time.convolutions import ResNet
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import Plan
 
-# The numbers below are this course's judgement. A plan gets a warning beyond these: the shares of the step for bubble
-# and traffic, the tokens of a step.
+# The numbers below are this course's judgement. Above one of the first three (two shares of the step's time, and the
+# tokens of a step) a plan gets a warning.
 MOST_BUBBLE, MOST_TRAFFIC, MOST_TOKENS = 0.15, 0.3, 64 * 2**20
 FULL = 0.97  # share of the usable memory from which on a GPU counts as full
 LONG = 16_384  # tokens of a sequence from which on context parallelism is usual
@@ -90,7 +90,7 @@ def with_warnings(request: PlanRequest, estimates: Sequence[PlanEstimate]) -> li
     def key(candidate: PlanEstimate) -> tuple:
         return layout_key(candidate.plan), candidate.plan.recompute
 
-    # The fastest plan with micro-batches of two, by `key`. The slowest plan comes first, so a faster one replaces it.
+    # By `key`: the fastest plan with micro-batches of two that fits. Slow plans come first, so faster ones replace it.
     doubled = {}
     for candidate in sorted(estimates, key=lambda candidate: -candidate.seconds):
         if candidate.plan.micro_batch == 2 and _bytes_with_plain_loss(request, candidate) <= request.usable:
@@ -126,7 +126,7 @@ def warnings(request: PlanRequest, candidate: PlanEstimate, doubled: PlanEstimat
         sentences.append(words("warning.full", held=format_bytes(total), usable=format_bytes(usable)))
     if (plain := _bytes_with_plain_loss(request, candidate)) > usable:
         sentences.append(words("warning.loss", held=format_bytes(plain), usable=format_bytes(usable)))
-    if (name := request.cluster.gpu.name.split()[0]) in NO_BF16:
+    if (name := request.cluster.gpu.name.split()[0]) in NO_BF16:  # the first word of a name such as "V100 SXM2"
         sentences.append(words("warning.bf16", gpu=name, size=format_bytes(request.cluster.gpu.memory)))
     return sentences
 
@@ -209,7 +209,7 @@ def _best_without(axis: str, candidate: PlanEstimate, estimates: Sequence[PlanEs
 
     axis: a field of Plan, such as "tp", "zero" or "recompute".
     """
-    value, unused = getattr(candidate.plan, axis), {"recompute": "none", "zero": 0}.get(axis, 1)
+    value, unused = getattr(candidate.plan, axis), {"recompute": "none", "zero": 0}.get(axis, 1)  # unused: turned off
     if value == unused:
         return ""
     rank_of = ("none", "selective", "full").index if axis == "recompute" else int  # a number by which values compare
@@ -252,7 +252,7 @@ def strategies(
     by strategy, because these have strategies of their own; None for the usual ones.
     """
     names = [StrategyName.ONE_GPU] if request.cluster.world_size == 1 else [*STRATEGIES]
-    if not estimates or estimates[0].name == StrategyName.OFFLOAD:
+    if not estimates or estimates[0].name == StrategyName.OFFLOAD:  # which is tried only where nothing else fits
         names.append(StrategyName.OFFLOAD)
     if tried is not None:
         names = list(tried)
@@ -294,7 +294,7 @@ def _lightest(request: PlanRequest, names: Sequence[str]) -> dict[str, PlanEstim
                 num_microbatches=request.global_batch // axes.dp,
             )  # fmt: skip
             name = strategy_of(plan)
-            if name not in names or (zero and axes.dp * axes.cp == 1):
+            if name not in names or (zero and axes.dp * axes.cp == 1):  # one replica: ZeRO has nothing to shard over
                 continue
             stage, breakdown = fullest_stage(request.model, plan)
             if name not in lightest or breakdown.total < lightest[name].memory.total:
@@ -303,7 +303,7 @@ def _lightest(request: PlanRequest, names: Sequence[str]) -> dict[str, PlanEstim
 
 
 def _reason_against_all(request: PlanRequest, name: str) -> str:
-    """Why no plan of this strategy can run."""
+    """Why no plan of this strategy can run: the reason of one layout, or too few GPUs where there is no layout."""
     if "TP" in name and request.cluster.gpus_per_node == 1:
         return words("cannot.one_card")
     zero = {StrategyName.ZERO_2: 2, StrategyName.ZERO_3: 3}.get(name, 1 if "ZeRO" in name else 0)
@@ -333,7 +333,7 @@ def remarks(
         sentences.append(words("reason.is_simplest") if is_same else words("reason.loses", **values))
     if first is None or first.plan.tp > 1 or first.plan.pp > 1:
         sentences.append(tensor_size_remark(request))
-    has_no_dp = first is None or first.plan.dp == 1
+    has_no_dp = first is None or first.plan.dp == 1  # perhaps only because the GPUs do not divide the batch
     if has_no_dp and request.global_batch % size and size * request.model.seq <= MOST_TOKENS:
         sentences.append(words("remark.batch", gpus=size))
     if first and first.name == StrategyName.OFFLOAD:
@@ -350,7 +350,7 @@ def remarks(
 def _image_remarks(request: PlanRequest, best: tuple[PlanEstimate, ...]) -> tuple[str, ...]:
     if not best:
         return (words("remark.fewer_images"),)
-    rate, times = best[0].tokens_per_second, request.global_batch / IMAGES
+    rate, times = best[0].tokens_per_second, request.global_batch / IMAGES  # a ResNet's tokens are images
     sentences = [words("remark.images", rate=rate, each=rate / request.cluster.world_size)]
     sentences.append(words("remark.input", rate=rate))
     if times > 1:

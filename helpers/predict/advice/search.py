@@ -63,6 +63,7 @@ def axis_layouts(request: PlanRequest) -> Iterator[Plan]:
     cluster, model = request.cluster, request.model
     for tp in _divisors(cluster.gpus_per_node):
         for cp in (2**n for n in range(LARGEST_CP.bit_length())):
+            # Context parallelism is not modelled for attention with a window.
             is_too_short = cp > 1 and (model.seq < LEAST_TOKENS * cp or model.window)
             if is_too_short or cluster.world_size % (tp * cp):
                 break  # so would every larger cp
@@ -88,6 +89,7 @@ def reason_against(request: PlanRequest, axes: Plan) -> str:
         axes.check(request.model)
     except ValueError as error:  # such as "Plan: tp=3 does not divide num_heads=32": both numbers, with their names
         part, whole = re.findall(r"(?:pp \* )?\w+=\d+", str(error))
+        # "one another" is in the message about key and value heads, where tp or the heads may be the larger number.
         return words("cannot.divide_heads" if "one another" in str(error) else "cannot.divide", part=part, whole=whole)
     if request.global_batch % axes.dp:
         return words("cannot.batch", batch=request.global_batch, ranks=axes.dp)
@@ -111,7 +113,7 @@ def _least_bytes(request: PlanRequest, plan: Plan) -> int:
 
     With three stages or more, that stage has neither the embedding nor the head.
     """
-    lightest = replace(plan, precision=request.precision or "mixed")
+    lightest = replace(plan, precision=request.precision or "mixed")  # the precision with the fewest bytes
     return rank_states(request.model, lightest, plan.pp // 2).total
 
 
@@ -237,7 +239,7 @@ def estimate(
     )  # fmt: skip
 
 
-# Bytes per parameter under torch.amp with SGD: fp32 and 16-bit weights, gradients, momentum.
+# For ResNets, bytes per parameter under torch.amp with SGD: fp32 and 16-bit weights, gradients, momentum.
 IMAGE_STATES = (4 + 2, 4, 4)
 # Bytes per output element: the convolution's, which batch norm keeps, and the ReLU's, which the next convolution keeps.
 IMAGE_OUTPUT = 2 + 2
@@ -261,7 +263,7 @@ def offload_plans(request: PlanRequest) -> Iterator[PlanEstimate]:
     """The fitting plans with gradients and optimizer on the host; on several GPUs with ZeRO-3."""
     for plan in _data_parallel(request, 3 if request.cluster.world_size > 1 else 0):
         stage, breakdown = fullest_stage(request.model, plan)
-        # A layer's (or table's) gradients are on the GPU until they have travelled to the host.
+        # The gradients of one layer (or token table) at a time are on the GPU, until they have travelled to the host.
         buffer = max(params_per_layer(request.model, plan), table_params(request.model, plan)) * gradient_bytes(plan)
         more = buffer if plan.zero == 0 else 0  # with ZeRO-3 the gradient buffer is among the temporaries already
         on_gpu = replace(breakdown, optimizer=0, gradients=0, temporaries=breakdown.temporaries + more)
@@ -325,6 +327,7 @@ def image_plans(request: PlanRequest) -> Iterator[PlanEstimate]:
         rate = request.global_batch / step.seconds  # images per second
         share = flops_per_image * rate / gpus / request.cluster.gpu.flops
         name = strategy_of(plan)
+        # An image counts as one token.
         yield PlanEstimate(name=name, plan=plan, memory=breakdown, step=step, mfu=share, tokens_per_second=rate)
 
 

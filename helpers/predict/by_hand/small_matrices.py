@@ -118,7 +118,7 @@ def _head_backward(query: Sequence[float], key: Sequence[float], value: Sequence
     return to_query, to_key, to_value
 
 
-SUBSCRIPTS = "₀₁₂₃"  # the rank in the name of its shard: A₁ is rank 1's part of A
+SUBSCRIPTS = "₀₁₂₃"  # the rank in the name of its shard: A₁ is rank 1's part of A; there are at most 4 ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,14 +165,15 @@ class Operation:
         return tokens * (4 * self.per_token if self.per_token else 2 * hidden)
 
 
-PassItem = ShardedMatrix | Operation | str  # a text is an operator between matrices, such as "·" or "="
+PassItem = ShardedMatrix | Operation | str  # a text is an operator between matrices, such as "·" or "="; "" is a gap
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
     """One pass over a layer, as matrices and operators from left to right: in one process, and on each rank.
 
-    results: for each result the ranks' matrices, one per rank. expected: the same result in one process.
+    results: for each result the ranks' matrices, one per rank (or a single one where every rank has the full result).
+    expected: the same result in one process.
     """
 
     one_process: tuple[PassItem, ...]
@@ -226,7 +227,11 @@ class RankGroup:
         return self.cut(name, values, by) if self.sequence_parallel else ShardedMatrix(name=name, values=values)
 
     def gathered(self, name: str, values: Matrix, rank: int, by: str = "rows") -> ShardedMatrix:
-        """The matrix of all tokens on a rank that computes with it; with sequence parallelism others were gathered."""
+        """The matrix of all tokens on a rank that computes with it.
+
+        With sequence parallelism, the rank's own tokens are marked as its own, while the others were gathered and have
+        no owner here.
+        """
         ranks = tuple(owner if owner == rank else None for owner in self.owners(_length(values, by)))
         return ShardedMatrix(name=name, values=values, by=by, ranks=ranks if self.sequence_parallel else ())
 
@@ -245,7 +250,7 @@ class RankGroup:
         return [[operation, ShardedMatrix(name=name, values=values)] for _ in self.ranks]
 
     def _own(self, name: str, values: Matrix, rank: int) -> ShardedMatrix:
-        """The sum for the tokens of one rank. It has no subscript, unlike the rank's partial sum."""
+        """The sum for the tokens of one rank. Its name has no subscript, because Z₁ is already rank 1's partial sum."""
         part = self.part(values, "rows", rank)
         return ShardedMatrix(name=f"own {name}", values=part, ranks=(rank,) * len(part))
 

@@ -44,7 +44,7 @@ from helpers.specs import Link
 
 X = ((1, 2, 0), (0, 1, -1), (2, 0, 1), (-1, 1, 1))  # 4 tokens of 3 numbers
 A = ((1, 0, -1, 2), (0, 1, 1, -1), (2, -1, 0, 1))  # 3 x 4
-G = ((1, 2, 0, 1), (0, 1, 1, -1), (2, 0, 1, 0), (-1, 1, 0, 2))  # the input of "rows", whose only weight is B
+G = ((1, 2, 0, 1), (0, 1, 1, -1), (2, 0, 1, 0), (-1, 1, 0, 2))  # the input of the layer "rows", which has B alone
 B = ((1, -1, 0), (0, 2, 1), (1, 0, -1), (-1, 1, 2))  # 4 x 3
 ARRIVES = ((1, 0, -1), (0, 1, 1), (-1, 2, 0), (1, 1, 0))  # the gradient of a layer's output: 4 tokens of 3 columns
 ARRIVES_WIDE = ((1, 0, -1, 1), (0, 1, 1, 0), (-1, 2, 0, 1), (1, 1, 0, -1))  # the same with 4 columns
@@ -97,12 +97,13 @@ _HEADS = {
 LAYERS = {
     "mlp": SplitLayer(first={"A": A}, inner="G", second=("B", B), **_MLP),
     "columns": SplitLayer(first={"A": A}, arrives=ARRIVES_WIDE, products=("dY",)),
+    # The next layer and "embedding" have no activation, so what their second weight multiplies is the input itself.
     "rows": SplitLayer(input=("G", G), inner="G", second=("B", B)),
     "attention": SplitLayer(first={"Wq": QUERY, "Wk": KEY, "Wv": VALUE}, inner="O", second=("Wo", B), **_HEADS),
     "embedding": SplitLayer(
         input=("I", ONE_HOT_TOKENS), inner="I", second=("E", TABLE), output="X", input_has_no_gradient=True
     ),
-    # `_head` replaces `arrives` by the gradient of the head's loss.
+    # `arrives` only has the right shape here; `_head` replaces it by the gradient of the head's loss.
     "head": SplitLayer(first={"W": transpose(TABLE)}, arrives=ONE_HOT_TOKENS, inner="L", products=("dL",)),
 }
 
@@ -117,6 +118,7 @@ class LayerRun:
     def __init__(self, layer: SplitLayer, take: Callable[[Matrix, str], Matrix]) -> None:
         source, second = layer.input[1], layer.second
         self.first = {name: take(one, "columns") for name, one in layer.first.items()}
+        # Without first weights, the second weight multiplies the input itself, of which a rank has some columns.
         products = [matmul(source, one) for one in self.first.values()] or [take(source, "columns")]
         self.inner = layer.activation(*products)
         self.second = take(second[1], "rows") if second else None
@@ -259,7 +261,7 @@ FORWARD, INPUTS, WEIGHTS = "forward", "backward: inputs", "backward: weights"
 CUTS = tuple(LAYERS)  # the layers that `split` knows
 RANKS = (2, 4)  # the group sizes that divide tokens, inner width, heads and vocabulary
 VOCABULARY = 128_256  # of a head of real size: Llama 3's
-# The number of weights of a layer of real size, over the square of its hidden width.
+# The number of weights of a layer of real size, over the square of its hidden width; `flops` counts the head by itself.
 _WEIGHTS_OVER_HIDDEN_SQUARED = {"mlp": 8, "columns": 4, "rows": 4, "attention": 4, "embedding": 0}
 
 
@@ -354,7 +356,7 @@ def _head(group: RankGroup, layer: SplitLayer) -> dict[str, Pass]:
     one = ShardedLoss(logits=logits[:1], target_ids=TOKEN_IDS)
     ranks = ShardedLoss(logits=logits[1:], target_ids=TOKEN_IDS)
     single = LayerOnRank(group, replace(layer, arrives=one.gradients[0]), None)
-    views = [
+    views = [  # `arrives` is always the full gradient, of which each rank then takes its columns
         LayerOnRank(group, replace(layer, arrives=stack(ranks.gradients, "columns")), rank) for rank in group.ranks
     ]
     forward = Pass(
@@ -370,12 +372,17 @@ def _head(group: RankGroup, layer: SplitLayer) -> dict[str, Pass]:
 
 
 def _on_every_rank(name: str, values: Matrix) -> ShardedMatrix:
+    """A matrix that every rank has in full, which is what a ShardedMatrix without owners means."""
     return ShardedMatrix(name=name, values=values)
 
 
 def _loss_items(loss: ShardedLoss, rank: int | None = None) -> Iterator[PassItem]:
-    """The matrices and collectives from the logits of a rank, or of one process (None), to the loss per token."""
+    """The matrices and collectives from the logits of a rank, or of one process (None), to the loss per token.
+
+    A token's loss is log(s) + m - t. m: its largest logit. s: the sum of exp(logit - m). t: its target's logit.
+    """
     if rank is None:
+        # The empty text is a gap between the two matrices; the second one has a column for s and one for t.
         yield from (_on_every_rank("m", loss.joined_largest), "", _on_every_rank("s t", add(*loss.sums)))
     else:
         yield matrix_of_rank("m", loss.largest[rank], "rows", rank, partial=True)

@@ -18,7 +18,7 @@ from functools import lru_cache
 from helpers.quantities import costs
 from helpers.specs import Link
 
-LAYERS, NUMBERS, RANKS, STAGES = "abc", 3, 3, (0, 1, 2, 3)  # NUMBERS: the elements of a layer
+LAYERS, NUMBERS, RANKS, STAGES = "abc", 3, 3, (0, 1, 2, 3)  # LAYERS: three names. NUMBERS: the elements of a layer
 KINDS = ("parameters", "gradients", "optimizer")
 BYTES = {"parameters": 2, "gradients": 2, "optimizer": 12}  # per element: 16 bits, 16 bits, fp32 master, m and v
 WEIGHTS = {"a": (1, 0, 2), "b": (1, -1, 0), "c": (0, 1, 1)}
@@ -66,7 +66,8 @@ class ZeroStep:
 
     phase: "before the step", "forward", "backward" or "update". layers: the layers of this part. action: what happens,
     such as "gather" or "free"; the sentence for it is under "deed" in helpers/learner/words/zero.yaml. written: (kind,
-    layer) of everything that was written. message: the collective of this part, None where no message is sent.
+    layer) of everything that was written, or in forward of the parameters that were used; the explorer frames them.
+    message: the collective of this part, None where no message is sent.
     """
 
     phase: str
@@ -152,6 +153,7 @@ class _Rank:
         for element, copy in self.parameters.items():
             if element in self.optimizer:
                 weight, moment = adam(copy.value, self.gradients[element].value)
+                # The new parameter is on every rank (EVERY) or on this one alone (OWN), like its optimizer state.
                 self.parameters[element] = replace(self.optimizer[element], value=weight)
                 self.optimizer[element] = replace(self.optimizer[element], value=moment)
             else:
@@ -190,7 +192,7 @@ class _Step:
     def record(
         self, phase: str, layers: str, action: str, kinds: str = "", message: ZeroCollective | None = None
     ) -> ZeroStep:
-        """The memory of all ranks now. kinds: the kinds that were written, separated by spaces."""
+        """The memory of all ranks now. kinds: the kinds for `ZeroStep.written`, separated by spaces."""
         copies = tuple(rank.snapshot() for rank in self.ranks)
         written = frozenset((kind, layer) for kind in kinds.split() for layer in layers)
         return ZeroStep(phase=phase, layers=layers, action=action, copies=copies, written=written, message=message)
@@ -235,7 +237,7 @@ class _Step:
         """Backward of one layer. Stage 3 gathers its parameters again. Stage 1 averages later, in `update`."""
         if self.stage == 3:
             message = self.all_gather(layer)
-            yield self.record("backward", layer, "again", "parameters", message)
+            yield self.record("backward", layer, "again", "parameters", message)  # "again": gathered once more
         self.on_all_ranks(lambda rank: rank.backward(layer))
         yield self.record("backward", layer, "gradients", "gradients")
         if self.stage == 0:
@@ -270,6 +272,7 @@ def zero_steps(stage: int) -> tuple[ZeroStep, ...]:
     if stage not in STAGES:
         raise ValueError(f"there is no ZeRO stage {stage!r}; take one of 0, 1, 2, 3")
     step = _Step(stage)
+    # The first action says what a rank has: everything, or what it owns.
     parts = [step.record("before the step", "", "everything" if stage == 0 else "owns")]
     for layer in LAYERS:
         parts += step.forward(layer)

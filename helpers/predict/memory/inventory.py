@@ -6,8 +6,11 @@ writes the model (`helpers/workloads/gpt.py`) as a list of operations (`gpt_step
 on sizes alone (replay.py). Chapters 05 and 07 and some interview cards use `inventory`.
 
 An `Op` is one operation: the tensors that it creates, the ones that autograd saves for backward, and the variables of
-the Python code that end with it (`released`). A `RecomputedOps` is a group of operations under a checkpoint. Tensors
-are known by name, so the functions below pass names such as "query 0" (the query of block 0) to each other.
+the Python code that end with it (`released`). With `passes_gradient`, backward hands the arriving gradient on and makes
+no new tensor; an Op with `gradient_of` does nothing in forward, and in backward copies the gradient of that tensor. A
+`RecomputedOps` is a group of operations under a checkpoint. Tensors are known by name, so the functions below pass
+names such as "query 0" (the query of block 0) to each other. A `StepShape` has the sizes of the step: `full` is (B, T,
+h), and `stream` is the shape between the parts of a block, which under sequence parallelism has a shard of the tokens.
 
 The step is `loss = token_loss(model(tokens), targets); loss.backward()`, so no variable holds the logits during
 backward, on torch 2.13, CPU. Under tp the model is `shard_tensor_parallel(model, group)` and the loss
@@ -215,6 +218,7 @@ def _embeddings(shape: StepShape) -> list[Op]:
     total = "sum of vectors" if shape.dropout else _block_input(0)
     # With a tied table, the head's gradient of it is still there when the embedding's backward makes its own.
     tied_bytes = _table_gradient(shape).num_bytes if shape.tied else 0
+    # `names`: of the token vectors and of the position vectors.
     ops, names = _both_tables(shape, tied_bytes) if shape.tp == 1 else layer_ops.embeddings(shape, tied_bytes)
     added = SizedTensor(total, shape.stream, shape.dtype)
     ops = [
@@ -226,7 +230,10 @@ def _embeddings(shape: StepShape) -> list[Op]:
 
 
 def _both_tables(shape: StepShape, tied_bytes: int) -> tuple[list[Op], tuple[str, str]]:
-    """The look-ups in the token and the position table, and the names of their results."""
+    """The look-ups in the token and the position table, and the names of their results.
+
+    tied_bytes: bytes of the head's gradient of a tied table, which exists while the embedding's backward runs.
+    """
     token = SizedTensor("token vectors", shape.stream, shape.dtype)
     position = SizedTensor("position vectors", shape.stream[1:], shape.dtype)
     ops = [

@@ -2,8 +2,10 @@
 
 inventory.py puts these operations together to a GPT's training step, and replay.py replays them on sizes alone. An `Op`
 (replay.py) says which tensors one operation creates, which ones autograd saves, and which variables of the Python code
-end with it (`released`). A `SizedTensor` is a name, a shape and a dtype. Tensors are known by name: a function here
-gets the names of the tensors that exist already, and names the tensors that it creates.
+end with it (`released`). `temporary` and `backward_temporary` are further bytes while it runs. With `passes_gradient`,
+backward hands the arriving gradient on and makes no new tensor; an Op with `gradient_of` does nothing in forward, and
+in backward copies the gradient of that tensor. A `SizedTensor` is a name, a shape and a dtype. Tensors are known by
+name: a function here gets the names of the tensors that exist already, and names the tensors that it creates.
 
 B sequences of T tokens, H heads of d columns, t ranks, h hidden, V vocabulary. A map is an attention map: the scores,
 or what is made of them, of shape (B, H, T, T). Query, key and value come as views (B, H, T, d) of (B, T, h), and
@@ -148,7 +150,8 @@ def _fallback(shape: StepShape, module: str, heads: tuple[str, ...], mixed: str)
         _product(module, out, (_weights(shape, mixed), value), released=_without(wide, (value,))),
         *_gradient_copy(shape, module, out.name),
     ]
-    fp32_only = () if wide == heads else (*wide, returned.name)
+    # torch's function holds the scaled query (scaled[0]) in a variable until it returns, but not the scaled key.
+    fp32_only = () if wide == heads else (*wide, returned.name)  # of the conversion from 16 bits to fp32 and back
     released_at_end = (scaled[0], mask.name, _weights(shape, mixed), *fp32_only)
     if out.name == mixed:
         return [*ops, Op(module=module, released=released_at_end)]
@@ -244,6 +247,7 @@ def columns(
     while forward multiplies with it, and again while backward does.
     """
     made = tuple(SizedTensor(name, (*shape.full[:2], width), shape.dtype) for name, width in results.items())
+    # num_results: how many of the created tensors are results, to which variables refer and whose gradients arrive.
     op = Op(module=module, creates=made, inputs=(source,), saved=(source,), released=released, num_results=len(made))
     if not shape.sequence_parallel:
         return [op]
@@ -307,6 +311,7 @@ def _token_embedding(shape: StepShape, tied_bytes: int) -> list[Op]:
     total = SizedTensor("token vectors", shape.stream, shape.dtype)
     return [
         Op(module=module, creates=(shifted,)),
+        # Below the first id of the shard or above its last one: two comparisons, each with bools of its own.
         Op(module=module, creates=(remote,), temporary=2 * remote.num_bytes),
         Op(module=module, creates=(rows_of_table, local), saved=(local.name,), backward_temporary=tied_bytes),
         Op(module=module, creates=(masked,), inputs=(rows_of_table.name,), saved=(remote.name,),
@@ -343,7 +348,7 @@ def loss(shape: StepShape, module: str) -> list[Op]:
         Op(
             module=module, creates=(total, *saved_tensors), inputs=("logits",),
             saved=tuple(made.name for made in saved_tensors),
-            temporary=wide + small, backward_temporary=wide + 8 * tokens,
+            temporary=wide + small, backward_temporary=wide + 8 * tokens,  # two fp32 factors per token
         ),
         Op(
             module=module, creates=(SizedTensor("loss", (), "float32"), count), inputs=(total.name,),

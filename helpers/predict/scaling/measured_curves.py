@@ -33,7 +33,8 @@ from helpers.records.checks import check_one_of
 from helpers.specs import GPUS, Cluster, Link
 from helpers.specs.checks import check_count, check_divides
 
-# Patterns of the headings of a column with counts of GPUs, with samples per second, and with seconds.
+# Patterns of the headings of a column with counts of GPUs, with samples per second, and with seconds. They are searched
+# anywhere in a heading, and the n of the first one is found in many, so columns of rates are recognised first.
 COUNTS = re.compile(r"gpus?|ranks?|world.?size|devices?|cards?|workers?|accelerators?|n|卡|显卡|进程", re.I)
 RATES = re.compile(r"rate|throughput|speed|/ ?s|per.sec|samples|images|img|tokens|sequences|吞吐|每秒|速度", re.I)
 SECONDS = re.compile(r"seconds|time|\bms\b|\bs\b|latency|秒数|时间|耗时", re.I)
@@ -170,7 +171,7 @@ def _sorted(readings: list[tuple[int, int, float]], notes: list[Words]) -> Measu
 # A published table of speed-ups, which chapter "sources" explains, and the network that its GPUs have.
 SOURCES_GPUS, SOURCES_SPEEDUPS = (1, 2, 4, 8, 16), (1.0, 1.8, 3.5, 6.2, 11.0)
 HDR = Link.from_gigabits(200, latency=5e-6, name="InfiniBand HDR")
-GRID = 61  # values of each part that are tried
+GRID = 61  # how many values of each of (share, sigma, constant) are tried
 
 
 @lru_cache
@@ -299,12 +300,13 @@ def _mixes(busy: np.ndarray, rows: np.ndarray, wanted: np.ndarray, digits: np.nd
     the relative error of rounding. All have one entry per count. Returns the best mix's n/S, the losses of its parts,
     and the low and the high of each part at the largest count among all mixes that fit as well.
     """
-    # The ring counts at most once. Each other factor goes up to 1.2 times what would explain the whole loss alone.
+    # The ring counts at most once. Each other factor goes up to 1.2 times what would explain the whole loss alone. A
+    # curve without any loss is treated as if it lost 1 %, so that its grid is not a single point.
     most = np.append(1.0, max(wanted[-1] - 1, 0.01) * 1.2 / rows[1:, -1])
     mixes = np.stack(np.meshgrid(*(np.linspace(0, end, GRID) for end in most)), axis=-1).reshape(-1, 3)
     errors = (busy + mixes @ rows) / wanted - 1  # (mixes, counts)
     best = int((errors**2).sum(axis=1).argmin())
     allowed = np.maximum(digits, np.abs(errors[best]).max())
-    fits = (np.abs(errors) <= allowed).all(axis=1)
+    fits = (np.abs(errors) <= allowed).all(axis=1)  # the mixes that fit as well as the best one
     amounts = mixes[fits] * rows[:, -1]  # the losses at the largest count
     return busy + mixes[best] @ rows, rows * mixes[best][:, None], amounts.min(axis=0), amounts.max(axis=0)
