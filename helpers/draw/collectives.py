@@ -319,7 +319,7 @@ def _chunks_text(message: ChunkMessage, num_chunks: int) -> str:
 def _sender_text(sent: list[ChunkMessage], num_chunks: int) -> str:
     """What a rank sends, in words, or how many messages it sends."""
     if len(sent) > 1:
-        return words["messages"].say(None, len(sent))
+        return words["messages"].say(None, len(sent))  # None is the learner's language
     return words("to", what=_chunks_text(sent[0], num_chunks), rank=sent[0].receiver)
 
 
@@ -339,6 +339,7 @@ def all_reduce_chart(num_ranks: int, link: Link) -> Chart:
         axes.loglog(sizes, times, style, color=colour, linewidth=2, label=algorithm.replace("_", "-"))
     crossing = costs.crossover_bytes("all_reduce", num_ranks, link, "tree", "ring")
     axes.axvline(crossing, color="#808080", linewidth=1)
+    # The text begins a little right of the line, at the height of 3 seconds.
     axes.text(crossing * 1.15, 3, f"ring overtakes tree\nat {crossing / 1e6:.1f} MB")
     axes.set(xlabel="bytes of the tensor", ylabel="seconds, predicted")
     axes.legend(loc="upper left")

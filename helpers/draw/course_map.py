@@ -76,6 +76,7 @@ def course_map_scene(rows: Sequence[MapRow], *, week: Sequence[str] = ()) -> Sce
     """A Scene of the chapters in order; `week` is the advised order of their numbers. ValueError without rows."""
     if not rows:
         raise ValueError(words("nowhere"))
+    # "deeper": the stations that are not on the short path.
     styles = {"path": _station_style(True), "deeper": _station_style(False), "done": {"fill": _DONE}}
     # The items of title and legend, and the y where these end.
     items, top = heading(words("title"), [(words(name), style) for name, style in styles.items()])

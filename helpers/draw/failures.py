@@ -79,7 +79,7 @@ def _stretch_bar(stretch: Stretch, x: float, y: float, width: float) -> Iterator
     style = kind_style(KINDS[kind]) if width > 3 else {"fill": KINDS[kind]}
     tooltip = words("stretch", kind=words(f"kind.{kind}"), seconds=duration_text(stretch.work or duration))
     saves = duration - stretch.work if kind == "work" else 0.0  # `work` are the seconds without those for saving
-    strip = max(_THINNEST, _BAR * saves / duration) if saves > 1e-6 else 0.0
+    strip = max(_THINNEST, _BAR * saves / duration) if saves > 1e-6 else 0.0  # less than 1e-6 s is a rounding error
     yield Rect(x=x, y=y, width=width, height=_BAR - strip, tooltip=tooltip, **style)
     if strip:
         tooltip = words("stretch", kind=words("kind.saves"), seconds=duration_text(saves))

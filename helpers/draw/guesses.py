@@ -179,6 +179,7 @@ def votes_scene(counts: Sequence[tuple[str, int]], *, title: str, right: int | N
         y, is_right, bar_width = 46 + _ROW * number, number == right, count * scale
         name = {"x": _LEFT - 14, "y": y + 11, "text": shortened(answer, _LEFT - 28, _FONT), "anchor": "end"}
         items.append(Label(**name, size=_FONT, bold=is_right))
+        # The kinds stand for their colours alone: green for the right answer, blue for the others.
         style = {"fill": "backward" if is_right else "forward", "radius": 2, "tooltip": f"{answer}: {count}"}
         items.append(Rect(x=_LEFT, y=y, width=bar_width, height=22, **style))
         text = f"{count}  ← {word}" if is_right else f"{count}"

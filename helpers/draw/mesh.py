@@ -2,9 +2,9 @@
 
 A mesh arranges ranks along axes: dp (replicas), pp (pipeline stages), cp (parts of a sequence) and tp (shards of a
 layer). The group of a rank on an axis are the ranks that differ from it on that axis alone. Both scenes show the groups
-of one rank, the chosen one, each in the colour of its axis; such ranks are "lit". Ranks are numbered as
-`helpers.specs.mesh` does, and nodes hold neighbouring ranks, as torchrun numbers them. Chapters 07, 09 and 11 use the
-scenes; `mesh_plan.py` draws its nodes and cards with `NodeLayout` and `card`.
+of one rank, the chosen one, each in the colour of its axis; such ranks are "lit". From one rank to the next, the
+coordinate on tp changes first, then those on cp, dp and pp. A node holds neighbouring ranks, as torchrun numbers them.
+Chapters 07, 09 and 11 use the scenes; `mesh_plan.py` draws its nodes and cards with `NodeLayout` and `card`.
 
 A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
 numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
@@ -34,10 +34,10 @@ from helpers.learner.words import book
 from helpers.specs.mesh import Mesh
 
 words = book("mesh").section("cube")  # what a reader sees, by name, in the learner's language: learner/words/mesh.yaml
-# The kind of the palette, and so the colour, of each axis.
+# Each axis borrows the colour and texture of a kind of the palette, whose name means nothing here.
 AXIS_KINDS = {"pp": "buffers", "dp": "gradients", "cp": "optimizer", "tp": "activations"}
 CHOSEN = {"fill": "parameters", "stroke": "ink", "stroke_width": 2.5}  # the style of the rank whose groups are lit
-_MOST_RANKS = 512
+_MOST_RANKS = 512  # of mesh_scene; the boxes of more ranks could not be read
 _LINE = 22.0  # pixels from one line of the legend to the next
 # Pixels of a node in mesh_scene: padding around its boxes, between two boxes, between two nodes, and its title.
 _PAD, _GAP, _BETWEEN, _NODE_TITLE = 10.0, 6.0, 16.0, 22.0
@@ -148,7 +148,8 @@ def mesh_scene(mesh: Mesh, *, gpus_per_node: int = 8, rank: int | None = 0, titl
     for node in range(layout.num_nodes):
         items += node_frame(node, layout, f"node {node}")
     groups = {} if rank is None else {name: mesh.ranks_along(name, rank) for name in axes}
-    # For each rank of a group the name of its axis; the chosen rank, which is in every group, gets "chosen".
+    # For each rank of a group the name of its axis; the chosen rank, which is in every group, gets "chosen". Without a
+    # chosen rank the key is None, which no rank equals.
     lit_axis = {member: name for name, group in groups.items() for member in group} | {rank: "chosen"}
     for member in range(layout.world_size):
         items += _rank_box(member, _coordinates(mesh, axes, member), layout, lit_axis.get(member, ""))
@@ -187,6 +188,7 @@ def _node_layout(mesh: Mesh, axes: dict[str, int], gpus_per_node: int) -> NodeLa
     across = min(across, -(-world_size // gpus_per_node))  # the number of nodes, rounded up
     widest = (available / across - _BETWEEN - 2 * _PAD + _GAP) / columns - _GAP  # with which the nodes fill the width
     counts = {"world_size": world_size, "gpus_per_node": gpus_per_node, "columns": columns, "nodes_across": across}
+    # A box may be up to 30 % wider than it must be, in order to fill the width.
     return NodeLayout(**counts, box=min(1.3 * box, widest), box_height=height, top=60.0)
 
 
@@ -271,7 +273,7 @@ def card(
     x, on = box.x + box.width / 2, style["fill"] if axis else ""
     if not is_tall or any(text_width(line, size, bold=True) > box.width for line in lines.values()):  # one line then
         line = _one_line(coordinates, box.width - 2, size)
-        lines = {"": line} if line else {}
+        lines = {"": line} if line else {}  # "": this line belongs to no single axis, so it is never bold
     top = box.y + (box.height - strip) / 2 - pitch * len(lines) / 2 + (0 if is_low else 2)
     name = f"rank {rank}" if text_width(f"rank {rank}", _NAME, bold=True) < box.width - 4 else str(rank)
     yield centred_label(x, top, name, _NAME, bold=True, on=on)
@@ -325,13 +327,14 @@ def cube_scene(mesh: Mesh, rank: int | None = 0) -> Scene:
     texts = list(_axis_texts(axes, mesh, rank, groups))
     height = max([solid.bottom + 2 * _PLANE, *(text.y + 20 for text in texts)])  # the solid, or the texts beside it
     shares = [words("shares", rank=rank, axis=axis, ranks=members_text(group)) for axis, group in groups.items()]
+    # A text cannot join an empty list, so without groups the list has an empty text.
     summary = words("summary", ranks=mesh.world_size, dp=mesh.dp, pp=mesh.pp, tp=mesh.tp, said=shares or [""])
     return Scene(height=height, title=title, summary=summary, items=(*items, *texts))
 
 
 def _solid(mesh: Mesh) -> _Solid:
-    """The layout. No card hides another, since a step to the right or down is longer than all replicas behind it."""
-    if mesh.cp * mesh.ep > 1:
+    """The layout. No card hides another, since a step to the right or down leads beyond all replicas behind a card."""
+    if mesh.cp * mesh.ep > 1:  # ep: expert parallelism
         raise ValueError(f"cube_scene draws dp, pp and tp; the mesh has cp={mesh.cp}, ep={mesh.ep}: see mesh_scene")
     behind, card_size = mesh.dp - 1, (_CARD_WIDTH, _CARD_HEIGHT)
     right, down = behind * _DEPTH + _CARD_WIDTH + _SOLID_GAP, behind * _RISE + _CARD_HEIGHT + _SOLID_GAP

@@ -1,10 +1,10 @@
 """Draws a parallelism plan on its machines: nodes and ranks, what one rank sends on each axis, and what it holds.
 
 A plan divides the ranks along three axes: dp (replicas), pp (pipeline stages) and tp (shards of a layer). The mesh
-explorer shows it; a click on a rank chooses that rank. Each part keeps its place whatever the plan is, so that turning
-a dial changes what is seen and moves nothing else. A colour stands for an axis, so memory is drawn in shades of grey.
-The picture is narrow: it fits beside JupyterLab's list of files in a window of 1100 pixels, where its smallest letters
-still have 12 pixels.
+explorer shows it; a click on a rank chooses that rank. A rank is drawn as a card, a box with its coordinates. Each part
+keeps its place whatever the plan is, so that turning a dial changes what is seen and moves nothing else. A colour
+stands for an axis, so memory is drawn in shades of grey. The picture is narrow: it fits beside JupyterLab's list of
+files in a window of 1100 pixels, where its smallest letters still have 12 pixels.
 
 A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
 numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
@@ -137,6 +137,7 @@ def _rank(
         yield Rect(width=box.width, fill="surface", stroke="rule", **strip)
         yield Rect(width=box.width * num_bytes / limit, fill="ink", opacity=0.7, **strip)
     else:
+        # "sign" is the palette's orange: the memory is too small.
         yield Rect(width=box.width, fill="sign", stroke="ink", stroke_width=1.5, **strip)
     coordinates_text = ", ".join(f"{name} {number}" for name, number in coordinates.items())
     tooltip = words("card", rank=rank, place=coordinates_text, held=format_bytes(num_bytes))

@@ -177,7 +177,8 @@ def _badges(form: NumberFormat, marks: dict[str, float], axis: _PowersAxis, top:
     """Below the bar, a badge where the format does not hold a mark as a normal number; close ones lie side by side."""
     last_right, y = 0.0, top + _BAR + 5  # where the last badge ends
     for word, value in _by_value(marks):
-        fate = form.rounded_class(value)  # "normal", "subnormal", "0", "largest" or "∞"
+        # "normal", "subnormal", "0", "∞", or, in a format without infinity, "largest"
+        fate = form.rounded_class(value)
         if fate == "normal":
             continue
         text = {"subnormal": "sub", "largest": "max"}.get(fate, fate)  # a narrow badge stays near its line
@@ -263,6 +264,7 @@ def _magnitudes_axis(magnitudes: Magnitudes, scale: float, window: tuple[float, 
 
 def _bounds(form: NumberFormat, axis: _PowersAxis) -> Iterator[tuple[float, str]]:
     """(power, text) of the bounds within the axis, the highest first, so that its text stands above all others."""
+    # Half of the smallest number and what lies below is rounded to 0. In `say`, None is the learner's language.
     zero, normal, largest = (math.log2(v) for v in (form.smallest_subnormal / 2, form.smallest_normal, form.largest))
     bounds = [
         (largest, words["values.above"].say(None, number_text(form.largest))),
@@ -312,6 +314,7 @@ def _range(
     tooltip = words("values.range", name=form.name, **powers)
     outline = {"stroke": "ink", "stroke_width": 1.5} if is_chosen else {}
     yield from _range_bars(form, axis, top, height=_RANGE, tooltip=tooltip, **outline)
+    # An arrow of 16 pixels, to the left or right, where the range goes on beyond that end of the axis.
     for goes_on, start, length in ((low < axis.low, axis.left, -16), (high > axis.high, axis.right, 16)):
         if goes_on:
             yield Line(x1=start, y1=middle, x2=start + length, y2=middle, colour=colour, width=2, arrow=True)

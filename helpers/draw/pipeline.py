@@ -67,7 +67,7 @@ def pipeline_scene(
     if not timelines or not all(timeline.spans for timeline in timelines):
         raise ValueError("pipeline_scene got no timeline, or one without spans: give one, such as that of simulate(…)")
     shown = [_with_schedule_name(timeline.shifted_to_zero()) for timeline in timelines]
-    end = max(timeline.duration for timeline in shown) or 1e-9
+    end = max(timeline.duration for timeline in shown) or 1e-9  # never 0
     title = title or shared_title(shown)
     items, y = heading(title, used_kinds_legend(shown))  # title and legend, and the y where they end
     # Pixels per second, and the micro-batches of the fullest rank, at which a memory bar has its full length.
@@ -79,6 +79,7 @@ def pipeline_scene(
             per_step=per_step, most_in_flight=most, has_numbers=numbers and not per_step,
         )  # fmt: skip
         top, bottom = y + _PANEL_TITLE, y + _PANEL_TITLE + timeline.num_ranks * panel.row_height
+        # Only the axis of the last timeline has labels.
         items += time_axis(_LEFT, WIDTH - _LEFT - _RIGHT, top, bottom - 4, end, timeline is shown[-1])
         bars += panel.items(panel_title, y)
         y = bottom + _GAP

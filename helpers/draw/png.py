@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from PIL.ImageFont import FreeTypeFont
 
 DPI = 72  # With 72 dots per inch, one pixel of the Scene is one point of the figure.
+# matplotlib's hatch for each texture of the palette, and the opacity of its strokes.
 _HATCHES = {"stripes": "////", "lines": "---", "dots": "...", "hatch": "\\\\\\\\"}
 _HATCH_OPACITY = {"stripes": 0.32, "lines": 0.45, "dots": 0.6, "hatch": 0.9}
 _FIGURE_LETTERS = 0.93  # matplotlib's font DejaVu is wider than a browser's letters, so its size is reduced
@@ -38,7 +39,7 @@ _CHINESE_FONTS += ("Microsoft YaHei", "PingFang SC", "Hiragino Sans GB", "SimHei
 # PNG pixels per pixel of the Scene: with SHOWN, 1.2 per pixel on the page. More would make chapter 01 larger than the
 # 500 kB that a notebook may have.
 _SCALE = 1.5
-_COLOURS = 64
+_COLOURS = 64  # of a PNG, at most
 _NEAR = 8  # of 255: colours that differ by no more than this in any channel are one for Pillow
 
 

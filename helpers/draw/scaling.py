@@ -49,7 +49,7 @@ def speedup_scene(
     known = [point for name in ("predicted", "measured") for point in curves.get(name, ())]
     (first, _), (last, _) = min(known), max(known)  # the fewest and the most GPUs
     names = {name: words(name, serial=serial or 0.0) for name in curves}
-    # The count of GPUs whose speed-up equals its number; it is the unit in which the others are counted.
+    # Speed-ups are relative to this number of GPUs, at which the efficiency is 1 and the speed-up equals the number.
     unit = min(points, key=lambda point: abs(point.efficiency - 1)).gpus if points else first
     x = _axis(words("gpus") if unit == 1 else words("first", gpus=unit), last, last)
     y = _axis(words("speedup"), last, max(speedup for curve in curves.values() for _, speedup in curve))

@@ -218,6 +218,7 @@ def _cell(matrix: Matrix, row: int, column: int, cells: _Cells) -> Iterator[Rect
     tooltip = f"{matrix.name}, row {row}, column {column}: {'every rank' if rank is None else f'rank {rank}'}"
     yield Rect(x=x, y=y, width=side, height=side, tooltip=tooltip, radius=2 if side > 16 else 0, **style)
     lines = [f"{matrix.values[row][column]:.3g}"] if matrix.values is not None else []
+    # Below a value the rank is "r3", so that it is not taken for a value, and alone it is "3".
     lines += [f"{'r' if lines else ''}{rank}"] if matrix.cut == "flat" else []
     on = "" if rank is None else style["fill"]
     for number, text in enumerate(lines):

@@ -3,9 +3,8 @@
 A strategy is a way to train a model on many GPUs, such as ZeRO-3. A candidate (PlanEstimate) is the best plan of one
 strategy: its title, the memory of its fullest rank, its estimated seconds, and whether it fits; memory is None where
 the strategy cannot train this model. The strategy explorer shows what `predict.advice.advise` recommends: the chosen
-plan is framed. A bar far beyond the
-limit is broken, because drawn to scale it would leave no room for the others; behind the break stands how many times
-the limit it is, so that broken bars of one length are not taken for equal.
+plan is framed. A bar far beyond the limit is broken, because drawn to scale it would leave no room for the others;
+behind the break stands how many times the limit it is, so that broken bars of one length are not taken for equal.
 
 A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
 numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
@@ -51,6 +50,7 @@ def strategies_scene(candidates: Sequence[PlanEstimate], *, limit: float, limit_
     text = words("limit", name=limit_name, size=format_bytes(limit))
     items += limit_line(text, rows.left + limit * rows.scale, top - 6, bottom)
     items.append(Label(x=WIDTH - 14, y=top - 14, text=words("beside"), size=11, anchor="end", colour="muted"))
+    # "between" is what separates two sentences in the learner's language.
     summary = book("advice")("between").join(_sentence(candidate) for candidate in candidates)
     return Scene(height=bottom + 24, title=title, summary=summary, items=items)
 

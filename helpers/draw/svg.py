@@ -54,7 +54,9 @@ def _style(scope: str) -> str:
 
 
 _PATTERN_TURNS = {"stripes": ' patternTransform="rotate(45)"', "hatch": ' patternTransform="rotate(-45)"'}
-_PATTERN_MARKS = {  # {} becomes the attribute with the texture's colour
+# The mark that the pattern of a texture repeats. `_pattern` replaces {} by 'fill="#ffffff" fill', with the texture's
+# colour, so that two attributes result: fill and fill-opacity.
+_PATTERN_MARKS = {
     "dots": '<circle cx="3" cy="3" r="1.1" {}-opacity=".6"/>',
     "lines": '<rect width="5" height="1" {}-opacity=".45"/>',
     "stripes": '<rect width="1.6" height="6" {}-opacity=".32"/>',
@@ -104,7 +106,7 @@ def _rect(item: Rect) -> str:
 def outline(item: Rect) -> str:
     """The colour of the outline that a pale fill needs, or "".
 
-    A fill with less than full opacity gets none, since a text says the same there.
+    A fill with less than full opacity gets none, since what it shows stands beside it as a text, too.
     """
     if item.fill not in PAINTS or item.stroke or item.opacity != 1:
         return ""

@@ -1,10 +1,10 @@
 """Draws tensor parallelism: a layer number by number on each rank, and where a layer communicates.
 
-`tensor_split_scene` shows one pass over a split layer as rows of small matrices, X · A₀ = Y₀, with the layer's time at
-real size below; the tensor-split explorer uses it. A pass is the forward, or one half of the backward. Each item of a
-row is a ShardedMatrix with its numbers, an Operation (a collective), or a text such as "·". `equations_items` draws the
-rows. `tensor_layer_scene` shows Megatron's f and g, which are an all-reduce in backward and in forward, around
-attention and MLP, for chapter 07.
+`tensor_split_scene` shows one pass over a split layer as rows of small matrices, X · A₀ = Y₀, and below them how long
+each pass takes in a layer of real size; the tensor-split explorer uses it. A pass is the forward, or one half of
+the backward: the gradients of the inputs or of the weights. Each item of a row is a ShardedMatrix with its numbers, an
+Operation (a collective), or a text such as "·". `equations_items` draws the rows. `tensor_layer_scene` shows Megatron's
+f and g, which are an all-reduce in backward and in forward, around attention and MLP, for chapter 07.
 
 A cell has the colour of the rank whose number it is, and its matrix has the rank's number in its name. A partial sum,
 which is of no use before an all-reduce adds it to the others, is framed in the colour of communication.
@@ -181,7 +181,7 @@ def _message(operation: Operation, x: float, middle: float) -> Iterator[Label | 
         yield centred_label(x + _MESSAGE / 2, middle - 22 + 12 * number, text, _FONT, bold=True)
     ends = {"x1": x + 4, "y1": middle + 2, "x2": x + _MESSAGE - 5, "y2": middle + 2}
     yield Line(**ends, colour="communication", width=2.2, arrow=True, tooltip=tooltip)
-    if operation.word:
+    if operation.word:  # the reduction, such as "max", where it is not a sum
         yield centred_label(x + _MESSAGE / 2, middle + 14, operation.word, _FONT, colour="muted")
 
 

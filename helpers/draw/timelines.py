@@ -1,11 +1,11 @@
 """Draws timelines: per rank a lane of compute, and below it lanes of communication and, in a trace, of everything else.
 
 A Timeline has spans: what a rank computes, sends or waits for, from when to when. Each has a lane (compute,
-communication, waiting, host or data) and a kind ("forward"), which is its colour. Communication is exposed while its
-rank computes nothing. `timeline_scene` puts one or several timelines of a step above each other on one axis; most
-chapters use it. `trace_scene` shows a stretch of a run's traces, for chapter 10 and the trace explorer. Where a rank
-computes nothing, its lane is hatched. Spans too short to see are joined with their neighbours of the same kind, so that
-a picture has at most a few marks per pixel.
+communication, waiting, host for the CPU that launches kernels, or data for loading batches) and a kind ("forward"),
+which is its colour. Communication is exposed while its rank computes nothing. `timeline_scene` puts one or several
+timelines of a step above each other on one axis; most chapters use it. `trace_scene` shows a stretch of a run's traces,
+for chapter 10 and the trace explorer. Where a rank computes nothing, its lane is hatched. Spans too short to see are
+joined with their neighbours of the same kind, so that a picture has at most a few marks per pixel.
 
 A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
 numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
@@ -50,7 +50,8 @@ IDLE = {"fill": "panel", "texture": "hatch"}
 _STEP_NAMES, _RANK_GAP = 20.0, 3.0
 _TRACE_HEIGHTS = {"compute": 22.0, "lower": 15.0, "small": 12.0}
 _TRACE_WIDTH = 640.0  # what a window of 1100 pixels leaves for an output, so the letters keep their size there
-_TRACE_LEGEND = [kind for kind in KINDS if kind not in ("data", "other")]  # these two have lanes with their names
+# "data" and "other" are left out of the legend of a trace, because their lanes have names.
+_TRACE_LEGEND = [kind for kind in KINDS if kind not in ("data", "other")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +116,7 @@ def timeline_scene(
     """
     _check(timelines)
     shown = [timeline.shifted_to_zero() for timeline in timelines]
-    end = max(end, *(timeline.duration for timeline in shown), *(seconds for seconds, _ in marks)) or 1e-9
+    end = max(end, *(timeline.duration for timeline in shown), *(seconds for seconds, _ in marks)) or 1e-9  # never 0
     num_ranks = max(timeline.num_ranks for timeline in shown)
     compute = 26.0 if num_ranks <= 4 else 18.0 if num_ranks <= 8 else 13.0  # the more ranks, the lower the lanes
     lanes = tuple(lane for lane in LANES if any(lane in timeline.lanes for timeline in shown))
@@ -130,6 +131,7 @@ def timeline_scene(
         panels += _panel(timeline, panel_title, layout, y)
         panels += _mark(*mark, layout, panel_top) if mark else ()  # there may be fewer marks than timelines
         bottom = panel_top + timeline.num_ranks * layout.rank_height
+        # Only the axis of the last timeline has labels.
         items += time_axis(LEFT, WIDTH - LEFT - RIGHT, panel_top - 4, bottom - 4, end, timeline is shown[-1])
         y = bottom + _GAP
     return Scene(height=y + 14, title=title, summary=_summary(shown), items=(*items, *panels))

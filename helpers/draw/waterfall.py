@@ -1,8 +1,9 @@
 """Draws where the time of a training step goes, as a waterfall: each bar begins where the one above it ends.
 
-`waterfall_scene` shows the measured parts of a step, for chapter 10 and take_it_to_work. `step_scene` shows a predicted
-step, for chapter 11 and the scaling explorer: its terms, such as the matrix products, and the interval in which the
-real step is expected to lie. What bounds a term, such as "memory" or "network", gives it its colour.
+`waterfall_scene` shows the measured parts of a step, for chapter 10 and the notebook take_it_to_work. `step_scene`
+shows a predicted step, for chapter 11 and the scaling explorer: its terms, such as the matrix products, and the
+interval in which the real step is expected to lie. What bounds a term, such as "memory" or "network", gives it its
+colour.
 
 A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
 numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
@@ -21,6 +22,7 @@ from helpers.quantities.units import format_seconds
 
 words = book("steps")  # what a reader sees, by name, in the learner's language: learner/words/steps.yaml
 
+# A part of a step, to the kind of the palette whose colour it has.
 PART_KINDS = {"compute": "forward", "communication": "communication", "waiting": "waiting", "data": "data"}
 PART_KINDS |= {"host": "other"}
 _TOP, _BAR, _PITCH, _RIGHT = 44.0, 26.0, 34.0, 130.0  # pixels: above, a bar's height, from bar to bar, right of them

@@ -149,6 +149,8 @@ def token_weights_scene(lengths: Sequence[int], *, title: str) -> Scene:
     token_width = (WIDTH - 2 * MARGIN - _RANKS_GAP * (len(lengths) - 1)) / sum(lengths)
     items: list[Rect | Label] = [title_label(title)]
     bottom, sentences = 30.0, []
+    # (name of the text, weights, pixels above the tallest token): first "own", in which each rank averages its own
+    # tokens.
     for name, weights, space in (("own", mean_of_means, 14), ("all", mean_of_all, 40)):
         heights = [float(weight / max(mean_of_means)) * _TALLEST for weight in weights]
         text = words(f"tokens.{name}")

@@ -54,8 +54,8 @@ _HEALING_KINDS = {"done": "forward", "vain": "waiting", "healed": "communication
 def loss_over_time_scene(history: Sequence[tuple[int, int, float, float]], *, death: str, title: str) -> Scene:
     """The loss over seconds: a curve per generation, up to four, with a dot per step, and a gap where nobody trains.
 
-    `history` lists (generation, step, loss, seconds) in order; `death` stands at the end of each generation but the
-    last.
+    `history` lists (generation, step, loss, seconds) in order. `death` is the text at the end of each generation but
+    the last, which no death ended.
     """
     curves: dict[str, list[tuple[float, float]]] = {}
     start = history[0][3]
@@ -220,6 +220,7 @@ def _ending(text: str, bar_left: float, bar_right: float, y: float) -> Iterator[
 def healing_scene(rounds: Sequence[Any], *, title: str) -> Scene:
     """Replicas of a model over the rounds of a run: who took part, what was done in vain, and who was healed by whom.
 
+    A round is an attempt at a step; a replica works in vain where it does not get the sum of all gradients in the end.
     A row per replica and a column per round; `rounds` are QuorumRounds of `helpers.elastic`. Each has its `step`, its
     `members`, the replicas for which it is `done`, those that are `behind` and therefore healed, the `source` of their
     weights, and the number of `samples`. An arrow leads from the source to the one that is healed. Below stand the step
@@ -242,6 +243,7 @@ def healing_scene(rounds: Sequence[Any], *, title: str) -> Scene:
     for column, each_round in enumerate(rounds):
         items += _round(each_round, tops, _HEALING_LEFT + column * pitch, pitch)
         samples = f"{each_round.samples}" if each_round.done else "–"
+        # `step` is the number of steps before the round, so the round itself is step + 1.
         for y, text in ((steps_y, f"{each_round.step + 1}"), (samples_y, samples)):
             items.append(centred_label(_HEALING_LEFT + (column + 0.5) * pitch, y, text))
     for y, name in ((steps_y, "step"), (samples_y, "samples")):

@@ -352,7 +352,8 @@ def _tensor_size(rank: int, is_blamed: bool, call_x: float, y: float) -> Iterato
 # -- rounds of a broadcast -------------------------------------------------------------------------------------------
 def broadcast_rounds_scene(plan: CollectiveSchedule) -> Scene:
     """Which ranks have the tensor of a broadcast after each round, with an arrow for each message, and how many."""
-    states = [[any(rank) for rank in state] for state in plan.replay()]  # after each round, which ranks have it
+    # After each round, whether a rank has the tensor: then any of its chunks contains the numbers of a rank.
+    states = [[any(rank) for rank in state] for state in plan.replay()]
     title = words("rounds.title", n=plan.world_size, rounds=plan.num_steps)
     left, first_y, bottom = 120, 76, 80 + plan.world_size * _PANEL_ROW
     pitch = (_WIDTH - 200) / max(1, plan.num_steps)
