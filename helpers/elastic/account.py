@@ -68,8 +68,9 @@ class Account:
     def difference(self, other: Account) -> float:
         """The largest relative difference between the losses or the weights of two jobs.
 
-        The bias of a key is compared in absolute terms: its gradient is zero in theory, so Adam magnifies only rounding
-        errors. Raises ValueError where the two did not do the same steps, or one of them still runs.
+        The bias of a key is compared in absolute terms, because its gradient is zero in theory (it adds the same to all
+        scores of a softmax), so Adam magnifies only rounding errors. Raises ValueError where the two did not do the
+        same steps, or one of them still runs.
         """
         if self.losses.keys() != other.losses.keys() or not (self.weights and other.weights):
             raise ValueError(words("difference", mine=self.steps, theirs=other.steps))

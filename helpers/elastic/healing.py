@@ -35,8 +35,8 @@ from helpers.workloads import GPT, GPTConfig, characters, token_loss, train_alon
 ROWS, TOKENS = 16, 16  # sequences of a global batch, and their length
 TEXT = characters(4_000)  # the training data
 SHARES, MOMENTS = ("fewer", "all"), ("meet", "sum", "after")  # see ReplicaSettings
-# Names of parameters -> absolute tolerance of `check_equal`. The gradient of a key's bias is zero in theory, so only
-# rounding errors move it.
+# Names of parameters -> absolute tolerance of `check_equal`. A key's bias adds the same to all scores of a query, which
+# the softmax ignores. So its gradient is zero in theory, and only rounding errors move it.
 TOLERANCES = {"*key.bias": 1e-9}
 POLL_SECONDS = 0.002  # between two looks into the store
 OnMoment = Callable[[str, int], None]  # called with one of MOMENTS and the step

@@ -57,8 +57,9 @@ def _filled(options, given, timeout: datetime.timedelta | None = None, **fields)
 class Methods:
     """The methods of Wire, which has the attributes `group` (a WireGroup) and `inner` (gloo's ProcessGroup).
 
-    opts is torch's object with the options of an operation. Where it is the root or the reduction instead, the method
-    was called in its short form, and `_filled` makes the object.
+    opts is torch's object with the options of an operation. Where it is the root, the reduction or the timeout instead,
+    the method was called in its short form, and `_filled` makes the object. `extra` of a signature tells variants of an
+    operation apart, since all ranks must call the same one.
     """
 
     # -- one tensor, the same on every rank ------------------------------------------------------------------------
@@ -180,7 +181,7 @@ class Methods:
     def monitored_barrier(self, timeout=None, wait_all_ranks: bool = False) -> None:
         """A barrier that names the ranks that did not come within `timeout`."""
         if (rules := self.group.session.rules) is not None:
-            rules.refuse(RuntimeError, "monitored")
+            rules.refuse(RuntimeError, "monitored")  # NCCL has no such barrier; "monitored" names the message
         given = {"wait_all_ranks": wait_all_ranks} | ({} if timeout is None else {"timeout": timeout})
         self.group.blocking(signature("barrier", [], extra=" monitored"), lambda: self.inner.monitored_barrier(**given))
 
@@ -195,7 +196,7 @@ class Methods:
 
     def recv_anysource(self, tensors, tag: int = 0) -> WireWork:
         if (rules := self.group.session.rules) is not None:
-            rules.refuse(RuntimeError, "any_source")
+            rules.refuse(RuntimeError, "any_source")  # NCCL cannot do this; "any_source" names the message
         tensors, given, _ = self._sendable("receive", tensors, None, tag)
         return self.group.message("recv", tensors, None, tag, lambda: self.inner.recv_anysource(tensors, tag), given)
 

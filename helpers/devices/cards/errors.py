@@ -89,7 +89,7 @@ def placeholder_result(func, on_card: Callable):
 def deferring_errors(hook, otherwise=lambda *args: None):
     """The hook, whose error is kept until the backward ends. Instead of its result it then returns `otherwise(...)`."""
 
-    @functools.wraps(hook, updated=())
+    @functools.wraps(hook, updated=())  # (): a hook may be an object, whose attributes are not copied
     def safe(*args):
         try:
             return hook(*args)

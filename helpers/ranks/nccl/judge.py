@@ -166,6 +166,7 @@ class Judge:
             new = self.readers.setdefault(path, JournalReader(path)).read()
             known = self.programs.setdefault(new.rank, new)
             if known is not new:
+                # Earlier findings have been reported already, while earlier records may still wait for later ones.
                 known.records, known.findings = known.records + new.records, new.findings
         case = _Case(self.programs, final, self.made)
         verdicts = case.verdicts()
