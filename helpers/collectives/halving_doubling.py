@@ -31,7 +31,7 @@ def all_reduce_halving_doubling(tensor: Tensor, op: str = "sum", group: dist.Pro
     peers = Peers.of(group)
     flat, received_buffer = tensor.view(-1), torch.empty_like(tensor).view(-1)
     power = 1 << (peers.size.bit_length() - 1)  # P
-    extra = peers.size - power  # among the first 2 * extra ranks, the even ones only give and get
+    extra = peers.size - power  # of the first 2 * extra ranks, the even ones only send their tensor and get the result
     is_extra = peers.rank < 2 * extra and peers.rank % 2 == 0
     if is_extra:
         peers.send(flat, peers.rank + 1)

@@ -34,6 +34,7 @@ def all_to_all(
     peers = Peers.of(group)
     outgoing = _chunks("input", input, input_splits, peers.size)
     incoming = _chunks("output", output, output_splits, peers.size)
+    # the chunk that this rank sends to itself: its two sizes must agree as well
     check_size("output's own chunk", incoming[peers.rank], outgoing[peers.rank].numel(), "input's own chunk")
     incoming[peers.rank].copy_(outgoing[peers.rank])
     for distance in range(1, peers.size):

@@ -103,10 +103,13 @@ def check_pair(output: Tensor, input: Tensor) -> None:
         raise ValueError(f"{given}, but both must be the same; convert one with .to()")
 
 
-def check_size(name: str, tensor: Tensor, expected: int, why: str) -> None:
-    """Raises ValueError unless `tensor` has `expected` elements. name, why: what the message calls them."""
+def check_size(name: str, tensor: Tensor, expected: int, wanted_by: str) -> None:
+    """Raises ValueError unless `tensor` has `expected` elements.
+
+    For the message: `name` is what the tensor is called, `wanted_by` is what needs that number of elements.
+    """
     if tensor.numel() != expected:
-        raise ValueError(f"{name} has {tensor.numel()} elements, but {why} needs {expected}; allocate it so")
+        raise ValueError(f"{name} has {tensor.numel()} elements, but {wanted_by} needs {expected}; allocate it so")
 
 
 def check_op(op: str, tensor: Tensor) -> None:

@@ -55,8 +55,8 @@ def reduce_scatter(output: Tensor, input: Tensor, op: str = "sum", group: dist.P
     check_op(op, input)
     peers = Peers.of(group)
     chunks = split(input.view(-1), peers.size)
-    why = f"chunk {peers.rank} of {input.numel()} elements over {peers.size} ranks"
-    check_size("output", output, chunks[peers.rank].numel(), why)
+    wanted_by = f"chunk {peers.rank} of {input.numel()} elements over {peers.size} ranks"
+    check_size("output", output, chunks[peers.rank].numel(), wanted_by)
     scratch = torch.empty_like(chunks[0])  # one buffer serves all partial sums, since each is sent before the next
     sums = [scratch[: chunk.numel()] for chunk in chunks]
     sums[peers.rank] = output.view(-1)
@@ -73,8 +73,8 @@ def all_gather(output: Tensor, input: Tensor, group: dist.ProcessGroup | None = 
     check_pair(output, input)
     peers = Peers.of(group)
     chunks = split(output.view(-1), peers.size)
-    why = f"chunk {peers.rank} of {output.numel()} elements over {peers.size} ranks"
-    check_size("input", input, chunks[peers.rank].numel(), why)
+    wanted_by = f"chunk {peers.rank} of {output.numel()} elements over {peers.size} ranks"
+    check_size("input", input, chunks[peers.rank].numel(), wanted_by)
     chunks[peers.rank].copy_(input.view(-1))
     _all_gather(chunks, peers)
 

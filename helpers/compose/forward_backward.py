@@ -75,7 +75,7 @@ def sum_loss(loss: Callable[[Tensor, Tensor], Tensor], model: nn.Module, tp: dis
     `token_loss` counts tokens, and works on this rank's vocabulary shard where the vocabulary is sharded. Any other
     loss counts rows. Raises ValueError for another loss than `token_loss` on sharded logits.
     """
-    # such a head returns only this rank's vocabulary shard of the logits
+    # a column-parallel head returns only this rank's vocabulary shard of the logits
     has_sharded_logits = isinstance(getattr(model, "head", None), ColumnParallelLinear)
     if loss is token_loss:
         parallel = partial(vocab_parallel_cross_entropy, group=tp, reduction="sum")
@@ -145,6 +145,7 @@ def schedule_of(plan: Plan) -> Schedule:
     """Make the plan's pipeline schedule. Raises ValueError where the number of micro-batches does not fit it."""
     # order: the function that makes a schedule of this name
     order, stages = ORDERS[plan.schedule], plan.pp * plan.num_chunks
+    # only the interleaved schedule takes this argument
     chunks = {"num_chunks": plan.num_chunks} if plan.num_chunks > 1 else {}
     return order(stages, plan.num_microbatches, **chunks)
 

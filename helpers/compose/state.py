@@ -49,7 +49,7 @@ class TensorNames:
 
 
 def local_tensors(trainer) -> dict[str, Tensor]:
-    """Return this rank's tensors (tp shards stay shards) by the plain model's first names; Zero3 gathers its own."""
+    """Return this rank's tensors (tp shards stay shards) by the plain model's first names; Zero3 first gathers them."""
     if trainer.plan.zero == 3:
         state, names = trainer.local_model.full_state(), trainer.names.first
         return {name: tensor for name, tensor in state.items() if names[name] == name}
@@ -121,7 +121,7 @@ def _optimizer_pieces(trainer) -> Iterator[tuple[str, Tensor, int, Tensor]]:
         for piece in trainer.optimizer.pieces:
             yield names.of[id(piece.entry.parameter)], piece.tensor.detach(), piece.where.start, piece.tensor
     else:
-        for parameter in trainer.optimizer.param_groups[0]["params"]:
+        for parameter in trainer.optimizer.param_groups[0]["params"]:  # a Trainer makes exactly one group
             yield names.of[id(parameter)], parameter.detach().view(-1), 0, parameter
 
 

@@ -74,17 +74,17 @@ class Trainer:
         self.names = TensorNames(model)  # names and shapes of the plain model, for checkpoints
         dp, tp, pp = (self.axes.group(axis) for axis in ("dp", "tp", "pp"))
         if plan.tp > 1:  # 1: cut the matrices
-            shards = None if seed is None else seed + SEED_OF_SHARDS
-            shard_tensor_parallel(model, tp, sequence_parallel=plan.sequence_parallel, seed=shards)
+            shard_seed = None if seed is None else seed + SEED_OF_SHARDS
+            shard_tensor_parallel(model, tp, sequence_parallel=plan.sequence_parallel, seed=shard_seed)
         self.names.record_splits(model)
         if plan.recompute != "none":
             recompute_blocks(model, mode=plan.recompute)
+        # the scaler asks all ranks, because they must all take the same step or skip it
         self.scaler = GradScaler(enabled=dtype == torch.float16, group=self.axes.group("dp", "pp", "tp"))
-        self.loss = forward_backward.sum_loss(
-            loss, model, tp
-        )  # two functions: the sum of a batch's losses, their number
-        kind = next(model.parameters()).device.type
-        region = partial(autocast, dtype, device_type=kind) if dtype else nullcontext
+        # two functions: the sum of a batch's losses, and their number
+        self.loss = forward_backward.sum_loss(loss, model, tp)
+        device_type = next(model.parameters()).device.type
+        region = partial(autocast, dtype, device_type=device_type) if dtype else nullcontext
         self._compute(model, optimizer, options, region, dp, pp)
         if seed is not None:
             self.axes.seed(seed)
@@ -95,15 +95,16 @@ class Trainer:
         region: makes the autocast context of forward. dp, pp: this rank's process groups.
         """
         zero, has_stages = self.plan.zero, self.plan.pp > 1
-        # DDP and Zero1 accumulate micro-batches under no_sync; ZeRO 2 and 3 send the gradients of each micro-batch
+        # DDP and Zero1 accumulate micro-batches under no_sync; ZeRO 2 and 3 send the gradients of each micro-batch.
+        # lambdas, because the model and the optimizer are made below
         no_sync = {0: lambda: self.local_model.no_sync(), 1: lambda: self.optimizer.no_sync()}.get(zero, nullcontext)
         if has_stages:  # 1: cut the layers; PipelineModel also does what a wrapper for the replicas would do
             dp_group, around_row = (None, no_sync) if zero else (dp, nullcontext)
             stages = PipelineModel(model, self.plan, self._scaled, region, pp, dp_group, around_row)
             self.local_model = self.runner = stages
         else:
-            wrap = {0: DistributedDataParallel, 3: Zero3}.get(zero)
-            self.local_model = wrap(model, dp) if wrap else model  # 2: wrap for the copies
+            wrap = {0: DistributedDataParallel, 3: Zero3}.get(zero)  # with 1 and 2 the optimizer averages gradients
+            self.local_model = wrap(model, dp) if wrap else model  # 2: wrap for the replicas
             self.runner = FullModel(self.local_model, self._scaled, region, no_sync)
         if zero == 1:  # 3: make the optimizer
             self.optimizer = Zero1(self.local_model.named_parameters(), optimizer, dp, **options)

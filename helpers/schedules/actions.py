@@ -135,7 +135,10 @@ class Schedule:
         return largest
 
     def to_csv(self) -> str:
-        """One line per rank and one cell per action, as torch.distributed.pipelining loads it ("compute_only")."""
+        """One line per rank and one cell per action, as torch.distributed.pipelining loads it.
+
+        Its name for this format is "compute_only", because messages are not written.
+        """
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(self.actions)
         return text.getvalue()
@@ -144,7 +147,8 @@ class Schedule:
         return "\n".join(f"rank {rank}: {' '.join(map(str, row))}" for rank, row in enumerate(self.actions))
 
 
-FinishedAction = tuple[int, str, int]  # stage, what it has done ("F", "I" or "W"), micro-batch
+# stage, what it has done ("F", "I" or "W"), micro-batch; a full backward "B" counts as both "I" and "W"
+FinishedAction = tuple[int, str, int]
 
 
 class Message(NamedTuple):

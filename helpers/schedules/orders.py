@@ -6,10 +6,12 @@ rank.
 naive        one micro-batch after the other passes through all stages and back: one rank works, the others wait
 gpipe        all forwards, then all backwards (Huang et al. 2019, section 2.3): m micro-batches in memory
 one_f_one_b  warm-up of p - i forwards, then one backward, one forward (Narayanan et al. 2019, PipeDream-flush in
-             Narayanan et al. 2021, section 2.2.1): p - i micro-batches in memory; with free messages GPipe's bubble
+             Narayanan et al. 2021, section 2.2.1): p - i micro-batches in memory. If messages take no time, the bubble
+             is as large as GPipe's
 interleaved  each rank holds c stages, p apart (Narayanan et al. 2021, section 2.2.2): a bubble c times smaller
 eager_one_f_one_b  1F1B with a longer warm-up: messages travel while others are computed (Zhuang et al. 2022)
-zb_h1, zb_h2 backward in two parts, I and W; W fills the bubble (Qi et al. 2023, section 2.3)
+zb_h1, zb_h2 backward in two parts, I (gradient of the input) and W (gradient of the weights). No other stage waits for
+             W, so it can fill the bubble (Qi et al. 2023, section 2.3)
 `balanced` decides how many layers each stage gets.
 """
 
@@ -67,7 +69,9 @@ def interleaved(num_stages: int, num_microbatches: int, num_chunks: int = 2) -> 
     rows, order = [], list(_rounds(num_ranks, num_chunks, num_microbatches))
     for rank in range(num_ranks):
         forwards = (Action(chunk * num_ranks + rank, FORWARD, j) for chunk, j in order)
+        # backward passes the chunks from the last to the first
         backwards = (Action((num_chunks - 1 - chunk) * num_ranks + rank, BACKWARD, j) for chunk, j in order)
+        # one round of every chunk but the last, two forwards for each rank behind this one, and the first of 1F1B
         warm_up = 2 * (num_ranks - 1 - rank) + (num_chunks - 1) * num_ranks + 1
         rows.append(tuple(_in_turn(forwards, backwards, warm_up=warm_up)))
     return Schedule("interleaved", num_stages, num_microbatches, tuple(rows), num_chunks)
@@ -129,7 +133,7 @@ def _zero_bubble(name: str, p: int, m: int, *, k: int) -> Schedule:
     """Zero bubble with k times the warm-up of 1F1B. p = stages, m = micro-batches.
 
     Stage i runs k (p - 1 - i) + 1 times F. Then for j = 0, 1, … it runs I of j, W of j - k i once j >= k i, and the
-    next F while there is one. The W that remain come at the end.
+    next F while there is one. So W lags k i micro-batches behind I, and the W that remain fill the bubble at the end.
     """
     _check(name, p, m)
     rows = []

@@ -3,7 +3,8 @@
 `validate` runs the schedule without clocks: each rank does its next action once what the action needs is done.
     F and B need the message that they wait for (`awaited_by` in actions.py)
     B of a stage also needs the stage's F; W needs the stage's I
-Sends never block here, because the runtime posts them and goes on, and each message has a name of its own.
+Sends never block here, because the runtime posts them and goes on, and each message has a name of its own, by which its
+receiver finds it among others.
 Kinds of actions: F forward, B backward, or its two parts, I (gradient of the input) and W (gradient of the weights). A
 FinishedAction is (stage, kind, micro-batch); a B counts as finished I and W. A single is an action, or one part of a
 pair that runs at once.

@@ -73,7 +73,7 @@ def damage_of(folder: Path, manifest: Manifest, name: str) -> str:
     if not path.is_file():
         return words("missing", path=path)
     size = path.stat().st_size
-    if size != written.get("bytes", size):  # format 1 has no sizes
+    if size != written.get("bytes", size):  # format 1, an older manifest, has no sizes
         return words("cut", path=path, there=size, bytes=written["bytes"])
     if sha256_of(path) == written["sha256"]:
         return ""
@@ -158,8 +158,8 @@ def _local_state(trainer, piece: StoredPiece, value: Tensor) -> Tensor:
     """
     if value.dim() == 0:
         return value
-    key = piece.optimizer_key
-    return _local_range(trainer, piece, value).to(key.device).reshape(key.shape).clone()
+    owner = piece.optimizer_key  # the tensor that the optimizer updates
+    return _local_range(trainer, piece, value).to(owner.device).reshape(owner.shape).clone()
 
 
 def model_difference(names: TensorNames, manifest: Manifest, folder: Path) -> str:

@@ -179,8 +179,8 @@ class Snapshot:
         """
         split = None if piece.split is None else asdict(piece.split)  # how tensor parallelism splits the tensor
         tensor = self.tensors[index]
-        size = dict(start=piece.start, numel=tensor.numel(), single=tensor.dim() == 0)
-        return SavedPiece(piece.name, key, f"rank_{self.rank}.pt", index, self.tp if split else 0, split, **size)
+        extent = dict(start=piece.start, numel=tensor.numel(), single=tensor.dim() == 0)
+        return SavedPiece(piece.name, key, f"rank_{self.rank}.pt", index, self.tp if split else 0, split, **extent)
 
     def write(self, partial: Path) -> Vote:
         """Write this rank's file and return its vote. It needs no other rank, so it may run in a thread."""

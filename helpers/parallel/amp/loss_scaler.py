@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-OLD_SPELLINGS = {  # calls in older code, and what to write today
+OLD_SPELLINGS = {  # for readers of older code: its calls, and what to write today
     "torch.cuda.amp.autocast()": 'torch.autocast("cuda", dtype=torch.float16)',
     "torch.cpu.amp.autocast()": 'torch.autocast("cpu", dtype=torch.bfloat16)',
     "torch.cuda.amp.GradScaler()": 'torch.amp.GradScaler("cuda")',
@@ -174,7 +174,7 @@ class GradScaler:
         if not self.enabled:
             return {}
         settings = {name: getattr(self, name) for name in _SETTINGS}
-        return {"scale": self._scale, **settings, "_growth_tracker": self._good_steps}
+        return {"scale": self._scale, **settings, "_growth_tracker": self._good_steps}  # torch's name for good steps
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         """Restore a state of this scaler or of torch's. Raises ValueError for missing entries."""

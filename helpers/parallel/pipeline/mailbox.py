@@ -5,8 +5,8 @@ message an action waits for (`awaited_by`) and which it sends (`sent_by`): a Mes
 message.route(schedule) is (sending rank, receiving rank). message.channel is (direction, stage): all messages of a
 channel have one shape, which the first one announces in a header, a message of its own.
 gloo carries these three numbers as a tag. NCCL has no tags and runs the messages of a communicator in the order of
-their calls. There, each direction of each pair of ranks gets its own process group, and receives are posted in the
-order in which the sender will send, which every rank knows from the schedule.
+their calls. There, each direction of each pair of ranks gets its own process group, and receives are posted
+(started without waiting) in the order in which the sender will send, which every rank knows from the schedule.
 
 It cannot deadlock: sends are posted and waited for only at the end of the step, so only a receive can wait, and
 `schedules.validate` has proved that every message is sent before an action needs it.
@@ -45,7 +45,7 @@ class StageMailbox:
         # each action of this rank -> the action after it, None after the last
         self.next_action = dict(pairwise([*schedule.singles(self.rank), None]))
         self.shapes: dict[tuple[str, int], tuple[torch.Size, torch.dtype]] = {}  # by channel, known after first use
-        self.works: list[tuple[dist.Work, Tensor]] = []  # sends in flight; their tensors must stay until then
+        self.works: list[tuple[dist.Work, Tensor]] = []  # sends in flight, and the tensors that they still read
         self.posted: dict[Message, tuple[dist.Work, Tensor]] = {}  # receives in flight
         self.local: dict[Message, Tensor] = {}  # messages from this rank to itself
         if ordered is None:  # the course's simulated GPUs ("practice cards") have NCCL's rules but gloo's name
@@ -107,10 +107,7 @@ class StageMailbox:
         return tensor
 
     def _expect(self, message: Message) -> None:
-        """Post the receive ahead, unless this is the channel's first message, whose shape is not known yet.
-
-        To post is to start a send or receive without waiting for it.
-        """
+        """Post the receive ahead, unless this is the channel's first message, whose shape is not known yet."""
         is_elsewhere = message.route(self.schedule)[0] != self.rank
         if is_elsewhere and message not in self.posted and message.channel in self.shapes:
             self._post_receives(message)

@@ -86,5 +86,6 @@ def _of_mlp(model: MLP) -> list[nn.Module]:
 
 
 def _of_resnet(model: SmallResNet) -> list[nn.Module]:
+    # unlike those of the GPT, these functions refer to the model; it is so small that keeping it alive does not matter
     stem = FunctionLayer(lambda x: F.relu(model.stem_norm(model.stem(x))), stem=model.stem, stem_norm=model.stem_norm)
     return [stem, *model.blocks, FunctionLayer(lambda x: model.head(x.mean((2, 3))), head=model.head)]

@@ -3,9 +3,9 @@
     partition   splits the model into stages (partition.py)
     schedule    says which action each rank runs, in which order (helpers.schedules): gpipe, one_f_one_b, zb_h1, …
     step        each rank runs its row of the schedule (core.py), and in addition
-        F  may store the stage's input alone, and recompute the rest in backward
-        I  computes the gradients of inputs and defers those of large weights
-        W  computes the deferred gradients
+        F  (forward) may store the stage's input alone, and recompute the rest in backward
+        I  (first half of backward) computes the gradients of inputs and defers those of large weights
+        W  (second half of backward) computes the deferred gradients
     afterwards  it sums the gradients of tied weights, averages over replicas, and computes the norm
 
 Legend: p = ranks, m = micro-batches, j = one of them, s = virtual stage. Each micro-batch sends one message of
@@ -22,8 +22,8 @@ Splitting backward into I and W is what zero-bubble schedules need (Qi et al. 20
 Between I and W each layer stores its input and the gradient of its output: this is the memory that zero bubble costs.
 Biases, norms and embeddings get their gradients in I, because those are cheap.
 
-An Action has a kind (F, B, I or W), a stage and a micro-batch. schedule.rank_of[s] is the rank that runs virtual stage
-s; a rank has several stages, called chunks, under an interleaved schedule.
+An Action has a kind (F, I, W, or B for a backward in one piece), a stage and a micro-batch. schedule.rank_of[s] is the
+rank that runs virtual stage s; a rank has several stages, called chunks, under an interleaved schedule.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class PipelineStage(PipelineCore):
 
         total: the number by which the sum of losses is divided.
         """
-        self.deferred.clear()
+        self.deferred.clear()  # a step that raised may have left some
         loss = self.run_row(inputs, targets, total)
         self.inputs = self.targets = None  # frees the batch
         self._reduce_gradients()
@@ -171,7 +171,7 @@ class PipelineStage(PipelineCore):
     def _total(self, targets: Sequence[Tensor] | None) -> float:
         """Return the divisor of a micro-batch's loss, on the rank of the last stage."""
         if targets is None:
-            return 1.0
+            return 1.0  # never used, because only the last stage computes losses
         if self.count is None:
             return float(len(targets))
         total = torch.tensor(float(sum(int(self.count(t)) for t in targets)), device=targets[0].device)
@@ -181,7 +181,10 @@ class PipelineStage(PipelineCore):
 
     @torch.no_grad()
     def _reduce_gradients(self) -> None:
-        """Sum gradients of tied weights over their owners, then average over replicas (sum, with `count`)."""
+        """Sum gradients of tied weights over their owners, then average over replicas.
+
+        With `count` it sums over replicas, because each loss was already divided by the targets of all replicas.
+        """
         for number, (parameter, owners) in enumerate(self.tied):
             if self.rank in owners:
                 parameter.grad = self._sum_over(parameter, owners, number)

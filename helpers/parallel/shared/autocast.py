@@ -167,6 +167,7 @@ def _cross_entropy(region: autocast, func: Callable, args: tuple, kwargs: dict) 
     logits, target, weight, reduction, ignored, smoothing = args
     if smoothing or target.is_floating_point() or logits.dtype not in LOW_DTYPES or not region.may_cast(logits):
         return _float32(region, func, args, kwargs)
+    # classes are dimension 1, or 0 where the logits are those of a single example
     log_probabilities = logits.log_softmax(min(1, logits.dim() - 1)).float()
     return torch._C._nn.nll_loss_nd(log_probabilities, target, region.cast(weight, torch.float32), reduction, ignored)
 
@@ -245,7 +246,8 @@ def _is_worth_a_look(func: Callable, table: str) -> bool:
     code = getattr(func, "__code__", None)
     if code is None or not OVERRIDABLE & set(code.co_names):
         return False
-    # the functions that it calls (by the names in its code) and wraps (in its closure), and the names in their code
+    # the functions that it calls (by the names in its code) and wraps (in its closure), and the names in their code;
+    # handle_torch_function only hands the call to the mode, so it says nothing about operations
     named = [func.__globals__.get(name) for name in set(code.co_names) - OVERRIDABLE - {"handle_torch_function"}]
     parts = [func, *named, *(cell.cell_contents for cell in func.__closure__ or ())]
     mentioned = {name for part in parts if isinstance(part, FunctionType) for name in part.__code__.co_names}

@@ -96,7 +96,10 @@ class Bucket:
             slot.parameter.grad = slot.view
 
     def fill_with_zeros(self) -> None:
-        """Fill the bucket as if every gradient had come once and were zero."""
+        """Fill the bucket as if every gradient had come once and were zero.
+
+        A rank that has no data left sends such a bucket, because the other ranks' all-reduce waits for it.
+        """
         for slot in self.slots:
             slot.fired = 1
             slot.fill_with_zeros()

@@ -34,7 +34,7 @@ def all_reduce_in_buckets(
 
     All ranks give tensors of the same sizes in the same order. It needs memory for one bucket of `bucket_cap` bytes.
     """
-    for bucket in bucket_positions(tensors, bucket_cap, bucket_cap):
+    for bucket in bucket_positions(tensors, bucket_cap, bucket_cap):  # twice: the first bucket has the same cap
         in_one_message([tensors[position] for position in bucket], lambda flat: dist.all_reduce(flat, group=group))
 
 

@@ -70,7 +70,7 @@ class Devices:
 
     @contextmanager
     def use(self, device: int) -> Iterator[None]:
-        """Make this thread work for one device: tensors that have no inputs are created there."""
+        """Make this thread work for one device: operations without input tensors, such as torch.zeros, create there."""
         with on_device(self.devices[device]):
             yield
 
@@ -109,7 +109,8 @@ class VirtualDevices(Devices):
         self._freed: deque[int] = deque()  # ids; a destructor may run in any thread at any moment, so it only appends
         self._lock = threading.Lock()
         self._bytes, self._peak = [0] * num_devices, [0] * num_devices
-        # of each thread: `device`, where tensors without inputs are created, and `landing`, the destination of a copy
+        # of each thread: `device`, where operations without input tensors create theirs, and `landing`, the destination
+        # of the copy that runs now
         self._here = threading.local()
         self._entered: list[_Homes] = []  # one for each `with devices:` that is open
 
@@ -169,7 +170,8 @@ class VirtualDevices(Devices):
             key = id(storage)
             if key not in self._homes:
                 self._admit(storage.nbytes(), device)
-                # when torch frees the storage, the callback notes its key; `_forget_freed` then subtracts the bytes
+                # when torch frees the storage, the callback notes its key; `_forget_freed` then subtracts the bytes.
+                # freed=: the callback holds only the queue, so it does not keep these devices alive
                 reference = weakref.ref(storage, lambda _, freed=self._freed: freed.append(key))
                 self._homes[key] = reference, device, storage.nbytes()
                 self._bytes[device] += storage.nbytes()

@@ -88,7 +88,10 @@ class _Conjugate(torch.autograd.Function):
 
 
 def _apply(x: Tensor, group: dist.ProcessGroup | None, dim: int, in_forward: Callable, in_backward: Callable) -> Tensor:
-    """Run one collective in forward and another in backward, on dimension `dim`; with one rank return x."""
+    """Run one collective in forward and another in backward, on dimension `dim`; with one rank return x.
+
+    Where no tensor is split or joined, `dim` is 0 and has no effect.
+    """
     if dist.get_world_size(group) == 1:
         return x
     return _Conjugate.apply(x, group, dim % x.dim() if x.dim() else 0, in_forward, in_backward)

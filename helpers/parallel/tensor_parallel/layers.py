@@ -112,6 +112,7 @@ class RowParallelLinear(_ShardedLinear):
     """
 
     def __init__(self, linear: nn.Linear, group=None, sequence_dim: int | None = None, split: Split | None = None):
+        # dim=1: the inputs, because the weight is (out, in); `what` is named in the error
         split = split or even_split(linear.in_features, dist.get_world_size(group), dim=1, what="RowParallelLinear")
         super().__init__(linear, group, {"weight": split}, sequence_dim)
 

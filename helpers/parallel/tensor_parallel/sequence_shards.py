@@ -35,7 +35,7 @@ from helpers.parallel.shared.collectives import check_same_parameters
 from helpers.parallel.tensor_parallel.conjugate import identity_all_reduce, split_all_gather
 from helpers.workloads.gpt import materialized_attention
 
-_NUM_SEEDS = 2**31  # the seed of a rank's stream starts with a number below this
+_NUM_SEEDS = 2**31  # the seed of a rank's stream is made from a random number below this
 
 
 class SequenceParallelNorm(nn.LayerNorm):
@@ -100,7 +100,7 @@ class ShardRandom:
         if self.seed is not None:
             with self.rank_stream(query.device):
                 return core(query, key, value, dropout_p=dropout_p, **options)
-        dropout = partial(self.dropout, dim=1)
+        dropout = partial(self.dropout, dim=1)  # 1: the heads
         return materialized_attention(query, key, value, dropout_p=dropout_p, dropout=dropout, **options)
 
     @contextmanager
@@ -167,7 +167,7 @@ def check_same_models(model: nn.Module, group: dist.ProcessGroup | None) -> None
     if any(_has_dropout(module) for module in model.modules()):
         tensors["random generator"] = _next_numbers(device)
         fingerprints.append(tensors["random generator"])
-    local = torch.stack(fingerprints).to(device)  # (P, 2)
+    local = torch.stack(fingerprints).to(device)  # (parameters, 2), and one more row for the generator
     of_ranks = [torch.empty_like(local) for _ in range(dist.get_world_size(group))]
     dist.all_gather(of_ranks, local, group=group)
     for rank, other in enumerate(of_ranks):

@@ -186,7 +186,7 @@ def resolve_plan(model: nn.Module, plan: Mapping[str, str]) -> list[PlannedModul
             raise ValueError(f"the plan says {word!r} for {pattern!r}; it knows {WORDS}")
         for single in _alternatives(pattern):
             names = [name for name in modules if name and fnmatchcase(name, single)]
-            if not names:
+            if not names:  # [1:]: without the model itself, whose name is empty
                 raise ValueError(_no_such_module(single, list(modules)[1:]))
             # the attributes in the braces: ("query", "key", "value") for blocks.*.attention.{query,key,value}
             together = tuple(name.rpartition(".")[2] for name in _alternatives(pattern)) if "{" in pattern else ()

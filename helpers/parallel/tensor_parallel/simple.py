@@ -1,6 +1,7 @@
 """Tensor parallelism on one screen: two matrices with a nonlinearity between them, split so that one sum is enough.
 
 Legend: N = ranks; (..., h) = x and the result; m = width between the matrices, m_r = this rank's share of it.
+f and g in the comments are Megatron's names for the two collectives of such a pair. f sends in backward, g in forward.
 shard.py shards whole models in this way, including attention and vocabulary, by a plan of names.
 After Shoeybi et al. 2019, "Megatron-LM", section 3, equation 3 and figure 3a.
 """

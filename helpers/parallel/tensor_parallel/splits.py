@@ -2,7 +2,7 @@
 
 A `Split` is plain data: for one dimension of a tensor, the ranges that each rank stores. Legend: N = ranks.
 
-    even         0 1 2 | 3 4 5             rank r stores n / N neighbours; with units, full heads of them
+    even         0 1 2 | 3 4 5             rank r stores n / N neighbouring entries; of attention, full heads
     fused        q k v: 0 1|2 3, 4 5|6 7   each of several matrices that lie in one is split by itself
     replicated   0 1 | 0 1 | 2 3 | 2 3     fewer key and value heads than ranks: neighbours store the same head
     padded       0 1 2 | 3 4 .             the vocabulary: zeros fill the last shards
@@ -149,6 +149,7 @@ def sum_gradient_over_replicas(shard: Tensor | None, split: Split, group: dist.P
     """
     if shard is None or split.copies == 1:
         return shard
+    # one range, because only heads_split replicates entries
     ((start, stop),) = split.ranges[dist.get_rank(group)]
     edges = [0, 0] * (shard.dim() - 1) + [start, split.whole - stop]  # F.pad begins with the last dimension
     return identity_all_reduce(F.pad(shard, edges), group).narrow(0, start, stop - start)

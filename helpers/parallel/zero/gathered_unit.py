@@ -1,7 +1,8 @@
 """Provides GatheredUnit: parameters of which each rank stores a shard, gathered for a module's forward, then freed.
 
 A unit is the parameters that travel together, mostly those of one layer; `group_by_unit` finds the units of a model.
-Legend: N = ranks, n = elements of the unit, padded to N s (see flat_shards.py). A rank always stores its shard (s,).
+Legend: N = ranks, s = elements of one rank's shard. A unit's elements are padded to N s, so that all shards are equal
+(flat_shards.py). A rank always stores its shard, (s,).
 While the unit is gathered, the rank also stores the full vector (N s,), and during backward full gradients.
 
 Freed means that nothing refers to the full vector any more. Therefore the autograd graph must not refer to it either:
@@ -100,8 +101,9 @@ class GatheredUnit:
 
     uses: the parameters, which are replaced in their modules by weights that are gathered and freed. values: returns
     the full values of a parameter; it may run a collective, so all ranks ask in the same order.
-    param_dtype: dtype of the gathered weights. reduce_dtype: dtype in which gradients are reduced. The shard keeps its
-    own. devices: for offload; the shard and its gradient are on HOST, everything else on GPU.
+    param_dtype: dtype of the gathered weights. reduce_dtype: dtype in which gradients are reduced. The shard keeps the
+    dtype of the parameters. devices: for offload, else None; the shard and its gradient are on HOST, everything else on
+    GPU.
     pieces: this rank's range of each parameter, 1-D, perhaps without elements; these are what an optimizer updates.
     """
 
@@ -116,7 +118,7 @@ class GatheredUnit:
         devices: Devices | None = None,
     ):
         self.uses, self.devices, self.device = list(uses), devices, uses[0].parameter.device
-        if self.device.type == "meta":
+        if self.device.type == "meta":  # has no memory, so take the device on which this group computes
             self.device = computing_device(group)
         self.names = [use.names[0] for use in uses]
         self.trainable = uses[0].parameter.requires_grad
@@ -150,7 +152,10 @@ class GatheredUnit:
         return self._copy_between(shard, GPU, HOST, "shards to the host")
 
     def _make_pieces(self) -> list[nn.Parameter]:
-        """Return one view of the shard per parameter, which records that it is sharded over dp (for gradient norms)."""
+        """Return one view of the shard per parameter, which records that it is sharded over dp (for gradient norms).
+
+        like: the view also takes over the axes on which the parameter was sharded before, such as tp.
+        """
         ranges = {index: slice(piece.offset, piece.offset + piece.numel) for index, piece in self.local_pieces.items()}
         nothing = slice(0, 0)  # for a parameter of which this rank stores nothing
         views = [self.shard[ranges.get(index, nothing)] for index in range(len(self.uses))]
@@ -246,7 +251,7 @@ class GatheredUnit:
         """
         size = self.layout.shard_numel * self.layout.world_size
         flat = torch.empty(size, dtype=self.reduce_dtype, device=self.device)
-        flat[self.layout.numel :].zero_()
+        flat[self.layout.numel :].zero_()  # the padding, which belongs to no weight
         for weight, view in zip(self.weights, self.layout.views(flat), strict=True):
             _scaled_copy(weight.grad, view, 1 / self.layout.world_size)
             weight.grad = None
@@ -254,7 +259,7 @@ class GatheredUnit:
         return Reduction(self, shard, self.layout.reduce_scatter(flat, shard, async_op=True))
 
     def expect_gradients(self, *, new_step: bool = False) -> None:
-        """Expect one gradient of every weight in the next backward. new_step: forget those of the last step."""
+        """Expect one gradient of every weight in the next backward. new_step: until they come, all count as unused."""
         self.awaited = set(range(len(self.names)))
         if new_step:
             self.unused = set(self.names) if self.trainable else set()

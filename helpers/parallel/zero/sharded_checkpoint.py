@@ -76,6 +76,7 @@ def load(
     # allocates the optimizer's states and adds them to `ranges`, so that dcp.load fills them too
     states = _allocate_states(shards, stored, ranges) if shards.optimizer is not None else {}
     dcp.load(ranges, storage_reader=dcp.FileSystemReader(folder), planner=LoadPlanner(), process_group=group)
+    # about["groups"]: for each parameter group its options and the names of its parameters
     restore_optimizer(shards, [options for options, _ in about["groups"]], states)
     if hasattr(sharded, "gather_parameters"):  # Zero1 and Zero2, where every rank stores full weights
         sharded.gather_parameters()
@@ -188,7 +189,7 @@ def _allocate_states(shards: LocalShards, stored: dict, ranges: dict[str, Tensor
             dtype = stored[name].properties.dtype
             if kind == "number":
                 ranges[name] = TensorRange(torch.zeros(1, dtype=dtype))
-                state[key] = ranges[name].tensor[0]
+                state[key] = ranges[name].tensor[0]  # a view without dimensions, so the load fills it
             elif key == MASTER:  # float32 masters exist already: they are the optimizer's own parameters
                 ranges[name] = TensorRange(shard.local.detach(), shard.start, shard.shape.numel())
             else:

@@ -24,7 +24,7 @@ from helpers.parallel.zero.flat_shards import FlatShards
 # names of torch's operations: those that make tensors without values, and those that overwrite all values of a tensor
 _UNINITIALIZED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"}
 _OVERWRITES = {"uniform_", "normal_", "fill_", "zero_", "exponential_", "bernoulli_", "random_"}
-_SMALL = 1024  # tensors of at most this many elements are not sharded
+_SMALL = 1024  # tensors of at most this many elements are not sharded, because that would save hardly any memory
 
 
 class ShardedConstruction(TorchDispatchMode):
@@ -44,6 +44,7 @@ class ShardedConstruction(TorchDispatchMode):
         self._full: dict[int, Tensor] = {}  # (numel,) real values of small tensors and of those used last
         self._sharded: dict[int, tuple[FlatShards, Tensor]] = {}  # layout and this rank's shard of all others
         self._written: set[int] = set()  # those that an operation gave values
+        # entered together with this mode; a torch.device as a context makes new tensors on that device
         self._modes = torch.device("meta"), _RealNumbers(device)
 
     def __enter__(self):

@@ -270,6 +270,7 @@ def buckets_of(entries: Sequence[TrainedParameter], bucket_bytes: float) -> list
     backward does. Raises ValueError for bucket_bytes not above 0.
     """
     backwards = range(len(entries) - 1, -1, -1)  # positions from the last to the first
+    # bucket_bytes twice: the first bucket is not smaller than the others here, as it is in DDP
     groups = bucket_positions([entries[position].parameter for position in backwards], bucket_bytes, bucket_bytes)
     return [[backwards[position] for position in group] for group in groups]
 

@@ -1,6 +1,7 @@
 """ZeRO stage 1: shards the optimizer state, so each rank updates its shard of the weights and all-gathers the rest.
 
-Every rank still stores all weights and gradients. Legend: N = ranks, P = bytes of all parameters, padded to N shards.
+Every rank still stores all weights and gradients. Legend: N = ranks, P = bytes of all parameters, padded to N shards,
+s = elements of one rank's shard of a vector.
     no_sync    sends nothing; micro-batches are accumulated in the flat gradients
     backward   1. reduce-scatters each full bucket of gradients while backward goes on, (N-1)/N P, so that a rank gets
                   the sum of its shard. It works in place, once per step: run the micro-batches before under no_sync

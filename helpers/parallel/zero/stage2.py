@@ -1,6 +1,7 @@
 """ZeRO stage 2: shards optimizer state and gradients, so each rank stores only its shard's gradient after backward.
 
-Legend: N = ranks, P = bytes of all parameters, padded bucket by bucket; m = micro-batches of a step.
+Legend: N = ranks, P = bytes of all parameters, padded bucket by bucket; m = micro-batches of a step,
+s = elements of one rank's shard of a vector.
     backward   copies gradients into a bucket as they come, and drops them. A full bucket is reduce-scattered while
                backward goes on, then freed: (N-1)/N P per micro-batch. The shard's gradient accumulates the mean
     step       the optimizer inside updates the shards; then each bucket's parameters are all-gathered, (N-1)/N P
