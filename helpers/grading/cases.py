@@ -20,7 +20,7 @@ from torch import Tensor
 
 from helpers.learner.words import Words, book
 
-words = book("case")
+words = book("case")  # how a message describes a case, in English and Chinese
 VARIED = ("sizes", "dtypes", "layouts", "values")  # the fields that Case and Variations share
 SCALES = {"normal": 1.0, "zero": 0.0, "large": 1e6, "tiny": 1e-6}  # by which the values of a tensor are multiplied
 

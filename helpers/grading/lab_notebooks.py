@@ -24,7 +24,7 @@ from helpers.interview.drills import drills
 from helpers.learner import progress
 from helpers.learner.words import book
 
-words = book("offers")
+words = book("offers")  # texts in English and Chinese; verdict_words are others
 ROOT = Path(__file__).resolve().parents[2]  # the folder of the repository
 ATTEMPTS_BEFORE_OFFER = 3  # failed attempts at a task before the lab's own answer is offered
 SOLUTION_MARKS = re.compile(r"(?m)^ *(<!-- )?### (BEGIN|END) SOLUTION( -->)?\n?")  # nbgrader cuts out what is between
@@ -81,9 +81,9 @@ def solution(key: str) -> MarkdownText:
     if drill_answer:
         return MarkdownText(f"```python\n{drill_answer.strip()}\n```")
     path = solution_path(key.partition(".")[0])
-    for _, marks, cell in graded_cells(path) if path.exists() else []:
+    for _, metadata, cell in graded_cells(path) if path.exists() else []:
         source = source_of(cell)
-        if marks.get("solution") and re.search(rf"^(def|class) +{task.name}\b", source, re.MULTILINE):
+        if metadata.get("solution") and re.search(rf"^(def|class) +{task.name}\b", source, re.MULTILINE):
             return MarkdownText(f"```python\n{SOLUTION_MARKS.sub('', source).strip()}\n```")
     # None, here and below, stands for the language that the learner has chosen.
     return MarkdownText(words("no_solution", None, file=f"solutions/{path.name}"))
@@ -120,8 +120,8 @@ def written_answers(path: Path) -> Iterator[tuple[str, str]]:
         cells = list(graded_cells(path))
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError, OSError):  # JSON of another form, or no JSON
         return
-    for grade_id, marks, cell in cells:
-        if cell["cell_type"] == "markdown" and marks.get("grade") and marks.get("solution"):
+    for grade_id, metadata, cell in cells:
+        if cell["cell_type"] == "markdown" and metadata.get("grade") and metadata.get("solution"):
             yield grade_id, source_of(cell)
 
 
@@ -129,9 +129,9 @@ def written_answers(path: Path) -> Iterator[tuple[str, str]]:
 def graded_cells(path: Path) -> Iterator[tuple[str, dict, dict]]:
     """(grade_id, nbgrader's metadata, cell) of each cell of one of the course's notebooks that has a grade_id."""
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-        marks = marks_of(cell)
-        if marks.get("grade_id"):
-            yield marks["grade_id"], marks, cell
+        metadata = marks_of(cell)
+        if metadata.get("grade_id"):
+            yield metadata["grade_id"], metadata, cell
 
 
 def marks_of(cell: dict) -> dict[str, Any]:

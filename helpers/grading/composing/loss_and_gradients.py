@@ -95,6 +95,7 @@ def judge_loss(world: JudgedWorld) -> Iterator[Judgement]:
         right, wrong = right_and_wrong_losses(world, replicas, mesh.coordinates(rank)["dp"])
         # is_same_history compares lists of dicts of values; here each list has the one dict of the rank.
         known = [key for key, several in wrong.items() if any(is_same_history([one], [got]) for one in several)]
+        # A mistake is named if its value is the learner's, so each known one is given that value.
         mistakes = dict.fromkeys(known, got["gradient"])
         what = words["loss_gradient"].format(mesh_text(mesh))
         yield expect_tensor(what, right["gradient"], got["gradient"], rank=rank, mistakes=mistakes)
@@ -104,22 +105,23 @@ def judge_loss(world: JudgedWorld) -> Iterator[Judgement]:
 
 
 def right_and_wrong_losses(
-    world: JudgedWorld, replicas: list[int], own: int
+    world: JudgedWorld, replicas: list[int], index: int
 ) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
     """The right gradient and the right number to print, and for each mistake the pairs of both that it may give.
 
-    replicas: one rank of each replica. own: the index of the replica to which the rank belongs that is judged.
+    replicas: one rank of each replica. index: of the replica to which the rank that is judged belongs.
     """
     sums, gradients, counts, lengths = zip(*(token_sums(world.inputs[rank]) for rank in replicas), strict=True)
-    gradient, n, total, count = gradients[own], len(replicas), sum(sums), sum(counts)
+    gradient, n, total, count = gradients[index], len(replicas), sum(sums), sum(counts)
     # A mean over no tokens is NaN, as in torch.
     means = [part / k if k else math.nan for part, k in zip(sums, counts, strict=True)]
-    own_mean = gradient / max(1, counts[own])  # the gradient of the mean over this replica's tokens alone
+    own_mean = gradient / max(1, counts[index])  # the gradient of the mean over this replica's tokens alone
     pairs = {
-        "mean_of_means": [(own_mean, shown) for shown in (sum(means) / n, total / count, means[own])],
+        # With this gradient a learner may print the mean of means, the right mean, or the replica's own.
+        "mean_of_means": [(own_mean, shown) for shown in (sum(means) / n, total / count, means[index])],
         "copies_forgotten": [(gradient / count, total / count)],  # not multiplied by dp
         "padding_counted": [(n * gradient / sum(lengths), total / sum(lengths))],
-        "own_mean_shown": [(n * gradient / count, means[own])],
+        "own_mean_shown": [(n * gradient / count, means[index])],
     }
     wrong = {key: [{"gradient": one, "shown": shown} for one, shown in several] for key, several in pairs.items()}
     return {"gradient": n * gradient / count, "shown": total / count}, wrong
@@ -249,7 +251,6 @@ def judge_sync(world: JudgedWorld) -> Iterator[Judgement]:
                 continue
             placement = ", ".join(f"{axis}: {kind}" for axis, kind in inputs["placements"][name].items())
             what = words["synced_gradient"].format(placement, mesh_text(mesh))
-            # A mistake is named if its value is the learner's, so each one that explains all values is given that.
             explained, before = dict.fromkeys(known, got[name]), inputs["gradients"][name]
             yield expect_tensor(what, expected, got[name], rank=rank, mistakes=explained, before=before)
 

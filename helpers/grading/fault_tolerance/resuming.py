@@ -26,7 +26,7 @@ from helpers.grading.kit import answers
 from helpers.grading.task import RankContext
 from helpers.learner.words import Words
 
-words = LAB.messages
+words = LAB.messages  # the texts of messages.yaml
 
 # -- 12.resume -------------------------------------------------------------------------------------------------------
 NUM_EPOCHS = 4  # whose orders are drawn; few enough to be shown, and later epochs repeat them

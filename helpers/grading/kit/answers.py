@@ -24,7 +24,7 @@ from helpers.grading.registry import lab_of
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words, book
 
-words = book("values")
+words = book("values")  # the sentences of values.yaml
 Answer = Callable[..., Any]  # a function that answers a question, which is a list of arguments
 WrongAnswers = Mapping[str, Sequence[Answer]]  # key of a hint -> wrong functions that contain this mistake
 FOR_CALL = Words(en="for {} {}", zh="{} 的{}")  # a call, and the name of the answer

@@ -24,7 +24,7 @@ from helpers.learner.words import Words, book
 from helpers.ranks.sites import is_engine, is_library
 from helpers.ranks.zygote import child_processes
 
-words = book("walls")
+words = book("walls")  # sentences about what was refused; limits.py uses them as well
 ALLOWED_FILES = (os.devnull,)  # files outside the folder that may be written
 # Flags of "open" of which any means that the file may be changed.
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND

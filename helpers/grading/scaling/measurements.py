@@ -24,7 +24,7 @@ from helpers.grading.kit import answers
 from helpers.grading.scaling import LAB
 from helpers.learner.words import Words
 
-words = LAB.messages
+words = LAB.messages  # the texts of messages.yaml
 
 Counts, Times = Sequence[int], Sequence[float]  # numbers of GPUs, and the seconds of a step on each
 

@@ -106,7 +106,7 @@ def judge_f(run: ForwardBackward) -> Iterator[Judgement]:
         changed = {"gradient_changed": [total, total / run.size]}  # the all-reduce overwrote the shared gradient
         what = words["gradient_through_r"].format(F_NAME)
         yield expect_tensor(what, gradient, got["r_gradient"], rank=rank, mistakes=changed)
-        yield expect_tensor(words["x_after"], x, got["x"], rank=rank)
+        yield expect_tensor(words["x_after"], x, got["x"], rank=rank)  # the call leaves x as it was
     keys = keys_by_passes(run, BACKWARD, all(does_g))
     yield from expect_messages(run, FORWARD, [], mistakes_of=lambda events: keys)
     yield from expect_messages(run, BACKWARD, [all_reduce(x.nbytes)], mistakes_of=lambda events: keys)
