@@ -204,6 +204,7 @@ def programs_scene() -> tuple[Scene, str]:
     gists |= {"e": "two tags", "f": "two groups, two orders"}
 
     def part(backend: str, text: str) -> Part:
+        # These kinds of parts only give colours here: for "runs", for what may hang, and for a wrong result.
         colour = "data" if text == RUNS_TEXT else "waiting" if HANGS_TEXT in text else "weight_grad"
         return Part(text=f"{backend}: {text}", kind=colour, size=1)
 

@@ -44,7 +44,7 @@ from helpers.workloads import GPT, GPTConfig, token_loss
 
 words = book("checkpoint").section("harm")  # name of a harm -> what is done, in both languages
 MEDIUM, TINY = GPTConfig.tiny(num_layers=1, hidden=128, context=16), GPTConfig.tiny(context=16)
-SHARDED = Plan(dp=2, zero=1)
+SHARDED = Plan(dp=2, zero=1)  # of the checkpoints that are damaged; both ranks write data, so either can be harmed
 
 
 def trainer_of(plan: Plan, config: GPTConfig, folder: Path | None = None) -> Trainer:
@@ -146,7 +146,7 @@ def _reshard(folder: Path, config: GPTConfig) -> dict[str, Tensor]:
 
 
 def full_tensors_of(folder: Path) -> dict[str, Tensor]:
-    """Every full tensor of a checkpoint, by its name and key."""
+    """Every full tensor of a checkpoint: "key of name", where key is the weight, or part of its optimizer state."""
     contents = CheckpointTensors(folder, read_manifest(folder))
     return {f"{key} of {name}": contents.value(name, key) for name in contents.pieces for key in contents.keys(name)}
 
@@ -207,7 +207,7 @@ def flip_bit(path: Path, at: int | None = None) -> None:
 
 
 # What can happen to a checkpoint, by name. A harm to a save is (rank, function that makes a context), in which the save
-# of that rank goes wrong.
+# of that rank goes wrong. Rank 1 only writes its data; rank 0 then writes the manifest, and gives the folder its name.
 torch_save = torch.save  # which the patches below replace
 KILLED = {  # the process of the rank is killed in the middle of a save
     "before_data": (1, lambda: patch.object(torch, "save", kill_process)),
@@ -238,7 +238,7 @@ def attempt_save_or_load(folder: Path, *, harm: str = "", load: bool = False) ->
     try:
         trainer = trainer_of(SHARDED, TINY, folder if load else None)
         if not load:
-            saver = AsyncSaver(trainer, limit=0.5 if harm == "slow_rank" else 60)
+            saver = AsyncSaver(trainer, limit=0.5 if harm == "slow_rank" else 60)  # seconds; `save_late` takes 2
             with make_harm() if dist.get_rank() == rank else nullcontext():
                 saver.save(folder)
                 saver.wait()
@@ -270,5 +270,6 @@ def _damage_one(ranks: Ranks, harm: str, complete: Path) -> DamagedCheckpoint:
                 error = ranks.run(attempt_save_or_load, second, harm=harm)[0]
         newest_complete = newest(parent)  # None if there is none
         error = error or ranks.run(attempt_save_or_load, second, load=True)[0]
+    # Without the folder's path and the random part of a temporary name, so that each run gives the same message.
     short = re.sub(r"\.\w{8}\.partial", ".partial", error.replace(f"{parent}{os.sep}", ""))
     return DamagedCheckpoint(words[harm], short, newest_complete.folder.name if newest_complete else "")

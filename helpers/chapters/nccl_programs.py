@@ -1,11 +1,12 @@
 """Holds programs that gloo runs and NCCL may not: six of chapter 01 for two ranks, and a training step of chapter 03.
 
-The chapters show their source and rehearse them by NCCL's rules. The six are called a to f, as in the chapter's
-question. In a to d each rank sends x and receives into y; in e rank 0 sends both, and rank 1 receives both; f reduces
-in two groups. Their source is shown as it is, so they have no docstrings.
+The chapters show their source, run them on gloo, and check their calls by NCCL's rules. The six are called a to f, as
+in the chapter's question. In a to d each rank sends x and receives into y; in e rank 0 sends both, and rank 1 receives
+both; f reduces in two groups. Their source is shown as it is, so they have no docstrings.
 
-`step` is the step that chapter 03 shows in a cell. The chapter rehearses this copy, which stays as it is when the
-learner fixes the cell. FIXES repairs it, old code -> new code, in the order in which the reports find the mistakes.
+`step` is the step that chapter 03 shows in a cell, with mistakes on purpose. The chapter runs and checks this copy,
+which stays as it is when the learner fixes the cell. FIXES repairs it, old code -> new code, in the order in which the
+reports find the mistakes.
 """
 
 from __future__ import annotations

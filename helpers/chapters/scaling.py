@@ -66,7 +66,7 @@ class Speedups:
         if self.predicted:
             pairs = zip(lines, self.predicted, strict=True)
             return "\n".join(line + words("runs.predicted", times=times) for line, times in pairs)
-        key = "runs.share" if self.gpus[-1] > self.cores else "runs.own"
+        key = "runs.share" if self.gpus[-1] > self.cores else "runs.own"  # whether each rank has a core of its own
         return "\n".join([*lines, words(key, n=self.gpus[-1], cores=self.cores)])
 
 
@@ -171,7 +171,7 @@ def _gradient_norms(
     """
     where = {"rank": dist.get_rank(), "world_size": dist.get_world_size(), "seed": seed}
     torch.manual_seed(seed)
-    model, corpus, draws = FlatDDP(GPT(GPTConfig.tiny())), characters(), count()
+    model, corpus, draws = FlatDDP(GPT(GPTConfig.tiny())), characters(), count()  # draws: the numbers of the batches
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
     def square() -> float:
@@ -182,7 +182,7 @@ def _gradient_norms(
         tokens, targets = corpus.batch(next(draws), batch * where["world_size"], 32, **where)
         token_loss(model(tokens), targets).backward()
         local = square()
-        model.average_gradients()
+        model.average_gradients()  # `FlatDDP` averages only when it is called, so the local ones were there before
         return local, square()
 
     by_steps, done = {}, 0

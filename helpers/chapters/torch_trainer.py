@@ -77,6 +77,7 @@ class TorchTrainer:
         index, group = mesh.get_local_rank("pp"), mesh.get_group("pp")
         stage = pipelining.PipelineStage(self.runner, index, self.plan.pp, torch.device(device), group=group)
         loss = lambda output, target: token_loss(output, target, reduction="sum") / self.total  # noqa: E731
+        # scale_grads=False, because the loss is divided by the tokens of all micro-batches already.
         return pipelining.Schedule1F1B(stage, self.plan.num_microbatches, loss_fn=loss, scale_grads=False)
 
     def step(self, tokens: Tensor, targets: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from helpers.interview.cards import Card, Publication, topic_name, words
 from helpers.learner.words import LANGUAGES, Words
 from helpers.learner.words import language as chosen_language
 
-DECK, MODEL = 1_784_302_951, 1_784_302_952  # chosen once; another number would be another deck in Anki
+DECK, MODEL = 1_784_302_951, 1_784_302_952  # ids, chosen once; another number would be another deck in Anki
 NAME = "Rank by Rank · interview"
 FIELDS = ("Question", "Answer", "Longer", "Mistake", "FollowUps", "ShownBy", "Id")
 FRONT = '<div class="question">{{Question}}</div>'
@@ -57,20 +57,20 @@ def export(path: str | os.PathLike, cards: Iterable[Card] | None = None, languag
         raise ValueError(words("nothing_to_export", languages[0]))
     import genanki
 
-    decks = {"": genanki.Deck(DECK, NAME, words("deck_about", languages[0]))}
+    decks = {"": genanki.Deck(DECK, NAME, words("deck_about", languages[0]))}  # "": the deck above those of the topics
     fields, templates = [{"name": name} for name in FIELDS], [{"name": "Card", "qfmt": FRONT, "afmt": BACK}]
     model = genanki.Model(MODEL, NAME, fields=fields, templates=templates, css="\n" + STYLE.read_text(encoding="utf-8"))
     for card in cards:
         if card.topic not in decks:
             name = f"{NAME}::{topic_name(card.topic, languages[0])}"
             decks[card.topic] = genanki.Deck(_deck_number(card.topic), name)
-        notes = {"": note_fields(card, languages)}  # form -> fields
+        notes = {"": note_fields(card, languages)}  # form -> fields; "" is the card itself, "number" its prediction
         if card.predict:
             notes["number"] = number_fields(card, languages)
         for form, contents in notes.items():
             tags = [f"topic::{card.topic}", f"level::{card.level}"]
             tags += [f"form::{form}"] if form else []
-            tags += ["archive"] if card.archive else []
+            tags += ["archive"] if card.archive else []  # a card that interviewers no longer ask
             guid = genanki.guid_for("rank-by-rank", card.id, *([form] if form else []))
             decks[card.topic].add_note(genanki.Note(model, contents, guid=guid, tags=tags))
     _write(genanki.Package(list(decks.values())), path)
@@ -171,15 +171,15 @@ def _write(package: Any, path: Path) -> None:
         database = Path(folder) / "collection.anki2"
         with closing(sqlite3.connect(database)) as connection:
             now = time()
-            package.write_to_db(connection.cursor(), now, count(int(now * 1000)))
+            package.write_to_db(connection.cursor(), now, count(int(now * 1000)))  # ids of notes are milliseconds
             connection.commit()
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".apkg")
         os.close(handle)
         try:
             with zipfile.ZipFile(name, "w", zipfile.ZIP_DEFLATED) as file:
                 file.write(database, "collection.anki2")
-                file.writestr("media", "{}")
-            os.chmod(name, 0o644)
+                file.writestr("media", "{}")  # no pictures or sounds, in Anki's format
+            os.chmod(name, 0o644)  # mkstemp lets only the owner read the file
             os.replace(name, path)
         finally:
             with suppress(FileNotFoundError):

@@ -13,14 +13,14 @@ from dataclasses import asdict, dataclass
 
 from helpers.interview.cards import RATINGS, UNITS, Card, Prediction, has_number, words
 
-LONGEST = 60  # characters of a number that are read
+LONGEST = 60  # characters; a longer text is refused as a number
 LETTERS = "abcde"  # of the options of a multiple choice
 BYTES = ("B", "kB", "KB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB")
 KINDS = {  # kind of a quantity -> its units
     "bytes": BYTES,
     "rate": tuple(f"{unit}/s" for unit in BYTES),
     "time": ("s", "ms", "µs", "us", "min", "h"),
-    "plain": ("", "x", "%"),
+    "plain": ("", "x", "%"),  # a count, a ratio, a share
 }
 SPOKEN = {  # other names of units -> their symbols
     "byte": "B", "bytes": "B", "字节": "B", "千字节": "kB", "兆字节": "MB", "吉字节": "GB", "太字节": "TB",
@@ -86,6 +86,7 @@ def judge_number(given: str, card: Card, language: str) -> Judged:
     value = read_number(given, unit, language, example=_example(unit))
     truths = [read_number(predict.says, unit, language)]  # as printed, and below as computed
     truths += [check.value for check in card.verify if check.says == predict.says]
+    # 1e-9 is for rounding, so that a guess exactly at the tolerance passes.
     passed = any(abs(value - truth) <= (predict.tolerance + 1e-9) * abs(truth) for truth in truths)
     values = {"says": predict.says, "given": _as_given(given, value, unit)}
     if passed:

@@ -72,7 +72,7 @@ def cell_id(path: str, anchor: str) -> str | None:
     try:
         ids = _ids(file, file.stat().st_mtime_ns)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None  # a notebook that is damaged, or no notebook: another test reports it
+        return None  # the notebook is damaged: the link leads to the file alone, and a test of notebooks reports it
     return ids.get(anchor)
 
 

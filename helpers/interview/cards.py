@@ -44,7 +44,7 @@ def format_span(span: timedelta, language: str) -> str:
     days = round(span.total_seconds() / 86400)
     if minutes < 60:
         return words("minutes", language, count=minutes)
-    if minutes < 60 * 20:
+    if minutes < 60 * 20:  # from 20 hours on, it is a day
         return words("hours", language, count=round(minutes / 60))
     return words("day" if days == 1 else "days", language, count=days)
 

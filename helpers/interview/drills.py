@@ -25,7 +25,7 @@ from helpers.learner.words import language as chosen_language
 
 FILE = Path(__file__).with_name("drills.yaml")
 WITHOUT_LAB = ("topic", "answer")  # the fields that only a drill which is no task of a lab has, and must have
-READERS = {
+READERS = {  # field of a drill in the YAML -> the function that reads it
     "key": read_as_is, "minutes": lambda value, where, name: int(value), "title": read_text, "prompt": read_text,
     "counts": read_texts, "stub": read_as_is, "explained_by": read_shown_by, "topic": read_as_is, "answer": read_as_is,
 }  # fmt: skip
@@ -111,7 +111,7 @@ class Drill:
             return (explained,)
         lab = f"labs/{self.explained_by.notebook}.ipynb"
         task = words("drill.place", language, key=self.key)
-        address = cell_address(lab, f"{self.key.partition('.')[2]}-task", base)
+        address = cell_address(lab, f"{self.key.partition('.')[2]}-task", base)  # the cell with the tag "average-task"
         return explained, (task, address)
 
 
@@ -136,7 +136,7 @@ def _read_file(path: Path) -> tuple[Drill, ...]:
 def _read_drill(fields: Any, where: str) -> Drill:
     """One drill of the file.
 
-    A drill of no lab has both `topic` and `answer`; for others the topic is that of the chapter.
+    A drill that is no task of a lab has both `topic` and `answer`; for others the topic is that of the chapter.
     """
     where, values = read_record(fields, READERS, where, "drill", optional=WITHOUT_LAB, name="key")
     given = [name for name in WITHOUT_LAB if values.get(name)]

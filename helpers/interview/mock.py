@@ -188,9 +188,11 @@ def choose_cards(cards: Sequence[Card], reviews: Reviews, now: datetime, chance:
 
 
 def _cost(card: Card, topics: Counter, levels: Counter, urgency: dict[str, int]) -> tuple:
-    """What is compared, in this order: archive, two cards of its topic already, urgency, new topic, new level.
+    """The cost of a card, a tuple that is compared from left to right.
 
-    topics, levels: how many chosen cards are of each. urgency: of each card, by id, as `_urgency` says.
+    Worst is a card of the archive, which interviewers no longer ask; then one whose topic has two chosen cards already;
+    then a less urgent one; then one whose topic, or whose level, has more chosen cards. topics, levels: how many chosen
+    cards are of each. urgency: of each card, by id, as `_urgency` says.
     """
     return card.archive, topics[card.topic] >= 2, urgency[card.id], topics[card.topic], levels[card.level]
 

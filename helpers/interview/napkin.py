@@ -53,7 +53,7 @@ def _power(value: float) -> str:
 
 FORMATS: dict[str, Callable[[float], Words]] = {
     "bytes": lambda value: Words.of(format_bytes(value)),
-    "small": lambda value: Words.of(f"{value:g} B"),
+    "small": lambda value: Words.of(f"{value:g} B"),  # a few bytes, perhaps with decimals
     "rate": lambda value: Words.of(f"{format_bytes(value)}/s"),
     "flops": lambda value: Words.of(f"{value / 1e12:,.0f} TFLOP/s"),
     "flop": lambda value: Words.of(f"{_power(value)} FLOP"),
@@ -61,7 +61,7 @@ FORMATS: dict[str, Callable[[float], Words]] = {
     "hours": lambda value: Words(en=f"{value / 3600:.1f} h", zh=f"{value / 3600:.1f} 小时"),
     "days": lambda value: Words(en=f"{value:.0f} days", zh=f"{value:.0f} 天"),
     "percent": lambda value: Words.of(f"{100 * value:.0f} %"),
-    "ratio": lambda value: Words.of(f"{value:.4g} P"),
+    "ratio": lambda value: Words.of(f"{value:.4g} P"),  # times P, the bytes of all parameters
     "count": lambda value: Words.of(format_count(value)),
     "params": lambda value: Words(en=f"{value / 1e9:.1f} billion", zh=f"{value / 1e8:,.0f} 亿"),
 }
@@ -105,7 +105,7 @@ def _row(fields: Any, where: str) -> NapkinRow:
     unit = call.pop("unit", "")
     if unit not in FORMATS:
         raise ValueError(f"{where}: the unit is {unit!r}; take one of {', '.join(FORMATS)}")
-    check = Check(value=0.0, says="", **call)
+    check = Check(value=0.0, says="", **call)  # only its call is used, not what a card would compare the result with
     texts = {name: str(fields.get(name, "")) for name in ("formula", "given")}
     return NapkinRow(name=Words(**fields["name"]), check=check, unit=unit, **texts)
 

@@ -25,7 +25,7 @@ from helpers.learner.words import language as chosen_language
 from helpers.learner.words.wrapping import aligned
 
 COUNT = 10  # questions of a quiz: about ten minutes
-INSTEAD_OF_QUIZ = ("list", "mock", "drill", "anki")  # options that start something else; one at a time
+INSTEAD_OF_QUIZ = ("list", "mock", "drill", "anki")  # options that start something else; at most one may be given
 
 
 def main(arguments: Sequence[str], check: Callable[[str, Any], Any] | None = None) -> int:
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str], check: Callable[[str, Any], Any] | None = Non
         return code
     except KeyboardInterrupt:
         print()
-        return 130
+        return 130  # the exit code of shells after Ctrl-C
     except BrokenPipeError:  # in `| head`, what Python flushes when it exits must not fail again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -56,7 +56,7 @@ def _run(arguments: list[str], check: Callable[[str, Any], Any] | None) -> int:
         print(error, file=sys.stderr)
         return 2
     except BrokenPipeError:
-        raise
+        raise  # `main` handles it; it is an OSError, so the next clause would take it
     except OSError as error:
         print(words("no_file", language, reason=error), file=sys.stderr)
         return 1
@@ -206,6 +206,7 @@ def _parser(language: str, given: Sequence[str]) -> argparse.ArgumentParser:
     other = parser.add_argument_group(words("instead", language))
     other.add_argument("--list", action="store_true", help=words("help_list", language))
     other.add_argument("--mock", action="store_true", help=words("help_mock", language))
+    # const: --drill and --round without a name give "", which lists all drills or rounds.
     other.add_argument("--drill", nargs="?", const="", metavar="03.average", help=words("help_drill", language))
     other.add_argument("--round", nargs="?", const="", metavar="debugging", help=words("help_round", language))
     other.add_argument("--anki", metavar="FILE.apkg", help=words("help_anki", language))

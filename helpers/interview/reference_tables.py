@@ -5,11 +5,11 @@
     old_posts()   what old posts on the web write, and what one writes now
     sources()     what the four documents behind the course (S0 to S3) say, and where each line is answered
 
-Each reads a YAML file beside this one and is a tuple that a notebook shows as HTML. Tests run every claim, every piece
-of code and every answer. The runs of the myths need torch, so they are imported when one is run. `Words` is a text in
-two languages, with the fields en and zh. `shown_by` is the cell of a notebook, or the publication, that shows an
-answer. `where` is file, line and name of an entry, for errors. The `…_READERS` at the end map each field of an entry to
-the function that reads it.
+Each reads a YAML file beside this one and is a tuple that a notebook shows as HTML. Tests run each claim, code and
+answer. The runs of the myths need torch, so they are imported when one is run. `Words` is a text in two languages, with
+the fields en and zh. `shown_by` is the cell of a notebook, or the publication, that shows an answer. `where` is file,
+line and name of an entry, for errors. The `…_READERS` at the end map each field of an entry to its reader. The lambda
+in calls of `read_entries` returns the names that no other entry may have; `name` is the field whose value errors quote.
 """
 
 from __future__ import annotations
@@ -267,8 +267,9 @@ def _myth_html(myth: Myth) -> str:
 class OldPost:
     """One row: the code of an old post, and today's.
 
-    runs: where a test runs `setup`, `today` and `proof`, one after the other. launch, prints: torchrun's arguments, and
-    lines that the script must print. gone: a module that can no longer be imported. warns: old code that torch warns
+    runs: where a test runs `setup`, `today` and `proof`, one after the other: in this "process", on "ranks", or under
+    "torchrun". proof: code that fails unless today's code did its job. launch, prints: torchrun's arguments, and lines
+    that the script must print. gone: a module that can no longer be imported. warns: old code that torch warns
     about. needs: a package without which the row cannot run. since: the first torch with today's form.
     """
 

@@ -2,9 +2,9 @@
 
 A round shows a log or code in which the learner marks the wrong lines (debugging, review), or asks for the plan of a
 training (design). round_items.py defines what a round is. `MarkingAttempt` is for debugging and review rounds,
-`DesignAttempt` for design rounds. `terminal_interviews.py` and `helpers.widgets.RoundView` show them. `words` are
-sentences in two languages by key: `words("over", language)`. The text of a round is a `Words`, of which `in_(language)`
-is one language, and `item.filled(text)` fills in its numbers.
+`DesignAttempt` for design rounds. `terminal_interviews.py` and `helpers.widgets.RoundView` show them. `words` are the
+rounds' sentences in two languages by key, such as `words("over", language)`, and `quiz_words` those of the quiz. The
+text of a round is a `Words`, of which `in_(language)` is one language, and `item.filled(text)` fills in its numbers.
 
 A mark is judged by its line. Whether its reason is right, the learner says after reading the right reason. Finding a
 mistake gives 2 points and its reason 1; a wrong mark and a hint cost 1 each. A plan that fits gives 2 points, and 1
@@ -75,8 +75,8 @@ class RoundSheet(Sheet):
     `Sheet` writes it as plain text, Markdown or HTML. links: text and address of where the course shows it.
     """
 
-    ONE_LINE_COLUMNS: ClassVar[tuple[int, ...]] = (0, 4)
-    WIDE_COLUMNS: ClassVar[tuple[int, ...]] = (2,)
+    ONE_LINE_COLUMNS: ClassVar[tuple[int, ...]] = (0, 4)  # indices of columns that are not wrapped: number, points
+    WIDE_COLUMNS: ClassVar[tuple[int, ...]] = (2,)  # what the learner answered
 
     item: Round
     watch: Stopwatch
@@ -195,6 +195,7 @@ class RoundAttempt:
     @property
     def sheet(self) -> RoundSheet:
         """Points, time, what was answered and what is right, with the model answer."""
+        # seed=0: `Sheet` wants the seed of a random choice of questions, and a round makes none.
         return RoundSheet(
             items=tuple(self.rows()), language=self.language, seed=0, item=self.item, watch=self.watch,
             links=(source_link(self.item.shown_by, language=self.language),),
@@ -258,7 +259,7 @@ class MarkingAttempt(RoundAttempt):
         """Say that the reason given for this mistake agrees, or does not agree, with the right one."""
         if self.stage != "compare" or index not in self.found:
             raise ValueError(words("over", self.language))
-        self.confirmed = self.confirmed | {index} if agrees else self.confirmed - {index}
+        self.confirmed = self.confirmed | {index} if agrees else self.confirmed - {index}  # gives points for the reason
 
     @property
     def found(self) -> tuple[int, ...]:

@@ -186,6 +186,7 @@ def number_value(name: str, numbers: Mapping[str, RoundNumber], scene: Scenario 
         return number_value(path, numbers, scene) if path in numbers else attrgetter(path)(scene)
 
     args, kwargs = map(resolved, number.args), {key: resolved(one) for key, one in number.kwargs.items()}
+    # Only the call is made; the value and the text with which a card's Check compares its result are not used.
     check = Check(call=number.call, value=0, says="", args=tuple(args), kwargs=kwargs, attribute=number.attribute)
     return float(compute(check))
 

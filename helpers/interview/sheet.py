@@ -22,7 +22,7 @@ from helpers.interview.drills import Attempt, Drill, Stopwatch, clock_text
 # States of a row that was answered well, and of one that was not.
 STRONG, WEAK = ("good", "easy", "passed"), ("again", "hard", "skipped", "not_passed", "no_answer")
 SUFFIXES = (".md", ".html", ".txt")
-COLUMNS = ("number", "question", "time", "of", "rating", "read")
+COLUMNS = ("number", "question", "time", "of", "rating", "read")  # keys of headings; "of": the limit of the time
 CELL = "text-align:left;vertical-align:top;padding:.3em 1.2em .3em 0;border-bottom:1px solid rgba(128,128,128,.4)"
 
 
@@ -93,9 +93,9 @@ def _card_links(card: Card, language: str) -> tuple[tuple[str, str], ...]:
 # -- formats ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Markup:
-    """How a format writes a text, a text in the background, a link (text, address) and a line break.
+    """How a format writes a text, a text in a quieter style, a link (text, address) and a line break.
 
-    has_marks: whether ✓ or ○ stands before a state.
+    has_marks: whether ✓ (strong) or ○ (weak) stands before a state.
     """
 
     text: Callable[[str], str]
@@ -127,7 +127,7 @@ HTML = Markup(inline, _quiet_html, anchor, "<br/>", has_marks=True)
 class Sheet:
     """The sheet itself: `text`, `markdown()`, HTML in a notebook; `save("sheet.md")` writes a file.
 
-    items: the rows. seed: of the mock interview, so that it can be had again.
+    items: the rows. seed: of the random choice of cards, with which the mock interview can be repeated.
     """
 
     ONE_LINE_COLUMNS: ClassVar[tuple[int, ...]] = (2, 3, 4)  # by index: their cells are not wrapped

@@ -21,7 +21,7 @@ from helpers.interview.cards import Card, has_number, topic_name, words
 from helpers.interview.quiz import Answer, Quiz, QuizQuestion
 from helpers.learner.words.wrapping import wrap
 
-WIDEST = 88  # columns: longer lines are hard to read
+WIDEST = 88  # columns of text, also where the terminal has more, because longer lines are hard to read
 STYLES = {"bold": "1", "quiet": "2", "right": "32", "wrong": "31", "code": "36"}  # -> number of the ANSI escape
 MORE = ("m", "more", "更多")
 SKIP = ("s", "skip", "跳过")
@@ -49,7 +49,7 @@ class TerminalScreen:
     @property
     def columns(self) -> int:
         """The present width of the terminal; at most 88."""
-        return max(24, min(shutil.get_terminal_size().columns, WIDEST))
+        return max(24, min(shutil.get_terminal_size().columns, WIDEST))  # 24, so that a word still fits
 
     def say(self, key: str, style: str = "", /, **values: object) -> None:
         """Print the quiz's sentence of this key as a paragraph."""
@@ -96,7 +96,7 @@ class TerminalScreen:
             print()
             raise Quit from None
         if not sys.stdin.isatty():
-            print()  # nobody pressed Enter here
+            print()  # the answer comes from a pipe, so no Enter has ended the line of the prompt
         if typed.lower() in ("q", "quit", "exit", "退出"):
             raise Quit
         return typed

@@ -179,7 +179,8 @@ def run_mock_interview(
         screen.ask(words("ask_begin", screen.language))
         interview.begin()
         _ask_cards(interview, screen)
-        write_and_check(interview.drill, lambda: None, interview.submit, screen)  # the clock runs since the last card
+        # `lambda: None` in place of `begin`: the drill's clock has been running since the last card was rated.
+        write_and_check(interview.drill, lambda: None, interview.submit, screen)
     except (Quit, KeyboardInterrupt):
         pass
     show_and_save_sheet(interview.finish(), interview.note, screen)
