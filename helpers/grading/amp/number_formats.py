@@ -6,7 +6,7 @@ which are called masters. Both run on one rank, which sends nothing.
 
 For both tasks, `make_…` draws the inputs, one dict per rank. `run_…` calls the learner's code, `submitted`, and returns
 its answers (04.scale), or what the weights and masters are after each step, a history (04.master). `judge_…` gets a
-JudgedWorld, whose `inputs` and `outputs` (what run_… returned; some are generators) have one item per rank, and yields
+JudgedWorld, whose `inputs` and `outputs` (what run_… or its generator returned) have one item per rank, and yields
 Judgements.
 
 A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. It is named where
@@ -133,7 +133,7 @@ def scale_from_exponent(tensors: Sequence[Tensor]) -> float:
 
 
 def with_either_limit(wrong: Callable[[Sequence[Tensor], float], float | None]) -> list[Scale]:
-    """A wrong function (tensors, limit) -> scale with the right limit, and with FP16.max, which many take for it."""
+    """A wrong function (tensors, limit) -> scale with the right limit, and with FP16.max, which many use instead."""
     return [functools.partial(wrong, limit=limit) for limit in (ROUNDS_TO_INF, FP16.max)]
 
 
@@ -347,7 +347,7 @@ def judge_master(world: JudgedWorld) -> Iterator[Judgement]:
     yield expect(is_made, words["optimizer_never_made"], mistakes=["no_optimizer"])
     if is_made:
         mistakes = master_mistakes(getattr(torch, inputs["dtype"]))
-        # Computes the history of each mistake, when judge_history finds a wrong step and asks for them.
+        # A function that computes the histories of all mistakes; judge_history calls it only if it finds a wrong step.
         wrong = histories_of_mistakes(lambda answer: play_master(answer, inputs), mistakes)
         yield from judge_history(play_master(ReferenceMasterWeights(), inputs), got, wrong)
     yield from expect_only_ops(world, [])

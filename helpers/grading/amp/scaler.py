@@ -65,14 +65,14 @@ OPTIONS = ((2.0**10, 3), (1.0, 2), (2.0**24, 4), (1000.0, 1))
 def make_scaler(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws the gradients of some twenty steps; the number of the case decides first scale and growth interval.
 
-    The plan has four overflows: right after the scale grew, one good step before it would grow again, again right after
-    it grew, and after a single good step. Then the scale grows twice in a row. The last gradients are finite, but their
-    squares overflow. One parameter never has a gradient.
+    A step without an overflow is a good one. The plan has four overflows: right after the scale grew, one good step
+    before it would grow again, again right after it grew, and after a single good step. Then the scale grows twice in a
+    row. The last gradients are finite, but their squares overflow. One parameter never has a gradient.
     """
     scale, interval = OPTIONS[rng.case.number]
     shapes = [(rng.integer(3, 5),), (2, 3), (rng.integer(2, 4),)]
     order = [OVERFLOWS[i] for i in torch.randperm(len(OVERFLOWS), generator=rng)]
-    good = [None] * interval  # steps without an overflow, after which the scale grows
+    good = [None] * interval  # so many good steps that the scale grows after them
     plan = [*good, order[0], *good[1:], order[1], *good, order[2], None, order[3], *good, *good, None]
     steps = [draw_step(rng, shapes, overflow) for overflow in plan]
     dtype = steps[0][0].dtype
@@ -82,7 +82,7 @@ def make_scaler(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
         gradients.insert(unused, None)
     shapes.insert(unused, (2,))
     weights = [rng.tensor(*shape) for shape in shapes]
-    scale *= 2.0 ** rng.integer(0, 3) if rng.case.number == 0 else 1.0
+    scale *= 2.0 ** rng.integer(0, 3) if rng.case.number == 0 else 1.0  # the other first scales are edge cases
     return [{"scale": scale, "interval": interval, "weights": weights, "steps": steps}]
 
 
@@ -218,7 +218,7 @@ def play_scaler(answer: Callable[..., Any], inputs: dict[str, Any]) -> History:
 def judge_scaler(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects, after each step, the scale and the weights that the right answer leaves, and no messages."""
     inputs = world.inputs[0]
-    # Computes the history of each mistake, when judge_history finds a wrong step and asks for them.
+    # A function that computes the histories of all mistakes; judge_history calls it only if it finds a wrong step.
     wrong = histories_of_mistakes(lambda answer: play_scaler(answer, inputs), scaler_mistakes())
     # A text for each step, which lists the overflows so far.
     notes = overflow_notes([has_overflow(gradients) for gradients in inputs["steps"]])
@@ -232,7 +232,7 @@ SCALER = Task(
     make_inputs=make_scaler,
     run_submission=run_scaler,
     judge=judge_scaler,
-    recognise_failure=recognise_errors({"NoneType": "gradient_missing"}),
+    recognise_failure=recognise_errors({"NoneType": "gradient_missing"}),  # text of the error -> key of the hint
     hints=LAB.hints(*scaler_mistakes(), "gradient_missing"),
     world_sizes=(1,),
     variations=Variations(dtypes=("float32", "float64"), layouts=("contiguous", "transposed"), min_cases=len(OPTIONS)),
@@ -253,7 +253,8 @@ def make_overflow(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws steps with overflows on the last rank, on rank 0, on both, and on all ranks; then a NaN on each rank alone.
 
     The last gradients are finite in float32, but their squares overflow. The last rank has another number of overflows
-    than rank 0. So a rank that starts a reduction only when it has found an overflow hangs in the end at the latest.
+    than rank 0. So if a rank starts a reduction only when it has found an overflow, the ranks start different numbers
+    of reductions, and at least the last of them hangs.
     """
     last, all_ranks = world_size - 1, list(range(world_size))
     # For each step, the ranks that have an overflow.
@@ -406,8 +407,8 @@ def mistakes_on_all_ranks(world: JudgedWorld) -> dict[str, list[History]]:
 def recognise_overflow(failure: RunFailure) -> list[str]:
     """The mistakes that a run without outputs points to: calls that do not match, or ranks that wait for ever.
 
-    Either a rank did not call, or the ranks sent the gradients of unequal shards. Whoever sends gradients is seen in
-    the world of one rank already, by the bytes; so the other hint stands first.
+    Either a rank started a collective only when it found an overflow, or the ranks sent the gradients of unequal
+    shards. Whoever sends gradients is seen by the bytes in the world of one rank already, so the other hint is first.
     """
     return ["asks_only_when_found", "gradients_sent"] if failure.kind in ("hang", "mismatch") else []
 

@@ -38,7 +38,8 @@ MicroBatches = Sequence[tuple[Tensor, Tensor]]
 class Scaler:
     """Dynamic loss scaling with the methods of torch's GradScaler. Like torch's, it refuses calls in a wrong order.
 
-    turn: the number of the training step, which the judge sets, so that errors can name the step with the mistake.
+    Its scale never grows, because four steps are too few for that. turn: the number of the training step, which the
+    judge sets, so that an error can say that a call is missing in the training step before.
     """
 
     def __init__(self, scale: float):
@@ -141,7 +142,7 @@ def run_submission(submitted, inputs: dict[str, Any], context: RankContext | Non
 
 
 # -- the right order, and each known mistake -------------------------------------------------------------------------
-AT_END = ("unscale", "clip", "step", "update")
+AT_END = ("unscale", "clip", "step", "update")  # the right calls after the last micro-batch of a training step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +224,8 @@ def order_mistakes() -> dict[str, list[ReferenceStep]]:
 def play(answer: Callable[..., Any], inputs: dict[str, Any]) -> History:
     """What all steps leave behind with this answer, in this process; an empty history where the scaler refuses a call.
 
-    A mistake that the scaler refuses is known by the text of its error instead (REFUSED below).
+    An empty history is never the learner's. A mistake that the scaler refuses is known by the text of its error instead
+    (REFUSED below).
     """
     try:
         return run_to_end(run_submission(answer, inputs, context=None))
@@ -234,7 +236,7 @@ def play(answer: Callable[..., Any], inputs: dict[str, Any]) -> History:
 def judge(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects, after each step, the scale and the parameters that the right order leaves, and no messages."""
     inputs = world.inputs[0]
-    # Computes the history of each mistake, when judge_history finds a wrong step and asks for them.
+    # A function that computes the histories of all mistakes; judge_history calls it only if it finds a wrong step.
     wrong = histories_of_mistakes(lambda answer: play(answer, inputs), order_mistakes())
     notes = overflow_notes([kind == "overflow" for kind in STEP_KINDS])  # a text for each step: the overflows so far
     yield from judge_history(play(ReferenceStep(), inputs), world.outputs[0], wrong, notes=notes)

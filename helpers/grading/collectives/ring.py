@@ -12,10 +12,10 @@ Results are compared with the sum of all ranks' tensors, and the log with a ring
 only, so many of them, with so many bytes. The `expect…` functions make Judgements.
 
 A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. If the comparison
-of an `expect…` function fails, it names mistakes: all keys if its argument `mistakes` is a list, and the keys whose
-value is the learner's if it is a dict. `words["…"]` is a sentence of messages.yaml, or the name of a value in one. The
-cases vary dtypes and lengths; `rng`, which draws the inputs, knows the case, and `rng.case.number` counts the cases
-from 0.
+of an `expect…` function fails, it names mistakes: all keys if its argument `mistakes` is a list; if it is a dict, the
+keys whose value is the learner's, or has it among several in a list ([] has none). `words["…"]` is a sentence of
+messages.yaml, or the name of a value in one. The cases vary dtypes and lengths; `rng`, which draws the inputs, knows
+the case, and `rng.case.number` counts the cases from 0.
 """
 
 from __future__ import annotations

@@ -11,10 +11,11 @@ log tells whether only send and receive were used, whether all of them were wait
 many rounds a broadcast ends.
 
 A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. If the comparison
-of an `expect…` function fails, it names mistakes: the keys in its argument `mistakes` whose value is the learner's.
-Ranks that wait for each other in a circle show as a hang, a RunFailure, and `recognise_…` names the mistake from its
-text. `words["…"]` is a sentence of messages.yaml, or the name of a value in one. The cases vary dtypes and shapes;
-`rng`, which draws the inputs, knows the case, and `rng.case.number` counts the cases from 0.
+of an `expect…` function fails, it names mistakes. Its argument `mistakes` is a list of keys, or maps keys to the wrong
+value or to a list of several, and the keys that have the learner's value are named; [] has none. Ranks that wait
+for each other in a circle show as a hang, a RunFailure, and `recognise_…` names the mistake from its text.
+`words["…"]` is a sentence of messages.yaml, or the name of a value in one. The cases vary dtypes and shapes; `rng`,
+which draws the inputs, knows the case, and `rng.case.number` counts the cases from 0.
 """
 
 from __future__ import annotations

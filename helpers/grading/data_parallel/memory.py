@@ -76,8 +76,8 @@ def device_bytes(
         devices.append({"parameters": weights, "gradients": weights, "optimizer": 0} | by_rows)
     master = devices[0]
     master["optimizer"] = 2 * FLOAT32_BYTES * num_parameters  # Adam's two moments
-    master["input"] = batch * input_bytes
-    master["outputs"] += batch * output_bytes if num_devices > 1 else 0
+    master["input"] = batch * input_bytes  # the full batch, which the master splits
+    master["outputs"] += batch * output_bytes if num_devices > 1 else 0  # the gathered outputs, besides its own
     return devices
 
 

@@ -10,8 +10,9 @@ dtype of its thread, and in some calls one of them raises.
 `submitted`. `judge` gets a JudgedWorld, whose inputs[0] and outputs[0] (what run_submission returned) are those of the
 process, and its `expect…` functions make Judgements; their `rank` is the number of a device. A mistake is a wrong
 solution that learners often write, named by the key of its hint in hints.yaml. If the comparison of an `expect…`
-function fails, it names mistakes: all keys if its argument `mistakes` is a list, and the keys whose value is the
-learner's if it is a dict. `words["…"]` is a sentence of messages.yaml, or the name of a value in one.
+function fails, it names mistakes: all keys if its argument `mistakes` is a list; if it is a dict, the keys whose value
+is the learner's, or has it among several in a list ([] has none). `words["…"]` is a sentence of messages.yaml, or the
+name of a value in one.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ from helpers.ranks.limits import load_per_core
 
 words = LAB.messages
 
-BARRIER_SECONDS = 0.5  # a replica waits so long for the others on an idle machine; threads start in under a millisecond
+# The longest time for which a replica waits for the others, on an idle machine. It is ample, because threads start in
+# under a millisecond.
+BARRIER_SECONDS = 0.5
 HEAD_START_SECONDS = 0.005  # between the end of one replica and that of the one before it
 MODES = {  # what the caller sets: whether gradients are recorded, and the dtype of autocast or "off"
     "no_grad": (False, "off"),
@@ -120,7 +123,7 @@ def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> d
     `failures`, for each failing device what call_with_failure returns.
     """
     weights = [weight.clone().requires_grad_() for weight in inputs["weights"]]
-    tuples = [(x, 1.0) for x in inputs["inputs"]]  # pieces as scatter makes them of a batch that is a tuple
+    tuples = [(x, 1.0) for x in inputs["inputs"]]  # as scatter splits a batch that is a tuple; one mode tries them
     runs: dict[str, Any] = {}
     have_met = True
     for mode, (grad, dtype) in MODES.items():

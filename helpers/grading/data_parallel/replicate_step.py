@@ -5,14 +5,14 @@ buffers and weights are compared with those of one process without devices. A la
 each replica computes with weights of its own, and on how many rows.
 
 For both tasks, `make_…` draws the inputs, one dict for the one process. `run_…` calls the learner's function,
-`submitted`. `judge_…` gets a JudgedWorld, whose inputs[0] and outputs[0] (what run_… returned; some are generators) are
+`submitted`. `judge_…` gets a JudgedWorld, whose inputs[0] and outputs[0] (what run_… or its generator returned) are
 those of the process, and its `expect…` functions make Judgements; their `rank` is the number of a device.
 
 A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. If the comparison
-of an `expect…` function fails, it names mistakes: all keys if its argument `mistakes` is a list, and the keys whose
-value is the learner's if it is a dict. In 02.step a mistake must leave what the learner's step left, for batches of
-every size. `words["…"]` is a sentence of messages.yaml, or the name of a value in one. `rng`, which draws the inputs,
-knows the dtype of the case.
+of an `expect…` function fails, it names mistakes: all keys if its argument `mistakes` is a list; if it is a dict, the
+keys whose value is the learner's, or has it among several in a list. In 02.step a mistake must leave what the learner's
+step left, for batches of every size. `words["…"]` is a sentence of messages.yaml, or the name of a value in one. `rng`,
+which draws the inputs, knows the dtype of the case.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ def run_replicate(submitted, inputs: dict[str, Any], context: RankContext) -> It
 
     It yields after `replicate`, so that the replicas of two cases exist at the same time. Returns for each round a
     dict: `changed`, the names of the model's parameters that are other objects now; `master`, the addresses of its
-    parameters; `number`, that of the replicas, or the type of something else; the outputs and calls of run_replicas;
-    and the model's gradients and buffers afterwards.
+    parameters; `number`, how many replicas came back, or the type of what came instead of a list; the outputs and calls
+    of run_replicas; and the model's gradients and buffers afterwards.
     """
     model, rounds = replicated_model(inputs), []
     for values in inputs["rounds"]:
@@ -304,7 +304,10 @@ def judge_step(world: JudgedWorld) -> Iterator[Judgement]:
 def judge_one_step(
     case: dict[str, Any], pieces: Sequence[dict], right: StepResult, got: dict[str, Any]
 ) -> Iterator[Judgement]:
-    """Expects the gradients, the weights and the mean loss of one process, and each piece on a device of its own."""
+    """Expects the gradients, the weights and the mean loss of one process, and each piece on a device of its own.
+
+    On device 0 the piece may go through the model itself, so one call on the model is right, and several are not.
+    """
     size = len(case["x"])
     gradients, weights = right
     # "{}" stands for the name of a parameter, which expect_tensors fills in.

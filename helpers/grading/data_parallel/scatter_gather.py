@@ -5,7 +5,7 @@ those of torch's `chunk`. 02.gather compares the joined output, every gradient t
 devices in forward and backward.
 
 For both tasks, `make_…` draws the inputs, one dict for the one process. `run_…` calls the learner's function,
-`submitted`. `judge_…` gets a JudgedWorld, whose inputs[0] and outputs[0] (what run_… returned; some are generators) are
+`submitted`. `judge_…` gets a JudgedWorld, whose inputs[0] and outputs[0] (what run_… or its generator returned) are
 those of the process, and its `expect…` functions make Judgements; their `rank` is the number of a device.
 
 A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. In 02.scatter it is
@@ -103,6 +103,7 @@ def judge_pieces(batch: Any, got: dict[str, Any], num_devices: int, mistakes: li
     right, pieces = split(batch, num_devices, torch.chunk), got["pieces"]
     size = num_rows(batch)
     if not isinstance(pieces, list):
+        # What cannot be sent to the judge, such as a generator, arrives as the text "<generator>".
         kind = str(pieces) if isinstance(pieces, str) else type(pieces).__name__
         yield expect(False, words["no_list"].format(kind))
         return
@@ -211,7 +212,7 @@ def make_gather(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]:
 
 
 def run_gather(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
-    """Calls the learner's function, which joins the outputs on device 0 and copies each with `send`, and its backward.
+    """Calls the learner's function, which copies each output with `send` and joins them on device 0; then its backward.
 
     It yields between forward and backward, so that the next case's forward comes in between. Returns the joined output,
     the copies in forward and backward, the gradient of each output, and whether a custom autograd function was used.

@@ -4,14 +4,14 @@ Each task compares every rank's gradients with those of one process, and judges 
 whether they are sent before backward ends (03.overlap), and whether NCCL could run them (03.rehearsed). No task
 compares speeds; only the order of events counts. For each task, `make_…` draws the inputs, one dict per rank. `run_…`
 calls the learner's function, `submitted`, on each live rank. `judge_…` gets a JudgedWorld, whose `inputs`, `outputs`
-(what run_… returned; some are generators), `logs` (the events, each a collective call with its bytes, start and end)
+(what run_… or its generator returned), `logs` (the events, each a collective call with its bytes, start and end)
 and `marks` (named times) have one item per rank. Its `expect…` functions make Judgements.
 
 A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. If the comparison
-of an `expect…` function fails, it names mistakes: all keys if its argument `mistakes` is a list, and the keys with a
-value equal to the learner's if it is a dict. `words["…"]` is a sentence of messages.yaml, or the name of a value in
-one. A check tries several cases, which vary sizes, dtypes and memory layout. `rng`, which draws the inputs, knows the
-case: `rng.tensor(*shape)` has its dtype and layout.
+of an `expect…` function fails, it names mistakes: all keys if its argument `mistakes` is a list; if it is a dict, the
+keys whose value is the learner's, or has it among several in a list ([] has none). `words["…"]` is a sentence of
+messages.yaml, or the name of a value in one. A check tries several cases, which vary sizes, dtypes and memory layout.
+`rng`, which draws the inputs, knows the case: `rng.tensor(*shape)` has its dtype and layout.
 """
 
 from __future__ import annotations
@@ -338,18 +338,18 @@ OVERLAP = Task(
 # The learner writes a data-parallel step on a long series of rows, which is split over the ranks. Each row is first
 # averaged with its two neighbours, so a rank needs the last row of its left neighbour and the first one of its right
 # neighbour, in a ring. Then come a backward, the mean gradients, the sum of all squared errors, and a flag.
-# The ranks run over gloo. During the learner's call NCCL's rules are in force: what NCCL refuses raises an error, and
+# The ranks run over gloo, as a rehearsal for NCCL. During the learner's call what NCCL refuses raises an error, and
 # `record_journal` lists all other calls. `replay` runs these lists by NCCL's rules and says who would wait for ever: it
 # gives NcclVerdicts, each with its kind, a sentence (words) and an advice (cure).
 LARGE_ERROR = 9.0  # the flag says whether any squared error is above this, as the lab's text says
-# Key of a cure of the replay -> key of the hint that gives the same advice.
+# Key of a cure of the replay -> key of the hint that gives the same advice ("circle": ranks wait in one).
 HINT_FOR_CURE = {"messages": "circle", "first_use": "circle", "half_batched": "half_batched", "tags": "tags_kept"}
-# Key of a hint -> pattern of the error that NCCL or torch raises at the call.
+# Key of a hint -> pattern of the error that NCCL or torch raises at the call (ReduceOp.B… are BAND, BOR and BXOR).
 REFUSALS = {"strided": "Tensors must be contiguous", "bitwise_flag": r"ReduceOp\.B", "any_source": "recvAnysource"}
 
 
 def make_rehearsed(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Draws two to four rows of one long series per rank. In the plain case one rank, not rank 0, has a large error."""
+    """Draws two to four rows of one long series per rank. In the first case one rank, not rank 0, has a large error."""
     widths = [rng.integer(2, 4), rng.integer(3, 5), rng.integer(1, 3)]
     weights = {name: rng.tensor(*p.shape) / 2 for name, p in model_tools.mlp(widths).named_parameters()}
     shared, inputs = {"widths": widths, "weights": weights, "frozen": None}, []

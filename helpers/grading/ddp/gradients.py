@@ -2,8 +2,8 @@
 
 For each task, `make_…` draws weights, gradients or micro-batches, one dict per rank. `run_…` calls the learner's
 function, `submitted`, on each rank of a live process group. `judge_…` compares every rank with what one process
-computes from the inputs of all ranks. It gets a JudgedWorld, whose `inputs`, `outputs` (what run_… returned; some are
-generators) and `logs` (the collective calls) have one item per rank. Its `expect…` functions make Judgements.
+computes from the inputs of all ranks. It gets a JudgedWorld, whose `inputs`, `outputs` (what run_… or its
+generator returned) and `logs` (the collective calls) have one item per rank. Its `expect…` functions make Judgements.
 
 A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. `mistakes` maps
 such keys to the wrong tensors, or to a list of them for several ways to make the mistake; an `expect…` function names
@@ -92,7 +92,7 @@ def expect_frozen_without_gradient(inputs: Mapping[str, Any], gradients: Mapping
 
 # -- 03.start --------------------------------------------------------------------------------------------------------
 UNSAVED = "mask"  # the name of a buffer that is not in state_dict()
-FROZEN_PARAMETER = "2.bias"
+FROZEN_PARAMETER = "2.bias"  # of the last layer
 
 
 def normed_model(width: int) -> nn.Module:
@@ -186,7 +186,7 @@ FIXED_DIVISORS = (2, 3, 4, 5, 8)  # what people type for the world size: those o
 
 
 def make_average(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Draws a small MLP, with other weights and gradients on each rank and one frozen parameter."""
+    """Draws a small MLP with one frozen parameter, and different weights and gradients for each rank."""
     widths = [rng.integer(3, 6) for _ in range(3)] + [2]
     model = model_tools.mlp(widths)
     frozen = rng.one_of(*dict(model.named_parameters()))
@@ -233,7 +233,7 @@ AVERAGE = Task(
     make_inputs=make_average,
     run_submission=run_average,
     judge=judge_average,
-    recognise_failure=recognise_errors({"NoneType": "gradient_missing"}),
+    recognise_failure=recognise_errors({"NoneType": "gradient_missing"}),  # text of the error -> key of the hint
     hints=LAB.hints("divided_twice sum_for_mean wrong_divisor own_gradient averages_weights gradient_missing"),
     variations=DTYPES_AND_LAYOUTS,
 )
@@ -248,8 +248,8 @@ COUNT_BYTES = 256  # bytes of counts that a rank may send in addition to the gra
 def make_accumulate(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws two steps of micro-batches, stale gradients of an earlier step, and a model with one frozen parameter.
 
-    In the plain case no two micro-batches of a rank have the same length and no two ranks the same number of
-    examples, so that every wrong way to weigh them gives another gradient.
+    In the case "uneven" no two micro-batches of a rank have the same length and no two ranks the same number of
+    examples, so that every wrong way to weight them gives another gradient.
     """
     widths = [rng.integer(3, 5), rng.integer(3, 5), 2]
     model = model_tools.mlp(widths)
@@ -404,7 +404,7 @@ ACCUMULATE = Task(
     make_inputs=make_accumulate,
     run_submission=run_accumulate,
     judge=judge_accumulate,
-    recognise_failure=recognise_errors({"NoneType": "gradient_missing"}),
+    recognise_failure=recognise_errors({"NoneType": "gradient_missing"}),  # text of the error -> key of the hint
     hints=LAB.hints(
         "reduction_after_step last_micro_batch_only not_cleared mean_of_means rank_mean own_count",
         "sum_for_mean divided_by_ranks_too sends_every_micro_batch gradient_missing",

@@ -1,7 +1,7 @@
 """Judges 03.sampler of lab 03: which examples each rank sees in each epoch.
 
 The learner's class is tried on live ranks with three seeds and three epochs, and nothing may be sent. There are many
-right orders, so no order is compared with ours. The judge checks what every right order has: shares of one length,
+right orders, so none is compared with a stored one. The judge checks what every right order has: shares of one length,
 every example seen, the same order for the same epoch and seed, and other orders for others.
 
 `make_sampler` draws the inputs, one dict per rank. `run_sampler` runs the learner's class, `submitted`, on each rank.
@@ -91,8 +91,8 @@ def judge_sampler(world: JudgedWorld) -> Iterator[Judgement]:
 # -- the same epoch once more ----------------------------------------------------------------------------------------
 def judge_repeats(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the same order whenever an epoch is repeated, and the order of epoch 0 before set_epoch is called."""
-    # If samplers share their epoch, sampler 0 had in each turn the epoch of the last sampler, which is two further. So
-    # its true epoch 1 appeared in turn 2, under the name of epoch 2.
+    # If samplers share their epoch, sampler 0 had in each turn the epoch of the last sampler, which is two further,
+    # counted modulo 3. So its true epoch 1 appeared in turn 2, under the name of epoch 2.
     is_shared = True
     for output in world.outputs:
         first_sampler, true_order = output["orders"][0], output["again"]

@@ -7,7 +7,7 @@ compared with those of plain code, and bytes with limits between what a right an
 For both tasks, `make_…` draws the inputs, one dict for the one process. `run_…` calls the learner's function,
 `submitted`, and counts the bytes of all tensors that are alive with a MemoryMeter. It yields between forward and
 backward, where the runner runs the forward of another case, so that what a call stores must belong to that call.
-`judge_…` gets a JudgedWorld, whose inputs[0] and outputs[0] (what run_… returned; some are generators) are those of the
+`judge_…` gets a JudgedWorld, whose inputs[0] and outputs[0] (what run_… or its generator returned) are those of the
 process, and its `expect…` functions make Judgements.
 
 A mistake is a wrong function that learners often write, named by the key of its hint in hints.yaml. If the comparison
@@ -45,7 +45,8 @@ words = LAB.messages
 NUM_BLOCKS, NUM_ROWS, DROPOUT = 4, 96, 0.3
 EXTRA_BYTES = 8192  # that a block may store besides its input; the state of torch's generator needs 5 KB
 MAX_PEAK_SHARE = 0.75  # of the peak without checkpointing
-KEEPING_SHARE = 0.5  # whoever stores this share of what is stored without checkpointing keeps the first pass's graph
+# Of the bytes that are stored without checkpointing. Whoever stores more has kept the graph of the first pass.
+KEEPING_SHARE = 0.5
 Block = Callable[[Tensor, Tensor], Tensor]  # (x, positions) -> y
 
 
@@ -95,7 +96,7 @@ def run_checkpoint(submitted, inputs: dict[str, Any], context: RankContext) -> I
 
 
 def run_blocks(submitted, inputs: dict[str, Any], generator: torch.Generator | None) -> Iterator[None]:
-    """Forward and backward through all blocks; between them other models may take their turns.
+    """Forward and backward through all blocks; between the two, the runner may run another case.
 
     Returns the output, the gradients, the bytes that are stored between forward and backward, those at the peak, and
     what the generator draws after backward.
@@ -106,11 +107,11 @@ def run_blocks(submitted, inputs: dict[str, Any], generator: torch.Generator | N
     x, gradient, positions = (inputs[name].clone() for name in ("x", "gradient", "positions"))
     x.requires_grad_()
     calls: list[list[int]] = [[] for _ in range(NUM_BLOCKS)]
-    meter, y = MemoryMeter([*weights.values(), x, gradient, positions]), x
+    meter, y = MemoryMeter([*weights.values(), x, gradient, positions]), x  # the tensors in the list do not count
     with meter:
         for number in range(NUM_BLOCKS):
             y = submitted(make_block(weights, number, calls, generator), y, positions)
-            if describe_if_detached(y):
+            if describe_if_detached(y):  # not empty if backward cannot start from y
                 return {"returned": describe_if_detached(y)}
         stored = meter.current_bytes
         # Moves the generator, so that a second pass without the stored state does not draw the same dropout by chance.
@@ -131,7 +132,8 @@ def run_blocks(submitted, inputs: dict[str, Any], generator: torch.Generator | N
 def run_in_judge(checkpoint: Callable[..., Tensor], inputs: dict[str, Any]) -> dict[str, Any]:
     """What `run_blocks` returns with a function of the judge, which gets a generator of its own as first argument.
 
-    Torch's generator belongs to the whole process, and the judges of a class run in several threads of one process.
+    Torch's generator belongs to the whole process, and when a teacher grades a class, several judges run at the same
+    time in threads of one process.
     """
     generator = torch.Generator().manual_seed(inputs["seed"])
     with one_thread():
@@ -184,7 +186,7 @@ def judge_checkpoint(world: JudgedWorld) -> Iterator[Judgement]:
     yield from expect_tensors(words["parameter_gradient"], trained, got["gradients"], mistakes=mistakes)
     for name in inputs["frozen"]:
         yield expect_equal(words["parameter_gradient"].format(name), None, got["gradients"].get(name))
-    known = {"generator_moved": got["after"]}  # whatever is drawn, if it is not the right one
+    known = {"generator_moved": got["after"]}  # every wrong draw shows this mistake
     yield expect_equal(words["random_after_backward"], right["after"], got["after"], mistakes=known)
     yield from judge_checkpoint_bytes(inputs, right, got)
 
@@ -236,7 +238,9 @@ CHECKPOINT = Task(
 # The peak may be this many chunks of logits (log-softmax, its gradient, a copy or two) and this many copies of the
 # gradients of x and weight.
 MAX_CHUNKS, MAX_GRADIENT_COPIES = 8, 5
-MAX_TENSOR = 2  # chunks of logits in one tensor: in float64 for float32, or a one-hot matrix of whole numbers
+# Chunks of logits that one tensor may be as large as: 2, because for float32 logits a tensor of float64 or a one-hot
+# matrix of int64 has twice their bytes.
+MAX_TENSOR = 2
 
 
 def make_chunked(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -254,7 +258,7 @@ def make_chunked(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     if number == 1:
         is_padding[chunk : 2 * chunk] = True
     targets = torch.randint(vocab, (num_tokens,), generator=rng).masked_fill(is_padding, PADDING)
-    targets[-1] = 0
+    targets[-1] = 0  # a valid target, which somebody may take for padding
     inputs = {"x": draw_values(rng, num_tokens, hidden), "weight": draw_values(rng, vocab, hidden), "targets": targets}
     return [inputs | {"factor": 1.5 + rng.integer(1, 9) / 10, "chunk": chunk}]
 

@@ -5,7 +5,7 @@ that are alive. Losses, gradients and weights are compared with those of the jud
 with the peak of a run that holds the graph of one batch, or none.
 
 For both tasks, `make_…` draws the inputs, one dict for the one process. `run_…` calls the learner's function,
-`submitted`. `judge_…` gets a JudgedWorld, whose inputs[0] and outputs[0] (what run_… returned; some are generators) are
+`submitted`. `judge_…` gets a JudgedWorld, whose inputs[0] and outputs[0] (what run_… or its generator returned) are
 those of the process, and its `expect…` functions make Judgements.
 
 A mistake is a wrong loop that learners often write, named by the key of its hint in hints.yaml. It is named by the

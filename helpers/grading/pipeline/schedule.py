@@ -130,7 +130,7 @@ WRONG_ONE_F_ONE_B: dict[str, list[Answer]] = {
     "warm_up_short": [lambda rank, p, m: alternating(rank, m, p - rank - 1)],
     "warm_up_long": [
         lambda rank, p, m: alternating(rank, m, p - rank + 1),
-        lambda rank, p, m: alternating(rank, m, max(2, p - rank)),  # on the last rank alone
+        lambda rank, p, m: alternating(rank, m, max(2, p - rank)),  # too long on the last rank alone
     ],
     "warm_up_everywhere": [lambda rank, p, m: alternating(rank, m, p)],
     "warm_up_turned_round": [lambda rank, p, m: alternating(rank, m, rank + 1)],
@@ -271,7 +271,7 @@ def is_ready(action: Action, p: int, done: set[Action]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedStep:
-    """One step of a schedule, as the clock sees it. Each list has one item per rank."""
+    """When each rank computes in one training step. Each list has one item per rank."""
 
     busy: list[float]  # the seconds in which the rank computes
     spans: list[tuple[float, float]]  # when its first action starts and when its last one ends, in seconds
@@ -398,6 +398,7 @@ BUBBLE = Task(
 
 
 # -- 06.under_way ----------------------------------------------------------------------------------------------------
+# The learner's function says how many micro-batches must be under way, that is in flight, at the same time.
 def make_under_way(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws cases (p, forward, backward, message): the stages, and three durations in the same unit of time.
 

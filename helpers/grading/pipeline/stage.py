@@ -11,9 +11,9 @@ rank. `judge_…` gets a JudgedWorld, whose `inputs`, `outputs` (what run_… re
 (named times) have one item per rank. Its `expect…` functions make Judgements.
 
 A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. If the comparison
-of an `expect…` function fails, it names mistakes: all keys if its argument `mistakes` is a list, and the keys whose
-value is the learner's if it is a dict. `words["…"]` is a sentence of messages.yaml, or the name of a value in one.
-`rng` draws random numbers; `rng.integer(3, 5)` is 3, 4 or 5.
+of an `expect…` function fails, it names mistakes: all keys if its argument `mistakes` is a list; if it is a dict, the
+keys whose value is the learner's, or has it among several in a list. `words["…"]` is a sentence of messages.yaml, or
+the name of a value in one. `rng` draws random numbers; `rng.integer(3, 5)` is 3, 4 or 5.
 """
 
 from __future__ import annotations
@@ -159,7 +159,10 @@ def judge_cut(world: JudgedWorld) -> Iterator[Judgement]:
 
 
 def shortcuts_taken(cases: Sequence[Sequence[Any]], got: Sequence[Any]) -> list[str]:
-    """The keys of the shortcuts that give exactly the learner's cuts, in every case."""
+    """The keys of the shortcuts that give exactly the learner's cuts, in every case.
+
+    largest_minimum has no hint of its own, so the mistake of whoever takes it is "not_the_best".
+    """
     cuts_of = {"equal_counts": lambda *case: [equal_counts(*case)], "greedy": greedy_cuts}
     pairs = list(zip(cases, got, strict=True))
     return [key for key, cuts in cuts_of.items() if all(sizes in cuts(*case) for case, sizes in pairs)]
@@ -401,6 +404,7 @@ def recognise_stage(failure: RunFailure) -> list[str]:
         if re.search(r"\bwaits in send\b(?! and)", failure.text):
             return ["sends_block"]
         return ["nobody_sends"] if failure.is_waiting_in("recv") else []
+    # The first rank has no rank before it, and the last none behind it; whoever forgets that sends to itself or nobody.
     if is_to_itself(failure) or "there is no rank" in failure.text:
         return ["ends_forgotten"]
     return [key for key, text in ERRORS.items() if text in failure.text]

@@ -19,10 +19,10 @@ from helpers.learner.guesses.questions import KINDS, Declaration, DeclaredAnswer
 from helpers.learner.guesses.storage import StoredGuess, stored_guesses
 from helpers.learner.progress import FilePath
 
-TOLERANCE = 1e-6  # relative: within this, a computed prediction equals the declared number
+TOLERANCE = 1e-6  # relative: within this, a number that a notebook computes by a formula equals the declared one
 NEAR = 0.01  # relative: a guess within this is right
 # A guess that is off by a factor of 2 is far off, and a wrong choice counts as off by it. The 1e-9 is for factors that
-# are 2 but for a rounding error.
+# come out slightly below 2 only because of rounding.
 FAR = 2.0 * (1 - 1e-9)
 
 
@@ -53,7 +53,10 @@ def geometric_middle(low: float, high: float) -> float:
 
 
 def is_declared_answer(predicted: object, truth: DeclaredAnswer, within: float = TOLERANCE) -> bool:
-    """Whether a prediction is the declared answer: a number within this relative tolerance, anything else equal."""
+    """Whether what a notebook predicts, by a formula, or measures is the declared answer.
+
+    A number must be within this relative tolerance, anything else equal.
+    """
     if isinstance(truth, float):
         try:
             return math.isclose(float(predicted), truth, rel_tol=within, abs_tol=0.0)

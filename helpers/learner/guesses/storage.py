@@ -37,7 +37,7 @@ class StoredGuess:
     """A learner's first answer."""
 
     key: str
-    value: Any  # a number in the question's unit, a choice, a list, or None for "no idea"
+    value: Any  # a number in the question's unit, a choice, a list (of a range or an order), or None for "no idea"
     form: str = "number"  # see the top of this file
     kind: str = "count"
     unit: str = ""
@@ -80,6 +80,7 @@ def first_guess(key: str, path: FilePath = None) -> StoredGuess | None:
 
 def store_guess(question: Question, value: Any, *, is_late: bool = False, path: FilePath = None) -> str:
     """Append an answer; `value` None is "no idea". Returns "", or a sentence where it could not be written."""
+    # "of" is the kind of the question, because the line of the progress file has a "kind" of its own, "guess".
     more = {"value": value, "form": question.form, "of": question.kind, "unit": question.unit, "text": question.text.en}
     more |= {"late": True} if is_late else {}
     # The third argument is the line's field `passed`, which for a guess says whether the learner had an idea.
@@ -92,7 +93,7 @@ def _read_entry(entry: progress.ProgressEntry) -> StoredGuess | None:
     form, value = more.get("form", "number"), more.get("value")
     if not is_possible(form, value):
         return None
-    # A line's own "kind" is "guess", so the kind of the question is stored as "of".
+    # The kind of the question is stored as "of", see store_guess.
     texts = {name: str(more.get(key, "")) for name, key in (("kind", "of"), ("unit", "unit"), ("text", "text"))}
     return StoredGuess(key=entry.key, value=value, form=form, is_late=bool(more.get("late")), **texts)
 
@@ -173,14 +174,15 @@ class GuessListener(Protocol):
 class KernelGuesses:
     """The guesses of one progress file as one kernel knows them.
 
-    Besides the file, it knows the answers that could not be written, which results were opened, and which views wait
-    for an answer: a result opens by itself when its guess is answered further up in the notebook.
+    Besides the file, it knows the answers of this kernel, also those that could not be written, which results were
+    opened, and which views wait for an answer: a result opens by itself when its guess is answered further up in the
+    notebook.
     """
 
     def __init__(self, path: Path | None):
-        # The keys of these dicts and of the set are keys of questions.
+        # The dicts and the set below have keys of questions.
         self._path = path  # None: there is no home, so nothing can be written
-        self._unwritten: dict[str, StoredGuess] = {}  # answers of this kernel, in case the file does not have them
+        self._given_here: dict[str, StoredGuess] = {}  # answers given in this kernel, for when the file lacks them
         self._opened: set[str] = set()
         self._has_reported_folder = False  # whether the learner was told that the class's folder cannot be written
         self._listeners: dict[str, weakref.WeakSet[Any]] = {}
@@ -188,7 +190,7 @@ class KernelGuesses:
 
     def answer(self, key: str) -> StoredGuess | None:
         """The first answer, None where there is none."""
-        return first_guess(key, self._path) or self._unwritten.get(key)
+        return first_guess(key, self._path) or self._given_here.get(key)
 
     def take(self, question: Question, value: Any) -> tuple[StoredGuess, str, str]:
         """Store an answer if it is the first.
@@ -200,10 +202,10 @@ class KernelGuesses:
         if (guess := self.answer(question.key)) is None:
             is_late = question.key in self._opened
             problem = store_guess(question, value, is_late=is_late, path=self._path)
-            reason = "" if is_late else self._share(question, value)
+            reason = "" if is_late else self._share(question, value)  # who has seen the result has no vote
             names = {name: getattr(question, name) for name in ("key", "form", "kind", "unit")}
             guess = StoredGuess(value=value, text=question.text.en, is_late=is_late, **names)
-            self._unwritten[question.key] = guess  # also if it was written: then `answer` finds the file's first
+            self._given_here[question.key] = guess  # whether it was written or not; `answer` prefers the file's
         self._refresh(question.key)
         return guess, problem, reason
 

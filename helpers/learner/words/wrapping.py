@@ -44,7 +44,7 @@ def wrap(text: str, columns: int, *, first: str = "", rest: str | None = None, c
     """
     rest = " " * width(first) if rest is None else rest
     columns = max(columns, width(rest) + MIN_COLUMNS)
-    lines, line, start = [], first, first  # start: the prefix of `line`
+    lines, line, start = [], first, first  # start: the prefix of `line`; a line with nothing else is not ended yet
     pieces = _pieces(text)
     if cut:
         pieces = [part for piece in pieces for part in _cut(piece, columns - width(rest))]
@@ -58,20 +58,23 @@ def wrap(text: str, columns: int, *, first: str = "", rest: str | None = None, c
 
 
 def complain(text: str) -> None:
-    """Print a sentence to stderr, wrapped if that is a terminal."""
+    """Print a sentence to stderr, wrapped if that is a terminal. Long words, such as paths, are left in one piece."""
     lines = wrap(text, shutil.get_terminal_size().columns, cut=False) if sys.stderr.isatty() else [text]
     print(*lines, sep="\n", file=sys.stderr)
 
 
 def _columns(character: str) -> int:
-    """How many columns a character takes: 0 for accents and control characters, 2 for wide (W) and full-width (F)."""
+    """How many columns a character takes: 2 if it is wide (W) or full-width (F), as Chinese is, and otherwise 1.
+
+    Combining accents (Mn) and invisible format characters (Cf), such as a zero-width space, take none.
+    """
     if unicodedata.combining(character) or unicodedata.category(character) in ("Cf", "Mn"):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 def _pieces(text: str) -> list[str]:
-    """The pieces that are never broken: words with the space before them, Chinese characters with their marks."""
+    """The pieces that are never broken: words with the space before them, Chinese characters with their punctuation."""
     pieces: list[str] = []
     # Each match is one visible character, with the space and the codes for colours before it.
     for character in re.findall(r"\s*(?:\x1b\[[0-9;]*m)*\S", " ".join(text.split())):
