@@ -175,12 +175,13 @@ def judge_case(task: Task, run: TaskRun, case: Case, size: int, seed: int) -> li
 
     def judge(nudge: int = 0) -> list[Judgement]:
         """Draws fresh inputs and judges the outputs. nudge: not 0 to move the inputs by rounding steps first."""
+        # With moved inputs only the right values matter, and the wrong ones would take long to compute.
         with without_naming_mistakes() if nudge else nullcontext():
             return list(task.judge(JudgedWorld.of(task.inputs(seed, size, case, nudge=nudge), run, case)))
 
     with one_thread():
-        # A comparison that failed by a little passes if moving the inputs by rounding steps moves the right value as
-        # far.
+        # Where terms cancel, rounding may move a right answer by more than the tolerance. A comparison that failed by a
+        # little therefore passes if moving the inputs by rounding steps moves the right value as far.
         judgements = common_checks.forgive_rounding(judge(), judge)
     assert judgements, f"the judge of {task.key} compared nothing"
     world = JudgedWorld.of(task.inputs(seed, size, case), run, case)
@@ -199,7 +200,7 @@ def explain_failure(task: Task, runner: Runner, size: int, seed: int, run: TaskR
     cases, description = task.variations.cases(seed), Words.of("")
     if len(cases) > 1 and run.failure["kind"] not in NEVER_RAN:
         for case in cases:
-            if getattr(runner, "is_out_of_time", False):
+            if getattr(runner, "is_out_of_time", False):  # a runner other than LocalRunner may not tell
                 break
             alone = runner(inputs_by_rank(task, [case], size, seed), seed)
             if alone.failure is not None:
@@ -209,6 +210,7 @@ def explain_failure(task: Task, runner: Runner, size: int, seed: int, run: TaskR
             if run.failure["kind"] != "too_long":
                 description = common_checks.ONLY_TOGETHER  # " (only when it is called again)"
     failure = RunFailure(**run.failure)
+    # The hints are about what a single call does, and here no single call fails.
     mistakes = () if description is common_checks.ONLY_TOGETHER else tuple(task.recognise_failure(failure))
     return WorldResult(size=size, failure=failure, mistakes=mistakes, printed=run.printed, case_description=description)
 

@@ -139,6 +139,7 @@ class Zero1Simulation:
         flats = [flatten(weights)] * n  # of each rank all parameters in one line
         take_shard = shard_of if self.misplaced is None else lambda *args: misplaced_shards(*args)[self.misplaced]
         shards = [take_shard(flats[0], rank, n).clone() for rank in range(n)]
+        # The momentum of each rank's optimizer, and the gradient of its shard.
         buffers, gradients = [torch.zeros_like(one) for one in shards], [torch.zeros_like(one) for one in shards]
         steps: list[list[dict[str, Tensor]]] = [[] for _ in range(n)]
         for step in range(NUM_STEPS):
