@@ -101,6 +101,7 @@ def own_group_first(rank: int, *sizes: int) -> Places:
 def grouped_by_coordinate(rank: int, *sizes: int) -> Places:
     """The mistake: a group holds the ranks with the same coordinate on the axis, not those that differ in it."""
     mesh = mesh_with(sizes)
+    # The groups along the two other axes: their ranks differ on those alone, and so have one coordinate on `axis`.
     others = [[other for other in AXES if other != axis] for axis in AXES]
     return [coordinates_of(mesh, rank), *(mesh.groups(*axes) for axes in others)]
 

@@ -124,7 +124,9 @@ def right_split(calls: Calls) -> Rows:
     return split_rows(with_last_call(calls))
 
 
-# In the lambdas c and r are the times at which a rank called and returned.
+# In the lambdas c and r are the times at which a rank called and returned. "moving_below_zero": where a root returns
+# before the last call, r - last is negative. "late_is_waiting": the seconds by which a rank calls after the first one
+# are taken for waiting.
 WRONG_SPLITS: dict[str, list[Callable[[Calls], Rows]]] = {
     "matched_by_place": [lambda calls: split_rows(with_last_call(calls, by_position=True))],
     "moving_below_zero": [lambda calls: split_rows(with_last_call(calls), lambda c, r, last: (last - c, r - last))],
