@@ -16,7 +16,7 @@ from helpers.specs.checks import refuse_unmodelled_fields
 def check(model: nn.Module, plan: Plan) -> None:
     """Raise ValueError for a plan that this course cannot compose, or cannot compose with this model."""
     refuse_unmodelled_fields("Trainer", plan)  # raises where the plan sets a field that this course only predicts
-    for refuse in (_context, _zero_with_stages, _whole_blocks, _sequence_without_tensor, _chunks_without_order):
+    for refuse in (_context, _zero_with_pp, _recompute_without_blocks, _sequence_without_tp, _interleaved_xor_chunks):
         refuse(model, plan)
 
 
@@ -29,7 +29,7 @@ def _context(model: nn.Module, plan: Plan) -> None:
         )
 
 
-def _zero_with_stages(model: nn.Module, plan: Plan) -> None:
+def _zero_with_pp(model: nn.Module, plan: Plan) -> None:
     if plan.zero < 2 or plan.pp == 1:
         return
     m, dp = plan.num_microbatches, plan.dp
@@ -46,7 +46,7 @@ def _zero_with_stages(model: nn.Module, plan: Plan) -> None:
     )
 
 
-def _whole_blocks(model: nn.Module, plan: Plan) -> None:
+def _recompute_without_blocks(model: nn.Module, plan: Plan) -> None:
     if plan.recompute != "none" and not hasattr(model, "blocks"):
         raise ValueError(
             f"recompute={plan.recompute!r} recomputes the elements of `model.blocks`, and a {type(model).__name__} has "
@@ -54,7 +54,7 @@ def _whole_blocks(model: nn.Module, plan: Plan) -> None:
         )
 
 
-def _sequence_without_tensor(model: nn.Module, plan: Plan) -> None:
+def _sequence_without_tp(model: nn.Module, plan: Plan) -> None:
     if plan.sequence_parallel and plan.tp == 1:
         raise ValueError(
             "sequence_parallel=True cuts what lies between the matrices over the tp group, which with tp=1 has one "
@@ -62,7 +62,7 @@ def _sequence_without_tensor(model: nn.Module, plan: Plan) -> None:
         )
 
 
-def _chunks_without_order(model: nn.Module, plan: Plan) -> None:
+def _interleaved_xor_chunks(model: nn.Module, plan: Plan) -> None:
     if (plan.schedule == "interleaved") != (plan.num_chunks > 1):
         raise ValueError(
             f"schedule={plan.schedule!r} with num_chunks={plan.num_chunks}: several chunks per rank are what the "

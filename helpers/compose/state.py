@@ -108,6 +108,7 @@ def stored_pieces(trainer) -> Iterator[StoredPiece]:
         yield StoredPiece(name, flat, start, names.splits.get(name), key, trainer.plan.zero > 0)
     for name, tensor in named_tensors(trainer).items():
         if name not in seen:
+            # all of it (from 0); no optimizer updates it (None), and ZeRO does not shard it (False)
             yield StoredPiece(name, tensor.detach().view(-1), 0, names.splits.get(name), None, False)
 
 

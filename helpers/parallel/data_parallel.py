@@ -65,7 +65,7 @@ def scatter(inputs: Sequence, devices: Devices) -> list[tuple]:
 
 
 def _spread(value, num_chunks: int, devices: Devices) -> list:
-    """Return what each device gets of one argument: a chunk of a tensor, or the value itself."""
+    """Return what each device gets of one argument: a chunk that the master, device 0, sends, or the value itself."""
     if not (isinstance(value, Tensor) and value.dim()):
         return [value] * num_chunks
     return [send(chunk, devices, 0, i, "the batch") for i, chunk in enumerate(value.chunk(len(devices)))]
@@ -84,6 +84,7 @@ def replicate(module: nn.Module, devices: Devices, num_replicas: int) -> list[nn
 
 def _replica(module: nn.Module, devices: Devices, index: int) -> nn.Module:
     """Return a replica on device `index`: every module of the tree is copied, with tensors of that device."""
+    # 0: the master
     weights = {p: send(p, devices, 0, index, "parameters") for p in module.parameters()}  # a tied one is sent once
     with torch.no_grad():
         buffers = {b: devices.copy(b, 0, index, "buffers") for b in module.buffers()}

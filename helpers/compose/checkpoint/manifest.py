@@ -82,7 +82,7 @@ def read_manifest(folder: Path) -> Manifest:
         if format == 1:
             contents["files"] = {name: {"sha256": sha256} for name, sha256 in contents["files"].items()}
         elif format == FORMAT and crc32 != _crc32_of(contents):
-            raise ValueError(words("sum"))
+            raise ValueError(words("sum"))  # says that the checksum is wrong; the `except` below adds the path
         if format in READABLE_FORMATS:
             return Manifest(**contents | {"pieces": [SavedPiece(**piece) for piece in contents["pieces"]]})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:

@@ -40,7 +40,7 @@ class Join:
     def __init__(self, model, *, divide_by_active: bool = True):
         self.model, self.divide_by_active = model, divide_by_active
         self.group, self.rank = model.group, dist.get_rank(model.group)
-        self.source: int | None = None  # the group rank that was active first in the last round
+        self.source: int | None = None  # the lowest group rank that was active in the last round
 
     def __enter__(self) -> Join:
         self.model.joining = self

@@ -55,7 +55,10 @@ class StageMailbox:
         self.start()
 
     def start(self) -> None:
-        """Start a step, of which nothing has been received. queues: by sender, the messages that are still to come."""
+        """Start a step, of which nothing has been received.
+
+        queues: by sender, the messages that are still to come; empty where messages have tags.
+        """
         self.queues = self._orders() if self.groups else {}
 
     def receive(self, action: Action) -> Tensor | None:

@@ -158,6 +158,7 @@ class GatherQueue:
     def _pack(self, tensor: Tensor) -> SavedTensor | Ticket:
         """Return what autograd stores in place of a tensor that it wants to save."""
         unit = self._gathered.get(tensor.untyped_storage().data_ptr()) if self._gathered else None
+        # a view in another dtype has other strides and offsets, so a ticket could not describe it
         is_weight = unit is not None and tensor.dtype == unit.param_dtype
         return Ticket(unit, tensor) if is_weight else SavedTensor(tensor)
 

@@ -88,6 +88,7 @@ def _trial(optimizer_class, groups, options, ranges, dtype, device, *, flat: boo
     optimizer = optimizer_class(with_params, **options)
     for step in range(STEPS):
         for index, parts in enumerate(params):
+            # the seed gives each step and each of up to ten groups its own gradient
             gradient = _test_values(ROWS * COLUMNS, 10 * step + index + 1, dtype, device)
             for part, (start, stop) in zip(parts, ranges, strict=True):
                 part.grad = gradient[start:stop].clone().view_as(part)

@@ -85,6 +85,7 @@ class Zero3(nn.Module):
         self.units: list[gathered_unit.GatheredUnit] = []
         self._units_of: dict[nn.Module, list[gathered_unit.GatheredUnit]] = {}  # gathered for this module's forward
         for unit_module, uses in group_by_unit(module, wrap):
+            # or None: offload=False means no offload, too
             unit = gathered_unit.GatheredUnit(uses, self.group, values, devices=offload or None, **options)
             self.units.append(unit)
             self._parameters |= unit.named_pieces()  # register_parameter would refuse names with dots
