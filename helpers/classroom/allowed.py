@@ -68,7 +68,8 @@ PROCESSES += ("concurrent.futures.ProcessPoolExecutor", "concurrent.futures.proc
 MEMORY = ("ctypes", "_ctypes", "mmap")
 
 # -- what honest answers use, and what they do not use -----------------------------------------------------------------
-# allowed.yaml explains each of its lists. USUAL: name of a list in it -> the names in that list.
+# allowed.yaml explains each of its lists. USUAL: name of a list in it -> the names in that list. Most lists hold what
+# is usual in honest answers; "suspect_modules", "frames", "rare" and some that scan.py reads hold what is not.
 _lists = yaml.safe_load(Path(__file__).with_name("allowed.yaml").read_text(encoding="utf-8"))
 USUAL = {name: frozenset(texts.split()) for name, texts in _lists.items() if isinstance(texts, str)}
 USUAL_NAMES_OF = {module: frozenset(texts.split()) for module, texts in _lists["names_of"].items()}

@@ -85,7 +85,7 @@ def _grade(options: argparse.Namespace) -> int:
     if not submissions:
         raise ValueError(f"there is no notebook in {', '.join(map(str, options.paths))}.")
     state = open_state(out, _seed(options))
-    isolation_level = options.rung or isolation.strictest_available()
+    isolation_level = options.rung or isolation.strictest_available()  # --rung: a level of isolation
     settings = GradingSettings(
         labs=candidates,
         seed=state.seed,

@@ -50,6 +50,7 @@ def deletions(source: str, nodes: Sequence[ast.stmt]) -> list[CodeChange]:
     assignments, others = [], []
     for node in nodes:
         for one, block in _simple_statements(node):
+            # A block needs at least one other statement, since an empty block is a syntax error.
             if len(block) > 1 and _is_alone_on_its_line(one, node) and not _leaves_name_undefined(one, node):
                 change = _with_line(lines, one.lineno, "", old=lines[one.lineno - 1].strip(), new="")
                 (assignments if isinstance(one, ast.Assign) else others).append(change)

@@ -142,6 +142,7 @@ def main(descriptor: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # each launcher reports its own end
     control = socket.socket(fileno=descriptor)
     while True:
+        # With the configuration come four file descriptors: control, lifeline, output and status.
         body, descriptors, _, _ = socket.recv_fds(control, MAX_CONFIG_BYTES, 4)
         if not body:
             return
@@ -161,7 +162,7 @@ def preload() -> None:
 
 def _run_launcher(config: dict[str, Any], control: int, lifeline: int, output: int, status: int) -> None:
     """Run as the launcher of one sandbox. Writes its process id to `status`, and at its end the exit code."""
-    code = 126
+    code = 126  # the exit code for a sandbox that did not start
     try:
         for number, action in ((signal.SIGINT, signal.default_int_handler), (signal.SIGCHLD, signal.SIG_DFL)):
             signal.signal(number, action)
@@ -173,7 +174,7 @@ def _run_launcher(config: dict[str, Any], control: int, lifeline: int, output: i
         launcher.close_all_but(control, lifeline, status)
         os.write(status, f"{os.getpid()}\n".encode())
         code = launcher.main(config | {"control": control, "lifeline": lifeline, "run": lambda: _run_worker(control)})
-        os.write(status, f"{code if code >= 0 else 128 - code}\n".encode())
+        os.write(status, f"{code if code >= 0 else 128 - code}\n".encode())  # as a shell reports a signal: 128 + number
     except OSError as error:
         os.write(2, f"the sandbox did not start: {error}\n".encode())
         os.write(status, b"126\n")

@@ -182,7 +182,7 @@ class _SubmissionGrader:
             answer = self.sandbox.ask(question | {"seconds": seconds}, seconds)
         except SandboxEnded as error:
             if self.sandbox.is_out_of_time or "did not start" in str(error):
-                raise
+                raise  # that is not the cell's fault, so it would not help to leave the cell out
             self.skipped_cells.add(cell.name)
             self.problems.append(f"{cell.name}: {error}, so the cell was left out.")
             return False
@@ -246,6 +246,7 @@ class _SandboxRunner:
             answer = grader.sandbox.ask(question, limits.world_seconds)
         except SandboxEnded as error:
             grader.have_cells_run = False  # the next task starts a new sandbox, which has to run the cells
+            # The message is the sandbox's reason, for a timeout "it gave no answer in 60 s".
             is_timeout = "no answer" in str(error) or grader.sandbox.is_out_of_time
             return TaskRun(failure={"kind": "too_long" if is_timeout else "died", "text": f"{error}"})
         grader._add_noted_flags(answer, [self.key])

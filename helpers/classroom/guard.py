@@ -143,6 +143,7 @@ class Guard:
 
     @staticmethod
     def _rule_connect(args: tuple) -> Words | None:
+        """A connection to an address (host, port). A local socket, whose address is a path, is harmless."""
         return words["connects"].format(args[1][0]) if isinstance(args[1], tuple) else None
 
     def _watched_import(self, original: Callable) -> Callable:
@@ -154,6 +155,7 @@ class Guard:
         @functools.wraps(original)  # pickle then sends it by its name
         def import_watched(name: str, *args: Any, **kwargs: Any) -> Any:
             if self._is_by_learner(self._caller()):
+                # __import__(name, globals, locals, fromlist, level); import_module has no fromlist.
                 fromlist = (args[2] if len(args) > 2 else kwargs.get("fromlist")) or ()
                 for full in (name, *(f"{name}.{part}" for part in fromlist)):
                     if why := why_forbidden(full, self.lab):

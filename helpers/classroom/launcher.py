@@ -51,7 +51,10 @@ LARGE_TEMPORARY = ("/tmp", "/dev/shm")  # these get tmpfs_bytes, the others 1 MB
 
 
 def main(config: dict) -> int:
-    """Start the process and wait for its end. Returns its exit code; 124 if the lifeline was closed."""
+    """Start the process and wait for its end. Returns its exit code; 124 if the lifeline was closed.
+
+    125 and 126 mean that the sandbox did not start, because the process or the launcher could not be set up.
+    """
     if sys.platform.startswith("linux"):
         _libc().prctl(SET_SUBREAPER, 1, 0, 0, 0)  # orphans become children of this process, which can then end them
     if config["isolation_level"] == "namespaces":
@@ -229,6 +232,7 @@ def _descendants(root: int) -> list[int]:
 def _loopback_up() -> None:
     """Switch on the loopback interface, the only network of the namespace, over which the ranks communicate."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
+        # The bytes are a struct ifreq: the name of the interface in 16 bytes, its flags, and padding.
         fcntl.ioctl(handle, 0x8914, struct.pack("16sh14x", b"lo", 0x1 | 0x40))  # SIOCSIFFLAGS: IFF_UP | IFF_RUNNING
 
 

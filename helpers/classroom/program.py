@@ -24,7 +24,7 @@ DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)  # statements th
 BINDS = (*DEFINES, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)  # simple statements that bind names
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)  # eq=False: two equal statements of a notebook are two statements
 class Statement:
     """One statement at the top level of a cell.
 

@@ -267,6 +267,7 @@ def canvas(results: Sequence[GradedSubmission]) -> Iterable[list]:
     labs = sorted({one.lab for one in results if one.lab})
     max_points = {lab: max(one.max_points for one in results if one.lab == lab) for lab in labs}
     yield ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", *labs]
+    # Canvas itself writes this row with four spaces before the words.
     yield ["    Points Possible", "", "", "", "", *(_number(max_points[lab]) for lab in labs)]
     for one in results:
         is_from_canvas = one.source == "canvas"

@@ -85,6 +85,7 @@ class Sandbox:
         command = [sys.executable, "-B", "-m", "helpers.classroom.sandbox_worker", str(worker_socket.fileno())]
         environment = {**ENVIRONMENT, "HOME": inside, "TMPDIR": inside}  # nothing comes from the grader's own
         more = {"control": worker_socket.fileno(), "env": environment, "hide": self.hide, "limits": self._limits()}
+        # The fork server needs the lab and its private checks before the fork, to remove all answers from the process.
         more |= {"uid": uid, "lab": self.setup["lab"], "checks": self.setup["checks"]}
         keep = (self.setup["checks"],) if self.setup["checks"] and not FORKS else ()  # a fork has read them already
         paths = {"home": inside, "keep": keep}
@@ -104,7 +105,7 @@ class Sandbox:
         with self.lock:
             self.reason = None
             if _is_leaving.is_set():
-                self.deadline = 0.0
+                self.deadline = 0.0  # the notebook has no time left, so nobody tries to start the sandbox again
                 shutil.rmtree(self.home, ignore_errors=True)
                 raise SandboxEnded("the grader was interrupted")
             self.socket, worker_socket = socket.socketpair()

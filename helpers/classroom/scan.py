@@ -15,6 +15,9 @@ metered task    a task that counts the bytes that the answer holds in memory. Tr
 the wire        the course's process-group backend, which counts messages. What is below it (`below_the_wire`) could
                 send messages that nobody counts.
 dunder          a name with two underscores on each side, such as __class__
+NAME_LISTS      the lists of names in allowed.yaml. Honest answers use the names in "private_names". They do not use the
+                names in "runs_text" (builtins that run or inspect code), "below_the_wire" and "unmetered", so these are
+                flagged.
 """
 
 from __future__ import annotations
@@ -28,8 +31,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from helpers.classroom import allowed
+from helpers.classroom.allowed import USUAL as NAME_LISTS
 from helpers.classroom.allowed import (
-    USUAL,
     imported_object,
     is_usual_module,
     is_within,
@@ -80,7 +83,9 @@ class Reader:
 
     The methods `_flags_of_…` give (certainty, reason) pairs for one node of the syntax tree; `read` adds the line.
 
-    notebook: what the names of the notebook stand for, and what the lab allows.
+    notebook: what the names of the notebook stand for, and what the lab allows. Of its fields, `own_attributes` has the
+    attributes that the learner's own classes define, and `forbidden_leaves` the last parts of the names that the lab
+    forbids ("DistributedSampler"), which a text could pass to getattr.
     aliases: imported name -> what it stands for, such as "dist" -> "torch.distributed".
     shadowed: for each scope (function, lambda, comprehension) around the present node, the names that it binds itself,
     which therefore do not stand for what was imported.
@@ -124,7 +129,9 @@ class Reader:
             is_module_alias = isinstance(node, ast.Assign) and child is node.value and self._is_module_alias(node)
             is_called = isinstance(node, ast.Call) and child is node.func
             if is_called and getattr(child, "attr", "") == "inner" and not self.name_of(child):
-                yield child.value  # x.inner(y) calls a tensor's method; only an attribute `inner` is below the wire
+                # The attribute `inner` of the wire is the gloo group below it, so it is flagged. But every tensor has a
+                # method inner(), which honest answers call, so of a call x.inner(y) only x is read, and the arguments.
+                yield child.value
             elif not (is_text or is_module_alias or (is_called and getattr(child, "id", "") in ATTRIBUTE_CALLS)):
                 yield child  # a called getattr is left out, because `_flags_of_getattr` judges it
 
@@ -171,7 +178,7 @@ class Reader:
             ):
                 if name not in ("__name__", "__doc__"):  # __builtins__, or a getattr that is passed on and not called
                     yield LIKELY, words["runs_text"].format(name)
-            case ast.Name(id=name, ctx=ast.Load()) if name in USUAL["runs_text"] and self._is_builtin(name):
+            case ast.Name(id=name, ctx=ast.Load()) if name in NAME_LISTS["runs_text"] and self._is_builtin(name):
                 yield LIKELY if name in ("eval", "exec", "compile", "open") else LOOK, words["runs_text"].format(name)
             case ast.Name(id="bytes" | "bytearray" as name) if self.notebook.is_metered and self._is_builtin(name):
                 yield LOOK, words["unmetered"].format(name)
@@ -189,6 +196,8 @@ class Reader:
     # -- imports and dotted names ----------------------------------------------------------------------------------
     def _flags_of_import(self, name: str, module: str) -> Iterator[tuple[str, Words]]:
         """The flags of an import of `name` ("math" or "math.sqrt") from `module` ("math")."""
+        # What the lab's own cells import is allowed. From a module among these an answer may import other names as
+        # well, but not from torch without a look, because torch has the parts that a lab asks the learner to write.
         given = self.notebook.imported_by_lab
         if name in given or (module in given and not is_within(module, ("torch",))):
             return
@@ -251,9 +260,9 @@ class Reader:
             if is_of_module or part == "__dict__":
                 return LIKELY, words["machinery"].format(name)
             return next(self._flags_of_attribute(part), None)
-        if owner.startswith("torch.distributed") and part in USUAL["below_the_wire"]:
+        if owner.startswith("torch.distributed") and part in NAME_LISTS["below_the_wire"]:
             return LIKELY, words["below_the_wire"].format(name)
-        if part.startswith("_") and not (part in USUAL["private_names"] or part.startswith("_foreach_")):
+        if part.startswith("_") and not (part in NAME_LISTS["private_names"] or part.startswith("_foreach_")):
             return LIKELY, words["hidden"].format(name)
         is_unusual = owner in allowed.USUAL_NAMES_OF and part not in allowed.USUAL_NAMES_OF[owner]
         if is_unusual or name in allowed.RARE_NAMES:
@@ -268,7 +277,8 @@ class Reader:
         if isinstance(value, types.ModuleType):
             real = value.__name__
             is_usual = is_usual_module(real, self.notebook.imported_by_lab)
-            # Of the modules in USUAL_NAMES_OF only some names are allowed, so no second name may lead to them.
+            # Of a module in USUAL_NAMES_OF only some names are allowed. They are looked up by the module's own name, so
+            # a second name for it (`name` differs from `real`) would avoid the look-up, and is flagged.
             is_fine = is_usual and (real == name or real.partition(".")[0] not in allowed.USUAL_NAMES_OF)
             return None if is_fine else (LIKELY, words["reaches"].format(real, name))
         if value is None and name.rpartition(".")[2] in allowed.SUSPECT_MODULES:
@@ -288,9 +298,9 @@ class Reader:
             yield CERTAIN, words["frames"].format(attr)
         elif DUNDER.fullmatch(attr) and attr not in allowed.USUAL_DUNDERS:
             yield LIKELY, words["machinery"].format(attr)
-        elif attr in USUAL["below_the_wire"] and attr not in self.notebook.own_attributes:
+        elif attr in NAME_LISTS["below_the_wire"] and attr not in self.notebook.own_attributes:
             yield LIKELY, words["below_the_wire"].format(attr)
-        elif self.notebook.is_metered and attr in USUAL["unmetered"] and attr not in self.notebook.own_attributes:
+        elif self.notebook.is_metered and attr in NAME_LISTS["unmetered"] and attr not in self.notebook.own_attributes:
             yield LOOK, words["unmetered"].format(attr)
         elif attr in ("fromhex", "decode", "swapcase", "maketrans"):
             yield LOOK, words["built_name"].format(attr)
@@ -312,8 +322,9 @@ class Reader:
                 yield CERTAIN, words[reason].format(name)
         if name in allowed.SUSPECT_CALLS["imports_text"]:
             yield from ((CERTAIN, why) for text in texts if (why := why_forbidden(text, self.lab)))
+        # A group on another backend, such as one of dist.new_group, would not send through the wire.
         if "new_" in name and any(keyword.arg == "backend" for keyword in node.keywords):
-            yield LOOK, words["below_the_wire"].format(f"{name}(backend=…)")  # such as dist.new_group
+            yield LOOK, words["below_the_wire"].format(f"{name}(backend=…)")
         if name in ATTRIBUTE_CALLS and len(node.args) > 1:
             yield from self._flags_of_getattr(name, *node.args[:2])
         if name in GETTER_FACTORIES:
@@ -334,9 +345,12 @@ class Reader:
         elif text is None and owner_name:
             yield LIKELY, words["by_built_name"].format(owner_name)
         elif text is not None and owner_name:
+            # Like the name written out. Of the node only `ctx` and its being no module count, so an empty name will do.
             yield from self._flags_of_name(f"{owner_name}.{text}", ast.Name(id="", ctx=ast.Load()))
         elif text is not None:
             yield from self._flags_of_attribute(text)
+        # The name of the attribute is computed. Honest answers do so with a variable, a field or an f-string, as in
+        # getattr(self, name) in a loop, so only other expressions, such as a sum of texts, are flagged.
         elif not isinstance(attribute, ast.Name | ast.Attribute | ast.JoinedStr):
             yield LOOK, words["by_built_name"].format(called)
 
@@ -351,7 +365,10 @@ class Reader:
                 yield from self._flags_of_attribute(part)
 
     def _flags_of_text(self, text: str, *, is_built: bool) -> Iterator[tuple[str, Words]]:
-        """The flags of a text that is a name, for getattr or exec. is_built: "so" + "cket" rather than "socket"."""
+        """The flags of a text that is a name, for getattr or exec. is_built: "so" + "cket" rather than "socket".
+
+        A built text of up to four characters is not flagged, since honest answers join short texts for labels.
+        """
         unusual = [one for one in DUNDER.findall(text) if one not in allowed.USUAL_DUNDERS]
         if unusual:
             yield LIKELY, words["names_in_text"].format(unusual[0])

@@ -55,7 +55,10 @@ class TaskAnswer:
 def similar_pairs(
     submissions: Iterable[Submission], results: Iterable[GradedSubmission], candidates: Iterable[LabNotebook]
 ) -> list[SimilarPair]:
-    """All pairs of similar answers in a class, the most similar first. candidates: the labs that were graded."""
+    """All pairs of similar answers in a class, the most similar first. candidates: the labs that were graded.
+
+    A result without a digest (the hash of the file) is of a file that could not be read, so it has no answers.
+    """
     of_learner, labs_by_name = {one.learner: one for one in submissions}, {lab.name: lab for lab in candidates}
     answers: dict[str, list[TaskAnswer]] = defaultdict(list)  # key of a task -> everybody's answer
     for result in results:

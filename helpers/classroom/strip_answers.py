@@ -64,6 +64,7 @@ def strip_answers(lab: str) -> None:
     closed = {name: module for name, module in sys.modules.items() if _is_closed(name)}
     used = names_used_by([task.run_submission for task in tasks], closed)  # pairs (module, name)
     for name, module in closed.items():
+        # The names of the tasks themselves stay, because ranks look a task up in its module.
         used |= {(name, key) for key, value in vars(module).items() if any(value is task for task in tasks)}
     needed = _with_parent_packages({*(sys.modules.keys() - closed.keys()), *(home for home, _ in used)})
     forgotten = {name for name in closed if name not in needed or is_within(name, _packages_of_other_labs(lab))}

@@ -79,6 +79,7 @@ def _progress_files(root: Path) -> dict[str, Path]:
     for path in sorted(base.rglob(f"*{PROGRESS}")) if root.is_dir() else []:
         parts = path.relative_to(base).parts
         learner = _of_file(path, parts[0], parts).learner
+        # "ada" for ada_progress.jsonl; the folder of a learner has the learner's name already.
         found[re.sub(rf"[-_.]{re.escape(PROGRESS)}$", "", learner)] = path
     return found
 

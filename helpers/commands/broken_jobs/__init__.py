@@ -2,7 +2,8 @@
 
     torchrun --nproc-per-node=2 helpers/commands/broken_jobs/scripts/patient_01.py
 
-A script is a whole training job in plain torch that runs on gloo, in seconds on a CPU. It shows only symptoms. Its bug,
+A script is a whole training job in plain torch that runs on gloo, in seconds on a CPU. It shows only symptoms, so a
+learner examines it as a doctor examines a patient; therefore the scripts are called patient_01.py and so on. Its bug,
 the fix and the hints are in jobs.yaml. This module reads that file; it imports no torch and runs no script.
 
 broken_job(name)       one of the jobs, by the name of its script
@@ -35,7 +36,8 @@ class BrokenJob:
     ranks: on how many ranks it shows its symptom. ends: "well", "silent" (it hangs) or "error".
     title, symptom: what a colleague would say about it. log: some lines that it prints.
     rank: the rank whose code or data causes it, None where every rank does.
-    line: a part of the wrong line, which no other line contains. other_lines: parts of lines that count as right, too.
+    line: a part of the wrong line, which no other line contains. other_lines: parts of further lines; a learner who is
+    asked for the wrong line and names one of these is right as well, because they take part in the bug.
     hint, cause, remedy, tool: what a learner is told, in this order; tool says what finds the bug.
     edits: (old text, new text), which fix the script.
     watchdog: the kind of finding with which `helpers.observe.watchdog` reports it, "stacks" where it writes the stacks
@@ -108,7 +110,11 @@ def broken_jobs() -> tuple[BrokenJob, ...]:
 
 
 def _job_of(name: str, fields: dict) -> BrokenJob:
-    """The job of one entry of jobs.yaml, in which fields with their usual value are left out."""
+    """The job of one entry of jobs.yaml, in which fields with their usual value are left out.
+
+    Two fields have other names in the file and become Python's own types: "cure", a list of {old: …, new: …}, becomes
+    `edits`, and "others" becomes `other_lines`.
+    """
     fields = {"ranks": 2, "ends": "well", "rank": None, "others": (), "watchdog": "", **fields}
     edits = tuple((edit["old"], edit["new"]) for edit in fields.pop("cure"))
     other_lines = tuple(fields.pop("others"))

@@ -108,6 +108,7 @@ def calls_of(dump: Mapping[str, Any]) -> list[Call]:
 
 
 def _call(entry: Mapping[str, Any]) -> Call:
+    # A record lists the innermost frame first, and `learner_frame` expects it last.
     frames = [(frame["filename"], frame["line"], frame["name"]) for frame in reversed(entry.get("frames", ()))]
     op = entry["profiling_name"].rpartition(":")[2]
     compared = [side for side in SIDES if side not in _FREE_SIDES.get(op, ())]
@@ -128,6 +129,7 @@ def divergences(calls: Mapping[int, Sequence[Call]], groups: Mapping[str, Sequen
 
 
 def _first_divergence(group: str, calls: Mapping[int, Sequence[Call]], ranks: Sequence[int]) -> Divergence | None:
+    """The first collective of this group that is not the same on all its ranks; None if all are."""
     # Rank -> number -> its call with this number in the group.
     by_rank = {r: {call.number: call for call in calls[r] if call.group == group} for r in ranks if r in calls}
     # A recorder is a ring buffer, so the oldest calls of a rank may be gone: begin where all ranks have records.
@@ -192,4 +194,5 @@ def _with_groups(rank: int, dump: Mapping[str, Any], groups: Mapping[str, Sequen
     entries = [one for one in dump["entries"] if not one["is_p2p"] and one["process_group"][0] in groups]
     config = {name: {"name": name, "desc": desc, "ranks": str(list(groups[name]))}
               for name, desc in (one["process_group"] for one in entries)}  # fmt: skip
+    # A deep copy, because the analyzer changes the entries.
     return {**dump, "rank": rank, "entries": copy.deepcopy(entries), "pg_config": config}

@@ -71,8 +71,9 @@ def watch_job(
     command: Sequence[str], *, nproc: int | None = None, limit: float = 30.0, env: Mapping[str, str] | None = None,
     probes: Mapping[str, str] | None = None,
 ) -> HangReport:  # fmt: skip
-    """Starts a job and waits until it ends, hangs for `limit` seconds of its life, or is interrupted.
+    """Starts a job and waits until it ends, hangs for `limit` seconds, or is interrupted.
 
+    Of these seconds the monitor leaves out the time in which the job wanted a core and got none.
     command: a script with its arguments (on `nproc` ranks, by default 2), `-m module …`, or a command that starts the
     ranks itself, such as `torchrun …`. probes: see start_job. No process of the job is left when this returns.
     Raises ValueError, with a sentence for the user, for a command that cannot be started.
@@ -168,7 +169,7 @@ def report_lines(report: HangReport) -> list[str]:
     """The report, line by line, in the reader's language."""
     state, cause = report.state, report.cause
     lines = [words(report.outcome, limit=state.limit)] if report.outcome in ("interrupted", "hang") else []
-    if not state.ranks:
+    if not state.ranks:  # no probe reported a rank, so no rank of the job is a Python process
         return [*lines, words("no_python", code=report.code or 0)]
     if report.outcome == "ended" and cause.kind == "ended":
         return [words("failed", code=report.code) if report.code else words("ended", limit=state.limit)]

@@ -4,7 +4,10 @@
 other, a send or receive without its counterpart, a collective that a rank skipped, and else a circle of waits.
 
 A `Divergence` is the first collective of a group that is not the same on all ranks; its suspects are the ranks that are
-probably at fault, and its `expected` call is what the other ranks issued. `learner_frame(stack)` is the innermost frame
+probably at fault, its `expected` call is what the other ranks issued, and `first_calls` (rank -> call) are the calls at
+which the ranks first stood at different lines. A `ProcessState` is the last report of a process: its stack (`frames`),
+its innermost line in the user's code (`line`), its unfinished function of torch.distributed (`op`), and how it ended;
+`is_asleep(seconds)` says whether it has hardly computed for so long. `learner_frame(stack)` is the innermost frame
 of the user's own code, None if the stack has none.
 """
 
@@ -153,7 +156,10 @@ def _waits_for_nobody(state: JobState, divergence: Divergence | None) -> HangCau
 
 
 def _is_idle_worker(process: ProcessState) -> bool:
-    """Whether a DataLoader's worker only waits for its next index: none of its innermost frames is the user's."""
+    """Whether a DataLoader's worker only waits for its next index: none of its innermost frames is the user's.
+
+    Its outermost frames may be the user's, because a forked worker has the stack of the script below its own loop.
+    """
     return process.is_asleep() and learner_frame(process.frames[-8:]) is None
 
 

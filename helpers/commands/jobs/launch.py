@@ -28,7 +28,8 @@ from helpers.observe.torchrun import WHOLE_LINES, free_port
 
 words = book("jobs")
 TERMINATE_SECONDS = 3.0  # after which a process that got SIGTERM is killed
-# Python runs `sitecustomize.py` when it starts. Ours loads the probes, and then the one that it hides, if there is one.
+# Python runs `sitecustomize.py` when it starts, the first one on its path. This one loads the probes, and then the
+# user's own `sitecustomize.py`, if there is one, which it hides.
 SITECUSTOMIZE = """\
 import importlib.machinery, importlib.util, os, sys
 here = os.path.dirname(os.path.abspath(__file__))

@@ -72,7 +72,10 @@ class ProcessState:
         return age >= seconds and self.report["cpu_seconds"] <= MAX_CPU_SHARE * age
 
     def is_silent(self, limit: float) -> bool:
-        """Whether its probe has stopped to report, because native code holds the GIL or the process was stopped."""
+        """Whether its probe has stopped to report, because native code holds the GIL or the process was stopped.
+
+        A probe gets twice the time of a rank that computes, because under load its thread is slow.
+        """
         return time.time() - self.updated > limit * BUSY_FACTOR * 2
 
     @property

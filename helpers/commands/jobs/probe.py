@@ -146,6 +146,7 @@ class Probe:
 
     def collective_counts(self):
         """How many collectives each group has issued so far: cheap, unlike the flight recorder."""
+        # After destroy_process_group there are no groups, and the last counts stay.
         return {name: group._get_sequence_number_for_group() for group, name in self.groups().items()} or self.calls
 
     def rank_and_world(self):
@@ -258,7 +259,7 @@ def start():
     """Starts the probe of this process. Each fork starts one too, since a DataLoader's worker belongs to the job."""
     global PROBE, FAULT_FILE
     PROBE = Probe(os.environ[FOLDER])
-    if FAULT_FILE or not faulthandler.is_enabled():
+    if FAULT_FILE or not faulthandler.is_enabled():  # if the script has enabled it for itself, it stays as it is
         FAULT_FILE = open(os.path.join(PROBE.folder, f"{PROBE.pid}.fault"), "w")
         faulthandler.enable(FAULT_FILE)
     atexit.register(PROBE.end)

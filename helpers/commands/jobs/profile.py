@@ -1,8 +1,9 @@
 """The command `python -m helpers profile -- train.py`: profiles a window of steps of a training job.
 
 The job need not import this package. It leaves one trace per rank, and when it has ended, the traces are explained as
-`python -m helpers explain` does. The job runs as for `hang`, with a second file, profiler_probe.py, in each process. It
-starts torch.profiler after the first step, lets it wait and warm up for some steps, and records the next `active` ones.
+`python -m helpers explain` does. The job runs as for `hang`, with one more file, profiler_probe.py, in each process.
+That file starts torch.profiler after the first step, lets it wait and warm up for some steps, and records the next
+`active` ones.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class ProfiledJob:
         fields = {"steps": steps, "last": last, "first": last - active + 1, "number": wait + warmup}
         fields |= {"count": self.num_traces, "folder": self.folder}
         lines = [str(self.report)] if self.report.exit_code else []
+        # "early": the job ended before a step was recorded. "never": no optimizer of torch made a step.
         kind = "traces" if self.num_traces else "early" if steps else "never"
         lines.append(words(f"profile.{kind}", **fields))
         if self.num_traces and steps < last:

@@ -59,7 +59,7 @@ def check(settings: TrainOptions) -> int:
     plan = settings.plan
     with torch.device("meta"):
         model = GPT(CONFIGS[settings.size])
-    refused.check(model, plan)
+    refused.check(model, plan)  # raises for combinations that training does not support
     _check_heads(settings.by_name["plan"], plan.tp, CONFIGS[settings.size])
     # The results of these calls are not used: each raises ValueError for what the plan cannot do with this model.
     for entry in resolve_plan(model, GPT_PLAN):

@@ -80,7 +80,7 @@ def _join() -> None:
     """Joins torchrun's world through the wire, this course's process-group backend, which counts bytes.
 
     check=False: the wire does not compare the calls of different ranks here, since ranks on other nodes share no memory
-    with this one.
+    with this one. So it needs no folder for the files with which ranks compare calls (board_dir).
     """
     import torch.distributed as dist
 

@@ -159,6 +159,7 @@ class Loop:
         for number in range(self.first + 1, self.done + 1):
             if self.stop.is_requested:
                 break
+            # No request to stop, no recorded memory, no recorded timeline, and no planned death.
             losses[number] = self.ranks.run(on_ranks.step, False, False, False)[0].loss
         is_equal, sentence = self.chaos.compared(losses)
         self.screen.line(sentence)

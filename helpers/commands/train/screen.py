@@ -120,7 +120,7 @@ class Screen:
         if not any(traffic.ops for traffic in recorded):
             return
         title = {SCALARS: words("scalars")}  # of a column; all others are called like their axis
-        axes = (*reversed(ORDER), SCALARS)  # `table` leaves out those without any bytes
+        axes = (*reversed(ORDER), SCALARS)  # from pp to tp; `table` leaves out those without any bytes
         payloads = [{axis: traffic.payload_bytes(axis) for axis in axes} for traffic in recorded]
         self.lines(["", words("sent", step=number), *table(payloads, lambda axis: title.get(axis, axis))])
         predicted = self._predicted(first_step)
