@@ -121,8 +121,9 @@ class Part:
 class BarRow:
     """A row of parts, with its name on the left and the text `end` on the right.
 
-    A dashed line stands at `limit`, and a dot at `counted`; both are in the unit of the parts. Where one of several
-    rows is the chosen one, `is_chosen` tells whether it is this row: only its texts are bold.
+    A dashed line stands at `limit`, how much a device can hold, and a dot at `counted`, the measured sum of the parts;
+    both are in the unit of the parts. Where one of several rows is the chosen one, `is_chosen` tells whether it is this
+    row: only its texts are bold. None means that no row is chosen.
     """
 
     name: str

@@ -112,6 +112,7 @@ def collective_scene(states: Sequence[State], title: str) -> Scene:
     grids, columns = _grids(steps, top + 8)
     complete = _all_contributions(steps[-1])
     for number, (state, grid) in enumerate(zip(steps, grids, strict=True)):
+        # The last argument is whether the grid is the first one in its row.
         items += _state(number, state, steps[max(0, number - 1)], complete, grid, number % columns == 0)
     height = grids[-1].top + len(steps[0]) * grids[-1].height + _GRID_GAP
     return Scene(height=height, title=title, summary=_summary(steps, complete), items=items)

@@ -339,7 +339,7 @@ def _solid(mesh: Mesh) -> _Solid:
     behind, card_size = mesh.dp - 1, (_CARD_WIDTH, _CARD_HEIGHT)
     right, down = behind * _DEPTH + _CARD_WIDTH + _SOLID_GAP, behind * _RISE + _CARD_HEIGHT + _SOLID_GAP
     steps = {"pp": (right, 0), "tp": (0, down), "dp": (_DEPTH, -_RISE)}  # (x, y) in pixels from a rank to the next
-    # How far all steps along each axis reach, first in x and then in y; with a card, the size of the solid in pixels.
+    # For x and for y, how many pixels all steps along each axis cover; their sum and a card are the size of the solid.
     spans = [[(getattr(mesh, axis) - 1) * abs(step[xy]) for axis, step in steps.items()] for xy in (0, 1)]
     scale = min(
         1.0, *(most / (sum(span) + card) for most, span, card in zip(_SOLID_SIZE, spans, card_size, strict=True))
@@ -366,11 +366,13 @@ def _plane(replica: int, solid: _Solid) -> Iterator[Rect | Label]:
     half_width, half_height = solid.width / 2 + _PLANE, solid.height / 2 + _PLANE  # from a card's middle to the edge
     size = {"width": right - x + 2 * half_width, "height": bottom - y + 2 * half_height}
     frame = {"x": x - half_width, "y": y - half_height, **size, "radius": 8}
+    # First a veil of the background's colour over all that lies behind, then a grey tint.
     for fill, opacity in (("surface", 0.55), ("other", 0.12)):
         yield Rect(**frame, fill=fill, opacity=opacity)
     yield Rect(**frame, stroke="rule")
     if mesh.dp > 1:
         corner = {"x": right + half_width, "y": y - half_height - 9, "anchor": "end"}
+        # The name of a replica; the words call it a copy.
         yield Label(**corner, text=words("copy", copy=replica), size=11, colour="muted")
 
 

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from helpers.draw.scene import Label, Line, Rect, Scene, labelled_box, text_width, title_label
 
 TOPOLOGIES = ("ring", "tree", "star")
-_HALF_BOX, _RADIUS = 30.0, 104.0  # pixels: half the width of a rank's box, and the circle's height from its middle
+# Pixels: half the width of a rank's box, and half the height of the ellipse on which the ranks of a ring or star lie.
+_HALF_BOX, _RADIUS = 30.0, 104.0
 _HEADER, _WIDTH = 44.0, 440.0  # pixels: above the boxes, and the width of the picture
 Edge = tuple[int, int]  # (sender, receiver)
 

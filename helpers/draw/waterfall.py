@@ -84,7 +84,7 @@ def step_scene(step: StepTime, *, title: str) -> Scene:
             items.append(_bar(term, left if is_total else x, y, max(1.0, term.seconds * scale), text))
         items.append(Label(x=texts_left, y=middle - 1, text=text, bold=is_total))
         x += term.seconds * scale
-    if step.factor > 1:  # the prediction is uncertain by this factor
+    if step.factor > 1:  # the prediction is uncertain by this factor; `middle` is that of the last row, the entire step
         items += _whisker([left + end * scale for end in step.interval], middle - 1)
     summary = " ".join(words("row", name=term.name, parts=[text]) for term, text in zip(terms, texts, strict=True))
     return Scene(height=_STEP_TOP + len(terms) * _STEP_PITCH, title=title, summary=summary, items=items)

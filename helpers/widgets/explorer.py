@@ -251,7 +251,10 @@ class RunButton:
 
     @property
     def emulated(self) -> Timeline | None:
-        """What `run` returned for the dials' values; None where the button was not pressed for these values."""
+        """What `run` returned for the dials' values; None where the button was not pressed for these values.
+
+        Such a run is called emulated, because its ranks are real processes, but durations and links are imitated.
+        """
         return self._timelines.get(self._setting)
 
     def run_now(self):

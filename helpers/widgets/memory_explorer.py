@@ -142,7 +142,7 @@ def _plain_ratio(before: float, after: float) -> str:
 _POWERS = [2**n for n in range(15)]  # values of the dials: 1 to 16,384
 _BOXES = ("num_layers", "hidden", "num_heads", "vocab")  # fields of ModelSpec, in the order of the number boxes
 _SMALL = 0.02  # fraction of a GPU's memory: shorter bars would be slivers beside the line of its capacity
-_COLUMN, _LABEL, _BOX = 262, 100, 190  # widths in pixels
+_COLUMN, _LABEL, _BOX = 262, 100, 190  # widths in pixels: a column of dials, a dial's label, a number box
 # Fields of Plan. Each has a dial, which is an attribute of the explorer with the same name.
 _PLAN_DIALS = ("dp", "tp", "pp", "cp", "zero", "micro_batch", "num_microbatches", "sequence_parallel", "recompute")
 _PLAN_DIALS += ("attention", "precision", "optimizer")
@@ -173,7 +173,7 @@ class MemoryExplorer(Explorer):
     ) -> None:
         self._hints = hints
         self._measured: dict[tuple[ModelSpec, Plan], dict[str, MemoryBreakdown]] = {}  # bars by name, for each plan
-        self._is_paused = False  # while several dials are set, nothing is drawn
+        self._is_paused = False  # True while several dials are set, so that the picture is drawn once, at the end
         self._make_dials(FREE if isinstance(model, ModelSpec) else model, gpu)
         look = {"layout": {"width": f"{_BOX}px"}, "style": {"description_width": "76px"}}
         self.boxes = tuple(
@@ -244,7 +244,10 @@ class MemoryExplorer(Explorer):
 
     @property
     def advice(self) -> Fit:
-        """Whether it fits, and the smallest change. Raises ValueError where the plan cannot split the model."""
+        """Whether the model fits into the GPU's memory, and the smallest change of the plan with which it would.
+
+        Raises ValueError where the plan cannot split the model.
+        """
         return fit(self.spec, self.plan, GPUS[self.gpu.value])
 
     @property

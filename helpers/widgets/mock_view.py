@@ -226,6 +226,7 @@ class MockView(SheetView):
     def _prepare(self, change: object = None) -> None:
         """A new interview for the level and language of the dials, which has not begun."""
         self.interview: MockInterview | None = None
+        # Why there is no interview; whether the answer of the card is shown; the check of the last drill answer.
         self.problem, self._is_open, self._outcome = "", False, None
         chosen = {"level": self.level.value or None, "language": self.language.value, "seed": self._seed}
         try:

@@ -149,6 +149,7 @@ class QuizView(InterviewView):
         """Start a quiz with the dials' values. Earlier answers are in the progress file already."""
         topics, levels = ([dial.value] if dial.value else [] for dial in (self.topic, self.level))  # [] means all
         wanted = {"topics": topics, "levels": levels, "form": self.form.value, "language": self.language.value}
+        # given: the learner's Answer to the question. problem: why there is no quiz, or why an answer cannot be read.
         self.quiz, self.question, self.given, self.problem = None, None, None, ""
         try:
             self.quiz = Quiz(self._cards, **wanted, ahead=ahead, **self._options)

@@ -181,7 +181,7 @@ class RevealView(SavedWidget, ipywidgets.VBox):
 
     def _saved_data(self) -> Bundle:
         """The result and the picture, and never what the learner guessed."""
-        with use_language(png_language()):
+        with use_language(png_language()):  # English where this machine has no font with Chinese letters
             return saved_picture(self._shown, repr(self).partition(" · ")[2])  # the sentence is repr without the key
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> Any:

@@ -75,7 +75,7 @@ class ScalingExplorer(Explorer):
         self.recompute = dial(Plan.KNOWN["recompute"], recompute, words("recompute"), tooltip=words("again"))
         self.planner = button(self._apply_planner, words("planner"), tooltip=words("planner_tip"))
         self.planner.layout = ipywidgets.Layout(width="auto", max_width="348px", margin="2px 14px")
-        self._is_paused = False  # while several dials are set, nothing is drawn
+        self._is_paused = False  # True while several dials are set, so that the picture is drawn once, at the end
         cluster = (self.model, self.gpu, self.network, self.gpus, self.batch, self.tokens)
         super().__init__((*cluster, self.tp, self.pp, self.cp, self.zero, self.recompute), controls=(self.planner,))
 

@@ -96,7 +96,8 @@ def loss_differences_scene(
     stop, which is a dashed line. Each plot has a scale of its own with zero in the middle, and says from which step on
     the losses differ, and by how much at most.
     """
-    # The items of title and legend, and the y where these end.
+    # The items of title and legend, and the y where these end. The texts of this picture are called partings, since the
+    # losses of two runs part.
     items, top = heading(title, [(words("partings.off"), {"fill": "sign"})])
     pitch, num_steps = (WIDTH - 28) / len(runs), len(next(iter(runs.values()))[0])
     sentences = []

@@ -39,7 +39,7 @@ _CALL_STYLES = {
     "waits": {"fill": "communication", "stroke": "ink", "stroke_width": 2.0},
     "never": {"fill": "panel"},
 }
-_ROW, _BAR, _BRICKS_LEFT = 33.0, 24.0, 52.0  # pixels: from rank to rank, a layer's height, left of the layers
+_ROW, _BAR, _LAYERS_LEFT = 33.0, 24.0, 52.0  # pixels: from rank to rank, a layer's height, left of the layers
 
 
 # -- calls of two ranks ----------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def stage_splits_scene(costs: Sequence[float], splits: Mapping[str, Sequence[int
     stages_by_split = {name: _stages(costs, sizes) for name, sizes in splits.items()}
     panel_width = (WIDTH - MARGIN) / len(splits)
     highest_cost = max(sum(stage) for stages in stages_by_split.values() for stage in stages)
-    scale = (panel_width - _BRICKS_LEFT - 84) / highest_cost  # 84 pixels for the sum on the right
+    scale = (panel_width - _LAYERS_LEFT - 84) / highest_cost  # 84 pixels for the sum on the right
     items, top = heading(title, [])  # title and legend, and the y where they end
     for number, (name, stages) in enumerate(stages_by_split.items()):
         x = MARGIN + number * panel_width
@@ -140,7 +140,8 @@ def stage_split_timelines(
 ) -> list[Timeline]:
     """A predicted step of 1F1B for each split; `seconds` is how long the forward of a layer of cost 1 takes.
 
-    The backward takes twice as long, the same again for inputs and for weights.
+    The backward takes twice as long: as long as the forward for the gradients of the inputs, and as long again for
+    those of the weights.
     """
     timelines = []
     for name, sizes in splits.items():
@@ -161,7 +162,7 @@ def _stage_row(
     rank: int, stage: list[float], left: float, y: float, scale: float, slowest: float
 ) -> Iterator[Rect | Label]:
     """The layers of one rank and the sum of their costs; where that is `slowest`, with an outline."""
-    total, x = sum(stage), left + _BRICKS_LEFT
+    total, x = sum(stage), left + _LAYERS_LEFT
     yield Label(x=left, y=y + _BAR / 2, text=f"rank {rank}")
     for cost in stage:
         yield from labelled_box(x, y, cost * scale - 2, _BAR, f"{cost:g}", fill="forward", radius=3)

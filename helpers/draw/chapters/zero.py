@@ -48,6 +48,7 @@ def zero_shares(num_ranks: int) -> dict[str, list[Part]]:
     The size of a part is the bytes of a message as a share of P.
     """
     share = (num_ranks - 1) / num_ranks  # of a reduce-scatter or an all-gather; an all-reduce is both
+    # `update` sends the updated parameters, of which each rank has only its own shard.
     reduce, update = _share("reduce-scatter", "gradients", share), _share("all-gather", "parameters", share)
     gathers = [_share(f"gather, {direction}", "parameters", share) for direction in ("forward", "backward")]
     plain = _share("all-reduce", "gradients", 2 * share)
