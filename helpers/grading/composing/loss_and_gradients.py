@@ -146,7 +146,8 @@ LOSS = Task(
 )
 
 # -- 09.sync ---------------------------------------------------------------------------------------------------------
-# The parameters of each stage. "both" is so called because its gradient is partial on tp as well as on ENDS.
+# The parameters of each stage. "norm" is the weight of a normalization layer. "last" and "both" are the tied weights of
+# the first and the last stage; the gradient of "both" is partial on tp as well as on ENDS.
 SHAPES = {"matrix": (2, 3), "norm": (4,), "bias": (3,), "last": (3, 2), "both": (2,), "frozen": (2,)}
 # The placement of a gradient on tp: "sharded", the gradient of the rank's shard; "partial", a partial sum of the right
 # gradient, which must still be summed; "replicated", already equal on all ranks.
@@ -279,7 +280,8 @@ SYNC = Task(
 )
 
 # -- 09.norm ---------------------------------------------------------------------------------------------------------
-# The parameters of a stage, and whether each is sharded over tp or has replicas there; "tied" is on both end stages.
+# The parameters of a stage, and whether each is sharded over tp or has replicas there. "norm" is the weight of a
+# normalization layer, and "tied" is on the first and the last stage.
 TP_SHARDING = {"matrix": "sharded", "norm": "replicated", "bias": "replicated", "tied": "sharded"}
 MAX_BYTES = 8 * 4  # sent per norm: the 8 bytes of a float64 for each of dp, pp and tp, and once more
 REPLICA_AXES = ("dp", "tp", ENDS)  # on which a gradient may have replicas
