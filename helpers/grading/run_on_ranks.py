@@ -179,6 +179,7 @@ class LocalRunner:
     def _run_on(self, world: Ranks, inputs: Sequence[Sequence[dict]], seed: int, *, is_retry: bool = False) -> TaskRun:
         """Run the cases on these ranks; every error of the ranks becomes the TaskRun's failure."""
         issued_before = world.issued()  # operations so far, as the boards count them
+        # folder: that of the ranks, in which the work folder of the answer lies.
         printed, timeout_before, folder = io.StringIO(), world.timeout, world.folder
         # After a run of all cases whose time was up, each case is tried alone, with less time.
         retry_seconds = min(self.seconds_left, RETRY_SECONDS * load_per_core())
