@@ -226,6 +226,7 @@ def magnitudes_scene(
     """
     chosen, shares = number_format(name), surviving(magnitudes, name, scale)
     axis = _magnitudes_axis(magnitudes, scale, window)
+    # words[…] is a text in every language, whose braces `format` fills; it becomes a part of the title.
     times = "" if scale == 1 else words["values.times"].format(scale_text(scale))
     title = title or words("values.in", values=values_word(magnitudes.name), times=times, name=name)
     legend = [(_fate_text(fate, share), FATE_STYLES[fate]) for fate, share in _shares_by_fate(shares).items()]

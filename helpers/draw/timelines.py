@@ -298,6 +298,7 @@ def _joined(spans: list[Span], scale: float) -> list[list[Span]]:
 def _tooltip(spans: list[Span]) -> str:
     """Rank, name, kind, seconds and bytes of the spans that share a bar; several are counted instead of named."""
     first = spans[0]
+    # words[…] is a text in every language, whose braces `format` fills; the f-string takes the learner's language.
     name = first.name if len(spans) == 1 else words["spans"].format(len(spans))
     seconds = format_seconds(sum(span.duration for span in spans))
     num_bytes = sum(span.num_bytes for span in spans)

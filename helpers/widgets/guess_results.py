@@ -1,9 +1,9 @@
-"""Provides pictures of many guesses: `my_guesses` of a chapter, `my_calibration` by kind, and `votes` of a class.
+"""Provides pictures of many guesses: `my_guesses` of a chapter, `my_calibration` by kind, `votes` of a taught class.
 
 A guess is a learner's answer to a question of a chapter before its result is shown: a number, a range, a choice or an
 order. `my_guesses` and `my_calibration` read the learner's progress file. `votes` reads the folder that the environment
 variable GUESS_BOX names, the box: there the notebooks of all learners in a class store their answers, without names.
-All three return a widget.
+All three return a widget. A learner may switch guesses off (GUESS=off), and is then asked nothing.
 """
 
 from __future__ import annotations

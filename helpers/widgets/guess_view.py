@@ -1,8 +1,9 @@
 """Provides `guess`, a question that a learner answers before the result is shown, and reads what was answered.
 
-The answer is a number, a range, a choice or an order; only the first one counts. `guess` returns a GuessView, whose
-GuessControls hold the text fields and buttons. `read_guess` turns typed text into a value. `value_text` and
-`error_sentence` write an answer, and how far it is from the truth, for the view of the result.
+The answer is a number, a range, a choice or an order; only the first one counts. A learner may switch guesses off
+(GUESS=off), and is then asked nothing. `guess` returns a GuessView, whose GuessControls hold the text fields and
+buttons. `read_guess` turns typed text into a value. `value_text` and `error_sentence` write an answer, and how far it
+is from the truth, for the view of the result.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def guess(
     unit: the unit of the number. kind: "memory", "traffic", "time" or "count". key: such as "08.stage2"; by default
     made from the text. choices: texts of which the learner chooses one. order: texts, shown shuffled, that they put in
     order. between: ask for two numbers, a range. default: the answer in an unattended run, where no learner is present
-    because a test runs the notebook (RANKS_UNATTENDED=1); None for "no idea". path: the progress file.
+    because a program runs the notebook (RANKS_UNATTENDED=1); None for "no idea". path: the progress file.
 
     Never raises for a learner. In an unattended run it raises ValueError for a question that is not well formed.
     """

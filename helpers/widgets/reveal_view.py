@@ -1,9 +1,9 @@
 """Provides `reveal`, which shows a guess beside the prediction and the measurement, and below them the evidence.
 
 A learner guesses the answer to a question (`guess`) before they see it. The result stays folded until the question was
-answered, or until the learner opens it without a guess. In an unattended run a test runs the notebook without a
-learner. The evidence may be Scenes, pictures, explorers, matplotlib figures or texts: `live_widget` makes each a
-widget, and `saved_picture` makes the picture that a saved notebook keeps.
+answered, or until the learner opens it without a guess. A learner may switch guesses off (GUESS=off). In an unattended
+run a program runs the notebook without a learner. The evidence may be Scenes, pictures, explorers, matplotlib figures
+or texts: `live_widget` makes each a widget, and `saved_picture` makes the picture that a saved notebook keeps.
 """
 
 from __future__ import annotations
