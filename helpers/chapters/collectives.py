@@ -156,11 +156,11 @@ def seconds_by_link(ranks: Ranks, free: Ranks, link: Link, num_bytes: int) -> di
 
 
 RUNS_TEXT, HANGS_TEXT = "runs", "stands still"
-OUTCOME_BY_KIND = {  # kind of a finding by NCCL's rules -> what the chapter says
-    "hangs above the buffer": f"{HANGS_TEXT} with a large x",
+OUTCOME_BY_KIND = {  # kind of a finding by NCCL's rules -> what the chapter says; the first kind that fits counts
+    "hangs above the buffer": f"{HANGS_TEXT} with a large x",  # a small message may fit into NCCL's buffer
     "hangs": HANGS_TEXT,
     "can hang": "can stand still",
-    "unnoticed": "runs, x and y exchanged",
+    "unnoticed": "runs, x and y exchanged",  # x arrives in y's tensor, and no error says so
 }
 
 

@@ -177,7 +177,7 @@ def predicted_traffic(plan: Plan, num_sequences: int, rank: int) -> AxisTraffic:
 
 
 def checked_bytes(ranks: Ranks, plan: Plan, num_sequences: int) -> float:
-    """The bytes of the busiest rank, counted on the wire. RuntimeError where a rank did not send what was predicted."""
+    """The bytes of the busiest rank, from its recorded messages. RuntimeError where a rank did not send as predicted."""
     logs = ranks[: plan.world_size].run(step_log, plan, num_sequences)
     for rank, log in enumerate(logs):
         check_predicted(log, predicted_traffic(plan, num_sequences, rank), f"rank {rank} ")
@@ -234,7 +234,7 @@ def crossover_scene(ranks: Ranks) -> tuple[Scene, int]:
         curves,
         x=Axis(name="sequences of 64 tokens per step", ticks=numbers),
         y=Axis(name="MB sent by a rank", ticks=(0, 2, 4, 6, 8, 10)),
-        paints={"dp": "gradients", "tp": "activations"},
+        paints={"dp": "gradients", "tp": "activations"},  # colours, by the beginning of a curve's name
         marks=[(equal, flat, f"equal at {equal:.1f}, so from {first} on")],
         marks_below=True,
         title="The bytes of tp grow with the batch, those of dp do not",
@@ -359,7 +359,7 @@ def gpt_of_seeds(one_seed: bool) -> GPT:
 
 
 def _sharded_matrices(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Names and parameters of the matrices that tp shards."""
+    """Names and parameters of the matrices that tp shards: all but the position embedding, which is replicated."""
     return [(name, one) for name, one in model.named_parameters() if one.dim() == 2 and "position" not in name]
 
 
@@ -389,7 +389,7 @@ def emulate_on_two_nodes(tp_inside: bool, num_sequences: int = 16) -> Timeline:
 
     tp_inside: the ranks of a node are a tp group. Otherwise they are a dp group, and tp crosses the slow link.
     """
-    nodes = ((0, 1), (2, 3)) if tp_inside else ((0, 2), (1, 3))
+    nodes = ((0, 1), (2, 3)) if tp_inside else ((0, 2), (1, 3))  # the tp groups always are ranks 0, 1 and 2, 3
     with Ranks(4, device="cpu", link=Nodes(nodes=nodes, inside=FAST, across=SLOW), quiet=True) as ranks:
         timeline = ranks.run(_record_step, num_sequences)[0]
     return replace(timeline, title="tp inside a node" if tp_inside else "tp across nodes")

@@ -4,7 +4,8 @@ A function is named like its claim. It takes a pool of four ranks and runs the s
 `ranks.run(step)` calls step in each of the four processes and returns the list of results, and `ranks[:2]` are the
 first two ranks. What the claim would make of each number, and the text around it, are in
 `helpers/interview/myths.yaml`, which names these functions by their dotted path. The interview page shows them; chapter
-05 uses one. myths_simulated.py has those that need no rank.
+05 uses one. Some need no rank, and take the pool because all are called alike; among them are those of
+myths_simulated.py, which simulate or use published numbers.
 
 `record_comms` records the messages that a rank sends, and `record_memory` the bytes that it holds. The strategies are
 this course's own: `Zero1` and `Zero3` are stages of ZeRO, and `Trainer` trains under a `Plan`, which says how many
@@ -138,7 +139,7 @@ def autocast_halves_the_states(ranks: Ranks) -> Numbers:
     return {"fp32": bytes_per_parameter(False), "mixed": bytes_per_parameter(True)}
 
 
-def bf16_needs_a_scaler(ranks: Ranks) -> Numbers:  # needs no rank, but all claims are called alike
+def bf16_needs_a_scaler(ranks: Ranks) -> Numbers:
     """Claim: every 16-bit training needs a GradScaler, or small gradients vanish.
 
     How much is left of a gradient of 1e-8 when it is stored in fp16 and in bf16.

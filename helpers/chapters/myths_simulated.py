@@ -2,7 +2,7 @@
 
 Each function is named like its claim and returns numbers by name. `helpers/interview/myths.yaml` has the claims in
 full, names these functions by their dotted path, and says which numbers refute a claim. Every function gets a pool of
-four ranks, because all myths are called alike, but those in this file do not use it; myths.py has those that do.
+four ranks, because all myths are called alike, but those in this file do not use it; myths.py has the others.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from helpers.specs import Link
 
 LAYERS, WIDTH, ROWS, STEPS = 4, 64, 4, 8  # of the job: layers and their width, rows of a batch, steps
 FORWARD, BACKWARD, LOADING = 0.006, 0.010, 0.010  # seconds: of a layer, of a layer, of a batch
-SLOW_RANK = (2, 1.5)  # rank 2 is slower than the others, and takes 1.5 times its usual compute more
+SLOW_RANK = (2, 1.5)  # which rank is slow, and the share of its compute that is added: it takes 2.5 times as long
 ITEM_SECONDS, STEP_SECONDS, ITEMS = 0.004, 0.020, 10  # to load an item, to compute a step; items of a batch
 
 

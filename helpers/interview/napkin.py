@@ -129,7 +129,7 @@ class NapkinSheet:
         )
 
     def _line(self, row: NapkinRow) -> str:
-        """One line as a row of an HTML table."""
+        """One line as a row of an HTML table. The classes f, g and v style formula, given values and result."""
         middle = f"<td class=f>{escape(row.formula)}<td class=g>{escape(row.given)}" if row.formula else ""
         name, value = (escape(text.in_(self.language)) for text in (row.name, row.value))
         return f"<tr><td>{name}{middle}<td class=v>{value}\n"

@@ -219,7 +219,10 @@ class _PacedStage(PipelineStage):
         self.seconds, self.pace = seconds, Pace(MAX_LATENESS)
 
     def compute(self, action: Action, given: torch.Tensor | None):
-        """Run one action at the pace. given: the tensor that it needs, from another stage."""
+        """Run one action at the pace. given: the tensor that it needs, from another stage.
+
+        KINDS maps the kind of an action, such as "F", to the kind of a span, such as "forward".
+        """
         run = partial(super().compute, action, given)
         return self.pace.run(run, self.seconds[action.kind][action.stage], str(action), KINDS[action.kind])
 
