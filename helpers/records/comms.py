@@ -73,7 +73,7 @@ class CommLog(Json):
     """The operations that one or several ranks issued, in the order in which they completed."""
 
     events: tuple[CommEvent, ...] = ()
-    _nested_records: ClassVar = {"events": CommEvent}
+    _nested_records: ClassVar = {"events": CommEvent}  # for Json's `from_json`
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "events", tuple(self.events))
@@ -114,12 +114,14 @@ class CommLog(Json):
         return DerivedBytes(round(sum(event.sent_bytes() for event in self.events)))
 
     def summary(self) -> dict[str, tuple[float, str]]:
-        """The rows of `compare`: name -> (value, unit)."""
+        """The rows of `compare` (comparison.py), the table of predicted and measured values: name -> (value, unit)."""
         rows = {"payload": (self.payload_bytes(), "bytes"), "operations": (self.count(), "count")}
         return rows | {op: (self.count(op), "count") for op in self.ops()}
 
 
-SCALARS = "scalars"  # the loss, the norm and the loss scaler's three flags: they belong to no axis and have no size
+# The name under which the loss, the norm and the loss scaler's three flags are counted. They belong to no axis, and
+# their bytes do not grow with the model.
+SCALARS = "scalars"
 
 
 class AxisOp(NamedTuple):
@@ -155,7 +157,10 @@ class AxisTraffic:
         return cls(ops=tuple(AxisOp(*key, payload) for key, payload in sorted(sums.items()) if payload and key[2] > 1))
 
     def payload_bytes(self, axis: str | None = None) -> int:
-        """Bytes passed to operations on an axis, or on all axes but `scalars`; a recv does not count."""
+        """Bytes passed to operations on an axis, or on all axes but `scalars`.
+
+        A recv does not count, because the bytes that it gets count as the peer's send.
+        """
         return sum(each.payload_bytes for each in self._of(axis) if each.op != "recv")
 
     def sent_bytes(self, axis: str | None = None) -> float:

@@ -44,7 +44,7 @@ class MemoryBreakdown(Json):
         return max(MEMORY_KINDS, key=lambda kind: getattr(self, kind))
 
     def summary(self) -> dict[str, tuple[float, str]]:
-        """The rows of `compare`: name -> (value, unit)."""
+        """The rows of `compare` (comparison.py), the table of predicted and measured values: name -> (value, unit)."""
         return {name: (getattr(self, name), "bytes") for name in (*MEMORY_KINDS, "total")}
 
 
@@ -74,7 +74,10 @@ SOURCES = ("predicted", "emulated", "recorded")
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """One thing that one rank did from `start` to `end` (seconds); `num_bytes` is the payload of a message."""
+    """One thing that one rank did from `start` to `end` (seconds); `num_bytes` is the payload of a message.
+
+    lane: one of LANES. kind: one of KINDS, by which it is coloured.
+    """
 
     rank: int
     lane: str
@@ -132,11 +135,11 @@ class Timeline(Json):
     source: str
     title: str = ""
     held: tuple[Holding, ...] = ()
-    _nested_records: ClassVar = {"spans": Span, "held": Holding}  # for `from_json`, and the checks below
+    _nested_records: ClassVar = {"spans": Span, "held": Holding}  # for Json's `from_json`, and the checks below
 
     def __post_init__(self) -> None:
         for name, kind in self._nested_records.items():
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+            object.__setattr__(self, name, tuple(getattr(self, name)))  # frozen; JSON and callers may have a list
             check_items("Timeline", getattr(self, name), kind)
         check_one_of("Timeline", "source", self.source, SOURCES)
 
@@ -221,7 +224,8 @@ class Timeline(Json):
         """The share of the time in which a rank computes nothing: 1 - mean over ranks(busy) / the longest rank's time.
 
         A rank's time goes from its first to its last compute span. For equal stages this is the bubble rate of Qi et
-        al. 2023, which is (p - 1) / (m + p - 1) for 1F1B. Megatron's (p - 1) / m is `bubble_over_ideal`.
+        al. 2023, which is (p - 1) / (m + p - 1) for 1F1B with p stages and m micro-batches. Megatron's (p - 1) / m is
+        `bubble_over_ideal`.
         """
         rows = self._compute_by_rank()
         longest = max((max(s.end for s in row) - min(s.start for s in row) for row in rows), default=0.0)

@@ -56,7 +56,8 @@ class Link:
 class Nodes:
     """Ranks on nodes: the link `inside` joins ranks of one node, the link `across` joins ranks of several nodes.
 
-    nodes: the ranks of each node. Raises ValueError where a rank is on no node or on two.
+    nodes: the ranks of each node. The emulated network takes it to give every pair of ranks its link. Raises ValueError
+    where a rank is on no node or on two.
     """
 
     nodes: tuple[tuple[int, ...], ...]
@@ -80,7 +81,7 @@ class GPU:
 
     memory: bytes. flops: dense 16-bit operations per second. memory_bandwidth: bytes per second. reported: the bytes
     that the device itself reports, which are more, or None where this table does not have them. fp8_flops: dense 8-bit
-    operations per second, None for a GPU without 8-bit units. num_sms: streaming multiprocessors.
+    operations per second, None for a GPU without 8-bit units. num_sms: streaming multiprocessors; 108 is an A100's.
     """
 
     name: str
@@ -235,6 +236,7 @@ def _nodes(gpu: str, gpus_per_node: int, num_nodes: int = 1, inter: str = "10 Gb
 
 # "8 x 400 Gb/s": a card for each GPU, as in NVIDIA's DGX H100; "10 Gb/s": one card for the whole node.
 CLUSTERS = {
+    # With a single node, the network card is never used.
     "1 T4": _nodes("T4", 1),
     "1 RTX 4090": _nodes("RTX 4090", 1),
     "1 V100": _nodes("V100", 1),

@@ -1,5 +1,7 @@
 """Provides GPT, a small decoder-only transformer, and its loss. It knows nothing of parallelism.
 
+The strategies of the course (DDP, tensor parallelism and so on) wrap this model or replace some of its layers.
+
 Legend: B = batch, T = tokens in a sequence (at most s = context), h = hidden, H = heads, d = h / H, V = vocabulary,
 l = layers.
 
@@ -26,7 +28,7 @@ FIRST_STD = 0.02  # the standard deviation with which GPT-2 initialises a matrix
 
 @dataclass(frozen=True, kw_only=True)
 class GPTConfig:
-    """The shape of a GPT. `tied` means that the head and the token embedding are one matrix.
+    """The shape of a GPT. `tied` means that the head and the token embedding are one matrix, which is so by default.
 
     attention: "flash" calls torch's scaled_dot_product_attention. "materialized" computes the same step by step, so the
     attention maps (B, H, T, T) exist in memory. On the CPU torch's function builds the maps too if there is dropout.
@@ -119,7 +121,8 @@ class Attention(nn.Module):
         self.head_size = config.hidden // config.num_heads
         self.dropout = config.dropout
         self.materialized = config.attention == "materialized"
-        self.core = None  # a replacement for the function that computes softmax(QK^T) V
+        # A parallel strategy may set `core` to its own function for softmax(QK^T) V; None: as `attention` says.
+        self.core = None
         kv_hidden = config.kv_heads * self.head_size
         self.query = nn.Linear(config.hidden, config.hidden)
         self.key = nn.Linear(config.hidden, kv_hidden)  # its bias adds one constant per row, which softmax removes
@@ -250,11 +253,14 @@ def token_loss(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tens
             f"token_loss got logits {tuple(logits.shape)} and targets {tuple(targets.shape)}: "
             "targets must have the logits' shape without the last dimension"
         )
-    return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction=reduction)
+    return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction=reduction)  # ignores -100 by default
 
 
 def train_alone(model: nn.Module, optimizer: Optimizer, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[float]:
-    """Trains on one process in plain PyTorch and yields the loss of each step, which every strategy must equal."""
+    """Trains on one process in plain PyTorch and yields the loss of each step.
+
+    Training with any parallel strategy on several ranks must give the same losses.
+    """
     for tokens, targets in batches:
         optimizer.zero_grad()
         loss = token_loss(model(tokens), targets)

@@ -37,7 +37,7 @@ from helpers.quantities.units import format_bytes
 from helpers.specs import Cluster, ModelSpec, Plan
 from helpers.specs.checks import check_count, check_one_of
 
-DEFAULT_SEQUENCES = 512  # 4.2 million tokens of Llama 3's 8192, 0.5 million of GPT-2's 1024
+DEFAULT_SEQUENCES = 512  # 4.2 million tokens with Llama 3's sequences of 8192, 0.5 million with GPT-2's of 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,13 +92,14 @@ class Advice:
         else:
             is_transformer = isinstance(self.request.model, ModelSpec)
             values = {"name": candidate.title, "plan": candidate.plan_text, "step": candidate.step_text}
+            # whole: says that the MFU counts attention as a full matrix, without skipping its masked half.
             sentences = [words("choice", **values, share=100 * candidate.mfu, whole=is_transformer)]
             sentences += [self.alternative] if self.alternative else []
             sentences += [words("uncalibrated")] if self.request.constants == NOMINAL else []
             sentences += map(self._warned, candidate.warnings)
         if self.rule:
             rule = words("by_rule", case=self.rule.case, says=self.rule.says, because=self.rule_reason)
-            sentences.append(rule.rstrip())
+            sentences.append(rule.rstrip())  # it ends in a space where `rule_reason` is empty
         return words("between").join(sentences)
 
     def _warned(self, warning: str) -> str:
@@ -151,6 +152,7 @@ def estimate_as_json(candidate: PlanEstimate) -> dict[str, Any]:
         "name": candidate.name, "plan": asdict(candidate.plan) if candidate.plan else None, "fits": candidate.fits,
         "seconds": candidate.seconds,
         "bars": bars, "mfu": candidate.mfu, "tokens_per_second": candidate.tokens_per_second,
+        # "held": bytes by kind of the fullest rank.
         "held": asdict(candidate.memory) if candidate.memory else None, "host_bytes": candidate.host_bytes,
         "why": candidate.why,
         "reasons": list(candidate.reasons), "warnings": list(candidate.warnings),
@@ -177,7 +179,8 @@ def advise(
         return _advice_of_kind(request, list(adapter_plans(request, lora)))
     fitting, searched = fitting_plans(request)
     estimates = timed_plans(request, fitting) or list(offload_plans(request))
-    searched, estimates = max(searched, len(estimates)), with_warnings(request, estimates)  # offload was not counted
+    # `searched` does not count plans with offload, so where only these fit, their number stands for it.
+    searched, estimates = max(searched, len(estimates)), with_warnings(request, estimates)
     candidates = strategies(request, estimates)
     if not estimates and all(candidate.plan is None for candidate in candidates):
         raise ValueError(words("cannot.batch_of_all", batch=request.global_batch, gpus=cluster.world_size))
@@ -212,7 +215,7 @@ def plan_request(model, cluster, global_batch: int | None, seq: int | None, opti
         if options.get(name):
             check_one_of("advise", name, options[name], Plan.KNOWN[name])
     # GPUs without bf16 have no FlashAttention-2 either. They take a memory-efficient kernel, which is half as fast.
-    if cluster.gpu.name.split()[0] in NO_BF16:
+    if cluster.gpu.name.split()[0] in NO_BF16:  # the first word of a name such as "V100 SXM2"
         stack = options.get("stack", MEGATRON_CORE)
         options = {**options, "stack": replace(stack, flash=0.5 * stack.flash)}
     return PlanRequest(model=model, cluster=cluster, global_batch=global_batch, **options)
@@ -237,7 +240,10 @@ def _advice_of_kind(request: PlanRequest, tried: list[PlanEstimate]) -> Advice:
 def _advice(
     request: PlanRequest, estimates: Sequence[PlanEstimate], candidates: tuple[PlanEstimate, ...], searched: int
 ) -> Advice:
-    """The Advice without its rule and remarks: the best plans with their reasons, and the simplest plan."""
+    """The Advice without its rule and remarks: the best plans with their reasons, and the simplest plan.
+
+    candidates: one plan per strategy. searched: the number of plans that were examined.
+    """
     best = best_of(request, estimates)
     explained = tuple(
         replace(candidate, reasons=reasons(request, candidate, best[0], estimates), is_chosen=candidate is best[0])

@@ -20,11 +20,14 @@ from helpers.specs import Cluster, ModelSpec, Plan
 
 words = book("advice")
 KINDS, STEPS = book("draw"), book("steps")  # have the names of the kinds of memory, and of bars and bottlenecks
-TRAFFIC = ("NVLink", "network")  # the bottlenecks where ranks wait for bytes
+TRAFFIC = ("NVLink", "network")  # the bottlenecks where ranks wait for bytes, inside a node and between nodes
 
 
 class StrategyName:
-    """The names of the strategies. "TP" and "PP" alone use the remaining GPUs for data parallelism."""
+    """The names of the strategies. "TP" and "PP" alone use the remaining GPUs for data parallelism.
+
+    "offload" keeps gradients and optimizer on the host. CONTEXT stands for all plans with context parallelism.
+    """
 
     ONE_GPU, DDP, PP, TP, OFFLOAD = "one GPU", "DDP", "PP", "TP", "offload"
     ZERO_1, ZERO_2, ZERO_3 = "ZeRO-1", "ZeRO-2", "ZeRO-3"
@@ -116,7 +119,7 @@ class PlanEstimate:
     @property
     def seconds(self) -> float | None:
         """Seconds of the step, None without a step."""
-        return self.step and self.step.seconds
+        return self.step and self.step.seconds  # `and` gives None without a step
 
     @property
     def step_text(self) -> str:
@@ -145,6 +148,7 @@ class PlanEstimate:
         if self.name in (StrategyName.CONTEXT, StrategyName.MIXED) and self.plan:
             axes = " + ".join(axis.upper() for axis in ("tp", "cp", "pp", "dp") if getattr(self.plan, axis) > 1)
             return f"{axes} + ZeRO-{self.plan.zero}" if self.plan.zero else axes
+        # Names such as "ZeRO-1" are the same in all languages and have no entry in the texts.
         return words(f"name.{self.name}") if f"name.{self.name}" in words else self.name
 
     @property
@@ -173,7 +177,7 @@ def describe_plan(plan: Plan) -> str:
     if plan.precision == "mixed_fp32_grads":
         parts.append(words("plan_fp32"))
     elif plan.precision == "mixed" and plan.num_microbatches > 1:
-        parts.append(words("plan_16_bits"))
+        parts.append(words("plan_16_bits"))  # the sums of gradients over micro-batches
     if plan.fp8:
         parts.append("fp8")
     if plan.recompute != "none":

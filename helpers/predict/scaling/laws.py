@@ -28,13 +28,14 @@ words = book("scaling")  # words("perfect", …) returns the text of that key in
 # An outlier differs from the fit of the other rows by more than 4 times their spread, and by more than 10 %. A spread
 # of less than 1 % counts as 1 %.
 OUTLIER_SPREADS, LEAST_SPREAD, LEAST_DIFFERENCE = 4.0, 0.01, 0.1
-ROWS_FOR_OUTLIER = 5  # with fewer rows none is left out
+ROWS_FOR_OUTLIER = 5  # with fewer rows (pairs of a count and a speed-up) none is left out
 
 
 def speedup(gpus: Sequence[int], rates: Sequence[float]) -> tuple[float, ...]:
     """Speed-ups from measured samples per second.
 
-    The smallest count of GPUs is taken as perfect, so say so where there is no measurement on 1 GPU.
+    The smallest count of GPUs is taken as perfect: its speed-up equals the count. Mention this assumption where there
+    is no measurement on 1 GPU.
     """
     check_rows("speedup", gpus, rates)
     first, rate = min(zip(gpus, rates, strict=True))
@@ -97,6 +98,7 @@ class AmdahlFit:
         return 1 / (self.fixed + self.shared / gpus)
 
     def __repr__(self) -> str:
+        """A sentence about the fit; "perfect" is the one without a fixed part, where no loss was found."""
         residues = dict(zip(self.gpus, self.residues, strict=True))
         most = max(abs(residue) for count, residue in residues.items() if count != self.outlier)
         text = words("amdahl" if self.fixed else "perfect", serial=self.serial, largest=self.largest, off=most)
@@ -107,7 +109,8 @@ def fit_amdahl(gpus: Sequence[int], speedups: Sequence[float]) -> AmdahlFit:
     """Fit Amdahl's law by least squares on relative errors, and leave out one outlier if there are 5 rows or more."""
     check_rows("fit_amdahl", gpus, speedups, at_least=2)
     counts, measured = np.array(gpus, float), np.array(speedups, float)
-    terms = np.stack([measured, measured / counts], axis=1)  # of 1/S, divided by 1/S: a perfect fit adds up to 1
+    # The factors of `fixed` and of `shared` in 1/S, each divided by 1/S: where the law holds, every row adds up to 1.
+    terms = np.stack([measured, measured / counts], axis=1)
 
     def fitted(included: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """(fixed, shared), neither negative, and the residue of every row. included: the rows that are fitted."""

@@ -5,7 +5,8 @@ reaches. A constant starts at its nominal value with a prior, which says by what
 differ from the nominal rates. The measured steps move it as far as they agree: least squares on logarithms, each step
 weighted by how near it lies to the fit, so that a few outliers do not bend it (Huber 1964). A single step moves only
 the constants that it depends on; many steps determine all constants on which they depend. A `Stack` (stacks.py) is the
-training framework that ran a step, such as Megatron-Core. A row is a measured step.
+training framework that ran a step, such as Megatron-Core. A row is a measured step, and its residual is the logarithm
+of measured over predicted seconds.
 
 The measured steps come from data/: published tables (`published_steps`) and vTrain's measurements (`vtrain_steps`).
 """
@@ -67,6 +68,7 @@ def _published(row: dict[str, str]) -> MeasuredStep:
         gated=bool(number["gated"]), norm=row["norm"], tied_embeddings=bool(number["tied"]),
         bias=row["norm"] == "layer", positions="learned" if row["norm"] == "layer" else "rope",
     )  # fmt: skip
+    # network_gbps is of all cards of a node. The tables do not say how many, so nodes of 8 GPUs or more get 8 cards.
     gigabits, cards = float(row["network_gbps"]), 8 if number["gpus_per_node"] >= 8 else 1
     cluster = Cluster(
         gpu=replace(GPUS[key], name=row["gpu"]), gpus_per_node=number["gpus_per_node"],
@@ -107,7 +109,8 @@ def _vtrain(row: dict[str, str], group: str) -> MeasuredStep:
         num_layers=number["# layers"], hidden=number["hidden size"], num_heads=number["attention heads"], vocab=51_200,
         seq=number["sequence length"],
     )  # fmt: skip
-    # 150 GB/s between the GPUs of a node, 800 Gb/s between nodes: vTrain's configurations.
+    # vTrain's configurations have 800 Gb/s between nodes: 4 cards of 200. They say 150 GB/s between the GPUs of a node,
+    # while INTRA has the rate of NVLink 3 from its data sheet.
     cluster = Cluster(
         gpu=GPUS["A100"], gpus_per_node=min(8, gpus), num_nodes=max(1, gpus // 8), intra=INTRA["A100"],
         inter=Link.from_gigabits(200, latency=5e-6), network_cards=4,
@@ -132,7 +135,7 @@ ROW = 0.1  # the standard deviation of a measured step's logarithm with all cons
 ROW_WEIGHT = 10  # how many measured steps ROW counts as, where the model's own error is estimated anew
 ITERATIONS = 8  # of Gauss-Newton, at most
 LARGEST_MOVE, SMALLEST_MOVE = 0.5, 1e-3  # of a logarithm in one iteration; the iterations end below the second
-NEAR = 1.5  # standard deviations from which on a measured step counts less (Huber)
+NEAR = 1.5  # a measured step that lies farther from the fit than this many standard deviations counts less (Huber)
 MOVE = 0.02  # by which a constant's logarithm is changed to find the slope
 EIGHTY = 1.28  # standard deviations of an 80 % interval
 KNOWN, PARTLY_KNOWN = 0.6, 0.2  # shares of the prior's uncertainty that the rows must remove for these words
@@ -154,7 +157,7 @@ class Calibration:
     covariance: tuple[tuple[float, ...], ...]
 
     def __str__(self) -> str:
-        """How well the rows determine each constant, one line per constant."""
+        """How well the rows determine each constant, one line per constant; "doubt" is the prior's uncertainty."""
         rows = "1 row" if self.rows == 1 else f"{self.rows} rows"
         lines = [f"{len(self.known)} constants from {rows}; an estimate's form adds {self.residue:.0%} of doubt"]
         for name, share in self.known.items():
@@ -177,6 +180,7 @@ class Calibration:
             moved = step_time(model, plan, cluster, stack, _moved(self.constants, {name: MOVE}))
             slope.append(log(moved.seconds / step.seconds) / MOVE)
         variance = float(np.array(slope) @ np.array(self.covariance) @ np.array(slope)) if slope else 0.0
+        # factor: the interval goes from the step's seconds / factor to its seconds * factor.
         return replace(step, factor=exp(EIGHTY * (variance + self.residue**2) ** 0.5))
 
 

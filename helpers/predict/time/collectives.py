@@ -30,7 +30,8 @@ A100_SECONDS = (
     (2**15, 43.83e-6), (2**18, 61.38e-6), (MIB, 101.9e-6), (4 * MIB, 101.5e-6), (16 * MIB, 276.6e-6),
     (64 * MIB, 684.6e-6), (256 * MIB, 2420.6e-6), (1024 * MIB, 8203.9e-6), (8192 * MIB, 64074e-6),
 )  # fmt: skip
-# The same on 8 H200 (NVLink 4, 450 GB/s one way), with NVLS, where the switch adds up: (bytes, bus bandwidth).
+# The same on 8 H200 (NVLink 4, 450 GB/s one way), with NVLS, where the switch adds up: (bytes, bus bandwidth in bytes
+# per second).
 H200_RATES = ((MIB, 39.93e9), (16 * MIB, 219.89e9), (256 * MIB, 436.15e9), (1024 * MIB, 463.58e9))
 RING_OF_8 = 2 * 7 / 8  # bytes that a rank of 8 sends in a ring all_reduce, over the bytes of the buffer
 # Bus bandwidth of long messages over the link's one-way rate, without NVLS: 0.78 and 0.82. On H200, NVLS reaches
@@ -48,7 +49,7 @@ CARD_SHARE = 0.95  # the share of a card's rate that payload reaches, because pa
 def _beyond_rate(bandwidth: float) -> tuple[tuple[float, float], ...]:
     """(bytes, seconds) by which an all_reduce of 8 GPUs takes longer than its bytes at the best rate."""
     if bandwidth >= FAST:
-        best = BEST_H200 * NVLS_GAIN * 450e9
+        best = BEST_H200 * NVLS_GAIN * 450e9  # bytes per second of long messages with NVLS, as in the table
         return tuple((size, RING_OF_8 * size * max(0.0, 1 / rate - 1 / best)) for size, rate in H200_RATES)
     return tuple((size, max(0.0, took - RING_OF_8 * size / (BEST_A100 * 300e9))) for size, took in A100_SECONDS)
 
@@ -89,7 +90,8 @@ def collective_seconds(
     """
     if ranks == 1 or not num_bytes:
         return 0.0, 0.0
-    moved, is_sum = bus_factor(op, ranks) * num_bytes, op == "all_reduce"  # moved: the bytes that a rank sends
+    # moved: the bytes that a rank sends. is_sum: whether the switch can add up, and the ring is passed twice.
+    moved, is_sum = bus_factor(op, ranks) * num_bytes, op == "all_reduce"
     is_inside = ranks * stride <= cluster.gpus_per_node
     neighbours = ranks if is_inside else min(8, max(1, cluster.gpus_per_node // stride))  # of the group, in one node
     # The table is of an all_reduce on 8 GPUs, which has 7 hops; the other collectives pass the ring once, not twice.
@@ -99,7 +101,7 @@ def collective_seconds(
     link = cluster.link_for(ranks, stride=stride)
     if op == "all_to_all":  # no ring: every rank of a node sends what is for other nodes
         link, moved = cluster.network_for(cluster.gpus_per_node), (1 - neighbours / ranks) * num_bytes
-    hops = hop_seconds(op, num_bytes, ranks, max(2, ranks * stride // cluster.gpus_per_node))
+    hops = hop_seconds(op, num_bytes, ranks, max(2, ranks * stride // cluster.gpus_per_node))  # the last: the nodes
     return 0.0, BASE + start + hops + moved / min(CARD_SHARE * link.bandwidth, best_rate(cluster))
 
 
@@ -108,7 +110,7 @@ def hop_seconds(op: str, num_bytes: float, ranks: int, nodes: int) -> float:
 
     A message passes the ring once. An all_reduce passes it twice, or goes up and down a tree if that is faster.
     """
-    inside, network = HOPS_SIMPLE if num_bytes / ranks > LARGE_PIECE else HOPS_LL128
+    inside, network = HOPS_SIMPLE if num_bytes / ranks > LARGE_PIECE else HOPS_LL128  # seconds per hop
     ring = (nodes - 1) * network + max(0, ranks - nodes) * inside
     if op != "all_reduce":
         return ring
@@ -122,7 +124,7 @@ def send_seconds(num_bytes: float, cluster: Cluster, *, block: int, stages: int)
     """
     if block * stages <= cluster.gpus_per_node:
         return BASE + num_bytes / best_rate(cluster), 0.0
-    link = cluster.network_for(min(block, cluster.gpus_per_node))
+    link = cluster.network_for(min(block, cluster.gpus_per_node))  # so many ranks of a node send at the same time
     return 0.0, BASE + HOPS_LL128[1] + num_bytes / (CARD_SHARE * link.bandwidth)
 
 
@@ -152,7 +154,7 @@ def replica_traffic(params: float, layers: int, plan: Plan, cluster: Cluster, st
         return []
     # Bytes that travel. With mixed_both_grads a rank has 2 + 4 bytes of gradients, but only the 4 of fp32 travel.
     gradients, weights = params * min(4, gradient_bytes(plan)), params * weight_bytes(plan)
-    shards = num_shards(plan)
+    shards = num_shards(plan)  # ranks over which ZeRO shards
     pieces = layers * stack.messages if plan.zero == 3 else 1  # messages into which the parameters are divided
 
     def traffic(
@@ -162,6 +164,7 @@ def replica_traffic(params: float, layers: int, plan: Plan, cluster: Cluster, st
         inside, network = collective_seconds(op, size / pieces, ranks, cluster, stride=stride)
         return ReplicaTraffic(name, pieces * inside, pieces * network, often, hidden, behind)
 
+    # plan.tp, the last argument below, is the distance between replicas.
     def reduce(often: int) -> ReplicaTraffic:
         return traffic("gradients", "reduce_scatter", gradients, often, stack.data_hidden, "backward", shards, plan.tp)
 
@@ -174,6 +177,7 @@ def replica_traffic(params: float, layers: int, plan: Plan, cluster: Cluster, st
         return [reduce(1 if plan.zero == 1 else often), gather("parameters", 1, "forward")]
     sharded = [gather("parameters", often, "forward"), gather("parameters, backward", often, "backward"), reduce(often)]
     if shards < replicas:
+        # Each group of `shards` ranks has all parameters, so rank i of one group adds up with rank i of the others.
         between = (gradients / shards, 1, stack.data_hidden, "backward", replicas // shards, plan.tp * shards)
         sharded.append(traffic("gradients between groups", "all_reduce", *between))
     return sharded

@@ -28,7 +28,7 @@ from helpers.records import Holding, Span, Timeline
 from helpers.specs import Link, ModelSpec
 from helpers.specs.checks import refuse_unmodelled_fields
 
-STRATEGIES = ("naive", "flat", "bucketed", "overlapped")
+STRATEGIES = ("naive", "flat", "bucketed", "overlapped")  # `simulate_ddp_step` says what each of them sends
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,8 @@ def gpt_backward(
 
     Compute time: 2 operations per parameter and token in forward, 4 in backward (Kaplan et al. 2020, table 1; without
     attention's own products). flops_per_second: the rate that the device reaches. Biases and norms are added to the
-    matrix of query, key and value of their layer.
+    matrix of query, key and value of their layer. The embeddings (and the head, unless it shares their table) count as
+    one gradient, which is ready last.
     """
     refuse_unmodelled_fields("gpt_backward", model)
     h, kv, ffn = model.hidden, model.kv_heads * model.head_dim, model.ffn
@@ -71,7 +72,7 @@ def gpt_backward(
     block["query, key, value"] += model.params_per_layer - sum(block.values())
     sizes = {f"block {i} {name}": count for i in reversed(range(model.num_layers)) for name, count in block.items()}
     sizes["embeddings"] = model.num_params - model.num_layers * model.params_per_layer
-    per_parameter = 4 * tokens / flops_per_second  # seconds of backward
+    per_parameter = 4 * tokens / flops_per_second  # seconds of backward; forward takes half
     return BackwardPass(
         names=tuple(sizes),
         num_bytes=tuple(count * bytes_per_gradient for count in sizes.values()),

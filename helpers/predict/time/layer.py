@@ -81,8 +81,9 @@ def layer(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack) -> Layer
     rate = memory_rate(gpu)
     collectives_forward, collectives_backward = _exposed_collectives(model, plan, tokens, cluster, stack)
     routed = _all_to_alls(model, plan, tokens, cluster)
+    # Each further tensor-parallel rank adds calls_per_collective, because a collective waits for the slowest host.
     calls = 1 + stack.calls_per_collective * (plan.tp - 1) + CALLS_PER_EXPERT * (local_experts - 1)
-    # The values below are in the order of the fields of Work.
+    # The values below are in the order of the fields of Work. `_attention` gives (products, memory) of each pass.
     forward_work = Work(
         forward, attention_forward[0], bytes_forward / rate + attention_forward[1], *collectives_forward, *routed, calls
     )
@@ -112,7 +113,7 @@ def _attention(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack):
     share = model.seen / model.seq  # of the sequence that the last token attends to: 1 without a window
     context = model.seen * (2 - share)  # twice what a token attends to on average
     forward, backward = flash_seconds(tokens, context, heads * model.head_dim, cluster.gpu)
-    return (forward / stack.flash, 0.0), (backward / stack.flash, 0.0)
+    return (forward / stack.flash, 0.0), (backward / stack.flash, 0.0)  # flash attention writes no scores to memory
 
 
 def _moved_bytes(model: ModelSpec, plan: Plan, tokens: int, stack: Stack) -> tuple[float, float]:
@@ -132,7 +133,7 @@ def _moved_bytes(model: ModelSpec, plan: Plan, tokens: int, stack: Stack) -> tup
     split = ((6 if model.gated else 4) * f + 8 * h) / tp
     if model.num_experts > 1:
         split += 8 * model.top_k * h / tp
-    forward = tokens * (between_parts + split) * stack.passes
+    forward = tokens * (between_parts + split) * stack.passes  # passes: bytes over those of fused kernels
     backward = BACKWARD_BYTES * forward + _added_bytes(plan) * params / tp
     if plan.fp8:  # an input of a product is read for its largest value, read again and written in 8 bits
         inputs = tokens * (2 * h + (h + f) / tp) + params / tp
@@ -152,7 +153,8 @@ def _exposed_collectives(model: ModelSpec, plan: Plan, tokens: int, cluster: Clu
     size = 2 * tokens * model.hidden  # bytes of the activations of all tokens, in 16 bits
     ops = ("all_gather", "reduce_scatter") if plan.sequence_parallel else ("all_reduce",)
     pair = [collective_seconds(op, size, plan.tp, cluster, nvls=stack.nvls) for op in ops]
-    # A layer has two parts, attention and feed-forward, and each communicates once in a pass.
+    # `pair`: (inside, network) of each operation. A layer has two parts, attention and feed-forward, and each
+    # communicates once in a pass.
     inside, network = (2 * sum(part) * (1 - stack.tensor_hidden) for part in zip(*pair, strict=True))
     if plan.cp > 1:  # keys and values of the other ranks, and in backward their gradients too
         # Bytes of the keys and the values of all cp ranks, in 16 bits.
@@ -160,6 +162,7 @@ def _exposed_collectives(model: ModelSpec, plan: Plan, tokens: int, cluster: Clu
         ring = collective_seconds("all_gather", kv, plan.cp, cluster, stride=plan.tp)
         inside, network = inside + ring[0] * (1 - stack.context_hidden), network + ring[1] * (1 - stack.context_hidden)
         return (inside, network), (2 * inside, 2 * network)
+    # tensor_backward: what is exposed in backward, over what is exposed in forward.
     return (inside, network), (inside * stack.tensor_backward, network * stack.tensor_backward)
 
 

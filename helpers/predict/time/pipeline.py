@@ -26,6 +26,7 @@ from helpers.schedules import Action, Schedule, awaited_by, interleaved, one_f_o
 from helpers.schedules.actions import BACKWARD, FORWARD, INPUT, OVERLAP, WEIGHT
 from helpers.schedules.validate import finished_by, prerequisite
 
+# The kinds of actions, and the kind of the Span that stands for each.
 KINDS = {FORWARD: "forward", BACKWARD: "backward", INPUT: "input_grad", WEIGHT: "weight_grad", OVERLAP: "other"}
 Seconds = float | Sequence[float]  # one number for all virtual stages, or one for each
 
@@ -89,7 +90,8 @@ class _EndTimes(list):
 class _Simulation:
     """Advances each rank until it must wait for another one; the result that a rank waits for wakes it.
 
-    position: for each rank, the index of its next action. free: when it has done all actions so far (seconds).
+    position: for each rank, the index of its next action. free: when it has done all actions so far (seconds). rules:
+    for each kind of action and each stage, what such an action needs and finishes (`_Rule`).
     """
 
     def __init__(self, schedule: Schedule, seconds: dict[str, list[float]], send: float) -> None:
@@ -184,12 +186,12 @@ def _rules(schedule: Schedule, seconds: dict[str, list[float]], send: float) -> 
         """The rule of one kind of action on one stage, read off its micro-batch 0."""
         action = Action(stage, kind, 0)
         message, before = awaited_by(action, schedule.num_stages), prerequisite(action)
-        sender, receiver = message.route(schedule) if message else (0, 0)
+        sender, receiver = message.route(schedule) if message else (0, 0)  # equal ranks: nothing is sent
         return _Rule(
             received=ends[message.origin[:2]] if message else from_the_start,
             send=send if sender != receiver else 0.0,
             prerequisites=ends[before[:2]] if before else from_the_start,
-            finished=ends[finished_by(action)[0][:2]],
+            finished=ends[finished_by(action)[0][:2]],  # B finishes I and W together, so the first one stands for both
             seconds=seconds[kind][stage],
         )
 
@@ -229,7 +231,9 @@ def seconds_by_kind(
     return by_kind
 
 
-MOST_SIMULATED_ACTIONS = 600  # of a schedule; a longer one takes the closed form, which a test compares
+# The most actions of a schedule that the planner simulates, to save time. A longer schedule takes the closed form,
+# which a test compares with the simulation.
+MOST_SIMULATED_ACTIONS = 600
 
 
 @lru_cache(maxsize=256)
@@ -245,6 +249,7 @@ def simulated_seconds(
     forward, backward: seconds of one micro-batch on each of the stages * chunks virtual stages.
     """
     schedule = _schedule(stages, microbatches, chunks)
+    # These schedules do not split backward, so only the sum of its two parts counts.
     timeline = simulate(schedule, forward=forward, backward_input=backward, backward_weight=0.0)
     return max(span.end for span in timeline.spans)
 
@@ -259,7 +264,7 @@ def pipeline_seconds(stages: int, microbatches: int, chunks: int, forward: list[
     if stages == 1:
         return microbatches * (sum(forward) + sum(backward))
     short = min(microbatches, 2 * stages)  # micro-batches of the short simulation
-    if 2 * short * stages * chunks > MOST_SIMULATED_ACTIONS:
+    if 2 * short * stages * chunks > MOST_SIMULATED_ACTIONS:  # 2: a forward and a backward
         return closed_form_seconds(stages, microbatches, chunks, forward, backward)
     busiest = max(seconds_of_ranks(stages, forward, backward))
     return simulated_seconds(stages, short, chunks, forward, backward) + (microbatches - short) * busiest

@@ -3,6 +3,7 @@
 Chapter 01 and its explorer count, replay and draw them; the algorithms themselves are in `helpers.collectives`. A
 tensor is divided into chunks, 0 to num_chunks - 1. In one step every rank sends at most one message and receives at
 most one. `replay` follows the data: after each step, whose contributions does each rank's copy of each chunk contain?
+A contribution is what one rank has put in before the first step; after an all-reduce, every copy contains all of them.
 Ranks are group ranks, from 0 to n - 1 in a group of n.
 
 Source: Thakur, Rabenseifner & Gropp, Optimization of Collective Communication Operations in MPICH, 2005, section 4.
@@ -165,6 +166,7 @@ def _halving_doubling(n: int) -> list[ChunkMessage]:
     for message in halving:
         back = 2 * step - 1 - message.step
         messages += [message, _reply(message, back)]
+    # The step after the last one of the doubling, in which the extra ranks get the result.
     last_step = 2 * step - (1 if extra else 0)
     return messages + [_reply(message, last_step) for message in messages[:extra]]
 
@@ -185,7 +187,7 @@ def _reply(message: ChunkMessage, step: int) -> ChunkMessage:
     )
 
 
-# For each rank, the chunks in which it has data before the first step.
+# Each of the next three functions returns, for each rank, the chunks in which it has data before the first step.
 def _all_ranks_all_chunks(n: int, chunks: int) -> tuple[frozenset[int], ...]:
     return (frozenset(range(chunks)),) * n
 
@@ -198,6 +200,7 @@ def _each_rank_one_chunk(n: int, chunks: int) -> tuple[frozenset[int], ...]:
     return tuple(frozenset([rank]) for rank in range(n))
 
 
+# The number of chunks into which n ranks divide the tensor.
 def _n_chunks(n: int) -> int:
     return n
 

@@ -29,7 +29,8 @@ from helpers.specs import Cluster, Link, ModelSpec, Plan
 from helpers.specs.checks import refuse_unmodelled_fields
 from helpers.specs.mesh import Mesh
 
-HEADER = 10 * 8  # bytes in which a stage sends the shape of its messages to the next one, in the first step only
+# Bytes of the ten int64 values with which a stage tells the next one the shape of its messages, in the first step only.
+HEADER = 10 * 8
 FLAGS, SCALAR = 3 * 4, 8  # bytes of the scaler's three flags in float32; of the loss or the norm in float64
 Sizes = list[int]  # elements of each parameter
 
@@ -69,7 +70,8 @@ def axis_traffic(
     stages = virtual_stages(model, plan)
     local_stages = stages[plan.mesh.coordinates(rank)["pp"] :: plan.pp]
     width = dtype_bytes or weight_bytes(plan)  # bytes of an element of weights and activations
-    gradients = dtype_bytes or (4 if plan.precision.endswith("_grads") else width)  # bytes of an element of a gradient
+    # Bytes of an element of a gradient: 4 with mixed_fp32_grads and mixed_both_grads, which add gradients up in fp32.
+    gradients = dtype_bytes or (4 if plan.precision.endswith("_grads") else width)
     ops = [*_ops_of_log("tp", _tensor(model, plan, local_stages, width, autocast), plan.num_microbatches)]
     ops += _pipeline(model, plan, local_stages, width, gradients, first_step)
     ops += _data(rank_parameters(model, plan, local_stages), plan, width, gradients, first_step)
@@ -79,6 +81,7 @@ def axis_traffic(
 def _tensor(model: ModelSpec, plan: Plan, stages: Sequence[VirtualStage], width: int, autocast: bool) -> CommLog:
     """The tp messages of one micro-batch."""
     traffic = PredictedLog(plan.tp, dtype_bytes=width)
+    # product_bytes: of an element of a matrix product's result.
     options = dict(batch=plan.micro_batch, traffic=traffic, product_bytes=2 if autocast else width)
     for _, blocks, first, last in stages:
         stage_messages(model, plan, blocks, first=first, last=last, **options)
@@ -88,7 +91,10 @@ def _tensor(model: ModelSpec, plan: Plan, stages: Sequence[VirtualStage], width:
 def _pipeline(
     model: ModelSpec, plan: Plan, stages: Sequence[VirtualStage], width: int, gradients: int, first_step: bool
 ) -> Iterator[AxisOp]:
-    """Sends and receives between stages: as many activations as gradients cross each edge, so both are equal."""
+    """Sends and receives between stages: as many activations as gradients cross each edge, so both are equal.
+
+    An edge lies between two neighbouring stages.
+    """
     if plan.pp == 1:
         return
     tokens = model.seq // plan.tp if plan.sequence_parallel else model.seq
@@ -109,7 +115,8 @@ def _data(layers: list[Sizes], plan: Plan, width: int, gradients: int, first_ste
     if plan.zero == 0:
         yield AxisOp("dp", "all_reduce", plan.dp, sum(sizes) * gradients)
         if first_step and plan.pp == 1:
-            yield AxisOp("dp", "broadcast", plan.dp, len(sizes) * 8)  # the order of the gradients, as int64
+            # The order of the gradients, as one int64 per parameter; a pipeline does without this message.
+            yield AxisOp("dp", "broadcast", plan.dp, len(sizes) * 8)
         return
     log = zero_traffic(
         sizes, stage=plan.zero, world_size=plan.dp, num_microbatches=plan.num_microbatches,
@@ -175,7 +182,8 @@ def virtual_stages(model: ModelSpec, plan: Plan) -> list[VirtualStage]:
     """
     sizes = balanced([1.0] * (model.num_layers + 2), plan.pp * plan.num_chunks)  # layers per stage, as equal as can be
     ends = list(accumulate(sizes))
-    spans = [(end - size - 1, end - 1) for size, end in zip(sizes, ends, strict=True)]  # layer 0 is no block
+    # Layer 0 is the embeddings, so layer i is block i - 1; the last layer is the head.
+    spans = [(end - size - 1, end - 1) for size, end in zip(sizes, ends, strict=True)]
     last = len(sizes) - 1
     return [
         VirtualStage(number, range(max(start, 0), min(end, model.num_layers)), number == 0, number == last)
@@ -224,8 +232,9 @@ def _norm(model: ModelSpec) -> Sizes:
 def axis_link(cluster: Cluster, mesh: Mesh, axis: str, rank: int) -> Link | None:
     """The slowest link between `rank` and its peers on an axis; None where it has no peer.
 
-    A node has neighbouring ranks. On pp the peers are the stages before and after, on other axes the whole ring. Where
-    groups of one axis leave a node side by side, each gets its share of the network (`Cluster.network_for`).
+    A node has ranks that follow each other. On pp the peers are the stages before and after, on other axes the whole
+    group, because it forms a ring. Where groups of one axis leave a node side by side, each gets its share of the
+    network (`Cluster.network_for`).
     """
     group = mesh.ranks_along(axis, rank)
     if len(group) == 1:

@@ -1,8 +1,8 @@
 """Predicts the messages of a tensor-parallel step of the course's GPT on one rank, as a log.
 
-Chapter 07, its lab and the interview cards use it. SP is sequence parallelism. b sequences of s tokens, h hidden, V
-vocabulary, t ranks. A block costs, for each micro-batch (Shoeybi et al. 2019, section 3; with SP Korthikanti et al.
-2022, section 4.2.2):
+Chapter 07, its lab and the interview cards use it. SP is sequence parallelism. b sequences of s tokens, h hidden, t
+ranks. A block costs, for each micro-batch (Shoeybi et al. 2019, section 3; with SP Korthikanti et al. 2022, section
+4.2.2):
 
                         forward                                  backward
     attention           1 all_reduce of b s h                    1 all_reduce of b s h
@@ -86,7 +86,7 @@ class _TensorParallel:
 
     def run(self, blocks: Sequence[int], first: bool, last: bool) -> None:
         """Forward and backward of one micro-batch."""
-        if first:
+        if first:  # each rank looks up ids of its vocabulary shard, so the results are partial sums, too
             self.after_rows("token_embedding, forward", self.traffic.dtype_bytes)
         for i in blocks:
             self.forward(i, "forward")
@@ -113,7 +113,7 @@ class _TensorParallel:
         for name in ("feed_forward", "attention"):
             self.rows_backward(f"blocks.{i}.{name}, backward")
             self.columns_backward(f"blocks.{i}.{name}, backward")
-            if name == "attention":
+            if name == "attention":  # the part that has key and value heads
                 self.copied_heads_backward(f"blocks.{i}.{name}, backward")
             self.norm_backward(f"blocks.{i}.{name}_norm, backward")
 
@@ -158,6 +158,7 @@ class _SequenceParallel(_TensorParallel):
     """Adds the messages with sequence parallelism.
 
     Between the parts of a block a rank has (b, s / t, h), which is gathered before a part and reduce-scattered after.
+    `traffic.add` takes the shape of the rank's shard for an all_gather, and of the full tensor for other operations.
     """
 
     def shard(self) -> tuple[int, ...]:
@@ -185,6 +186,7 @@ class _SequenceParallel(_TensorParallel):
         self.traffic.add("all_reduce", (self.model.params_per_norm // self.model.hidden, self.model.hidden), where)
 
     def embeddings_backward(self, where: str) -> None:
+        """Both tables need the gradients of all tokens; for the positions they are added up over the batch before."""
         if self.model.positions == "learned":
             self.traffic.add("all_gather", self.shard()[1:], f"{where}: positions")
         self.traffic.add("all_gather", self.shard(), where)
