@@ -77,7 +77,7 @@ def _broadcast(tensor: Tensor, root: int, peers: Peers) -> None:
 
 
 def _reduce(tensor: Tensor, root: int, op: str, peers: Peers) -> None:
-    """Run the rounds of `_broadcast` backwards: each rank sends its partial sum once, to where it would get data."""
+    """Run the rounds of `_broadcast` backwards: where a rank would receive data, it sends its partial sum instead."""
     position = (peers.rank - root) % peers.size
     received = torch.empty_like(tensor)
     for distance in reversed(distances(peers.size)):

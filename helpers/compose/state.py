@@ -134,8 +134,8 @@ def torch_optimizer(trainer) -> torch.optim.Optimizer:
 def is_first_owner(trainer, piece: StoredPiece) -> bool:
     """Return whether no rank before this one stores the same values, so that this rank is the one that saves them.
 
-    Replicas over dp store the same unless ZeRO shards it, tp ranks the same where the tensor is not split, and stages
-    the same where a weight is tied. trainer.tied: the stages that share a weight, by its name.
+    Replicas over dp store the same values unless ZeRO shards the tensor, tp ranks do where the tensor is not split, and
+    stages do where they share a tied weight. trainer.tied: the stages that share a weight, by its name.
     """
     index = trainer.axes.coordinates  # of this rank on each axis
     on_earlier_stage = index["pp"] > min(trainer.tied.get(piece.name, [index["pp"]]))

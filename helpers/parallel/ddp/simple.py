@@ -86,7 +86,7 @@ class BucketedDDP(nn.Module):
         """Start a backward: empty the buckets, and have `_finish` called at its end."""
         if not self._running:
             self._restart()
-            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish)  # private; torch's DDP uses it too
 
     def _restart(self) -> None:
         self._running, self._works = True, []  # _works: the all-reduces in flight, one per bucket sent

@@ -206,7 +206,10 @@ def _start_full_x(ctx, x: Tensor):
 
 
 def _start_grad_x(ctx, flat: Sequence[Tensor], weights: Sequence[Tensor], shape: torch.Size):
-    """Compute this rank's partial sum of dx and start to add up those of all ranks; calling the result returns dx."""
+    """Compute this rank's partial sum of dx and start to add up those of all ranks; calling the result returns dx.
+
+    flat: dy of each layer, (B T, m / N). shape: the dimensions that dx has before its last one, (B, T).
+    """
     grad = flat[0] @ weights[0].to(flat[0].dtype)  # (B T, k)
     for dy, weight in zip(flat[1:], weights[1:], strict=True):
         grad.addmm_(dy, weight.to(dy.dtype))

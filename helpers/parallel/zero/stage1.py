@@ -4,7 +4,8 @@ Every rank still stores all weights and gradients. Legend: N = ranks, P = bytes 
 s = elements of one rank's shard of a vector.
     no_sync    sends nothing; micro-batches are accumulated in the flat gradients
     backward   1. reduce-scatters each full bucket of gradients while backward goes on, (N-1)/N P, so that a rank gets
-                  the sum of its shard. It works in place, once per step: run the micro-batches before under no_sync
+                  the sum of its shard. It works in place, so only once per step: run earlier micro-batches under
+                  no_sync
     step       2. sends what has not been sent yet; then the optimizer inside updates the shard with the mean gradient
                3. all-gathers the parameters, (N-1)/N P
 A vector (FlatVector in sharded_optimizer.py) is a flat tensor whose views are some of the parameters; an entry is one
