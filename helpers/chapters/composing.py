@@ -177,7 +177,7 @@ def predicted_traffic(plan: Plan, num_sequences: int, rank: int) -> AxisTraffic:
 
 
 def checked_bytes(ranks: Ranks, plan: Plan, num_sequences: int) -> float:
-    """The bytes of the busiest rank, from its recorded messages. RuntimeError where a rank did not send as predicted."""
+    """The bytes of the busiest rank, from its recorded messages. RuntimeError where a rank sent other messages."""
     logs = ranks[: plan.world_size].run(step_log, plan, num_sequences)
     for rank, log in enumerate(logs):
         check_predicted(log, predicted_traffic(plan, num_sequences, rank), f"rank {rank} ")

@@ -364,7 +364,8 @@ def num_events_at_peak(events: Sequence[StorageEvent]) -> int:
 
 def sizes_after(events: Iterable[StorageEvent]) -> StorageSizes:
     """The storages that are there after these events, with their bytes."""
-    sizes: dict[int, tuple[TrackedStorage, int]] = {}  # by identity: weak references compare what they refer to
+    # By id, because weak references are equal where what they refer to is equal.
+    sizes: dict[int, tuple[TrackedStorage, int]] = {}
     for event in events:
         key = id(event.storage)
         size = event.change + (sizes[key][1] if key in sizes else 0)

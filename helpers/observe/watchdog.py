@@ -28,7 +28,10 @@ from torch import Tensor, nn
 
 
 def checksum(tensor: Tensor) -> int:
-    """The sum of a tensor's bits, read as integers, modulo 2**32. Equal tensors have equal sums on every machine."""
+    """The sum of a tensor's bits, read as integers, modulo 2**32.
+
+    Equal tensors have equal sums on every machine, because integers are added without rounding.
+    """
     bits = tensor.detach().reshape(-1).view(torch.int32 if tensor.element_size() >= 4 else torch.int8)
     return bits.sum(dtype=torch.int32).item()
 
@@ -51,7 +54,8 @@ class Watchdog:
         self.replicated = {
             name: one for name, one in self.parameters.items() if equal(name) and not hasattr(one, "to_local")
         }  # only a DTensor has to_local
-        # syncs: how often the present step sent gradients. step_end: when the last step ended, None until forward runs.
+        # syncs: how often the present step sent gradients. step_end: when the last step ended; None once the forward
+        # after it has run, so that only the first micro-batch of a step is timed.
         self.findings, self.new_findings, self.steps, self.syncs, self.step_end = {}, [], 0, 0, None
         # Since the last exchange: milliseconds from the end of a step to the end of the next forward, and the norm of
         # the largest parameter's gradient before it is averaged. mb_per_step: memory per step at the last 5 exchanges.
