@@ -46,7 +46,8 @@ MODES = {  # what the caller sets: whether gradients are recorded, and the dtype
 
 
 class StayedAway(KeyError):
-    """What a failing replica raises. The judge looks for the name of this class in what comes out of parallel_apply.
+    """What a failing replica raises. Its name is used for no other exception, and the judge looks for it in what comes
+    out of parallel_apply.
 
     It takes two arguments, so that code which makes a new exception of the same class from one text fails.
     """

@@ -368,6 +368,7 @@ def step_results(case: dict[str, Any], pieces: Sequence[dict], num_devices: int)
         gradients = {name: sum(one["gradients"][name] * factor for one, factor in pairs) for name in case["weights"]}
         return gradients, updated(case, gradients)
 
+    # means: the factors that turn the sum of each piece into its mean.
     right, means = weighted([1 / size] * number), [1 / piece["rows"] for piece in pieces]
     gradients, weights = right
     missing, zeros = dict.fromkeys(gradients), {name: torch.zeros_like(tensor) for name, tensor in gradients.items()}

@@ -237,12 +237,12 @@ def judge_overlap(world: JudgedWorld) -> Iterator[Judgement]:
 def judge_event_order(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects in every step a message before the last gradient comes, and no message in flight after `finish`."""
     for rank in range(world.size):
-        for events, gradients, backward_end, finish_end in steps_of(world, rank):
+        for events, arrivals, backward_end, finish_end in steps_of(world, rank):
             # A rank without any all-reduce does not send too late; it makes another mistake.
             is_after_backward = bool(events) and all(event.start > backward_end for event in events)
             mistakes = ["after_backward"] if is_after_backward else []
             message = words["nothing_overlaps"]
-            yield expect(any(event.start < gradients[-1] for event in events), message, rank=rank, mistakes=mistakes)
+            yield expect(any(event.start < arrivals[-1] for event in events), message, rank=rank, mistakes=mistakes)
             message = words["finish_returns_early"]
             yield expect(all(event.end < finish_end for event in events), message, rank=rank, mistakes=["not_finished"])
 
@@ -255,8 +255,8 @@ def steps_of(world: JudgedWorld, rank: int) -> Iterator[tuple[list[CommEvent], l
         times[name].append(time)
     step_start = 0.0
     for backward_end, finish_end in zip(times["backward over"], times["finished"], strict=True):
-        gradients = [time for time in times["gradient"] if step_start < time < backward_end]
-        yield [event for event in sent if step_start < event.start < finish_end], gradients, backward_end, finish_end
+        arrivals = [time for time in times["gradient"] if step_start < time < backward_end]
+        yield [event for event in sent if step_start < event.start < finish_end], arrivals, backward_end, finish_end
         step_start = finish_end
 
 

@@ -104,7 +104,7 @@ def without_cool_down(rank: int, p: int, m: int) -> Actions:
 
 
 def counted_from_one(order: Answer) -> Answer:
-    """The same order with micro-batches counted from 1."""
+    """A function like `order` (an Answer is a function like the learner's), with micro-batches counted from 1."""
 
     def actions(rank: int, p: int, m: int) -> Actions:
         parsed = map(Action.parse, order(rank, p, m))

@@ -182,7 +182,7 @@ def _calibration(group: list[JudgedGuess]) -> GuessCalibration:
 
 
 def _is_comparable(guess: StoredGuess, known: dict[str, Declaration]) -> bool:
-    """Whether there is a truth of the same form. The file of an older course may have an answer in another form."""
+    """Whether there is a truth of the same form. An older version of the course may have stored another form."""
     if guess.value is None or guess.is_late or guess.key not in known:
         return False
     types = {"choice": str, "order": tuple}
