@@ -45,7 +45,7 @@ from helpers.workloads.gpt import RESIDUAL
 
 SQUARE, CUBE = Plan(dp=2, tp=2), Plan(dp=2, pp=2, tp=2, num_microbatches=4)  # four ranks on two axes, eight on three
 ROWS, TOKENS = 16, 16  # sequences of a global batch, and tokens of a sequence
-ADAMW = dict(lr=3e-3, eps=1e-6)
+ADAMW = dict(lr=3e-3, eps=1e-6)  # the larger eps magnifies rounding noise in small gradients less
 BYTES_MODEL = GPTConfig(vocab_size=68, context=64, num_layers=4, num_heads=4, hidden=128)  # its messages are counted
 SEEDED = GPTConfig.tiny()  # the model of the section on one seed
 REPLICAS = 4  # tensor parallel ranks that draw with one seed, so that their shards are equal

@@ -119,7 +119,7 @@ def record_training(
     """
     torch.manual_seed(0)
     gpt = GPT(config).to(device)
-    optimizer = AdamW(gpt.parameters(), foreach=False)
+    optimizer = AdamW(gpt.parameters(), foreach=False)  # foreach would need temporaries for all parameters at once
     if prepare:
         prepare(gpt)
     tokens, targets = (one.to(device) for one in characters().batch(0, batch, config.context))

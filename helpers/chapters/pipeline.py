@@ -46,6 +46,7 @@ def model_and_batch(kind: str) -> tuple[nn.Module, Tensor, Tensor, object]:
     if kind == "gpt":  # its targets are the tokens themselves, since nothing useful has to be learned
         return GPT(GPTConfig.tiny(context=8, num_layers=3, hidden=16)).double(), tokens, tokens, token_loss
     if kind == "cnn":
+        # GroupNorm, because BatchNorm would give other results for micro-batches than for the whole batch.
         model, x = SmallResNet(width=4, norm=lambda channels: nn.GroupNorm(2, channels)), torch.randn(8, 1, 8, 8)
     else:
         model, x = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(8)]), torch.randn(8, 8)

@@ -122,7 +122,7 @@ def monitored_barrier_error(absent: int, seconds: float = 1.0) -> str:
     try:
         dist.monitored_barrier(group, timeout=timedelta(seconds=seconds), wait_all_ranks=True)
     except RuntimeError as error:
-        return str(error).split("]: ")[-1].split(". ")[0]
+        return str(error).split("]: ")[-1].split(". ")[0]  # one sentence, without gloo's line and the rank before it
     return "all came"
 
 
@@ -184,7 +184,10 @@ def loading_seconds(num_workers: int, steps: int = 8) -> float:
 
 
 def late_step_seconds(prefetch_factor: int, late: float = 0.25, batch: int = 24) -> float:
-    """Seconds of the step in whose batch one item takes `late` seconds longer, with two workers and 20 ms per batch."""
+    """Seconds of the step in whose batch one item takes `late` seconds longer, with two workers and 20 ms per batch.
+
+    batch: the index of that batch.
+    """
     # With half the usual time per item, two workers load faster than a step computes, so their queues are full.
     rows = SlowRows(ITEMS * (batch + 2), ITEM_SECONDS / 2, (ITEMS * batch, late))
     return _steps(rows, num_workers=2, prefetch_factor=prefetch_factor)[batch - 1]  # `_steps` leaves out the first

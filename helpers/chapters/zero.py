@@ -46,7 +46,7 @@ from helpers.workloads import GPT, MLP, GPTConfig, rank_slice, token_loss
 WIDTHS = [64, 96, 96, 32]  # of the MLP of three layers, 18,656 parameters, whose messages are counted
 UNITS = [[0, 1], [2, 3], [4, 5]]  # indices of parameters: weight and bias of a layer are sent together
 WIDE = [64, 256, 256, 256, 256, 32]  # of an MLP of 0.9 MB of weights
-ADAMW = dict(lr=1e-3, eps=1e-6, foreach=False)
+ADAMW = dict(lr=1e-3, eps=1e-6, foreach=False)  # the larger eps magnifies rounding noise in small gradients less
 
 
 def under_stage(stage: int, model: nn.Module, make: type = AdamW, **options):
