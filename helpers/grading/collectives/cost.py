@@ -74,7 +74,7 @@ def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
         exponent = 2 + 7 * (number * 5 % NUM_QUESTIONS) / NUM_QUESTIONS  # * 5 mixes small and large sizes
         num_bytes = int(10**exponent) + rng.integer(0, 99)
         crossover = crossover_bytes(num_ranks, alpha * bandwidth)
-        if number % 2 and crossover > 100:  # bytes; it is negative where there is no crossover
+        if number % 2 and crossover > 100:  # bytes; 0 or less where there is no crossover
             num_bytes = int(crossover * (0.7, 1.4)[number // 2 % 2])  # below and above it in turn
         cases.append({"n": num_bytes, "N": num_ranks, "alpha": alpha, "bandwidth": bandwidth})
     cases[3] |= {"alpha": 0.0}  # without latency only the bytes count
