@@ -55,6 +55,7 @@ def bytes_scene(
     rows = [row for row in _rows(predicted, measured, guess) if row.unit == "bytes" and _largest([row]) > 0]
     if not rows:
         raise ValueError("bytes_scene found no quantity in bytes; end the keys of a dict in 'bytes', or give records")
+    # The names get the room that they need, but at most 260 pixels, so that the bars keep theirs.
     left = min(260.0, 28 + max(text_width(row.name, 12) for row in rows))
     scale = (WIDTH - left - _BYTES_RIGHT) / _largest(rows)
     sides = [side for side in _SIDES if any(getattr(row, side) is not None for row in rows)]

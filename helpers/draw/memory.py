@@ -49,6 +49,7 @@ class _Bars:
     def __init__(self, breakdowns: Mapping[str, MemoryBreakdown], largest: float, limit: float | None) -> None:
         height = 28.0 if len(breakdowns) <= 8 else 20.0
         self.style, self.limit = BarStyle(height=height, pitch=height + 10), limit
+        # The names get the room that they need, but at most 260 pixels, so that the bars keep theirs.
         self.left = min(260.0, 28 + max((text_width(name, 12) for name in breakdowns), default=0.0))
         self.scale = (WIDTH - self.left - _TOTALS) / largest
 

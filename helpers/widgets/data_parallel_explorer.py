@@ -68,6 +68,7 @@ class DataParallelExplorer(Explorer):
             backward_seconds=2 * forward,
             python_seconds=self.python.value * 1e-3,
         )
+        # A latency of 10 µs per message is assumed.
         return simulate_data_parallel_step(step, link=Link(latency=10e-6, bandwidth=self.link.value * 1e9))
 
     @property

@@ -175,5 +175,5 @@ def name_in_notebook(widget: object, default: str = "") -> str:
         default,
         *outputs,
         "mock",
-    ]  # the best first; "mock" where there is no other
+    ]  # the best first; "mock", a name that a learner may give it, where there is no other
     return next(filter(None, candidates))

@@ -2,8 +2,9 @@
 
 Both read the learner's progress file and have a button that reads it again. An entry of the file is an answer to a
 question ("guess"), a check of a task ("check"), or a review of an interview card. A task has a key, the lab and a name:
-"03.average". A chapter consists of stations, which have guesses and exercises, and of a lab with tasks.
-`course_map()` is the last cell of every chapter; `helpers.grading.progress_view()` ends every lab.
+"03.average". A chapter consists of stations, which have guesses and exercises, and of a lab with tasks. The week is the
+order of chapters for a learner who has one week before an interview. `course_map()` is the last cell of every chapter;
+`helpers.grading.progress_view()` ends every lab.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import ipywidgets
 
 from helpers.draw import Scene, to_svg
 from helpers.draw.course_map import MapRow, course_map_scene
-from helpers.interview.bank_file import chapters as banks
+from helpers.interview.bank_file import chapters as banks  # the names of the files of interview cards
 from helpers.interview.bank_file import load_bank
 from helpers.interview.reviews import Reviews
 from helpers.learner import progress

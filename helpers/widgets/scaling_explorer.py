@@ -98,6 +98,7 @@ class ScalingExplorer(Explorer):
         fitting = {gpus: each for gpus, each in every.items() if isinstance(each, PlanEstimate)}
         steps = [each.step for each in fitting.values()]
         seconds = [step.seconds for step in steps]
+        # The speed of each is the sequences per second.
         points = points_of(tuple(fitting), [self.batch.value / each for each in seconds], seconds, steps)
         # The fewest GPUs need not be the most efficient: each then has many micro-batches and their traffic.
         best = max(point.efficiency for point in points)

@@ -80,6 +80,7 @@ class TensorSplitExplorer(Explorer):
     def scene(self) -> Scene:
         """The matrices of the pass, and below them the times of the layer of real size."""
         times, link = self.times, self.link.value
+        # For each pass its kind of the palette, which is its colour, and its seconds.
         computed = {words(f"pass.{name}"): ("other", taken) for name, taken in times["products"].items()}
         sent = {words(f"pass.{name}"): ("communication", taken) for name, taken in times["communication"].items()}
         cut = words(f"name.{self.cut.value}")

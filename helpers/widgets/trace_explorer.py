@@ -27,7 +27,7 @@ from helpers.widgets.dials import dial
 from helpers.widgets.explorer import Explorer, Rows
 
 trace_words = book("traces")  # what a reader sees, by name, in the learner's language: learner/words/traces.yaml
-words = trace_words.section("viewer")
+words = trace_words.section("viewer")  # those of this explorer alone
 LENGTHS = (5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02)  # of the part that is drawn, in steps
 BEGINNINGS = [number / 20 for number in range(20)]  # fractions of a step
 NUM_SHOWN_RANKS = 4
@@ -51,7 +51,8 @@ class TraceExplorer(Explorer):
         self.run = run if isinstance(run, TraceRun) else read(run)
         self._waterfall = Waterfall.of(self.run)  # the seconds of each part of each step
         self._tables = self._waterfall.tables  # rank -> for each step a dict from each of PARTS to its seconds
-        self._waited_for = self._waterfall.waited_for  # rank -> seconds that all others wait for it, for each step
+        # rank -> for each step the sum of the seconds for which each other rank waits for it.
+        self._waited_for = self._waterfall.waited_for
         # The rank that is waited for most, and its slow steps; None where no rank stands out.
         found = find_straggler(self._waterfall)
         self.ranks = tuple(ranks) or self._default_ranks(found.rank if found else None)
@@ -63,6 +64,7 @@ class TraceExplorer(Explorer):
         slow = found.steps if found else self._waterfall.steps
         first = slow[len(slow) // 2]
         self.step = dial(steps, first if step is None else step, words("step"), tooltip=words("which"))
+        # A part of less than a step is called "1/5 step", where `of` is the 5.
         parts = [(words("steps" if size >= 1 else "part", size=size, of=round(1 / size)), size) for size in LENGTHS]
         self.stretch = dial(parts, 1, words("stretch"), tooltip=words("how_much"))
         self.begins = dial(BEGINNINGS, 0.0, words("begins"), label="{:.0%}".format, tooltip=words("where"))
