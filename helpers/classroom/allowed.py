@@ -127,7 +127,7 @@ def has_modules_in_sandbox(package: str) -> bool:
 def is_usual_module(module: str, given: Container[str]) -> bool:
     """Whether honest answers use this module. given: the names that the lab's own cells import."""
     if is_within(module, THREAD_MODULES):
-        return "threading" in given
+        return "threading" in given  # a lab that works with threads imports this in its own cells
     root = module.partition(".")[0]
     # Of Python's packages all modules are usual; of torch only those that the list names.
     is_of_python = root in USUAL_NAMES_OF or (root != "torch" and root in USUAL["modules"])

@@ -176,7 +176,7 @@ def is_locked(marks: dict) -> bool:
 
 
 def is_plain_check(source: str) -> bool:
-    """Whether a cell does nothing but call `check` with names and constants, for example in another language."""
+    """Whether a cell does nothing but call `check` with names and constants, as in check("03.average", average)."""
     try:
         body = parse(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):

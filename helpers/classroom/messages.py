@@ -101,6 +101,7 @@ def _read_exactly(sock: socket.socket, count: int, deadline: float | None) -> by
     while missing:
         if deadline is not None and time.monotonic() >= deadline:
             raise TimeoutError
+        # A timeout of 0 would mean that the socket does not wait at all.
         sock.settimeout(None if deadline is None else max(0.001, deadline - time.monotonic()))
         data = sock.recv(min(missing, 1 << 20))
         if not data:

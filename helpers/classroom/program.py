@@ -105,7 +105,7 @@ def program_of(cells: Sequence[dict], lab: LabNotebook) -> Program:
             _note_changed_check(program, lab, grade_id, source_of(cell))
         else:
             name = f"cell {grade_id}" if grade_id in lab.answer_cells else f"cell {number}"
-            name += f" ({number})" if name in sources else ""
+            name += f" ({number})" if name in sources else ""  # a copied cell has the grade_id of the first one
             source = sources[name] = without_magics(source_of(cell))
             statements += _parsed_statements(program, name, source, grade_id in lab.answer_cells)
     _assign_to_tasks(program, lab, statements, sources)

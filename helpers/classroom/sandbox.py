@@ -159,7 +159,8 @@ class Sandbox:
     def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Send a request and return the answer; start the sandbox first if need be.
 
-        request: as sandbox_worker.py describes them. seconds: that the request may take on an idle machine.
+        request: such as {"do": "cell", "source": …} or {"do": "run", "key": "03.average", …}; sandbox_worker.py lists
+        the keys. seconds: that the request may take on an idle machine.
         Raises SandboxEnded if no answer comes. The sandbox is then down, and the next request starts it again.
         """
         if self.process is None:

@@ -151,7 +151,9 @@ def run_cell(name: str, source: str, lines: Sequence[int], names: dict[str, Any]
 
 
 if __name__ == "__main__":
+    # Run under its own name, because the learner's notebook becomes the module `__main__`.
     from helpers.classroom import sandbox_worker
 
+    # No module is imported from the working folder, in which the learner's code may write.
     sys.path[:] = [path for path in sys.path if path not in ("", os.getcwd())]
     sandbox_worker.main(int(sys.argv[1]))

@@ -60,7 +60,7 @@ from helpers.learner.words import Words
 
 READING_METHODS = {"read_text", "read_bytes", "glob", "rglob", "iterdir"}  # of pathlib.Path
 MODULE_DUNDERS = {"__name__", "__doc__", "__version__"}  # that an answer may read of a module
-OPENING_CALLS = {"open", "io.open", "os.open", "pathlib.Path"}
+OPENING_CALLS = {"open", "io.open", "os.open", "pathlib.Path"}  # functions whose texts are paths
 # Parts of paths that lead to answers, to other learners' files, or into another process.
 FOREIGN_FILES = ("solutions", ".ipynb", "/proc/", "submitted", "progress.jsonl", "helpers")
 ATTRIBUTE_CALLS = ("getattr", "setattr", "delattr", "hasattr")  # builtins that take the name of an attribute as text
@@ -302,7 +302,7 @@ class Reader:
             yield LIKELY, words["below_the_wire"].format(attr)
         elif self.notebook.is_metered and attr in NAME_LISTS["unmetered"] and attr not in self.notebook.own_attributes:
             yield LOOK, words["unmetered"].format(attr)
-        elif attr in ("fromhex", "decode", "swapcase", "maketrans"):
+        elif attr in ("fromhex", "decode", "swapcase", "maketrans"):  # methods that could build a forbidden name
             yield LOOK, words["built_name"].format(attr)
 
     def _flags_of_class(self, node: ast.ClassDef) -> Iterator[tuple[str, Words]]:

@@ -74,8 +74,10 @@ def watch_job(
     """Starts a job and waits until it ends, hangs for `limit` seconds, or is interrupted.
 
     Of these seconds the monitor leaves out the time in which the job wanted a core and got none.
+
     command: a script with its arguments (on `nproc` ranks, by default 2), `-m module …`, or a command that starts the
-    ranks itself, such as `torchrun …`. probes: see start_job. No process of the job is left when this returns.
+    ranks itself, such as `torchrun …`. env: further environment variables. probes: module name -> path of a further
+    file that every process loads. No process of the job is left when this returns.
     Raises ValueError, with a sentence for the user, for a command that cannot be started.
     """
     if not limit > 0:

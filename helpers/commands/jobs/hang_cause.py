@@ -168,7 +168,7 @@ def _unanswered(state: JobState) -> HangCause | None:
     # Rank -> (operation, peer) of the send or receive in which it waits.
     p2p = {rank: process.report["p2p"] for rank, process in state.unfinished.items() if process.report.get("p2p")}
     for rank, (op, peer) in p2p.items():
-        op_of_peer, peer_of_peer = p2p.get(peer) or (op, None)
+        op_of_peer, peer_of_peer = p2p.get(peer) or (op, None)  # None: the peer is in no send or receive
         if peer in state.ranks and (peer_of_peer != rank or op_of_peer == op):  # two sends do not match either
             lines = {"line": state.ranks[peer].line, "op_line": state.ranks[rank].line}
             return HangCause(kind="unanswered", ranks=(peer,), op=op, peer=rank, **lines)

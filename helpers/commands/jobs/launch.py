@@ -102,6 +102,7 @@ def start_job(
         try:
             for rank in range(world or 1):
                 rank_env = shared | (_torchrun_env(rank, world, port) if world else {})
+                # In a session of its own, a rank gets no Ctrl-C from the terminal; only this process does.
                 job.processes.append(subprocess.Popen(arguments, env=rank_env, start_new_session=True))
             yield job
         finally:

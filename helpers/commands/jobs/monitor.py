@@ -31,7 +31,10 @@ DETAILS_TIMEOUT = 120.0  # seconds that the processes get to add details; under 
 class ProcessState:
     """The last report of one process.
 
-    report: the fields that probe.py lists. updated: the time.time() at which it was written.
+    report: the fields that probe.py lists, such as "stack_age" (seconds for which the main thread has been at one
+    line), "cpu_seconds" (the CPU time in these seconds), "call_age" (seconds since the process issued a collective or
+    entered another function of torch.distributed), "parent" (a process id) and "world" (the world size).
+    updated: the time.time() at which it was written.
     gone: the time.time() at which the process was seen to be gone, 0.0 before.
     exit_code: None where the process is not our child. crash: the frames that faulthandler wrote.
     """

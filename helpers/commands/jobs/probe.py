@@ -96,7 +96,7 @@ class Probe:
         self.thread = threading.get_native_id()
         while not self.watcher or is_alive(self.watcher):
             time.sleep(INTERVAL)
-            with contextlib.suppress(Exception):  # no fault of ours may reach the script; the interpreter may be ending
+            with contextlib.suppress(Exception):  # no fault of this file may reach the script; Python may be ending
                 self.sample()
                 request = os.path.join(self.folder, DETAILS_REQUEST)
                 self.write(with_details=not self.details and os.path.exists(request))

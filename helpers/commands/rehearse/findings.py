@@ -31,7 +31,8 @@ _LIMITS = (  # parts of torch's messages about something that a device made in P
     "NestedTensorImpl", "data is not allocated yet", "Torch not compiled with CUDA",
     "without ATen_cuda", "_C' has no attribute '_cuda",
 )  # fmt: skip
-_PASSING = ("_call_impl", "_wrapped_call_impl", "wrapper", "inner", "decorate_context")  # frames that only call on
+# Functions of torch that only call the next one, so their frames say nothing.
+_PASSING = ("_call_impl", "_wrapped_call_impl", "wrapper", "inner", "decorate_context")
 MAX_LIBRARY_FRAMES = 3  # that a chain of calls shows below the script's own line
 MAX_MESSAGE = 300  # characters of torch's message
 
@@ -98,7 +99,8 @@ def _failures(outcome: RehearsalOutcome) -> list[Finding]:
         failure = state.failure
         if _is_no_mistake(failure) or (failure.type_name == FULL and outcome.is_short):
             continue
-        # Ranks differ in the number of their GPU, and a full card in the numbers of bytes.
+        # What differs from rank to rank is left out: the number of the GPU, the bytes of a full card, and the lines of
+        # a mismatch, at which the ranks by nature call different collectives.
         message = "" if failure.type_name == FULL else re.sub(r"cuda:\d+", "cuda", str(failure.words))
         line = None if failure.wire_kind == "mismatch" else learner_frame(failure.frames)
         by_message.setdefault((failure.type_name, message, line), {})[state.rank] = failure
@@ -208,6 +210,7 @@ def headline(outcome: RehearsalOutcome, found: tuple[Finding, ...]) -> Words:
     states = outcome.processes.states
     failed = tuple(state.rank for state in states if state.failure or state.dead)
     failed = next((one.ranks for one in found if one.is_mistake), failed)
+    # (0,) is for the sentences that name no rank.
     named = {"count": len(states), "ranks": rank_names(failed or (0,)), "seconds": outcome.processes.clock}
     named["code"] = next((note["code"] for note in outcome.exits.values()), 0)
     return words[f"ended.{outcome.ended}"].format(**named)

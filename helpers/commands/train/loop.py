@@ -35,7 +35,8 @@ class Loop:
     done: how many steps are done; at first, the steps that the checkpoint has behind it, which `first` keeps.
     saved: the newest complete checkpoint, None if there is none. folder: where this run saves.
     stop: whether a signal asked to stop. chaos: the planned deaths and their cost.
-    started_at: the step after which the ranks were started last. is_first: whether the timeline is of the next step.
+    started_at: the step after which the ranks were started last. is_first: whether the step of the timeline is the
+    first one after a start, in which the ranks also send what is sent only once.
 
     Memory is measured in the second step, when the optimizer has its state, and the timeline is recorded in the third,
     so that a run that is interrupted later has both.
@@ -74,7 +75,7 @@ class Loop:
         if problem := _first(problem for problem, _ in answers):
             raise ValueError(problem)
         _, self.folder = answers[0]
-        self.started_at = self.done  # the first step after a start also sends what is sent only once
+        self.started_at = self.done
 
     def _train(self) -> int:
         """Runs the steps, then prints the report and how to go on. Returns the exit code."""

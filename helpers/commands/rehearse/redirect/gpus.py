@@ -139,6 +139,7 @@ def _compare() -> None:
             raise_or_defer(RuntimeError(f"{text}cuda:{found[0]} and cuda:{found[1]}!"))
         made = usual(func, types, args, kwargs)
         if inputs:
+            # A view shares its storage with an input and keeps its GPU. _raw is the tensor on the CPU behind a card's.
             old = {card._raw.untyped_storage()._cdata for card in inputs}
             new = [card for card in _card_tensors(made) if card._raw.untyped_storage()._cdata not in old]
             put(new, gpu_of(inputs[0]))

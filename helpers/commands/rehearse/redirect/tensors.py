@@ -5,8 +5,9 @@ compute on the CPU. Each process has one. The script says "cuda:1" and must read
 properties of torch are replaced by ones that translate: `gpus` knows which number a tensor's GPU has in the script
 (`gpu_of`), which number the script means (`gpu_index`), and writes it down for new tensors (`put`).
 
-A name here that ends in -ing wraps a function of torch: `_placing(make)` is `make` with this translation added. For a
-DTensor it is also replaced how an operation is asked for its shapes, and how the ranks draw the parts of one tensor.
+A name here that ends in -ing wraps a function of torch: `_placing(make)` is `make` with this translation added. Two
+more parts are replaced for DTensors: the tensor from which DTensor learns the shape of a result, and the state of the
+generator from which the ranks draw their parts of one random tensor.
 """
 
 from __future__ import annotations
@@ -254,6 +255,7 @@ def _load(usual, f, map_location=None, *args, **kwargs) -> Any:
     index = gpus.gpu_index(map_location)
     if callable(map_location):
         chosen = map_location(_Probe(), "cuda:0")
+        # A number is the GPU that the function has chosen by `storage.cuda(1)`.
         index, map_location = (chosen, None) if isinstance(chosen, int) else (None, "cpu")
     _remembered.clear()
     loaded = usual(f, "cpu" if index is not None else map_location, *args, **kwargs)
