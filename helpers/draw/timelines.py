@@ -108,10 +108,10 @@ def timeline_scene(
 ) -> Scene:
     """A Scene of one or several Timelines; each starts at 0, and all share one axis, in seconds.
 
-    The axis reaches to the end of the longest timeline, or to `end` seconds if that is later, so that a dial moves bars
-    only. marks: for each timeline, the second at which a line stands and a word beside it, such as where another step
-    ended. names: the ranks' names, where "rank 0" would be wrong. axes: mesh axes; each gets a lane with the messages
-    whose names begin with it. The height follows the number of ranks.
+    The axis reaches to the end of the longest timeline, or to `end` seconds if that is later, so that in an explorer a
+    dial moves the bars and not the axis. marks: for each timeline, the second at which a line stands and a word beside
+    it, such as where another step ended. names: the ranks' names, where "rank 0" would be wrong. axes: mesh axes; each
+    gets a lane with the messages whose names begin with it. The height follows the number of ranks.
     Raises ValueError without a timeline, or for a timeline without spans.
     """
     _check(timelines)

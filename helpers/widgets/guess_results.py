@@ -106,7 +106,7 @@ class MyGuesses(_Picture):
         return guesses_scene(marks, title=mine_words("title", chapter=self.chapter), words=labels, summary=summary)
 
     def _is_known(self, question: Declaration, *, with_guesses: bool) -> bool:
-        """Whether it was asked in this kernel or answered before. Later questions of the chapter are not listed yet."""
+        """Whether the question was asked in this kernel or answered before; others come later in the chapter."""
         is_answered = self._guesses.answer(question.key) is not None
         return question.key in self._guesses.asked or (with_guesses and is_answered)
 
@@ -225,7 +225,8 @@ def votes(key: str, *, show: bool = False, path: str | os.PathLike | None = None
 class Votes(_Picture):
     """What `votes` returns. Without a front end: `.look()`, `.refresh()`, then `.text`.
 
-    A saved notebook keeps no answers of a class.
+    It draws the histogram once this notebook has answered the question or opened its result, or on request (`look`). A
+    saved notebook keeps no answers of a class.
     """
 
     def __init__(self, key: str, *, show: bool = False, path: str | os.PathLike | None = None) -> None:
@@ -315,7 +316,7 @@ def _by_powers(question: Question, numbers: Sequence[float]) -> tuple[list[tuple
 
 
 def _is_right(value: Any, truth: Any) -> bool:
-    """Whether the answer, or the range of numbers, of a bar is the true answer; no bar is while that is None."""
+    """Whether a bar's answer, or its range of numbers, is true; False while the truth is None, not to be seen yet."""
     if truth is None:
         return False
     if isinstance(value, slice):

@@ -35,7 +35,7 @@ words = book("mesh")  # what a reader sees, by name, in the learner's language: 
 AXES = ("dp", "pp", "tp")  # of the mesh: replicas, pipeline stages, ranks that share each layer
 MODELS = ("gpt2-medium", "llama3-8b", "llama2-13b", "llama3-70b", "gpt3-175b")
 GPU, NETWORK = "H100", LINKS["400 Gb/s"]
-_LIMIT = USABLE_SHARE * GPUS[GPU].memory  # bytes
+_LIMIT = USABLE_SHARE * GPUS[GPU].memory  # bytes of a GPU's memory that a plan may use
 _POWERS = [2**n for n in range(11)]  # values of the dials
 
 
@@ -59,6 +59,7 @@ class MeshExplorer(Explorer):
         self.tp = dial(_POWERS[:5], tp, "tp", tooltip=words("dial.tp"))
         self.zero = dial((0, 1, 2, 3), zero, words("dial.zero"), tooltip=words("dial.shards"))
         self.gpus_per_node = dial((2, 4, 8), gpus_per_node, words("dial.gpus_per_node"), tooltip=words("dial.machine"))
+        # This dial also offers a rank beyond the mesh, which `_draw` then moves into it.
         self.rank = dial(range(max(rank + 1, MOST_RANKS)), rank, words("dial.rank"), tooltip=words("dial.which"))
         self._last_axis = "dp"  # the axis whose dial was turned last; advice on too many ranks is about it
         dials = (self.model, self.sequences, self.dp, self.pp, self.tp, self.zero, self.gpus_per_node, self.rank)
@@ -78,7 +79,7 @@ class MeshExplorer(Explorer):
             raise ValueError(words("too_many", **sizes, ranks=ranks, most=MOST_RANKS) + advice)
         if sequences < dp:
             raise ValueError(words("too_few", sequences=sequences, dp=dp))
-        if zero > 1 and self.pp.value > 1:
+        if zero > 1 and self.pp.value > 1:  # ZeRO-2 and 3 would communicate again in every micro-batch of a pipeline
             raise ValueError(words("zero_pp", zero=zero, pp=self.pp.value, number=sequences // dp))
         plan = Plan(**sizes, zero=zero, num_microbatches=sequences // dp)
         model = PRESETS[self.model.value]

@@ -35,10 +35,11 @@ INSTANTS = 48  # positions of the play head within a training step
 class PipelineExplorer(RunButton, SteppedExplorer):
     """One step of a pipeline, predicted. Without a front end: `.schedule.value = "zb_h1"`, then `.sentence`.
 
-    Dials: schedule (a name of `helpers.schedules.ORDERS`), ranks, micro-batches, chunks per rank (for interleaved;
-    they divide the layers of a rank, so a chunk takes 1 / chunks of the times), the milliseconds of forward and of the
-    two halves of backward, of a send, and one rank that takes twice as long. step: 1 shows the whole step and the peak
-    memory of each rank; from 2 on a play head, and the memory at that instant.
+    Dials: schedule (a name of `helpers.schedules.ORDERS`), ranks, micro-batches, chunks per rank (for interleaved; they
+    divide the layers of a rank, so a chunk takes 1 / chunks of the times), the milliseconds of forward, of the two
+    halves of backward (gradients of the inputs, and of the weights) and of a send, and one rank that takes twice as
+    long. step: 1 shows the whole step and the peak memory of each rank; from 2 on a play head, and the memory at that
+    instant.
     activation_bytes: of one micro-batch on one rank. run: takes what `simulate` takes and returns the Timeline of a
     step that was run, such as `helpers.observe.emulate.emulate_pipeline_step`.
     """

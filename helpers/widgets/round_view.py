@@ -84,7 +84,7 @@ class RoundView(SheetView):
         """Show the next hint, which costs a point."""
         hint = self.attempt.hint()
         text = words("hint" if hint else "no_hint", self.language.value, hint=hint)
-        self._draw(feedback_html(text, is_right=True))
+        self._draw(feedback_html(text, is_right=True))  # is_right: a hint must not look like a wrong answer
 
     def hand_in(self) -> None:
         """Stop the clock, and show the course's reason beside the learner's for each mistake that was found."""
