@@ -59,7 +59,7 @@ class Finding:
         head = words("finding", kind=self.label, ranks=rank_names(self.ranks or (0,)))  # without ranks: as of rank 0
         lines = [head, *("  " + line for line in str(self.words).splitlines())]
         places = [str(describe(site)) for site in self.sites]
-        parts = [place for place in places[1:] if place not in str(self.words)]  # the words name some already
+        parts = [place for place in places[1:] if place not in str(self.words)]  # the text names some already
         lines += [words("site", place=place) for place in [*places[:1], *parts]]
         if len(self.chain) > 1:
             lines.append(words("chain", calls=[f"{os.path.basename(path)}:{n} {name}" for path, n, name in self.chain]))

@@ -35,6 +35,7 @@ _AWAITED = ("send", *ALL_ARRIVE)  # the operations in which the others wait for 
 _GLOO_SUBSTITUTES = {"reduce_scatter": ("all_reduce",)}  # gloo has no reduce-scatter and runs an all-reduce for it
 # Names of events that carry bytes, with the operation as one of two groups. NCCL has called its kernels
 # ncclDevKernel_AllReduce_…, ncclSymkDevKernel_…, ncclKernel_… and ncclAllReduceRingLLKernel_…; on AMD it is rccl….
+# (?!:) leaves out annotations such as "nccl:all_reduce", which stand around a call and carry no bytes.
 _EVENT_NAME = re.compile(r"(?:gloo|wire|mpi|ucc):(\w+)|(?:void )?[nr]ccl(?!:)(?:Symk)?(?:Dev)?(?:Kernel_)?(\w+)")
 _BYTES = {"float8": 1, "half": 2, "bfloat16": 2, "short": 2, "int": 4, "float": 4, "long": 8, "double": 8}
 _BYTES |= {"float16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}

@@ -32,7 +32,7 @@ from helpers.records import AxisTraffic, MemoryBreakdown, Timeline, axes_along, 
 from helpers.schedules import Action
 from helpers.workloads import GPT, characters, token_loss
 
-DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}  # of autocast; None: without autocast
 MAX_NORM = 1.0  # to which the norm of the gradients is clipped
 
 
@@ -123,6 +123,7 @@ def _recorded(trainer: Trainer) -> Iterator[TimelineRecorder]:
     F0 is the forward of micro-batch 0 and B0 its backward. For that, the stage's `compute` is replaced meanwhile.
     """
     stage, is_pipeline = trainer.runner, isinstance(trainer.runner, PipelineModel)
+    # by_part: without a pipeline, each part of the model gets a span.
     with record_timeline(trainer.local_model, torch_optimizer(trainer), by_part=not is_pipeline) as recorder:
         if is_pipeline:
             stage.compute = partial(_compute_in_span, recorder, stage.compute, len(stage.chunks) > 1)

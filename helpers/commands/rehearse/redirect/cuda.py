@@ -17,7 +17,8 @@ from helpers.commands.rehearse.redirect import gpus
 from helpers.devices.cards.torch_patches import replace_in_torch
 
 _NAME = "NVIDIA practice card"
-_OWN = ("memory", "device", "device_count", "current_device", "set_device")  # of torch.card, but replaced below
+# Names of torch.card that torch.cuda does not get, because it keeps its own or gets a function of this file.
+_OWN = ("memory", "device", "device_count", "current_device", "set_device")
 
 
 class Device:

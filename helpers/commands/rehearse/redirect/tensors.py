@@ -88,7 +88,7 @@ def _gpu(self: Tensor) -> torch.device:
 
 
 class _Devices(type):
-    """The class of the new torch.device: torch.device(1) is cuda:1, and all devices are its instances."""
+    """The metaclass of the new torch.device: torch.device(1) is cuda:1, and all devices are its instances."""
 
     def __call__(cls, *args, **kwargs) -> torch.device:
         return _device("cuda", *args) if args and type(args[0]) is int else _device(*args, **kwargs)
