@@ -1,7 +1,7 @@
 """Computes what a collective costs by formula: rounds, bytes sent, and seconds in the alpha-beta model.
 
-N ranks, n bytes, a Link of latency a (seconds) and bandwidth 1/b (bytes per second); every rank can send one message
-and receive one at the same time. `num_bytes` is always the full buffer, as in nccl-tests: the tensor of an all_reduce,
+A Link has a latency (alpha, seconds) and a bandwidth (1 / beta, bytes per second); every rank can send one message and
+receive one at the same time. `num_bytes` is always the full buffer, as in nccl-tests: the tensor of an all_reduce,
 broadcast or reduce, the gathered output of an all_gather, the full input of a reduce_scatter or all_to_all.
 The time to add elements up (gamma in the paper) is left out.
 
@@ -27,21 +27,28 @@ def power_of_two_below(n: int) -> int:
 
 
 def _halving_rounds(n: int) -> int:
-    """Rounds of halving and doubling. Where n is no power of two, extra ranks send their data in and get it back."""
+    """Rounds of halving and doubling on n ranks.
+
+    The algorithm needs a power of two. Each of the other ranks, the extra ones, first sends all its data to a rank that
+    takes part, and gets the result back at the end: one more round before and one after.
+    """
     return 2 * tree_rounds(power_of_two_below(n)) + (2 if n != power_of_two_below(n) else 0)
 
 
 def _halving_share(n: int) -> float:
-    """Bytes that a rank sends in halving and doubling, over n bytes, without those of extra ranks."""
+    """Bytes that a rank sends in halving and doubling on n ranks, over the bytes of the buffer.
+
+    What is sent to and by the extra ranks is not included.
+    """
     return 2 * (1 - 1 / power_of_two_below(n))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Formula:
-    """The cost of one algorithm, as functions of the number of ranks N.
+    """The cost of one algorithm, as functions of the number of ranks.
 
-    rounds: how many messages wait for each other. path: bytes of these messages, over the n bytes of the buffer.
-    busiest: bytes that the busiest rank sends, over n. total: bytes that all ranks send together, over n.
+    rounds: how many messages wait for each other. path: bytes of these messages. busiest: bytes that the busiest rank
+    sends. total: bytes that all ranks send together. The last three are given over the bytes of the buffer.
     """
 
     rounds: Callable[[int], int]
@@ -61,6 +68,8 @@ _one_ring_pass = _even(lambda n: n - 1, lambda n: 1 - 1 / n)
 # collective is its default.
 FORMULAS: dict[tuple[str, str], Formula] = {
     ("all_reduce", "ring"): _even(lambda n: 2 * (n - 1), lambda n: 2 * (1 - 1 / n)),
+    # Where n is no power of two, the buffer goes from an extra rank to its partner and back: 2 buffers on the path, of
+    # which the partner sends one.
     ("all_reduce", "halving_doubling"): Formula(
         rounds=_halving_rounds,
         path=lambda n: _halving_share(n) + (2 if n != power_of_two_below(n) else 0),
@@ -162,7 +171,7 @@ def crossover_bytes(collective: str, world_size: int, link: Link, small: str, la
     At this size n, the seconds `latency * rounds + n * path / bandwidth` of both algorithms are equal.
     """
     _check(0, world_size)
-    few, many = formula(collective, small), formula(collective, large)
+    few, many = formula(collective, small), formula(collective, large)  # the one with few rounds, and with many
     saved = few.path(world_size) - many.path(world_size)
     if saved <= 0:
         return float("inf")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from helpers.specs.checks import check_count
 
-ORDER = ("tp", "cp", "dp", "pp")  # fastest first
+ORDER = ("tp", "cp", "dp", "pp")  # fastest first: neighbouring ranks differ in tp
 EXPERT_ORDER = ("tp", "ep", "edp", "pp")  # the same ranks, with dp x cp divided into ep and edp instead
 
 
@@ -109,7 +109,7 @@ class Mesh:
         if rank not in range(self.world_size):
             raise ValueError(f"rank {rank!r} does not exist: the mesh has {self.world_size} ranks, from 0")
         position = {}
-        for axis in order:
+        for axis in order:  # divmod leaves the quotient in `rank`, which the next axis divides
             rank, position[axis] = divmod(rank, getattr(self, axis))
         return position
 
@@ -124,7 +124,7 @@ class Mesh:
 
 def mesh_of(world_size: int, *, pp: int = 1, cp: int = 1, ep: int = 1, tp: int = 1) -> Mesh:
     """The mesh of `world_size` ranks with these sizes; dp gets the rest. ValueError where that does not divide."""
-    others = Mesh(pp=pp, cp=cp, tp=tp).world_size
+    others = Mesh(pp=pp, cp=cp, tp=tp).world_size  # ranks of one replica, without ep, which adds no rank
     if world_size < 1 or world_size % others:
         raise ValueError(
             f"a copy takes tp * pp * cp = {others} ranks, which does not divide {world_size}; change an axis"

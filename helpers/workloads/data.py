@@ -46,7 +46,7 @@ GRAMMAR = {
     + ["Nia", "Oto", "Pia", "Qi", "Rui", "Sam", "Tao", "Uma", "Vik", "Wen", "Xia", "Yan", "Zoe"],
     "DAY": ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"],
 }
-_SYMBOL = re.compile("SUM|NUMBER|" + "|".join(GRAMMAR))
+_SYMBOL = re.compile("SUM|NUMBER|" + "|".join(GRAMMAR))  # also inside a word: "VERBs" becomes "waits"
 
 
 def write_text(num_characters: int, seed: int = 0) -> str:
@@ -107,7 +107,7 @@ def digits(split: str = "train", *, flat: bool = True, dtype: torch.dtype = torc
     images, labels = (torch.from_numpy(array) for array in load_digits(return_X_y=True))
     order = torch.randperm(len(labels), generator=rank_generator(0))
     chosen = {"train": order[:1437], "test": order[1437:], "all": order}[split]  # 80 % for training
-    images = (images[chosen] / 16).to(dtype)  # (N, 64)
+    images = (images[chosen] / 16).to(dtype)  # (N, 64); the raw values go from 0 to 16
     return (images if flat else images.view(-1, 1, 8, 8)), labels[chosen].long()
 
 
@@ -121,6 +121,7 @@ def synthetic(
     """
     if min(num_samples, num_features, num_classes) < 1:
         raise ValueError(f"synthetic({num_samples}, {num_features}, {num_classes}): expected 1 or more of each")
+    # The second stream of the seed makes the teacher, so that it is independent of the features.
     teacher = torch.randn(num_features, num_classes, generator=rank_generator(seed, 1), dtype=torch.float64)  # (F, C)
     features = torch.randn(num_samples, num_features, generator=rank_generator(seed), dtype=torch.float64)  # (N, F)
     return features.to(dtype), (features @ teacher).argmax(1)

@@ -79,7 +79,7 @@ def main(argv: list[str]) -> int:
             # Two spaces separate the columns of a table. Only the text of the last column is wrapped. `width` counts
             # the columns of the terminal, of which a Chinese character takes two.
             before, gap, sentence = line.rpartition("  ")
-            print(*wrap(sentence, columns, first=before + gap, rest="     "), sep="\n")
+            print(*wrap(sentence, columns, first=before + gap, rest="     "), sep="\n")  # rest: indents further lines
         if options.page and isinstance(result, Advice):
             print("", words("written", path=options.page), sep="\n")
     return 0
@@ -91,7 +91,7 @@ def _run(options: argparse.Namespace) -> Advice | Criticism:
     planning: dict[str, Any] = dict(global_batch=options.batch, optimizer=options.optimizer)
     if options.stack is not None:
         planning["stack"] = _named(STACKS, options.stack, "--stack")
-    if isinstance(model, ResNet):
+    if isinstance(model, ResNet):  # for which these three options have no meaning
         if given := [name for name in ("seq", "lora", "mine") if getattr(options, name) is not None]:
             raise ValueError(words("cli.no_images", name=f"--{given[0]}", model=options.model))
         return advise(model, cluster, **planning)
@@ -130,6 +130,7 @@ def _cluster(options: argparse.Namespace) -> Cluster:
     network = CARD * each if options.network is None else options.network
     return Cluster(
         gpu=GPUS[gpu], gpus_per_node=each, num_nodes=options.gpus // each, intra=inside,
+        # One card per GPU; --network is the rate of all cards of a node together.
         inter=Link.from_gigabits(network / each, latency=5e-6), network_cards=each,
     )  # fmt: skip
 
@@ -149,4 +150,5 @@ def _name(known: Mapping[str, Any], given: str, option: str) -> str:
 
 
 def _plain(name: str) -> str:
+    """The name without case, spaces, hyphens and underscores, by which names are compared."""
     return name.lower().replace(" ", "").replace("-", "").replace("_", "")

@@ -23,7 +23,7 @@ from helpers.predict.time.step import StepTime, step_time
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import Cluster, ModelSpec, Plan
 
-typed_words = book("advice").section("typed")  # the messages about a typed plan
+typed_words = book("advice").section("typed")  # the messages about a typed plan; the language can be passed
 AXES = ("dp", "tp", "pp", "cp")
 SIZES = ("zero", "shard_ranks", "fp8", "micro_batch", "num_microbatches", "num_chunks")
 TEXT_FIELDS = ("recompute", "precision")  # whose values are no numbers
@@ -34,10 +34,11 @@ def read_plan(given: str, model: ModelSpec, cluster: Cluster, batch: int, langua
     """Read a plan such as "dp=4, tp=8 zero=1". Raises ValueError for text that is no plan for this cluster and batch.
 
     batch: sequences of a step over all ranks. language: of the messages; None: the reader's.
-    Defaults: dp takes the GPUs that are left where another axis is named; everything else is 1; no recomputation;
-    sequence parallelism where tp is above 1; as many micro-batches as the batch needs; and with many micro-batches,
-    gradients are added up in fp32 if they fit.
+    Defaults: dp takes the GPUs that are left where another axis is named; the other axes and the micro-batch are 1; no
+    ZeRO and no recomputation; sequence parallelism where tp is above 1; as many micro-batches as the batch needs; and
+    with many micro-batches, gradients are added up in fp32 if they fit.
     """
+    # A Chinese keyboard may give the full-width = or colon.
     parts = dict(re.findall(r"(\w+)\s*[=＝:：]\s*(\w+)", given.lower()))
     if unknown := [name for name in parts if name not in PARTS]:
         raise ValueError(typed_words("unknown_part", language, name=unknown[0], known=PARTS))
@@ -48,7 +49,7 @@ def read_plan(given: str, model: ModelSpec, cluster: Cluster, batch: int, langua
             raise ValueError(typed_words("bad_part", language, name=name, value=text))
     fields = {name: text if name in TEXT_FIELDS else int(text) for name, text in parts.items()}
     if "fp8" in fields:
-        fields["fp8"] = fields["fp8"] == 1
+        fields["fp8"] = fields["fp8"] == 1  # typed as fp8=1, but a bool in Plan
     if "dp" not in fields:
         others = fields.get("tp", 1) * fields.get("pp", 1) * fields.get("cp", 1)
         fields["dp"] = max(1, cluster.world_size // max(1, others))
@@ -142,6 +143,7 @@ def _sentences(request: PlanRequest, evaluated: PlanEstimate, best: PlanEstimate
     yield words("mine.plan", plan=describe_plan(evaluated.plan))
     yield fit(request.model, evaluated.plan, request.cluster.gpu, gpus_per_node=request.cluster.gpus_per_node).text
     if request.usable < evaluated.memory.total <= NEARLY * request.usable:
+        # The bytes that the device itself reports, which are more than the data sheet's.
         reported = request.cluster.gpu.reported or request.cluster.gpu.memory
         yield words(
             "mine.nearly", share=100 * (evaluated.memory.total / request.usable - 1), reported=format_bytes(reported)

@@ -45,7 +45,8 @@ def _has_dropout(model: ModelSpec) -> bool:
 def _unsplit_bytes(model: ModelSpec, plan: Plan) -> int:
     """Bytes per token that plain TP does not split, so every rank keeps them all: 10 h for a GPT.
 
-    Inputs of both norms, of attention and of the feed-forward: 8 h; two dropout masks: 2 h. Experts: 4 h for each.
+    Inputs of both norms, of attention and of the feed-forward: 8 h; two dropout masks: 2 h. Each expert that gets the
+    token adds 4 h: the copy that is sent to it, and its result.
     """
     routed = 2 * model.top_k if model.num_experts > 1 else 0
     inputs = (4 + routed) * model.hidden * weight_bytes(plan)
@@ -84,7 +85,7 @@ def activations_per_layer(model: ModelSpec, plan: Plan) -> int:
     """
     plan.check(model)
     tokens = tokens_per_rank(model, plan)
-    shared_by = plan.tp if plan.sequence_parallel else 1
+    shared_by = plan.tp if plan.sequence_parallel else 1  # ranks that divide what plain TP does not split
     if plan.recompute == "full":
         return ceil(tokens * model.hidden * weight_bytes(plan) / shared_by)
     kept = ceil(tokens * _unsplit_bytes(model, plan) / shared_by) + tokens * _split_bytes(model, plan)

@@ -21,7 +21,7 @@ from helpers.predict.memory.states import (
 from helpers.records import MemoryBreakdown
 from helpers.specs import ModelSpec, Plan
 
-words = book("memory")
+words = book("memory")  # words("rank", …) returns the text of that key in the reader's language
 
 
 def memory(model: ModelSpec, plan: Plan, stage: int = 0) -> MemoryBreakdown:
@@ -90,7 +90,8 @@ def rank_kinds(model: ModelSpec, plan: Plan, *, most: int = 8) -> tuple[RankKind
             runs[-1].append(stage)
         else:
             runs.append([stage])
-    if len(runs) > most:  # the first two, the last two, and most - 4 of the others at equal distances
+    # Too many: the first two, the last two, and most - 4 of the others (positions 2 to len(runs) - 3), evenly spread.
+    if len(runs) > most:
         between = [runs[round(2 + i * (len(runs) - 5) / (most - 5))] for i in range(most - 4)]
         runs = [*runs[:2], *between, *runs[-2:]]
     return tuple(RankKind(name=_name(plan, run), stage=run[0], breakdown=stages[run[0]]) for run in runs)

@@ -92,7 +92,7 @@ class MemoryReplay:
     _count: int = 0  # gradients so far, for their names
 
     def create(self, tensor: SizedTensor) -> None:
-        """Add a new tensor with one reference."""
+        """Add a new tensor with one reference, that of the variable which holds it."""
         self.tensors[tensor.name], self._references[tensor.name] = tensor, 1
         self.current += tensor.num_bytes
 
@@ -110,7 +110,7 @@ class MemoryReplay:
 
         The first gradient is that of the last output, with value 1 and the size of that output.
         """
-        if not self._gradients:
+        if not self._gradients:  # the call for the whole step; in the call for a checkpoint, a gradient has arrived
             (last,) = steps[-1].outputs
             self._gradients[last] = self._new_gradient(last)
             self._refer_to((self._gradients[last],))  # the caller of backward() refers to it to the end
@@ -151,7 +151,7 @@ class MemoryReplay:
         released = {name for op in recomputed.ops for name in op.released}
         self._refer_to((arriving, *(name for name in recomputed.inputs if name in released)))
         self.forward(recomputed.ops, phase="recomputation")
-        self._release((recomputed.output,))
+        self._release((recomputed.output,))  # its values exist already, and its backward needs only its gradient
         self.backward(recomputed.ops)
         self._release((arriving, *recomputed.inputs))
 
@@ -160,7 +160,7 @@ class MemoryReplay:
         if name in self._gradients:
             parts = self._gradients[name], gradient
             gradient = self._new_gradient(name)
-            self._update_peak(0, where)
+            self._update_peak(0, where)  # both parts and their sum are alive now
             self._release(parts)
         self._gradients[name] = gradient
 

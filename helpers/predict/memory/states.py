@@ -62,7 +62,7 @@ def model_states(num_params: int, plan: Plan) -> MemoryBreakdown:
         parameters=(share if plan.zero >= 3 else num_params) * weight_bytes(plan),
         gradients=(share if plan.zero >= 2 else num_params) * gradient_bytes(plan),
         optimizer=ceil((share if plan.zero >= 1 else num_params) * optimizer_bytes(plan)),
-        instant="between steps",
+        instant="between steps",  # nothing of forward or backward exists then
     )
 
 

@@ -2,7 +2,8 @@
 
 Chapter 11 and the interview cards use it. B: samples of a step. g: the mean gradient of B samples. G: the mean gradient
 of all samples. S: the trace of the covariance of one sample's gradient. S_min: the fewest steps that any batch needs to
-reach a loss. E_min: the fewest samples. B_crit: the critical batch.
+reach a loss. E_min: the fewest samples. B_crit: the critical batch, which needs twice as many of both. `words(…)`
+returns a text in the reader's language.
     E[g . g] = G . G + S / B         so measurements at two batch sizes give G . G and S, without bias
     B_simple = S / (G . G)           "simple noise scale": beyond it a larger batch adds little information
     steps = S_min (1 + B_crit / B)   to the same loss; samples = E_min (1 + B / B_crit), B_crit = E_min / S_min
@@ -78,7 +79,8 @@ def critical_batch(batches: Sequence[int], steps: Sequence[float]) -> float:
     if len(set(batches)) < 2 or len(batches) != len(steps) or min(*batches, *steps) <= 0:
         raise ValueError(f"critical_batch: {list(batches)} and {list(steps)}; give two batches or more, steps of each")
     measured = np.array(steps, float)
-    rows = np.stack([1 / measured, 1 / (measured * np.array(batches, float))], axis=1)  # relative errors
+    # Each row is divided by its measured steps, so that the least squares are of relative errors.
+    rows = np.stack([1 / measured, 1 / (measured * np.array(batches, float))], axis=1)
     fewest, samples = np.linalg.lstsq(rows, np.ones(len(measured)), rcond=None)[0]
     if fewest <= 0 or samples <= 0:
         raise ValueError("critical_batch: the steps do not fall towards a floor as batches grow; measure more batches")

@@ -109,8 +109,9 @@ def resnet_step(
     passes = zip(products, moved, strict=True)
     busy = [product / constants.products + memory / constants.memory for product, memory in passes]
     host = launch * constants.launch * len(model.convolutions)  # seconds of the host in each of the two passes
-    inside, network = collective_seconds("all_reduce", 4 * model.num_params, cluster.world_size, cluster)
+    inside, network = collective_seconds("all_reduce", 4 * model.num_params, cluster.world_size, cluster)  # fp32
     all_reduce = inside / constants.inside + network / constants.network
+    # At most the seconds of backward, of the GPU or of the host that launches it, can hide the all-reduce.
     exposed = all_reduce - min(all_reduce * data_hidden, max(busy[1], host))
     optimizer = OPTIMIZER_BYTES * model.num_params / memory_rate(gpu) / constants.memory
     bars = (

@@ -26,8 +26,9 @@ from helpers.specs import GPU
 # Rows and columns of a tile, and the share of an SM's rate that it reaches (the guide's figures for A100, rounded).
 TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.94), (128, 64, 0.75), (64, 64, 0.55))
 FILL = 160  # columns of depth k that filling and draining a tile's pipeline costs
-# The share of the data sheet's peak that a large product sustains; clocks fall under the load (H100 most). Rounded so
-# that the published rows of data/ lie on both sides; a calibration moves it.
+# By the beginning of a GPU's name, of which the first that matches counts (so the longer ones come first): the share of
+# the data sheet's peak that a large product sustains; clocks fall under the load (H100 most). Rounded so that the
+# published measured steps, the rows of data/, lie on both sides of the estimates; a calibration moves it.
 # An A100 on PCIe has 300 W instead of 400, and no row of data/ is of one: an assumption. The rows of V100 are of
 # DGX-2H, whose boards have 450 W (NVIDIA ADLR, "MegatronLM's Supercharged V1.0": 62 TFLOP/s, before that 39); others
 # have 250 or 300 W, and no row is of one: an assumption, too.

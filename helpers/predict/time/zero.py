@@ -50,7 +50,8 @@ def gpt_zero3_step(model: ModelSpec, *, tokens: int, flops_per_second: float, by
     """The Zero3Step of a GPT with `tokens` tokens per rank: one unit per layer, and embeddings and head first.
 
     Compute time: 2 operations per parameter and token in forward, 4 in backward (Kaplan et al. 2020, table 1).
-    Embeddings and head, which are one matrix product, form the first unit and count there with all their time.
+    Embeddings and head form the first unit, because they may share one table. The head's matrix product counts there,
+    too, although it really comes last.
     """
     refuse_unmodelled_fields("gpt_zero3_step", model)
     tables = model.num_params - model.num_layers * model.params_per_layer
@@ -148,6 +149,7 @@ class _Simulation:
             self.gathered[unit] = (self.now, end)
 
     def _free(self, unit: int) -> None:
+        """Free the full parameters of a unit: they existed from when their gather was issued until now."""
         size, issued = self.step.num_bytes[unit], self.gathered.pop(unit)[0]
         self.holdings.append((self.step.names[unit], "parameters", size, issued, self.now))
 
@@ -160,7 +162,7 @@ class _Simulation:
         self.holdings.append((f"gradient shard of {name}", "gradients", self._share(size), end, None))  # to the end
 
     def _message(self, op: str, unit: int, payload: int) -> float:
-        """Send a unit as soon as the link is free, and return when it has arrived."""
+        """Send a unit as soon as the link is free, and return when it has arrived. payload: bytes for the span."""
         start = max(self.now, self.link_free)
         self.link_free = start + cost_seconds(op, self.step.num_bytes[unit], self.world_size, self.link)
         self._span("communication", f"{op} {self.step.names[unit]}", "communication", start, self.link_free, payload)
@@ -189,6 +191,7 @@ def compare_stages(
     seconds: dict[int, dict[float, float]] = {1: {}, 3: {}}
     for speed in gigabits:
         link = Link.from_gigabits(speed, latency=1e-5)
+        # Stage 1 sends twice per step: gradients, and the updated parameters. 2: bytes of each in 16 bits.
         sent = [cost_seconds(op, 2 * model.num_params, world_size, link) for op in ("reduce_scatter", "all_gather")]
         stage_3 = simulate_zero3_step(step, link=link, world_size=world_size, shown_ranks=1)
         seconds[1][speed], seconds[3][speed] = compute + sum(sent), num_microbatches * stage_3.duration

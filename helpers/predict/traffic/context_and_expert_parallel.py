@@ -65,7 +65,10 @@ def _width(model: ModelSpec, heads: int) -> int:
 
 
 def _tokens(model: ModelSpec, cp: int) -> int:
-    """Tokens of a sequence on one rank. ValueError for a cp that does not divide the sequence."""
+    """Tokens of a sequence on one rank. ValueError for a cp that does not divide the sequence, or for a window.
+
+    Experts are allowed, because they change nothing about attention.
+    """
     refuse_unmodelled_fields("context parallel", model, names=("window",))
     if isinstance(cp, bool) or not isinstance(cp, int) or cp < 1 or model.seq % cp:
         raise ValueError(f"context parallel: cp={cp!r} does not divide seq={model.seq}; choose a divisor of it")

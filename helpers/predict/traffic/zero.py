@@ -23,7 +23,7 @@ from helpers.predict.traffic.predicted_log import PredictedLog, checked_sizes
 from helpers.records import CommLog
 from helpers.specs import Link
 
-REDUCES = ("reduce_scatter", "all_reduce")  # the operations that can reduce gradients
+REDUCES = ("reduce_scatter", "all_reduce")  # the operations that can reduce gradients; all_reduce in stage 1 alone
 Units = Sequence[Sequence[int]]  # what travels together, as positions in the list of parameters
 
 
@@ -38,8 +38,8 @@ def zero_traffic(
     parameters: elements of each, in the order of `model.parameters()`. units: the parameters that travel together, as
     positions in `parameters`, in the order in which forward uses them. By default stages 1 and 2 use buckets of
     `bucket_bytes` from the last parameter to the first (inf: all in one), and in stage 3 every entry is a unit (so pass
-    sizes of units). reduce: the operation for gradients, a choice of stage 1 alone. no_sync: all micro-batches but the
-    last only accumulate full gradients (stage 1 always does).
+    the sizes of units as `parameters`). reduce: the operation for gradients, a choice of stage 1 alone. no_sync: all
+    micro-batches but the last only accumulate full gradients (stage 1 always does).
     For stage 3 alone: with keep_parameters, full parameters are gathered for forward and kept until backward. With
     recompute, a checkpoint's second forward gathers for itself and frees (the course's ZeRO-3 does not).
     dtype_bytes: of what is gathered. reduce_dtype_bytes: of gradients, None for the same. With a link, operations take
@@ -47,9 +47,9 @@ def zero_traffic(
     """
     _check(stage, reduce, num_microbatches)
     traffic = PredictedLog(world_size, dtype_bytes=dtype_bytes, link=link)
-    sizes = _padded_sizes(checked_sizes(parameters), units, stage, bucket_bytes / dtype_bytes, world_size)
+    sizes = _padded_sizes(checked_sizes(parameters), units, stage, bucket_bytes / dtype_bytes, world_size)  # elements
     width = reduce_dtype_bytes or dtype_bytes
-    gathers = 0 if keep_parameters else 1 + recompute  # all_gathers per unit after forward
+    gathers = 0 if keep_parameters else 1 + recompute  # all_gathers per unit after forward; recompute counts as 0 or 1
     for j in range(num_microbatches):
         where, is_last = f"micro-batch {j}", j == num_microbatches - 1
         reduces = is_last or (stage > 1 and not no_sync)
