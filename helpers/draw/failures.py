@@ -118,10 +118,11 @@ def _text_positions(intervals: dict[str, float], shares: dict[str, float]) -> di
     on one side at different heights.
     """
     best, yours = intervals["best"], intervals.get("yours", intervals["best"])
-    # `yours` is the interval that was given. Where its share is low, its words stand above its point, and those of the
-    # best interval higher still if that share is low as well.
+    # `yours` is the interval that was given.
     if min(best, yours) >= 90 and max(best, yours) <= 4500:  # seconds; far enough from both ends
         return {"best": (_ABOVE, yours >= best), "yours": (_ABOVE, yours < best)}
+    # Below a point near the bottom of the plot there is no room. So where the share of `yours` is low, its words stand
+    # above its point, and those of the best interval higher still if that share is low as well.
     is_yours_low = shares.get("yours", 1.0) < 0.15
     best_lower = _FAR_ABOVE if is_yours_low and shares["best"] < 0.3 else _ABOVE
     yours_lower = _ABOVE if is_yours_low else _BELOW

@@ -95,5 +95,5 @@ def _marks(points: Sequence[Point], yours: int | None, x: Axis) -> list[Mark]:
     for point in (point for point in points if point.gpus == yours):
         text = words("yours", gpus=point.gpus, efficiency=point.efficiency)
         has_room = x.place(yours) + text_width(text, 12, bold=True) / (_PLOT_SHARE * WIDTH) < 1
-        marks.append(Mark(point.gpus, point.speedup, text, lower=16 if has_room else 90))
+        marks.append(Mark(point.gpus, point.speedup, text, lower=16 if has_room else 90))  # pixels below the point
     return marks

@@ -91,8 +91,9 @@ def step_scene(step: StepTime, *, title: str) -> Scene:
 
 
 def _terms(step: StepTime) -> list[_Term]:
-    """The terms in the order of the words, then those too short to be seen together, then the entire step."""
-    order = [name.removeprefix("term.") for name in words if name.startswith("term.")]  # `words` lists its names
+    """The terms in the order of steps.yaml, then one row for all that are too short to see, then the entire step."""
+    # Iterating over `words` gives the names of its texts.
+    order = [name.removeprefix("term.") for name in words if name.startswith("term.")]
     bars = sorted(step.bars, key=lambda bar: order.index(bar.name) if bar.name in order else len(order))
     short = [bar for bar in bars if bar.seconds < _SHORTEST * step.seconds]
     terms = [_Term(_term_word(bar.name), bar.seconds, bar.binds) for bar in bars if bar not in short]

@@ -144,7 +144,7 @@ def read_progress(path: str | os.PathLike | None) -> tuple[Progress, str]:
     """The progress file, and a message where it, or a part of it, cannot be read; "" otherwise."""
     try:
         found = progress.read(path)
-    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
+    except (OSError, RuntimeError) as error:  # RuntimeError: no home folder is known
         return Progress(), words("unreadable", reason=getattr(error, "strerror", None) or str(error))
     return found, words("skipped", count=found.num_skipped) if found.num_skipped else ""
 
