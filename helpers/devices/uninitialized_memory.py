@@ -28,7 +28,7 @@ class FillUninitialized(TorchFunctionMode):
 
 
 def fill_value(dtype: torch.dtype) -> float | int | bool:
-    """A large number that is still finite once it is squared. NaN would look like a division by zero."""
+    """A large number. A floating one is still finite once it is squared. NaN would look like a division by zero."""
     if dtype == torch.bool:
         return True
     if dtype.is_floating_point or dtype.is_complex:

@@ -177,7 +177,7 @@ class Agent:
         """Records a finished step, or a checkpoint that failed, of generation `number`."""
         with self.changed:
             if kind == "unsaved":
-                self.unsaved.update([row])
+                self.unsaved.update([row])  # row: (step, why)
             else:
                 step, loss, at = row
                 self.history.append((number, step, loss, at - self.started))
@@ -210,6 +210,7 @@ class Agent:
         is done, since its heartbeat then stops as well.
         """
         last = {rank: last_beat(beats, rank) for rank, state in crew.ranks.items() if not state.done}
+        # A beat with step 0 comes from a rank that has not begun its first step.
         if not last or any(beat is None or not (beat.step or is_training) for beat in last.values()):
             return {}
         for rank, beat in last.items():

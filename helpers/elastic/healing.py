@@ -263,12 +263,13 @@ def train_replicas(**options) -> ReplicaRun:
                 crew.poll_once()
         finally:
             crew.end()
+    # The round after the last step only tells the replicas that all steps are done.
     rounds = tuple(one for one in lighthouse.rounds if one.step < settings.steps)
     return ReplicaRun(settings, rounds, {one.rank: unpack(one.value) for one in crew.states if one.value is not None})
 
 
 class ReplicaCrew(Crew):
-    """One process per replica. Each is a world of its own for the engine, so a death ends no other process."""
+    """One process per replica. For helpers.ranks each is alone in its world, so a death ends no other process."""
 
     def __init__(self, settings: ReplicaSettings, lighthouse: Lighthouse, folder: str):
         super().__init__(b"", 0, folder, print)  # no process yet, so neither work nor reports

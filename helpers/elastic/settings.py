@@ -48,7 +48,7 @@ class ElasticSettings:
     folder: Path | None = None  # for checkpoints; None: a temporary one
 
     def __post_init__(self) -> None:
-        check_num_ranks(self.ranks)
+        check_num_ranks(self.ranks)  # which also checks its type
         check_types(ElasticSettings, **{name: value for name, value in vars(self).items() if name != "ranks"})
         plan = self.plan or Plan(dp=self.ranks)
         object.__setattr__(self, "plan", plan)  # the dataclass is frozen

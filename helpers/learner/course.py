@@ -197,6 +197,7 @@ def _cells_of(path: Path, modified: int) -> list[dict]:
 def _needs_file() -> dict:
     import yaml  # 20 ms, which an import of this module should not cost
 
+    # The base loaders read every value as text, so that chapter 03 does not become the number 3.
     return yaml.load(NEEDS_FILE.read_text(encoding="utf-8"), getattr(yaml, "CBaseLoader", yaml.BaseLoader))
 
 

@@ -15,8 +15,9 @@ half-written record reads as "not there yet".
 of a collective in the order in which a rank called its collectives, from 0. "Withdrawn" is a collective that a rank
 posted but that torch then refused to issue. The file starts with one page that holds the group's name and ranks.
 
-helpers/ranks/group.py posts each operation here and compares it with what the other ranks posted. The kernel reads the
-boards after a failure (report.py), and the kernel need not have torch, so this file does not import it.
+helpers/ranks/group.py posts each operation here and compares it with what the other ranks posted. The kernel, which is
+the notebook's process, reads the boards after a failure (report.py). It need not have torch, so this file does not
+import it.
 """
 
 from __future__ import annotations

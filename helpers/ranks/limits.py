@@ -87,7 +87,8 @@ def num_gpus() -> int:
 def choose_device(device: str, num_ranks: int) -> tuple[str, str, list[int]]:
     """Kind of device ("cpu", "cuda" or "card"), backend ("wire", "gloo" or "nccl"), and the device number of each rank.
 
-    "auto" takes NCCL if there is a GPU for each rank, otherwise the CPU. Raises ValueError with the choices.
+    "auto" takes NCCL if there is a GPU for each rank, otherwise the CPU. "nccl" is like "cuda", but it lets no two
+    ranks share a GPU. Raises ValueError with the choices.
     """
     if device not in ("auto", "cpu", "cuda", "nccl", "card"):
         raise ValueError(

@@ -78,7 +78,7 @@ class Ranks:
         self._cells, self._has_variables = 0, False  # cells so far, and whether the processes hold variables of one
         self._in_place = inplace.LaunchedRanks(device, memory) if inplace.is_launched() else None
         if self._in_place:
-            choose_rules(rules, "torchrun")
+            choose_rules(rules, "torchrun")  # only to raise ValueError for rules that torchrun's ranks cannot follow
             self.num_ranks, self.device = self._in_place.world_size, self._in_place.device
             return
         check_num_ranks(num_ranks)

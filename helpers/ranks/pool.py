@@ -82,6 +82,7 @@ class Pool:
     """The processes of one world. `task` runs one task on them, and repairs the world after a failure."""
 
     def __init__(self, settings: PoolSettings):
+        # judge: says after each task what another backend, such as NCCL, would have made of it (rules.py).
         self.settings, self.judge = settings, rules_named(settings.rules).task_judge()
         self.members: list[Member] = []  # empty while the ranks are stopped
         self.generation = 0
@@ -184,7 +185,8 @@ class Pool:
                         state.mark_dead()
             verdict = watch.wait_for_verdict(limit)
         except KeyboardInterrupt as interrupt:
-            # InterruptedMessage: half of a message was read or sent, so nothing more can go through its pipe.
+            # InterruptedMessage: half of a message was read or sent, so nothing more can go through its pipe, and
+            # `_explain_and_recover` restarts the ranks.
             verdict = "incomplete message" if isinstance(interrupt, InterruptedMessage) else "interrupted"
         difference = self._difference(states) if verdict == "ok" else None
         outcome = Outcome([s.value for s in states], {s.rank: "".join(s.text) for s in states})

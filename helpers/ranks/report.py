@@ -94,6 +94,7 @@ class Report:
         if self.absent & blamed:
             why = words["hang.absent"].format(ranks=rank_names(self.absent & blamed))
         elif culprits:
+            # The calls that the stuck ranks wait for. With none of them known, the sentence only says who has finished.
             ops = sorted({_ANSWER.get(op.op, op.op) for op in stuck})
             why = words["hang.without" if ops else "hang.finished"].format(ranks=rank_names(culprits), ops=ops)
         else:

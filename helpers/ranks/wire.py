@@ -89,6 +89,7 @@ class World:
     def _hand_over_waits(self) -> None:
         """Let other threads wait for operations that have no future and for which nobody has called wait() yet."""
         for _, work in self.session.works():
+            # work.direct is the wait inside gloo of an operation that has no future.
             if work.direct is not None and time.perf_counter() - work.started > TICK:
                 work.direct.hand_over()
 
@@ -148,7 +149,8 @@ class Wire(Methods, dist.ProcessGroup):
         return self.group.session.rules is not None
 
     def shutdown(self) -> None:
-        _ended.shut_down.append(self)  # kept for a while, for the third bug that gloo.py lists
+        # Kept for a while, because DDP's reducer could deadlock if it destroyed the group (the third bug in gloo.py).
+        _ended.shut_down.append(self)
         super().shutdown()
 
 
@@ -191,6 +193,7 @@ def install(config: WireConfig) -> None:
         _world.close()
     _world = World(config, _waiters)
     if "WIRE" not in dist.Backend._plugins:
+        # extended_api: torch then calls _create with an object of options, which has the group's ranks.
         dist.Backend.register_backend("wire", _create, extended_api=True, devices=list(known_kinds()))
         dist.monitored_barrier = distributed_c10d.monitored_barrier = _monitored_barrier
         dist.batch_isend_irecv = distributed_c10d.batch_isend_irecv = _batch_isend_irecv

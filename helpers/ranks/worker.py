@@ -18,7 +18,8 @@ and "done" with the result of a task.
 The process ends when the pipe closes, and on Linux when its parent dies. After a failed task it drops modules whose
 import was interrupted, and names the learner's variables that hold a process group, which have to be made again.
 The "wire" is the wrapper around every process group of this process (helpers/ranks/wire.py): it compares each operation
-with the other ranks' operations before it is issued, and can end operations that would wait forever.
+with the other ranks' operations before it is issued, and can end operations that would wait forever. A `Words` is one
+text in every language of the course. The "learner" is the person who wrote the functions and cells that run here.
 """
 
 from __future__ import annotations
@@ -152,7 +153,9 @@ class Worker:
         device, local_device        the kind of device ("cpu", "cuda" or "card", a simulated GPU) and its index
         card_bytes                  the memory of a simulated GPU
         backend, group_timeout      "wire", "gloo", "nccl" or "none" (make no process group), and its timeout in seconds
-        link, check, slow, rules    settings of the wire, see `wire_config`
+        link, check, slow, rules    settings of the wire: an emulated network link, whether ranks compare operations,
+                                    {rank: seconds} by which its operations are delayed, and the name of the backend
+                                    whose rules are applied, "gloo" or "nccl"
     """
 
     def __init__(self, fd: int, spec: dict[str, Any]):
@@ -165,7 +168,8 @@ class Worker:
         self.main_thread = threading.main_thread()
         self.group_is_up = False  # whether this rank is in the default process group
         self.pid = os.getpid()
-        self.spent = False  # set by a task after which this process is not to be used again
+        # Whether this process is not to be used again, because an interrupt cut an import of torch (see `step`).
+        self.spent = False
         self.namespace: dict[str, Any] = {}
 
     # -- life ------------------------------------------------------------------------------------------------------
@@ -209,7 +213,7 @@ class Worker:
         if backend == "none":
             return
         if backend == "wire":
-            wire.reset()
+            wire.reset()  # ends the old groups, if there are any
             wire.install(self.wire_config(generation))
         store = dist.FileStore(os.path.join(self.spec["folder"], f"store{generation}"), self.world_size)
         limit = datetime.timedelta(seconds=self.spec["group_timeout"])
@@ -253,7 +257,7 @@ class Worker:
                 message = self.conn.recv()
                 match message[0]:
                     case "where":
-                        self.send(("where", self.where(), message[1]))
+                        self.send(("where", self.where(), message[1]))  # with the number of the question
                     case "abort":
                         wire.fail_pending(message[1])  # the text of their error
                         wire.cut()  # closes the connections, because a thread may still wait inside gloo
@@ -305,7 +309,7 @@ class Worker:
         except BaseException as error:
             reply = ("error", self.failure(error))
             del error  # it holds the frames of the task, and with them the learner's tensors
-        for callback in rules.on_task_end:  # those of NCCL's rules, which watch what the ranks do on gloo
+        for callback in rules.on_task_end:  # NCCL's rules write the end of the task into this rank's journal
             callback()
         if self.was_cut and any(map(is_torch_module, drop_interrupted_imports(known_modules))):
             self.spent = True

@@ -8,8 +8,9 @@ through its `__torch_dispatch__`. This file has those that do not, or that need 
     SyncBatchNorm its five operations exist in torch for GPUs alone; here they are formulas on the CPU tensors inside
     others        attention, CTC loss, LSTM and GRU cells, for which torch has other code on a GPU than on the CPU
 
-torch calls a device that is made in Python "PrivateUse1". A kernel is registered for a dispatch key, which is this name
-alone or with Autograd or Autocast before it.
+A kernel is the function that torch's dispatcher calls for an operation. The dispatcher finds it by a dispatch key, and
+the keys come in an order: autocast's, then autograd's, then that of the device itself. torch calls a device that is
+made in Python "PrivateUse1", so the three keys are AutocastPrivateUse1, AutogradPrivateUse1 and PrivateUse1.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from helpers.devices.cards.errors import check_index
 from helpers.devices.cards.tensor import CPU, SEEDED, SPECIAL_OPERATIONS, CardTensor, run_with_card_generator
 
 aten = torch.ops.aten
-KEY, CAST = "PrivateUse1", "AutocastPrivateUse1"
+KEY, CAST = "PrivateUse1", "AutocastPrivateUse1"  # dispatch keys, see above
 FLASH = 1  # what torch._fused_sdp_choice returns for flash attention
 # CUDA's message for binary_cross_entropy under autocast.
 UNSAFE = (
@@ -53,12 +54,14 @@ def register() -> None:
     library.impl("empty.memory_format", _creates(aten.empty.memory_format), KEY)
     library.impl("empty_strided", _creates(aten.empty_strided.default), KEY)
     library.impl("_copy_from", _copy_from, KEY)
+    # Under the key of autograd, because these are made of other operations, and autograd records each of those.
     library.impl("scaled_dot_product_attention", _attention, "AutogradPrivateUse1")
     library.impl("ctc_loss.Tensor", _ctc_loss, "AutogradPrivateUse1")
     for name, cell in (("_thnn_fused_lstm_cell", _lstm_cell), ("_thnn_fused_gru_cell", _gru_cell)):
         library.impl(name, cell, "AutogradPrivateUse1")
         SPECIAL_OPERATIONS[getattr(aten, name).default] = _on_cards(cell)  # for inference mode, without autograd
-    # Have torch decompose these into simpler operations (CompositeImplicitAutograd), which inference mode would not do.
+    # Have torch decompose these into simpler operations (CompositeImplicitAutograd) already at the key of autocast, so
+    # that autocast casts each of them. In inference mode, without the key of autograd, torch would not decompose them.
     for name in ("gru", "lstm", "rnn_tanh", "rnn_relu"):
         for overload in ("input", "data"):
             op = getattr(getattr(aten, name), overload)
@@ -168,7 +171,7 @@ def _widened(op, tensors, kwargs) -> torch.dtype | None:
 
 def _autocasts(op, rule: Callable) -> Callable:
     """A kernel that works as CUDA's autocast: it casts the inputs, then runs the operation without autocast."""
-    without = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+    without = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # the key to skip inside the kernel
 
     def kernel(*args, **kwargs):
         with torch._C._ExcludeDispatchKeyGuard(without):

@@ -2,8 +2,8 @@
 
 A practice card is a simulated GPU. It computes at once, but on a GPU two streams run at the same time. Two uses of the
 same bytes race if one of them writes, they are on different streams, and nothing makes one come before the other. Each
-stream has a clock (streams.py), {number of a stream: how many pieces of its work this one comes after}. A piece of work
-is a "tick". A CardTensor wraps the CPU tensor `_raw`, whose bytes are meant here.
+stream has a clock (streams.py), {number of a stream: how many pieces of its work this one comes after}. The number
+of a piece of work, from 1, is its "tick". A CardTensor wraps the CPU tensor `_raw`, whose bytes are meant here.
 
 `StorageUses` belongs to one storage on the card; races.py writes it. A copy that does not block (non_blocking=True),
 between the card and pinned memory, needs more: its CPU tensor must be watched too, but an operation on CPU tensors does
@@ -27,7 +27,7 @@ from helpers.devices.cards import streams
 from helpers.devices.cards.streams import CardStream
 
 _MOST = 64  # uses that are stored per storage, and freed storages that are remembered
-_PIECE = 512  # bytes; CUDA's allocator rounds up to whole pieces
+_BLOCK = 512  # bytes; CUDA's allocator rounds sizes up to a multiple of it
 _LARGEST = 1 << 24  # bytes; of larger storages, ranges with gaps are not compared byte by byte
 
 
@@ -147,7 +147,7 @@ def taken_too_early(home: CardStream, num_bytes: int) -> MemoryUse | None:
     CUDA's allocator gives freed memory of the same stream and size again.
     """
     for entry in list(_freed):
-        if entry[0] is home and _pieces(entry[1]) == _pieces(num_bytes):
+        if entry[0] is home and _num_blocks(entry[1]) == _num_blocks(num_bytes):
             _freed.remove(entry)
             return next((one for one in entry[2] if not one.comes_before(home.clock)), None)
     return None
@@ -158,9 +158,9 @@ def forget() -> None:
     _freed.clear()
 
 
-def _pieces(num_bytes: int) -> int:
-    """How many pieces of memory an allocator gives for so many bytes."""
-    return -(-num_bytes // _PIECE)
+def _num_blocks(num_bytes: int) -> int:
+    """How many blocks of memory CUDA's allocator gives for so many bytes."""
+    return -(-num_bytes // _BLOCK)
 
 
 # Names of functions that read a CPU tensor without making a new one; those that make one are recognised by that.
@@ -185,12 +185,13 @@ class TensorInCopy(Tensor):
         watched = [one for one in given if type(one) is TensorInCopy]
         for one in watched:
             one.__class__ = Tensor  # some functions of torch accept no subclass
+        # torch counts in `_version` how often a tensor was changed in place. A new number means that `func` wrote it.
         before = [(one, one._version, _copies(one)) for one in watched]
         out = func(*args, **(kwargs or {}))
         given += (made := [one for one in tree_iter(out) if isinstance(one, Tensor)])
         name = getattr(func, "__name__", "")
         for one, version, copies in before:
-            own = one.untyped_storage()._cdata
+            own = one.untyped_storage()._cdata  # the address of its storage; only card tensors have the attribute _raw
             views = [x for x in made if not hasattr(x, "_raw") and x.untyped_storage()._cdata == own]
             wrote = one._version != version
             # It made a tensor of the values, and not a view, nor a tensor that only has the same shape.
@@ -218,11 +219,12 @@ def note_copy(func, args, kwargs: dict, out) -> bool:
     if target is out and target is cpu[0] and not blocks and func is not torch.ops.aten.copy_.default:
         target._is_pinned = True  # .to("cpu", non_blocking=True) makes a pinned tensor
     # A copy that is called by torch's own code is left out, because torch makes sure that it is waited for.
+    # CUDA makes the host wait for every copy to CPU memory that is not pinned.
     if blocks or not cpu[0].is_pinned() or is_called_by_torch():
         return blocks or cpu[0] is target
     streams.watch()
     stream = streams.current()
-    use = use_of(cpu[0], stream, stream.step(), cpu[0] is target, call_site())
+    use = use_of(cpu[0], stream, stream.step(), cpu[0] is target, call_site())  # the target is written, a source read
     if use is not None:
         storage = cpu[0].untyped_storage()
         _check_sent_values(storage)

@@ -105,6 +105,7 @@ def note_operation(func, args, kwargs: dict, out) -> None:
     """
     operation = _operation(func)
     is_copy = operation.name in _COPIES
+    # what: "cpu", as in x.cpu(), if the host waits for this copy, else None.
     what = "cpu" if is_copy and memory_uses.note_copy(func, args, kwargs, out) else None
     if streams.is_watching:
         _note_uses(operation, args, kwargs, out)
@@ -162,7 +163,8 @@ _operation = functools.cache(_Operation)  # func -> its _Operation, made once
 def _or_line_of_backward(site: Frame) -> Frame:
     """This line, or the line that called the backward where there is none.
 
-    Operations that autograd's engine calls have no line of the program, and `site` then has line number 0.
+    Operations that autograd's engine calls have no line of the program, and `site` then has line number 0. A stream has
+    a `site` of its own only if it is the stream of a backward, where it is the line that called the backward.
     """
     return site if site[1] else streams.current().site or site
 
@@ -193,7 +195,7 @@ def read_by_host(card: Tensor, what: str) -> None:
         stream = streams.current()
         _touch(card._raw, stream, stream.step(), False, call_site())  # False: it only reads
         streams.host_waits(what)
-    elif streams.on_note is not None:
+    elif streams.on_note is not None:  # with one stream there are no races, but NCCL's journal notes the wait
         streams.host_waits(what)
 
 
@@ -214,8 +216,8 @@ def _touch(raw: Tensor, stream: CardStream, tick: int, wrote: bool, site: Frame)
     for old in list(known.races(new, stream.clock)):
         _race(old, new)
         stream.comes_after({old.stream.number: old.tick})  # so that the same two streams are not reported again
-    # Reads of a backward are not kept: autograd runs them on the streams of the forward, which come after by
-    # themselves.
+    # Reads of a backward (its stream has a `site`) are not kept: autograd runs them on the streams of the forward, and
+    # later work on these streams comes after them anyway.
     if wrote or stream.site is None:
         known.keep(new)
     return new

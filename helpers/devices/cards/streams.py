@@ -2,9 +2,10 @@
 
 A practice card is a simulated GPU. Everything is done when a call returns, so streams and events order nothing here.
 They only record what would be in order on a GPU, so that races.py can find what is not. Each stream has a clock,
-{number of a stream: how many pieces of its work this one comes after}. An event stores a clock, and a stream that waits
-for the event comes after all that is in it. The "host" is the Python program, with a clock of its own. A "queue" is the
-stream on which NCCL would run a group's messages. Nothing is counted before a second stream exists.
+{number of a stream: how many pieces of its work this one comes after}. The number of a piece of work is its "tick". An
+event stores a clock, and a stream that waits for the event comes after all that is in it. The "host" is the Python
+program, with a clock of its own. A "queue" is the stream on which NCCL would run a group's messages. Nothing is counted
+before a second stream exists.
 
 The names are those of torch.cuda: CardStream is torch.card.Stream, CardEvent is torch.card.Event.
 """
@@ -52,7 +53,7 @@ class CardStream:
         self.priority, self.is_queue = priority, is_queue
         self.number = next(_numbers)
         self.key = self.cuda_stream = self.stream_id = self.number if key is None else key
-        self.clock = dict(host)
+        self.clock = dict(host)  # its work comes after all for which the program has waited so far
         self.has_graph = False  # whether operations on it took part in a graph of autograd
         self.backward: CardStream | None = None  # the stream of the backwards that were called on this one
         self.site: Frame | None = None  # the line that called the backward, if it is the stream of one
@@ -89,6 +90,7 @@ class CardStream:
         host_waits("synchronize", self)
 
     def query(self) -> bool:
+        # Always True, since all is done. A program that hears True has waited, as after `synchronize`.
         host_waits("synchronize", self)
         return True
 

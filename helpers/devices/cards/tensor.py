@@ -5,6 +5,10 @@ attribute `_raw`. Every operation comes through `__torch_dispatch__`, below auto
 computes with the tensors inside, and the result is wrapped again. The operations of torch.distributed come the same
 way, so gloo gets the tensor inside.
 
+A wrapper subclass is made by `Tensor._make_wrapper_subclass`. This gives a tensor with a shape, dtype and device but
+without memory of its own, and it is the subclass that stores the elements elsewhere. Its `__torch_function__`, which
+torch would call earlier, above autograd, is disabled, because `__torch_dispatch__` does everything.
+
 `memory` counts the bytes on the card (memory.py). `races` finds memory that is used on two streams at once (races.py).
 An error is raised with `raise_or_defer`, because an error inside a backward must wait until the backward ends
 (errors.py).
@@ -100,7 +104,8 @@ class CardTensor(Tensor):
     def __new__(cls, raw: Tensor) -> CardTensor:
         if raw.layout is not torch.strided:
             raise NotImplementedError(f"a practice card holds dense tensors only, and this one is {raw.layout}")
-        if torch.is_inference_mode_enabled() and not raw.is_inference():  # a view of a tensor that was made before
+        # A view of a tensor that was made before inference mode is no inference tensor, so its wrapper must be none.
+        if torch.is_inference_mode_enabled() and not raw.is_inference():
             with torch.inference_mode(False):
                 return CardTensor(raw)
         if raw.is_conj() or raw.is_neg() or raw._is_zerotensor():  # flags of C++ that the wrapper would not have
@@ -119,7 +124,7 @@ class CardTensor(Tensor):
                 return NotImplemented
             args, kwargs = off_card_as_cpu(args), off_card_as_cpu(kwargs or {})
         kwargs = kwargs or {}
-        if func in _MOVES:
+        if func in _MOVES:  # torch turns it into the operations that it consists of, which come here one by one
             return func.decompose(*args, **kwargs)
         if func is aten._pack_padded_sequence.default:
             return _packed(*args)
@@ -330,6 +335,7 @@ def _embedding(inside: list, cards: list) -> Tensor:
 # Moves to another device. Below autograd, as in DTensor's losses, torch has not decomposed them yet, and the device is
 # a positional argument.
 _MOVES = {aten.to.device, aten.to.other, aten.to.dtype_layout}
+# A functional collective is one of torch.ops._c10d_functional: it returns a new tensor and writes none in place.
 _functional = threading.local()  # .depth: in how many functional collectives this thread is
 
 
@@ -370,7 +376,7 @@ def _functionals() -> Iterator:
             yield getattr(getattr(torch.ops._c10d_functional, name), overload or "default")
 
 
-# Operations that are replaced: op -> function of the unwrapped arguments and of the card tensors among them.
+# Operations that are replaced: op -> function of two lists, the unwrapped arguments and the card tensors among them.
 SPECIAL_OPERATIONS = {op: _functional_collective(op) for op in _functionals()}
 SPECIAL_OPERATIONS |= {op: _awaited for op in SPECIAL_OPERATIONS if op.name().endswith("::_wrap_tensor_autograd")}
 # record_stream has nothing to do here: CPU memory belongs to no stream, and CardTensor.record_stream tells `races`.

@@ -18,8 +18,9 @@ A `Deadlock` describes what remains where nothing moves. Its nodes are hosts and
 node that waits for a host which may still post something is not certainly stuck. A node is certainly stuck where a
 circle closes, or where the host that it waits for has ended or is blocked itself.
 
-An operation that gloo has completed can be unfinished here only because of NCCL's stricter order. Therefore a task on
-live ranks counts as ended when each host has come to its end and the operations that it waits for are done.
+A task on live ranks, which go on to the next task, counts as ended when each host has come to its end and the
+operations that its streams wait for are done. gloo has completed all of these. So if one of them is not done in the
+replay, the only reason is NCCL's stricter order.
 """
 
 from __future__ import annotations
@@ -132,19 +133,20 @@ class Replay:
         match record.kind:
             case "post":
                 self._post(host, record)
+            # work.wait() lets the stream wait, and not the host, except for a barrier.
             case "wait" if (posted := host.posted.get(record.number)) is not None and not posted.done:
                 frontier.add(posted)
                 if posted.record.name == "barrier":
                     self._hold(host, frontier)
             case "sync" if record.stream == "all":  # torch.cuda.synchronize() waits for the whole device
                 self._hold(host, {one for one in host.posted.values() if not one.done})
-            case "sync":
+            case "sync":  # the host waits for one stream
                 self._hold(host, frontier)
-            case "record":
+            case "record":  # event.record(stream): the event stands for all that the stream has to do by now
                 host.events[record.number] = set(frontier)
-            case "wait_event":
+            case "wait_event":  # stream.wait_event(event)
                 frontier |= host.events.get(record.number, set())
-            case "wait_for_event":
+            case "wait_for_event":  # event.synchronize()
                 self._hold(host, host.events.get(record.number, set()))
 
     def _hold(self, host: Host, posted: set[PostedOperation]) -> None:

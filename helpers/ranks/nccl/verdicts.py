@@ -69,8 +69,8 @@ def deadlock_verdict(kind: str, deadlock: Deadlock, extra: str = "") -> NcclVerd
     sites = [site for node in nodes if (site := _site(node)) != NO_SITE]
     if half:
         rank, record = half
-        place = {"what": describe_operation(record, groups=groups), "place": describe(record.site)}
-        lines.insert(0, words["line.stands"].format(ranks=rank_names([rank]), n=1, **place))
+        where = {"what": describe_operation(record, groups=groups), "place": describe(record.site)}
+        lines.insert(0, words["line.stands"].format(ranks=rank_names([rank]), n=1, **where))  # n: how many ranks
         sites.insert(0, record.site)
     head = [words["extra." + extra]] if extra else []
     text = Words.of("\n  ").join([Words.of(" ").join([*head, words[f"hang.{name}"]]), *lines])
@@ -105,6 +105,7 @@ def _half_batched_message(deadlock: Deadlock) -> tuple[int, Record] | None:
     None where there is no such message.
     """
     for node in deadlock.cycle:
+        # A host that waits to make a communicator is about to post its record. Other hosts post nothing now.
         record = node.record if isinstance(node, PostedOperation) or node.meets is not None else None
         for message in record.messages if record else ():
             for other in _unfinished_records(deadlock.replay, message.peer):
@@ -124,7 +125,7 @@ def _unfinished_records(replay: Replay, rank: int) -> Iterator[Record]:
 
 
 def _urgency(node: Node) -> tuple:
-    """A key by which the line to show first comes first.
+    """The key by which the nodes of a circle are sorted, so that the node whose line is to be shown first comes first.
 
     Hosts that wait without being about to post an operation come last. Otherwise messages come before collectives, what
     runs before what is queued, and sends before receives.
@@ -201,6 +202,7 @@ def _line_key(node: Node) -> tuple:
 
 def _line(name: str, what: object, site: Frame, nodes: list[Node], groups: dict[tuple, Words]) -> Words:
     """The line for nodes of one key, whose parts are name, what and site."""
+    # n chooses between singular and plural in the sentence.
     who = {"ranks": rank_names({node.rank for node in nodes}), "n": len(nodes)}
     # For "host" and "ended", `what` is the name of a call or "".
     if name in ("waits", "behind", "meets"):
@@ -261,6 +263,7 @@ def new_group_verdicts(programs: Mapping[int, RankProgram], ended: set[int]) -> 
         first = min(made)
         other = next((r for r in sorted(made) if made[r].name != made[first].name), None)
         name = "groups.lacking" if other is None else "groups.differ"
+        # "others" appears only in "groups.lacking"; where no rank is lacking, it is filled with any ranks.
         who = {"ranks": rank_names(made), "others": rank_names(lacking or made), "place": describe(made[first].site)}
         who |= {"a": first, "b": other, "made": made[first].name, "there": "" if other is None else made[other].name}
         sites = dict.fromkeys(made[rank].site for rank in (first, first if other is None else other))
