@@ -62,8 +62,8 @@ def mesh_plan_scene(
     """A Scene of `mesh`, seen from `rank`.
 
     `uses` maps each axis to what `rank` does on it, drawn in this order. `memory_by_rank` is what each rank holds, and
-    `limit` the bytes of a GPU. Raises ValueError for more than 64 ranks, a rank that the mesh lacks, or other than one
-    entry of `memory_by_rank` for each rank.
+    `limit` the bytes of a GPU's memory, described by `limit_name`. Raises ValueError for more than 64 ranks, a rank
+    that the mesh lacks, or other than one entry of `memory_by_rank` for each rank.
     """
     _check(mesh, memory_by_rank, rank)
     layout = _layout(mesh.world_size, gpus_per_node)
@@ -94,9 +94,9 @@ def _check(mesh: Mesh, memory_by_rank: Sequence[MemoryBreakdown], rank: int) -> 
 
 
 def _layout(world_size: int, gpus_per_node: int) -> NodeLayout:
-    """Two rows of cards, or four of half the height, fill the same area; at most 16 cards stand side by side.
+    """The nodes fill the same area of the picture in every plan: the more rows of nodes, the lower the cards.
 
-    A node of several GPUs has two rows of cards.
+    At most 16 cards stand side by side. A node of several GPUs has two rows of cards.
     """
     columns, num_nodes = max(1, gpus_per_node // 2), -(-world_size // gpus_per_node)  # -(-a // b) is a / b rounded up
     across = min(num_nodes, _MOST_ACROSS // columns)
@@ -126,7 +126,7 @@ def _node(node: int, layout: NodeLayout) -> Iterator[Rect | Label]:
 def _rank(
     box: Rect, rank: int, coordinates: Mapping[str, int], axis: str, num_bytes: float, limit: float
 ) -> Iterator[Rect | Label]:
-    """A rank's card with a strip at its foot that says how full its memory is; over both lies what can be clicked.
+    """A rank's card with a strip at its foot that says how full its memory is; an invisible Rect over both is clickable.
 
     axis: the one whose group the rank shares with the chosen rank, "chosen" for that rank itself, "" for all others.
     """
