@@ -116,7 +116,7 @@ class ForkedLauncher:
         return line
 
 
-_fork_server: ForkServerClient | None = None
+_fork_server: ForkServerClient | None = None  # set by the first call of `fork_server`
 _lock = threading.Lock()
 
 

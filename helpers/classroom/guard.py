@@ -198,7 +198,7 @@ class Guard:
 
         @functools.wraps(original)
         def noting(*args: Any, **kwargs: Any) -> None:
-            if self._is_by_learner(None):
+            if self._is_by_learner(None):  # None: also if a library makes the instance for the learner
                 self.note(why)
             original(*args, **kwargs)
 

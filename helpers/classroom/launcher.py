@@ -237,6 +237,7 @@ def _loopback_up() -> None:
 
 
 def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    """Mount `source` at `target`. kind: of a new file system; None if `flags` say what happens. data: its options."""
     arguments = [text.encode() if text is not None else None for text in (source, target, kind)]
     result = _libc().mount(*arguments, ctypes.c_ulong(flags), data.encode() if data else None)
     _raise_if_failed(result, f"mount {target}")

@@ -56,7 +56,7 @@ class GradedTask:
     key: of the task, such as "03.average".
     state: one of STATES. "failed" means that the check says no, "missing" that the notebook does not define the task,
     and "not graded" that nothing could be run.
-    text: the verdict, as the learner would read it.
+    points, max_points: what the task gave and what it can give. text: the verdict, as the learner would read it.
     mistake: the key of the known mistake that the check recognised, None if it recognised none. hint: for that mistake.
     """
 

@@ -66,7 +66,10 @@ class VivaQuestion:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskCell:
-    """The cell that a learner wrote for a task: its index in the notebook, its source, its functions and classes."""
+    """The cell that a learner wrote for a task: its index in the notebook, its source, its functions and classes.
+
+    key: of the task. nodes: the functions and classes as syntax trees.
+    """
 
     key: str
     index: int

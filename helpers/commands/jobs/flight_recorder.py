@@ -32,7 +32,7 @@ class Call:
 
     group: the name of its process group. number: its sequence number in the group, from 1. op: such as "all_reduce".
     sizes: of its tensors. signature: the sizes and dtypes that must be equal on all ranks, as text.
-    line: the user's line that issued it, None if the record has no stack.
+    is_done: whether it has ended on this rank. line: the user's line that issued it, None if the record has no stack.
     """
 
     group: str

@@ -118,7 +118,7 @@ def _ended(state: JobState, divergence: Divergence | None) -> HangCause | None:
     finished = [process for process in ended if process.has_finished]
     if not state.unfinished and len(finished) == len(ended):
         failed = [process for process in ended if process.exit_code]
-        return _at_fault("exited", failed, None) if failed else HangCause(kind="ended")
+        return _at_fault("exited", failed, None) if failed else HangCause(kind="ended")  # None: no divergence to show
     if divergence and divergence.has_mismatch and all(p.failure.type_name == "RuntimeError" for p in raised_first):
         return None  # collectives that differ may raise a RuntimeError, so the mismatch is the cause
     if raised_first:

@@ -16,7 +16,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-_file: int | None = None
+_file: int | None = None  # file descriptor of this rank's notes, None where no rehearsal runs
 _noted_once: set[str] = set()  # [kind, name] as JSON, of what `note_once` has written
 
 

@@ -26,7 +26,8 @@ MAX_GAPS, MAX_CHANGED, MAX_OPERATORS = 8, 8, 32  # how many an explanation lists
 class Gap:
     """A stretch in which a rank neither computed nor loaded data nor waited for a message.
 
-    name: of the host's span that covered most of it. A span between two operators is named "→" and the next operator.
+    step: the number of the step. name: of the host's span that covered most of the gap. A span between two operators is
+    named "→" and the next operator.
     """
 
     rank: int

@@ -33,7 +33,7 @@ STEP = re.compile(r"ProfilerStep#(\d+)")
 _DATA = re.compile(r"data ?load|enumerate\(|\b(?:data|load|loading|loader|fetch|(?:next|get) batch)\b", re.IGNORECASE)
 # Beginnings of the names of operators that do not compute themselves.
 _BOOKKEEPING = ("autograd::engine::", "torch::autograd::AccumulateGrad", "RegisterPostBackward", "FSDP::")
-_MICROSECOND = 1e-6
+_MICROSECOND = 1e-6  # seconds
 # The operators that launched kernels: external id, by which a kernel names its operator -> the operator's kind, root
 # (the outermost operator around it) and (name, shapes).
 Launches = dict[Any, tuple[str, str, tuple[str, str]]]

@@ -23,7 +23,7 @@ from typing import Any
 
 from helpers.commands.traces.files import Event, number
 
-# How the name of an event begins, once all but its letters is dropped and they are small (`_op_of`) -> the operation.
+# How the name of an event begins if only its letters are kept, in lower case -> the operation. The first match counts.
 _OPS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
 _OPS |= {"sendrecv": "sendrecv"}  # NCCL's kernel for send, recv and all-to-all; its name does not tell which
 _OPS |= {"alltoall": "all_to_all", "broadcast": "broadcast", "barrier": "barrier", "send": "send", "recv": "recv"}
@@ -40,7 +40,7 @@ _EVENT_NAME = re.compile(r"(?:gloo|wire|mpi|ucc):(\w+)|(?:void )?[nr]ccl(?!:)(?:
 _BYTES = {"float8": 1, "half": 2, "bfloat16": 2, "short": 2, "int": 4, "float": 4, "long": 8, "double": 8}
 _BYTES |= {"float16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}
 _BYTES |= dict.fromkeys(("char", "byte", "bool", "uint8", "int8"), 1)
-_MICROSECOND = 1e-6
+_MICROSECOND = 1e-6  # seconds
 
 
 @functools.cache  # a trace has a few hundred names and hundreds of thousands of events

@@ -34,7 +34,7 @@ class TraceRun:
     operators: rank -> (name, shapes) -> [seconds, calls].
     clocks: rank -> the clock that its times were corrected for.
     world_size: of the run, which may be more than the number of ranks that were read.
-    notes: sentences about what the files lack.
+    on_gpu: whether the traces have kernels of a GPU. notes: sentences about what the files lack.
     """
 
     timeline: Timeline

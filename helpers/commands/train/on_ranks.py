@@ -142,7 +142,7 @@ def _compute_in_span(
     return result
 
 
-_run: TrainingRun | None = None
+_run: TrainingRun | None = None  # of this rank, from `start` on
 
 
 def start(settings: TrainOptions, device: str) -> tuple[str, Path]:

@@ -36,7 +36,7 @@ DEFAULTS = {
 # Options of one attempt, which are never taken over from the run that is resumed. The default of grace is below the
 # 30 s after which torchrun kills its ranks once it has received a signal.
 ATTEMPT_DEFAULTS = {"save": None, "resume": None, "go_on": False, "chaos": 0.0, "grace": 25.0}
-RUNS = "runs"
+RUNS = "runs"  # the folder in which a run gets a folder of its own if --save names none
 RUN_EXAMPLES = "a run, such as runs/1123-0512, or one of its steps"
 OPTIONS_FILE = "train.json"  # lies beside the checkpoints of a run and holds its options
 
@@ -46,7 +46,7 @@ class TrainOptions:
     """The options of one run.
 
     plan: how the ranks share the work. size: one of SIZES, the model. dtype: one of DTYPES, for autocast.
-    batch: sequences in a step, over all ranks. steps: the step at which the run ends.
+    batch: sequences in a step, over all ranks. steps: the step at which the run ends. save_every: steps between saves.
     by_name: the values of all options by their names on the command line, as they are written to OPTIONS_FILE.
     folder: where checkpoints are saved; under torchrun the folder of rank 0 is used.
     resume: the checkpoint to start from, None for a new run.

@@ -16,7 +16,7 @@ import torch
 from helpers.commands.rehearse.redirect import gpus
 from helpers.devices.cards.torch_patches import replace_in_torch
 
-_NAME = "NVIDIA practice card"
+_NAME = "NVIDIA practice card"  # what the script reads as the name of its GPU
 # Names of torch.card that torch.cuda does not get, because it keeps its own or gets a function of this file.
 _OWN = ("memory", "device", "device_count", "current_device", "set_device")
 

@@ -162,6 +162,7 @@ def _noting(operate):
     @functools.wraps(operate)
     def wrapper(self, *args, **kwargs):
         first = next((leaf for leaf in tree_iter((args, kwargs)) if isinstance(leaf, torch.Tensor)), None)
+        # visible(): the node's number of each GPU, because ranks may number theirs differently (CUDA_VISIBLE_DEVICES).
         if isinstance(first, CardTensor):
             rank_notes.note_once("gpu", name=gpus.visible()[gpus.gpu_of(first)], was_set=gpus.was_set, site=call_site())
         elif _chosen[0] is None and self.session.config.rank in self.ranks:
