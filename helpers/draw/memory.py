@@ -71,8 +71,9 @@ def memory_scene(
 ) -> Scene:
     """One stacked bar for each name ("rank 0", "ZeRO-1"); a line marks `capacity` bytes, if given.
 
-    What does not fit is framed, and said in words beside its bar. `capacity_name`, such as "H100", stands before the
-    bytes at the line. Raises ValueError when there is nothing to draw, or for a capacity that is not above 0.
+    The part of a bar beyond `capacity` is framed, and its bytes stand beside the bar. `capacity_name`, such as "H100",
+    stands before the bytes at the line. Raises ValueError when there is nothing to draw, or for a capacity that is not
+    above 0.
     """
     if capacity is not None and not capacity > 0:
         raise ValueError(f"capacity is {capacity!r} bytes, but a limit lies above 0; leave it out to draw none")

@@ -126,7 +126,7 @@ def _node(node: int, layout: NodeLayout) -> Iterator[Rect | Label]:
 def _rank(
     box: Rect, rank: int, coordinates: Mapping[str, int], axis: str, num_bytes: float, limit: float
 ) -> Iterator[Rect | Label]:
-    """A rank's card with a strip at its foot that says how full its memory is; an invisible Rect over both is clickable.
+    """A rank's card with a strip at its foot that says how full its memory is; a Rect over both takes the clicks.
 
     axis: the one whose group the rank shares with the chosen rank, "chosen" for that rank itself, "" for all others.
     """

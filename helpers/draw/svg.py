@@ -97,8 +97,8 @@ def _rect(item: Rect) -> str:
     text = f'<rect x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" height="{_number(height)}"'
     text += f' rx="{_number(item.radius)}" {fill}' if item.radius else f" {fill}"
     text += f' opacity="{_number(item.opacity)}"' if item.opacity != 1 else ""
-    # tabindex is 0 for the picked rectangle and -1 for others: the Tab key stops only at the picked one. "lm" is Lumino,
-    # the toolkit of JupyterLab, whose own shortcuts must not take the keys that are pressed on the rectangle.
+    # tabindex is 0 for the picked rectangle and -1 for others, so the Tab key stops only at the picked one. "lm" is
+    # Lumino, JupyterLab's toolkit, whose own shortcuts must not take the keys that are pressed on the rectangle.
     if item.pick:
         text += f' data-pick="{escape(item.pick)}" role="button" aria-pressed="{str(item.is_picked).lower()}"'
         text += f' tabindex="{item.is_picked - 1}" data-lm-suppress-shortcuts="true"'

@@ -272,7 +272,10 @@ def course_map(*, path: str | os.PathLike | None = None) -> CourseMap:
 
 
 def _address(chapter: Chapter, folder: str = "") -> str:
-    """The address of a chapter, or of its lab with folder "labs/", relative to the notebook, which may be a lab."""
+    """The address of a chapter, or of its lab with folder "labs/", relative to the notebook that shows the map.
+
+    A notebook of a lab lies one folder deeper than those of chapters, so its addresses begin with "../".
+    """
     name = f"{folder}{chapter.name}.ipynb"
     return f"../{name}" if not Path(name).exists() and Path("..", name).exists() else name
 
