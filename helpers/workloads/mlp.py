@@ -3,8 +3,9 @@
 Legend: B = batch, F = features, C = classes.
 
 This model ends in logits, for cross entropy. Old blog posts teach with a `Classifier` that ends in Softmax and BCELoss
-instead. BCELoss averages over B x C values, so with ten classes its gradients start nine times smaller, and they become
-noise once a probability rounds to 0 or 1.
+instead. BCELoss averages over B x C values. With ten classes, and probabilities that are all 1/10 at first, its
+gradients of the logits are nine times smaller than those of cross entropy, and they become noise once a probability
+rounds to 0 or 1.
 """
 
 from collections.abc import Sequence

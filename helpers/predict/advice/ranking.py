@@ -10,8 +10,8 @@ step; both are in plans.py. A strategy is a family of plans, such as "ZeRO-3" or
 plan chooses for tp, cp, pp, ZeRO and ep (`layout_key`). `words("warning.bubble", share=20)` returns the sentence of
 that key in the reader's language; the sentences are in words/advice.yaml.
 
-From search.py: `axis_layouts` lists the possible layouts, `reason_against` says why one does not suit the model or the
-batch (else it is empty), `fitting_plans` lists the plans that fit in memory, and `timed_plans` estimates their steps.
+From search.py: `axis_layouts` lists the possible layouts, `reason_against` says why one does not suit model or batch
+(else it is empty), `fitting_plans` gives the plans that fit and how many it examined, `timed_plans` times the former.
 """
 
 from __future__ import annotations

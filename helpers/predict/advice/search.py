@@ -63,9 +63,9 @@ def axis_layouts(request: PlanRequest) -> Iterator[Plan]:
     cluster, model = request.cluster, request.model
     for tp in _divisors(cluster.gpus_per_node):
         for cp in (2**n for n in range(LARGEST_CP.bit_length())):
-            # Context parallelism is not modelled for attention with a window.
-            is_too_short = cp > 1 and (model.seq < LEAST_TOKENS * cp or model.window)
-            if is_too_short or cluster.world_size % (tp * cp):
+            # Context parallelism needs enough tokens on each rank, and is not modelled for attention with a window.
+            is_excluded = cp > 1 and (model.seq < LEAST_TOKENS * cp or model.window)
+            if is_excluded or cluster.world_size % (tp * cp):
                 break  # so would every larger cp
             left = cluster.world_size // (tp * cp)
             for pp in _divisors(left, most=model.num_layers):

@@ -42,7 +42,7 @@ FAST = 400e9  # bytes per second of a link: NVLink 4 and later are at least this
 # NCCL's latencies in seconds, from its tuning.cc. Per hop, as (NVLink, network), for its protocols LL128 and Simple, of
 # which Simple carries large pieces; and once per collective (BASE).
 HOPS_LL128, HOPS_SIMPLE, BASE = (1.9e-6, 4.0e-6), (3.4e-6, 14.0e-6), 14e-6
-LARGE_PIECE = 128 * 1024  # bytes per rank from which on a piece counts as large
+LARGE_PIECE = 128 * 1024  # bytes; a piece is the part of the buffer that belongs to one rank, large if it is above this
 CARD_SHARE = 0.95  # the share of a card's rate that payload reaches, because packets have headers; an assumption
 
 
@@ -94,7 +94,8 @@ def collective_seconds(
     moved, is_sum = bus_factor(op, ranks) * num_bytes, op == "all_reduce"
     is_inside = ranks * stride <= cluster.gpus_per_node
     neighbours = ranks if is_inside else min(8, max(1, cluster.gpus_per_node // stride))  # of the group, in one node
-    # The table is of an all_reduce on 8 GPUs, which has 7 hops; the other collectives pass the ring once, not twice.
+    # The table is of an all_reduce on 8 GPUs, which has 7 hops, so `neighbours` stops at 8 in larger nodes, too. The
+    # other collectives pass the ring once, not twice.
     start = start_seconds(num_bytes, cluster.intra.bandwidth >= FAST) * (neighbours - 1) / 7 / (1 if is_sum else 2)
     if is_inside:
         return start + moved / (best_rate(cluster) * (NVLS_GAIN if is_sum and nvls else 1.0)), 0.0

@@ -22,7 +22,7 @@ from helpers.specs import Cluster, ModelSpec, Plan
 
 LOSS_BYTES = 14  # bytes moved per logit of the fp32 loss, in forward and again in backward
 BACKWARD_BYTES = 1.6  # bytes that norms and activations move in backward, over those in forward: an assumption
-CAST_BYTES = 5  # bytes moved to cast one element from 16 bits to 8
+CAST_BYTES = 5  # bytes moved to cast one element from 16 bits to 8: read for the largest value, read again, written
 EMBEDDING_CALLS = 0.2  # the kernels of the embedding, over those of a layer's forward
 CALLS_PER_EXPERT = 0.15  # of a layer's kernels per further expert on a rank: two or three of about twenty
 
