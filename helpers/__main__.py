@@ -28,7 +28,7 @@ COMMANDS = {
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command and returns its exit code. arguments: those of the command line by default."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments[:1] == ["quiz"]:  # its drills are graded as the labs are, for which it gets the grader
+    if arguments[:1] == ["quiz"]:  # it is given the grader, because it grades answers in code as a lab does
         from helpers.interview import quiz_command
 
         return quiz_command.main(arguments[1:], check=_grade)

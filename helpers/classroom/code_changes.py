@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-# The simple statements that are deleted. Without a return a function only gives None, which asks nothing interesting.
+# The simple statements that are deleted. A return is not among them: without it a function only gives None, and a
+# question about that is not interesting.
 SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.Delete, ast.Continue, ast.Break)
 SWAPPED = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Lt: ast.LtE, ast.LtE: ast.Lt}
 SWAPPED |= {ast.Gt: ast.GtE, ast.GtE: ast.Gt}

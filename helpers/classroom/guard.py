@@ -34,11 +34,11 @@ from helpers.grading.safeguards.audit_rules import full_path, is_below, is_impor
 from helpers.learner.words import Words
 
 NOTES_FILE = "notes.txt"  # in the sandbox's folder; ranks append lines, the sandbox worker reads them
-MAX_FORKS = 4  # of one process
+MAX_FORKS = 4  # of one process; those beyond are stopped
 MAX_NOTES, MAX_NOTES_CHARACTERS = 20, 50_000  # that are read at a time
 MAX_REASON = 300  # characters of the reason in a note, which may quote the learner
 _CELL_PREFIX = "cell "  # of the file names of a learner's cells
-_installed: Guard | None = None
+_installed: Guard | None = None  # the guard of this process
 
 
 class NotAllowed(RuntimeError):
@@ -66,7 +66,7 @@ class Guard:
             "import": lambda args: None if is_import_by_library() else why_forbidden(str(args[0]), self.lab),
             "open": self._rule_open,
             "socket.connect": self._rule_connect,
-            "socket.getaddrinfo": lambda args: words["resolves"].format(args[0]),
+            "socket.getaddrinfo": lambda args: words["resolves"].format(args[0]),  # args[0]: the name of a host
             "os.fork": self._rule_fork,
             "sys._getframe": lambda args: words["frames"].format("sys._getframe") if is_direct() else None,
         }

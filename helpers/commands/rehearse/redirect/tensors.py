@@ -105,7 +105,7 @@ def _let_numbers_be_gpus() -> None:
     makers = [one.__name__ for one in _device_constructors() if hasattr(torch, one.__name__)]  # torch.zeros and so on
     likes = [f"{name}_like" for name in ("empty", "zeros", "ones", "full", "rand", "randn", "randint")]
     news = ["new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided"]
-    # Without the three that `_placing` wraps, which knows what a number means.
+    # Without the three functions of torch that `_placing` has wrapped, because those read a number as a GPU already.
     for owner, names in ((torch, {*makers, *likes} - {"tensor", "as_tensor", "asarray"}), (Tensor, news)):
         for name in names:
             setattr(owner, name, _numbered(getattr(owner, name)))
