@@ -66,6 +66,7 @@ def strip_answers(lab: str) -> None:
     for name, module in closed.items():
         # The names of the tasks themselves stay, because ranks look a task up in its module.
         used |= {(name, key) for key, value in vars(module).items() if any(value is task for task in tasks)}
+    # Of the closed modules, those stay that hold a used name, and the packages above any module that stays.
     needed = _with_parent_packages({*(sys.modules.keys() - closed.keys()), *(home for home, _ in used)})
     forgotten = {name for name in closed if name not in needed or is_within(name, _packages_of_other_labs(lab))}
     for name, module in closed.items():
@@ -125,7 +126,7 @@ def _replace_checks() -> None:
     """Put functions that do nothing in place of those that a notebook imports from the grader, such as `check`."""
     for name in ALLOWED_IN_ANSWERS:
         package, _, key = name.rpartition(".")
-        if package in sys.modules and name not in sys.modules:
+        if package in sys.modules and name not in sys.modules:  # a package in this list stays what it is
             setattr(sys.modules[package], key, _do_nothing)
 
 

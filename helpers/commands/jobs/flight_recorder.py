@@ -111,6 +111,7 @@ def _call(entry: Mapping[str, Any]) -> Call:
     # A record lists the innermost frame first, and `learner_frame` expects it last.
     frames = [(frame["filename"], frame["line"], frame["name"]) for frame in reversed(entry.get("frames", ()))]
     op = entry["profiling_name"].rpartition(":")[2]
+    # The sides of which the sizes and dtypes must be equal on all ranks.
     compared = [side for side in SIDES if side not in _FREE_SIDES.get(op, ())]
     return Call(
         group=entry["process_group"][0], number=entry["collective_seq_id"], op=op, is_done=bool(entry["retired"]),
