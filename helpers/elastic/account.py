@@ -25,7 +25,9 @@ class Generation:
     first_step: int  # of those that it finished
     last_step: int  # first_step - 1 where it finished none
     why: Words  # what ended it, as a sentence in every language
-    how: str  # the same as a key: "done", "stopped", "died", "raised", "hung", "silent" or "unmet"
+    # The same as a key: "done", "stopped" (the job was closed), "died", "raised", "hung", "silent" (a rank sent no
+    # heartbeat) or "unmet" (not all ranks began a step in time).
+    how: str
     lost: tuple[int, ...] = ()  # the ranks that died or were given up
 
 

@@ -42,8 +42,9 @@ from helpers.specs import Plan
 
 POLL_SECONDS = 0.05  # between two looks at the heartbeats
 FIRST_STEP_TIMEOUT = 60.0  # seconds until all ranks must have begun a step
-# How a generation ended: "done", "stopped", "died", "raised", "hung", "silent" or "unmet"; the ranks that it cost; and
-# why, as a sentence in every language.
+# How a generation ended: "done", "stopped" (the job was closed), "died", "raised", "hung", "silent" (a rank sent no
+# heartbeat) or "unmet" (not all ranks began a step in time); the ranks that it cost; and why, as a sentence in every
+# language.
 Ending = tuple[str, list[int], Words]
 
 

@@ -161,9 +161,9 @@ class WireGroup:
         """Write a message on the board and compare it. A send also takes its place on the emulated link."""
         link = self.session.link
         if link is not None and not work.receives:
-            end = link.between(self.ranks, self.rank, work.peer)
-            duration = link_seconds(end, "send", work.signature.num_bytes, self.size)
-            work.link_start = link.reserve(OUT, work.started, duration, end)
+            joining = link.between(self.ranks, self.rank, work.peer)  # inside a node or across nodes
+            duration = link_seconds(joining, "send", work.signature.num_bytes, self.size)
+            work.link_start = link.reserve(OUT, work.started, duration, joining)
         if self.channels is None:
             return
         # A receive from any source has no peer, and is posted under this rank's own number.
@@ -241,15 +241,16 @@ class WireGroup:
     def _arrival_time(self, work: WireWork) -> float:
         """When the emulated link would have delivered it, in seconds of time.perf_counter.
 
+        Each rank's end of the link has two lanes: a send takes OUT, a receive IN, and a collective BOTH.
         `reserve` returns when the link is free to begin. A send has reserved its place when it was posted.
         """
         link, sig = self.session.link, work.signature
-        end = link.between(self.ranks, self.rank, getattr(work, "peer", None))
-        duration = link_seconds(end, sig.name, sig.num_bytes, self.size)
+        joining = link.between(self.ranks, self.rank, getattr(work, "peer", None))
+        duration = link_seconds(joining, sig.name, sig.num_bytes, self.size)
         ready = self._ready(work)
         if isinstance(work, MessageWork):
-            return duration + (link.reserve(IN, ready, duration, end) if work.receives else ready)
-        return duration + link.reserve(BOTH, ready, duration, end)
+            return duration + (link.reserve(IN, ready, duration, joining) if work.receives else ready)
+        return duration + link.reserve(BOTH, ready, duration, joining)
 
     def _ready(self, work: WireWork) -> float:
         """When the last rank had posted it, since no link can begin earlier."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from helpers.ranks.rules import RankRules
 
 
-# ReduceOp -> its name; and dtype -> its name, such as "float32".
+# Pairs of name and ReduceOp, which `reduce_name` compares with ==; and dtype -> its name, such as "float32".
 _REDUCE_NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 _REDUCE_OPS = tuple((name, getattr(dist.ReduceOp, name)) for name in _REDUCE_NAMES if hasattr(dist.ReduceOp, name))
 _DTYPES = {dtype: str(dtype).removeprefix("torch.") for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}

@@ -125,6 +125,7 @@ def has_group(value: Any, depth: int = 3) -> bool:
     if depth == 0 or isinstance(value, type | torch.Tensor | str | bytes | int | float):
         return False
     if isinstance(value, torch.nn.Module):
+        # 1: only the attributes of each module, and what a container among them holds.
         return any(has_group(v, 1) for module in value.modules() for v in vars(module).values())
     if isinstance(value, list | tuple | set | dict):
         items = value.values() if isinstance(value, dict) else value

@@ -82,6 +82,7 @@ class MemoryUse:
         if self.layout is None:
             seen[self.start : self.end] = value
             return
+        # One more dimension, of size `width`, goes through the bytes of each element; strides are in bytes here.
         sizes, strides, offset, width = self.layout
         wide = tuple(width * stride for stride in strides)
         seen.as_strided((*sizes, width), (*wide, 1), width * offset).fill_(value)

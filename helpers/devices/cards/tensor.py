@@ -110,7 +110,7 @@ class CardTensor(Tensor):
                 return CardTensor(raw)
         if raw.is_conj() or raw.is_neg() or raw._is_zerotensor():  # flags of C++ that the wrapper would not have
             raw = torch.zeros_like(raw) if raw._is_zerotensor() else raw.resolve_conj().resolve_neg()
-        memory.charge(raw.untyped_storage())
+        memory.charge(raw.untyped_storage())  # raises if the card is full
         card = Tensor._make_wrapper_subclass(
             cls, raw.size(), strides=raw.stride(), storage_offset=raw.storage_offset(), dtype=raw.dtype, device="card:0"
         )
@@ -225,7 +225,7 @@ class CardTensor(Tensor):
         """Like __reduce_ex__, but it makes a CPU tensor, for a process that may have no card."""
         if getattr(self, "_is_param", False):
             return self._rebuilt_from(self._raw)
-        return copy.copy, (self._raw,)
+        return copy.copy, (self._raw,)  # pickle must get a function: this one gives back the CPU tensor
 
 
 class _Seen:
@@ -364,7 +364,7 @@ def _awaited(inside: list, cards: list) -> Tensor:
     """
     (raw,) = inside
     SPECIAL_OPERATIONS[torch.ops._c10d_functional.wait_tensor.default](inside, cards)
-    return raw.view_as(raw)
+    return raw.view_as(raw)  # a new object, since `_Seen.wrap` takes the argument itself for one changed in place
 
 
 def _functionals() -> Iterator:

@@ -61,7 +61,7 @@ class PostedOperation:
         self.waiters: list[PostedOperation] = []
 
 
-@dataclass(eq=False)
+@dataclass(eq=False)  # two hosts are never equal, and each can be a key of a dict
 class Host:
     """The host program of one rank, at record number `at` of its journal."""
 

@@ -173,6 +173,7 @@ def _group(record: Record, has_twin: bool) -> Words:
         return words["group.default"]
     if origin == NO_SITE:
         return words["group.other"].format(name=name)
+    # The line number alone is enough where the operation is in the same file.
     place = words["group.line"].format(origin[1]) if origin[0] == record.site[0] else describe_line(origin)
     return words["group.counted" if has_twin or number > 1 else "group.made"].format(place=place, number=number)
 
