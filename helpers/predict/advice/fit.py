@@ -147,7 +147,8 @@ class Fit:
     """The result of `fit`. memory: bytes of the fullest rank, which is of pipeline stage `stage`.
 
     changes: the smallest change, one entry per field; empty where the plan fits or nothing helps. suggested,
-    suggested_memory: the plan with these changes, and its fullest rank; None where nothing helps.
+    suggested_memory: the plan with these changes (the plan itself where it fits), and the bytes of its fullest rank;
+    None where nothing helps.
     """
 
     plan: Plan

@@ -174,7 +174,7 @@ def page(advice: Advice) -> str:
         f'<h1>{escape(title)}</h1><div class="choice">{escape(advice.sentence)}</div>',
         f'<div class="two"><div>{_heading("model")}{_facts(_model_facts(request.model))}</div>',
         f"<div>{_heading('cluster')}{_facts(_cluster_facts(request.cluster))}</div></div>",
-        f"{_heading('best')}{_html_table(best, 0)}" if best else "",
+        f"{_heading('best')}{_html_table(best, 0)}" if best else "",  # 0: the first plan is recommended
         _list(advice.remarks),
         f"{_heading('bars')}{_html_table(bars)}" if bars else "",
         f"{_heading('arithmetic')}{_facts(_arithmetic(advice))}",
@@ -231,7 +231,8 @@ def _time(candidate: PlanEstimate) -> dict[str, str]:
     }  # fmt: skip
 
 
-# A fact is a row of a table without a head: a key of `fact` in words/advice.yaml, and its value as text.
+# A fact is a row of a table without a head: a key of `fact` in words/advice.yaml, which gives its label in the reader's
+# language, and its value as text.
 def _model_facts(model: ModelSpec | ResNet) -> dict[str, str]:
     if isinstance(model, ResNet):
         return {"parameters": f"{model.num_params:,}"}

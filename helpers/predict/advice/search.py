@@ -204,6 +204,7 @@ def timed_plans(request: PlanRequest, fitting: list[FittingPlan]) -> list[PlanEs
     A plan matters if it may be nearly the best of its layout, and nearly the best of all or the best of its strategy.
     """
     machine = request.cluster, request.stack, request.constants
+    # (lower bound, position in `fitting`)
     bounds = sorted((least_seconds(request.model, plan, *machine), n) for n, (plan, _, _) in enumerate(fitting))
     best: dict[tuple | str, float] = defaultdict(lambda: inf)  # seconds by "all", by strategy and by layout
     estimates = []
@@ -261,7 +262,7 @@ def _data_parallel(request: PlanRequest, zero: int) -> Iterator[Plan]:
 
 def offload_plans(request: PlanRequest) -> Iterator[PlanEstimate]:
     """The fitting plans with gradients and optimizer on the host; on several GPUs with ZeRO-3."""
-    for plan in _data_parallel(request, 3 if request.cluster.world_size > 1 else 0):
+    for plan in _data_parallel(request, 3 if request.cluster.world_size > 1 else 0):  # the ZeRO stage
         stage, breakdown = fullest_stage(request.model, plan)
         # The gradients of one layer (or token table) at a time are on the GPU, until they have travelled to the host.
         buffer = max(params_per_layer(request.model, plan), table_params(request.model, plan)) * gradient_bytes(plan)

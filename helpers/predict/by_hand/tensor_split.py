@@ -76,7 +76,7 @@ class SplitLayer:
     output: str = "Z"
     arrives: Matrix = ARRIVES
     activation_name: str = ""
-    activation: Callable[..., Matrix] = lambda one: one
+    activation: Callable[..., Matrix] = lambda one: one  # no activation, so the gradient passes unchanged, too
     activation_backward: Callable[..., Sequence[Matrix]] = lambda one, arrives: (arrives,)
     products: tuple[str, ...] = ()
     input_has_no_gradient: bool = False

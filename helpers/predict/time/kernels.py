@@ -96,6 +96,7 @@ def flash_seconds(tokens: int, context: float, width: int, gpu: GPU) -> tuple[fl
     """
     share = FLASH_SHARE_HOPPER if gpu.flops > HOPPER_FLOPS else FLASH_SHARE
     operations = 2 * tokens * context * width  # two products of 2 operations each, half of which is above the diagonal
+    # 2.5: backward has 5 products where forward has 2.
     return operations / (share["forward"] * gpu.flops), 2.5 * operations / (share["backward"] * gpu.flops)
 
 
