@@ -99,6 +99,7 @@ class Trainer:
         # lambdas, because the model and the optimizer are made below
         no_sync = {0: lambda: self.local_model.no_sync(), 1: lambda: self.optimizer.no_sync()}.get(zero, nullcontext)
         if has_stages:  # 1: cut the layers; PipelineModel also does what a wrapper for the replicas would do
+            # around_row: the context in which the schedule's row runs; with ZeRO, the optimizer averages over dp later
             dp_group, around_row = (None, no_sync) if zero else (dp, nullcontext)
             stages = PipelineModel(model, self.plan, self._scaled, region, pp, dp_group, around_row)
             self.local_model = self.runner = stages

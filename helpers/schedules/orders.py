@@ -85,7 +85,8 @@ def zb_h1(num_stages: int, num_microbatches: int) -> Schedule:
 def zb_h2(num_stages: int, num_microbatches: int) -> Schedule:
     """Zero bubble with up to 2p - 1 micro-batches in memory: more warm-up, so the bubble at the start is filled too.
 
-    Its last bubble disappears only with the optimizer's post-validation (Qi et al. 2023, section 4).
+    Its last bubble disappears only with post-validation: every rank updates without waiting for the global norm, and
+    undoes the update if the norm turns out to be too large (Qi et al. 2023, section 4).
     """
     return _zero_bubble("zb_h2", num_stages, num_microbatches, k=2)
 

@@ -121,13 +121,14 @@ def load(trainer, folder: str | os.PathLike) -> None:
             state[piece.optimizer_key] = {key: _local_state(trainer, piece, value) for key, value in values.items()}
     for group in torch_optimizer(trainer).param_groups:
         group.update(manifest.extra["options"])
+    # {} was saved by a scaler that was switched off: then this trainer's own stays as it is
     trainer.scaler.load_state_dict(manifest.extra["scaler"] or trainer.scaler.state_dict())
     trainer.steps, trainer.also = manifest.extra["steps"], manifest.extra.get("also", {})
     if manifest.random and manifest.plan == str(trainer.plan):
         trainer.axes.set_random_state(manifest.random[trainer.axes.rank])
     elif trainer.seed is not None:  # steps shift the seed, so that the dropout masks of the first steps do not repeat
         trainer.axes.seed(trainer.seed + trainer.steps)
-    if trainer.plan.zero in (1, 2):
+    if trainer.plan.zero in (1, 2):  # so far each rank has loaded only its shards of the weights
         trainer.optimizer.gather_parameters()
 
 

@@ -179,6 +179,7 @@ class Snapshot:
         """
         split = None if piece.split is None else asdict(piece.split)  # how tensor parallelism splits the tensor
         tensor = self.tensors[index]
+        # single: one number without dimensions, such as a step counter, which has no range
         extent = dict(start=piece.start, numel=tensor.numel(), single=tensor.dim() == 0)
         return SavedPiece(piece.name, key, f"rank_{self.rank}.pt", index, self.tp if split else 0, split, **extent)
 

@@ -95,7 +95,7 @@ class GradScaler:
         progress = self._progress.setdefault(id(optimizer), _Progress())
         if progress.stage != READY:
             raise RuntimeError(f"unscale_() for an optimizer that is {progress.stage} already: {_ORDER}")
-        if not self._scaled and self.group is None:
+        if not self._scaled and self.group is None:  # with a group, a rank without a loss takes part too
             raise RuntimeError(f"unscale_() or step() without scale(loss): gradients are not scaled yet; {_ORDER}")
         progress.flags = self._look_and_unscale(optimizer)
         progress.stage = UNSCALED

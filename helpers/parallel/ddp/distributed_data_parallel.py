@@ -78,9 +78,9 @@ class DistributedDataParallel(BucketedDDP):
     buckets are rebuilt in the order in which gradients came on rank 0.
 
     bucket_cap_mb, first_bucket_mb: in MiB, as in torch. overlap=False sends the buckets after backward.
-    find_unused_parameters: some may get no gradient. They are found when backward ends, while torch walks the graph
-    before it; so outputs of any type may stay unused too, but buckets with such parameters are sent last. One more
-    all-reduce, of one integer per parameter, finds those that are unused on all ranks, which keep `grad is None`.
+    find_unused_parameters: some may get no gradient. They are found when backward ends, so buckets with such parameters
+    are sent last. torch finds them before backward, from the outputs; here outputs of any type may stay unused too. One
+    more all-reduce, of one integer per parameter, finds those that are unused on all ranks, which keep `grad is None`.
     static_graph: every step has the same graph. The first backward learns how often each hook fires (several times
     under reentrant checkpoints) and overlaps nothing.
     Raises ValueError for a model without trainable parameters or models that differ between ranks, and RuntimeError
@@ -180,7 +180,7 @@ class DistributedDataParallel(BucketedDDP):
         if self.find_unused or self.learning:
             collectives.share_usage(self.slots, self.group)
         for bucket, work in zip(self.buckets, self._works, strict=True):
-            bucket.receive(work.wait())
+            bucket.receive(work.wait())  # the result of a hook's Future; a collective's Work has none
         for slot in self.slots:  # used: some rank has a gradient of it
             if slot.used and slot.parameter.grad is None:
                 slot.parameter.grad = slot.view

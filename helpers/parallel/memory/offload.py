@@ -1,8 +1,9 @@
 """Provides offload: what the GPU does not need now is stored in the host's memory. It is slower, with equal results.
 
     offload_activations   moves what backward will need to the host during forward, and back during backward
-    OffloadedOptimizer    stores masters and moments on the host and runs the step there (as in ZeRO-Offload, Ren et al.
-                          2021, "ZeRO-Offload: Democratizing Billion-Scale Model Training")
+    OffloadedOptimizer    stores masters (the float32 copies of the weights that the optimizer updates) and moments on
+                          the host, and runs the step there (as in ZeRO-Offload, Ren et al. 2021, "ZeRO-Offload:
+                          Democratizing Billion-Scale Model Training")
 Both copy between the two devices of
     Budget                a simulated GPU with a memory limit, and its host: runs on every laptop
     PinnedDevices         a real GPU and pinned host memory, with asynchronous copies,
@@ -150,7 +151,7 @@ class OffloadedOptimizer:
 
     The GPU stores weights and gradients; the host stores masters, in float32 at least, and the optimizer's state.
     step() copies gradients to the host, updates the masters there, and copies new weights to the GPU. The result equals
-    that of the same step on the GPU to the bit (for 16-bit weights, that of `MasterWeights`).
+    that of the same step on the GPU to the bit (for 16-bit weights, that of amp's `MasterWeights`).
     move="parameter" moves one parameter at a time, so the host stores one gradient. move="group" moves all gradients of
     a group and then runs its step, so that on a GPU the copies follow each other without gaps.
     Gradients stay on the GPU until zero_grad(). Clip the model's own gradients before step(), or those of the masters

@@ -24,6 +24,8 @@ Biases, norms and embeddings get their gradients in I, because those are cheap.
 
 An Action has a kind (F, I, W, or B for a backward in one piece), a stage and a micro-batch. schedule.rank_of[s] is the
 rank that runs virtual stage s; a rank has several stages, called chunks, under an interleaved schedule.
+PipelineCore sets rank, chunks (str(s) -> this rank's module for stage s), last (the number of the last virtual stage),
+and, while run_row works through a batch, inputs and targets.
 """
 
 from __future__ import annotations

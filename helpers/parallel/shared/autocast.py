@@ -8,10 +8,12 @@ After Micikevicius et al. 2018, "Mixed Precision Training", arXiv:1710.03740, an
 The tables (helpers/devices/autocast_tables.py) list names of functions for each kind of device: LOWER run in 16 bits,
 FLOAT32 in float32, PROMOTE in the widest dtype of their inputs, and BANNED raise an error.
 
-A Python mode cannot see calls inside C++. Functions that make such calls are listed by name (COMPOSED in the tables).
-nn.GRU, recurrent cells, F.bilinear and F.pad with mode="reflect" are not listed, and run on CPU in their inputs' dtype.
-torch.utils.checkpoint does not enter this region again: with use_reentrant=False pass it
-`context_fn=lambda: (nullcontext(), autocast(...))`. helpers.parallel.shared.recompute does it by itself.
+A Python mode cannot see calls inside C++, such as the products inside einsum. Functions that make such calls are
+therefore listed by their own name, too (the group COMPOSED in the tables, which runs in 16 bits). nn.GRU, recurrent
+cells, F.bilinear and F.pad with mode="reflect" are not listed, and run on CPU in their inputs' dtype.
+When torch.utils.checkpoint runs a forward again in backward, it does not enter this region again: with
+use_reentrant=False pass it `context_fn=lambda: (nullcontext(), autocast(...))`. helpers.parallel.shared.recompute does
+it by itself.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from helpers.devices import known_kinds, table_of
 from helpers.devices.autocast_tables import BANNED, FLOAT32, LOWER, PROMOTE
 
 LOW_DTYPES = (torch.bfloat16, torch.float16)
-# torch's functions that are written in Python begin with `if has_torch_function(...)`, which asks for a mode like ours
+# torch's functions that are written in Python begin with a question: `if has_torch_function(...)` a mode is open, they
+# hand it the call (handle_torch_function) instead of running their body. These are the names of that question
 OVERRIDABLE = {"has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"}
 # a table ("cpu", "cuda") -> function of torch -> the rule that was found for it: what a region does with its calls
 RULES: dict[str, dict[Callable, Callable]] = {kind: {} for kind in LOWER}
@@ -50,7 +53,7 @@ _THREAD = _Thread()
 
 
 def innermost(device_type: str = "cpu") -> autocast | None:
-    """Return the innermost open region, which decides here, or None. A recomputation enters it again."""
+    """Return the innermost open region, which decides on calls, or None. recompute.py asks, to open it again later."""
     regions = _THREAD.regions[device_type]
     return regions[-1] if regions else None
 
@@ -84,7 +87,7 @@ class autocast(TorchFunctionMode, ContextDecorator):
         _check(dtype, device_type, self.table)
         self.dtype, self.device_type, self.enabled, self.cache = dtype, device_type, enabled, cache
         self._rules = RULES[self.table]
-        self._stack = _THREAD.regions[device_type]  # the open regions, the innermost last
+        self._stack = _THREAD.regions[device_type]  # the open regions of this device type, the innermost last
 
     def __enter__(self) -> autocast:  # perhaps in another thread than __init__, which has regions of its own
         self._stack = _THREAD.regions[self.device_type]
@@ -133,7 +136,7 @@ class autocast(TorchFunctionMode, ContextDecorator):
 
     def inside(self, body: Callable, args: tuple, kwargs: dict) -> object:
         """Run a Python function's body with this mode on, so that the mode sees what the body calls."""
-        super().__enter__()
+        super().__enter__()  # torch switches a mode off while it handles a call; the region itself is open already
         try:
             return body(*args, **kwargs)
         finally:
@@ -164,7 +167,7 @@ def _cross_entropy(region: autocast, func: Callable, args: tuple, kwargs: dict) 
 
     CUDA's table lists these two functions, and not cross entropy itself.
     """
-    logits, target, weight, reduction, ignored, smoothing = args
+    logits, target, weight, reduction, ignored, smoothing = args  # all of torch's cross_entropy_loss; ignored: a target
     if smoothing or target.is_floating_point() or logits.dtype not in LOW_DTYPES or not region.may_cast(logits):
         return _float32(region, func, args, kwargs)
     # classes are dimension 1, or 0 where the logits are those of a single example

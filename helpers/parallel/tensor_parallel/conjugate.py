@@ -113,6 +113,7 @@ def start_all_gather(x: Tensor, group, dim: int) -> Started:
     """Start gathering every rank's x, all of one shape; the result has them joined along `dim`."""
     x = x.contiguous()
     parts = x.new_empty(dist.get_world_size(group), *x.shape)  # (N, ..., n / N, ...)
+    # the collective joins along dim 0; a scalar x has none
     work = all_gather_flat(parts.view(-1, *x.shape[1:]) if x.dim() else parts, x, group=group, async_op=True)
     return lambda: _after(work, parts, x).movedim(0, dim).flatten(dim, dim + 1)
 

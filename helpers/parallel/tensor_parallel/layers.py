@@ -97,7 +97,7 @@ class ColumnParallelLinear(_ShardedLinear):
 
     def forward(self, x: Tensor) -> Tensor:
         y, split = self.shared(self, x), self.splits["weight"]  # (..., m / N)
-        padding = split.length - split.num_entries(dist.get_rank(self.group))
+        padding = split.length - split.num_entries(dist.get_rank(self.group))  # outputs of this rank that do not exist
         if padding:  # only the last shards of a padded vocabulary
             y = F.pad(y[..., : split.length - padding], (0, padding), value=-torch.inf)
         return y

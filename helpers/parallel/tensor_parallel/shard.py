@@ -72,7 +72,7 @@ GPT_PLAN = {
     "final_norm": "sequence",
     "head": "vocabulary",
 }
-MLP_PLAN = {"layers.*[02468]": "column", "layers.*[13579]": "row"}  # pairs; a last layer without a partner is not split
+MLP_PLAN = {"layers.*[02468]": "column", "layers.*[13579]": "row"}  # by last digit: an even and an odd layer are a pair
 
 
 def shard_tensor_parallel(

@@ -100,7 +100,7 @@ def heads_split(whole: int, num_ranks: int, head_size: int, *, dim: int = 0, wha
     Raises ValueError where neither of the two numbers divides the other.
     """
     num_heads = whole // head_size
-    if num_heads >= num_ranks or num_ranks % num_heads:
+    if num_heads >= num_ranks or num_ranks % num_heads:  # in the second case even_split raises the error
         return even_split(whole, num_ranks, dim=dim, unit=head_size, what=what)
     copies = num_ranks // num_heads
     starts = [rank // copies * head_size for rank in range(num_ranks)]  # `copies` neighbours have the same start

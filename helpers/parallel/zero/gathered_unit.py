@@ -6,9 +6,11 @@ Legend: N = ranks, s = elements of one rank's shard. A unit's elements are padde
 While the unit is gathered, the rank also stores the full vector (N s,), and during backward full gradients.
 
 Freed means that nothing refers to the full vector any more. Therefore the autograd graph must not refer to it either:
-it saves a Ticket instead (freed_weights.py), and unpacking a ticket gathers the unit again. Emptying a storage that is
-still referred to (`storage.resize_(0)`) would let whoever reads it crash or read garbage.
-ZeRO stage 3 (stage3.py) decides when to gather, free and reduce; the classes here do it.
+it saves a Ticket instead (freed_weights.py), and when backward unpacks a ticket, the unit is gathered again. Emptying a
+storage that is still referred to (`storage.resize_(0)`) would let whoever reads it crash or read garbage.
+ZeRO stage 3 (stage3.py) decides when to gather, free and reduce; the classes here do it. Its hooks call gather() before
+a module's forward, count_gradient() when a weight has its gradient, and free() and reduce() after the unit's last one.
+freed_weights.py turns a weight into one without memory and back (free_weight, restore_weight), and adds the tickets.
 """
 
 from __future__ import annotations
@@ -133,9 +135,9 @@ class GatheredUnit:
         self.full_vector: Tensor | None = None  # (N s,) while gathered, or while the all-gather is in flight
         self.work: dist.Work | None = None  # the all-gather in flight
         self.is_gathered = False  # whether the weights are views of the full vector
-        self.awaited: set[int] = set()  # indices of weights whose gradient has not come in this backward
+        self.awaited: set[int] = set()  # indices of weights whose gradient must come before the unit is reduced
         self.unused: set[str] = set()  # names of weights without a gradient since the last reduce-scatter
-        self.tickets: weakref.WeakSet = weakref.WeakSet()  # those in autograd graphs (freed_weights.py)
+        self.tickets: weakref.WeakSet = weakref.WeakSet()  # in autograd graphs; each adds itself
         # a freed weight is a view of this one element, so that it keeps its shape without memory; NaN shows wrong uses
         self._nothing = torch.full((1,), torch.nan, dtype=self.param_dtype, device=self.device)
         self.weights = [self._replace(use) for use in uses]

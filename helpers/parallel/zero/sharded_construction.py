@@ -1,11 +1,15 @@
 """Builds a model whose parameters no rank ever stores in full, with the values that its own constructor gives them.
 
 The constructor runs on the meta device, where tensors have shapes but no memory. Each operation that initialises values
-runs a second time on real tensors, in full. As soon as another operation uses other tensors, every rank shards the
-earlier ones to 1/N. With equal seeds the ranks therefore draw the same random numbers as one process. Nothing is sent,
-unless the constructor reads a tensor again that was already sharded; then that tensor is all-gathered.
-Zero3.build uses it. Below, `meta` is a tensor on the meta device, and `real` the tensor with its values; a layout
-(FlatShards) says how a tensor is split into N equal shards.
+runs a second time on real tensors, in full. As soon as an operation uses other tensors, every rank shards those that it
+does not use, so that it keeps 1/N of them. With equal seeds the ranks therefore draw the same random numbers as one
+process. Nothing is sent, unless the constructor reads a tensor again that was already sharded; then that tensor is
+all-gathered.
+Zero3.build uses it. Two of torch's modes are open at once. ShardedConstruction, a dispatch mode, sees every operation
+on tensors after its device is decided. _RealNumbers, a function mode, sees the call in Python before that, and can
+therefore still change the device of torch.tensor([...]).
+Below, `meta` is a tensor on the meta device, and `real` the tensor with its values; a layout (FlatShards) says how a
+tensor is split into N equal shards.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ class ShardedConstruction(TorchDispatchMode):
 
     Afterwards `construction.values(parameter)` returns the values. device: where they are computed and stored.
     Tensors made in the `with` are on the meta device, so they can be combined, but `.item()` cannot read them; only
-    torch.tensor([…]) makes a real one.
+    torch.tensor([…]) and torch.as_tensor make a real one, because the meta device would lose the numbers.
     Raises RuntimeError for a meta tensor that was not made here, or whose values were asked for before.
     """
 
@@ -43,7 +47,7 @@ class ShardedConstruction(TorchDispatchMode):
         self._made: dict[int, torch.UntypedStorage] = {}
         self._full: dict[int, Tensor] = {}  # (numel,) real values of small tensors and of those used last
         self._sharded: dict[int, tuple[FlatShards, Tensor]] = {}  # layout and this rank's shard of all others
-        self._written: set[int] = set()  # those that an operation gave values
+        self._written: set[int] = set()  # those that an operation gave values, unlike one that only torch.empty made
         # entered together with this mode; a torch.device as a context makes new tensors on that device
         self._modes = torch.device("meta"), _RealNumbers(device)
 
@@ -58,7 +62,10 @@ class ShardedConstruction(TorchDispatchMode):
             mode.__exit__(*error)
 
     def values(self, tensor: Tensor) -> Tensor:
-        """Return the full values of a parameter or buffer, and forget them. Every rank must ask, in the same order."""
+        """Return the full values of a parameter or buffer, and forget them.
+
+        It may all-gather, so every rank must ask, in the same order.
+        """
         real = self._real(tensor)
         if tensor.is_meta:
             self._check_written(tensor)
@@ -90,7 +97,8 @@ class ShardedConstruction(TorchDispatchMode):
         new = [tensor for tensor in _meta_tensors(result) if _key(tensor) not in inputs]
         name = function._schema.name.removeprefix("aten::")
         self._made |= {_key(tensor): tensor.untyped_storage() for tensor in new}
-        if name not in _UNINITIALIZED and (new or function._schema.is_mutable):  # mutable: it writes into an input
+        # mutable: it writes into an input. An operation that is neither, such as a view, gives no values
+        if name not in _UNINITIALIZED and (new or function._schema.is_mutable):
             self._written |= {_key(tensor) for tensor in _meta_tensors(result)}
             self._run_for_real(function, name, args, kwargs, result)
         return result
@@ -103,6 +111,7 @@ class ShardedConstruction(TorchDispatchMode):
         if "device" in real_kwargs:
             real_kwargs["device"] = self.device
         for meta, real in zip(tree_iter(result), tree_iter(function(*real_args, **real_kwargs)), strict=True):
+            # what is in _full already was written in place, by the operation itself
             if isinstance(meta, Tensor) and meta.is_meta and _key(meta) not in self._full:
                 flat = real.new_empty(_numel(meta))  # the full storage, in which `meta` may have any strides
                 flat.as_strided(meta.size(), meta.stride(), meta.storage_offset()).copy_(real)
@@ -124,7 +133,7 @@ class ShardedConstruction(TorchDispatchMode):
             flat = layout.new_flat()
             layout.all_gather(flat, shard)
             self._full[key] = flat[: layout.numel]
-        elif key not in self._full:
+        elif key not in self._full:  # no values yet, as after torch.empty, or all of them are about to be overwritten
             self._full[key] = torch.empty(_numel(tensor), dtype=tensor.dtype, device=self.device)
         return self._full[key].as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 

@@ -9,8 +9,11 @@ Legend: N = ranks, P = bytes of the parameters. A rank stores P/N of each of the
 As in data parallelism, the batch is split and every rank computes with full weights; tensor parallelism never gathers
 them. simple.py shows the idea for one layer.
 A unit (GatheredUnit in gathered_unit.py) is a group of parameters that are gathered, freed and reduced together, mostly
-those of one layer. autograd's graph saves a ticket instead of a gathered weight; when backward unpacks it, the unit is
-gathered again (GatherQueue in freed_weights.py).
+those of one layer. Three files work together:
+    stage3.py         decides when: hooks before and after each module's forward, and at each weight's gradient
+    gathered_unit.py  does it: a unit's gather(), free() and reduce()
+    freed_weights.py  its GatherQueue makes autograd's graph save a ticket, a small note of unit, shape and position,
+                      instead of a gathered weight. When backward unpacks a ticket, the queue calls Zero3._gather
 After Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", section 5.3, and
 Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel".
 """
@@ -51,7 +54,8 @@ class Zero3(nn.Module):
     memory of stage 2.
     param_dtype: weights are gathered and used in it, and floating-point inputs are cast to it. reduce_dtype: gradients
     are reduced in it (default: param_dtype). Shards, their gradients and the optimizer keep the model's dtype.
-    offload: a Budget or PinnedDevices, on whose host the shards, their gradients and the optimizer are stored.
+    offload: a Budget (a simulated GPU) or PinnedDevices (a real one), on whose host the shards, their gradients and the
+    optimizer are stored.
     construction: only `build` passes it.
     Every rank must run the same units in the same order. Recomputation inside a unit gathers nothing more.
     Raises ValueError for a model without trainable parameters, models that differ or lie on the meta device (see
@@ -133,20 +137,20 @@ class Zero3(nn.Module):
     # ---- forward ----
 
     def forward(self, *args, **kwargs):
-        if not gathered_unit.in_backward():
+        if not gathered_unit.in_backward():  # in a backward, this is a recomputation, which belongs to the same step
             self._reset()
         args, kwargs = gathered_unit.cast_floating((args, kwargs), self.param_dtype)
         with self._gather_queue.hooks():
             output = self.module(*args, **kwargs)
-        when_backward_starts(output, self._begin)
+        when_backward_starts(output, self._begin)  # a hook: calls it when backward reaches `output`
         return output
 
     def _reset(self) -> None:
         """Start a new forward with all units freed, even if the last backward never came or raised."""
         for unit in self.units:
             self._free(unit)
-            unit.expect_gradients(new_step=self._running)
-            if self._running:  # the last backward raised
+            unit.expect_gradients(new_step=self._running)  # new_step: forget also which gradients came before
+            if self._running:  # the last backward raised, because it would have reset this at its end
                 unit.drop_gradients()
         self._finish_reduction()
         self._running = False
@@ -172,14 +176,14 @@ class Zero3(nn.Module):
     def _gather(self, unit: gathered_unit.GatheredUnit) -> None:
         """Gather a unit, and start to gather the units that come next."""
         if gathered_unit.in_backward():
-            self._begin()
+            self._begin()  # a gather may be the first that is seen of a backward
         if unit.is_gathered:
             return
         self._free_frozen()
         order = self._backward_order if gathered_unit.in_backward() else self._forward_order
         coming = order.next_after(unit, self.prefetch)
         unit.gather()
-        self._gather_queue.add(unit)
+        self._gather_queue.add(unit)  # from now on, autograd saves this unit's weights as tickets
         for other in coming:
             num_gathered = sum(u.full_vector is not None for u in self.units if u not in self._root_units())
             if num_gathered < self.limit:
@@ -245,7 +249,11 @@ class Zero3(nn.Module):
             self._reduction = None
 
     def _finish(self) -> None:
-        """End a backward: reduce gradients that came a second time, wait, and check that none is missing."""
+        """End a backward: check that no gradient is missing, reduce the remaining ones, and wait.
+
+        Remaining are those of units of which only some weights got one, and those that came after their unit was
+        reduced, as when a module is called twice.
+        """
         for unit in reversed(self.units):
             self._free(unit)
         if self._sync:
