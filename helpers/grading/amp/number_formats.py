@@ -4,14 +4,15 @@
 04.master is about spacing: small updates vanish between neighbouring 16-bit weights, so an optimizer steps fp32 copies,
 which are called masters. Both run on one rank, which sends nothing.
 
-For both tasks, `make_…` draws the inputs, one dict per rank. `run_…` calls the learner's code, `submitted`, and returns
-its answers (04.scale), or what the weights and masters are after each step, a history (04.master). `judge_…` gets a
-JudgedWorld, whose `inputs` and `outputs` (what run_… or its generator returned) have one item per rank, and yields
-Judgements.
+The grader calls three functions of each task:
+  make_…   draws the inputs, one dict per rank; `rng.integer(2, 4)` is 2, 3 or 4, and `rng.normal(n)` n normal numbers
+  run_…    runs the learner's code, `submitted`. It returns the answers (04.scale), or a history: for each step, the
+           weights and the masters afterwards (04.master)
+  judge_…  makes Judgements from the inputs and outputs of a JudgedWorld, each a list by rank
 
-A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. It is named where
-it gives the learner's answers in every case or step. `words["…"]` is a sentence of messages.yaml. `rng` draws random
-numbers: `rng.integer(2, 4)` is 2, 3 or 4, and `rng.normal(n)` are n normally distributed ones.
+A mistake is a wrong solution that learners often write. Its key, such as "rounded_up", is that of its hint in
+hints.yaml. It is named if it gives the learner's answers in every case or step. `words["…"]` is a sentence of
+messages.yaml.
 """
 
 from __future__ import annotations

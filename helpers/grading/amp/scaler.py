@@ -3,15 +3,16 @@
 04.scaler is dynamic loss scaling on one rank: skip the step, halve the scale, let it grow again. In 04.overflow the
 gradients are sharded over 1 to 5 ranks, so that one rank alone may see an overflow, and all ranks have to skip.
 
-For both tasks, `make_…` draws the inputs, one dict per rank. `run_…` runs the learner's code, `submitted`, over many
-steps on each rank, and returns a history: for each step, the scale and the weights afterwards. `judge_…` gets a
-JudgedWorld, whose `inputs`, `outputs` (the histories, which a generator returns) and `logs` (the messages) have one
-item per rank. It compares every history with that of a right answer, ReferenceScaler or SimulatedRanks, and yields
-Judgements.
+The grader calls three functions of each task:
+  make_…   draws the inputs of one test case, a dict per rank; `rng.tensor(*shape)` has the dtype and layout of the case
+  run_…    runs the learner's code, `submitted`, over many steps on each rank. It returns a history: for each step, the
+           scale and the weights afterwards
+  judge_…  makes Judgements: it compares the history of each rank, in the outputs of a JudgedWorld, with that of a right
+           answer, ReferenceScaler or SimulatedRanks
 
-A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. Options of the
-right answer make it. A mistake is named if its history is the learner's in every step. `words["…"]` is a sentence of
-messages.yaml. A check tries several cases; `rng`, which draws the inputs, knows the dtype and layout of the case.
+A mistake is a wrong solution that learners often write. Its key, such as "never_skips", is that of its hint in
+hints.yaml. Here it is the right answer with changed options, and it is named if its history is the learner's in every
+step. `words["…"]` is a sentence of messages.yaml.
 """
 
 from __future__ import annotations

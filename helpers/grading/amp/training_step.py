@@ -3,14 +3,15 @@
 The learner's function gets a scaler with the methods of torch's GradScaler, and runs four training steps on one rank.
 Like torch's, this scaler raises an error for calls in a wrong order.
 
-`make_inputs` draws the inputs, one dict per rank. `run_submission` runs all steps with the learner's function,
-`submitted`, and returns a history: for each step, the scale and the parameters afterwards. `judge` gets a JudgedWorld,
-whose `inputs` and `outputs` (the histories, which a generator returns) have one item per rank. It compares the history
-with that of the right order, ReferenceStep, and yields Judgements.
+The grader calls three functions:
+  make_inputs     draws the inputs, one dict per rank; `rng.case.sizes` is "one_each" for one micro-batch per step
+  run_submission  runs all steps with the learner's function, `submitted`. It returns a history: for each step, the
+                  scale and the parameters afterwards
+  judge           makes Judgements: it compares the history, in the outputs of a JudgedWorld, with that of the right
+                  order, ReferenceStep
 
-A mistake is a wrong order that learners often write, named by the key of its hint in hints.yaml. It is named by the
-text of the scaler's error, or where its history is the learner's in all steps. `rng` draws random numbers, and
-`rng.case` says whether a step has several micro-batches or one.
+A mistake is a wrong order that learners often write. Its key, such as "not_clipped", is that of its hint in hints.yaml.
+It is known by the text of the scaler's error, or because its history is the learner's in all steps.
 """
 
 from __future__ import annotations

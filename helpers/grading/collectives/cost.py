@@ -5,10 +5,14 @@ with the course's formulas. In the alpha-beta model a message of n bytes takes a
 alpha is the latency. A ring sends N - 1 messages of n / N bytes to reduce and as many to gather. A binary tree sends
 the whole tensor in ceil(log2 N) rounds to the root and as many back.
 
-`make_inputs` draws the questions, in one dict per rank. `run_submission` calls the learner's function, `submitted`.
-`judge` gets a JudgedWorld, whose inputs[0] has the questions and outputs[0] the answers, and yields Judgements. A
-mistake is a wrong formula that learners often write, named by the key of its hint in hints.yaml, and only if it gives
-the learner's number in every question. `words["…"]` is a sentence of messages.yaml, or the name of a value in one.
+The grader calls three functions:
+  make_inputs     draws the questions, in one dict per rank
+  run_submission  calls the learner's function, `submitted`, and returns its answers
+  judge           makes Judgements from the questions, in inputs[0] of a JudgedWorld, and the answers, in outputs[0]
+
+A mistake is a wrong formula that learners often write. Its key, such as "one_phase", is that of its hint in hints.yaml.
+It is named if it gives the learner's number in every question.
+`words["…"]` is a sentence of messages.yaml, or what a sentence calls a value.
 """
 
 from __future__ import annotations

@@ -5,17 +5,20 @@ first phase, N - 1 steps, each rank sends a chunk to its right neighbour, rank +
 it owns one chunk of the sum. In 01.reduce_scatter that is chunk r on rank r. In 01.all_reduce the learner may choose
 which chunk a rank owns, and in a second phase, N - 1 steps more, the finished chunks travel around the ring.
 
-`make_inputs` draws the inputs, one dict per rank, for one call of the learner's function or for two ("calls"). `run_…`
-makes one call of it, `submitted`, on each rank. `judge_…` gets a JudgedWorld, whose `inputs`, `outputs` (what run_…
-returned) and `logs` (the messages) have one item per rank; `worlds_of_calls` divides it into one JudgedWorld per call.
-Results are compared with the sum of all ranks' tensors, and the log with a ring's messages: to the right neighbour
-only, so many of them, with so many bytes. The `expect…` functions make Judgements.
+The grader calls three functions of each task:
+  make_inputs  draws for both tasks one dict per rank, with the inputs of one call or of two ("calls"); `rng.tensor(n)`
+               has the dtype of the test case, and `rng.case.number` counts the cases of a check from 0
+  run_…        makes one call of the learner's function, `submitted`; what it returns is an output of that rank
+  judge_…      makes Judgements from the inputs, outputs and logs (the messages) of a JudgedWorld, each a list by rank;
+               `worlds_of_calls` divides it into one JudgedWorld per call
 
-A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. If the comparison
-of an `expect…` function fails, it names mistakes: all keys if its argument `mistakes` is a list; if it is a dict, the
-keys whose value is the learner's, or has it among several in a list ([] has none). `words["…"]` is a sentence of
-messages.yaml, or the name of a value in one. The cases vary dtypes and lengths; `rng`, which draws the inputs, knows
-the case, and `rng.case.number` counts the cases from 0.
+Results are compared with the sum of all ranks' tensors, and the log with a ring's messages: to the right neighbour
+only, so many of them, with so many bytes.
+
+A mistake is a wrong solution that learners often write. Its key, such as "not_a_ring", is that of its hint in
+hints.yaml. An `expect…` function that finds a wrong value names keys of its argument `mistakes`: all if it is a list;
+if it is a dict, those whose value is the learner's, or is a list that contains it ([] contains nothing).
+`words["…"]` is a sentence of messages.yaml, or what a sentence calls a value.
 """
 
 from __future__ import annotations

@@ -3,19 +3,21 @@
 In 01.shift each rank sends its tensor to the next rank, in 01.all_to_all a tensor to every rank. In 01.broadcast the
 root's tensor reaches all ranks along a binomial tree, where every rank that has it sends it on in each round.
 
-For each task, `make_…` draws the inputs, one dict per rank, for one call of the learner's function or for several
-("calls"). `run_…` makes one call of it, `submitted`, on each rank. `judge_…` gets a JudgedWorld, whose `inputs`,
-`outputs` (what run_… returned) and `logs` have one item per rank; `worlds_of_calls` divides it into one JudgedWorld per
-call. Its `expect…` functions make Judgements. Each rank's result is compared with what the inputs of all ranks say. The
-log tells whether only send and receive were used, whether all of them were waited for, how many bytes went, and in how
-many rounds a broadcast ends.
+The grader calls three functions of each task:
+  make_…   draws one dict per rank, with the inputs of one call or of several ("calls"); `rng.tensor(*shape)` has the
+           dtype of the test case, and `rng.case.number` counts the cases of a check from 0
+  run_…    makes one call of the learner's function, `submitted`; what it returns is an output of that rank
+  judge_…  makes Judgements from the inputs, outputs and logs of a JudgedWorld, each a list by rank; `worlds_of_calls`
+           divides it into one JudgedWorld per call
 
-A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. If the comparison
-of an `expect…` function fails, it names mistakes. Its argument `mistakes` is a list of keys, or maps keys to the wrong
-value or to a list of several, and the keys that have the learner's value are named; [] has none. Ranks that wait
-for each other in a circle show as a hang, a RunFailure, and `recognise_…` names the mistake from its text.
-`words["…"]` is a sentence of messages.yaml, or the name of a value in one. The cases vary dtypes and shapes; `rng`,
-which draws the inputs, knows the case, and `rng.case.number` counts the cases from 0.
+Each rank's result is compared with what the inputs of all ranks say. The log tells whether only send and receive were
+used, whether all of them were waited for, how many bytes went, and in how many rounds a broadcast ends.
+
+A mistake is a wrong solution that learners often write. Its key, such as "wrong_slice", is that of its hint in
+hints.yaml. An `expect…` function that finds a wrong value names keys of its argument `mistakes`: all if it is a list;
+if it is a dict, those whose value is the learner's, or is a list that contains it ([] contains nothing).
+Ranks that wait for each other in a circle show as a hang, a RunFailure, and `recognise_…` names the mistake from its
+text. `words["…"]` is a sentence of messages.yaml, or what a sentence calls a value.
 """
 
 from __future__ import annotations

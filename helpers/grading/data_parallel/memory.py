@@ -5,9 +5,9 @@ questions, called cases: the number of devices, the number of parameters, and a 
 of the bytes of each kind. `judge` gets a JudgedWorld, whose inputs[0] has the cases and outputs[0] the learner's
 answers, and yields one Judgement per number.
 
-A mistake is a wrong answer that learners often give, named by the key of its hint in hints.yaml. Each changes the right
-answer in one way, and it is named only if the changed answers are exactly the learner's in all cases. `words["…"]` is a
-sentence of messages.yaml, or the name of a value in one. `rng` draws random numbers.
+A mistake is a wrong answer that learners often give. Its key, such as "one_moment", is that of its hint in hints.yaml.
+Each mistake changes the right answer in one way, and it is named if the changed answers are the learner's in all cases.
+`words["…"]` is a sentence of messages.yaml, or what a sentence calls a value. `rng` draws random numbers.
 """
 
 from __future__ import annotations

@@ -6,13 +6,15 @@ waits until all others have started, and ends after the one with the next higher
 the other are found without a clock, and the last replica always ends first. Each notes the grad mode and the autocast
 dtype of its thread, and in some calls one of them raises.
 
-`make_inputs` draws the inputs, one dict for the one process. `run_submission` calls the learner's function,
-`submitted`. `judge` gets a JudgedWorld, whose inputs[0] and outputs[0] (what run_submission returned) are those of the
-process, and its `expect…` functions make Judgements; their `rank` is the number of a device. A mistake is a wrong
-solution that learners often write, named by the key of its hint in hints.yaml. If the comparison of an `expect…`
-function fails, it names mistakes: all keys if its argument `mistakes` is a list; if it is a dict, the keys whose value
-is the learner's, or has it among several in a list ([] has none). `words["…"]` is a sentence of messages.yaml, or the
-name of a value in one.
+The grader calls three functions:
+  make_inputs     draws the inputs, one dict for the one process
+  run_submission  calls the learner's function, `submitted`; what it returns is the output
+  judge           makes Judgements from inputs[0] and outputs[0] of a JudgedWorld; their `rank` is a device's number
+
+A mistake is a wrong solution that learners often write. Its key, such as "autocast_lost", is that of its hint in
+hints.yaml. An `expect…` function that finds a wrong value names keys of its argument `mistakes`: all if it is a list;
+if it is a dict, those whose value is the learner's, or is a list that contains it ([] contains nothing).
+`words["…"]` is a sentence of messages.yaml, or what a sentence calls a value.
 """
 
 from __future__ import annotations

@@ -4,15 +4,18 @@ The devices are simulated in one process; device 0 has the model itself, which i
 buffers and weights are compared with those of one process without devices. A layer that records its calls shows whether
 each replica computes with weights of its own, and on how many rows.
 
-For both tasks, `make_…` draws the inputs, one dict for the one process. `run_…` calls the learner's function,
-`submitted`. `judge_…` gets a JudgedWorld, whose inputs[0] and outputs[0] (what run_… or its generator returned) are
-those of the process, and its `expect…` functions make Judgements; their `rank` is the number of a device.
+The grader calls three functions of each task:
+  make_…   draws the inputs of one test case; `rng.tensor(*shape)` has the dtype of the case
+  run_…    calls the learner's function, `submitted`; what it returns, at the end if it yields, is the output
+  judge_…  makes Judgements from inputs[0] and outputs[0] of a JudgedWorld, those of the one process
 
-A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. If the comparison
-of an `expect…` function fails, it names mistakes: all keys if its argument `mistakes` is a list; if it is a dict, the
-keys whose value is the learner's, or has it among several in a list. In 02.step a mistake must leave what the learner's
-step left, for batches of every size. `words["…"]` is a sentence of messages.yaml, or the name of a value in one. `rng`,
-which draws the inputs, knows the dtype of the case.
+A Judgement's `rank` is the number of a device.
+
+A mistake is a wrong solution that learners often write. Its key, such as "sum_for_mean", is that of its hint in
+hints.yaml. An `expect…` function that finds a wrong value names keys of its argument `mistakes`: all if it is a list;
+if it is a dict, those whose value is the learner's, or is a list that contains it.
+In 02.step a mistake must leave what the learner's step left, for batches of every size.
+`words["…"]` is a sentence of messages.yaml, or what a sentence calls a value.
 """
 
 from __future__ import annotations

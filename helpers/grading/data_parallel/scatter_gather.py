@@ -4,13 +4,14 @@ The devices are simulated in one process. 02.scatter compares the pieces of batc
 those of torch's `chunk`. 02.gather compares the joined output, every gradient that comes back, and what crosses between
 devices in forward and backward.
 
-For both tasks, `make_…` draws the inputs, one dict for the one process. `run_…` calls the learner's function,
-`submitted`. `judge_…` gets a JudgedWorld, whose inputs[0] and outputs[0] (what run_… or its generator returned) are
-those of the process, and its `expect…` functions make Judgements; their `rank` is the number of a device.
+The grader calls three functions of each task:
+  make_…   draws the inputs of one test case; `rng.tensor(*shape)` has the dtype and memory layout of the case
+  run_…    calls the learner's function, `submitted`; what it returns, at the end if it yields, is the output
+  judge_…  makes Judgements from inputs[0] and outputs[0] of a JudgedWorld, those of the one process
 
-A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. In 02.scatter it is
-another rule for splitting one tensor, which must explain all pieces. `words["…"]` is a sentence of messages.yaml, or
-the name of a value in one. The cases vary dtypes and memory layout; `rng`, which draws the inputs, knows the case.
+A Judgement's `rank` is the number of a device. A mistake is a wrong solution that learners often write. Its key, such
+as "empty_pieces", is that of its hint in hints.yaml. In 02.scatter it is another rule for splitting a tensor, and it is
+named if it explains all pieces. `words["…"]` is a sentence of messages.yaml, or what a sentence calls a value.
 """
 
 from __future__ import annotations

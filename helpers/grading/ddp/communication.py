@@ -1,17 +1,17 @@
 """Judges the tasks of lab 03 that decide how gradients are sent: 03.buckets, 03.overlap and 03.rehearsed.
 
-Each task compares every rank's gradients with those of one process, and judges the messages: their bytes (03.buckets),
-whether they are sent before backward ends (03.overlap), and whether NCCL could run them (03.rehearsed). No task
-compares speeds; only the order of events counts. For each task, `make_…` draws the inputs, one dict per rank. `run_…`
-calls the learner's function, `submitted`, on each live rank. `judge_…` gets a JudgedWorld, whose `inputs`, `outputs`
-(what run_… or its generator returned), `logs` (the events, each a collective call with its bytes, start and end)
-and `marks` (named times) have one item per rank. Its `expect…` functions make Judgements.
+Every rank must end with the gradients of one process. The messages are judged, too: their bytes (03.buckets), whether
+they are sent before backward ends (03.overlap), and whether NCCL could run them (03.rehearsed). No speed is measured.
 
-A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. If the comparison
-of an `expect…` function fails, it names mistakes: all keys if its argument `mistakes` is a list; if it is a dict, the
-keys whose value is the learner's, or has it among several in a list ([] has none). `words["…"]` is a sentence of
-messages.yaml, or the name of a value in one. A check tries several cases, which vary sizes, dtypes and memory layout.
-`rng`, which draws the inputs, knows the case: `rng.tensor(*shape)` has its dtype and layout.
+The grader calls three functions of each task:
+  make_…   draws the inputs of one test case, a dict per rank; `rng.tensor(*shape)` has the dtype and layout of the case
+  run_…    calls the learner's function, `submitted`, on each rank; returns the output, at the end if it yields
+  judge_…  makes Judgements from a JudgedWorld: inputs, outputs, logs (collective calls) and marks (named times) by rank
+
+A mistake is a wrong solution that learners often write. Its key, such as "sum_for_mean", is that of its hint in
+hints.yaml. An `expect…` function that finds a wrong value names keys of its argument `mistakes`: all if it is a list;
+if it is a dict, those whose value is the learner's, or is a list that contains it ([] contains nothing).
+`words["…"]` is a sentence of messages.yaml, or what a sentence calls a value.
 """
 
 from __future__ import annotations

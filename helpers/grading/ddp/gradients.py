@@ -1,15 +1,17 @@
 """Judges the tasks of lab 03 that make values equal on all ranks: 03.start, 03.average and 03.accumulate.
 
-For each task, `make_…` draws weights, gradients or micro-batches, one dict per rank. `run_…` calls the learner's
-function, `submitted`, on each rank of a live process group. `judge_…` compares every rank with what one process
-computes from the inputs of all ranks. It gets a JudgedWorld, whose `inputs`, `outputs` (what run_… or its
-generator returned) and `logs` (the collective calls) have one item per rank. Its `expect…` functions make Judgements.
+Every rank is compared with what one process computes from the inputs of all ranks.
 
-A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. `mistakes` maps
-such keys to the wrong tensors, or to a list of them for several ways to make the mistake; an `expect…` function names
-those that are exactly the learner's. `words["…"]` is a sentence of messages.yaml, or the name of a value in one.
-A check tries several cases, which vary sizes, dtypes and memory layout. `rng`, which draws the inputs, knows the case:
-`rng.tensor(*shape)` has its dtype and layout. communication.py draws its models with the functions of this file, too.
+The grader calls three functions of each task:
+  make_…   draws the inputs of one test case, a dict per rank; `rng.tensor(*shape)` has the dtype and layout of the case
+  run_…    calls the learner's function, `submitted`, on each rank; returns the output, at the end if it yields
+  judge_…  makes Judgements from the inputs, outputs and logs (collective calls) of a JudgedWorld, each a list by rank
+
+A mistake is a wrong solution that learners often write. Its key, such as "sum_for_mean", is that of its hint in
+hints.yaml. An `expect…` function that finds a wrong value names keys of its argument `mistakes`: all if it is a list;
+if it is a dict, those whose value is the learner's, or is a list that contains it.
+`words["…"]` is a sentence of messages.yaml, or what a sentence calls a value.
+communication.py draws its models with the functions of this file, too.
 """
 
 from __future__ import annotations

@@ -4,12 +4,16 @@ The learner's class is tried on live ranks with three seeds and three epochs, an
 right orders, so none is compared with a stored one. The judge checks what every right order has: shares of one length,
 every example seen, the same order for the same epoch and seed, and other orders for others.
 
-`make_sampler` draws the inputs, one dict per rank. `run_sampler` runs the learner's class, `submitted`, on each rank.
-`judge_sampler` gets a JudgedWorld, whose `inputs` and `outputs` (what run_sampler returned) have one item per rank; the
-`expect…` functions make its Judgements. A mistake is a wrong solution that learners often write, named by the key of
-its hint in hints.yaml; if the comparison of an `expect…` function fails, it names the keys in its argument `mistakes`.
-`words["…"]` is a sentence of messages.yaml, or the name of a value in one. `rng` draws random numbers, and `rng.case`
-says which case is drawn: each check tries one with an "uneven", an "even" and a "few" number of examples.
+The grader calls three functions:
+  make_sampler   draws the inputs, one dict per rank; `rng.case.sizes` says whether the ranks divide the number of
+                 examples ("even"), do not ("uneven"), or are more than the examples ("few")
+  run_sampler    runs the learner's class, `submitted`, on each live rank; what it returns is that rank's output
+  judge_sampler  makes Judgements from the inputs and outputs of a JudgedWorld, each a list by rank
+
+A mistake is a wrong solution that learners often write. Its key, such as "not_shuffled", is that of its hint in
+hints.yaml. An `expect…` function that finds a wrong value names keys of its argument `mistakes`: all if it is a list;
+if it is a dict, those whose value is the learner's. `words["…"]` is a sentence of messages.yaml, or what a sentence
+calls a value.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ right formula. A case is a dict of the function's arguments, in its order; `make
 numbers of `rng`. `judge_…` gets a JudgedWorld, whose inputs[0] has the cases and outputs[0] the learner's answers, and
 yields one Judgement per number.
 
-A mistake is a wrong formula that learners often write, named by the key of its hint in hints.yaml. Most are the right
-formula with one option changed. A mistake is named where it gives every wrong number of the learner's. Sizes are drawn
-until no two mistakes give the same number, so that the hint is the right one. `words["…"]` is a sentence of
-messages.yaml, or the name of a value in one.
+A mistake is a wrong formula that learners often write. Its key, such as "one_moment", is that of its hint in
+hints.yaml. Most mistakes are the right formula with one option changed. A mistake is named if it gives every wrong
+number of the learner's. Sizes are drawn until no two mistakes give the same number, so that the hint is the right one.
+`words["…"]` is a sentence of messages.yaml, or what a sentence calls a value.
 """
 
 from __future__ import annotations

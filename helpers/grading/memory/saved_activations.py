@@ -4,17 +4,18 @@
 dropout. 05.chunked is a cross entropy that computes logits for one chunk of tokens at a time. Values and gradients are
 compared with those of plain code, and bytes with limits between what a right answer and what a known mistake needs.
 
-For both tasks, `make_…` draws the inputs, one dict for the one process. `run_…` calls the learner's function,
-`submitted`, and counts the bytes of all tensors that are alive with a MemoryMeter. It yields between forward and
-backward, where the runner runs the forward of another case, so that what a call stores must belong to that call.
-`judge_…` gets a JudgedWorld, whose inputs[0] and outputs[0] (what run_… or its generator returned) are those of the
-process, and its `expect…` functions make Judgements.
+The grader calls three functions of each task:
+  make_…   draws the inputs of one test case; `rng.tensor(*shape)` has the dtype and memory layout of the case
+  run_…    calls the learner's function, `submitted`; what it returns, at the end if it yields, is the output
+  judge_…  makes Judgements from inputs[0] and outputs[0] of a JudgedWorld, those of the one process
 
-A mistake is a wrong function that learners often write, named by the key of its hint in hints.yaml. If the comparison
-of an `expect…` function fails, it names mistakes: all keys if its argument `mistakes` is a list, and the keys whose
-value is the learner's if it is a dict. `words["…"]` is a sentence of messages.yaml, or the name of a value in one. The
-cases vary dtypes and memory layout; `rng`, which draws the inputs, knows the case, and `rng.case.number` counts the
-cases from 0.
+A run yields between forward and backward. There the runner runs the forward of another case, so what a call stores must
+belong to that call. A MemoryMeter counts the bytes of all tensors that are alive.
+
+A mistake is a wrong solution that learners often write. Its key, such as "mean_of_means", is that of its hint in
+hints.yaml. An `expect…` function that finds a wrong value names keys of its argument `mistakes`: all if it is a list;
+if it is a dict, those whose value is the learner's. `words["…"]` is a sentence of messages.yaml, or what a sentence
+calls a value. `rng.case.number` counts the cases of a check from 0.
 """
 
 from __future__ import annotations

@@ -4,14 +4,14 @@ The learner's loop runs in one process on a small language model while a MemoryM
 that are alive. Losses, gradients and weights are compared with those of the judge's own loop, and the peak of memory
 with the peak of a run that holds the graph of one batch, or none.
 
-For both tasks, `make_…` draws the inputs, one dict for the one process. `run_…` calls the learner's function,
-`submitted`. `judge_…` gets a JudgedWorld, whose inputs[0] and outputs[0] (what run_… or its generator returned) are
-those of the process, and its `expect…` functions make Judgements.
+The grader calls three functions of each task:
+  make_…   draws the inputs of one test case; `rng.tensor(*shape)` has the dtype and memory layout of the case
+  run_…    calls the learner's function, `submitted`; what it returns, at the end if it yields, is the output
+  judge_…  makes Judgements from inputs[0] and outputs[0] of a JudgedWorld, those of the one process
 
-A mistake is a wrong loop that learners often write, named by the key of its hint in hints.yaml. It is named by the
-gradient that it leaves, or by how many graphs the peak corresponds to. `words["…"]` is a sentence of messages.yaml, or
-the name of a value in one. A check tries several cases, which vary dtypes and memory layout; `rng`, which draws the
-inputs, knows the case, and `rng.case.number` counts the cases from 0.
+A mistake is a wrong loop that learners often write. Its key, such as "mean_of_means", is that of its hint in
+hints.yaml. It is found by the gradient that it leaves, or by how many graphs the peak corresponds to. `words["…"]` is a
+sentence of messages.yaml, or what a sentence calls a value. `rng.case.number` counts the cases of a check from 0.
 """
 
 from __future__ import annotations

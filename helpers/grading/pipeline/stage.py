@@ -6,14 +6,16 @@ stages in one process, and compares loss, gradients, the order of actions and th
 "2F0", the forward of stage 2 on micro-batch 0, or "2B0", its backward. Rank r runs stage r; p is the number of stages
 and m that of micro-batches.
 
-For each task, `make_…` draws the inputs, one dict per rank. `run_…` calls the learner's function, `submitted`, on each
-rank. `judge_…` gets a JudgedWorld, whose `inputs`, `outputs` (what run_… returned), `logs` (the messages) and `marks`
-(named times) have one item per rank. Its `expect…` functions make Judgements.
+The grader calls three functions of each task:
+  make_…   draws the inputs, one dict per rank; `rng.integer(3, 5)` is a random 3, 4 or 5
+  run_…    calls the learner's function, `submitted`, on each rank; what it returns is that rank's output
+  judge_…  makes Judgements from the inputs, outputs, logs (the messages) and marks (named times) of a JudgedWorld, each
+           a list by rank
 
-A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. If the comparison
-of an `expect…` function fails, it names mistakes: all keys if its argument `mistakes` is a list; if it is a dict, the
-keys whose value is the learner's, or has it among several in a list. `words["…"]` is a sentence of messages.yaml, or
-the name of a value in one. `rng` draws random numbers; `rng.integer(3, 5)` is 3, 4 or 5.
+A mistake is a wrong solution that learners often write. Its key, such as "not_divided", is that of its hint in
+hints.yaml. An `expect…` function that finds a wrong value names keys of its argument `mistakes`: all if it is a list;
+if it is a dict, those whose value is the learner's, or is a list that contains it.
+`words["…"]` is a sentence of messages.yaml, or what a sentence calls a value.
 """
 
 from __future__ import annotations

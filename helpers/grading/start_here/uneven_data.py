@@ -1,15 +1,15 @@
 """Judges 00.total, 00.mean and 00.layers: collectives over ranks with different amounts of data, or with none.
 
-For each task, `make_…` draws data of different lengths, one dict per rank. `run_…` calls the learner's function,
-`submitted`, on each rank of a live process group. `judge_…` gets a JudgedWorld, whose `inputs` and `outputs` (what
-run_… returned) have one item per rank, and compares every rank's result with what one process computes from all of the
-data. Its `expect…` functions make Judgements.
+The grader calls three functions of each task:
+  make_…   draws data of different lengths, one dict per rank; `rng.integer(2, 9)` is a random number from 2 to 9
+  run_…    calls the learner's function, `submitted`, on each live rank; what it returns is that rank's output
+  judge_…  makes Judgements from the inputs and outputs of a JudgedWorld, each a list by rank. Every rank's result must
+           be what one process computes from all of the data
 
-A mistake is a wrong solution that learners often write, named by the key of its hint in hints.yaml. If the comparison
-of an `expect…` function fails, it names mistakes: the keys in its argument `mistakes` whose value is the learner's. A
-rank that makes fewer calls than the others shows as a hang or a mismatch, from which `recognise_left_out` names the
-mistake. `words["…"]` is the name of a value in messages.yaml. `rng` draws random numbers: `rng.integer(2, 9)` is one
-from 2 to 9.
+A mistake is a wrong solution that learners often write. Its key, such as "sum_for_mean", is that of its hint in
+hints.yaml. An `expect…` function that finds a wrong value names those keys in its dict `mistakes` whose value is the
+learner's. A rank that makes fewer calls than the others shows as a hang or a mismatch; see recognise_left_out.
+`words["…"]` is what a sentence calls a value, from messages.yaml.
 """
 
 from __future__ import annotations
