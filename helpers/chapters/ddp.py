@@ -59,7 +59,7 @@ def rank_and_size() -> tuple[int, int]:
 
 def sixteen_gradients() -> BackwardPass:
     """The model whose step is emulated: 16 gradients of 0.5 MiB, 7.5 ms of backward before each, 40 ms of forward."""
-    names = tuple(f"gradient {number}" for number in reversed(range(16)))
+    names = tuple(f"gradient {number}" for number in reversed(range(16)))  # in the order of backward
     return BackwardPass(names=names, num_bytes=(2**19,) * 16, seconds=(0.0075,) * 16, forward_seconds=0.04)
 
 
@@ -92,7 +92,8 @@ class AveragedWeights(DataParallelRanks):
         return result
 
     def state(self) -> Tensors:
-        return without_gradients(super().state())  # each rank has gradients of its own, which no process would have
+        # A rank's gradients are those of its own rows only, so they cannot equal those of one process.
+        return without_gradients(super().state())
 
 
 def train(wrap: Wrap | None = None) -> Tensors:
@@ -169,7 +170,7 @@ def count_gradient_storages(wrap: Wrap) -> int:
     It is one per bucket if gradients are views of the buckets, and else one per parameter.
     """
     model = wrap(GPT(TINY))
-    tokens, targets = characters().batch(0, 4, TINY.context)
+    tokens, targets = characters().batch(0, 4, TINY.context)  # the same on all ranks, as the values do not matter
     for _ in range(2):
         token_loss(model(tokens), targets).backward()
     return len({parameter.grad.untyped_storage().data_ptr() for parameter in model.parameters()})
@@ -191,7 +192,7 @@ def backward_with_hook(hook: Callable | None = None) -> tuple[int, Tensor]:
     torch.manual_seed(0)
     model, (rank, world_size) = DistributedDataParallel(GPT(TINY)), rank_and_size()
     if hook:
-        model.register_comm_hook(None, hook)
+        model.register_comm_hook(None, hook)  # None: the hook gets no state
     tokens, targets = characters().batch(0, 16, TINY.context, rank=rank, world_size=world_size)
     with record_comms() as recorder:
         token_loss(model(tokens), targets).backward()
@@ -260,9 +261,10 @@ def _summed_loss(logits: Tensor, targets: Tensor, length: int) -> Tensor:
 
 
 def batch_norm_gradients(*, synced: bool = False) -> Tensors:
-    """Gradients of a small ResNet on 32 images, of which each rank has its share. synced: with SyncBatchNorm.
+    """Weights, gradients and running statistics of a small ResNet after one backward on 32 images, divided over ranks.
 
-    BatchNorm's num_batches_tracked is left out, because it is a counter and not a result of the images.
+    synced: with SyncBatchNorm. BatchNorm's num_batches_tracked is left out. It counts forwards, so it is 1 in every
+    case, and comparing it would say nothing.
     """
     rank, world_size = rank_and_size()
     images, labels = digits(flat=False, dtype=torch.float64)
@@ -283,7 +285,7 @@ def sampler_orders(calls_set_epoch: bool) -> list[list[list[int]]]:
     epochs = []
     for epoch in range(2):
         for sampler in samplers:
-            sampler.set_epoch(epoch if calls_set_epoch else 0)
+            sampler.set_epoch(epoch if calls_set_epoch else 0)  # 0: as in a loop that never calls set_epoch
         epochs.append([list(sampler) for sampler in samplers])
     return epochs
 
@@ -317,7 +319,8 @@ class SkippingModel(nn.Module):
 def two_steps(wrap: Callable, **options: bool) -> str:
     """On a rank: two backward passes of `SkippingModel` under `wrap`, and "done" if they raise no error.
 
-    options: keyword arguments of `wrap`, such as find_unused_parameters.
+    options: keyword arguments of `wrap`, such as find_unused_parameters. It takes two steps because PyTorch's DDP
+    notices that the first one lacked a gradient only when the second one begins.
     """
     model = wrap(SkippingModel(), **options)
     for _ in range(2):

@@ -59,7 +59,7 @@ def training_of(kind: str, steps: int = 3, max_norm: float | None = 0.5) -> Trai
         model=lambda: model_and_batch(kind)[0],
         batch=lambda step: model_and_batch(kind)[1:3],
         loss=model_and_batch(kind)[3],
-        options=dict(lr=1e-2, foreach=False),
+        options=dict(lr=1e-2, foreach=False),  # one parameter at a time, which is AdamW's default on a CPU
         steps=steps,
         max_norm=max_norm,
     )
@@ -134,7 +134,7 @@ def exchange_messages(send: str) -> int:
 
 
 def run_as_chain(model: nn.Module, x: Tensor) -> str:
-    """What happens to the output if a model runs as the chain of its children, as the notebook's question calls it."""
+    """What happens to the output if a model runs as the chain of its children: an answer of the notebook's question."""
     try:
         equal = nn.Sequential(*model.children())(x).allclose(model(x))
     except RuntimeError:

@@ -1,10 +1,11 @@
 """Runs chapter 10: a job with a slow rank, a hang, weights that drift apart, data loaders, and buckets that are tuned.
 
-Compute is paced and loading sleeps, so that four ranks on two cores show what four GPUs would: results are emulated,
-and no speed. A `PacedLinear` is a linear layer whose forward and backward take the given seconds. Functions whose
-docstring begins with "On a rank" are for `ranks.run(f)`, which calls f in each process of a pool and returns the list
-of results. Those for buckets need ranks with the emulated link TUNING_LINK. Functions that end in `_scene` return a
-picture. A `TraceRun` is what torch.profiler recorded of a job, read from its files: steps and a timeline by rank.
+Compute is paced and loading sleeps, so that four ranks on two cores show what four GPUs would. The results are
+therefore emulated, and say nothing about the speed of this machine. A `PacedLinear` is a linear layer whose forward and
+backward take the given seconds. Functions whose docstring begins with "On a rank" are for `ranks.run(f)`, which calls f
+in each process of a pool and returns the list of results. Those for buckets need ranks with the emulated link
+TUNING_LINK. Functions that end in `_scene` return a picture. A `TraceRun` is what torch.profiler recorded of a job,
+read from its files: steps and a timeline by rank.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ ITEM_SECONDS, STEP_SECONDS, ITEMS = 0.004, 0.020, 10  # to load an item, to comp
 
 
 class SlowRows(Dataset):
-    """Items that take time to load but no CPU core, because loading sleeps, as it waits for a disk or a network.
+    """Items that take time to load but no CPU core, because loading only sleeps, as if it waited for a disk.
 
     late: the index of an item that takes longer, and by how many seconds. No item has the index -1.
     """
@@ -122,7 +123,8 @@ def monitored_barrier_error(absent: int, seconds: float = 1.0) -> str:
     try:
         dist.monitored_barrier(group, timeout=timedelta(seconds=seconds), wait_all_ranks=True)
     except RuntimeError as error:
-        return str(error).split("]: ")[-1].split(". ")[0]  # one sentence, without gloo's line and the rank before it
+        # Without the "[Rank 0]: " before rank 0's message, and without the advice that follows on the other ranks.
+        return str(error).split("]: ")[-1].split(". ")[0]
     return "all came"
 
 
@@ -133,25 +135,25 @@ def train_with_drift(steps: int = 40) -> tuple[list[float], list[float], list[st
     """On a rank: train a broken job, whose replicas drift apart without an error, under a watchdog.
 
     Returns losses, norms of the weight of its LayerNorm, and the sentences that the watchdog reports. The job is a
-    script, from which only the model is taken. Its `Block` shards the hidden units over the ranks, so that only its
-    `norm` must be equal on all.
+    script, named patient_05 among the broken jobs, from which only the model is taken. Its `Block` shards the hidden
+    units over the ranks, so that only its `norm` must be equal on all.
     """
     torch.manual_seed(dist.get_rank())
     model = runpy.run_path(str(broken_job("patient_05").path))["Block"](16, 64 // dist.get_world_size())
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     watchdog = Watchdog(model, optimizer, every=5, equal=lambda name: name.startswith("norm"))
-    data = torch.Generator().manual_seed(0)
+    data = torch.Generator().manual_seed(0)  # one seed: ranks that shard a model see the same rows
     losses, norms, reports = [], [], []
     for _ in range(steps):
         x = torch.randn(32, 16, generator=data)
-        loss = (model(x) - x.roll(1, 1)).square().mean()
+        loss = (model(x) - x.roll(1, 1)).square().mean()  # the target is x with its columns shifted by one
         optimizer.zero_grad()
         loss.backward()
         reports += watchdog.step(loss)
         optimizer.step()
         losses.append(loss.item())
         norms.append(model.norm.weight.norm().item())
-    faulthandler.cancel_dump_traceback_later()
+    faulthandler.cancel_dump_traceback_later()  # or the watchdog would take the end of the loop for a hang
     return losses, norms, reports
 
 
@@ -171,7 +173,7 @@ def interface_changed_after_init(name: str) -> list[str]:
                 call()
                 outcomes.append("runs")
             except RuntimeError as error:
-                outcomes.append(str(error).rsplit("] ", 1)[-1])  # without the line of gloo's own source
+                outcomes.append(str(error).rsplit("] ", 1)[-1])  # without gloo's file and line before it
     finally:
         os.environ["GLOO_SOCKET_IFNAME"] = before
     return outcomes
@@ -208,9 +210,9 @@ def _steps(rows: SlowRows, **options: int) -> list[float]:
 
 # ---- bucket sizes and overlap: 16 paced layers under DDP on a slow emulated link ----
 
-TUNING_LINK = Link(latency=5e-3, bandwidth=12.5e6)
+TUNING_LINK = Link(latency=5e-3, bandwidth=12.5e6)  # seconds, and bytes per second
 NUM_TUNED_LAYERS, TUNED_WIDTH, TUNED_FORWARD, TUNED_BACKWARD = 16, 128, 0.004, 0.015  # seconds of a layer
-LAYER_BYTES = 4 * TUNED_WIDTH * (TUNED_WIDTH + 1)
+LAYER_BYTES = 4 * TUNED_WIDTH * (TUNED_WIDTH + 1)  # fp32 weight and bias
 
 
 class PacedStack(nn.Module):
@@ -280,7 +282,8 @@ def buckets_scene(ranks: Ranks) -> tuple[Scene, int, int]:
     for size in (1, 4, 16):
         steps = zip(*ranks.run(step_seconds_of_torch_ddp, size), strict=True)
         _, *later = steps  # DDP rebuilds its buckets after the first step
-        emulated[size] = min(max(by_rank) for by_rank in later)  # a step ends with its last rank; the least disturbed
+        # A step lasts until its slowest rank ends. Of the steps, the one that the machine disturbed least counts.
+        emulated[size] = min(max(by_rank) for by_rank in later)
     curves = {"predicted": [(size, predicted_step_seconds(size) * 1e3) for size in sizes]}
     curves["emulated"] = [(size, seconds * 1e3) for size, seconds in emulated.items()]
     x = Axis(name="layers per bucket", ticks=sizes, log=True)

@@ -53,7 +53,7 @@ def training_of(config: GPTConfig = TINY, steps: int = 6) -> Training:
     return Training(
         model=lambda: GPT(config).double(),
         batch=lambda step: characters().batch(step, 8, config.context),
-        options=dict(lr=1e-3, foreach=False),
+        options=dict(lr=1e-3, foreach=False),  # one parameter at a time, which is AdamW's default on a CPU
         steps=steps,
         # Cloned, because `full_state` puts gradients into the parameters before it collects a second time.
         state=lambda model: full_state(model, lambda one: {n: value.clone() for n, value in one.state_dict().items()}),
@@ -79,7 +79,8 @@ class TensorParallelRank(OneProcess):
 class MeshRank(TensorParallelRank):
     """dp 2 x tp 2 on 4 ranks: layers are sharded over `tp`, and our DDP averages the gradients of shards over `dp`.
 
-    `rows` says which part of the batch this rank trains on, and into how many parts the batch is divided.
+    `rows` says which part of the batch this rank trains on, and into how many parts the batch is divided; `replicas` is
+    the group of the ranks that train on the other parts.
     """
 
     def __init__(self, model: nn.Module, training: Training):
@@ -137,7 +138,7 @@ def use_plain_norms(model: nn.Module) -> None:
 
 
 def messages_of_a_step(batch: int = 4, **options) -> CommLog:
-    """On a rank: forward and backward of the GPT of 10,698,240 parameters, `batch` sequences of 64 tokens."""
+    """On a rank: what forward and backward of the GPT of 10,698,240 parameters send for `batch` rows of 64 tokens."""
     torch.manual_seed(0)
     model = tp.shard_tensor_parallel(GPT(GPTConfig.ten_million()), **options)
     tokens, targets = characters().batch(0, batch, 64)
@@ -165,7 +166,7 @@ def _in_order(log: CommLog) -> list[tuple[str, int]]:
 
 def messages_of_first_block(log: CommLog) -> list[CommEvent]:
     """The messages of the GPT's first layer, forward and backward."""
-    return [event for event in log.events if "blocks.0." in event.caller]
+    return [event for event in log.events if "blocks.0." in event.caller]  # here a module's path
 
 
 # ---- memory ----
@@ -245,13 +246,13 @@ def compare_with_dtensor(ranks: Ranks) -> tuple[str, int, int, int]:
     alone = training_of(steps=1).run()
     # The head's weight is the token embedding's, so its gradient is compared under that name.
     alone = {name: grad for name, grad in alone.items() if name.endswith(".grad") and "head" not in name}
-    by_rank, plain = ranks.run(step_with_dtensor), ranks.run(step_with_dtensor, False)
+    by_rank, plain = ranks.run(step_with_dtensor), ranks.run(step_with_dtensor, False)  # False: share_the_input
     # KEY_BIAS_ROUNDING: the tolerance for the gradient of attention's key bias, which is rounding noise only.
     verdict = assert_equal(alone, [gradients for gradients, *_ in by_rank], atol=KEY_BIAS_ROUNDING)
     (_, count, size), (_, more, larger) = by_rank[0], plain[0]
-    shape = ModelSpec(num_layers=2, hidden=32, num_heads=4, vocab=68, seq=16)
+    shape = ModelSpec(num_layers=2, hidden=32, num_heads=4, vocab=68, seq=16)  # the sizes of TINY
     assert size == tensor_parallel_traffic(shape, Plan(tp=4), batch=8, dtype_bytes=8).payload_bytes() < larger
-    # The first plan makes four all-reduces per layer, and the other ones are in the two layers of TINY.
+    # The first plan makes four all-reduces per layer; those that the second makes on top are in the two layers of TINY.
     return verdict, size, larger, 4 + (more - count) // 2
 
 

@@ -58,7 +58,8 @@ class Watchdog:
         # after it has run, so that only the first micro-batch of a step is timed.
         self.findings, self.new_findings, self.steps, self.syncs, self.step_end = {}, [], 0, 0, None
         # Since the last exchange: milliseconds from the end of a step to the end of the next forward, and the norm of
-        # the largest parameter's gradient before it is averaged. mb_per_step: memory per step at the last 5 exchanges.
+        # the largest parameter's gradient before it is averaged. mb_per_step: at the last 5 exchanges, this process's
+        # memory divided by `every`, so that the difference of two exchanges is the growth per step.
         self.local_ms, self.mb_per_step, self.local_norm = [], [], 0.0
         model.register_forward_hook(self._after_forward, with_kwargs=True)
         # Where no parameter is replicated, a 0 stands for the largest one, so that each row has the same numbers.
@@ -139,6 +140,7 @@ class Watchdog:
         row = [loss.item(), mean_ms, longest_ms, self.local_norm]
         for gradients in (self.largest.grad,), (one.grad for one in self.replicated.values()):
             row.append(nn.utils.get_total_norm(one for one in gradients if one is not None).item())
+        # The random state is bytes; as int64, `checksum` reads it by four bytes and not by one.
         row += [checksum(torch.get_rng_state().view(torch.int64)), *map(checksum, self.replicated.values())]
         row = torch.tensor(row, dtype=torch.float64, device=loss.device)
         table = row.new_empty(dist.get_world_size(self.group), len(row))
@@ -154,7 +156,7 @@ class Watchdog:
         # `not … <` is also true for NaN.
         self._report("gradient", not sum(norms) < float("inf"), "the loss is a number, and its gradient is none")
         # A mean is no longer than the longest of its gradients; 1 % is for rounding.
-        longest, synced = max(local_norms), synced_norms[0]
+        longest, synced = max(local_norms), synced_norms[0]  # once averaged, it is the same on all ranks
         sentence = f"a gradient is {synced:.2g} long and was at most {longest:.2g} on a rank alone: no mean, a sum"
         self._report("sum", 0 < 1.01 * longest < synced, sentence)
         are_replicas = len(losses) > 1 and len(self.replicated) == len(self.parameters)  # each with a batch of its own
@@ -168,7 +170,7 @@ class Watchdog:
         slowest, median = mean_ms.index(max(mean_ms)), sorted(mean_ms)[(len(mean_ms) - 1) // 2]
         ms, most = mean_ms[slowest], longest_ms[slowest]
         sentence = f"the others wait for rank {slowest}: {ms:.0f} ms before backward, {most:.0f} at most"
-        self._report("late", ms > max(2 * median, median + 5), sentence)  # twice as late, and by 5 ms
+        self._report("late", ms > max(2 * median, median + 5), sentence)  # over twice the median, and over 5 ms more
         self.mb_per_step = [*self.mb_per_step[-4:], psutil.Process().memory_info().rss / 1e6 / self.every]
-        growth = torch.tensor(self.mb_per_step).diff()  # four differences of five exchanges; memory grows in each
+        growth = torch.tensor(self.mb_per_step).diff()  # four differences, in MB per step; memory must grow in each
         self._report("memory", (growth > 0.1).sum() == 4 and growth.mean(), "memory grows by {0:.2f} MB per step")
