@@ -70,7 +70,7 @@ class BucketedDDP(nn.Module):
         self.caps, self.slots = (bucket_cap_mb, first_bucket_mb), trainable_slots(module)
         collectives.check_same_parameters(self.slots, self.group)
         collectives.broadcast_tensors([*module.parameters(), *module.buffers()], self.group)
-        self._layout = self.slots[::-1]  # backward goes from the last layer to the first
+        self._layout = self.slots[::-1]  # order of the buckets: backward goes from the last layer to the first
         self._build()
         watch_gradients(self.slots, self, "_arrived")  # calls self._arrived(slot) when backward has its gradient
 
@@ -96,7 +96,7 @@ class BucketedDDP(nn.Module):
     def _arrived(self, slot: Slot) -> None:
         """Handle the gradient of one parameter: copy it into its bucket, and send the buckets that are full."""
         self._begin()
-        slot.count_arrival()
+        slot.count_arrival()  # raises if the gradient came before in this backward
         slot.fill(1 / self.group.size())
         self._send_full_buckets()
 
@@ -110,7 +110,7 @@ class BucketedDDP(nn.Module):
 
     def _finish(self) -> None:
         """End a backward: wait for all messages. The gradients are views of the buckets, so they are averaged then."""
-        missing = [slot for slot in self.slots if not slot.ready]
+        missing = [slot for slot in self.slots if not slot.ready]  # ready: the gradient is in its bucket
         if missing:
             raise RuntimeError(collectives.missing_message(missing, self.group.rank()))
         for work in self._works:

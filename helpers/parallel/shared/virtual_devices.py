@@ -1,7 +1,7 @@
 """Provides several devices in one process, with a log of every byte that is copied from one to another.
 
     Devices          real devices: torch devices such as cuda:0 and cuda:1
-    VirtualDevices   simulated devices in CPU memory, so that every laptop has eight
+    VirtualDevices   simulated devices in CPU memory, so that an example on eight runs on any laptop
     Budget           one simulated GPU with a memory limit, and its host: what does not fit raises OutOfBudget
 
 Virtual devices behave as real ones do: a tensor lives on exactly one of them, an operation on tensors of two of them is

@@ -274,7 +274,7 @@ def _scaled_copy(gradient: Tensor | None, view: Tensor, scale: float) -> None:
     elif gradient.is_sparse:
         view.copy_(gradient.to_dense()).mul_(scale)
     elif gradient.dtype == view.dtype:
-        torch.mul(gradient, scale, out=view)  # one pass
+        torch.mul(gradient, scale, out=view)  # one pass over the memory instead of two
     else:
         view.copy_(gradient).mul_(scale)  # converts before it scales
 

@@ -48,7 +48,8 @@ class ShardedConstruction(TorchDispatchMode):
         self._full: dict[int, Tensor] = {}  # (numel,) real values of small tensors and of those used last
         self._sharded: dict[int, tuple[FlatShards, Tensor]] = {}  # layout and this rank's shard of all others
         self._written: set[int] = set()  # those that an operation gave values, unlike one that only torch.empty made
-        # entered together with this mode; a torch.device as a context makes new tensors on that device
+        # entered together with this mode. A torch.device as a context makes new tensors on that device; _RealNumbers is
+        # entered after it, because the function mode that was entered last sees a call first
         self._modes = torch.device("meta"), _RealNumbers(device)
 
     def __enter__(self):

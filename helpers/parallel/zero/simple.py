@@ -43,7 +43,7 @@ class ShardedLayer(nn.Module):
         weights, address = self.layout.views(full), full.untyped_storage().data_ptr()  # weights: views, no copies
 
         def pack(saved: Tensor) -> Tensor | tuple:
-            """Return what autograd stores for backward: for a weight only its position in the full vector."""
+            """Return what autograd stores: a weight's position in the full vector, other tensors without a graph."""
             is_weight = saved.untyped_storage().data_ptr() == address
             return (saved.size(), saved.stride(), saved.storage_offset()) if is_weight else saved.detach()
 
@@ -70,7 +70,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, shard: Tensor, layer: ShardedLayer) -> Tensor:
-        ctx.layer, layer.full = layer, None  # it is still there if the last backward raised
+        ctx.layer, layer.full = layer, None  # layer.full is still there if the last backward raised
         return layer.gather()
 
     @staticmethod

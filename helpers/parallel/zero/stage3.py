@@ -185,6 +185,7 @@ class Zero3(nn.Module):
         unit.gather()
         self._gather_queue.add(unit)  # from now on, autograd saves this unit's weights as tickets
         for other in coming:
+            # full_vector: also units whose all-gather is in flight
             num_gathered = sum(u.full_vector is not None for u in self.units if u not in self._root_units())
             if num_gathered < self.limit:
                 other.fetch()
