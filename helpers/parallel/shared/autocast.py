@@ -33,8 +33,8 @@ from helpers.devices import known_kinds, table_of
 from helpers.devices.autocast_tables import BANNED, FLOAT32, LOWER, PROMOTE
 
 LOW_DTYPES = (torch.bfloat16, torch.float16)
-# torch's functions that are written in Python begin with a question: `if has_torch_function(...)` a mode is open, they
-# hand it the call (handle_torch_function) instead of running their body. These are the names of that question
+# torch's functions that are written in Python begin with `if has_torch_function(...)`, which is true while a mode is
+# open: then they pass it the call (handle_torch_function) instead of running their body. These are that test's names
 OVERRIDABLE = {"has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"}
 # a table ("cpu", "cuda") -> function of torch -> the rule that was found for it: what a region does with its calls
 RULES: dict[str, dict[Callable, Callable]] = {kind: {} for kind in LOWER}
@@ -53,7 +53,7 @@ _THREAD = _Thread()
 
 
 def innermost(device_type: str = "cpu") -> autocast | None:
-    """Return the innermost open region, which decides on calls, or None. recompute.py asks, to open it again later."""
+    """Return the innermost open region, or None. recompute.py asks, so that it can open the same again in backward."""
     regions = _THREAD.regions[device_type]
     return regions[-1] if regions else None
 
@@ -167,7 +167,7 @@ def _cross_entropy(region: autocast, func: Callable, args: tuple, kwargs: dict) 
 
     CUDA's table lists these two functions, and not cross entropy itself.
     """
-    logits, target, weight, reduction, ignored, smoothing = args  # all of torch's cross_entropy_loss; ignored: a target
+    logits, target, weight, reduction, ignored, smoothing = args  # of torch._C._nn.cross_entropy_loss
     if smoothing or target.is_floating_point() or logits.dtype not in LOW_DTYPES or not region.may_cast(logits):
         return _float32(region, func, args, kwargs)
     # classes are dimension 1, or 0 where the logits are those of a single example

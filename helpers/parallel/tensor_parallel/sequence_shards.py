@@ -44,7 +44,7 @@ class SequenceParallelNorm(nn.LayerNorm):
     @classmethod
     def from_norm(cls, norm: nn.LayerNorm, group: dist.ProcessGroup | None = None) -> SequenceParallelNorm:
         """Make one with the very parameters of `norm`."""
-        # False: no parameters of its own, because it gets those of `norm`
+        # elementwise_affine=False: no parameters of its own, because it gets those of `norm`
         shard = cls(norm.normalized_shape, norm.eps, elementwise_affine=False)
         shard.weight, shard.bias, shard.group = norm.weight, norm.bias, group
         shard.elementwise_affine = norm.elementwise_affine
