@@ -68,17 +68,18 @@ PROCESSES += ("concurrent.futures.ProcessPoolExecutor", "concurrent.futures.proc
 MEMORY = ("ctypes", "_ctypes", "mmap")
 
 # -- what honest answers use, and what they do not use -----------------------------------------------------------------
-# allowed.yaml explains each of its lists. USUAL: name of a list in it -> the names in that list. Most lists hold what
-# is usual in honest answers; "suspect_modules", "frames", "rare" and some that scan.py reads hold what is not.
+# allowed.yaml explains each of its lists. NAME_LISTS: name of a list in it -> the names in that list. Most lists hold
+# names that honest answers use; "suspect_modules", "frames", "rare" and three that only scan.py reads hold names that
+# they do not use, so that scan.py flags them.
 _lists = yaml.safe_load(Path(__file__).with_name("allowed.yaml").read_text(encoding="utf-8"))
-USUAL = {name: frozenset(texts.split()) for name, texts in _lists.items() if isinstance(texts, str)}
+NAME_LISTS = {name: frozenset(texts.split()) for name, texts in _lists.items() if isinstance(texts, str)}
 USUAL_NAMES_OF = {module: frozenset(texts.split()) for module, texts in _lists["names_of"].items()}
-SUSPECT_MODULES, FRAME_ATTRIBUTES, RARE_NAMES = USUAL["suspect_modules"], USUAL["frames"], USUAL["rare"]
-USUAL_DUNDERS = frozenset(f"__{name}__" for name in USUAL["dunders"])
-DEFINABLE_DUNDERS = frozenset(f"__{name}__" for name in USUAL["definable_dunders"])
+SUSPECT_MODULES, FRAME_ATTRIBUTES, RARE_NAMES = NAME_LISTS["suspect_modules"], NAME_LISTS["frames"], NAME_LISTS["rare"]
+USUAL_DUNDERS = frozenset(f"__{name}__" for name in NAME_LISTS["dunders"])
+DEFINABLE_DUNDERS = frozenset(f"__{name}__" for name in NAME_LISTS["definable_dunders"])
 # Key of the sentence that says why a call is suspect -> names of functions.
 SUSPECT_CALLS = {reason: frozenset(names.split()) for reason, names in _lists["calls"].items()}
-THREAD_MODULES, USUAL_PACKAGES = tuple(USUAL["threads"]), tuple(USUAL["packages"])
+THREAD_MODULES, USUAL_PACKAGES = tuple(NAME_LISTS["threads"]), tuple(NAME_LISTS["packages"])
 SETTABLE_MODULES = ("torch.backends",)  # an answer may set their attributes
 
 
@@ -130,8 +131,8 @@ def is_usual_module(module: str, given: Container[str]) -> bool:
         return "threading" in given  # a lab that works with threads imports this in its own cells
     root = module.partition(".")[0]
     # Of Python's packages all modules are usual; of torch only those that the list names.
-    is_of_python = root in USUAL_NAMES_OF or (root != "torch" and root in USUAL["modules"])
-    return is_of_python or module in USUAL["modules"] or module in given or is_within(module, USUAL_PACKAGES)
+    is_of_python = root in USUAL_NAMES_OF or (root != "torch" and root in NAME_LISTS["modules"])
+    return is_of_python or module in NAME_LISTS["modules"] or module in given or is_within(module, USUAL_PACKAGES)
 
 
 @functools.cache

@@ -9,7 +9,8 @@ Words that are used below:
 
 Words           a sentence in every language of the course. `words[key].format(…)` gives the one with this key, here the
                 reason for a flag: `words["frames"]` says that the answer looks into other functions' frames.
-certainty       CERTAIN, LIKELY or LOOK (results.py): how sure it is that no honest answer has this line
+certainty       CERTAIN, LIKELY or LOOK (results.py): how sure the scan is that no honest answer has this line, where
+                LOOK is the weakest: a teacher should look at the line
 metered task    a task that counts the bytes that the answer holds in memory. Tricks that hide bytes from the count
                 are flagged only there (`unmetered`).
 the wire        the course's process-group backend, which counts messages. What is below it (`below_the_wire`) could
@@ -31,8 +32,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from helpers.classroom import allowed
-from helpers.classroom.allowed import USUAL as NAME_LISTS
 from helpers.classroom.allowed import (
+    NAME_LISTS,
     imported_object,
     is_usual_module,
     is_within,
@@ -365,9 +366,11 @@ class Reader:
                 yield from self._flags_of_attribute(part)
 
     def _flags_of_text(self, text: str, *, is_built: bool) -> Iterator[tuple[str, Words]]:
-        """The flags of a text that is a name, for getattr or exec. is_built: "so" + "cket" rather than "socket".
+        """The flags of a text that is a name, which an answer could pass to getattr or exec.
 
-        A built text of up to four characters is not flagged, since honest answers join short texts for labels.
+        is_built: the text is joined from constants, as in "so" + "cket", rather than written out as "socket".
+        A built text of up to four characters is not flagged for being built. The limit is a choice: it leaves out short
+        texts such as "w" + "1", which would be flagged although they do no harm.
         """
         unusual = [one for one in DUNDER.findall(text) if one not in allowed.USUAL_DUNDERS]
         if unusual:
