@@ -49,11 +49,11 @@ from helpers.ranks.transport import pack_call
 
 NUM_RANKS = 5  # in the grader's own pool: the largest world of any task
 SHUTDOWN_SECONDS = 2.0  # of a check's time, kept to end ranks that do not react to an interrupt
-RETRY_SECONDS = 1.0  # for a case alone, after all cases together ran out of time; a right answer needs 0.2 s for all
+RETRY_SECONDS = 1.0  # for one case alone, after all together ran out of time; a right answer needs 0.2 s for all cases
 MIN_TIME_FACTOR = 1.5  # a message says by how much the time was extended if it is at least so much
 MAX_PRINTED = 4000  # characters of the learner's prints that are kept
 MAX_CALL_TEXT = 100  # characters of a call that are kept
-GRADER_FILES = sorted({path.name for path in Path(__file__).parent.rglob("*.py")})  # names that error texts leave out
+GRADER_FILES = sorted({path.name for path in Path(__file__).parent.rglob("*.py")})  # see `without_grader_lines`
 # The class of an exception on a rank -> the kind of the RunFailure. For any other the RankError names the kind.
 KINDS = {"TooLong": "too_long", "TooMuch": "memory", "Refused": "refused", "NotImplementedError": "not_written"}
 IssuedOnBoards = Mapping[tuple[str, str], Mapping[int, int]]  # (file of a board, its group) -> rank -> its operations
@@ -78,7 +78,7 @@ def run_cases(key: str, submitted: Callable, inputs: Sequence[Sequence[dict]], s
         cases = [RunningCase(task, submitted, one, RankContext(rank, size)) for one in inputs[rank]]
         run_alternating(cases)
     rows = [(as_plain_data(case.outputs), case.events, case.context.marks, case.calls) for case in cases]
-    columns = zip(*rows, strict=True)
+    columns = zip(*rows, strict=True)  # from four values per case to four lists over all cases
     in_flight = Counter(work.group for work in wire.pending())  # `wire` is the engine's own backend for messages
     return *map(list, columns), dict(in_flight)
 
@@ -185,7 +185,8 @@ class LocalRunner:
         retry_seconds = min(self.seconds_left, RETRY_SECONDS * load_per_core())
         world.timeout = retry_seconds if self.has_timed_out else self.seconds_left
         try:
-            # Packed alone first, so that an error about what cannot be sent names the learner's variables.
+            # The answer is first packed without the inputs, so that an error about what cannot be sent names a variable
+            # of the learner's and not one of the grader's. The result is not used.
             pack_call(self.submitted, (), {}, num_ranks=world.num_ranks)
             with contextlib.redirect_stdout(printed):
                 answers = world.run(self.rank_function, self.task.key, self.submitted, list(inputs), seed)

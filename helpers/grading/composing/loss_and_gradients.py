@@ -123,7 +123,7 @@ def right_and_wrong_losses(
         "padding_counted": [(n * gradient / sum(lengths), total / sum(lengths))],
         "own_mean_shown": [(n * gradient / count, means[index])],
     }
-    wrong = {key: [{"gradient": one, "shown": shown} for one, shown in several] for key, several in pairs.items()}
+    wrong = {key: [{"gradient": g, "shown": shown} for g, shown in ways] for key, ways in pairs.items()}
     return {"gradient": n * gradient / count, "shown": total / count}, wrong
 
 
@@ -243,15 +243,17 @@ def judge_sync(world: JudgedWorld) -> Iterator[Judgement]:
     is_right = all(map(has_gradients, results, right))
     mistakes = {} if is_right else wrong_divisors(mesh)
     # For each mistake the gradients of all ranks, one list for each way to make it.
-    wrong = {key: [synchronised(world, mesh, **one) for one in several] for key, several in mistakes.items()}
+    wrong = {key: [synchronised(world, mesh, **divisors) for divisors in ways] for key, ways in mistakes.items()}
     for rank, (inputs, got) in enumerate(zip(world.inputs, results, strict=True)):
-        known = [key for key, variants in wrong.items() if any(has_gradients(got, each[rank]) for each in variants)]
+        # The mistakes of which one way gives all gradients of this rank.
+        known = [key for key, ways in wrong.items() if any(has_gradients(got, of_ranks[rank]) for of_ranks in ways)]
         for name, expected in right[rank].items():
             if expected is None:
                 yield expect_equal(words["frozen_gradient"], None, got[name], rank=rank)
                 continue
             placement = ", ".join(f"{axis}: {kind}" for axis, kind in inputs["placements"][name].items())
             what = words["synced_gradient"].format(placement, mesh_text(mesh))
+            # A mistake is named if its value is the learner's, so each known one is given that value.
             explained, before = dict.fromkeys(known, got[name]), inputs["gradients"][name]
             yield expect_tensor(what, expected, got[name], rank=rank, mistakes=explained, before=before)
 
@@ -283,14 +285,15 @@ SYNC = Task(
 # The parameters of a stage, and whether each is sharded over tp or has replicas there. "norm" is the weight of a
 # normalization layer, and "tied" is on the first and the last stage.
 TP_SHARDING = {"matrix": "sharded", "norm": "replicated", "bias": "replicated", "tied": "sharded"}
-MAX_BYTES = 8 * 4  # sent per norm: the 8 bytes of a float64 for each of dp, pp and tp, and once more
+MAX_BYTES = 8 * 4  # sent per norm: the 8 bytes of a float64 for each of dp, pp and tp, and 8 more to spare
 REPLICA_AXES = ("dp", "tp", ENDS)  # on which a gradient may have replicas
 
 
 def make_norm(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Gradients of each rank, and how they are placed. In every other case ZeRO has sharded all of them over dp.
 
-    The first and last stage have all parameters; a stage between them has two, or none if there are three stages.
+    The first and last stage have all parameters; a stage between them has two, or none if there are three stages, so
+    that an answer must also work on a rank without any gradient.
     """
     mesh = mesh_of_case(rng, world_size)
     dp = "sharded" if rng.case.number % 2 else "replicated"
@@ -358,19 +361,21 @@ class GradientsOfRanks:
 
 def wrong_norms(world: JudgedWorld, mesh: Mesh, rank: int, powers: Sequence[float]) -> dict[str, list[list[float]]]:
     """For each mistake the norms that it gives on this rank, one list for each variant of the mistake."""
-    every = range(world.size)
-    gradients = GradientsOfRanks(world, mesh, every)
-    # Replicas are not recognised on one axis, or on none at all.
-    overlooked = [GradientsOfRanks(world, mesh, every, axes) for axes in ((), ("dp", ENDS), ("tp", ENDS), ("dp", "tp"))]
-    positions = [mesh.coordinates(one) for one in every]
+    ranks = range(world.size)
+    gradients = GradientsOfRanks(world, mesh, ranks)
+    # Replicas are recognised on none of the axes, or on all but tp, but dp, or but ENDS.
+    overlooked = [GradientsOfRanks(world, mesh, ranks, axes) for axes in ((), ("dp", ENDS), ("tp", ENDS), ("dp", "tp"))]
+    positions = [mesh.coordinates(other) for other in ranks]
     # The ranks of this rank's replica (one dp coordinate), and those of its stage (one pp coordinate).
-    replica, stage = ([one for one in every if positions[one][axis] == positions[rank][axis]] for axis in ("dp", "pp"))
-    # The tied weight is counted fully in the stage, or by half since it has two replicas.
+    replica, stage = ([r for r in ranks if positions[r][axis] == positions[rank][axis]] for axis in ("dp", "pp"))
+    # Only the stage's gradients count. The tied weight counts fully, or by half since the pipeline has two replicas.
     of_stage = [GradientsOfRanks(world, mesh, stage, axes) for axes in (("dp", "tp"), REPLICA_AXES)]
     return {
+        # Within one replica of the model nothing has replicas along dp.
         "one_copy_only": [[GradientsOfRanks(world, mesh, replica, ("tp", ENDS)).norm(p) for p in powers]],
         "copies_counted_each": [[one.norm(p) for p in powers] for one in overlooked],
         "stage_by_stage": [[one.norm(p) for p in powers] for one in of_stage],
+        # The largest values of the ranks are added, for p = inf; in "norms_added" their norms, for any other p.
         "largest_summed": [[gradients.norm(p, 1.0 if p == math.inf else p) for p in powers]],
         "norms_added": [[gradients.norm(p, math.inf if p == math.inf else 1.0) for p in powers]],
     }

@@ -120,12 +120,12 @@ COLUMNS = (Words(en="the place", zh=" place "), *(Words(en=f"groups[{a!r}]", zh=
 def judge_places(world: JudgedWorld) -> Iterator[Judgement]:
     """The place and the groups are judged apart, so that a mistake in one half of the answers is named as well."""
     cases, given_answers = world.inputs[0]["cases"], world.outputs[0]
-    # The answers that each wrong function gives to all cases.
-    wrong = {key: [[one(*case) for case in cases] for one in several] for key, several in WRONG_PLACES.items()}
+    # For each mistake and each of its wrong functions, the answers to all cases.
+    wrong = {key: [[wrong_one(*case) for case in cases] for wrong_one in ways] for key, ways in WRONG_PLACES.items()}
     for half in (slice(0, 1), slice(1, None)):  # the first column, and all others
         got = half_of(given_answers, half)
         # The mistakes of which one function gives all of the learner's answers in this half.
-        known = [key for key, several in wrong.items() if got in [half_of(one, half) for one in several]]
+        known = [key for key, ways in wrong.items() if got in [half_of(all_answers, half) for all_answers in ways]]
         for column in range(len(COLUMNS))[half]:  # the numbers of this half's columns
             # value_at(column, function) is the function that gives one column of what `function` returns.
             explained = {key: [answers.value_at(column, one) for one in WRONG_PLACES[key]] for key in known}
@@ -168,11 +168,15 @@ def make_batch(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     # Two more must be refused: dp and m both divide 6, but dp * m does not; of 7 rows one replica would get 4 and
     # the other 3.
     calls += [(6, 2, 1, 2, 2), (7, 2, 1, 1, 2)]
+    # sizes: dp, pp and tp, of which the product is the number of ranks, and the micro-batches.
     return [{"cases": [[list(range(n)), rank, *sizes] for n, *sizes in calls for rank in range(math.prod(sizes[:3]))]}]
 
 
 def run_batch(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Any]:
-    """The numbers of the rows that the learner's function returns. Each row of a batch holds its number twice."""
+    """The numbers of the rows that the learner's function returns.
+
+    Each row of a batch holds its number twice, so that a part with other columns shows.
+    """
 
     def numbers_of_rows(rows: list[int], *args: int) -> Any:
         """What the learner's function returns for a batch of these rows; args are the rest of the case."""
@@ -199,7 +203,7 @@ def right_rows(rows: list[int], rank: int, dp: int, pp: int, tp: int, m: int) ->
 
 
 def never_refused(rows: list[int], rank: int, dp: int, pp: int, tp: int, m: int) -> Rows:
-    """The mistake: a batch that cannot be divided evenly is divided unevenly."""
+    """Right for a batch that can be divided. The mistake: one that cannot be divided evenly is divided unevenly."""
     return chunks(chunks(rows, dp)[rank // tp % dp], m)  # rank // tp % dp is the dp coordinate
 
 
@@ -219,6 +223,7 @@ def chunks(rows: list[int], n: int) -> Rows:
     return [part.tolist() for part in torch.tensor(rows).chunk(n)]
 
 
+# In the lambdas rank // tp % dp is the rank's dp coordinate, and m the number of micro-batches.
 WRONG_ROWS: dict[str, list[Callable[..., Rows]]] = {
     "by_global_rank": [
         lambda rows, rank, dp, pp, tp, m: chunks(chunks(rows, dp)[rank % dp], m),
@@ -323,7 +328,8 @@ def judge_seeds(world: JudgedWorld) -> Iterator[Judgement]:
     yield expect(not invalid, words["no_seeds"].format(shown, COMMA.join(AXES_OF_KIND)))
     if invalid:
         return
-    remaining = iter(world.outputs[0])  # the answers in the order in which `run_seeds` asked
+    # The answers in the order in which `run_seeds` asked, so each next() is the answer of one rank.
+    remaining = iter(world.outputs[0])
     by_mesh = [[next(remaining) for _ in range(mesh.world_size)] for mesh in MESHES]
     with_other_seed, with_other_hash = ([next(remaining) for _ in range(NUM_REPEATED)] for _ in range(2))
     yield expect(with_other_hash == by_mesh[0], words["hash_is_salted"])

@@ -116,6 +116,7 @@ def judge_diagnosis(job: BrokenJob, answer: Any) -> JudgedDiagnosis:
         return JudgedDiagnosis(job=job, answer=(None,) * len(PARTS), wrong=PARTS, is_readable=False)
     rank, line, cause = answer
     right = (
+        # type() and not isinstance, because True would count as 1.
         type(rank) in (int, str) and rank == (ALL_RANKS if job.rank is None else job.rank),
         type(line) is int and line in accepted_lines(job),
         job_with_cause(cause) == job.name,

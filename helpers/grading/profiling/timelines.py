@@ -60,7 +60,8 @@ def draw_calls(rng: CaseGenerator, num_ranks: int, messages: list) -> Calls:
     """
     clocks, calls = [QUARTER * rng.integer(0, 8) for _ in range(num_ranks)], [{} for _ in range(num_ranks)]
     for name, kind, members in messages:
-        called = {rank: clocks[rank] + QUARTER * rng.integer(0, 12) for rank in members}  # after some compute
+        # When each rank calls: after the message before and some compute.
+        called = {rank: clocks[rank] + QUARTER * rng.integer(0, 12) for rank in members}
         last = max(called.values())
         for rank, at in called.items():
             is_root = kind == "root" and rank == members[0]
@@ -224,7 +225,7 @@ CAUSES = ("data", "compute", "link")
 GRAIN = 1 / 64  # seconds; every time in 10.straggler is a multiple of it, so that sums are exact
 USUAL_SECONDS = {"data": 0.5, "compute": 2.0, "link": 1.0}  # in a step
 MIN_SHARE = 0.1  # of the run; if the other ranks wait for less than this, no rank is a straggler
-SIDE_SHARE = 4  # the main cause of a slow rank takes so many times the extra seconds of each other cause
+SIDE_SHARE = 4  # on a slow rank each other cause takes the extra seconds of the main cause divided by this
 LanePiece = tuple[str, float, float]  # lane, start, end; "communication" runs from a rank's call to its return
 Timelines = list[list[list[LanePiece]]]  # by rank and step
 ExtraSeconds = Callable[[int, str, int], float]  # from a rank, a cause and a step to seconds beyond the usual ones
@@ -301,7 +302,7 @@ def draw_timelines(rng: CaseGenerator, num_ranks: int, num_steps: int, extra: Ex
         pieces = [[] for _ in range(num_ranks)]
         for rank, jitter in enumerate(shuffled(rng, range(num_ranks))):
             data, compute = (USUAL_SECONDS[cause] + extra(rank, cause, step) for cause in CAUSES[:2])
-            # Compute is split into two pieces, as forward and backward do.
+            # Compute comes in two pieces, like forward and backward.
             for lane, seconds in (("data", data), ("compute", compute / 2), ("compute", compute / 2 + GRAIN * jitter)):
                 pieces[rank].append((lane, now[rank], now[rank] + seconds))
                 now[rank] += seconds
@@ -361,7 +362,10 @@ def share_waited(found: WaitStatistics) -> float:
 
 
 def excess(seconds: list[dict[str, float]], rank: int) -> dict[str, float]:
-    """For each cause by how many seconds this rank is above the median of the others. seconds: of all ranks."""
+    """For each cause by how many seconds this rank is above the median of the others.
+
+    seconds: for each rank its seconds per cause.
+    """
     others = [one for other, one in enumerate(seconds) if other != rank]
     return {cause: seconds[rank][cause] - statistics.median(one[cause] for one in others) for cause in CAUSES}
 

@@ -224,7 +224,8 @@ def _global_hooks_and_modes() -> tuple:
     """Hooks and modes of torch, limits and the process group: all that would affect whatever runs next."""
     hooks = [len(one) for one in _HOOKS if hasattr(one, "__len__")]  # how many are registered
     modes = torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()
-    saved = torch._C._autograd._top_saved_tensors_default_hooks(False)  # hooks for tensors that autograd saves
+    # The hooks for tensors that autograd saves; False is torch's argument `ignore_is_tracing`.
+    saved = torch._C._autograd._top_saved_tensors_default_hooks(False)
     limits = [resource.getrlimit(which) for which in LIMITS]
     group = dist.is_initialized() and id(dist.group.WORLD)  # False if there is no process group
     return hooks, modes, saved, limits, group

@@ -88,9 +88,10 @@ def exposed_seconds(
 
 
 # In "begins_at_once" the communication begins with backward, and in "last_bucket_hidden" the last bucket costs nothing.
+# "counted_twice" adds up how late each bucket is, though a later bucket's lateness contains that of the ones before it.
 WRONG_EXPOSED: dict[str, list[ExposedSeconds]] = {
     "bits_as_bytes": [exposed_seconds(bits=1)],
-    "ring_forgotten": [exposed_seconds(ring_share=of) for of in (lambda n: 1, lambda n: 2, lambda n: (n - 1) / n)],
+    "ring_forgotten": [exposed_seconds(ring_share=s) for s in (lambda n: 1, lambda n: 2, lambda n: (n - 1) / n)],
     "begins_at_once": [exposed_seconds(lambda ready, durations: [sum(durations)])],
     "queue_forgotten": [exposed_seconds(all_at_once), exposed_seconds(all_at_once, sum)],
     "counted_twice": [exposed_seconds(one_after_another, sum)],
@@ -174,6 +175,7 @@ WRONG_STEPS: dict[str, list[PipelineStep]] = {
         pipeline_step(pace=lambda forward: forward[0]),
         pipeline_step(bubble=bubble_of_equal_stages),
     ],
+    # With several chunks, filling and draining the pipeline takes longer, or as long as with one.
     "chunks_multiply": [
         pipeline_step(ramp=lambda others, chunks: others * chunks),
         pipeline_step(ramp=lambda others, chunks: others),
@@ -273,7 +275,7 @@ def best_plan(*, tie: Callable[[CandidatePlan, int], float] = lambda p, i: p["tp
 
     def chosen(plans: Sequence[CandidatePlan], job: TrainingJob) -> str | None:
         """The name of the fastest plan that keeps all rules."""
-        # By these three values the plans are compared; the smallest is the best.
+        # Plans are compared by their seconds, then by the tie value. The name is what is returned.
         ranked = [(plan["seconds"], tie(plan, i), plan["name"]) for i, plan in enumerate(plans)]
         fit = [one for one, p in zip(ranked, plans, strict=True) if all(rule(p, job) for rule in rules.values())]
         return min(fit)[2] if fit else None

@@ -156,11 +156,11 @@ class CrossEntropyReference:
         """The loss that each mistake gives on this rank; a mistake that is made in several ways has a list."""
         sums, targets = self.sums_and_targets([self.largest] * self.size)
         local_sums, local_targets = self.sums_and_targets(self.maxima)  # each rank subtracts its own maximum
-        total, target = sum(sums), sum(targets)
+        total, target = sum(sums), sum(targets)  # what the all-reduces of a right answer give
         # Without a mask every rank adds some logit: of the column nearest to the target, or of the target modulo width.
         unmasked_nearest = sum(self.logits_at(r, self.largest, self.local_targets(r)[1]) for r in range(self.size))
         unmasked_modulo = sum(self.logits_at(r, self.largest, self.targets % self.width) for r in range(self.size))
-        all_tokens = total.log() - target
+        all_tokens = total.log() - target  # the loss of each token, with those of padding
         return {
             "max_not_reduced": [  # each rank subtracts its own maximum, also from the target's logit or from exp alone
                 self.mean(sum(local_sums).log() - sum(local_targets)),
@@ -192,15 +192,16 @@ class CrossEntropyReference:
         total = sum(self.sums(r, self.largest) for r in range(self.size))
         softmax = (self.shards[rank] - self.largest[:, None]).exp() / total[:, None]
         padding = right + scale * softmax * ~self.counted[:, None]  # tokens of padding get a gradient as well
-        through_max, nearest, modulo = right.clone(), right.clone(), right.clone()
-        # Without a mask, a rank subtracts at some column of its own for targets that are elsewhere.
-        rows, elsewhere = torch.arange(len(right)), scale * (~is_local & self.counted).to(right.dtype)
+        through_max, nearest, modulo, rows = right.clone(), right.clone(), right.clone(), torch.arange(len(right))
+        # Without a mask, a rank also subtracts for targets on other ranks: at the nearest of its own columns, or at
+        # the target modulo width.
+        elsewhere = scale * (~is_local & self.counted).to(right.dtype)  # what it subtracts there for each token
+        nearest[rows, column] -= elsewhere
+        modulo[rows, self.targets % self.width] -= elsewhere
         # "max_follows_gradient": the subtracted maximum is not detached, so a gradient flows through it. It cancels
         # only in the sum over all ranks.
         from_max = scale * (is_local.to(right.dtype) - softmax.sum(dim=1)) * self.counted
         through_max[rows, self.shards[rank].max(dim=1).indices] += from_max
-        nearest[rows, column] -= elsewhere
-        modulo[rows, self.targets % self.width] -= elsewhere
         # With one entry per shard, that entry is the maximum, and all of its gradient cancels.
         zeros = [torch.zeros_like(right)] if self.width == 1 else []
         return {

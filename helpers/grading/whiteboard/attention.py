@@ -53,7 +53,7 @@ def make_softmax(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     num_queries, size = rng.integer(16, 20), rng.integer(4, 5)
     block = 1 if number == 2 else rng.integer(5, 7)  # keys in a block
     if number == 2:
-        num_keys = 130
+        num_keys = 130  # many, so that all scores would take more memory than whatever else an answer holds
     else:
         num_keys = block - 1 if number == 3 else 20 * block + rng.integer(2, block - 1)
     q, k, v = (moderate(rng, length, size) for length in (num_queries, num_keys, num_keys))

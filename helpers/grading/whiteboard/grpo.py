@@ -44,7 +44,7 @@ def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """
     group, tokens = rng.integer(3, 5), rng.integer(6, 8)
     answers = 3 * group  # to three prompts
-    old = rng.tensor(answers, tokens) - 2
+    old = rng.tensor(answers, tokens) - 2  # log-probabilities around -2
     rewards = rng.tensor(answers)
     if rng.case.number == 1:
         rewards[group : 2 * group] = 1.0

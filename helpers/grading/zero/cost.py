@@ -90,8 +90,8 @@ WRONG_HELD: dict[str, list[Answer]] = {
     ],
     # Each stage shards only what it adds: nothing, 12 bytes of optimizer states, 2 of gradients, 2 of weights.
     "stage_alone": [lambda n, ranks, stage, m: n * (16 - (0, 12, 2, 2)[stage] * (1 - 1 / ranks))],
-    "master_forgotten": [held_with(2, 2, 8)],
-    "all_in_fp32": [held_with(4, 4, 8), held_with(4, 4, 12)],
+    "master_forgotten": [held_with(2, 2, 8)],  # 8: Adam's two moments alone
+    "all_in_fp32": [held_with(4, 4, 8), held_with(4, 4, 12)],  # without a master weight, or with one
     "everything_cut": [lambda n, ranks, stage, m: 16 * n / ranks],  # all 16 bytes are sharded in every stage
 }
 WRONG_SENT: dict[str, list[Answer]] = {
@@ -104,6 +104,7 @@ WRONG_SENT: dict[str, list[Answer]] = {
     "sent_every_micro_batch": [sent_with(lambda stage, m: m * count_messages(stage, 1))],
     "not_gathered_for_backward": [sent_with(lambda stage, m: 2 * m if stage == 3 else count_messages(stage, m))],
     "gathered_once_a_step": [sent_with(lambda stage, m: m + 2 if stage == 3 else count_messages(stage, m))],
+    # All-gathers are left out in stages 1 and 2; stage 3 is right.
     "gather_not_counted": [sent_with(lambda stage, m: (2, 1, m, 3 * m)[stage])],
 }
 

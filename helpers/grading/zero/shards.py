@@ -73,7 +73,7 @@ def shard_of(flat: Tensor, rank: int, world_size: int) -> Tensor:
 
 
 def misplaced_shards(flat: Tensor, rank: int, world_size: int) -> list[Tensor]:
-    """Four shards of the right length from a wrong place: from 0, from `rank`, and those of both neighbours."""
+    """Four wrong shards of the right length: from element 0, from element `rank`, and those of both neighbours."""
     line, length = padded(flat, world_size), shard_length(flat.numel(), world_size)
     neighbours = ((rank + 1) % world_size * length, (rank - 1) % world_size * length)
     return [line[start : start + length] for start in (0, rank, *neighbours)]
@@ -190,7 +190,7 @@ def run_shard(submitted: TakeShard, inputs: dict[str, Any], context: RankContext
 
 
 def of_line(take: Callable[[Tensor, int, int], Tensor]) -> TakeShard:
-    """Turns a function that takes a shard of a flat line into one that takes it of a list of tensors."""
+    """Turns a function that takes a shard of a flat line into one that flattens a list of tensors before."""
     return lambda tensors, rank, num_ranks: take(flatten(tensors), rank, num_ranks)
 
 

@@ -79,6 +79,7 @@ def make_stage2(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     }[rng.case.sizes]
     micro_batches = rng.one_of((1, 2), (1, 3), (2, 1)) if rng.case.number else (1, 2)
     weights = model_tools.random_weights(rng, model_tools.mlp(widths))
+    # 0.3 keeps the positive terms small, so that tanh is not saturated.
     weights = {name: 0.3 * weight.abs().to(getattr(torch, dtype)) for name, weight in weights.items()}
     common = {"widths": widths, "dtype": dtype, "weights": weights, "micro_batches": micro_batches}
     num_batches = sum(micro_batches)
@@ -287,6 +288,7 @@ def judge_values(world: JudgedWorld, num_parameters: int) -> Iterator[Judgement]
             got = outcome["shards"]
             is_complete = isinstance(got, list) and len(got) == num_parameters
             shown = len(got) if isinstance(got, list) else got
+            # In the second step a longer list still has the shards of the step before.
             has_more = number > 0 and isinstance(got, list) and len(got) > num_parameters
             if got == "None":  # `run_stage2` stores the repr of anything but a list of tensors
                 known = ["nothing_returned"]

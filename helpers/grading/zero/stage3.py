@@ -64,7 +64,7 @@ def make_stage3(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     widths = {  # inputs of each layer, and outputs of the last one
         "uneven": [rng.one_of(*INDIVISIBLE) for _ in range(NUM_LAYERS + 1)],
         "even": [n * rng.integer(2, 4) for _ in range(NUM_LAYERS + 1)],
-        "few": [rng.integer(1, 2) if n > 4 else 1 for _ in range(NUM_LAYERS + 1)],
+        "few": [rng.integer(1, 2) if n > 4 else 1 for _ in range(NUM_LAYERS + 1)],  # a weight has 1 to 4 elements
     }[rng.case.sizes]
     shapes = [(out, into) for into, out in zip(widths[:-1], widths[1:], strict=True)]
     # Small enough that tanh is not saturated.
