@@ -244,7 +244,10 @@ def why_not_callable(task: Task, submitted: Any) -> RunFailure | None:
 
 
 def failure_of(error: RankError) -> RunFailure:
-    """A RankError as a RunFailure, without the grader's own files and its last line, which is about kept variables."""
+    """A RankError as a RunFailure, without the lines in the grader's own files.
+
+    The last line is left out too: it says that variables on the ranks are kept, and here they are not the learner's.
+    """
     # `words` is the error's text in each language, and `map` changes the text of each. rpartition drops the last line.
     message = error.words.map(lambda text: without_grader_lines(text.rpartition("\n")[0]))
     raised = re.search(r"raised (\w+)", message.en)
