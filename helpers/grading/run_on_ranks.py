@@ -56,7 +56,8 @@ MAX_CALL_TEXT = 100  # characters of a call that are kept
 GRADER_FILES = sorted({path.name for path in Path(__file__).parent.rglob("*.py")})  # see `without_grader_lines`
 # The class of an exception on a rank -> the kind of the RunFailure. For any other the RankError names the kind.
 KINDS = {"TooLong": "too_long", "TooMuch": "memory", "Refused": "refused", "NotImplementedError": "not_written"}
-IssuedOnBoards = Mapping[tuple[str, str], Mapping[int, int]]  # (file of a board, its group) -> rank -> its operations
+# (file of a board, its group) -> rank -> how many operations the rank has issued
+IssuedOnBoards = Mapping[tuple[str, str], Mapping[int, int]]
 
 _ranks: Ranks | None = None  # the grader's own pool, once it is started
 
@@ -114,8 +115,8 @@ def grader_ranks() -> Ranks:
     global _ranks
     if _ranks is None:
         with keep_current():  # the pool that the notebook's cells use by default stays the learner's
-            # quiet: prints nothing when the ranks start. apart: whatever code does on these ranks, the other ranks of
-            # the process are not affected.
+            # quiet: prints nothing when the ranks start. apart: they are started by a parent process of their own, which
+            # has imported this module, so that whatever code does on them, no other ranks are affected.
             _ranks = Ranks(NUM_RANKS, device="cpu", quiet=True, apart=__name__)
     return _ranks
 
