@@ -115,8 +115,8 @@ def grader_ranks() -> Ranks:
     global _ranks
     if _ranks is None:
         with keep_current():  # the pool that the notebook's cells use by default stays the learner's
-            # quiet: prints nothing when the ranks start. apart: they are started by a parent process of their own, which
-            # has imported this module, so that whatever code does on them, no other ranks are affected.
+            # quiet: prints nothing when the ranks start. apart: a parent process of their own starts them, which has
+            # imported this module. So whatever code does on these ranks, no others are affected.
             _ranks = Ranks(NUM_RANKS, device="cpu", quiet=True, apart=__name__)
     return _ranks
 

@@ -201,7 +201,7 @@ def synchronised(world: JudgedWorld, mesh: Mesh, **divisors: int) -> list[Gradie
     gradients = [dict(one["gradients"]) for one in world.inputs]
     if "all_ranks" in divisors:
         return reduced(gradients, [list(range(world.size))], list(gradients[0]), divisors["all_ranks"])
-    for axis, names, divisor in (  # the parameters that are reduced on an axis, and by what their sum is divided
+    for axis, names, divisor in (  # the parameters that are reduced on an axis; what their sum is divided by if right
         ("dp", list(gradients[0]), mesh.dp),
         ("tp", ["norm", "both"], 1),
         (ENDS, ["last", "both"], 1),
@@ -235,7 +235,10 @@ def wrong_divisors(mesh: Mesh) -> dict[str, list[dict[str, int]]]:
 
 
 def judge_sync(world: JudgedWorld) -> Iterator[Judgement]:
-    """One Judgement per rank and parameter. A mistake is named if it gives all gradients of the rank."""
+    """One Judgement per rank and parameter. A mistake is named if it gives all gradients of the rank.
+
+    With `before`, the gradient that backward gave, a message can say that an answer left a gradient unchanged.
+    """
     mesh = mesh_in(world.inputs[0])
     right = synchronised(world, mesh)
     pairs = zip(world.inputs, world.outputs, strict=True)
