@@ -92,7 +92,7 @@ def draw_step(rng: CaseGenerator, shapes: Sequence[tuple[int, ...]], overflow: t
     gradients = [rng.tensor(*shape) for shape in shapes]
     if overflow:
         value, index = overflow
-        corner = (rng.one_of(0, -1),) * gradients[index].dim()
+        corner = (rng.one_of(0, -1),) * gradients[index].dim()  # the same index, first or last, in every dimension
         gradients[index][corner] = float(value)
     return gradients
 
@@ -125,11 +125,13 @@ class ReferenceScaler:
     finds_overflow: Callable[[Sequence[Tensor]], bool] = has_overflow  # asked about the gradients of each step
     is_flag_kept: bool = False  # an overflow in an earlier step still counts
     skips: bool = True  # after an overflow the optimizer does not step
+    # Gives the gradient with which the optimizer steps; with None that is still the scaled one.
     unscale: Callable[[ReferenceScaler, Tensor], Tensor] | None = lambda self, gradient: gradient / self.scale
     is_unscaled_late: bool = False  # gradients are divided after the scale has changed
     backoff: float = 0.5  # the factor of the scale after an overflow
     resets_after: tuple[str, ...] = ("overflow", "growth")  # what sets the count of good steps to 0
     counts_overflow: bool = False  # a step with an overflow counts as a good one
+    # Asked after each good step: whether the scale doubles now.
     can_grow: Callable[[ReferenceScaler], bool] = lambda self: self.good_steps == self.interval
     flag: bool = field(default=False, init=False)  # whether the last step had an overflow
 
@@ -233,7 +235,7 @@ SCALER = Task(
     make_inputs=make_scaler,
     run_submission=run_scaler,
     judge=judge_scaler,
-    recognise_failure=recognise_errors({"NoneType": "gradient_missing"}),  # text of the error -> key of the hint
+    recognise_failure=recognise_errors({"NoneType": "gradient_missing"}),  # error about a `.grad` that is None -> hint
     hints=LAB.hints(*scaler_mistakes(), "gradient_missing"),
     world_sizes=(1,),
     variations=Variations(dtypes=("float32", "float64"), layouts=("contiguous", "transposed"), min_cases=len(OPTIONS)),
@@ -260,7 +262,7 @@ def make_overflow(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     last, all_ranks = world_size - 1, list(range(world_size))
     # For each step, the ranks that have an overflow.
     plan = [[], [last], [], [0], sorted({0, last}), [], all_ranks, [last], *([rank] for rank in all_ranks), []]
-    num_random = len(plan) - world_size - 1  # then follow the steps with a NaN on one rank, and the last step
+    num_random = len(plan) - world_size - 1  # all but the steps with a NaN on one rank alone, and the last step
     bad_values = [rng.one_of(*BAD_VALUES) for _ in range(num_random)] + ["nan"] * (world_size + 1)
     scale, inputs = 2.0 ** rng.integer(8, 14), []
     for rank in range(world_size):

@@ -71,6 +71,7 @@ def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
     Every other size is near the crossover, the size at which ring and tree take equally long.
     """
+    # Numbers of ranks: seven fixed ones, as powers of 2, small ones and a single rank, and random ones for the rest.
     numbers_of_ranks = [24, *(rng.integer(3, 100) for _ in range(NUM_QUESTIONS - 7)), 2, 3, 5, 64, 1000, 1]
     cases = []
     for number, num_ranks in enumerate(numbers_of_ranks):

@@ -212,6 +212,7 @@ def ring(inputs: Sequence[Sequence[Tensor]], owned: int, sent_first: int, *, add
     for step in range(2 * (n - 1)):
         is_first_phase = step < n - 1
         # In this step rank r sends chunk r + offset. With each step it sends the chunk before, which has just arrived.
+        # In the last step of the first phase, chunk r + owned arrives on rank r.
         offset = owned - 1 - step if is_first_phase else sent_first - (step - (n - 1))
         before = [list(of_rank) for of_rank in chunks]
         for rank in range(n):

@@ -120,7 +120,7 @@ SHIFT = Task(
 # -- 01.all_to_all ---------------------------------------------------------------------------------------------------
 def make_all_to_all(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws for each call on each rank one tensor per receiver, all of one shape."""
-    shape = shape_of(rng, LARGE // 4)
+    shape = shape_of(rng, LARGE // 4)  # a quarter, since a rank has one such tensor for each receiver
     return [
         {"calls": [{"tensors": [rng.tensor(*shape) for _ in range(world_size)]} for _ in range(num_calls(rng))]}
         for _ in range(world_size)

@@ -326,6 +326,7 @@ def judge_one_step(
 def is_step_mistake(key: str, results: Sequence[Mapping[str, Sequence[StepResult]]], outputs: Sequence[dict]) -> bool:
     """Whether one way to make this mistake leaves what the learner's steps left, and is wrong in some of them.
 
+    A way that is right in every step, as a mean of means is with pieces of one length, would explain no error.
     results: for each step a dict from the key to the results of each way. outputs: what run_step returned.
     """
     for way in zip(*(of_step[key] for of_step in results), strict=True):  # the result of one way, in each step
@@ -363,7 +364,7 @@ def step_results(case: dict[str, Any], pieces: Sequence[dict], num_devices: int)
 
     The pieces have the gradients of summed losses, so the right step divides their sum by the size of the batch.
     """
-    size, number, columns = len(case["x"]), len(pieces), case["y"].shape[1]
+    size, num_pieces, num_columns = len(case["x"]), len(pieces), case["y"].shape[1]
 
     def weighted(factors: Sequence[float]) -> StepResult:
         """The result if the pieces' gradients are added with these factors; pieces without a factor are left out."""
@@ -372,7 +373,7 @@ def step_results(case: dict[str, Any], pieces: Sequence[dict], num_devices: int)
         return gradients, updated(case, gradients)
 
     # means: the factors that turn the sum of each piece into its mean.
-    right, means = weighted([1 / size] * number), [1 / piece["rows"] for piece in pieces]
+    right, means = weighted([1 / size] * num_pieces), [1 / piece["rows"] for piece in pieces]
     gradients, weights = right
     missing, zeros = dict.fromkeys(gradients), {name: torch.zeros_like(tensor) for name, tensor in gradients.items()}
     with_stale = {name: gradients[name] + case["stale"][name] for name in gradients}  # those of an earlier step
@@ -382,12 +383,13 @@ def step_results(case: dict[str, Any], pieces: Sequence[dict], num_devices: int)
         "not_cleared": [not_cleared],
         # The step may have used the right gradients or those with stale ones; afterwards there are none, or zeros.
         "cleared_after": [(after, used) for after in (missing, zeros) for used in (weights, not_cleared[1])],
-        # Only the first piece's gradients are in the model, or none at all.
+        # The model has no gradients, or only those of the first piece: over the batch size, as a mean, or as a sum.
         "gradients_never_back": [(missing, case["weights"]), *(weighted([one]) for one in (1 / size, means[0], 1.0))],
         "divided_by_devices": [weighted([mean / num_devices for mean in means])],
-        "divided_by_elements": [weighted([1 / size / columns] * number)],
-        "mean_of_means": [weighted([mean / number / divisor for mean in means]) for divisor in (1, columns)],
-        "sum_for_mean": [weighted(means), weighted([1.0] * number)],
+        "divided_by_elements": [weighted([1 / size / num_columns] * num_pieces)],
+        # With `.mean()` as the loss of a piece, the columns of y are divided by as well.
+        "mean_of_means": [weighted([mean / num_pieces / divisor for mean in means]) for divisor in (1, num_columns)],
+        "sum_for_mean": [weighted(means), weighted([1.0] * num_pieces)],  # the sum of the means, or of all rows
     }
 
 

@@ -90,8 +90,8 @@ def bucket_bytes(
 ) -> list[int]:
     """The bytes of each message, for tensors with these numbers of elements: a bucket is full at `cap` bytes or more.
 
-    The options describe two mistakes. counted_as: what an element counts for, instead of its `itemsize` bytes.
-    excess: how far a bucket must exceed `cap` before it is full.
+    The options make mistakes. counted_as: the bytes that an element counts for, where only its `itemsize` is right.
+    excess: by how many bytes a bucket must exceed `cap` before it is full.
     """
     sizes, count = [0], 0
     for length in lengths:
@@ -273,7 +273,7 @@ def judge_overlapped_gradients(world: JudgedWorld) -> Iterator[Judgement]:
         can_explain = all(event.end <= end for events, _, _, end in steps_of(world, rank) for event in events)
         for step, got in enumerate(output["gradients"]):
             total, own = sum_of(local[step]), local[step][rank]
-            # Who all-reduces the parameters leaves every gradient as backward made it, perhaps divided.
+            # If hooks all-reduce the parameters, every gradient stays as backward made it, perhaps divided by n.
             candidates = (own, scaled(own, 1 / n))
             unreduced = [one for one in candidates if all(is_close(one[name], got.get(name)) for name in one)]
             mistakes = {"sum_for_mean": total, "parameter_for_gradient": unreduced if world.logs[rank].events else []}
@@ -342,7 +342,7 @@ OVERLAP = Task(
 # `record_journal` lists all other calls. `replay` runs these lists by NCCL's rules and says who would wait for ever: it
 # gives NcclVerdicts, each with its kind, a sentence (words) and an advice (cure).
 LARGE_ERROR = 9.0  # the flag says whether any squared error is above this, as the lab's text says
-# Key of a cure of the replay -> key of the hint that gives the same advice ("circle": ranks wait in one).
+# Key of a cure of the replay -> key of the hint that gives the same advice; in "circle", ranks wait for each other.
 HINT_FOR_CURE = {"messages": "circle", "first_use": "circle", "half_batched": "half_batched", "tags": "tags_kept"}
 # Key of a hint -> pattern of the error that NCCL or torch raises at the call (ReduceOp.B… are BAND, BOR and BXOR).
 REFUSALS = {"strided": "Tensors must be contiguous", "bitwise_flag": r"ReduceOp\.B", "any_source": "recvAnysource"}
@@ -352,7 +352,7 @@ def make_rehearsed(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws two to four rows of one long series per rank. In the first case one rank, not rank 0, has a large error."""
     widths = [rng.integer(2, 4), rng.integer(3, 5), rng.integer(1, 3)]
     weights = {name: rng.tensor(*p.shape) / 2 for name, p in model_tools.mlp(widths).named_parameters()}
-    shared, inputs = {"widths": widths, "weights": weights, "frozen": None}, []
+    shared, inputs = {"widths": widths, "weights": weights, "frozen": None}, []  # None: every parameter has a gradient
     for _ in range(world_size):
         x = rng.tensor(rng.integer(2, 4), widths[0])
         inputs.append(shared | {"x": x, "y": rng.tensor(len(x), widths[-1]) / 4})

@@ -235,7 +235,7 @@ AVERAGE = Task(
     make_inputs=make_average,
     run_submission=run_average,
     judge=judge_average,
-    recognise_failure=recognise_errors({"NoneType": "gradient_missing"}),  # text of the error -> key of the hint
+    recognise_failure=recognise_errors({"NoneType": "gradient_missing"}),  # error about a `.grad` that is None -> hint
     hints=LAB.hints("divided_twice sum_for_mean wrong_divisor own_gradient averages_weights gradient_missing"),
     variations=DTYPES_AND_LAYOUTS,
 )
@@ -371,7 +371,7 @@ def wrong_means(world: JudgedWorld, parts: list[list[NamedTensors]], counts: Cou
         ],
         "mean_of_means": [scaled(mean_of_means, 1 / d) for d in (1, k, num_outputs, k * num_outputs)],
         "rank_mean": [mean_of(rank_means)],
-        "own_count": [divided(total, n * sum(count)) for count in counts],
+        "own_count": [divided(total, n * sum(count)) for count in counts],  # a rank divides by its own examples
         "sum_for_mean": [sum_of(rank_means), total, scaled(right, n)],
         "divided_by_ranks_too": [scaled(right, 1 / n)],
     }
@@ -406,7 +406,7 @@ ACCUMULATE = Task(
     make_inputs=make_accumulate,
     run_submission=run_accumulate,
     judge=judge_accumulate,
-    recognise_failure=recognise_errors({"NoneType": "gradient_missing"}),  # text of the error -> key of the hint
+    recognise_failure=recognise_errors({"NoneType": "gradient_missing"}),  # error about a `.grad` that is None -> hint
     hints=LAB.hints(
         "reduction_after_step last_micro_batch_only not_cleared mean_of_means rank_mean own_count",
         "sum_for_mean divided_by_ranks_too sends_every_micro_batch gradient_missing",

@@ -95,13 +95,11 @@ def judge_sampler(world: JudgedWorld) -> Iterator[Judgement]:
 # -- the same epoch once more ----------------------------------------------------------------------------------------
 def judge_repeats(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the same order whenever an epoch is repeated, and the order of epoch 0 before set_epoch is called."""
-    # If samplers share their epoch, sampler 0 had in each turn the epoch of the last sampler, which is two further,
-    # counted modulo 3. So its true epoch 1 appeared in turn 2, under the name of epoch 2.
-    is_shared = True
-    for output in world.outputs:
-        first_sampler, true_order = output["orders"][0], output["again"]
-        is_shared &= first_sampler["2"] == true_order and first_sampler["1"] != true_order
-    # With few examples orders may be equal by chance, so both mistakes are possible.
+    # Samplers may by mistake share one variable for the epoch. In each turn the last sampler sets it last, to an epoch
+    # two further than that of sampler 0, modulo 3. So sampler 0 gives the order of epoch 1 where its epoch should be 2.
+    # At the end it is set to epoch 1 alone, so "again" has the true order of epoch 1.
+    is_shared = all(output["orders"][0]["2"] == output["again"] != output["orders"][0]["1"] for output in world.outputs)
+    # With few examples orders may be equal by chance, so neither mistake can be ruled out, and both are named.
     is_few = world.inputs[0]["num_examples"] < MANY
     for rank, output in enumerate(world.outputs):
         orders = output["orders"]
@@ -147,8 +145,8 @@ def judge_coverage(
 ) -> Iterator[Judgement]:
     """Expects that the ranks together see every example, and that the counts of two examples differ by 1 at most.
 
-    is_repeatable: whether an epoch that is set again has the same order. If it has not, missing examples are explained
-    by that; if it has, by ranks that shuffle differently. With few examples, either may be the cause.
+    is_repeatable: whether an epoch that is set again has the same order. If not, each rank takes its share of another
+    order, which explains missing examples; otherwise ranks that shuffle differently do. With few, either may be true.
     """
     num_examples = world.inputs[0]["num_examples"]
     length, is_few = math.ceil(num_examples / world.size), num_examples < MANY
@@ -156,7 +154,8 @@ def judge_coverage(
         counts = Counter(index for share in of_ranks for index in share)  # how often each example is seen
         missing, invalid = set(range(num_examples)) - set(counts), set(counts) - set(range(num_examples))
         mistakes = []
-        if all(len(share) == length for share in of_ranks) and not invalid and (missing or is_few):
+        has_valid_shares = all(len(share) == length for share in of_ranks) and not invalid
+        if has_valid_shares and (missing or is_few):  # few examples may all be seen, yet some of them too often
             is_apart = is_repeatable and (is_few or has_two_orders(of_ranks))
             mistakes = keys_of(ranks_shuffle_apart=is_apart, not_seeded=is_few or not is_repeatable)
         message = words["examples_never_seen"].format(len(missing), num_examples, epoch)
