@@ -45,7 +45,8 @@ from helpers.workloads.gpt import RESIDUAL
 
 SQUARE, CUBE = Plan(dp=2, tp=2), Plan(dp=2, pp=2, tp=2, num_microbatches=4)  # four ranks on two axes, eight on three
 ROWS, TOKENS = 16, 16  # sequences of a global batch, and tokens of a sequence
-ADAMW = dict(lr=3e-3, eps=1e-6)  # the larger eps magnifies rounding noise in small gradients less
+# AdamW divides by sqrt(v) + eps, so an eps above the usual 1e-8 moves weights less where a gradient is rounding noise.
+ADAMW = dict(lr=3e-3, eps=1e-6)
 BYTES_MODEL = GPTConfig(vocab_size=68, context=64, num_layers=4, num_heads=4, hidden=128)  # its messages are counted
 SEEDED = GPTConfig.tiny()  # the model of the section on one seed
 REPLICAS = 4  # tensor parallel ranks that draw with one seed, so that their shards are equal
@@ -103,7 +104,7 @@ class TorchRank(PlanRank):
     """A rank under a plan that PyTorch's own parts carry out, instead of our Trainer."""
 
     def __init__(self, model: nn.Module, training: Training, plan: Plan):
-        from helpers.chapters.torch_trainer import TorchTrainer  # imports DTensor for seconds, and one cell needs it
+        from helpers.chapters.torch_trainer import TorchTrainer  # the import takes seconds, for DTensor
 
         self.training, self.trainer = training, TorchTrainer(model, plan, **training.options)
 
@@ -284,7 +285,7 @@ class AveragedOverAxis(OneProcess):
 
     def __init__(self, model: nn.Module, training: Training, axis: str, divisor: int | None = None):
         axes = Axes(SQUARE.mesh)
-        tp, self.replicas = axes.group("tp"), axes.group("dp")
+        tp, self.replicas = axes.group("tp"), axes.group("dp")  # losses are averaged over `replicas`
         self.group = dist.group.WORLD if axis == "world" else axes.group(axis)
         self.divisor, self.rows = divisor or dist.get_world_size(self.group), (axes.coordinates["dp"], SQUARE.dp)
         shard_tensor_parallel(model, tp)

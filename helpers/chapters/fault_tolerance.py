@@ -213,6 +213,7 @@ KILLED = {  # the process of the rank is killed in the middle of a save
     "before_data": (1, lambda: patch.object(torch, "save", kill_process)),
     "amid_data": (1, lambda: patch.object(torch, "save", partial(save_half, killed=True))),
     "before_manifest": (0, lambda: patch.object(Manifest, "write", kill_process)),
+    # The folder is synced just before it gets its name.
     "before_name": (0, lambda: patch.object(saving, "_sync_folder", kill_process)),
 }
 REFUSED = {  # the rank cannot write, or not in time

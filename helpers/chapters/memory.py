@@ -81,6 +81,7 @@ def state_bytes(wrap: str = "ours", precision: str = "fp32") -> MemoryBreakdown:
             recorder.mark(f"backward {step}")
             optimizer.step()
     # torch's reducer allocates its buckets by `empty`, so they count as activations of the wrapper, and are looked up.
+    # 1000 is more than there are storages.
     made = [one for one in recorder.largest(1000, "backward 3") if one.module == "DistributedDataParallel"]
     buckets = sum(one.num_bytes for one in made if one.name == "empty")
     return replace(recorder.at("backward 3"), activations=0, temporaries=0, buffers=buckets)

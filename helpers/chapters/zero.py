@@ -46,7 +46,9 @@ from helpers.workloads import GPT, MLP, GPTConfig, rank_slice, token_loss
 WIDTHS = [64, 96, 96, 32]  # of the MLP of three layers, 18,656 parameters, whose messages are counted
 UNITS = [[0, 1], [2, 3], [4, 5]]  # indices of parameters: weight and bias of a layer are sent together
 WIDE = [64, 256, 256, 256, 256, 32]  # of an MLP of 0.9 MB of weights
-ADAMW = dict(lr=1e-3, eps=1e-6, foreach=False)  # the larger eps magnifies rounding noise in small gradients less
+# AdamW divides by sqrt(v) + eps. Where a gradient holds rounding noise only, as that of attention's key bias does, an
+# eps above the usual 1e-8 moves the weight less. foreach=False is AdamW's default on a CPU: one parameter at a time.
+ADAMW = dict(lr=1e-3, eps=1e-6, foreach=False)
 
 
 def under_stage(stage: int, model: nn.Module, make: type = AdamW, **options):
@@ -162,7 +164,7 @@ def message_names(messages: list[tuple[str, int, int]]) -> list[str]:
 
 def _fsdp2(model: nn.Module) -> nn.Module:
     """PyTorch's own stage 3: each layer (or block) is a unit, and what is left is one more."""
-    from torch.distributed.fsdp import fully_shard  # imports for seconds, and one cell needs it
+    from torch.distributed.fsdp import fully_shard  # the import takes seconds, and only one cell needs it
 
     mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
     for layer in getattr(model, "layers", None) or model.blocks:
@@ -188,11 +190,11 @@ def small_gpt() -> GPT:
 def rows_of_tokens() -> Tensor:
     """12 rows of tokens, a number that 1, 2, 3 and 4 ranks divide.
 
-    They are drawn after a model is built, so that they are the random numbers that follow those of its weights, as in a
-    script that seeds once, builds the model and then draws its data.
+    Any rows would do, because no comparison with one process depends on which they are. These are what a script draws
+    that seeds once, builds the model and then draws its data, and the norms that the chapter prints belong to them.
     """
     torch.manual_seed(0)
-    small_gpt()
+    small_gpt()  # only to move the random generator on
     return torch.randint(0, 68, (12, 8))
 
 
@@ -310,6 +312,7 @@ def train_on_device_of(num_bytes: int, on_meta: bool = False, offload: bool = Fa
     """
     torch.manual_seed(0)
     budget, verdict = Budget(num_bytes), "cannot be built"
+    # limit, prefetch: weights of one layer are gathered at a time, and none ahead, to need the least memory.
     options = dict(offload=budget if offload else None, limit=1, prefetch=0)
     try:
         with budget:

@@ -59,6 +59,7 @@ def export(path: str | os.PathLike, cards: Iterable[Card] | None = None, languag
 
     decks = {"": genanki.Deck(DECK, NAME, words("deck_about", languages[0]))}  # "": the deck above those of the topics
     fields, templates = [{"name": name} for name in FIELDS], [{"name": "Card", "qfmt": FRONT, "afmt": BACK}]
+    # "\n": the style begins on a line of its own.
     model = genanki.Model(MODEL, NAME, fields=fields, templates=templates, css="\n" + STYLE.read_text(encoding="utf-8"))
     for card in cards:
         if card.topic not in decks:

@@ -123,9 +123,8 @@ def read_number(given: str, unit: str, language: str | None = None, example: str
     unit: of a number that is typed without one. example: a number to show in an error. Understood: "64.2 MB", "1,024",
     "6.42e7 B", "6.42×10^7", "7/8", full-width digits, 万 and 亿, 字节 and 毫秒.
     """
-    typed = ABOUT.sub(
-        "", unicodedata.normalize("NFKC", given[: LONGEST + 1]).strip()
-    )  # full-width digits as plain ones
+    # NFKC makes plain digits of full-width ones.
+    typed = ABOUT.sub("", unicodedata.normalize("NFKC", given[: LONGEST + 1]).strip())
     typed = typed.rstrip(".。!? ").replace("−", "-")
     match = NUMBER.match(typed)
     if len(given.strip()) > LONGEST or not match or not re.search(r"\d", match["whole"] or match["decimals"] or ""):

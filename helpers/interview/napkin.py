@@ -122,7 +122,7 @@ class NapkinSheet:
         texts = {name: text[self.language] for name, text in _document()["says"].items()}
         return PAGE.format(
             language=self.language,
-            style="\n" + STYLE.read_text(encoding="utf-8"),
+            style="\n" + STYLE.read_text(encoding="utf-8"),  # on a line of its own
             formulas="".join(map(self._line, rows("formulas"))),
             numbers="".join(map(self._line, rows("numbers"))),
             **{f"say_{name}": escape(text) for name, text in texts.items()},

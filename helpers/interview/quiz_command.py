@@ -25,7 +25,7 @@ from helpers.learner.words import language as chosen_language
 from helpers.learner.words.wrapping import aligned
 
 COUNT = 10  # questions of a quiz: about ten minutes
-INSTEAD_OF_QUIZ = ("list", "mock", "drill", "anki")  # options that start something else; at most one may be given
+INSTEAD_OF_QUIZ = ("list", "mock", "drill", "round", "anki")  # options, of which at most one may be given
 
 
 def main(arguments: Sequence[str], check: Callable[[str, Any], Any] | None = None) -> int:

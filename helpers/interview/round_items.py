@@ -340,6 +340,7 @@ def _broken_job_rounds() -> tuple[Marked, ...]:
 def _broken_job_round(job: BrokenJob) -> Marked:
     """A broken job as a debugging round: its script, then its log."""
     lines = tuple(job.line_number(part) for part in (job.line, *job.other_lines))
+    # Between remedy and tool stands a space in English, and nothing in Chinese.
     return Marked(
         id=job.name.replace("_", "-"), kind="debugging", minutes=15, title=job.title, prompt=job.symptom,
         model=Words(en=" ", zh="").join([job.remedy, job.tool]), shown_by=read_shown_by(job.shown_by, job.name),

@@ -26,7 +26,7 @@ class CommRecorder:
         self._events: list[CommEvent] = []
 
     def add(self, event: CommEvent) -> None:
-        """Add one event. The wire calls it, on any thread, once an operation has completed."""
+        """Add one event. `wire` calls it, on any thread, once an operation has completed."""
         self._events.append(event)
 
     @property

@@ -4,7 +4,7 @@ Processes, messages and values are real, durations are modelled: 1. Compute and 
 milliseconds that a small machine loses do not show. 2. Messages are shrunk, and the link's bandwidth with them, so that
 a small machine can carry them. 3. Each rank runs the strategy on paced layers (paced.py), which sleep until their
 modelled time is over, and messages are held back as long as the link would take for them. 4. The recording is scaled
-back to modelled seconds and bytes, and labelled "emulated". It is never speed.
+back to modelled seconds and bytes, and labelled "emulated". It says nothing about speed.
 
 The prediction and the recording are Timelines: lists of spans, each with a rank, a start and an end. A link is a
 latency in seconds and a bandwidth in bytes per second. The chapters on DDP, pipelines, ZeRO and tensor parallelism call
@@ -54,7 +54,7 @@ def emulate(
     fails.
     """
     slowdown = seconds / predicted.duration
-    # keep_current: a notebook's cells run on the Ranks made last; afterwards these are its own again.
+    # keep_current: a notebook's cells run on the Ranks made last, which after this block are the notebook's own again.
     with keep_current(), slow_ranks(world_size, link, slowdown, shrink) as ranks:
         return scaled_back(ranks.run(on_rank, slowdown, *arguments), slowdown, shrink, title=predicted.title)
 

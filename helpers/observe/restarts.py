@@ -24,7 +24,7 @@ import psutil
 
 from helpers.ranks.limits import load_per_core
 
-JOB = "helpers.observe.restart_job"
+JOB = "helpers.observe.restart_job"  # the module that each rank runs
 NUM_NODES = 2  # each with one rank
 LIMIT = 240.0  # seconds for all of it; a busy machine imports torch slowly
 POLL_SECONDS = 0.05  # between two looks at the agents
@@ -57,8 +57,7 @@ class RestartedJob:
 
     generations: the starts of all ranks, in their order. losses: by step; the last one of a step that was repeated.
     done_again: how many steps were repeated, since they came after the checkpoint. returncodes: of the agents, -9 for
-    one that was killed. lines: what was
-    printed, by rank. seconds: from the first start to the end.
+    one that was killed. lines: what was printed, by rank. seconds: from the first start to the end.
     """
 
     generations: tuple[JobGeneration, ...]

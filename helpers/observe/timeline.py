@@ -135,7 +135,7 @@ class TimelineRecorder:
         self.mark(None)
 
     def finish(self, events: tuple[CommEvent, ...]) -> None:
-        """Close the open span, and add the messages that the wire recorded."""
+        """Close the open span, and add the messages that `record_comms` recorded."""
         if self._open is not None:
             self.mark(None)
         self._events = list(events)

@@ -94,10 +94,10 @@ def _as_kineto(event: CommEvent, pid: int, offset: float) -> dict:
     times = {"ts": event.start * MICROSECONDS + offset, "dur": (event.end - event.start) * MICROSECONDS}
     where = {"pid": pid, "tid": "wire"}  # process and thread, by which a viewer sorts events into lanes
     return {
-        "ph": "X",
+        "ph": "X",  # a span
         "cat": "user_annotation",
         "name": f"wire:{event.op}",
         **where,
         **times,
         "args": args,
-    }  # X: a span
+    }

@@ -159,6 +159,7 @@ def test_a_damaged_progress_file_is_told_and_the_quiz_goes_on(quiz, home):
         (["--anki", "deck.zip"], 2, "deck.zip is no name for an Anki deck"),
         (["--drill", "99.x"], 2, "There is no drill '99.x'"),
         (["--mock", "--list"], 2, "--list, --mock cannot be asked for together"),
+        (["--drill", "03.average", "--round"], 2, "--drill, --round cannot be asked for together"),
         (["--mock", "--level", "junior,senior"], 2, "A mock interview has one level"),
     ],
 )
