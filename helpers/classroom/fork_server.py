@@ -50,7 +50,9 @@ class ForkServerClient:
     """Starts the fork server and asks it for launchers."""
 
     def __init__(self) -> None:
-        self.socket, server_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket, server_socket = socket.socketpair(
+            socket.AF_UNIX, socket.SOCK_SEQPACKET
+        )  # one request is one packet
         with server_socket:
             self.process = subprocess.Popen(
                 [sys.executable, "-B", "-m", "helpers.classroom.fork_server", str(server_socket.fileno())],
@@ -136,6 +138,7 @@ MAX_CONFIG_BYTES = 200_000
 
 def main(descriptor: int) -> None:
     """Serve requests from the socket with this file descriptor until the grader closes it."""
+    # No sandbox may import a file only because it lies in the folder in which this process was started.
     sys.path[:] = [path for path in sys.path if path not in ("", os.getcwd())]
     preload()
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -260,7 +260,10 @@ class _SandboxRunner:
 
 
 def rank_seed(seed: int, key: str) -> int:
-    """The seed of what the ranks draw: a hash, from which learners' code cannot compute the seed of the inputs."""
+    """The seed of what the ranks draw: a hash, from which learners' code cannot compute the seed of the inputs.
+
+    It has up to six digits, like a seed that `open_state` draws.
+    """
     return int.from_bytes(hashlib.sha256(f"{seed} {key}".encode()).digest()[:4], "big") % 1_000_000
 
 
@@ -328,7 +331,7 @@ def open_state(out: Path, seed: int | None) -> ClassState:
         state = ClassState(path=path, seed=secrets.randbelow(1_000_000) if seed is None else seed)
         path.unlink(missing_ok=True)
         _append(path, {"version": STATE_VERSION, "seed": state.seed})
-        os.chmod(path, 0o600)
+        os.chmod(path, 0o600)  # for the teacher alone, because it holds the seed
         return state
     header = lines[0]
     if header.get("version") != STATE_VERSION or not isinstance(header.get("seed"), int):
@@ -400,7 +403,7 @@ def grade_all(
 
 
 def digest_of(submission: Submission) -> str:
-    """The hash of the file; "" for one that cannot be read."""
+    """The hash of the file; "" for one that cannot be read, which is therefore never taken as graded already."""
     try:
         if submission.path.is_symlink() or submission.path.stat().st_size > MAX_BYTES:
             return ""

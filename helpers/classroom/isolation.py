@@ -81,13 +81,13 @@ def strictest_available() -> str:
 
 # -- limits ------------------------------------------------------------------------------------------------------------
 WATCH_INTERVAL = 0.15  # seconds
-USUAL_LOAD = 4.0  # processes that want a core at one time, up to which the limits are not lengthened
+USUAL_LOAD = 4.0  # processes per core that want to run at one time, up to which the limits are not lengthened
 MAX_SLOWDOWN = 4.0  # times by which a busy machine may lengthen a limit
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The limits of one notebook. Seconds of wall time grow with the load that others put on the machine.
+    """The limits of one notebook. Seconds of wall time grow with the load of the machine (`scaled_for_load`).
 
     cell_seconds: processor time of one cell. world_seconds: wall time of one task on one number of ranks.
     grace_seconds: how much longer the grader waits before it ends the sandbox. total_seconds: wall time of the whole

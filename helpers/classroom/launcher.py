@@ -165,7 +165,7 @@ def _drop_capabilities() -> None:
     """Give up all rights of root, and the right to gain new ones by starting a program."""
     for capability in range(64):  # Linux has about 40; an unknown number is an error that does no harm
         _libc().prctl(DROP_BOUND, capability, 0, 0, 0)
-    header, nothing = struct.pack("Ii", CAPABILITY_3, 0), bytes(24)
+    header, nothing = struct.pack("Ii", CAPABILITY_3, 0), bytes(24)  # 0: this process; the bytes: empty sets of rights
     _libc().syscall(SYS_CAPSET, header, nothing)
     _libc().prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0)
 
@@ -259,4 +259,4 @@ if __name__ == "__main__":
     except OSError as error:
         os.write(2, f"the sandbox did not start: {error}\n".encode())
         code = 126
-    os._exit(code if code >= 0 else 128 - code)
+    os._exit(code if code >= 0 else 128 - code)  # a code below 0 is a signal, which a shell reports as 128 + number

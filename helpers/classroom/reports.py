@@ -40,7 +40,7 @@ LEGEND = {
     "not graded": "nothing could be run",
 }
 STYLE = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
-MAX_PAIRS = 100  # pairs of similar answers that are shown; more say that something else is the matter
+MAX_PAIRS = 100  # pairs of similar answers that are shown; of any others the report says only how many there are
 MAX_REASON = 160  # characters of a verdict that stand for a reason in the table of reasons
 # Learner to key of a task to number of attempts, for the learners who handed in a progress file.
 Attempts = Mapping[str, Mapping[str, int]]

@@ -1,7 +1,7 @@
 """Records of what grading one submission gave: its tasks, its written answers, and the flags for a teacher to read.
 
 The records go to JSON and back, so that an interrupted run can resume. A flag takes no points; the verdict alone gives
-points. It says how certain it is:
+points. Each flag says how certain it is:
 
 certain   the learner's own line names it, or what the ranks did proves it
 likely    honest answers do not go this way

@@ -28,8 +28,8 @@ from helpers.classroom.fork_server import ENVIRONMENT, START_SECONDS, ForkedLaun
 from helpers.classroom.isolation import Limits, LimitWatch
 from helpers.ranks.zygote import FORKS
 
-MAX_OUTPUT = 4_000  # characters of its output that are kept; the rest is read and dropped
-HOME_INSIDE = "/tmp/learner"  # its folder, if it has a file system of its own
+MAX_OUTPUT = 4_000  # characters of a sandbox's output that are kept; the rest is read and dropped
+HOME_INSIDE = "/tmp/learner"  # the sandbox's folder, if it has a file system of its own
 END_SECONDS = 20.0  # that the launcher gets to end all processes, before it is killed
 OUT_OF_TIME = "the time for the whole notebook is used up"
 
@@ -56,6 +56,7 @@ class Sandbox:
     that the learner's code must not open). isolation_level: "namespaces", "uid" or "plain" (isolation.py).
     hide: paths that do not exist in the sandbox.
     process: the launcher, None while the sandbox is down. printed: the beginning of the output.
+    peak_bytes: the most memory that it has used so far.
     reason: why the sandbox was ended, None while it runs. deadline: of the whole notebook, as time.monotonic().
     lifeline: the write end of a pipe, -1 if it is closed; when it closes, the launcher ends everything.
     lock: for `_kill`, which the watching thread calls, too.

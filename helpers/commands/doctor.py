@@ -2,7 +2,8 @@
 
 A check is a function that returns a `CheckResult`. Most checks take what they look at as arguments, so that a test can
 pretend a broken machine. Nothing here changes the machine; the last check starts four ranks (processes that train
-together) and stops them again. `words("torch.install")` is the sentence with this key in the reader's language.
+together) and stops them again. torch, and what needs it, is imported inside functions, because the doctor must also run
+where torch is missing. `words("torch.install")` is the sentence with this key in the reader's language.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from helpers.learner.words.wrapping import padded
 
 words = book("doctor")
 OLDEST_PYTHON, OLDEST_TORCH = (3, 11), (2, 11)
-MIN_MEMORY = 1_500_000_000  # JupyterLab, a kernel and four ranks take 0.55 GB (PSS); a browser and models the rest
-MIN_SHARED_MEMORY = 128 * 2**20  # containers give 64 MiB unless asked for more
+MIN_MEMORY = 1_500_000_000  # bytes; JupyterLab, a kernel and four ranks take 0.55 GB, a browser and models the rest
+MIN_SHARED_MEMORY = 128 * 2**20  # bytes; containers give 64 MiB unless asked for more
 MIN_DISK = 500_000_000  # bytes, for temporary files and checkpoints
 SLOW_START = 15.0  # seconds; four ranks take 1 to 3 on a free machine
 

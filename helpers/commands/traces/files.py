@@ -243,6 +243,7 @@ def _event(event: Any) -> Event | None:
     tid, ts, dur = event.get("tid"), event.get("ts"), event.get("dur", 0)
     if not all(isinstance(time, int | float) and math.isfinite(time) for time in (ts, dur)) or dur < 0:
         return None
+    # -1: it has no duration. (The 0 above only lets such an event pass the check.)
     more = {"dur": event.get("dur", -1.0), "tid": tid if isinstance(tid, int | str) else ""}
     raw_args = msgspec.Raw(json.dumps(event.get("args")).encode())
     return Event(event["name"], ts, event.get("ph"), event.get("cat"), **more, raw_args=raw_args)

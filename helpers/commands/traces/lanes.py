@@ -108,7 +108,7 @@ def track_of(file: TraceFile, rank: int, origin: float) -> RankTrack:
         # Of other threads, such as autograd's, only their work counts: their host time is mostly waiting.
         track.spans += spans if thread == main else [span for span in spans if span.name and span.lane != "host"]
     track.spans += _kernel_spans(kernels, track, origin, launches)
-    track.steps = sorted(set(_steps(timed, origin)), key=lambda step: step.start)  # a set: one may be listed twice
+    track.steps = sorted(set(_steps(timed, origin)), key=lambda step: step.start)  # set: equal events count once
     starts = [step.start for step in track.steps]
     for message in track.messages:
         index = bisect_right(starts, message.ready) - 1
@@ -150,7 +150,7 @@ def _is_bookkeeping(name: str) -> bool:
 
 
 def _opened(name: str, category: str, outer: _Context) -> _Context:
-    """The context of an event inside `outer`, which keeps it.
+    """The context of an event inside `outer`, which stores it in `outer.inner`.
 
     The name of a step is left out, so that what opens in all steps is classified once.
     """
@@ -228,7 +228,7 @@ def _cut(events: list[Event], track: RankTrack, origin: float, launches: Launche
 
 
 def _operator_sums(event: Event, context: _Context, track: RankTrack, launches: Launches) -> list[float]:
-    """The [seconds, calls] of this operator. On a GPU its kernels fill them, which `launches` leads back to it."""
+    """The [seconds, calls] of this operator. On a GPU its kernels add to them, by way of `launches`."""
     fields = event.fields
     key = (event.name, _shapes(bytes(fields.shapes)))
     sums = track.operators[key]

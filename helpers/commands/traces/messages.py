@@ -212,7 +212,8 @@ def match_messages(by_rank: Iterable[Sequence[TracedMessage]]) -> list[list[Trac
     kind in a group matches the n-th on the other ranks, if they have equally many; otherwise the n-th within a step,
     in steps in which they have equally many. Two groups of the same ranks are told apart by their names.
     """
-    # (operation, group, name of the group, shape) -> rank -> its messages of this kind
+    # (operation, group, name of the group, shape) -> rank -> its messages of this kind. The shape is "" if the group is
+    # known. Where it is not, the shape tells operations of different groups apart, as far as it can.
     kinds: dict[tuple, dict[int, list[TracedMessage]]] = defaultdict(lambda: defaultdict(list))
     for messages in by_rank:
         for message in sorted(messages, key=lambda message: message.ready):

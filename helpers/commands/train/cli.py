@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
 
         options = checks.resume_from_undamaged(options, print if does_print else None)
         done = checks.check(options)  # the steps that the checkpoint has behind it; 0 for a new run
-        if done >= options.steps:  # --go-on
+        if done >= options.steps:  # only with --go-on; otherwise `check` has refused
             if does_print:
                 print(words("all_done", steps=done, checkpoint=options.resume))
             return 0

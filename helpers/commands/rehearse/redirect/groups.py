@@ -85,8 +85,8 @@ def _init(
     world = os.path.join(folder, f"{WORLD}{next(_worlds)}")
     os.makedirs(world, exist_ok=True)
     # eager: NCCL makes its communicators at once, which it does if it knows the device. cpu: what happens to tensors on
-    # the CPU. NCCL alone refuses them, and gloo alone treats them together with all others. Without a name of a backend
-    # both are there: gloo sends tensors on the CPU, apart from those on GPUs, which NCCL sends.
+    # the CPU. They are "refused" if NCCL is the only backend. With gloo alone, one group sends them "together" with the
+    # tensors on GPUs. Otherwise torch has both backends, so they go "apart" from these, through a second group.
     rules = {"rules": "gloo" if backend == "gloo" else "nccl", "eager": device_id is not None}
     rules |= {"cpu": {"nccl": "refused", "gloo": "together"}.get(backend, "apart")}
     wire.reset()

@@ -254,7 +254,7 @@ def _load(usual, f, map_location=None, *args, **kwargs) -> Any:
     """torch.load: what belongs on a GPU is loaded to the CPU first, and then moved. usual: torch's own."""
     index = gpus.gpu_index(map_location)
     if callable(map_location):
-        chosen = map_location(_Probe(), "cuda:0")
+        chosen = map_location(_Probe(), "cuda:0")  # asked once, as for a storage that was saved on the first GPU
         # A number is the GPU that the function has chosen by `storage.cuda(1)`.
         index, map_location = (chosen, None) if isinstance(chosen, int) else (None, "cpu")
     _remembered.clear()
@@ -300,6 +300,7 @@ class GeneratorState:
 
     @property
     def offset(self) -> Tensor:
+        """Always 0, because the setter counts each offset from the state at the beginning."""
         return torch.zeros(1, dtype=torch.int64)
 
     @offset.setter

@@ -60,7 +60,7 @@ def replace() -> None:
     # The argument is evaluated first, so each use is noted; then the block runs as usual.
     cuda.nvtx.range = lambda *args, **kwargs: contextlib.nullcontext(note_unsupported("nvtx"))
     cuda.profiler.start = cuda.profiler.stop = cuda.profiler.profile = _nothing("profiler", contextlib.nullcontext())
-    cuda.cudart = lambda: _Anything("profiler")
+    cuda.cudart = lambda: _Anything("profiler")  # scripts start and stop CUDA's profiler with it
     torch.profiler._KinetoProfile.__init__ = _without_gpu(torch.profiler._KinetoProfile.__init__)
     torch.autograd.profiler.profile.__init__ = _without_gpu(torch.autograd.profiler.profile.__init__)
     for name in ("utilization", "temperature", "power_draw", "clock_rate", "memory_usage"):
