@@ -108,6 +108,7 @@ def names_equal_to_torch() -> list[str]:
     pairs = {}  # name -> our result, PyTorch's result
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        # root: the further argument of a collective, if it has one.
         for name, root in {"all_reduce": (), "broadcast": (0,), "reduce": (0,)}.items():
             pairs[name] = local.clone(), local.clone()
             getattr(collectives, name)(pairs[name][0], *root)

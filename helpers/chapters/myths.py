@@ -422,6 +422,6 @@ def max_restarts_is_fault_tolerance(ranks: Ranks) -> Numbers:
     A script of eight steps that saves nothing dies in step 6 of its first start, under torchrun. With which step the
     second start begins, and how many steps are done in all.
     """
-    output = torchrun(SCRIPT, ranks=1, restarts=1, silence=60.0)
+    output = torchrun(SCRIPT, ranks=1, restarts=1, silence=60.0)  # seconds without a line, after which it is ended
     done = [int(line.rpartition(" ")[2]) for line in output.lines]  # the number at the end of "rank 0: step 1"
     return {"began": done[5], "done": len(done)}  # the first start does five steps

@@ -127,7 +127,7 @@ def _full_tensor(tensor: Tensor) -> Tensor:
 
 
 def _check(model: GPT, plan: Plan) -> None:
-    """ValueError where the model or the plan is not one of those at the top of this file."""
+    """ValueError where the model or the plan is not one of those at the top of this file. cp: context parallelism."""
     if model.config.tied or plan.cp > 1 or plan.zero not in (0, 3) or (plan.zero and plan.pp > 1):
         raise ValueError(
             f"TorchTrainer got a GPT with tied={model.config.tied} and {plan}: give an untied one, and of ZeRO stage 0 "

@@ -256,7 +256,7 @@ def read_shown_by(value: Any, where: str, name: str = "shown_by") -> NotebookCel
 def read_card(fields: Any, file: str) -> Card:
     """One card from its YAML mapping. Raises ValueError with file, line and field."""
     where, card = read_record(fields, CARD_READERS, line_of(fields, file), "card", optional=OPTIONAL_IN_CARD, name="id")
-    if "predict" in card:
+    if "predict" in card:  # read last, because it must repeat a number of the card's checks
         card["predict"] = read_prediction(card["predict"], card.get("verify", ()), where)
     return Card(chapter=Path(file).stem, where=where, **card)
 

@@ -259,7 +259,7 @@ def _read_finds(value: Any, where: str, name: str) -> tuple[MythNumber, ...]:
 def _myth_html(myth: Myth) -> str:
     summary = f'<span lang="en">{inline(myth.claim.en)}</span><br><span lang="zh">{inline(myth.claim.zh)}</span>'
     truths = [f'<div lang="{one}" style="{BOX}">{inline(myth.truth.in_(one))}</div>' for one in LANGUAGES]
-    return folded(summary, f"{''.join(truths)}{shown_html(myth)}")
+    return folded(summary, f"{''.join(truths)}{shown_html(myth)}")  # it takes anything with a `shown_by`
 
 
 # -- old posts -------------------------------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ EVIDENCE = {  # how an item is answered -> what one of its `shown` must then be
     "open": "chapter NN",  # a chapter that is not written yet will run it
 }
 SOURCE_CELL = f"{TOP_LEFT};padding:.4em .6em;overflow-wrap:anywhere"
-COLUMN_WIDTHS = {"": "4%", "as printed": "34%", "what is right": "40%", "where": "22%"}
+COLUMN_WIDTHS = {"": "4%", "as printed": "34%", "what is right": "40%", "where": "22%"}  # "": the number
 
 
 @dataclass(frozen=True, kw_only=True)

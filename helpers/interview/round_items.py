@@ -368,6 +368,7 @@ def _read_question(fields: Any, scene: Scenario, numbers: dict[str, RoundNumber]
 
 
 # The fields of each kind of entry, with the function that reads it: (value, where, name of the field) -> value.
+# IN_BOTH: in marked and in design rounds. ROUNDS[:2]: debugging and review, the rounds that are marked.
 IN_BOTH = {
     "id": read_as_is, "minutes": lambda value, where, name: int(value), "title": read_text, "prompt": read_text,
     "model": read_text, "shown_by": read_shown_by,

@@ -105,7 +105,7 @@ def write_and_check(
 
 
 def _is_unchanged(path: Path, drill: Drill) -> bool:
-    """Whether the file still is the stub, for which no ranks need be started."""
+    """Whether the file still is the stub. Then it is not checked, because a check starts ranks and takes time."""
     with suppress(OSError, UnicodeDecodeError):
         return path.read_text(encoding="utf-8").strip() == drill.stub.strip()
     return False

@@ -94,6 +94,7 @@ class MemoryRecorder:
     """
 
     def __init__(self, model: nn.Module, optimizers: list, device: torch.device) -> None:
+        # A lambda, because `_tracker` is made only in the next line, and needs the position itself.
         self._position = PositionTracker(self._before_forward, lambda: self._tracker.settle())
         self._tracker = StorageTracker(device, self._position.now)
         self._labels = StorageLabels(model, optimizers, self._tracker)

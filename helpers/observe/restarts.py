@@ -34,8 +34,9 @@ def rendezvous_conf() -> str:
     """Options of torchrun's rendezvous, in which agents agree on who takes part: they wait less than by default.
 
     Agents leave out one that is silent for 3 s (default 15), and wait 1 s for more agents once there are enough
-    (default 30). On a busy machine they wait longer, because a node that is left out by mistake waits for ranks that do
-    not know it. is_host=0, because this process has made the store in which agents meet, and no agent may make another.
+    (default 30). On a busy machine, where load_per_core() is above 1, they wait longer, because a node that is left out
+    by mistake waits for ranks that do not know it. is_host=0, because this process has made the store in which agents
+    meet, and no agent may make another.
     """
     attempts, last_call = ceil(3 * load_per_core()), ceil(load_per_core())
     return f"is_host=0,keep_alive_interval=1,keep_alive_max_attempt={attempts},last_call_timeout={last_call}"
