@@ -87,7 +87,7 @@ def check(
     that a failed check named, to get the same inputs again. progress_file: where to note it, if not in the home.
     Raises NotYet, with the verdict, where it fails; ValueError for a key or a language that is not there.
     """
-    names = functions_defined_in(sys._getframe(1).f_globals)
+    names = functions_defined_in(sys._getframe(1).f_globals)  # the global variables of the cell that called
     verdict = grade(key, submitted, seed=seed, lang=language(lang), names=names)
     if verdict.printed:
         print(verdict.printed, end="")

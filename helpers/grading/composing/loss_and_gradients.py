@@ -112,6 +112,7 @@ def right_and_wrong_losses(
     replicas: one rank of each replica. index: of the replica to which the rank that is judged belongs.
     """
     sums, gradients, counts, lengths = zip(*(token_sums(world.inputs[rank]) for rank in replicas), strict=True)
+    # The gradient of this replica; of all replicas their number, the sum of losses, and the tokens that count.
     gradient, n, total, count = gradients[index], len(replicas), sum(sums), sum(counts)
     # A mean over no tokens is NaN, as in torch.
     means = [part / k if k else math.nan for part, k in zip(sums, counts, strict=True)]
@@ -146,8 +147,8 @@ LOSS = Task(
 )
 
 # -- 09.sync ---------------------------------------------------------------------------------------------------------
-# The parameters of each stage. "norm" is the weight of a normalization layer. "last" and "both" are the tied weights of
-# the first and the last stage; the gradient of "both" is partial on tp as well as on ENDS.
+# The parameters of each stage. "norm" is the weight of a normalization layer. "last" and "both" are tied weights of the
+# first and the last stage, so their gradients are partial on ENDS; that of "both" is partial on both axes, tp and ENDS.
 SHAPES = {"matrix": (2, 3), "norm": (4,), "bias": (3,), "last": (3, 2), "both": (2,), "frozen": (2,)}
 # The placement of a gradient on tp: "sharded", the gradient of the rank's shard; "partial", a partial sum of the right
 # gradient, which must still be summed; "replicated", already equal on all ranks.

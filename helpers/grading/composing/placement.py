@@ -375,9 +375,9 @@ def mistakes_in_sharing(kind: str, shared: Sequence[list[int]]) -> set[str]:
     right = set(AXES_OF_KIND[kind])
     for axes in (set(some) for n in range(4) for some in combinations(AXES, n)):  # every set of the three axes
         if all(right_first_ranks(mesh, sorted(axes)) == one for mesh, one in zip(MESHES, shared, strict=True)):
-            # right - axes: on these seeds should differ and do not. axes - right: on these they differ and should not.
-            known = {"tensor_ranks_alike": right - axes == {"tp"}, "copies_alike": "dp" in right - axes}
-            known["whole_drawn_apart"] = bool(axes - right)
+            # The axes on which seeds should differ and do not, and those on which they differ and should not.
+            lost, extra = right - axes, axes - right
+            known = {"tensor_ranks_alike": lost == {"tp"}, "copies_alike": "dp" in lost, "whole_drawn_apart": extra}
             return {key for key, fits in known.items() if fits}
     return {"sums_collide"}
 

@@ -139,7 +139,7 @@ def make_reshard(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     A case is: the pieces, the elements of the full tensor, the rank that reads, and the number of ranks. Pieces are
     sorted by file name, so rank 10 comes before rank 2. From the sixth tensor on they have any length.
     """
-    # Each (elements of the tensor, ranks that wrote it, ranks that read it).
+    # Each (elements of the tensor, number of ranks that wrote it, number of ranks that read it).
     sizes = [(6, 2, 3), (9, 3, 2), (10, 1, 3), (7, 3, 1), (3, 2, 5), (26, 12, 3), (26, 12, 13)]
     sizes += [(rng.integer(8, 40), rng.integer(2, 13), rng.integer(1, 7)) for _ in range(4)]
     cases = []

@@ -144,7 +144,7 @@ def expect_messages(
         got = [describe(event) for event in events[name]]
         expected = got if got in map(list, allowed) else list(allowed[0])
         expected = [] if run.size == 1 and not got else expected
-        # expect_equal names the mistakes whose value is the learner's, so each that explains it is given that value.
+        # expect_equal names the mistakes whose value is `got`, so each one that explains the messages is given `got`.
         mistakes = dict.fromkeys(mistakes_of(events[name]), got)
         yield expect_equal(words[f"messages_of_{name}"], expected, got, rank=rank, mistakes=mistakes)
 

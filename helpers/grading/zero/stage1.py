@@ -85,8 +85,8 @@ def draw_shapes(rng: CaseGenerator, world_size: int) -> list[tuple[int, ...]]:
         return [(1,)] * rng.size(world_size)
     a, b = rng.integer(2, 4), rng.integer(3, 6)
     shapes: list[tuple[int, ...]] = [(a, b), (b,), (), (2, a, 2)]
-    # rng.size draws a number of elements that the ranks divide, or not, as the case asks. The last vector gives all
-    # elements together the same rest.
+    # rng.size draws a number of elements that the ranks divide, or not, as the case asks. With the last vector,
+    # all elements together leave the same rest. It has world_size elements more, so that it is never empty.
     missing = (rng.size(world_size) - sum(map(math.prod, shapes))) % world_size
     return [*shapes, (missing + world_size,)]
 
@@ -127,7 +127,7 @@ class Zero1Simulation:
 
     divisor: float | None = None  # of the summed gradients; None for the number of ranks
     reduces: bool = True  # False: each rank uses its own gradients
-    misplaced: int | None = None  # which of the `misplaced_shards` is updated in place of the right one
+    misplaced: int | None = None  # index of the one of `misplaced_shards` that is updated in place of the right shard
     gathered: str = "all"  # "own": only the rank's own shard is updated; "none": the parameters stay as they are
     renews_optimizer: bool = False  # the optimizer is made again at every step
     accumulates: bool = False  # the gradient of the shard is never cleared
