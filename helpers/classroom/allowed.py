@@ -69,8 +69,8 @@ MEMORY = ("ctypes", "_ctypes", "mmap")
 
 # -- what honest answers use, and what they do not use -----------------------------------------------------------------
 # allowed.yaml explains each of its lists. NAME_LISTS: name of a list in it -> the names in that list. Most lists hold
-# names that honest answers use; "suspect_modules", "frames", "rare" and three that only scan.py reads hold names that
-# they do not use, so that scan.py flags them.
+# names that honest answers use. "suspect_modules", "frames", "rare", "below_the_wire", "unmetered" and "runs_text" hold
+# names that honest answers do not use, so that scan.py flags them.
 _lists = yaml.safe_load(Path(__file__).with_name("allowed.yaml").read_text(encoding="utf-8"))
 NAME_LISTS = {name: frozenset(texts.split()) for name, texts in _lists.items() if isinstance(texts, str)}
 USUAL_NAMES_OF = {module: frozenset(texts.split()) for module, texts in _lists["names_of"].items()}

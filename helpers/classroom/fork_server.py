@@ -50,9 +50,8 @@ class ForkServerClient:
     """Starts the fork server and asks it for launchers."""
 
     def __init__(self) -> None:
-        self.socket, server_socket = socket.socketpair(
-            socket.AF_UNIX, socket.SOCK_SEQPACKET
-        )  # one request is one packet
+        # SEQPACKET: a request arrives as one packet, so the server needs no marks between requests.
+        self.socket, server_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with server_socket:
             self.process = subprocess.Popen(
                 [sys.executable, "-B", "-m", "helpers.classroom.fork_server", str(server_socket.fileno())],

@@ -240,7 +240,7 @@ class _SandboxRunner:
         grader = self.grader
         limits = grader.settings.limits
         question = {"do": "run", "key": self.key, "inputs": list(inputs), "seed": rank_seed(seed, self.key)}
-        question["seconds"] = limits.scaled_for_load(limits.world_seconds)
+        question["seconds"] = limits.scaled_for_load(limits.world_seconds)  # for the worker; `ask` scales its own limit
         try:
             grader.run_cells()
             answer = grader.sandbox.ask(question, limits.world_seconds)

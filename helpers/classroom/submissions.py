@@ -119,6 +119,7 @@ def _of_file(path: Path, first: str, parts: tuple[str, ...] | None) -> Submissio
     stem = first.removesuffix(".ipynb")
     if moodle := MOODLE.fullmatch(stem):
         return Submission(learner=moodle["id"], path=path, name=moodle["name"], source="moodle")
+    # Canvas puts all files into one folder, so a file in a folder of its own is not from Canvas.
     if (canvas := CANVAS.fullmatch(stem)) and parts is not None and len(parts) == 1:
         return Submission(learner=canvas["id"], path=path, name=canvas["name"], source="canvas")
     return Submission(learner=stem, path=path)

@@ -235,7 +235,7 @@ def _event_lines(events: Sequence[CommEvent], lang: str) -> Iterator[str]:
         shape = f"({', '.join(map(str, event.shape))[:40]})" if event.shape else "()"
         values = {"op": event.op, "dtype": str(event.dtype)[:20], "shape": shape}
         line = words("event", lang, number=number, payload=format_bytes(event.payload_bytes), **values)
-        if event.peer is not None:
+        if event.peer is not None:  # the other rank of a send or receive, otherwise the root of the collective
             line += words({"send": "to", "recv": "from"}.get(event.op, "root"), lang, peer=event.peer)
         caller = re.fullmatch(r"cell \w+:(\d+)", str(event.caller))  # the learner's line, if one issued it
         yield line + (words("by", lang, line=caller[1]) if caller else "")

@@ -255,6 +255,7 @@ def find_last_ready(matched: Iterable[list[TracedMessage]]) -> None:
     for parts in matched:
         awaited_ops = [*_AWAITED, "recv"] if parts[0].name.startswith("nccl") else _AWAITED
         awaited = [part for part in parts if part.op in awaited_ops or part.rank == part.root]
+        # In a reduce or a gather the root waits for the others, and they need not wait for anyone.
         if parts[0].op in ("reduce", "gather") or not awaited:
             continue
         last = max(awaited, key=lambda part: part.ready)

@@ -45,6 +45,7 @@ _WORDS = {  # what a card says, and what CUDA says; {} is the GPU's number
 
 def in_cudas_words(text: str) -> str:
     """A message of the card as CUDA would write it."""
+    # home_gpu: the GPU of the first tensor, which is the process's only one in most scripts; None before that tensor.
     number = gpus.current if gpus.home_gpu is None else gpus.home_gpu
     for cards, cudas in _WORDS.items():
         text = text.replace(cards, cudas.format(number))
