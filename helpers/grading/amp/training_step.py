@@ -32,8 +32,8 @@ from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, reco
 
 LEARNING_RATE = 0.05
 NUM_EXAMPLES = 4  # in each micro-batch
-STEP_KINDS = ("clipped", "overflow", "small", "clipped")
-MicroBatches = Sequence[tuple[Tensor, Tensor]]
+STEP_KINDS = ("clipped", "overflow", "small", "clipped")  # gradients above max_norm, infinite ones, and some below it
+MicroBatches = Sequence[tuple[Tensor, Tensor]]  # x and target of each
 
 
 class Scaler:
@@ -95,10 +95,10 @@ class Scaler:
         if self._stepped_in is None:
             return
         if self._stepped_in != self.turn:
-            early = "update() came before step()" if self._updated_in == self._stepped_in else "update() was not called"
-            raise RuntimeError(f"{method} is called, but {early} in the training step before")
-        more = "for another micro-batch after step(), without update()"
-        raise RuntimeError(f"{method} is called {more if self._has_scaled_after_step else 'after step()'}")
+            fault = "update() came before step()" if self._updated_in == self._stepped_in else "update() was not called"
+            raise RuntimeError(f"{method} is called, but {fault} in the training step before")
+        moment = "for another micro-batch after step(), without update()"
+        raise RuntimeError(f"{method} is called {moment if self._has_scaled_after_step else 'after step()'}")
 
 
 # -- what goes in, and what the steps leave --------------------------------------------------------------------------

@@ -38,7 +38,7 @@ def make_inputs(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]:
     """
     cases = []
     for batch in (*batch_sizes(rng, num_devices), 3 * num_devices - 1 + num_devices * rng.integer(0, 9)):
-        sizes = {"input_bytes": rng.integer(10, 999), "output_bytes": 4 * rng.integer(1, 999)}
+        sizes = {"input_bytes": rng.integer(10, 999), "output_bytes": 4 * rng.integer(1, 999)}  # 4: outputs are float32
         cases.append({"num_parameters": rng.integer(10**3, 10**6), "batch": batch} | sizes)
     return [{"num_devices": num_devices, "cases": cases}]
 

@@ -187,7 +187,7 @@ def judge_modes(runs: dict[str, Any]) -> Iterator[Judgement]:
     """Expects that each thread has the caller's grad mode and autocast dtype."""
     for mode, (grad, dtype) in MODES.items():
         for device, call in enumerate(runs[mode]["calls"]):
-            mistakes = {"grad_mode_lost": True}
+            mistakes = {"grad_mode_lost": True}  # a new thread records gradients, whatever its caller does
             yield expect_equal(words["grad_mode"].format(mode), grad, call.get("grad"), rank=device, mistakes=mistakes)
             # A thread that enables autocast, but does not set its dtype, gets bfloat16 on a CPU.
             mistakes = {"autocast_lost": "off", "autocast_dtype_lost": "torch.bfloat16"} if dtype != "off" else {}

@@ -9,13 +9,13 @@ The grader calls three functions of each task:
   run_…    calls the learner's function, `submitted`; what it returns, at the end if it yields, is the output
   judge_…  makes Judgements from inputs[0] and outputs[0] of a JudgedWorld, those of the one process
 
-A Judgement's `rank` is the number of a device.
+The `rank` of a Judgement is the number of a device.
 
 A mistake is a wrong solution that learners often write. Its key, such as "sum_for_mean", is that of its hint in
 hints.yaml. An `expect…` function that finds a wrong value names keys of its argument `mistakes`: all if it is a list;
-if it is a dict, those whose value is the learner's, or is a list that contains it.
-In 02.step a mistake must leave what the learner's step left, for batches of every size.
-`words["…"]` is a sentence of messages.yaml, or what a sentence calls a value.
+if it is a dict, those whose value is the learner's, or is a list that contains it. In 02.step a mistake is named if
+it leaves what the learner's step left, for batches of every size. `words["…"]` is a sentence of messages.yaml, or what
+a sentence calls a value.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def make_replicate(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]
     shapes = {name: buffer.shape for name, buffer in model.named_buffers() if buffer.is_floating_point()}
     rounds = []
     for is_training in (rng.case.dtypes == "float64", False):
-        buffers = {name: rng.normal(*shape).abs() for name, shape in shapes.items()}
+        buffers = {name: rng.normal(*shape).abs() for name, shape in shapes.items()}  # a variance is not negative
         buffers["first.0.2.num_batches_tracked"] = torch.tensor(rng.integer(1, 1000))  # BatchNorm's only int buffer
         pieces = [rng.tensor(rng.integer(3, 6), 3) for _ in range(num_devices)]
         values = {"weights": model_tools.random_weights(rng, model), "buffers": buffers, "pieces": pieces}

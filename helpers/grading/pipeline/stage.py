@@ -413,9 +413,9 @@ def recognise_stage(failure: RunFailure) -> list[str]:
 
 
 ERRORS = {  # key of a hint -> what Python's or torch's error says
-    "inputs_everywhere": "'NoneType' object is not subscriptable",
-    "only_the_latest_kept": "backward through the graph a second time",
-    "no_gradient_for_the_input": "got <class 'NoneType'>",
+    "inputs_everywhere": "'NoneType' object is not subscriptable",  # only the first rank has inputs; others get None
+    "only_the_latest_kept": "backward through the graph a second time",  # that of the last micro-batch, for another
+    "no_gradient_for_the_input": "got <class 'NoneType'>",  # the input's `.grad` is None, and None cannot be sent
 }
 STAGE = Task(
     key="06.stage",
