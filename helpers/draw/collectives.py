@@ -87,7 +87,7 @@ class _Grid:
         """
         for chunk, contributors in enumerate(state[rank]):
             share = len(contributors) / max(1, len(complete[chunk]))  # 1 where the chunk is complete
-            fill = "panel" if not contributors else "gradients" if share == 1 else "buffers"
+            fill = "panel" if not contributors else "gradients" if share == 1 else "buffers"  # grey, green, blue
             style = {"fill": fill, "opacity": 0.1 + 0.44 * share if fill == "buffers" else 1.0}
             box = self.box(rank, chunk, chunk + 1)
             yield replace(box, tooltip=_cell_tooltip(rank, chunk, contributors), **style)
@@ -95,6 +95,7 @@ class _Grid:
                 yield replace(box, stroke="ink", stroke_width=2.0)
             text, size = _cell_text(contributors, box.width, len(state))
             if text:
+                # The fill on which the text must be legible; "" for the other fills, which are pale.
                 on = fill if fill == "gradients" else ""
                 yield centred_label(box.x + box.width / 2, box.y + box.height / 2, text, size, on=on)
 
@@ -157,6 +158,7 @@ def _state(
     title_y = grid.top - (24 if has_numbers else 10)
     yield Label(x=grid.left, y=title_y, text=text, size=_FONT, colour="muted", bold=True)
     if has_numbers and is_first_column:
+        # "chunk", the heading of the numbers beside it
         yield Label(x=MARGIN, y=grid.top - 8, text=words("number_of"), size=_FONT, colour="muted")
     for chunk in range(grid.num_chunks if has_numbers else 0):
         x = grid.left + chunk * grid.width + (grid.width - _SLIT) / 2
@@ -170,7 +172,7 @@ def _state(
 def _legend() -> list[tuple[str, dict]]:
     """The entries of `heading` for the three looks of a cell."""
     styles = {"partial": {"fill": "buffers", "opacity": 0.45}, "complete": {"fill": "gradients"}}
-    styles["arrived"] = {"fill": "panel", "stroke": "ink", "stroke_width": 2}
+    styles["arrived"] = {"fill": "panel", "stroke": "ink", "stroke_width": 2}  # the frame of what arrived in a step
     return [(words(f"legend.{name}"), style) for name, style in styles.items()]
 
 
@@ -276,11 +278,12 @@ def _titles(before: _Grid, after: _Grid, step: int | None, messages: Sequence[Ch
     if messages:
         left, right = words("before", step=step_text), words("after", step=step_text)
     else:
-        left = right = words("held")
+        left = right = words("held")  # both grids are the same: what the ranks hold
     style = {"y": before.top - 12, "size": _FONT, "colour": "muted", "bold": True}
     yield Label(x=before.left, text=left, **style)
     yield Label(x=after.left, text=right, **style)
     actions = {words("adds" if message.adds else "copies") for message in messages}  # one, unless receivers differ
+    # Without messages "left" says that nothing is left to send.
     text = actions.pop() if len(actions) == 1 else "" if messages else words("left")
     yield Label(x=(before.right + after.left) / 2, text=text, anchor="middle", **style)
 
@@ -326,14 +329,14 @@ def _sender_text(sent: list[ChunkMessage], num_chunks: int) -> str:
 
 def _sentence(message: ChunkMessage, num_chunks: int) -> str:
     """What a message does, in words."""
-    name = "sentence_add" if message.adds else "sentence_copy"
+    name = "sentence_add" if message.adds else "sentence_copy"  # rank a sends to rank b, which adds or copies it
     return words(name, a=message.sender, what=_chunks_text(message, num_chunks), b=message.receiver)
 
 
 # -- time over bytes -------------------------------------------------------------------------------------------------
 def all_reduce_chart(num_ranks: int, link: Link) -> Chart:
     """Predicted seconds of an all-reduce of 1 kB to 10 GB by four algorithms, and where ring overtakes tree."""
-    sizes = [10 ** (eighth / 8) for eighth in range(24, 81)]  # eight sizes per power of ten
+    sizes = [10 ** (eighth / 8) for eighth in range(24, 81)]  # 10**3 to 10**10 bytes, eight sizes per power of ten
     axes = chart_axes(f"All-reduce on {num_ranks} ranks, {link.latency * 1e6:g} µs, {link.bandwidth / 1e9:g} GB/s")
     for algorithm, (colour, style) in ALGORITHM_STYLES.items():
         times = [costs.seconds("all_reduce", size, num_ranks, link, algorithm) for size in sizes]

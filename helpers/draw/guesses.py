@@ -34,7 +34,7 @@ _QUESTION_WIDTH = _LEFT - 40  # pixels for a question left of the axis
 _OUTCOME_WIDTH = 150.0  # pixels at the right of a choice, for what came of it
 _FACTORS = (10.0, 100.0)  # where the axis may end, if no guess is further off
 _LARGEST_FACTOR = 1000.0  # a guess that is further off stands at the end of the axis
-_TICKS = (1000, 100, 10, 2)
+_TICKS = (1000, 100, 10, 2)  # factors, too low and too high, with a line of the grid
 _MOST_LINES = 3  # of a question
 
 

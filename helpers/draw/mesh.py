@@ -46,11 +46,12 @@ _PAD, _GAP, _BETWEEN, _NODE_TITLE = 10.0, 6.0, 16.0, 22.0
 # and of a small text. From a height of _TALL on it has a line per axis; below _LOW everything on it is smaller.
 _STRIP, _LINE_PITCH, _NAME, _SMALL, _TALL, _LOW = 7.0, 15.0, 13.0, 9.7, 60.0, 31.0
 
-SOLID_AXES = ("dp", "pp", "tp")
+SOLID_AXES = ("dp", "pp", "tp")  # of cube_scene, in the order of the texts beside the solid
 RANK_ORDER = ("pp", "dp", "tp")  # how ranks are numbered: what changes fastest comes last
 # Pixels of the solid at full size: a card, how far a replica lies right of and above the one in front, and the gap.
 _CARD_WIDTH, _CARD_HEIGHT, _DEPTH, _RISE, _SOLID_GAP = 104.0, 52.0, 124.0, 72.0, 24.0
-_SOLID_LEFT, _SOLID_TOP, _PLANE = 26.0, 66.0, 12.0  # pixels: its left and upper edge, and the margin of a plane
+# Pixels: the left and upper edge of the solid, and the margin of a plane, on which the cards of a replica stand.
+_SOLID_LEFT, _SOLID_TOP, _PLANE = 26.0, 66.0, 12.0
 _SOLID_SIZE, _SMALLEST_CARD = (482.0, 440.0), 64.0  # pixels: the solid's largest size, a card's smallest width
 _TEXT_LEFT, _TEXT_LINE = 556.0, 18.0  # pixels: where the text beside the solid begins, and from line to line
 
@@ -179,7 +180,7 @@ def _node_layout(mesh: Mesh, axes: dict[str, int], gpus_per_node: int) -> NodeLa
     world_size, last_size = mesh.world_size, list(axes.values())[-1]
     gpus_per_node = min(gpus_per_node, world_size)
     columns = 4 if last_size <= 4 and gpus_per_node % 4 == 0 else min(gpus_per_node, 8)
-    # The last rank has the longest coordinates. Boxes shrink, and lose them, from 65 ranks on.
+    # The last rank has the longest coordinates. From 65 ranks on the boxes are small and show none.
     texts = (_coordinates_text(_coordinates(mesh, axes, member)) for member in (0, world_size - 1))
     needed = max(text_width(text, 10) for text in texts) + 8
     box, height = (max(70.0, needed), 38.0) if world_size <= 64 else (34.0, 24.0)
@@ -270,7 +271,7 @@ def card(
     yield box
     if style.get("texture"):  # only on a strip below the text, which stays easy to read
         yield replace(box, y=box.y + box.height - strip, height=strip, texture=style["texture"], tooltip="")
-    x, on = box.x + box.width / 2, style["fill"] if axis else ""
+    x, on = box.x + box.width / 2, style["fill"] if axis else ""  # on: the fill on which the texts must be legible
     if not is_tall or any(text_width(line, size, bold=True) > box.width for line in lines.values()):  # one line then
         line = _one_line(coordinates, box.width - 2, size)
         lines = {"": line} if line else {}  # "": this line belongs to no single axis, so it is never bold
@@ -333,7 +334,7 @@ def cube_scene(mesh: Mesh, rank: int | None = 0) -> Scene:
 
 
 def _solid(mesh: Mesh) -> _Solid:
-    """The layout. No card hides another, since a step to the right or down leads beyond all replicas behind a card."""
+    """Where the cards lie. No card hides another: a step right or down leads past all replicas behind a card."""
     if mesh.cp * mesh.ep > 1:  # ep: expert parallelism
         raise ValueError(f"cube_scene draws dp, pp and tp; the mesh has cp={mesh.cp}, ep={mesh.ep}: see mesh_scene")
     behind, card_size = mesh.dp - 1, (_CARD_WIDTH, _CARD_HEIGHT)
@@ -410,7 +411,7 @@ def _axis_texts(axes: Iterable[str], mesh: Mesh, rank: int | None, groups: Mappi
         yield Rect(x=_TEXT_LEFT - 24, y=y - 7, width=16, height=14, radius=2, **axis_style(axis))
         yield Label(x=_TEXT_LEFT, y=y, text=words(f"{axis}.head", size=getattr(mesh, axis)), size=12, bold=True)
         group = [words("group", rank=rank, ranks=members_text(groups[axis]))] if axis in groups else []
-        for line in (words(f"{axis}.cuts"), words(f"{axis}.sends"), *group):
+        for line in (words(f"{axis}.cuts"), words(f"{axis}.sends"), *group):  # cuts: what the axis splits
             y += _TEXT_LINE
             yield Label(x=_TEXT_LEFT, y=y, text=line, size=11)
         y += 2 * _TEXT_LINE

@@ -194,4 +194,5 @@ def _summary(rank: int, uses: Mapping[str, AxisUse], memory_by_rank: Sequence[Me
         if len(use.group) > 1
     ]
     held = format_bytes(memory_by_rank[rank].total)
+    # A text cannot join an empty list, so without groups the list has an empty text.
     return words("summary.all", ranks=len(memory_by_rank), said=sentences or [""], rank=rank, held=held)

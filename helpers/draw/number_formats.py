@@ -4,8 +4,8 @@
 shows the histogram of values under a loss scale, the number by which all of them are multiplied; each bin has the
 colour of its fate, which is what the chosen format makes of it: "normal", "subnormal" (less precise), "rounded to 0" or
 "too large". Magnitudes are that histogram, by powers of two. A NumberFormat has the numbers of its exponent and
-mantissa bits, its smallest and largest numbers, and `rounded_class(value)`, what a value becomes in it. Chapter 04 and
-the precision explorer use both scenes.
+mantissa bits, its smallest and largest numbers, and `rounded_class(value)`, what a value becomes in it. In the code it
+is called `form`, because `format` is a function of Python. Chapter 04 and the precision explorer use both scenes.
 
 A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
 numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
@@ -28,7 +28,9 @@ _FONT = 11.0  # pixels of small letters
 # Of number_formats_scene: the left edges of the bits and of the ranges, and the right margin, in pixels.
 _BITS, _RANGES, _RIGHT = 96.0, 352.0, 24.0
 _BIT, _BAR, _ROW = 7.5, 14.0, 60.0  # pixels: the width of a bit, the height of a bar, from row to row
-_LANE, _BADGE = 16.0, 17.0  # heights in pixels: a mark's label, a badge
+# Heights in pixels: a mark's label, and a badge, the small box that says what a mark becomes in a format.
+_LANE, _BADGE = 16.0, 17.0
+# How the two parts of a format's range look, where its numbers are normal and where they are subnormal.
 _NORMAL = {"fill": "other"}
 _SUBNORMAL = {"fill": "panel", "texture": "hatch", "stroke": "muted"}
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -257,7 +259,7 @@ def _shares_by_fate(shares: Survival) -> dict[str, float]:
 
 
 def _magnitudes_axis(magnitudes: Magnitudes, scale: float, window: tuple[float, float] | None) -> _PowersAxis:
-    """An axis over `window`, or else over the values with and without the scale."""
+    """An axis over `window`, or else over the values with and without the scale and one power more on each side."""
     shift = math.log2(scale)
     low, high = window or (magnitudes.lowest + min(shift, 0) - 1, magnitudes.highest + max(shift, 0) + 1)
     return _PowersAxis(low=low, high=high, left=_NAMES, right=WIDTH - _LOSSES)
@@ -288,7 +290,7 @@ def _bars(
     tallest, shift = max(share for _, share in magnitudes.bins()), math.log2(scale)
     for left, share in magnitudes.bins():  # the power of two at which a bin starts, and its share of all values
         power = left + shift
-        if not axis.low <= power <= axis.high - 1:
+        if not axis.low <= power <= axis.high - 1:  # a bin is one power of two wide and must fit on the axis
             continue
         x, height = axis.clamped_x(power), share / tallest * _BARS
         width = max(axis.clamped_x(power + 1) - x - 1, 0.5)
@@ -311,6 +313,7 @@ def _range(
     low, normal, high = map(math.log2, (form.smallest_subnormal, form.smallest_normal, form.largest))
     colour = "ink" if is_chosen else "muted"
     yield Label(x=MARGIN, y=middle, text=form.name, size=12, bold=is_chosen, colour=colour)
+    # The largest number is no power of two, so the text gets it as a number.
     powers = {"low": power_text(low), "normal": power_text(normal), "high": form.largest}
     tooltip = words("values.range", name=form.name, **powers)
     outline = {"stroke": "ink", "stroke_width": 1.5} if is_chosen else {}
@@ -319,7 +322,7 @@ def _range(
     for goes_on, start, length in ((low < axis.low, axis.left, -16), (high > axis.high, axis.right, 16)):
         if goes_on:
             yield Line(x1=start, y1=middle, x2=start + length, y2=middle, colour=colour, width=2, arrow=True)
-    loss, x = percent(shares.zero + shares.overflow), axis.right + _LOSSES - 14  # what is lost completely
+    loss, x = percent(shares.zero + shares.overflow), axis.right + _LOSSES - 14  # loss: subnormal values do not count
     yield Label(x=x, y=middle, text=loss, size=_FONT, anchor="end", colour=colour, bold=is_chosen)
 
 

@@ -45,6 +45,7 @@ TEXTURES = ("stripes", "lines", "dots", "hatch")
 PAINTS = {
     "forward": Paint(fill="#0072b2", text=LIGHT_TEXT),
     "backward": Paint(fill="#009e73", texture="stripes"),
+    # The two halves of a backward: the gradients of the inputs, and those of the weights.
     "input_grad": Paint(fill="#85d4ba", texture="stripes"),
     "weight_grad": Paint(fill="#e69f00", texture="lines"),
     "optimizer": Paint(fill="#cc79a7", texture="dots"),

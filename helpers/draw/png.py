@@ -36,8 +36,8 @@ _PILLOW_ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}  # left, middle o
 _BASE_LINE = 0.35  # of the font size: how far the base line lies below the middle, as in the SVG
 _CHINESE_FONTS = ("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei")
 _CHINESE_FONTS += ("Microsoft YaHei", "PingFang SC", "Hiragino Sans GB", "SimHei", "Droid Sans Fallback")
-# PNG pixels per pixel of the Scene: with SHOWN, 1.2 per pixel on the page. More would make chapter 01 larger than the
-# 500 kB that a notebook may have.
+# PNG pixels per pixel of the Scene. A page shows a Scene 1.25 times its size, so these are 1.2 per pixel there. More
+# would make chapter 01 larger than the 500 kB that a notebook may have.
 _SCALE = 1.5
 _COLOURS = 64  # of a PNG, at most
 _NEAR = 8  # of 255: colours that differ by no more than this in any channel are one for Pillow
@@ -87,6 +87,7 @@ def _is_plain(item: Rect | Label | Line) -> bool:
     if not isinstance(item, Rect) or not item.fill or item.texture or item.stroke:
         return False
     is_round = item.radius and min(item.width, item.height) > 2 * item.radius
+    # `outline` is the colour that a pale fill needs around it, or ""; in a thin rectangle it replaces the fill.
     has_outline = outline(item) and not is_thin(item)
     return not is_round and not has_outline
 

@@ -22,7 +22,7 @@ words = book("steps").section("curve")  # the texts that are shown, by name: lea
 # The kind of the palette, and so the colour, of each curve.
 PAINTS = {"predicted": "parameters", "measured": "sign", "ideal": "other", "amdahl": "optimizer"}
 LINEAR = 64  # GPUs up to which both axes are linear
-_NUM_AMDAHL_POINTS = 60
+_NUM_AMDAHL_POINTS = 60  # of Amdahl's curve, at equal distances on a logarithmic axis
 _PLOT_SHARE = 0.65  # of the picture's width that the plot takes at least
 
 

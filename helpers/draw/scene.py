@@ -56,7 +56,7 @@ class Rect:
     radius: float = 0.0
     opacity: float = 1.0
     pick: str = ""
-    is_picked: bool = False
+    is_picked: bool = False  # whether it is the one that is chosen at the moment
 
     def __post_init__(self) -> None:
         _check_name("the fill of a Rect", self.fill, _COLOURS_OR_NONE)

@@ -65,7 +65,7 @@ class _Rows:
     def __init__(self, candidates: Sequence[PlanEstimate], kinds: list[str], limit: float) -> None:
         self.kinds, self.limit = kinds, limit
         largest = max(candidate.memory.total for candidate in candidates if candidate.memory)
-        self.shown = min(max(1.1 * limit, largest), _MOST_LIMITS * limit)  # at least a little more than the limit
+        self.shown = min(max(1.1 * limit, largest), _MOST_LIMITS * limit)  # at least 10 % more than the limit
         self.left = 34 + max(text_width(_name(candidate), 12, bold=candidate.is_chosen) for candidate in candidates)
         behind = _BREAK + _TIMES_WIDTH if largest > self.shown else 0.0
         self.scale = (WIDTH - self.left - _STEP_WIDTH - behind) / self.shown
@@ -98,7 +98,7 @@ class _Rows:
     def _break(self, total: float, y: float) -> Iterator[Label | Line]:
         """Two strokes at the end of a broken bar, and how many times the limit the bar is."""
         end = self.left + self.shown * self.scale
-        for x in (end + 2, end + 7):
+        for x in (end + 2, end + 7):  # the tooltip says that the bar goes on, not to scale
             yield Line(x1=x - 2, y1=y + _BARS.height, x2=x + 2, y2=y, colour="ink", width=1.6, tooltip=words("cut"))
         text = words("times", ratio=total / self.limit)
         yield Label(x=end + _BREAK, y=y + _BARS.height / 2, text=text, size=11, bold=True)

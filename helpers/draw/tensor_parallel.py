@@ -46,7 +46,7 @@ _LEFT, _RIGHT, _NAME, _GAP = 98.0, 16.0, 18.0, 12.0
 _LARGEST, _SMALLEST, _TALLEST = 34.0, 15.0, 19.0  # pixels: a cell's largest and smallest width, its largest height
 _CELL_GAP = 1.5  # pixels between two cells
 _FONT, _MESSAGE = 11.0, 54.0  # pixels: letters, and the width of a message between two matrices
-_OPERATOR_WIDTHS = {"": 22.0, "·": 13.0, "=": 18.0, "→": 22.0}  # pixels
+_OPERATOR_WIDTHS = {"": 22.0, "·": 13.0, "=": 18.0, "→": 22.0}  # pixels; "" is an empty space between two equations
 _EVERY_RANK = {"fill": "panel", "stroke": "rule"}
 _PARTIAL_SUM = {"stroke": "communication", "stroke_width": 2.0}
 

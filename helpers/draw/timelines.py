@@ -125,7 +125,7 @@ def timeline_scene(
     layout = LaneLayout(width=WIDTH, end=end, compute=compute, lower=lower, lanes=lanes, **texts)
     title = title or shared_title(shown)
     items, y = heading(title, used_kinds_legend(shown))  # title and legend, and the y where they end
-    panels: list[SceneItem] = []
+    panels: list[SceneItem] = []  # drawn after the axes, so that bars cover the lines of the axes
     for timeline, panel_title, mark in zip_longest(shown, panel_titles(shown), marks):
         panel_top = y + _PANEL_TITLE
         panels += _panel(timeline, panel_title, layout, y)
@@ -363,7 +363,7 @@ def _stretch(timeline: Timeline, start: float, end: float) -> Timeline:
         if span_start < span_end:
             kind = "other" if span.lane == "host" else span.kind  # the host only launches what the span's kind names
             spans.append(replace(span, start=span_start - start, end=span_end - start, kind=kind))
-    return replace(timeline, spans=spans, held=())
+    return replace(timeline, spans=spans, held=())  # held: what memory holds, which this picture does not show
 
 
 def _step_starts(

@@ -34,7 +34,7 @@ class Clock(SavedWidget, anywidget.AnyWidget):
     limit = traitlets.Float().tag(sync=True)
     began = traitlets.Float(0.0).tag(sync=True)  # seconds since 1970 on the kernel's clock; 0: not yet
     ended = traitlets.Float(0.0).tag(sync=True)
-    words = traitlets.Dict().tag(sync=True)  # read by clock.js
+    words = traitlets.Dict().tag(sync=True)  # the texts of the module's `words` in one language, for clock.js
 
     def __init__(self, minutes: float = 15, *, language: str | None = None, now: Now | None = None) -> None:
         self._now = now or utc_now  # a function that returns the time; tests give another one

@@ -41,8 +41,10 @@ class CollectiveExplorer(SteppedExplorer):
         self.collective = choice(COLLECTIVES, collective, words("collective"), label=_word)
         self.algorithm = choice(known, algorithm or known[0], words("algorithm"), label=_word)
         self.ranks = dial(range(2, 9), ranks, words("ranks"))
+        # In tooltips: "buffer" says which bytes these are, and "between" between whom the link is.
         self.size = dial(SIZES, 40_000_000, words("size"), label=format_bytes, tooltip=words("buffer"))
         self.link = dial(tuple(LINKS), "10 Gb/s", words("link"), tooltip=words("between"))
+        # The tooltips say that one step stands "with its messages", and that all steps stand "side by side".
         views = [(words(view), view) for view in (ONE, ALL)]
         self.view = ipywidgets.ToggleButtons(options=views, tooltips=(words("with"), words("beside")))
         self.view.style.button_width = "84px"

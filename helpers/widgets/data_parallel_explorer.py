@@ -48,6 +48,7 @@ class DataParallelExplorer(Explorer):
     TEXT = "[widget] DataParallelExplorer: one step, with dials for devices, link, parameters and Python's share"
 
     def __init__(self) -> None:
+        # The texts named as tooltips say in a few words what each dial means.
         counts = [(format_count(n), n) for n in PARAMETERS]
         self.devices = dial(range(1, 9), 4, dp_words("devices"), tooltip=dp_words("of_one"))
         self.link = dial(GIGABYTES, 12, dp_words("link"), label="{} GB/s".format, tooltip=dp_words("carries"))
@@ -139,6 +140,7 @@ class OverlapExplorer(RunButton, Explorer):
         run: Callable[..., Timeline] | None = None,
     ) -> None:
         self._model, self._tokens = model, tokens
+        # The texts named as tooltips say in a few words what each dial means.
         rates = [(f"{n} TFLOP/s", n) for n in TERAFLOPS]
         bandwidths = [(f"{n} Gb/s", n) for n in GIGABITS]
         self.bucket = dial(BUCKETS, "25 MiB", ddp_words("bucket"), label=_bucket_text, tooltip=ddp_words("together"))

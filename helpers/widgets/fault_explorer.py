@@ -41,6 +41,8 @@ class FaultExplorer(Explorer):
 
     def __init__(self, *, seed: int = 2) -> None:
         self._seed = seed
+        # The texts named as tooltips say in a few words what each dial means.
+        # The rate is displayed as the time from one failure of a node to its next.
         rates = [(duration_text(DAY / rate), rate) for rate in RATES]
         self.nodes = dial(NODES, 2048, words("nodes"), label="{:,}".format, tooltip=words("stops"))
         self.rate = dial(rates, failures.META_RSC1, words("rate"), tooltip=words("per"))

@@ -18,7 +18,7 @@ from typing import Any
 import ipywidgets
 
 from helpers.draw import GuessMark, Scene, guesses_scene, to_svg, votes_scene
-from helpers.learner.guesses import storage as class_box
+from helpers.learner.guesses import storage as class_box  # here for the box alone
 from helpers.learner.guesses.calibration import FAR, GuessCalibration, by_kind, compare, format_answer
 from helpers.learner.guesses.questions import Declaration, Question, declarations_in, make_question
 from helpers.learner.guesses.storage import is_off, kernel_guesses

@@ -51,7 +51,7 @@ def guess(
     Never raises for a learner. In an unattended run it raises ValueError for a question that is not well formed.
     """
     question = make_question(text, unit=unit, kind=kind, key=key, choices=choices, order=order, between=between)
-    if question.wrong and is_unattended():
+    if question.wrong and is_unattended():  # wrong: why it is not well formed, or ""
         raise ValueError(question.wrong)
     return GuessView(question, default=default, path=path)
 

@@ -66,7 +66,7 @@ class InterviewView(SavedWidget, ipywidgets.VBox):
 
 
 def draw_buttons(buttons: Mapping[ipywidgets.Button, tuple[str, bool]]) -> None:
-    """Give each button its description, and show or hide it."""
+    """Give each button its description, and show or hide it, as the pair (description, whether it is shown) says."""
     for each, (description, is_shown) in buttons.items():
         each.description = description
         display(each, is_shown)
@@ -170,10 +170,6 @@ def name_in_notebook(widget: object, default: str = "") -> str:
     names = [name for name, value in dict(shell.user_ns if shell else {}).items() if value is widget]
     variables = [name for name in names if not name.startswith("_")]
     outputs = [name for name in names if name[1:].isdecimal()]
-    candidates = [
-        *variables,
-        default,
-        *outputs,
-        "mock",
-    ]  # the best first; "mock", a name that a learner may give it, where there is no other
+    # The best comes first; "mock" is a name that a learner may give it, where there is no other.
+    candidates = [*variables, default, *outputs, "mock"]
     return next(filter(None, candidates))

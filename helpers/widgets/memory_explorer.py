@@ -116,6 +116,7 @@ def comparison_text(predicted: Breakdowns, measured: Breakdowns) -> str:
     for name, breakdown in measured.items():
         sentences.setdefault(difference_text(predicted[name], breakdown), []).append(_with_instant(name, breakdown))
     # "between" is what separates two sentences in the learner's language: a space in English, nothing in Chinese.
+    # "said" puts "Measured, rank 0 and rank 1:" before the sentence on these bars.
     return words("between").join(words("said", names=names, words=sentence) for sentence, names in sentences.items())
 
 
@@ -178,6 +179,7 @@ class MemoryExplorer(Explorer):
         look = {"layout": {"width": f"{_BOX}px"}, "style": {"description_width": "76px"}}
         self.boxes = tuple(
             ipywidgets.IntText(value=value, description=words(f"dial.{name}"), **look)
+            # Where the boxes start: the shape of a GPT of 1.3 billion parameters, with the vocabulary of GPT-2.
             for name, value in {"layers": 24, "hidden": 2048, "heads": 16, "vocabulary": 50_257}.items()
         )
         self.make_it_fit = button(self._take_advice, words("dial.make_it_fit"), tooltip=words("dial.set"))
@@ -191,13 +193,14 @@ class MemoryExplorer(Explorer):
 
     def _make_dials(self, model: str, gpu: str) -> None:
         """Make each dial; all but `model` and `gpu` start at a plain plan."""
+        # The texts named as tooltips say in a few words what each dial means.
         self.example = choice([(words("dial.choose"), ""), *EXAMPLES], "", words("dial.example"))
         self.model = choice((*MODEL_NAMES, FREE), model, words("dial.model"), label=_name_with_size)
         seq = PRESETS[model].seq if model in PRESETS else 1024
-        lengths = (128, 256, *_POWERS[9:], 32_768, 131_072)
+        lengths = (128, 256, *_POWERS[9:], 32_768, 131_072)  # _POWERS[9:] are 512 to 16,384
         self.seq = dial(lengths, seq, words("dial.sequence"), label="{:,}".format)
         gpus = [(f"{key}, {format_bytes(one.memory)}", key) for key, one in GPUS.items()]
-        self.gpu = choice(gpus, gpu, words("dial.GPU"), tooltip=words("headroom"))
+        self.gpu = choice(gpus, gpu, words("dial.GPU"), tooltip=words("headroom"))  # why not all is usable
         self.dp = dial(_POWERS, 1, "DP", tooltip=words("dial.dp"))
         self.tp = dial((1, 2, 3, 4, 6, 8, 16), 1, "TP", tooltip=words("dial.tp"))
         self.pp = dial((1, 2, 3, 4, 6, 8, 12, 16, 32, 64), 1, "PP", tooltip=words("dial.pp"))
@@ -215,9 +218,10 @@ class MemoryExplorer(Explorer):
 
     def _arranged(self) -> ipywidgets.VBox:
         """Examples and model above, then three columns; they fit on 800 pixels and wrap on a narrower page."""
-        for wide in (self.example, self.model):
+        for wide in (self.example, self.model):  # two of 1.5 columns are as wide as the three columns below them
             wide.layout.width, wide.style.description_width = f"{1.5 * _COLUMN:.0f}px", "62px"
         columns = (
+            # The headings are "Spread it" (over ranks), "Feed it" (with sequences) and "Save memory".
             _column(words("dial.spread"), (self.dp, self.tp, self.pp, self.cp, self.sequence_parallel)),
             _column(words("dial.feed"), (self.seq, self.micro_batch, self.num_microbatches, self.gpu)),
             _column(words("dial.save"), (self.zero, self.recompute, self.attention, self.precision, self.optimizer)),
@@ -382,7 +386,7 @@ def _checked_plan(plan: Plan) -> Plan:
 
 
 def _set_dial(widget: ipywidgets.Widget, value: object) -> None:
-    """Set a dial; a number that it does not offer becomes one more of its options."""
+    """Set a dial; a number that it does not offer becomes one more of its options, which are (text, value)."""
     if value not in [known for _, known in widget.options]:
         widget.options = sorted([*widget.options, (str(value), value)], key=lambda option: option[1])
     widget.value = value

@@ -52,6 +52,7 @@ class MeshExplorer(Explorer):
         self, model: str = "llama3-8b", *, dp: int = 2, pp: int = 2, tp: int = 2, zero: int = 0, sequences: int = 64,
         gpus_per_node: int = 4, rank: int = 0,
     ) -> None:  # fmt: skip
+        # The texts named as tooltips say in a few words what each dial means.
         self.model = choice(MODELS, model, words("dial.model"), label=MODEL_NAMES.get, tooltip=words("dial.context"))
         self.sequences = dial(_POWERS, sequences, words("dial.sequences"), tooltip=words("dial.of_step"))
         self.dp = dial(_POWERS[:7], dp, "dp", tooltip=words("dial.dp"))

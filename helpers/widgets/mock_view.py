@@ -2,7 +2,9 @@
 
 A card is an interview question that the learner answers aloud; they see its answer, and rate their own. A drill is a
 function to write within some minutes. `helpers.grading.drill(key)` and `helpers.grading.mock_view()` create the views
-with the lab's checks. Attempt and MockInterview do the work; the views show them.
+with the lab's checks. Attempt and MockInterview do the work; the views show them. SheetView, MockView's base class, has
+`save()`, which writes the sheet to DEFAULT_FILE, `_text(name)`, a text in the language of the dial, the row of buttons
+with which an answer is rated, and `_draw_answer(card)`, which fills `solution` and `links`.
 """
 
 from __future__ import annotations
@@ -102,7 +104,7 @@ class DrillView(InterviewView):
 
     @property
     def saved_html(self) -> str:
-        """The prompt."""
+        """What a saved notebook shows: the prompt."""
         minutes = f"<p>{escape(self.drill.key)} · {self.drill.minutes}:00</p>"
         return f"<div>{minutes}{drill_html(self.drill, self.attempt.language)}</div>"
 
@@ -134,7 +136,7 @@ class MockView(SheetView):
         self._options: dict[str, Any] = {"check": check, "topics": tuple(topics), "path": path, "now": now}
         self._options["cards"] = None if cards is None else tuple(cards)
         self._seed = seed  # of the choice of cards
-        self.level = choice(bilingual_options(LEVELS), level or "", "level · 级别")
+        self.level = choice(bilingual_options(LEVELS), level or "", "level · 级别")  # "": all levels
         self.language = language_dial(language)
         self._make_controls(Clock(3, language=language, now=now))  # 3 minutes, until a card or the drill sets its own
         super().__init__(self._arranged())
@@ -214,7 +216,7 @@ class MockView(SheetView):
 
     def _again(self) -> None:
         """Prepare another interview, with other cards."""
-        self._seed = None
+        self._seed = None  # the choice of cards is random again
         self._prepare()
 
     def _move_on(self) -> None:
@@ -267,7 +269,7 @@ class MockView(SheetView):
         """Show the interview's state; `focus` is the control that then takes the keyboard's focus."""
         stage, language = self.stage, self.language.value
         self._draw_controls(stage)
-        self.clock.speak(language)
+        self.clock.speak(language)  # speak: in which language its texts are shown
         if self.interview is not None and self.interview.watch is not None:
             self.clock.show(self.interview.watch)
         display(self.clock, stage in ("card", "drill"))
@@ -316,5 +318,5 @@ class MockView(SheetView):
 
     @property
     def saved_html(self) -> str:
-        """What a mock interview is, without its questions."""
+        """What a saved notebook shows: what a mock interview is, without its questions."""
         return f"<p>{escape(self._text('mock.intro'))}</p>"

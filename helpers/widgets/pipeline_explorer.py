@@ -57,6 +57,7 @@ class PipelineExplorer(RunButton, SteppedExplorer):
     ) -> None:
         self._activation_bytes = activation_bytes
         self._cached: tuple[tuple, Timeline] | None = None  # the dials' values, and the step predicted for them
+        # The texts named as tooltips say in a few words what each dial means.
         names = [(words(f"names.{name}"), name) for name in ORDERS]
         self.schedule = choice(names, schedule, words("schedule"), tooltip=words("who"))
         self.ranks = dial(RANKS, 4, words("ranks"), tooltip=words("stages"))
@@ -127,6 +128,7 @@ class PipelineExplorer(RunButton, SteppedExplorer):
         peak = max(map(order.in_flight, timeline.ranks)) / order.num_chunks
         memory = {"peak": words("count", count=peak), "size": format_bytes(peak * self._activation_bytes)}
         ran = words("ran", bubble=self.emulated.bubble_fraction) if self.emulated else ""
+        # A remark for fewer micro-batches than ranks.
         few = words("few") if self.microbatches.value < self.ranks.value else ""
         return words("sentence", **bubble, whole=format_seconds(timeline.duration), **memory, ran=ran, few=few)
 

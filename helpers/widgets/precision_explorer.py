@@ -42,6 +42,7 @@ class PrecisionExplorer(Explorer):
         if not self._magnitudes:
             raise ValueError("PrecisionExplorer got no magnitudes; give a Magnitudes, or leave them out")
         start = DEFAULT if DEFAULT in self._magnitudes else next(iter(self._magnitudes))
+        # The texts named as tooltips say in a few words what each dial means.
         self.values = choice(self._magnitudes, start, words("values"), label=values_word, tooltip=words("which"))
         self.format = dial(tuple(NUMBER_FORMATS), "fp16", words("format"), tooltip=words("kept"))
         self.scale = dial(SCALES, 1.0, words("scale"), label=scale_text, tooltip=words("multiplied"))

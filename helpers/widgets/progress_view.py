@@ -232,9 +232,9 @@ class CourseMap(_ProgressWidget):
         order = {number: index for index, number in enumerate(week())} | {self._latest: -1}
         for row in sorted(self.rows, key=lambda row: order.get(row.chapter.number, len(order))):
             for one in row.chapter.stations:
-                if (one.guesses or one.exercises) and row.share(one) < 1:
+                if (one.guesses or one.exercises) and row.share(one) < 1:  # share: which part of it is done
                     return row, one.letter
-            if set(row.chapter.tasks) - (row.done or set()):
+            if set(row.chapter.tasks) - (row.done or set()):  # done: the keys of what was guessed or passed
                 return row, ""
         return None
 

@@ -189,7 +189,7 @@ class RevealView(SavedWidget, ipywidgets.VBox):
         made = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
         data = made[0] if isinstance(made, tuple) else made
         data["text/plain"] = "\n".join([repr(self), *(each for each in self._shown if isinstance(each, str))])
-        if not self.is_open and WIDGET_VIEW in data:
+        if not self.is_open and WIDGET_VIEW in data:  # the MIME type under which Jupyter looks for a live widget
             data[WIDGET_VIEW] = {**data[WIDGET_VIEW], FOLDED: self.text}  # FOLDED: the key of the text to save
         return made
 

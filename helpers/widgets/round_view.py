@@ -3,7 +3,8 @@
 In debugging and review, the learner presses the lines that are wrong and types why; in design, they type plans and
 numbers. The round ends with a sheet of points. An attempt, of the class MarkingAttempt for debugging and review, keeps
 what the learner did; its stage is "ready", "asked" (the clock runs), "compare" (the learner's reasons stand beside the
-right ones) or "over".
+right ones) or "over". SheetView, the base class, has `save()`, which writes the sheet to DEFAULT_FILE, and
+`_text(name)`, a text that all interview views share.
 """
 
 from __future__ import annotations
@@ -141,6 +142,7 @@ class RoundView(SheetView):
         """A new attempt at the round of the dial, which has not begun."""
         # `attempt.item` is the round, with its text (`prompt`) and, for marking, its lines of code (`lines`). `found`
         # are the numbers of the mistakes that the learner has marked, and `marks` maps each marked line to the reason.
+        # In a design round `attempt.prompt` is the current question, and how an answer to it is written.
         self.attempt = new_attempt(choose_round(self.which.value), language=self.language.value, now=self._now)
         self.lines.children = tuple(map(self._line, range(1, 1 + len(getattr(self.attempt.item, "lines", [])))))
         self._draw()
@@ -181,7 +183,7 @@ class RoundView(SheetView):
     def _draw(self, feedback: str = "", focus: ipywidgets.Widget | None = None) -> RoundView:
         """Show the attempt's state. feedback: HTML on the last action. focus: the control that takes the keyboard."""
         attempt, stage = self.attempt, self.attempt.stage
-        self.clock.speak(self.language.value)
+        self.clock.speak(self.language.value)  # speak: in which language its texts are shown
         self.clock.show(attempt.watch)
         display(self.clock, stage in ("asked", "compare"))
         self.prompt.value, self.feedback.value, self.note.value = self._prompt_html(), feedback, ""
@@ -203,6 +205,7 @@ class RoundView(SheetView):
         """The description of a button in the language of the dial."""
         if name in ("hint", "hand_in", "answer", "sheet", "again"):  # words of rounds alone
             return words(f"view.{name}", self.language.value)
+        # The other buttons are those of the mock interview too, and so are their texts.
         return self._text(f"mock.{name}" if name in ("finish", "save") else name)
 
     def _prompt_html(self) -> str:
@@ -248,8 +251,9 @@ class RoundView(SheetView):
         """The learner's reason for a mistake that was found, the right one below it, and a box for "they agree"."""
         attempt, language = self.attempt, self.language.value
         mistake = next(islice(attempt.rows(), place, None))  # the row of the sheet with this number
-        tick = ipywidgets.Checkbox(description=words("held", language), indent=False)
+        tick = ipywidgets.Checkbox(description=words("held", language), indent=False)  # "my reason says this"
         tick.observe(lambda change: self.hold(place, change["new"]), names="value")
+        # The colon comes from the texts, because the Chinese one is another character.
         colon, cells = quiz_words("colon", language), {"given": mistake.given, "right": mistake.right}
         reasons = [f"{words(f'column.{name}', language)}{colon}{text}" for name, text in cells.items()]
         shown = paragraphs("\n\n".join([f"**{mistake.title}**", *reasons]))
@@ -257,5 +261,5 @@ class RoundView(SheetView):
 
     @property
     def saved_html(self) -> str:
-        """What a round is, without its questions."""
+        """What a saved notebook shows: what a round is, without its questions."""
         return f"<p>{escape(words('view.intro', self.language.value))}</p>"

@@ -62,6 +62,7 @@ class ScalingExplorer(Explorer):
         self, model: str = "llama3-70b", gpu: str = "H100", *, network: str = "8 x 400 Gb/s", gpus: int = 512,
         batch: int = 1024, tp: int = 8, pp: int = 4, cp: int = 1, zero: int = 1, recompute: str = "none",
     ) -> None:  # fmt: skip
+        # The texts named as tooltips say in a few words what each dial means.
         self.model = choice(PRESETS, model, words("model"), label=MODEL_NAMES.get, tooltip=words("context"))
         self.gpu = choice(tuple(GPUS), gpu, words("gpu"), tooltip=words("links"))
         self.network = dial(NETWORKS, network, words("network"), label=network_text, tooltip=words("cards"))
@@ -160,6 +161,7 @@ class ScalingExplorer(Explorer):
         plan, (bottleneck, share) = estimate.plan, _bottleneck(point.step)
         cells = {
             "gpus": f"{point.gpus:,}" + " ✓" * (point.gpus == self.gpus.value),
+            # "rows": the sequences of a micro-batch, and how many micro-batches a step has
             "rows": f"{plan.micro_batch} x {plan.num_microbatches}", "time": format_seconds(point.seconds),
             "efficiency": f"{point.efficiency:.0%}", "mfu": f"{estimate.mfu:.0%}",
             "lasts": duration_text(training.seconds), "hours": f"{training.gpu_hours:,.0f}",
@@ -182,7 +184,7 @@ class ScalingExplorer(Explorer):
                 getattr(self, name).value = getattr(chosen.plan, name)
         self._is_paused = False
         self._draw()
-        self.planner.description = words("planner" if fits else "hopeless")
+        self.planner.description = words("planner" if fits else "hopeless")  # that no plan fits
 
     def _draw(self, change: object = None) -> None:
         """Draw, unless several dials are being set; the button then offers the planner again."""
@@ -191,7 +193,7 @@ class ScalingExplorer(Explorer):
             self.planner.description = words("planner")
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096)  # each picture needs up to 15 of them, one per number of GPUs
 def _fastest(
     model: str, cluster_dials: tuple[str, str, int], batch: int, layout: tuple, lang: str
 ) -> PlanEstimate | str:

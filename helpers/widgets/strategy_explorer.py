@@ -32,7 +32,7 @@ from helpers.widgets.view import style_sheet
 
 words = book("advice")  # what a reader sees, by name, in the learner's language: learner/words/advice.yaml
 
-NETWORKS = {  # network cards per node, and the link of each
+NETWORKS = {  # the name of a node's network -> its network cards, and the link of each, a name of LINKS
     "1 Gb/s": (1, "1 Gb/s"),
     "10 Gb/s": (1, "10 Gb/s"),
     "100 Gb/s": (1, "100 Gb/s"),
@@ -73,13 +73,14 @@ class StrategyExplorer(Explorer):
         self, model: str = "llama3-70b", gpu: str = "H100", *, gpus_per_node: int = 8, nodes: int = 4,
         network: str = "8 x 400 Gb/s",
     ) -> None:  # fmt: skip
+        # The texts named as tooltips say in a few words what each dial means.
         self.model = choice(PRESETS, model, words("dial.model"), label=MODEL_NAMES.get, tooltip=words("dial.context"))
         self.gpu = choice(tuple(GPUS), gpu, words("dial.GPU"), tooltip=words("dial.links"))
         self.gpus_per_node = dial((1, 2, 4, 8), gpus_per_node, words("dial.gpus_per_node"))
         self.nodes = dial([2**n for n in range(11)], nodes, words("dial.nodes"))
         self.network = dial(NETWORKS, network, words("dial.network"), label=network_text, tooltip=words("dial.cards"))
         self.batch = dial([2**n for n in range(15)], 512, words("dial.batch"), tooltip=words("dial.sequences"))
-        self._print = ipywidgets.HTML()
+        self._print = ipywidgets.HTML()  # the link to the page
         super().__init__((self.model, self.gpu, self.gpus_per_node, self.nodes, self.network, self.batch))
         self.children = (*self.children, self._print, style_sheet("strategy"))
         self.add_class("rr-strategy")

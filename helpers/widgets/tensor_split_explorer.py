@@ -42,6 +42,7 @@ class TensorSplitExplorer(Explorer):
     TEXT = "[widget] TensorSplitExplorer: a layer cut over ranks, number by number, with dials for cut, ranks and link"
 
     def __init__(self, cut: str = "mlp", *, ranks: int = 2, sequence_parallel: bool = False) -> None:
+        # The texts named as tooltips say in a few words what each dial means.
         names = [(words(f"name.{name}"), name) for name in CUTS]
         self.cut = choice(names, cut, words("cut"), tooltip=words("which"))
         self.ranks = dial(RANKS, ranks, words("ranks"), tooltip=words("group"))

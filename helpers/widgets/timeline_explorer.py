@@ -105,6 +105,7 @@ class TimelineExplorer(SavedWidget, anywidget.AnyWidget):
             "paints": paints,
             "theme": theme,
             "units": {"seconds": SECONDS, "bytes": DECIMAL},
+            # str takes a text in the learner's language.
             "words": {name: str(text) for name, text in words.items()} | {"table": picture_words("table")},
             "rows": self.rows,
         }

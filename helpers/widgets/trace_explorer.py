@@ -91,6 +91,7 @@ class TraceExplorer(Explorer):
         """The part of the run that is drawn: start and end, in seconds."""
         start, end = self._bounds(self.step.value)
         begins = start + self.begins.value * (end - start)
+        # The part may reach into later steps, but not beyond the end of the run.
         return begins, min(begins + self.stretch.value * (end - start), max(end, self.run.timeline.end))
 
     @property

@@ -49,6 +49,7 @@ class ZeroExplorer(SteppedExplorer):
     TEXT = "[widget] ZeroExplorer: a training step at each ZeRO stage, number by number, and a real model's bytes"
 
     def __init__(self, stage: int = 3, *, step: int = 1) -> None:
+        # The texts named as tooltips say in a few words what each dial means.
         stages = [(words(f"stage.{number}"), number) for number in STAGES]
         self.stage = choice(stages, stage, words("stage.stage"), tooltip=words("stage.what"))
         sizes = [(words("billion", number=number), number * 1e9) for number in BILLIONS]

@@ -72,7 +72,7 @@ def loss_over_time_scene(history: Sequence[tuple[int, int, float, float]], *, de
 
 def losses_by_step_scene(runs: Mapping[str, Mapping[int, float]], *, title: str) -> Scene:
     """The losses by step of two runs that should be equal; the first is a wide band, so that both can be seen."""
-    below, above = runs  # the names of the two
+    below, above = runs  # the names of the two; below: drawn first, as the band
     curves = {name: sorted(losses.items()) for name, losses in runs.items()}
     x, y = _axis(words("closed.step"), [0, max(runs[below])]), _axis("loss", runs[below].values())
     paints = {below: "buffers", above: "ink"}

@@ -166,7 +166,7 @@ def _progress(
 def ring_scene(num_ranks: int = 4) -> Scene:
     """The first step of a ring: the chunks that each rank holds, and the one that it sends to its right neighbour."""
     title, summary = (words(f"ring.{name}", n=num_ranks) for name in ("title", "summary"))
-    pitch = (_WIDTH - 2 * MARGIN + 70) / num_ranks
+    pitch = (_WIDTH - 2 * MARGIN + 70) / num_ranks  # from box to box: 70 pixels of it are for the arrow between two
     # The pixels of a rank's box and of a chunk; the chunks stand inside the box, with 6 pixels on both sides.
     width, chunk_width = pitch - 70, (pitch - 82) / num_ranks
     items: list[SceneItem] = [title_label(title)]
