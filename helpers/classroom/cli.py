@@ -206,7 +206,8 @@ def own_progress_table(path: str | os.PathLike | None = None, root: Path = ROOT)
 
     path: the progress file, if it is not the one in the home folder.
     """
-    standings_by_lab = progress.read_standings(path)  # number of a lab -> key of a task -> whether it is passed, …
+    # Number of a lab ("03") -> key of a task -> whether it is passed, …
+    standings_by_lab = progress.read_standings(path)
     lines = [f"{'lab':<18} {'done':<8} {'attempts':>8}   tasks"]
     next_task = None
     for lab in labs.lab_names(root):

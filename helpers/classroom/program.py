@@ -224,9 +224,12 @@ def _add_statements_on_same_lines(program: Program, statements: list[Statement],
 
 
 def _with_dependencies(statements: list[Statement], names: set[str]) -> set[Statement]:
-    """The statements that bind `names`, those that bind the names that these use, and so on."""
+    """The statements that bind `names`, those that bind the names that these use, and so on.
+
+    Loops, `with` blocks and calls are left out, even where they bind a name.
+    """
     found: set[Statement] = set()
-    binding = [one for one in statements if isinstance(one.node, (*BINDS, ast.If, ast.Try))]  # no loops, no calls
+    binding = [one for one in statements if isinstance(one.node, (*BINDS, ast.If, ast.Try))]
     waiting, known = set(names), set()
     while waiting:
         name = waiting.pop()

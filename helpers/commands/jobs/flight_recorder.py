@@ -174,6 +174,7 @@ def analyze_with_torch(dumps: Mapping[int, Mapping[str, Any]], groups: Mapping[s
     try:
         from torch.distributed.flight_recorder.components.builder import build_db
 
+        # Options of torchfrtrace. allow_incomplete_ranks: dumps may be missing. mismatch_cap: mismatches that it lists.
         options = {"verbose": False, "just_print_entries": False, "allow_incomplete_ranks": True, "mismatch_cap": 10}
         fixed = {f"rank{rank}": _with_groups(rank, dump, groups) for rank, dump in dumps.items()}
         collectives = build_db(fixed, argparse.Namespace(**options), next(iter(dumps.values()))["version"]).collectives

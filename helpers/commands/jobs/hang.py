@@ -219,7 +219,7 @@ def cause_sentences(cause: HangCause, state: JobState) -> list[Words]:
         lines = [rank_words[f"died.{name}"].format(**fields)]
     else:
         lines = [words[f"verdict.{kind}"].format(**fields)]
-    if divergence is not None and kind != "differs":
+    if divergence is not None and kind != "differs":  # the sentence "verdict.differs" names both calls already
         is_extra = cause.ranks == tuple(divergence.calls)  # only the ranks at fault issued it
         call = next(iter(divergence.calls.values())) if is_extra else divergence.expected
         lines.append(words["issued"].format(call=_call(call, state), place=_line(call.line)))

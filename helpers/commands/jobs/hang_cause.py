@@ -156,7 +156,7 @@ def _waits_for_nobody(state: JobState, divergence: Divergence | None) -> HangCau
 
 
 def _is_idle_worker(process: ProcessState) -> bool:
-    """Whether a DataLoader's worker only waits for its next index: none of its innermost frames is the user's.
+    """Whether a DataLoader's worker only waits for its next index: none of its eight innermost frames is the user's.
 
     Its outermost frames may be the user's, because a forked worker has the stack of the script below its own loop.
     """

@@ -160,7 +160,7 @@ def _check_attempt(attempt: dict[str, Any]) -> None:
     """Raises ValueError for options of an attempt that are out of range or exclude each other."""
     if not 0 <= attempt["chaos"] <= 1:
         raise ValueError(f"--chaos {attempt['chaos']}: expected a probability per step from 0 to 1, such as 0.02")
-    if attempt["chaos"] and "RANK" in os.environ:
+    if attempt["chaos"] and "RANK" in os.environ:  # torchrun has set RANK
         raise ValueError(
             "--chaos kills ranks that this command has started itself, and keeps the account; torchrun starts all of "
             "them again as new processes, so nobody would be left who could. Leave it out, and kill a rank by hand"
