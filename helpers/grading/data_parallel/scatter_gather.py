@@ -11,7 +11,9 @@ The grader calls three functions of each task:
 
 A Judgement's `rank` is the number of a device. A mistake is a wrong solution that learners often write. Its key, such
 as "empty_pieces", is that of its hint in hints.yaml. In 02.scatter it is another rule for splitting a tensor, and it is
-named if it explains all pieces. `words["…"]` is a sentence of messages.yaml, or what a sentence calls a value.
+named if it explains all pieces. In 02.gather, an `expect…` function that finds a wrong value names keys of its argument
+`mistakes`: all if it is a list; if it is a dict, those whose value is the learner's, which a [] never is.
+`words["…"]` is a sentence of messages.yaml, or what a sentence calls a value.
 """
 
 from __future__ import annotations

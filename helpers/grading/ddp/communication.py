@@ -156,7 +156,7 @@ def judge_bucket_sizes(world: JudgedWorld) -> Iterator[Judgement]:
     right, wrong = bucket_bytes(lengths, cap, itemsize), wrong_buckets(lengths, cap, itemsize)
     for rank, log in enumerate(world.logs):
         sent = [event.payload_bytes for event in log.events if event.op == "all_reduce"]
-        mistakes = {key: sent for key, several in wrong.items() if sent in several}
+        mistakes = {key: sent for key, several in wrong.items() if sent in several}  # named, as each has `sent`
         yield expect_equal(words["bytes_sent"], right, sent, rank=rank, mistakes=mistakes)
 
 

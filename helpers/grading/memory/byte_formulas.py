@@ -48,6 +48,7 @@ def judge_numbers(
     got = [expected if is_near(expected, given) else given for expected, given in zip(right, got, strict=True)]
     known = [key for key, wrong in mistakes.items() if is_explained_by(wrong, got, right)]
     for name, expected, given in zip(names, right, got, strict=True):
+        # With the learner's number for every key, a wrong number names all of them.
         yield expect_equal(name, expected, given, mistakes=dict.fromkeys(known, given))
 
 

@@ -351,6 +351,7 @@ def judge_stage(world: JudgedWorld) -> Iterator[Judgement]:
         yield judge_loss(pipeline, call.outputs[-1]["loss"], call.size - 1)
         for rank, output in enumerate(call.outputs):
             actions = call.inputs[rank]["actions"]
+            # The value is the learner's list itself, so that the key is named.
             mistakes = {key: output["done"] for key in order_mistakes(actions, output["done"])}
             yield expect_equal(words["actions_of_stage"], actions, output["done"], rank=rank, mistakes=mistakes)
             right, wrong = pipeline.gradients(rank, 1 / pipeline.m), pipeline.wrong_gradients(rank)
