@@ -95,7 +95,7 @@ def prepare_process(setup: dict[str, Any]) -> None:
 def main(descriptor: int) -> None:
     """Answer requests from the socket with this file descriptor until the grader closes it."""
     sock = socket.socket(fileno=descriptor)
-    sock.set_inheritable(False)
+    sock.set_inheritable(False)  # a program that the learner's code starts does not get it
     setup = messages.receive(sock)
     names = _new_main_module()
     prepare_process(setup)

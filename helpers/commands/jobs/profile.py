@@ -88,5 +88,5 @@ def main(arguments: Sequence[str]) -> int:
         complain(words("nothing", problem=problem))
         return REFUSED
     print(job, flush=True)
-    explained = explain_command.main([str(folder)]) if job.num_traces else 1
+    explained = explain_command.main([str(folder)]) if job.num_traces else 1  # an exit code
     return job.report.exit_code or explained

@@ -17,7 +17,7 @@ from helpers.quantities.units import format_bytes
 from helpers.ranks.sites import Frame, describe, rank_names
 
 words = book("rehearse")
-WARNING = "warning"
+WARNING = "warning"  # the one kind of finding that is no mistake
 NAMES_IN_SCRIPTS = {"send": "send/isend", "recv": "recv/irecv"}  # the records of messages do not tell them apart
 WRAPPED = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"  # JupyterLab would break inside words
 

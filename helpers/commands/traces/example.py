@@ -23,7 +23,7 @@ MESSAGE_BYTES, MESSAGE_SECONDS = 4 * 10**6, 0.008  # of the all-reduce after eac
 
 def example(title: str = "example") -> TraceRun:
     """The run, the same each time. In each step all ranks wait for rank 2, but in step 4 for rank 0."""
-    tracks = {rank: RankTrack(rank=rank, host="one") for rank in range(RANKS)}
+    tracks = {rank: RankTrack(rank=rank, host="one") for rank in range(RANKS)}  # all on one machine
     clocks, generator = [0.0] * RANKS, random.Random(0)
     for step in range(STEPS):
         starts = list(clocks)

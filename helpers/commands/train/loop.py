@@ -25,8 +25,8 @@ from helpers.ranks import RankError, Ranks
 from helpers.ranks.inplace import is_launched, write_error_file
 from helpers.ranks.sites import words as rank_words
 
-ENDED, FAILED = 0, 1
-INTERRUPTED, PREEMPTED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+ENDED, FAILED = 0, 1  # exit codes
+INTERRUPTED, PREEMPTED = 128 + signal.SIGINT, 128 + signal.SIGTERM  # exit codes, as a shell gives them for a signal
 
 
 class Loop:

@@ -140,6 +140,7 @@ class Screen:
         return [axis_traffic(spec, plan, rank, **options) for rank in range(plan.world_size)]
 
     def timeline(self, number: int, reports: Sequence[StepReport], folder: Path) -> None:
+        """Writes the timeline of step `number` as a picture and as a Chrome trace, in the process that prints."""
         if self.out is None:
             return
         title = words("title", step=number, plan=self.settings.by_name["plan"])

@@ -62,7 +62,7 @@ def replace(memory: int) -> None:
         if not name.startswith("__") and name not in _OWN:
             value = getattr(card, name)
             of_card = value if isinstance(value, type) or not callable(value) else functools.partial(_later, name)
-            for module in (cuda, cuda.memory, cuda.random, cuda.streams):
+            for module in (cuda, cuda.memory, cuda.random, cuda.streams):  # torch.cuda has its names from these
                 if module is cuda or hasattr(module, name):
                     setattr(module, name, of_card)
     # Where the script asks for numbers of a GPU or for versions, it is told those of an H100 with CUDA 12.8.
@@ -111,6 +111,7 @@ def _memory_stats(device=None) -> dict:
 
 
 def _accelerator() -> None:
+    """Let torch.accelerator say that there are GPUs, with the numbers that torch.cuda gives them."""
     one = torch.accelerator
     one.is_available, one.device_count = lambda: True, torch.cuda.device_count
     one.current_device_index = one.current_device_idx = torch.cuda.current_device

@@ -244,6 +244,7 @@ class _Probe:
 
 
 def replace_load() -> None:
+    """Replace torch.load, and what torch does with a storage in a file that names a GPU."""
     usual = torch.load
     torch.load = torch.serialization.load = functools.wraps(usual)(functools.partial(_load, usual))
     # (priority, what names the location of a storage that is saved, what places one that is loaded). The priority 5
@@ -278,6 +279,7 @@ def _restore(storage, location: str):
 
 
 def replace_dtensor() -> None:
+    """Replace the two parts of DTensor that the docstring of this module names."""
     _op_schema._rebuild_tensor_from_dtensor_meta = _shaped
     _random._PhiloxState = GeneratorState
 
