@@ -3,7 +3,9 @@
 A collective, such as an all-reduce, moves a buffer between ranks in steps; the buffer is divided into chunks. A state
 says what each rank holds of each chunk after a step. `collective_scene` shows one grid of ranks x chunks per step,
 `collective_step_scene` the grids before and after one step with an arrow per message, and `all_reduce_chart` the
-predicted seconds of four algorithms. Chapter 01 and the collective explorer use them.
+predicted seconds of four algorithms. Chapter 01 and the collective explorer use them. A message (ChunkMessage) carries
+the chunks `first` to `last - 1` from `sender` to `receiver`. If `adds`, the receiver adds them to its own; otherwise it
+copies them.
 
 A cell names the ranks whose numbers its chunk already contains, or says Σ when that is every rank. It is blue while
 partial, deeper with each contribution, and green when complete; a frame marks what arrived in this step.

@@ -31,7 +31,8 @@ from helpers.draw.scene import (
 )
 from helpers.learner.words import book
 
-words = book("pictures")  # what a reader sees, by name, in the learner's language: learner/words/pictures.yaml
+# The summary of curves_scene in the learner's language: learner/words/pictures.yaml. lines_scene is in English.
+words = book("pictures")
 Points = Sequence[tuple[float, float]]
 COLOURS = ("parameters", "gradients", "sign", "optimizer")  # one per curve; the curve's name also stands at its end
 _TOP = 52.0  # pixels above the plot

@@ -33,7 +33,8 @@ from helpers.draw.scene import (
 from helpers.learner.words import book
 from helpers.specs.mesh import Mesh
 
-words = book("mesh").section("cube")  # what a reader sees, by name, in the learner's language: learner/words/mesh.yaml
+# What cube_scene says, by name, in the learner's language: learner/words/mesh.yaml. mesh_scene is in English.
+words = book("mesh").section("cube")
 # Each axis borrows the colour and texture of a kind of the palette, whose name means nothing here.
 AXIS_KINDS = {"pp": "buffers", "dp": "gradients", "cp": "optimizer", "tp": "activations"}
 CHOSEN = {"fill": "parameters", "stroke": "ink", "stroke_width": 2.5}  # the style of the rank whose groups are lit

@@ -23,7 +23,9 @@ from helpers.learner.words import book
 from helpers.predict.precision import NUMBER_FORMATS, NumberFormat, Survival, number_format, surviving
 from helpers.records import Magnitudes
 
-words = book("draw")  # what a reader sees, by name, in the learner's language: learner/words/draw.yaml
+# What a reader of magnitudes_scene sees, by name, in the learner's language: learner/words/draw.yaml. The texts of
+# number_formats_scene are in English.
+words = book("draw")
 _FONT = 11.0  # pixels of small letters
 # Of number_formats_scene: the left edges of the bits and of the ranges, and the right margin, in pixels.
 _BITS, _RANGES, _RIGHT = 96.0, 352.0, 24.0

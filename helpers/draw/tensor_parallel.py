@@ -2,8 +2,9 @@
 
 `tensor_split_scene` shows one pass over a split layer as rows of small matrices, X · A₀ = Y₀, and below them how long
 each pass takes in a layer of real size; the tensor-split explorer uses it. A pass is the forward, or one half of
-the backward: the gradients of the inputs or of the weights. Each item of a row is a ShardedMatrix with its numbers, an
-Operation (a collective), or a text such as "·". `equations_items` draws the rows. `tensor_layer_scene` shows Megatron's
+the backward: the gradients of the inputs or of the weights. Each item of a row (PassItem) is a ShardedMatrix, which has
+its numbers as `values` and the ranks that own its rows or columns as `ranks`, an Operation (a collective), or a text
+such as "·". `equations_items` draws the rows. `tensor_layer_scene` shows Megatron's
 f and g, which are an all-reduce in backward and in forward, around attention and MLP, for chapter 07.
 
 A cell has the colour of the rank whose number it is, and its matrix has the rank's number in its name. A partial sum,
@@ -186,7 +187,10 @@ def _message(operation: Operation, x: float, middle: float) -> Iterator[Label | 
 
 
 def _block(row_name: str, block: ShardedMatrix, left: float, middle: float, cell: _Cell) -> Iterator[Rect | Label]:
-    """A matrix: its name above, a cell per number in the colour of the rank that owns it, and a frame if partial."""
+    """A matrix: its name above, a cell per number in the colour of the rank that owns it, and a frame if partial.
+
+    A matrix is partial if it is one term of a sum over the ranks.
+    """
     num_rows, num_columns = block.shape
     top, width = middle - num_rows * cell.height / 2, num_columns * cell.width
     yield centred_label(left + width / 2, top - 9, block.name, _FONT, bold=True)

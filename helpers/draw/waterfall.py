@@ -78,7 +78,7 @@ def step_scene(step: StepTime, *, title: str) -> Scene:
     for number, (term, text) in enumerate(zip(terms, texts, strict=True)):
         is_total, y = term is terms[-1], _STEP_TOP + number * _STEP_PITCH
         middle = y + _STEP_BAR / 2
-        items.append(Rect(x=left, y=y, width=right - left, height=_STEP_BAR - 2, fill="panel"))
+        items.append(Rect(x=left, y=y, width=right - left, height=_STEP_BAR - 2, fill="panel"))  # behind the bar
         items.append(Label(x=left - 12, y=middle, text=term.name, anchor="end", bold=is_total))
         if term.seconds:
             items.append(_bar(term, left if is_total else x, y, max(1.0, term.seconds * scale), text))

@@ -2,7 +2,7 @@
 
 A card is a question with its answer, a drill a function to write within some minutes. InterviewView is the base of all
 views, SheetView that of the views which end with a sheet of points. The functions make what several of them show: a
-question, an answer with its folds, a drill, links. `lang` is always "en" or "zh".
+question, an answer with its folds, a drill, links. `lang` is always "en" or "zh"; `in_(lang)` gives a text in it.
 """
 
 from __future__ import annotations

@@ -250,6 +250,9 @@ class MemoryExplorer(Explorer):
     def advice(self) -> Fit:
         """Whether the model fits into the GPU's memory, and the smallest change of the plan with which it would.
 
+        `changes` are that change, field by field, `suggested` is the plan with it, and `suggested_memory` what its
+        fullest rank then holds; the latter two are None where nothing helps. `stage` is the pipeline stage of the
+        fullest rank as it is now.
         Raises ValueError where the plan cannot split the model.
         """
         return fit(self.spec, self.plan, GPUS[self.gpu.value])

@@ -4,7 +4,8 @@ A card is an interview question that the learner answers aloud; they see its ans
 function to write within some minutes. `helpers.grading.drill(key)` and `helpers.grading.mock_view()` create the views
 with the lab's checks. Attempt and MockInterview do the work; the views show them. SheetView, MockView's base class, has
 `save()`, which writes the sheet to DEFAULT_FILE, `_text(name)`, a text in the language of the dial, the row of buttons
-with which an answer is rated, and `_draw_answer(card)`, which fills `solution` and `links`.
+with which an answer is rated, and `_draw_answer(card)`, which fills `solution` and `links`. `in_(language)` gives a
+text in a language.
 """
 
 from __future__ import annotations
@@ -282,6 +283,7 @@ class MockView(SheetView):
         outcome = self._outcome
         self.feedback.value = feedback_html(repr(outcome), is_right=outcome.passed) if outcome else ""
         self.sheet_page.show(self.sheet._repr_html_() if stage == "over" else "")
+        # The interview's note says that the progress file is damaged or cannot be written; "" otherwise.
         self.note.value = alert_html(self.problem or (self.interview.note if self.interview else ""))
         if focus is not None:
             focus.focus()

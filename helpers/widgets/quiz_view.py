@@ -218,6 +218,7 @@ class QuizView(InterviewView):
         # The card's own answer may be seen once the question is answered, or the learner has unfolded it.
         is_answered = question is not None and (self.given is not None or self._is_open)
         self._draw_answer(question.card if is_answered else None, question=question.text if question else "")
+        # The quiz's note says that the progress file is damaged or cannot be written; "" otherwise.
         self.note.value = alert_html(self.quiz.note if self.quiz else "")
         self._draw_controls(question.form if question and self.given is None else "")
         if focus is not None:

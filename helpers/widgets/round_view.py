@@ -4,7 +4,7 @@ In debugging and review, the learner presses the lines that are wrong and types 
 numbers. The round ends with a sheet of points. An attempt, of the class MarkingAttempt for debugging and review, keeps
 what the learner did; its stage is "ready", "asked" (the clock runs), "compare" (the learner's reasons stand beside the
 right ones) or "over". SheetView, the base class, has `save()`, which writes the sheet to DEFAULT_FILE, and
-`_text(name)`, a text that all interview views share.
+`_text(name)`, a text that all interview views share. `in_(language)` gives a text in a language.
 """
 
 from __future__ import annotations

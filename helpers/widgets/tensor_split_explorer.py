@@ -96,6 +96,7 @@ class TensorSplitExplorer(Explorer):
         """Why the layer is split so, what this pass sends, and how far the ranks differ from one process."""
         sent = [self._operation_text(each) for each in self.shown_pass.operations] or [words("nothing")]
         difference = words("apart" if self.shown_pass.difference else "equal", difference=self.shown_pass.difference)
+        # apart: how far the ranks are from one process.
         return words("sentence", why=words(f"why.{self.cut.value}"), sent=sent, apart=difference)
 
     @property

@@ -141,6 +141,7 @@ class TimelineExplorer(SavedWidget, anywidget.AnyWidget):
         rank = self.selected_rank
         shown = [(timeline, title) for timeline, title in self._titled if rank in timeline.ranks]
         parts = [_at_playhead(timeline, title, rank, self.playhead) for timeline, title in shown]
+        # said: the sentences to join, one for each timeline.
         return words("reading", time=format_seconds(self.playhead), rank=rank, said=parts)
 
     @property
@@ -206,7 +207,7 @@ def _row(timeline: Timeline, title: str, rank: int) -> dict[str, str]:
 def _at_playhead(timeline: Timeline, title: str, rank: int, playhead: float) -> str:
     """A sentence on what a rank computes, communicates and stores at this instant (seconds)."""
     if playhead > timeline.duration:
-        return picture_words("panel_of", title=title, says=words("over"))
+        return picture_words("panel_of", title=title, says=words("over"))  # that the timeline has ended
     instant = min(timeline.start + playhead, timeline.end)
     spans = timeline.at(rank, instant)
     texts = {lane: [_span_text(span) for span in spans if span.lane == lane] for lane in ("compute", "communication")}

@@ -129,6 +129,7 @@ class TraceExplorer(Explorer):
         exposed, waiting = mean["communication"] + mean["waiting"], mean["waiting"]
         takes = words("takes", step=self._name, seconds=format_seconds(sum(mean.values())))
         shares = words("exposed", exposed=format_seconds(exposed), waiting=format_seconds(waiting))
+        # said: the sentences to join.
         return words("sentence", said=[takes, self._cause_sentence(), shares, *map(str, self.run.notes)])
 
     def _cause_sentence(self) -> str:

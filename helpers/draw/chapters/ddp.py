@@ -30,7 +30,8 @@ from helpers.draw.scene import (
 from helpers.learner.words import book
 from helpers.quantities.units import format_bytes
 
-words = book("pictures")  # what a reader sees, by name, in the learner's language: learner/words/pictures.yaml
+# What a reader sees, by name, in the learner's language: learner/words/pictures.yaml. buckets_scene is in English.
+words = book("pictures")
 _BUCKETS_SIDE, _BUCKETS_GAP, _PAD = 16.0, 16.0, 6.0  # pixels: margin, between buckets, around a bucket's gradients
 _GRADIENT, _LINE = 34.0, 22.0  # heights in pixels: of a gradient, and of a line of text
 _BUCKETS_LEGEND = [

@@ -42,7 +42,7 @@ _PLOT_HEIGHT = 130.0  # pixels of each plot of loss_differences_scene
 _FIRST_TIME = kind_style("forward")  # steps done for the first time, or heartbeats with a new step
 _AGAIN = kind_style("backward")
 _WAITS = kind_style("waiting")
-_HANGS = {"fill": "sign", "texture": "lines"}  # heartbeats of a rank that does nothing
+_HANGS = {"fill": "sign", "texture": "lines"}  # heartbeats with the step of the one before, of a rank that hangs
 Heartbeats = Mapping[int, Sequence[tuple[float, int, bool]]]  # rank -> (seconds, step, whether it waits for others)
 # Pixels of healing: left of the rows, from row to row, right of them, and the height of a bar.
 _HEALING_LEFT, _HEALING_PITCH, _HEALING_RIGHT, _HEALING_BAR = 84.0, 38.0, 16.0, 26.0

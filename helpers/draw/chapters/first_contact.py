@@ -299,7 +299,7 @@ def error_kinds_scene() -> Scene:
     items: list[SceneItem] = [title_label(title)]
     for number, (kind, blamed) in enumerate(BLAMED_RANKS.items()):
         items += _kind_panel(kind, blamed, MARGIN + number * (_PANEL_WIDTH + 8))
-    sentences = [
+    sentences = [  # such as "hang: rank 1; look at …", where to look being the text "kinds.hang"
         words("kinds.said", kind=kind, n=blamed, where=words(f"kinds.{kind}")) for kind, blamed in BLAMED_RANKS.items()
     ]
     return Scene(width=_WIDTH, height=278, title=title, summary=" ".join(sentences), items=items)

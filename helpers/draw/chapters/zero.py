@@ -128,7 +128,7 @@ def messages_scene(rows: Mapping[str, Sequence[SentMessage]], *, parts: Mapping[
         items.append(Label(x=left - 12, y=y + box_height / 2, text=name, size=13, anchor="end"))
         for index, message in enumerate(messages):
             items += _message_box(message, left + index * step, y, step - 4, box_height)
-    summary = " ".join(
+    summary = " ".join(  # said: the messages in words
         words("messages.row", name=name, said=[f"{message.verb} {message.tensor}" for message in messages])
         for name, messages in rows.items()
     )
