@@ -61,12 +61,7 @@ def is_available(isolation_level: str) -> bool:
         os.chmod(home, 0o777)  # another user id must be able to use it
         inside = "/tmp/home" if isolation_level == "namespaces" else home  # there /tmp is a file system of its own
         imports = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import psutil, helpers.quantities.units"
-        probe = [
-            sys.executable,
-            "-B",
-            "-c",
-            f"{imports}; print('holds')",
-        ]  # "holds": printed only if all imports worked
+        probe = [sys.executable, "-B", "-c", f"{imports}; print('holds')"]  # printed only if all imports worked
         argument = launcher_config(isolation_level, probe, lifeline=lifeline, home=inside)
         command = [sys.executable, "-I", str(LAUNCHER), argument]
         try:
