@@ -119,7 +119,7 @@ def _text_positions(intervals: dict[str, float], shares: dict[str, float]) -> di
     """
     best, yours = intervals["best"], intervals.get("yours", intervals["best"])
     # `yours` is the interval that was given.
-    if min(best, yours) >= 90 and max(best, yours) <= 4500:  # seconds; far enough from both ends
+    if min(best, yours) >= 90 and max(best, yours) <= 4500:  # seconds; far from the ends of the axis, 6 and 60,000
         return {"best": (_ABOVE, yours >= best), "yours": (_ABOVE, yours < best)}
     # Below a point near the bottom of the plot there is no room. So where the share of `yours` is low, its words stand
     # above its point, and those of the best interval higher still if that share is low as well.

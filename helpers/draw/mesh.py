@@ -276,6 +276,7 @@ def card(
     if not is_tall or any(text_width(line, size, bold=True) > box.width for line in lines.values()):  # one line then
         line = _one_line(coordinates, box.width - 2, size)
         lines = {"": line} if line else {}  # "": this line belongs to no single axis, so it is never bold
+    # The y of the name. Name and lines together lie in the middle of what the strip leaves of the card.
     top = box.y + (box.height - strip) / 2 - pitch * len(lines) / 2 + (0 if is_low else 2)
     name = f"rank {rank}" if text_width(f"rank {rank}", _NAME, bold=True) < box.width - 4 else str(rank)
     yield centred_label(x, top, name, _NAME, bold=True, on=on)

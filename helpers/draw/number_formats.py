@@ -143,6 +143,7 @@ def _format_row(form: NumberFormat, axis: _PowersAxis, top: float) -> Iterator[R
     for number, kind in enumerate(kinds):
         yield Rect(x=_BITS + number * _BIT, y=top, width=_BIT - 1, height=_BAR, fill=kind)
     largest, start = _range_texts(form)
+    # The 1 is the sign bit.
     lines = (f"1 + {form.exponent_bits} + {form.mantissa_bits} bits, {largest}", start)
     for number, text in enumerate(lines):
         yield Label(x=_BITS, y=middle + 18 + 15 * number, text=text, size=_FONT, colour="muted")

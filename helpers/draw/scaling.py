@@ -51,6 +51,7 @@ def speedup_scene(
     names = {name: words(name, serial=serial or 0.0) for name in curves}
     # Speed-ups are relative to this number of GPUs, at which the efficiency is 1 and the speed-up equals the number.
     unit = min(points, key=lambda point: abs(point.efficiency - 1)).gpus if points else first
+    # The text "first" also says to which number of GPUs the speed-ups are relative.
     x = _axis(words("gpus") if unit == 1 else words("first", gpus=unit), last, last)
     y = _axis(words("speedup"), last, max(speedup for curve in curves.values() for _, speedup in curve))
     last_that_pays = stops.gpus if stops else last

@@ -49,6 +49,7 @@ def strategies_scene(candidates: Sequence[PlanEstimate], *, limit: float, limit_
         items += rows.row(candidate, top + number * _BARS.pitch)
     text = words("limit", name=limit_name, size=format_bytes(limit))
     items += limit_line(text, rows.left + limit * rows.scale, top - 6, bottom)
+    # "beside" is the heading of the texts on the right: memory per rank, and step.
     items.append(Label(x=WIDTH - 14, y=top - 14, text=words("beside"), size=11, anchor="end", colour="muted"))
     # "between" is what separates two sentences in the learner's language.
     summary = book("advice")("between").join(_sentence(candidate) for candidate in candidates)

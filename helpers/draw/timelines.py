@@ -274,7 +274,7 @@ def _bars(spans: Iterable[Span], layout: LaneLayout, top: float, height: float) 
         first, last = joined[0], joined[-1]
         x = layout.x(first.start)
         width = max(_SHORTEST, layout.x(last.end) - x)
-        gap = 1.0 if width > 6 else 0.5 if width > 2 else 0.0  # between neighbouring bars
+        gap = 1.0 if width > 6 else 0.5 if width > 2 else 0.0  # pixels between neighbouring bars
         texture = PAINTS[first.kind].texture if width > 3 else ""
         style = {"fill": first.kind, "texture": texture, "radius": 2 if width > 8 and height > 8 else 0}
         size = min(11.0, height - 3)  # of the letters

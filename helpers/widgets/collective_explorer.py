@@ -69,7 +69,7 @@ class CollectiveExplorer(SteppedExplorer):
         if self.view.value == ALL:
             return self.overview
         plan, step = self.plan, self.step.value
-        states = list(plan.replay())
+        states = list(plan.replay())  # the start, and what follows each step; the slider counts steps from 1
         title = words("title", name=self._name, step=step, num_steps=plan.num_steps)
         return collective_step_scene(states[step - 1], states[step], plan.step(step - 1), title=title, step=step)
 

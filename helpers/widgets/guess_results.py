@@ -119,7 +119,7 @@ class MyGuesses(_Picture):
         if stored is None or stored.value is None:
             word = words("not_guessed" if stored is None else "no_idea")
             return GuessMark(text=text, word=word, is_number=is_number)
-        error = compare(stored.form, stored.value, truth)
+        error = compare(stored.form, stored.value, truth)  # whether it is right, and for a number how far off it is
         if stored.form in ("choice", "order"):
             return GuessMark(text=text, word=mine_words("right" if error.is_right else "wrong"), is_number=False)
         guessed = stored.value if isinstance(stored.value, list) else [stored.value]  # two numbers for a range

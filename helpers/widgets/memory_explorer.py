@@ -185,7 +185,7 @@ class MemoryExplorer(Explorer):
         self.make_it_fit = button(self._take_advice, words("dial.make_it_fit"), tooltip=words("dial.set"))
         plan_dials = tuple(getattr(self, name) for name in _PLAN_DIALS)
         super().__init__((self.example, self.model, self.gpu, self.seq, *plan_dials, *self.boxes))
-        self.children = (self._arranged(), *self.children[1:])
+        self.children = (self._arranged(), *self.children[1:])  # instead of the grid in which Explorer puts the dials
         if isinstance(model, ModelSpec) or plan:
             self.show(model, gpu, plan or self.plan)
         if measured:

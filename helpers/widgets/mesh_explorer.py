@@ -81,6 +81,7 @@ class MeshExplorer(Explorer):
         if sequences < dp:
             raise ValueError(words("too_few", sequences=sequences, dp=dp))
         if zero > 1 and self.pp.value > 1:  # ZeRO-2 and 3 would communicate again in every micro-batch of a pipeline
+            # number: of micro-batches
             raise ValueError(words("zero_pp", zero=zero, pp=self.pp.value, number=sequences // dp))
         plan = Plan(**sizes, zero=zero, num_microbatches=sequences // dp)
         model = PRESETS[self.model.value]

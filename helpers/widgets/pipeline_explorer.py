@@ -76,7 +76,7 @@ class PipelineExplorer(RunButton, SteppedExplorer):
     @property
     def order(self) -> Schedule:
         """The schedule of the dials. Raises ValueError where the ranks do not divide interleaved micro-batches."""
-        ranks, m = self.ranks.value, self.microbatches.value
+        ranks, m = self.ranks.value, self.microbatches.value  # m: the number of micro-batches
         if self.schedule.value == "interleaved":
             return interleaved(ranks * self.chunks.value, m, self.chunks.value)
         return ORDERS[self.schedule.value](ranks, m)

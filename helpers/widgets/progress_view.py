@@ -200,6 +200,7 @@ class CourseMap(_ProgressWidget):
         """Read the notebooks and the progress file again."""
         found, self.problem = read_progress(self._path)
         self.rows = _map_rows(chapters(), found)
+        # What the learner guessed or checked, the latest last.
         done = sorted((one.time, one.key) for one in found.entries if one.kind in ("guess", "check"))
         # The chapter in which the learner last did something: the part of the key before the dot.
         self._latest = done[-1][1].partition(".")[0] if done else ""

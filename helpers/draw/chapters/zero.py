@@ -173,7 +173,7 @@ def reshard_scene(tensors: Mapping[str, int], before: int, after: int, *, title:
     items += _shards(before, shard_sizes[0], total, element_width, _TOP)
     items += _tensors(tensors, element_width, middle)
     items += _shards(after, shard_sizes[1], total, element_width, middle + _TENSOR + _GAP)
-    # share and other: the elements of a shard before and after.
+    # share and other: the elements of a shard before and after; "recut" says how the shards differ.
     sizes = {"before": before, "after": after, "share": shard_sizes[0], "other": shard_sizes[1]}
     height, summary = middle + _TENSOR + 2 * _GAP + _SHARD, words("recut", tensors=list(tensors), **sizes)
     return Scene(height=height, title=title, summary=summary, items=items)
