@@ -34,13 +34,14 @@ _LEFT, _RIGHT = 66.0, 20.0  # pixels of both pictures: the ranks' names left of 
 _FONT = 11.0  # pixels of most letters
 State = Sequence[Sequence[frozenset[int]]]  # state[rank][chunk]: the ranks that contributed to what is held there
 
+# Of the picture of all steps:
 _GRID_GAP, _STEP_TITLE = 16.0, 34.0  # pixels between grids; above a grid, for its step and the chunks' numbers
-_LARGEST_CELL = 44.0  # pixels
+_LARGEST_CELL = 44.0  # pixels of the side of a cell
 
 # Of the picture of one step:
 _TITLES = 24.0  # pixels above the two grids
 _BETWEEN = 210.0  # pixels between the grids at least, for the arrows and their labels
-_WIDEST, _TALLEST, _SLIT = 92.0, 44.0, 3.0  # pixels: a cell's largest width and height, and between two cells
+_WIDEST, _TALLEST, _SLIT = 92.0, 44.0, 3.0  # pixels: a cell's largest size; in both pictures between two cells
 # The frame around the chunks that are sent.
 _SENT = {"stroke": "communication", "stroke_width": 2.0}
 

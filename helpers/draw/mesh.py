@@ -181,7 +181,7 @@ def _node_layout(mesh: Mesh, axes: dict[str, int], gpus_per_node: int) -> NodeLa
     world_size, last_size = mesh.world_size, list(axes.values())[-1]
     gpus_per_node = min(gpus_per_node, world_size)
     columns = 4 if last_size <= 4 and gpus_per_node % 4 == 0 else min(gpus_per_node, 8)
-    # The last rank has the longest coordinates. From 65 ranks on the boxes are small and show none.
+    # The last rank has the longest coordinates. From 65 ranks on the boxes are too small for coordinates.
     texts = (_coordinates_text(_coordinates(mesh, axes, member)) for member in (0, world_size - 1))
     needed = max(text_width(text, 10) for text in texts) + 8
     box, height = (max(70.0, needed), 38.0) if world_size <= 64 else (34.0, 24.0)

@@ -94,19 +94,19 @@ class RoundView(SheetView):
         self._first_tick.focus()
 
     def hold(self, place: int, is_held: bool = True) -> None:
-        """Accept the learner's reason for the mistake with this number, which gives a point, or reject it."""
+        """Accept the learner's reason for a mistake, which gives a point, or reject it. place: its index."""
         self.attempt.confirm_reason(place, is_held)
 
     def answer(self, given: str) -> DesignAnswer:
         """Answer with a plan or a number. Raises ValueError, with a message, for what cannot be read."""
         question, place = self.attempt.question, self.attempt.position  # the current one, and which of how many it is
-        found = self.attempt.answer(given)
+        outcome = self.attempt.answer(given)
         self.field.value = ""
         # `why` is the course's explanation; `attempt.text` fills in the numbers of this question.
-        text = f"{place} · {found.sentence}\n{self.attempt.text(question.why, question)}"
+        text = f"{place} · {outcome.sentence}\n{self.attempt.text(question.why, question)}"
         has_more = self.attempt.question is not None
-        self._draw(feedback_html(text, is_right=found.points > 0), self.field if has_more else self.buttons["sheet"])
-        return found
+        self._draw(feedback_html(text, is_right=outcome.points > 0), self.field if has_more else self.buttons["sheet"])
+        return outcome
 
     def finish(self) -> RoundSheet:
         """End the round; the sheet covers what was done so far."""
