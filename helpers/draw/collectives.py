@@ -46,7 +46,7 @@ _WIDEST, _TALLEST, _SLIT = 92.0, 44.0, 3.0  # pixels: a cell's largest size; in 
 _SENT = {"stroke": "communication", "stroke_width": 2.0}
 
 ALGORITHM_STYLES = {  # matplotlib's colour and line style of each algorithm
-    "server": ("#9aa3ad", ":"),
+    "server": ("#9aa3ad", ":"),  # one rank collects every tensor, adds them up and sends the sum to each rank
     "tree": ("#e69f00", "--"),
     "ring": ("#0072b2", "-"),
     "halving_doubling": ("#009e73", "-."),

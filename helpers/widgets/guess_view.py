@@ -116,6 +116,7 @@ class GuessView(SavedWidget, ipywidgets.VBox):
         text = inline(self.question.text.in_())
         self.prompt.value = f'<p class="rr-question">{text}</p>'
         display(self.controls, self.is_open)
+        # A second answer does not count, and "rr-second" says so.
         classes = {"rr-said": self._sentence, "rr-second": self.repeated}  # CSS class of a paragraph -> its text
         shown = "".join(
             f'<p class="{name}" aria-live="polite">{escape(text)}</p>' for name, text in classes.items() if text

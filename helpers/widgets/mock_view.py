@@ -61,8 +61,10 @@ class DrillView(InterviewView):
         path: str | os.PathLike | None = None,
         now: Now | None = None,
     ) -> None:
-        # `attempt.outcomes` are the answers so far, each with `passed`; `attempt.watch` is its stopwatch.
+        # `attempt.outcomes` are the results of the answers so far, each with `passed` and, as its repr, a text for the
+        # learner; `attempt.watch` is the stopwatch.
         self.attempt = Attempt(drill(key), check, language=language, path=path, now=now)
+        # Of a drill, `prompt` is the task, `stub` the code to begin with, and `name` the function to write.
         self.drill = self.attempt.drill
         self.clock = Clock(self.drill.minutes, language=language, now=now).show(self.attempt.watch)
         self.begin_button = button(self.begin, words("begin", self.attempt.language), style="primary")
@@ -278,7 +280,7 @@ class MockView(SheetView):
         self._draw_answer(self.interview.card if self._is_open else None)
         self.call.value = ""
         if stage == "drill":  # the line of code that submits an answer, to copy
-            call = f"{name_in_notebook(self)}.submit({self.interview.drill.name})"
+            call = f"{name_in_notebook(self)}.submit({self.interview.drill.name})"  # such as mock.submit(average)
             self.call.value = call_html(call, language)
         outcome = self._outcome
         self.feedback.value = feedback_html(repr(outcome), is_right=outcome.passed) if outcome else ""
