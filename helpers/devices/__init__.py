@@ -40,11 +40,6 @@ def is_accelerator(device: torch.device | str) -> bool:
     return torch.device(device).type in (GPU, CARD)
 
 
-def has_allocator(device: torch.device | str) -> bool:
-    """Whether a device has torch's caching allocator, which keeps what was freed."""
-    return torch.device(device).type == GPU
-
-
 def runs_later(device: torch.device | str) -> bool:
     """Whether a call returns before its work is done, as a GPU's do and a practice card's do not."""
     return torch.device(device).type == GPU
