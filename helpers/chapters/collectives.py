@@ -1,10 +1,10 @@
 """Runs chapter 01: collectives that are counted, timed and compared with one process, and six programs by NCCL's rules.
 
 Functions whose docstring begins with "On a rank" are for `ranks.run(f)`, which calls f in each process of a pool and
-returns the list of results. They take an all-reduce, ours or PyTorch's; those that take `ranks` call them.
-`helpers.collectives` has this course's own collectives, and its ALL_REDUCE maps the name of an algorithm, such as
-"ring", to a function. `record_comms` records the messages of a rank. An emulated link delays messages as a network of
-given latency and bandwidth would.
+returns the list of results. The functions that take `ranks` run in the notebook and make that call. A parameter
+`all_reduce` is the function to try: this course's own or PyTorch's. `helpers.collectives` has this course's own
+collectives, and its ALL_REDUCE maps the name of an algorithm, such as "ring", to a function. `record_comms` records the
+messages of a rank. An emulated link delays messages as a network of given latency and bandwidth would.
 
 The six programs are in nccl_programs.py. With `rules="nccl"`, ranks that talk by gloo report what NCCL would do.
 """
@@ -185,7 +185,7 @@ def _with_tensors(name: str) -> None:
 
 def _on_nccl(error: RankError) -> str:
     """What the program would do on NCCL, from the kind of the finding that the error reports."""
-    words = book("nccl")
+    words = book("nccl")  # texts by name, whose `.en` is English; the error's text names the kind of the finding
     return next(outcome for kind, outcome in OUTCOME_BY_KIND.items() if words[f"kind.{kind}"].en in error.words.en)
 
 
@@ -213,6 +213,7 @@ def programs_scene() -> tuple[Scene, str]:
         f"{name}: {gists[name]}": [part("gloo", on_gloo), part("NCCL", on_nccl)]
         for name, (on_gloo, on_nccl) in outcomes.items()
     }
+    # ends: the text behind the bar of each row, none here.
     scene = parts_scene(rows, title="Six programs: run with gloo, played by NCCL's rules", ends=dict.fromkeys(rows, ""))
     *first, last = [name for name, (_, on_nccl) in outcomes.items() if HANGS_TEXT in on_nccl]
     return scene, f"{', '.join(first)} and {last}"

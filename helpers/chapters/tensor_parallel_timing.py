@@ -53,7 +53,7 @@ class LayerTimes:
     def of(cls, model: ModelSpec, gpu: GPU, link: Link, num_ranks: int) -> LayerTimes:
         """The times of a layer for one sequence in 16 bits.
 
-        The compute of embedding and head is spread over the layers.
+        The head's compute is spread over the layers; the embedding is a look-up and computes nothing.
         """
         parts = forward_parts(model)  # FLOPs of "feed-forward", "head" and the other parts, of all layers together
         seconds = sum(parts.values()) / num_ranks / (EFFICIENCY * gpu.flops) / model.num_layers

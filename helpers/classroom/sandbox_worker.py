@@ -1,11 +1,13 @@
 """Runs a learner's cells and tasks inside the sandbox, and answers the grader's requests over a socket.
 
-The worker judges nothing. The first message that it gets is the setup, a dictionary with the keys "lab" ("03"),
-"checks" (folder of private checks, or ""), "private" (paths that learners' code must not open), "folder" (where the
-guard writes) and "isolation_level". Then it answers two kinds of requests, which "do" tells apart:
+The worker judges nothing: the grader compares the outputs in another process. The first message that it gets is the
+setup, a dictionary with the keys "lab" ("03"), "checks" (folder of a teacher's own tasks, or ""; the worker uses the
+part of them that calls the learner's function), "private" (paths that learners' code must not open), "folder" (for the
+notes of the guard, which watches what learners' code does) and "isolation_level". Then it answers two kinds of
+requests, which "do" tells apart:
 
 do       further keys                   what it does, and the key of its answer
-"cell"   name, source, lines, seconds   run the statements that start at these lines; "error": a sentence or None
+"cell"   name, source, lines, seconds   run the statements at these lines; "error": a sentence or None
 "run"    key, inputs, seed, seconds     run a task on ranks; "run": the fields of a TaskRun (outputs, events, …)
 
 Both answers have "noted": what the guard saw meanwhile (guard.py). The worker starts the ranks of a task as further
@@ -130,6 +132,8 @@ def answer_request(request: dict[str, Any], names: dict[str, Any], setup: dict[s
 
 def run_cell(name: str, source: str, lines: Sequence[int], names: dict[str, Any], seconds: float) -> str | None:
     """Run the statements of a cell that start at `lines`, up to the first that raises.
+
+    The grader names only the statements that the learner's answers need.
 
     Returns a sentence about the exception, or None.
     """

@@ -1,4 +1,4 @@
-"""Implements broadcast, reduce, all-reduce and a barrier on a binomial tree: log2 N rounds of the whole tensor.
+"""Implements broadcast, reduce and all-reduce on a binomial tree, and a dissemination barrier: log2 N rounds each.
 
 A tree is best for small messages, whose cost is latency. In each round the number of ranks that have the data doubles:
 rank 0 sends to 1, then 0 and 1 send to 2 and 3, then four ranks send to four more. Reduce is the same tree backwards.

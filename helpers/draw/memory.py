@@ -80,6 +80,7 @@ def memory_scene(
     largest = max([breakdown.total for breakdown in breakdowns.values()] + [capacity or 0])
     if not largest > 0:
         raise ValueError("memory_scene got no bytes to draw; give a dict such as {'rank 0': MemoryBreakdown(...)}")
+    # The text "where" is the title "where the memory goes".
     title, capacity_name = title or words("where"), capacity_name or words("capacity")
     kinds = [kind for kind in MEMORY_KINDS if any(getattr(each, kind) for each in breakdowns.values())]
     bars = _Bars(breakdowns, largest, capacity)
@@ -221,7 +222,10 @@ def _columns(levels: list[Level], size: int) -> list[Level]:
 
 
 def _passes(timeline: Timeline, seconds: list[float], size: int, curve: _Curve) -> Iterator[Line | Label]:
-    """The name of each pass below the changes that it made; what the loss allocates counts as forward."""
+    """The name of each pass below the changes that it made.
+
+    A pass lasts until the next one starts, so what the loss allocates between forward and backward counts as forward.
+    """
     spans = sorted((span for span in timeline.spans if span.kind in _PASSES), key=lambda span: span.start)
     # The first span of each pass: where spans that follow each other have the same kind, they are one pass.
     first_spans = [next(of_kind) for _, of_kind in groupby(spans, key=lambda span: span.kind)]

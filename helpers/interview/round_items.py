@@ -94,7 +94,7 @@ class Scenario:
         """The recommended plan in both languages, by its name and its degrees."""
         texts = {}
         for language in LANGUAGES:
-            with use_language(language):
+            with use_language(language):  # `title` and `plan_text` are in the language in use
                 chosen = self.advice.chosen
                 texts[language] = words("plan", language, name=chosen.title, plan=chosen.plan_text)
         return Words(**texts)
@@ -133,7 +133,7 @@ def read_scenario(fields: Any, where: str, name: str = "scene") -> Scenario:
 # -- the numbers of a text -------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class RoundNumber:
-    """A number of a text: it is given as `value`, or computed by `call` like the `Check` of a card.
+    """A number of a text: it is given as `value`, or computed by `call`, as an interview card's are (cards.py).
 
     call: the dotted name of a function. args, kwargs: its arguments, where "$model.num_params" is an attribute of the
     scenario, and "$tokens" an earlier number. attribute: of the returned object, None if that is the number. unit,
@@ -301,7 +301,7 @@ def rounds(kind: str = "", folder: Path = FOLDER) -> tuple[Round, ...]:
 @functools.cache
 def _read_file(path: Path, read: Callable[[Any, str], Round]) -> tuple[Round, ...]:
     """The rounds of a file. `read` makes one of an entry and of where it stands."""
-    return read_entries(path, "rounds", read, lambda one: [one.id])
+    return read_entries(path, "rounds", read, lambda one: [one.id])  # the last one: names that only one entry may have
 
 
 def _read_marked(fields: Any, where: str) -> Marked:

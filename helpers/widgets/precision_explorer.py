@@ -100,7 +100,7 @@ class PrecisionExplorer(Explorer):
 
     @property
     def rows(self) -> Rows:
-        """One row per format, with the same shares."""
+        """One row per format, with its own values of the shares that the picture shows for the chosen format."""
         every = {name: surviving(self.magnitudes, name, self.applied_scale) for name in NUMBER_FORMATS}
         return [
             {words("format"): name} | {words(f"fate.{fate}"): share for fate, share in _shares(one).items()}

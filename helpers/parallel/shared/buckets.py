@@ -2,7 +2,7 @@
 
 A Bucket is one flat tensor, and a Slot is the part of it that belongs to one parameter. DDP (ddp/simple.py) fills and
 sends them during backward. ZeRO has its own flat tensors, and uses only the functions at the end of this file, which
-tell a wrapper when a backward starts and when a gradient has come. Legend: N = ranks.
+tell a wrapper when a backward starts and when a gradient has come.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Slot:
     """One parameter's part of a bucket, and the state of its gradient in this backward.
 
     view: the part of the bucket's flat tensor, with the parameter's shape. fired: how often the gradient hook ran in
-    this backward. expected: how often it will run (1, unless a static graph with checkpoints was learnt). ready: the
+    this backward. expected: how often it will run (1; with
+    `static_graph` and checkpoints, as often as DDP counted in the first step). ready: the
     gradient is in the bucket. present: this rank has a gradient for it. used: some rank has.
     """
 
