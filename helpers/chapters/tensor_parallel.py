@@ -6,9 +6,10 @@ parallel group see the same batch: `characters().batch(step, rows, length)` retu
 corpus. tensor_parallel_timing.py has the emulated durations.
 
 A `Training` says what is trained, and `training.under(Strategy)` how: a strategy is a subclass of `OneProcess`, which
-is built on each rank with the model and the training. `tp.shard_tensor_parallel(model)` replaces the layers of a GPT by
-sharded ones, in place, and returns it. Its output is a shard of the logits, whose loss is
-`tp.vocab_parallel_cross_entropy`.
+is built on each rank with the model and the training. `OneProcess` itself trains without any other rank, and a subclass
+replaces some of its parts: `forward`, the `rows` of a batch that this rank sees, and the group of its `replicas`.
+`tp.shard_tensor_parallel(model)` replaces the layers of a GPT by sharded ones, in place, and returns it. Its output is
+a shard of the logits, whose loss is `tp.vocab_parallel_cross_entropy`.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def training_of(config: GPTConfig = TINY, steps: int = 6) -> Training:
         batch=lambda step: characters().batch(step, 8, config.context),
         options=dict(lr=1e-3, foreach=False),  # one parameter at a time, which is AdamW's default on a CPU
         steps=steps,
-        # Cloned, because `full_state` puts gradients into the parameters before it collects a second time.
+        # Cloned, because `full_state` (below) reads the weights first and then overwrites them by the gradients.
         state=lambda model: full_state(model, lambda one: {n: value.clone() for n, value in one.state_dict().items()}),
     )
 
@@ -268,7 +269,7 @@ def is_one_sum_enough(split_a: str, split_b: str) -> bool:
     x, a, b = (torch.randn(*shape, dtype=torch.float64) for shape in [(4, 6), (6, 8), (8, 6)])
     try:
         total = sum(_partial_sum(x, a, b, split_a, split_b, rank) for rank in range(2))
-    except RuntimeError:  # shapes that do not fit: a rank lacks columns of the other
+    except RuntimeError:  # shapes that do not fit: a rank's product needs columns that the other rank has
         return False
     right = F.gelu(x @ a) @ b
     return total.shape == right.shape and torch.allclose(total, right)
@@ -380,7 +381,10 @@ def gradient_norms() -> list[float]:
 
 
 def draw_weight(ranks: Ranks, seed_of: Callable[[], int]) -> Tensor:
-    """A weight (32, 32) of which each rank draws its own shard, after the seed that `seed_of` returns there."""
+    """A weight (32, 32) of which each rank draws its own shard, after the seed that `seed_of` returns there.
+
+    The chapter shows with it that ranks with one seed draw equal shards, so the weight repeats itself.
+    """
     size = 32 // len(ranks)
 
     def draw() -> Tensor:

@@ -33,7 +33,8 @@ def gradient_norm(
     norm_type: p, 1 or more, or math.inf for the largest absolute value.
     placements: how the parameter of each gradient lies on the ranks; one scalar is sent for each axis. Without any,
     each gradient counts as a shard: of all ranks of `group`, or of this rank alone without a group.
-    Raises ValueError for a norm_type below 1 or NaN, for a group on which the parameters do not lie, and as `axes_of`.
+    Raises ValueError for a norm_type below 1 or NaN, for a group on which the parameters do not lie, and (in `axes_of`)
+    where a parameter's placement on an axis is missing, or is on other ranks than that of another parameter.
     """
     if not norm_type >= 1:
         raise ValueError(f"norm_type={norm_type}: give 1 or more, or math.inf for the largest absolute value")
@@ -96,9 +97,10 @@ def _copies(placements: Placements) -> int:
 
 
 def _groups(axes: Sequence[Placement], group: dist.ProcessGroup | None) -> list[dist.ProcessGroup]:
-    """Return the groups over which to add up. `group` comes last, because a rank without parameters knows no other.
+    """Return the groups over which to add up, with `group` as the last.
 
-    axes: one placement for each axis on which some parameter lies.
+    A rank without parameters knows no axis, so it adds up over `group` alone. The other ranks must have finished their
+    axes by then. axes: one placement for each axis on which some parameter lies.
     """
     if group is None:
         return [axis.group for axis in axes]
@@ -112,7 +114,10 @@ def _groups(axes: Sequence[Placement], group: dist.ProcessGroup | None) -> list[
 
 
 def _over_ranks(norm: Tensor, norm_type: float, group: dist.ProcessGroup) -> Tensor:
-    """Combine the norms of all ranks of a group, in float64 because a rank without gradients knows no other dtype."""
+    """Combine the norms of all ranks of a group.
+
+    All ranks send float64, since they must agree on a dtype, and a rank without gradients does not know the others'.
+    """
     is_max = norm_type == math.inf
     total = norm.double() if is_max else norm.double() ** norm_type
     dist.all_reduce(total, op=dist.ReduceOp.MAX if is_max else dist.ReduceOp.SUM, group=group)
