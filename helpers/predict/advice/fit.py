@@ -11,7 +11,7 @@ the plan fits. The memory explorer, the planner and the interview cards use it.
 The changes, from what is free to what slows a step most, with what each costs and the source:
  1 flash attention    the same result, and faster                       Dao et al. 2022
  2 ZeRO-1             the traffic of an all-reduce                      Rajbhandari et al. 2020, section 7.2.1
- 3 sequence parallel  gathers kept inputs again: 1.25 x the traffic     Korthikanti et al. 2022, section 4.2.2
+ 3 sequence parallel  backward gathers inputs, too: 1.25 x traffic      Korthikanti et al. 2022, section 4.2.2
  4 selective          recomputes attention maps: 2.7 % for GPT-3        Korthikanti et al. 2022, section 5
  5 micro-batch        more passes through the model, smaller matrices   Narayanan et al. 2021, section 3.4
  6 ZeRO-2             like ZeRO-1, but gradients travel per micro-batch  Rajbhandari et al. 2020, section 7.2.1
@@ -22,10 +22,12 @@ The changes, from what is free to what slows a step most, with what each costs a
 11 context parallel   keys and values travel around a ring              Liu et al. 2023 (Ring Attention)
 12 pipeline           a bubble of (p - 1) / m                           Narayanan et al. 2021, section 2.2.1
 
-Sequence parallelism stands third because its extra gather can run while backward computes the gradient of the input,
-which does not need the gathered tensor. The gather is half an all-reduce for each of the two parts of a layer, beside
-the four all-reduces of tensor parallelism. What a change really costs depends on the cluster, so the order is a rule of
-thumb; no source ranks all twelve.
+Under sequence parallelism a rank keeps the input of each part of a layer (attention, feed-forward) as a shard of the
+tokens only, to save memory. Forward gathers that input, and backward must gather it a second time, because the gradient
+of the weight needs all tokens. This second gather is half an all-reduce for each of the two parts, beside the four
+all-reduces of tensor parallelism. The change stands third because backward can compute the gradient of the input
+meanwhile, which does not need the gathered tensor. What a change really costs depends on the cluster, so the order is a
+rule of thumb; no source ranks all twelve.
 """
 
 from __future__ import annotations
@@ -82,8 +84,10 @@ def _moves(model: ModelSpec, plan: Plan, gpus_per_node: int) -> Iterator[Move]:
         yield Move(field="attention", value="flash", order=1)
         if plan.recompute == "none":  # only here, because with flash attention there are no maps to recompute
             yield Move(field="recompute", value="selective", order=4)
-    for stage, order in ((1, 2), (2, 6), (3, 8)):  # ZeRO's stages, and their numbers in the list
-        if plan.zero < stage and (stage == 1 or plan.pp == 1):  # in a pipeline every micro-batch would gather again
+    # ZeRO's stages, and their numbers in the list. A pipeline gets stage 1 only, because it has many micro-batches, and
+    # for each of them stage 2 would reduce-scatter the gradients, and stage 3 would gather the parameters as well.
+    for stage, order in ((1, 2), (2, 6), (3, 8)):
+        if plan.zero < stage and (stage == 1 or plan.pp == 1):
             yield Move(field="zero", value=stage, order=order)
     if not plan.sequence_parallel:
         yield Move(field="sequence_parallel", value=True, order=3)
@@ -138,7 +142,7 @@ def apply_moves(model: ModelSpec, plan: Plan, chosen: Iterable[Move]) -> Plan | 
 # A rule of thumb of this course: a CUDA context takes 0.3 to 0.6 GB, NCCL's buffers up to a few GB with many peers, and
 # the caching allocator loses a few percent to fragmentation. None of them is in the formulas.
 USABLE_SHARE = 0.94
-KINDS = book("draw")  # has the names of the kinds of memory
+KINDS = book("draw")  # the texts of pictures, which have the names of the kinds of memory
 _MOST_GPUS = 2**20  # up to which `_with_more_gpus` doubles
 
 
@@ -173,7 +177,8 @@ class Fit:
     def verdict(self) -> str:
         """A sentence that says whether the plan fits."""
         share = words("share", share=100 * USABLE_SHARE, size=format_bytes(self.gpu.memory))
-        # comma: 2 adds a comma, which the sentence of a plan that fits needs after these words, and 1 adds none.
+        # The texts choose words by a count, singular for 1 and plural else, and the comma after "the fullest" is chosen
+        # like a plural: 2 adds it, 1 does not. Only "It fits" needs it; "It does not fit" has a comma there already.
         where = words("fullest", stage=self.stage, comma=2 if self.fits else 1) if self.plan.pp > 1 else ""
         sizes = {"size": format_bytes(self.memory.total), "usable": format_bytes(self.usable)}
         return words("fits" if self.fits else "fits_not", **sizes, share=share, where=where)
@@ -183,6 +188,7 @@ class Fit:
         """A sentence about the kind of memory with most bytes."""
         kind = self.memory.dominant
         size = getattr(self.memory, kind)
+        # In the texts of pictures, "optimizer" is the step that the optimizer makes; its state is meant here.
         word = words("kind_optimizer") if kind == "optimizer" else KINDS(f"kind.{kind}")
         return words("most", kind=word, size=format_bytes(size), share=100 * size / self.memory.total)
 
@@ -291,7 +297,12 @@ class _Search:
         return self._choice(tuple(sorted(chosen.values(), key=lambda move: move.order)))
 
     def _reductions(self, chosen: dict[str, Move], move: Move) -> Iterator[dict[str, Move]]:
-        """The choice without the move, or with a smaller change of its field, where that still fits."""
+        """The choice without the move, or with a smaller change of its field, where that still fits; smallest first.
+
+        `<=` lets the move itself through, and larger changes of the same order (tp=8 for tp=4). They do no harm,
+        because the known moves are sorted, the smallest change of a field first, and the caller takes the first choice
+        that fits, which is the move itself at the latest.
+        """
         others = {field: other for field, other in chosen.items() if field != move.field}
         smaller = [known for known in self._known if known.field == move.field and known.order <= move.order]
         for reduced in (others, *(others | {move.field: known} for known in smaller)):
@@ -302,10 +313,12 @@ class _Search:
 def _with_more_gpus(model: ModelSpec, plan: Plan, usable: float, gpus_per_node: int) -> _Choice | None:
     """Double dp until the plan fits with the greedy search's moves; the global batch stays as long as possible.
 
-    To save time, the first number of doublings is a lower bound. It comes from the model states with an 8-bit
-    optimizer, which is the least they can be, sharded over all replicas and split over the GPUs of a node.
+    To save time, the search starts with a lower bound of the doublings. It comes from the model states with an 8-bit
+    optimizer, as if all replicas and all GPUs of a node shared them. A bound that is too low costs only a few more
+    rounds, so it is kept simple: states that ZeRO shards already are divided by the replicas twice, and a node counts
+    as 8 GPUs, whatever gpus_per_node is.
     """
-    # How many times the memory of a GPU the model states of one rank take, at their present sharding.
+    # How many times the usable memory of a GPU the model states of one rank take, at the plan's ZeRO stage.
     gpus = model_states(params_per_rank(model, plan), replace(plan, optimizer="adamw_8bit")).total / usable
     least_factor = max(gpus / (plan.dp * plan.cp * GPUS_PER_NODE), 1)
     doublings = max(1, ceil(log2(least_factor)))

@@ -9,7 +9,8 @@ These vary:
     dp               the GPUs that are left
     num_chunks       virtual stages per pipeline rank
     micro_batch      powers of 2
-    zero             stages 2 and 3 only without a pipeline, because each of its micro-batches would gather anew
+    zero             stages 2 and 3 only without a pipeline, because for each of its many micro-batches stage 2 would
+                     reduce-scatter the gradients, and stage 3 would gather the parameters as well
     recompute        the least that fits, because more never helps
     precision        of gradients, where several micro-batches are added up: fp32, or 16 bits
 Sequence parallelism is on wherever tp is above 1. Ranks are numbered as in Megatron-LM: tp fastest, then cp, dp, pp.
@@ -66,7 +67,7 @@ def axis_layouts(request: PlanRequest) -> Iterator[Plan]:
             # Context parallelism needs enough tokens on each rank, and is not modelled for attention with a window.
             is_excluded = cp > 1 and (model.seq < LEAST_TOKENS * cp or model.window)
             if is_excluded or cluster.world_size % (tp * cp):
-                break  # so would every larger cp
+                break  # every larger cp is impossible, too
             left = cluster.world_size // (tp * cp)
             for pp in _divisors(left, most=model.num_layers):
                 block = cluster.world_size // pp  # ranks of a stage: whole nodes, or a node's equal part

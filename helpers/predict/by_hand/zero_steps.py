@@ -35,6 +35,7 @@ Vector = Sequence[float]
 class ElementCopy:
     """One rank's copy of an element.
 
+    value: of the parameter or the gradient; of the optimizer state, which is master, m and v, it is m alone.
     state: OWN (this rank keeps it), EVERY (all ranks have the same copy), TERM (from this rank's batch alone, to be
     averaged over the ranks), or STALE (averaged on another rank meanwhile, so it takes memory and is useless).
     """
@@ -107,7 +108,7 @@ def gradient_of_inputs(arrives: Vector, weights: Vector) -> list[float]:
 
 
 def adam(weight: float, gradient: float) -> tuple[float, float]:
-    """Adam's first step: the new weight, and the first moment that it leaves."""
+    """Adam's first step: the new weight, and the first moment m that it leaves. Both moments were 0 before."""
     first, second = (1 - BETAS[0]) * gradient, (1 - BETAS[1]) * gradient**2
     mean, square = first / (1 - BETAS[0]), second / (1 - BETAS[1])  # the bias correction of step 1
     return weight - LEARNING_RATE * mean / (square**0.5 + EPSILON), first
@@ -155,7 +156,7 @@ class _Rank:
                 weight, moment = adam(copy.value, self.gradients[element].value)
                 # The new parameter is on every rank (EVERY) or on this one alone (OWN), like its optimizer state.
                 self.parameters[element] = replace(self.optimizer[element], value=weight)
-                self.optimizer[element] = replace(self.optimizer[element], value=moment)
+                self.optimizer[element] = replace(self.optimizer[element], value=moment)  # m stands for the whole state
             else:
                 self.parameters[element] = replace(copy, state=STALE)
 
@@ -187,6 +188,7 @@ class _Step:
                     copy = ElementCopy(value=WEIGHTS[layer][index], state=EVERY if stage < 3 else OWN)
                     rank.parameters[layer, index] = copy
                 if stage < 1 or is_owner:
+                    # 0: the first moment before the first step.
                     rank.optimizer[layer, index] = ElementCopy(value=0, state=EVERY if stage < 1 else OWN)
 
     def record(
@@ -202,7 +204,7 @@ class _Step:
             function(rank)
 
     def all_gather(self, layers: str) -> ZeroCollective:
-        """Every rank gets the owners' parameters."""
+        """Every rank gets the owners' parameters; below stage 3 all ranks keep them, so no copy is OWN any more."""
         for element in elements(layers):
             value = self.ranks[element[1]].parameters[element].value
             for rank in self.ranks:

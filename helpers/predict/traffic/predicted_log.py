@@ -1,6 +1,8 @@
 """Builds a predicted CommLog from operations, one after the other. Every prediction of traffic uses it.
 
 A CommLog has one CommEvent per operation of torch.distributed, so a predicted log compares with a measured one.
+`checked_sizes` stands here for the predictions that start from a list of parameter sizes, such as those of ZeRO: they
+check the list with it before they add operations.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ class PredictedLog:
         if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
             raise ValueError(f"world_size is {world_size!r}, but it must be a whole number of at least 1")
         self.ranks, self.dtype_bytes, self.link, self.rank = tuple(range(world_size)), dtype_bytes, link, rank
-        self.now = 0.0
+        self.now = 0.0  # when the last operation has ended
         self._events: list[CommEvent] = []
 
     def add(
