@@ -369,7 +369,7 @@ MASTER = Task(
     run_submission=run_master,
     judge=judge_master,
     recognise_failure=recognise_errors(REFUSED),
-    hints=LAB.hints(*master_mistakes(torch.float16), "no_optimizer", *REFUSED.values()),
+    hints=LAB.hints(*master_mistakes(torch.float16), "no_optimizer", *REFUSED.values()),  # keys of any dtype
     world_sizes=(1,),
     variations=Variations(dtypes=("bfloat16", "float16"), layouts=("contiguous", "transposed")),
 )

@@ -381,7 +381,7 @@ def judge_overflow(world: JudgedWorld) -> Iterator[Judgement]:
     steps = zip(*(inputs["steps"] for inputs in world.inputs), strict=True)  # for each step, the shard of each rank
     ranks_with_overflow = [[rank for rank, shard in enumerate(shards) if has_overflow(shard)] for shards in steps]
     notes = overflow_notes(ranks_with_overflow)  # a text for each step, which lists the overflows so far
-    for rank, got in enumerate(world.outputs):
+    for rank, got in enumerate(world.outputs):  # right[rank] has one item per step
         sent, has_returned = world.logs[rank].payload_bytes(), got != NOTHING_RETURNED
         yield expect(has_returned, words["no_scale_returned"], rank=rank, mistakes=["nothing_returned"])
         message = words["more_than_a_flag_sent"].format(sent, len(right[rank]))

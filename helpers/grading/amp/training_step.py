@@ -4,7 +4,8 @@ The learner's function gets a scaler with the methods of torch's GradScaler, and
 Like torch's, this scaler raises an error for calls in a wrong order.
 
 The grader calls three functions:
-  make_inputs     draws the inputs, one dict per rank; `rng.case.sizes` is "one_each" for one micro-batch per step
+  make_inputs     draws the inputs, one dict per rank; `rng.case.sizes` is "one_each" for one micro-batch per step,
+                  and "uneven" for two or three
   run_submission  runs all steps with the learner's function, `submitted`. It returns a history: for each step, the
                   scale and the parameters afterwards
   judge           makes Judgements: it compares the history, in the outputs of a JudgedWorld, with that of the right

@@ -92,7 +92,7 @@ def crossover_bytes(num_ranks: int, latency_bytes: float) -> float:
     latency_bytes: latency times bandwidth. Per direction the ring takes (N - 1) (alpha + n / N / bandwidth) and the
     tree takes ceil(log2 N) (alpha + n / bandwidth).
     """
-    if num_ranks <= 2:
+    if num_ranks <= 2:  # one rank sends nothing; with two, both take 1 round per direction and the ring half the bytes
         return 0.0
     rounds = (num_ranks - 1).bit_length()  # ceil(log2 N)
     return latency_bytes * (num_ranks - 1 - rounds) / (rounds - (num_ranks - 1) / num_ranks)

@@ -139,7 +139,7 @@ def judge_all_to_all(world: JudgedWorld) -> Iterator[Judgement]:
         given = [of_rank["tensors"] for of_rank in call.inputs]  # [sender][receiver]
         for rank, output in enumerate(call.outputs):
             result = output["result"]
-            length = len(result) if isinstance(result, list) else type(result).__name__
+            length = len(result) if isinstance(result, list) else type(result).__name__  # never equal to a number
             yield expect_equal(words["num_tensors"], call.size, length, rank=rank)
             if length == call.size:
                 yield from judge_received(given, result, rank)

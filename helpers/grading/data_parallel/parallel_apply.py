@@ -74,7 +74,10 @@ class ReplicaBarrier:
         self.calls: list[dict[str, Any]] = [{} for _ in range(num_devices)]
 
     def replica(self, device: int, weight: Tensor, fails: bool = False) -> Callable[[Any], Tensor]:
-        """A stand-in for the model on one device. It takes x of shape (rows, in), alone or first in a tuple."""
+        """A stand-in for the model on one device. It takes x of shape (rows, in), alone or first in a tuple.
+
+        fails: it raises StayedAway in place of computing.
+        """
 
         def forward(piece: Any) -> Tensor:
             x = piece[0] if isinstance(piece, tuple) else piece

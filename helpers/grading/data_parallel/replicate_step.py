@@ -115,10 +115,11 @@ def set_values(model: nn.Module, values: dict[str, Any]) -> None:
 def run_replicate(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
     """Replicates the model in each round, and runs the replicas if their number is right.
 
-    It yields after `replicate`, so that the replicas of two cases exist at the same time. Returns for each round a
-    dict: `changed`, the names of the model's parameters that are other objects now; `master`, the addresses of its
-    parameters; `number`, how many replicas came back, or the type of what came instead of a list; the outputs and calls
-    of run_replicas; and the model's gradients and buffers afterwards.
+    It yields after `replicate`, so that the replicas of two cases exist at the same time, and a function that keeps
+    something in a global variable is found out. Returns for each round a dict: `changed`, the names of the model's
+    parameters that are other objects now; `master`, the addresses of its parameters; `number`, how many replicas came
+    back, or the type of what came instead of a list; the outputs and calls of run_replicas; and the model's gradients
+    and buffers afterwards.
     """
     model, rounds = replicated_model(inputs), []
     for values in inputs["rounds"]:

@@ -144,7 +144,7 @@ def judge_buckets(world: JudgedWorld) -> Iterator[Judgement]:
     for rank, (local, output) in enumerate(zip(gradients, world.outputs, strict=True)):
         mistakes = {"sum_for_mean": total, "divided_twice": scaled(total, world.size**-2)}
         if all(is_close(local[name], output["gradients"].get(name)) for name in local):
-            mistakes["own_gradient"] = local  # named only where every gradient is as it was before the call
+            mistakes["own_gradient"] = local  # only if no gradient changed; one alone may be in a dropped bucket
         yield from expect_tensors(words["numbered_gradient"], mean, output["gradients"], rank=rank, mistakes=mistakes)
         yield expect(output["is_list_unchanged"], words["list_holds_others"], rank=rank)
 
@@ -264,7 +264,7 @@ def judge_overlapped_gradients(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the mean gradients after each step, and weights that nobody touched.
 
     No mistake is named on a rank whose messages were still in flight, since its values are then a matter of chance, and
-    none in step 2 where step 1 was wrong.
+    none in step 2 where step 1 was wrong. So in step 2 only a mistake that leaves step 1 right is known in addition.
     """
     weights, n = world.inputs[0]["weights"], world.size
     local = [[gradients_for(inputs, inputs["x"][step]) for inputs in world.inputs] for step in range(NUM_STEPS)]
@@ -273,7 +273,7 @@ def judge_overlapped_gradients(world: JudgedWorld) -> Iterator[Judgement]:
         can_explain = all(event.end <= end for events, _, _, end in steps_of(world, rank) for event in events)
         for step, got in enumerate(output["gradients"]):
             total, own = sum_of(local[step]), local[step][rank]
-            # If hooks all-reduce the parameters, every gradient stays as backward made it, perhaps divided by n.
+            # Hooks that reduce parameters, and hooks that send nothing, leave what backward made, perhaps over n.
             candidates = (own, scaled(own, 1 / n))
             unreduced = [one for one in candidates if all(is_close(one[name], got.get(name)) for name in one)]
             mistakes = {"sum_for_mean": total, "parameter_for_gradient": unreduced if world.logs[rank].events else []}
@@ -349,7 +349,7 @@ REFUSALS = {"strided": "Tensors must be contiguous", "bitwise_flag": r"ReduceOp\
 
 
 def make_rehearsed(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Draws two to four rows of one long series per rank. In the first case one rank, not rank 0, has a large error."""
+    """Draws two to four rows of one long series per rank. In case 0 one rank, never rank 0, has a large error."""
     widths = [rng.integer(2, 4), rng.integer(3, 5), rng.integer(1, 3)]
     weights = {name: rng.tensor(*p.shape) / 2 for name, p in model_tools.mlp(widths).named_parameters()}
     shared, inputs = {"widths": widths, "weights": weights, "frozen": None}, []  # None: every parameter has a gradient

@@ -222,7 +222,7 @@ def judge_average(world: JudgedWorld) -> Iterator[Judgement]:
         }
         local = without_frozen(inputs["gradients"], inputs)
         if all(is_close(tensor, output["gradients"].get(name)) for name, tensor in local.items()):
-            mistakes["own_gradient"] = local  # named only where every gradient is as it was before the call
+            mistakes["own_gradient"] = local  # only if no gradient changed; a loop may have left out just one
         yield from expect_tensors(words["gradient"], mean, output["gradients"], rank=rank, mistakes=mistakes)
         yield expect_frozen_without_gradient(inputs, output["gradients"], rank)
         weights, got_weights = inputs["weights"], output["weights"]

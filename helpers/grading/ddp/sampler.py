@@ -113,7 +113,7 @@ def judge_repeats(world: JudgedWorld) -> Iterator[Judgement]:
         is_always_new = all(expected != got for _, expected, got in comparisons)
         mistakes = keys_of(epoch_of_another=is_shared or is_few, not_seeded=is_always_new or is_few)
         for what, expected, got in comparisons:
-            # With the learner's value for every key, a wrong order names all of them.
+            # expect_equal names the keys whose value is the learner's order. With it for every key, it names all.
             yield expect_equal(what, expected, got, rank=rank, mistakes=dict.fromkeys(mistakes, got))
 
 

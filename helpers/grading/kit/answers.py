@@ -50,7 +50,8 @@ def run_questions(
             answers.append(submitted(*copy.deepcopy(case)))
         except Exception as error:
             if task and not hasattr(error, "words"):
-                # The ranks report the text in `error.words` in place of the exception's own.
+                # The ranks report the text in `error.words` in place of the exception's own. `strip` is for an error
+                # without a text, which would leave a space in front.
                 error.words = RAISED.format(str(error), call_text(task, case)).map(str.strip)
             raise
     return answers

@@ -48,7 +48,7 @@ def judge_numbers(
     got = [expected if is_near(expected, given) else given for expected, given in zip(right, got, strict=True)]
     known = [key for key, wrong in mistakes.items() if is_explained_by(wrong, got, right)]
     for name, expected, given in zip(names, right, got, strict=True):
-        # With the learner's number for every key, a wrong number names all of them.
+        # expect_equal names the keys whose value is the learner's number. With it for every key, it names them all.
         yield expect_equal(name, expected, given, mistakes=dict.fromkeys(known, given))
 
 
@@ -117,8 +117,8 @@ LEFT_OUT: dict[str, Callable[[int, int, int, int], int]] = {
     "biases_forgotten": lambda n, h, v, s: n * 9 * h,
     "norms_forgotten": lambda n, h, v, s: n * 4 * h + 2 * h,
     "last_norm_forgotten": lambda n, h, v, s: 2 * h,
-    "projection_forgotten": lambda n, h, v, s: n * (h * h + h),
-    "feed_forward_narrow": lambda n, h, v, s: n * (6 * h * h + 3 * h),
+    "projection_forgotten": lambda n, h, v, s: n * (h * h + h),  # attention's output projection
+    "feed_forward_narrow": lambda n, h, v, s: n * (6 * h * h + 3 * h),  # as wide as h, not 4 h
     "positions_forgotten": lambda n, h, v, s: s * h,
     "head_counted_twice": lambda n, h, v, s: -v * h,
     "only_matrices": lambda n, h, v, s: n * 13 * h + 2 * h,
@@ -255,6 +255,7 @@ def draw_layer(rng: CaseGenerator, is_split: bool, sequence_parallel: bool, flas
         heads = t * rng.integer(2, 8)  # t divides heads and s, the two that it splits
         sizes = {"s": t * rng.integer(30, 300), "b": rng.integer(1, 7), "h": heads * rng.integer(16, 128), "a": heads}
         case = sizes | {"t": t, "sequence_parallel": sequence_parallel, "flash": flash}
+        # A mistake that this case does not show, such as one about flash attention without it, is left out.
         wrong = [value for value in wrong_activation_bytes(case).values() if value != activation_bytes(case)]
         if len(set(wrong)) == len(wrong):
             return case

@@ -75,7 +75,7 @@ NUM_ROWS = (9, 10, 11, 12)
 # Limits of the peak in units of what the largest micro-batch alone holds. Two graphs at once hold 1.7 to 1.9, so a peak
 # between these limits is that of two graphs, and a larger one that of all graphs.
 MAX_PEAK, TWO_MICRO_BATCHES = 1.5, 2.1
-FROZEN_BIAS = "1.4.bias"  # of a layer in the middle
+FROZEN_BIAS = "1.4.bias"  # of a layer in the middle: module 1 is the mlp, in which every second module is tanh
 
 
 def make_accumulate(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -267,6 +267,7 @@ def wrong_gradients(
         "last_micro_batch_only": [weighted_sum(parts[-1:], [1 / divisor]) for divisor in last_divisors],
         "mean_of_means": [weighted_sum(parts, factors) for factors in mean_factors],
         "padding_counted": [weighted_sum(parts, factors) for factors in padding_factors],
+        # A division at the end divides the stale gradients, too.
         "not_cleared": [weighted_sum([right, inputs["stale"]], factors) for factors in ([1, 1], [1, 1 / total])],
         "not_divided": [summed, weighted_sum([summed], [1 / k])],
         "divided_by_micro_batches_too": [weighted_sum([right], [1 / k])],

@@ -11,7 +11,7 @@ warm-up. Then it alternates backwards and forwards, and at the end it runs the r
 A mistake is a wrong solution that learners often write. Each table `WRONG_…` maps the key of its hint (hints.yaml has
 the text that the learner reads) to functions that contain this mistake, and a mistake is named only if one of them
 gives all of the learner's answers. `words["…"]` is a sentence of messages.yaml, or the name of a value in one. `rng`
-draws random numbers; `rng.integer(3, 5)` is 3, 4 or 5.
+is a torch.Generator with methods that draw; `rng.integer(3, 5)` is 3, 4 or 5.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def with_unlimited_warm_up(rank: int, p: int, m: int) -> Actions:
 
 
 def unlimited_without_cool_down(rank: int, p: int, m: int) -> Actions:
-    """The same without the backwards at the end."""
-    num_turns = max(0, m - (p - rank))  # of one backward and one forward each
+    """Like `with_unlimited_warm_up`, but the backwards after the last turn of a backward and a forward are missing."""
+    num_turns = max(0, m - (p - rank))  # a turn is one backward and one forward
     return with_unlimited_warm_up(rank, p, m)[: p - rank + 2 * num_turns]
 
 

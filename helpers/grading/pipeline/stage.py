@@ -351,7 +351,7 @@ def judge_stage(world: JudgedWorld) -> Iterator[Judgement]:
         yield judge_loss(pipeline, call.outputs[-1]["loss"], call.size - 1)
         for rank, output in enumerate(call.outputs):
             actions = call.inputs[rank]["actions"]
-            # The value is the learner's list itself, so that the key is named.
+            # Each key has the learner's own list as its value, so that expect_equal names it.
             mistakes = {key: output["done"] for key in order_mistakes(actions, output["done"])}
             yield expect_equal(words["actions_of_stage"], actions, output["done"], rank=rank, mistakes=mistakes)
             right, wrong = pipeline.gradients(rank, 1 / pipeline.m), pipeline.wrong_gradients(rank)
@@ -415,7 +415,7 @@ def recognise_stage(failure: RunFailure) -> list[str]:
 
 ERRORS = {  # key of a hint -> what Python's or torch's error says
     "inputs_everywhere": "'NoneType' object is not subscriptable",  # only the first rank has inputs; others get None
-    "only_the_latest_kept": "backward through the graph a second time",  # that of the last micro-batch, for another
+    "only_the_latest_kept": "backward through the graph a second time",  # its graph, used for another micro-batch
     "no_gradient_for_the_input": "got <class 'NoneType'>",  # the input's `.grad` is None, and None cannot be sent
 }
 STAGE = Task(

@@ -3,7 +3,8 @@
 Python reports such actions as audit events. `violation` says in words which event breaks a rule, and `refuse_outside`
 installs a hook that raises Refused where the learner's code, and not the engine or an import, caused the event. The
 engine is the part of the course that runs in each rank and sends its messages. Where a whole class of learners is
-graded, another guard uses the functions on paths and frames. `words[…]` is a text in English and Chinese.
+graded, another guard uses those functions here that take a path or a frame. `words[…]` is a text in English and
+Chinese.
 
 An audit event has a name, such as "os.remove", and a tuple of arguments; Python's documentation lists them.
 """
@@ -139,7 +140,8 @@ def is_import_system(frame: Any) -> bool:
 def is_engine_code(frame: Any) -> bool:
     """Whether the ranks' own engine caused an event, or the import of a module, and not the learner's code.
 
-    The nearest frame outside the libraries decides. A thread with library frames only was started by somebody else.
+    The nearest frame outside the libraries decides. A thread with library frames only is not the engine's, so it counts
+    as the learner's.
     """
     while frame is not None:
         path = frame.f_code.co_filename

@@ -41,7 +41,7 @@ from helpers.ranks.sites import is_library
 from helpers.ranks.zygote import become_subreaper
 
 MAX_KEPT_BYTES = 200_000_000  # a rank that keeps so much more memory than before the function is replaced
-MAX_GROUPS = 50  # a rank with more process groups than this is replaced, since nobody destroys them
+MAX_GROUPS = 50  # a rank with more process groups is replaced, since learners' functions seldom destroy them
 SIGNAL_NAMES = "SIGINT SIGTERM SIGHUP SIGALRM SIGVTALRM SIGPROF SIGUSR1 SIGUSR2 SIGCHLD"
 SIGNALS = [getattr(signal, name) for name in SIGNAL_NAMES.split()]  # those whose handlers are put back
 # Timers of the system, and limits of the process, that a function may have set.
@@ -170,7 +170,7 @@ def reseed(seed: int) -> None:
 # Modules and classes in which a learner may replace a function, such as torch.sum, and forget to restore it.
 MODULES = (builtins, math, time, random, torch, torch.nn.functional, torch.autograd, dist, distributed_c10d)
 CLASSES = (torch.Tensor, torch.Generator, torch.autograd.Function, dist.ReduceOp)
-NN_CLASSES = (nn.Module, nn.Parameter, nn.Linear, nn.Sequential, nn.ReLU)
+NN_CLASSES = (nn.Module, nn.Parameter, nn.Linear, nn.Sequential, nn.ReLU)  # likewise, those that models use
 # The dicts in which torch keeps the hooks that are registered for all modules.
 _HOOKS = [value for name, value in vars(nn.modules.module).items() if name.startswith("_global_") and "hook" in name]
 

@@ -1,7 +1,8 @@
 """Judges 00.total, 00.mean and 00.layers: collectives over ranks with different amounts of data, or with none.
 
 The grader calls three functions of each task:
-  make_…   draws data of different lengths, one dict per rank; `rng.integer(2, 9)` is a random number from 2 to 9
+  make_…   draws data of different lengths, one dict per rank; `rng.integer(2, 9)` is a random number from 2 to 9,
+           and `rng.tensor(3)` a float64 tensor of three random numbers
   run_…    calls the learner's function, `submitted`, on each live rank; what it returns is that rank's output
   judge_…  makes Judgements from the inputs and outputs of a JudgedWorld, each a list by rank. Every rank's result must
            be what one process computes from all of the data

@@ -11,7 +11,8 @@ clocks.py      wb.clock               two ranks' clocks on one time axis
 values.py      compares values where known mistakes may give NaN or infinity
 
 LAB is the record by which the grader finds the tasks. "experts.EXPERTS" is the Task called EXPERTS in experts.py, which
-is imported only when it is asked for. This folder is no lab, so `tasks` is empty.
+is imported only when it is asked for. This folder is no lab, so `tasks` is empty; `in_chapter` has the tasks that no
+lab asks.
 """
 
 from helpers.grading.registry import Lab

@@ -30,7 +30,7 @@ from helpers.grading.whiteboard import LAB
 words = LAB.messages
 
 Line = tuple[float, float]  # offset in seconds, and drift in seconds per second
-EPOCH = 1.8e9  # seconds since 1970
+EPOCH = 1.8e9  # seconds from 1970 to about today
 SINCE_1970 = (1, 3)  # numbers of the cases whose clocks count from 1970
 TOLERANCE = 1e-6  # relative; the same sums in another order differ by less
 
@@ -43,6 +43,7 @@ def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     number = rng.case.number
     count = 1 if number == 2 else rng.integer(6, 12)  # of barriers
     start = EPOCH if number in SINCE_1970 else 0.0
+    # All barriers come after 100 s, so that the offset at time 0, a known mistake, differs from that at the first one.
     mine = 100 + rng.normal(count).abs().add(0.5).cumsum(0) + start
     # An offset of 20 to 80 ms, a drift of 40 to 90 µs/s, and a jitter of about 0.1 ms.
     offset, drift = rng.one_of(-1, 1) * rng.integer(20, 80) / 1000, rng.one_of(-1, 1) * rng.integer(40, 90) / 1e6
