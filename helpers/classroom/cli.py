@@ -206,7 +206,7 @@ def own_progress_table(path: str | os.PathLike | None = None, root: Path = ROOT)
 
     path: the progress file, if it is not the one in the home folder.
     """
-    # Number of a lab ("03") -> key of a task -> whether it is passed, …
+    # Number of a lab ("03") -> key of a task -> its Standing: whether it is passed, the attempts, and the seconds.
     standings_by_lab = progress.read_standings(path)
     lines = [f"{'lab':<18} {'done':<8} {'attempts':>8}   tasks"]
     next_task = None

@@ -211,7 +211,7 @@ class _SubmissionGrader:
                 lab_task.key,
                 runner=_SandboxRunner(self, lab_task.key),
                 seed=self.settings.seed,
-                names=self.program.defined_names,
+                names=self.program.defined_names,  # the verdict may say which of these is a misspelled task
             )
         except Exception as error:  # outputs that a learner made up may break a judge
             text = f"The answer could not be judged ({type(error).__name__}: {str(error)[:200]})."

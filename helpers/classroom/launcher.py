@@ -46,6 +46,7 @@ MS_BIND, MS_RECURSIVE, MS_PRIVATE_ALL, NO_SUID_DEV = 0x1000, 0x4000, 0x40000 | 0
 SET_DEATH_SIGNAL, SET_DUMPABLE, DROP_BOUND, SET_SUBREAPER, NO_NEW_PRIVILEGES = 1, 4, 24, 36, 38
 SYS_MOUNT_SETATTR, SYS_CAPSET = 442, 126 if os.uname().machine == "x86_64" else 91
 AT_RECURSIVE, CAPABILITY_3 = 0x8000, 0x20080522
+# Folders for temporary files. At the level "namespaces" each of them is an empty file system in memory.
 TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 LARGE_TEMPORARY = ("/tmp", "/dev/shm")  # these get tmpfs_bytes, the others 1 MB
 
@@ -71,9 +72,9 @@ def _run_in_namespaces(config: dict) -> int:
     """Make new namespaces and run the command in them. Returns its exit code."""
     uid, gid = os.getuid(), os.getgid()
     has_user_namespace = _libc().unshare(NEW_USER | NEW_OTHERS) == 0
-    if not has_user_namespace:
+    if not has_user_namespace:  # root can make the other namespaces without one
         _raise_if_failed(_libc().unshare(NEW_OTHERS), "unshare")
-    else:
+    else:  # the user keeps its ids inside; the kernel takes a gid_map only after setgroups was denied
         for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(text)

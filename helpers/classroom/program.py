@@ -252,6 +252,8 @@ def without_magics(source: str) -> str:
         runs_cell = re.match(r"%%(time|timeit|capture)\b", first) is not None
         lines = ["" if line is first else line for line in lines] if runs_cell else [""] * len(lines)
     magic = re.compile(r"^(\s*)(%|!|\?).*$|^(\s*)[\w.]+\?{1,2}\s*$")  # the groups 1 and 3 are the indentation
+    # Only a cell that is no Python as it stands is changed, because a line that begins with % may also continue an
+    # expression of the line above it.
     try:
         parse("\n".join(lines))
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -180,6 +180,7 @@ class Reader:
                 if name not in ("__name__", "__doc__"):  # __builtins__, or a getattr that is passed on and not called
                     yield LIKELY, words["runs_text"].format(name)
             case ast.Name(id=name, ctx=ast.Load()) if name in NAME_LISTS["runs_text"] and self._is_builtin(name):
+                # An honest answer may have a use for the others of the list, such as dir or chr.
                 yield LIKELY if name in ("eval", "exec", "compile", "open") else LOOK, words["runs_text"].format(name)
             case ast.Name(id="bytes" | "bytearray" as name) if self.notebook.is_metered and self._is_builtin(name):
                 yield LOOK, words["unmetered"].format(name)
@@ -263,6 +264,7 @@ class Reader:
             return next(self._flags_of_attribute(part), None)
         if owner.startswith("torch.distributed") and part in NAME_LISTS["below_the_wire"]:
             return LIKELY, words["below_the_wire"].format(name)
+        # torch's functions on lists of tensors, such as torch._foreach_add, have no public name, so they are allowed.
         if part.startswith("_") and not (part in NAME_LISTS["private_names"] or part.startswith("_foreach_")):
             return LIKELY, words["hidden"].format(name)
         is_unusual = owner in allowed.USUAL_NAMES_OF and part not in allowed.USUAL_NAMES_OF[owner]

@@ -198,4 +198,5 @@ class _Numbered(ast.NodeTransformer):
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         self.generic_visit(node)
+        # lineno=0: ast.unparse reads the line of an assignment, though it does not write it.
         return ast.Assign(targets=[node.target], value=node.value, lineno=0) if node.value else ast.Pass()

@@ -43,7 +43,9 @@ MAX_EVENTS = 12  # messages that an answer lists
 # An answer with one of these errors makes no question: that a name is missing teaches nothing.
 TRIVIAL_ERROR = re.compile(r"\b(NameError|UnboundLocalError|SyntaxError|IndentationError)\b", re.ASCII)
 ANY_ERROR = re.compile(r"\b\w+Error\b", re.ASCII)
-# Fields of isolation.Limits, shorter than those for grading, because many changed versions are run.
+# Fields of isolation.Limits, shorter than those for grading, because many changed versions are run: the processor time
+# of one cell, the wall time of one task, how much longer the grader waits before it ends the sandbox, and the wall time
+# of the whole notebook.
 SHORT_LIMITS = {"cell_seconds": 5.0, "world_seconds": 10.0, "grace_seconds": 5.0, "total_seconds": 60.0}
 
 

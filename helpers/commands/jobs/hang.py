@@ -41,7 +41,7 @@ from helpers.ranks.sites import words as rank_words
 SETTLE_SECONDS = 5.0  # that the other ranks get to end after a first rank failed; torchrun gives them less
 HUNG, REFUSED, INTERRUPTED = 3, 2, 130  # exit codes; in all other cases the command returns the job's own
 _GPU_WORDS = ("cuda", "nvidia", "nccl")  # in an exception: the job may have failed for lack of a GPU
-INNERMOST = 8  # frames in which a child process must have a line of the user to count as hung
+INNERMOST = 8  # frames in which a child process, such as a DataLoader's worker, must have a line of the user to be hung
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +194,12 @@ def report_lines(report: HangReport) -> list[str]:
 
 
 def cause_sentences(cause: HangCause, state: JobState) -> list[Words]:
-    """What is wrong, and where the ranks diverge: the first collective that is not the same on all ranks."""
+    """What is wrong, and where the ranks diverge: the first collective that is not the same on all ranks.
+
+    In a divergence, `number` counts that collective, `calls` has what each rank issued there, and `expected` is the
+    call of the ranks that are not at fault. `first_number` and `first_calls` are the collective from which on the ranks
+    call from different lines, which may be an earlier one.
+    """
     kind, divergence = cause.kind, cause.divergence
     process = state.ranks[cause.ranks[0]] if cause.ranks else None
     # What the sentences may name; each uses some of these fields. "own" is the call of the ranks at fault, "theirs" the

@@ -75,7 +75,7 @@ class ProcessState:
         return age >= seconds and self.report["cpu_seconds"] <= MAX_CPU_SHARE * age
 
     def is_silent(self, limit: float) -> bool:
-        """Whether its probe has stopped to report, because native code holds the GIL or the process was stopped.
+        """Whether its probe has stopped reporting, because native code holds the GIL or the process was stopped.
 
         A probe gets twice the time of a rank that computes, because under load its thread is slow.
         """
@@ -121,6 +121,7 @@ class JobMonitor:
             if not process.gone and (pid in exit_codes or not probe.is_alive(pid)):
                 process.gone, process.exit_code, fault = time.time(), exit_codes.get(pid), self.folder / f"{pid}.fault"
                 process.crash = crash_frames(fault.read_text(errors="replace")) if fault.exists() else []
+        # In the order of process ids, so that of two processes with one rank (after a restart) the newer one counts.
         with_rank = {pid: process for pid, process in sorted(self.by_pid.items()) if process.rank is not None}
         self.ranks = {p.rank: p for p in with_rank.values() if p.report["parent"] not in with_rank}
         self.children = {rank: [] for rank in self.ranks}

@@ -187,6 +187,7 @@ class Probe:
         """Replaces the report. final: fields of the last report, which no later one overwrites."""
         rank, world = self.rank_and_world()
         names = {thread.ident: thread.name for thread in threading.enumerate()}
+        # The chain in one C call yields the keys of sys._current_frames(), the idents of all threads, and no frame.
         frames = {ident: stack(ident) for ident in without_gc(chain.from_iterable(starmap(sys._current_frames, [()])))}
         threads = {names.get(ident, str(ident)): frames[ident] for ident in frames.keys() - {self.main.ident}}
         report = {
@@ -229,7 +230,10 @@ def is_alive(pid):
 
 
 def _thread_state(path):
-    """The state letter in a `stat` file of /proc: R runs or wants a core, D waits for a disk."""
+    """The state letter in a `stat` file of /proc: R runs or wants a core, D waits for a disk.
+
+    It follows the name of the thread, which stands in parentheses and may have spaces and parentheses itself.
+    """
     with contextlib.suppress(OSError), open(path) as stat:
         return stat.read().rpartition(")")[2].split()[0]
     return ""

@@ -2,7 +2,8 @@
 
 A rehearsal runs a script for GPUs on practice cards, simulated GPUs in each rank's process. What it leaves:
 
-failure    the exception with which a rank's script ended (`Failure`, with message, frames and time)
+failure    the exception with which a rank's script ended (`Failure`, with message, frames and time). Its `wire_kind`
+           is "mismatch" if the course's process-group backend, the wire, raised it for collectives that differ
 verdict    what NCCL would have done, judged from a journal of all communication; it has the fields of a Finding
            (but the `verdict` of a RehearsalOutcome is one word about how the whole run ended)
 note       what a rank wrote down, as {"what": kind, …} with the kinds "exit", "end", "gpu", "guess", "not rehearsed"
@@ -142,7 +143,10 @@ def _is_sparse(failure: Failure) -> bool:
 
 
 def _is_course_code(path: str) -> bool:
-    """Whether a file is this course's code, which runs below the script, or no file at all."""
+    """Whether a file is this course's code, which runs below the script, or no file at all, such as "<string>".
+
+    The engine is the part of this course's code that runs ranks; the package is the rest of it.
+    """
     return is_engine(path) or is_package(path) or path.startswith("<")
 
 

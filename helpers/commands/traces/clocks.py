@@ -65,7 +65,8 @@ def estimate_clocks(
     found = {ranks[0]: RankClock(rank=ranks[0])}
     # The ranks that share most collectives with the first rank come first, so that they can be references for the rest.
     for rank in sorted(ranks[1:], key=lambda rank: -len(pairs[ranks[0], rank])):
-        reference = max(found, key=lambda other: len(pairs[other, rank]))  # the first rank, if they share collectives
+        # The rank with a clock that shares most collectives with this one; of several, the one that was found first.
+        reference = max(found, key=lambda other: len(pairs[other, rank]))
         if shared := pairs[reference, rank]:
             same_host = bool(host_of[reference]) and host_of[reference] == host_of[rank]
             found[rank] = _added(found[reference], _relative_clock(rank, shared, same_host))

@@ -185,7 +185,7 @@ class Loop:
         write_error_file("\n".join([*reasons, *resume]))
         for line in reasons + resume[:1]:
             self.screen.line(line)
-        self.screen.lines(resume[1:])
+        self.screen.lines(resume[1:])  # the command is printed unwrapped, so that it can be copied
         return self._signal_code() if interrupted else FAILED
 
     def _signal_code(self) -> int:

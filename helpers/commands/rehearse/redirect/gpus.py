@@ -48,7 +48,7 @@ def begin(gpus_of_node: int) -> None:
     usual = memory.resize
 
     def resize(storage: torch.UntypedStorage, num_bytes: int) -> None:
-        is_new = home_gpu != current and not memory.holds(storage)
+        is_new = home_gpu != current and not memory.holds(storage)  # a storage on the home GPU needs no entry
         usual(storage, num_bytes)
         if is_new:
             _mark(storage, current)

@@ -66,7 +66,7 @@ def replace(folder: str) -> None:
 def _object_device(usual, group=None) -> str:
     """Where torch puts pickled objects to send them: on the GPU, if NCCL is the group's only backend."""
     group = group or c10d._get_default_group()
-    rules = group.group.session.config if isinstance(group, wire.Wire) else None
+    rules = group.group.session.config if isinstance(group, wire.Wire) else None  # the WireConfig of `_init`
     return "cuda" if rules is not None and rules.cpu == "refused" else usual(group)
 
 
@@ -89,7 +89,7 @@ def _init(
     # tensors on GPUs. Otherwise torch has both backends, so they go "apart" from these, through a second group.
     rules = {"rules": "gloo" if backend == "gloo" else "nccl", "eager": device_id is not None}
     rules |= {"cpu": {"nccl": "refused", "gloo": "together"}.get(backend, "apart")}
-    wire.reset()
+    wire.reset()  # forgets the groups and counters of a default group that the script made before
     wire.install(wire.WireConfig(rank=rank, world_size=world_size, board_dir=world, **rules))
     if store is None and init_method in (None, "env://"):
         store, init_method = dist.FileStore(os.path.join(world, "store"), world_size), None

@@ -3,7 +3,8 @@
 The practice card is a simulated GPU: a device of torch, called "card" or "card:0", whose tensors are `CardTensor`s and
 compute on the CPU. Each process has one. The script says "cuda:1" and must read that again, so here functions and
 properties of torch are replaced by ones that translate: `gpus` knows which number a tensor's GPU has in the script
-(`gpu_of`), which number the script means (`gpu_index`), and writes it down for new tensors (`put`).
+(`gpu_of`), which number the script means (`gpu_index`), and writes it down for new tensors (`put`). `checked` gives a
+number back, or the current one for None, and raises CUDA's error for a GPU that the node does not have.
 
 A name here that ends in -ing wraps a function of torch: `_placing(make)` is `make` with this translation added. Two
 more parts are replaced for DTensors: the tensor from which DTensor learns the shape of a result, and the state of the

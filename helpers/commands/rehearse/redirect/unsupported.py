@@ -51,7 +51,7 @@ def replace() -> None:
     cuda = torch.cuda
     cuda.CUDAGraph = cuda.graphs.CUDAGraph = _Graph
     cuda.graph = cuda.graphs.graph = _capture
-    cuda.graph_pool_handle = lambda: (0, 0)
+    cuda.graph_pool_handle = lambda: (0, 0)  # torch names a memory pool by two numbers
     cuda.make_graphed_callables = cuda.graphs.make_graphed_callables = _graphed
     torch.compile = _compile
     torch.nn.Module.compile = lambda module, *args, **kwargs: note_unsupported("compile")
@@ -59,6 +59,7 @@ def replace() -> None:
         setattr(cuda.nvtx, name, _nothing("nvtx", 0))
     # The argument is evaluated first, so each use is noted; then the block runs as usual.
     cuda.nvtx.range = lambda *args, **kwargs: contextlib.nullcontext(note_unsupported("nvtx"))
+    # The value is for `profile`, which scripts use in a `with`.
     cuda.profiler.start = cuda.profiler.stop = cuda.profiler.profile = _nothing("profiler", contextlib.nullcontext())
     cuda.cudart = lambda: _Anything("profiler")  # scripts start and stop CUDA's profiler with it
     torch.profiler._KinetoProfile.__init__ = _without_gpu(torch.profiler._KinetoProfile.__init__)
