@@ -2,7 +2,7 @@
 
 `bytes_scene` puts a guess, the predicted and the measured bytes of each quantity below each other; several chapters and
 explorers use it. `parts_scene` shows what a step, a device or a parameter consists of, in any unit; most chapters use
-it.
+it. Other pictures draw their bars with BarStyle, `rows_scene`, `memory_parts` and the style MESSAGES.
 
 A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
 numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.

@@ -234,7 +234,7 @@ def collective_step_scene(
     _check(before, after, messages)
     items, top = heading(title, [*_legend(), (words("legend.sent"), {"fill": "panel", **_SENT})])
     left, right = _step_grids(len(before[0]), top + 8 + _TITLES)
-    complete = _all_contributions(before)
+    complete = _all_contributions(before)  # a step moves contributions but makes none, so `before` has all of them
     items += _titles(left, right, step, messages)
     for rank in range(len(before)):
         items.append(Label(x=MARGIN, y=left.row(rank), text=f"rank {rank}"))

@@ -38,7 +38,7 @@ from helpers.records import Span, Timeline
 from helpers.schedules import Action
 
 words = book("draw")  # what a reader sees, by name, in the learner's language: learner/words/draw.yaml
-timelines_words = book("timelines").section("pipeline")
+timelines_words = book("timelines").section("pipeline")  # the names of the schedules: learner/words/timelines.yaml
 _LEFT, _RIGHT, _GAP = 66.0, 170.0, 12.0  # pixels: left and right of the bars, and between two timelines
 _PANEL_TITLE = 22.0  # pixels above the rows of a timeline, for its title
 _MEMORY_LEFT = 16.0  # pixels between the bars and the memory on their right

@@ -2,7 +2,8 @@
 
 Every function of `helpers.draw` whose name ends in `_scene` returns a Scene; `svg.to_svg` draws it for a live view and
 `png.to_png` for a saved notebook. `fill`, `stroke` and `colour` name a kind of the palette ("forward") or a role whose
-colour follows the theme: "surface", "panel", "rule", "ink", "muted".
+colour follows the theme: "surface", "panel", "rule", "ink", "muted". The functions below the classes make items that
+many scenes need, such as a heading, a dot or a box with a text.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Matrix:
 
     @property
     def unit(self) -> str:
-        """The word for what is split."""
+        """The word for what is split; the picture calls the elements of a flat split numbers."""
         return self.cut if self.cut in ("columns", "rows") else "numbers"
 
     @property

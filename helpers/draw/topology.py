@@ -1,4 +1,4 @@
-"""Draws who sends to whom: ranks as boxes on a ring, in a tree or around a master, with an arrow for each message.
+"""Draws who sends to whom: ranks on a ring, in a tree, or as a star around a master, with an arrow for each message.
 
 Chapters 01 and 02 and the labs 01 to 03 use it.
 

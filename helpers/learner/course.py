@@ -212,7 +212,7 @@ def week() -> tuple[str, ...]:
 
 
 def order_by_needs(wanted: Sequence[str], needs_of: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """The wanted chapters, each after everything that it needs, which is added where it is not wanted.
+    """The wanted chapters, each after all chapters that it needs; those are added where they are not wanted.
 
     Otherwise the order of `wanted` is kept. Raises ValueError for a circle and for a chapter without an entry.
     """

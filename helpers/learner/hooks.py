@@ -17,6 +17,7 @@ FOLDED = "folded"  # a key in a view's data: the text to save instead of a resul
 
 
 # -- the server ------------------------------------------------------------------------------------------------------
+# Jupyter's server finds the next two functions by their names.
 def _jupyter_server_extension_points() -> list[dict[str, str]]:
     return [{"module": "helpers.learner.hooks"}]
 

@@ -31,9 +31,10 @@ class Clock(SavedWidget, anywidget.AnyWidget):
     _esm = STATIC / "clock.js"
     _css = STATIC / "clock.css"
 
-    limit = traitlets.Float().tag(sync=True)
+    # sync=True: the browser has each of these too, and both sides see a change.
+    limit = traitlets.Float().tag(sync=True)  # seconds
     began = traitlets.Float(0.0).tag(sync=True)  # seconds since 1970 on the kernel's clock; 0: not yet
-    ended = traitlets.Float(0.0).tag(sync=True)
+    ended = traitlets.Float(0.0).tag(sync=True)  # likewise
     words = traitlets.Dict().tag(sync=True)  # the texts of the module's `words` in one language, for clock.js
 
     def __init__(self, minutes: float = 15, *, language: str | None = None, now: Now | None = None) -> None:

@@ -3,8 +3,8 @@
 The answer is a number, a range, a choice or an order; only the first one counts. A learner may switch guesses off
 (GUESS=off), and is then asked nothing. `guess` returns a GuessView, whose GuessControls hold the text fields and
 buttons. `read_guess` turns typed text into a value. `value_text` and `error_sentence` write an answer, and how far it
-is from the truth, for the view of the result. A text of a question exists in every language: `in_()` gives it in the
-learner's, and `en` in English, by which a choice is stored.
+is from the truth, for the view of the result, which takes the truth from `known_declaration`. A text of a question
+exists in every language: `in_()` gives it in the learner's, and `en` in English, by which a choice is stored.
 """
 
 from __future__ import annotations

@@ -22,14 +22,16 @@ from helpers.learner.words import LANGUAGES, Words, book, language
 from helpers.widgets.dials import choice
 from helpers.widgets.view import Page, SavedWidget, button, display, row, style_sheet
 
-words = book("sitting")  # what a reader sees, by name, in the learner's language: learner/words/sitting.yaml
+# What a reader sees, by name, in the learner's language: learner/words/sitting.yaml. A sitting is what a learner goes
+# through in one of these views, such as a mock interview; the CSS class "rr-sitting" has the same name.
+words = book("sitting")
 
 
 class InterviewView(SavedWidget, ipywidgets.VBox):
     """Base of QuizView, DrillView, MockView and RoundView.
 
     language: the dial of the language; DrillView has none. solution: where `_draw_answer` shows the answer of a card.
-    links: its sources.
+    links: where it shows the card's sources.
     """
 
     language: ipywidgets.Dropdown

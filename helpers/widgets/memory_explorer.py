@@ -140,7 +140,7 @@ def _plain_ratio(before: float, after: float) -> str:
     return format_ratio(after / before if before else None)
 
 
-_POWERS = [2**n for n in range(15)]  # values of the dials: 1 to 16,384
+_POWERS = [2**n for n in range(15)]  # values of the dials: 1 to 16,384; the first 10 end at 512
 _BOXES = ("num_layers", "hidden", "num_heads", "vocab")  # fields of ModelSpec, in the order of the number boxes
 _SMALL = 0.02  # fraction of a GPU's memory: shorter bars would be slivers beside the line of its capacity
 _COLUMN, _LABEL, _BOX = 262, 100, 190  # widths in pixels: a column of dials, a dial's label, a number box

@@ -36,7 +36,7 @@ AXES = ("dp", "pp", "tp")  # of the mesh: replicas, pipeline stages, ranks that 
 MODELS = ("gpt2-medium", "llama3-8b", "llama2-13b", "llama3-70b", "gpt3-175b")
 GPU, NETWORK = "H100", LINKS["400 Gb/s"]
 _LIMIT = USABLE_SHARE * GPUS[GPU].memory  # bytes of a GPU's memory that a plan may use
-_POWERS = [2**n for n in range(11)]  # values of the dials
+_POWERS = [2**n for n in range(11)]  # values of the dials: 1 to 1,024; the first 7 end at 64, the first 5 at 16
 
 
 class MeshExplorer(Explorer):

@@ -1,11 +1,11 @@
 """Provides DrillView, a coding drill with a clock, and MockView, a mock interview of five cards and one drill.
 
 A card is an interview question that the learner answers aloud; they see its answer, and rate their own. A drill is a
-function to write within some minutes. `helpers.grading.drill(key)` and `helpers.grading.mock_view()` create the views
-with the lab's checks. Attempt and MockInterview do the work; the views show them. SheetView, MockView's base class, has
-`save()`, which writes the sheet to DEFAULT_FILE, `_text(name)`, a text in the language of the dial, the row of buttons
-with which an answer is rated, and `_draw_answer(card)`, which fills `solution` and `links`. `in_(language)` gives a
-text in a language.
+function to write within some minutes. The sheet is the summary of an interview: times, ratings, strong and weak topics.
+`helpers.grading.drill(key)` and `helpers.grading.mock_view()` create the views with the lab's checks. Attempt and
+MockInterview do the work; the views show them. SheetView, MockView's base class, has `save()`, which writes the sheet
+to DEFAULT_FILE, `_text(name)`, a text in the language of the dial, the row of buttons with which an answer is rated,
+and `_draw_answer(card)`, which fills `solution` and `links`. `in_(language)` gives a text in a language.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class ProgressView(_ProgressWidget):
             return words("begin", task=self.next_task) if keys else words("nothing")
         passed = sum(map(self._is_passed, keys))
         if self.next_task is None:
-            return words("all", count=passed) if passed > 1 else words("one")
+            return words("all", count=passed) if passed > 1 else words("one")  # "one": there is a single task
         return words("some", passed=passed, count=len(keys), task=self.next_task)
 
     @property

@@ -230,7 +230,8 @@ class RoundView(SheetView):
         for number, line_button in enumerate(self.lines.children, start=1):
             line_button.value = number in attempt.marks
             line_button.disabled = stage != "asked" or number in attempt.item.gaps
-        display(self.lines, stage in ("asked", "compare"))  # last: a line that is visible can be pressed
+        # Only now, because a line that is visible can be pressed, and by then it must have its right state.
+        display(self.lines, stage in ("asked", "compare"))
         if stage == "asked":
             fields = {field.line: field for field in self.reasons.children}  # those that stay keep what is typed
             self.reasons.children = tuple(fields.get(line) or self._reason(line) for line in sorted(attempt.marks))

@@ -141,7 +141,7 @@ class ScalingExplorer(Explorer):
         stops, training, (bottleneck, share) = self.stops, self.training(here), _bottleneck(here.step)
         values = {"gpus": here.gpus, "seconds": format_seconds(here.seconds), "mfu": self.estimate.mfu}
         values |= {"binds": bottleneck, "share": share, "tokens": self.tokens.label}
-        low, high = map(format_seconds, here.step.interval)
+        low, high = map(format_seconds, here.step.interval)  # 80 % of real steps are expected between the two
         values |= {"days": duration_text(training.seconds), "hours": float(f"{training.gpu_hours:.3g}")}  # three digits
         values |= {"low": low, "high": high}
         # More GPUs always pay, or the batch has too few sequences for more, or the efficiency falls below LIMIT.

@@ -5,8 +5,9 @@ communication) and a kind ("forward"), which is its colour. A Timeline may also 
 holds over time.
 
 Python sends the spans as binary arrays (`encode`), the palette, the units and the words. All interaction happens in the
-browser (`static/timeline_explorer.js`), so that it goes on while the kernel is busy. 20,000 spans are a few arrays,
-not 20,000 objects: "d" = Float64, "I" = Uint32, "B" = Uint8, little-endian, as on every machine that a browser runs on.
+browser (`static/timeline_explorer.js`), so that it goes on while the kernel is busy. 20,000 spans are a few arrays and
+not 20,000 objects. The type codes "d", "I" and "B" of `array` are Float64, Uint32 and Uint8 in JavaScript. The bytes
+are little-endian, as on every machine that a browser runs on.
 """
 
 from __future__ import annotations

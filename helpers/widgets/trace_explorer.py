@@ -47,7 +47,7 @@ class TraceExplorer(Explorer):
     def __init__(
         self, trace: TraceRun | str | Path | None = None, *, ranks: Sequence[int] = (), step: int | None = None
     ) -> None:
-        run = example(words("example")) if trace is None else trace
+        run = example(words("example")) if trace is None else trace  # the argument of `example` is its title
         self.run = run if isinstance(run, TraceRun) else read(run)
         self._waterfall = Waterfall.of(self.run)  # the seconds of each part of each step
         self._tables = self._waterfall.tables  # rank -> for each step a dict from each of PARTS to its seconds

@@ -33,6 +33,7 @@ from helpers.specs import LINKS, Plan
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Rows, SteppedExplorer
 
+# Values of the dials: billions of parameters, and numbers of ranks.
 BILLIONS = (0.125, 0.35, 1.5, 7.5, 13, 70, 175)
 WORLDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 words = book("zero")  # what a reader sees, by name, in the learner's language: learner/words/zero.yaml

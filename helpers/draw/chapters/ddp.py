@@ -140,8 +140,8 @@ def _messages(sizes: Sequence[int]) -> list[Part]:
 def token_weights_scene(lengths: Sequence[int], *, title: str) -> Scene:
     """What each token weighs in the mean of the ranks' means, and below that in the mean of all tokens.
 
-    Each token is as tall as its weight. `lengths` are the tokens of each rank. Raises ValueError where a rank has none,
-    since it then has no mean.
+    Each token is as tall as its weight. `lengths` are the numbers of tokens of the ranks. Raises ValueError where a
+    rank has none, since it then has no mean.
     """
     if not lengths or min(lengths) < 1:
         raise ValueError(f"the ranks have {list(lengths)} tokens; give each of them one or more")

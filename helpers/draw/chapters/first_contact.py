@@ -343,9 +343,9 @@ def _stops(kind: str, call_x: float, y: float) -> Iterator[SceneItem]:
 
 
 def _tensor_size(rank: int, is_blamed: bool, call_x: float, y: float) -> Iterator[SceneItem]:
-    """The size of the rank's tensor, over the hatch: nobody waits in a mismatch, since nothing was sent."""
+    """The size of the rank's tensor, over the hatched bar: in a mismatch nothing is sent, so nobody waits."""
     style = {"fill": rank_paint(rank)} if is_blamed else {"fill": "surface", "stroke": "rule"}
-    size = "101" if is_blamed else "100"
+    size = "101" if is_blamed else "100"  # elements: an example in which one rank has one too many
     return labelled_box(call_x + 12, y - 9, 42, 18, size, bold=is_blamed, radius=3, **style)
 
 

@@ -5,7 +5,8 @@ A chapter asks for a guess before it shows a result, and declares the true answe
 about: "memory", "traffic", "time" or "count". A number or a range is off by a factor. The typical factor of several
 guesses is their geometric median, the median of the logarithms, so that 2 times too high and 2 times too low are
 equally far. An answer that was given after the result had been opened does not count. `helpers.widgets` shows the
-typical factors, and the quiz first asks about subjects that were guessed poorly.
+typical factors, and the quiz first asks about subjects that were guessed poorly. The widgets that show a guess beside
+the truth also take from here `format_answer`, which writes any answer as text, because both must be written alike.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def format_answer(value: object, unit: str = "") -> str:
 
 
 def _digits(value: float) -> str:
-    """A whole number with commas, another one with four significant digits."""
+    """A number as `format_answer` writes it: a whole one with commas, another one with four significant digits."""
     if not math.isfinite(value):
         return str(value)
     if abs(value) < 1e15 and math.isclose(value, round(value), rel_tol=1e-9):
@@ -90,7 +91,7 @@ def _digits(value: float) -> str:
 
 
 def _ratio(value: float, truth: float) -> float | None:
-    """None where it is not positive, since it has no logarithm then."""
+    """Value divided by truth; None where that is not positive, since it has no logarithm then."""
     return value / truth if truth and value / truth > 0 else None
 
 

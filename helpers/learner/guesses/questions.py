@@ -178,7 +178,10 @@ def _find_declaration(key: str) -> tuple[Declaration | None, str]:
 
 
 def _kind_of(unit: str) -> str:
-    """The kind of a question whose author named none: "memory" for bytes such as "MB" or "GiB"."""
+    """The kind of a question whose author named none: "memory" for bytes such as "MB" or "GiB".
+
+    Bytes can be traffic as well, which the unit does not tell, so the author must name the kind "traffic".
+    """
     return "memory" if re.match(r"([kKMGT]i?)?B\b", unit) else "time" if unit in TIME_UNITS else "count"
 
 

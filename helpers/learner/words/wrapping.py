@@ -1,7 +1,8 @@
 """Wraps and aligns text for a terminal, in which a Chinese character is two columns wide.
 
 Lines break at spaces and before or after Chinese characters. As in Chinese typesetting, no line starts with a closing
-punctuation mark or ends with an opening one. A text may contain ANSI codes for colours, which take no column.
+punctuation mark or ends with an opening one. A text may contain ANSI codes for colours, which take no column. The
+commands of the course report problems with `complain`, which wraps a sentence and prints it to stderr.
 """
 
 from __future__ import annotations
