@@ -69,17 +69,20 @@ def without_gc(lazy: Iterable) -> list:
     sys._current_frames holds a lock of the interpreter's threads, and a garbage collection inside it may destroy a
     process group. That waits for another thread to end, and the end of a thread needs the same lock.
     """
-    is_gc_enabled = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         return list(lazy)
     finally:
-        if is_gc_enabled:
+        if was_enabled:
             gc.enable()
 
 
 def is_gc_enabled() -> bool:
-    """gc.isenabled(), after a `main_stack` in another thread that has turned the collector off for a moment."""
+    """gc.isenabled(), after a `main_stack` in another thread that has turned the collector off for a moment.
+
+    The grader asks it, to restore afterwards what a learner's code has changed.
+    """
     with _one_asks:
         return gc.isenabled()
 

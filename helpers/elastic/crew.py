@@ -94,7 +94,7 @@ class Crew(Watch):
             died = [state for state in failed if not state.failure]
             causes = died or [state for state in failed if not state.failure.is_consequence]
             if causes or self.clock >= end:
-                return causes or failed[:1]
+                return causes or failed[:1]  # where no cause came in time, one consequence stands for it
             self.receive(0.02)
         return []
 

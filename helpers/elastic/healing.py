@@ -113,7 +113,7 @@ class Replica:
         # A replica that comes back begins with other weights, which proves that healing replaces all of them.
         self.model, self.optimizer = new_model(seed=int(name.partition(".")[2]))
         self.steps = 0  # done so far
-        self.group, self.group_number = None, -1  # the process group of the members, and the round that made it
+        self.group, self.group_number = None, -1  # the members' process group, and the round that made it (-1: none)
 
     def train(self) -> dict[str, Tensor]:
         """Trains until all steps are done and returns the weights."""
@@ -272,7 +272,8 @@ class ReplicaCrew(Crew):
     """One process per replica. For helpers.ranks each is alone in its world, so a death ends no other process."""
 
     def __init__(self, settings: ReplicaSettings, lighthouse: Lighthouse, folder: str):
-        super().__init__(b"", 0, folder, print)  # no process yet, so neither work nor reports
+        # No process yet, so the work is empty. `print` would show their reports, but a replica sends none.
+        super().__init__(b"", 0, folder, print)
         self.settings, self.lighthouse, self.folder = settings, lighthouse, folder
         self.process_names: dict[int, str] = {}  # replica -> name of its present process
 

@@ -109,10 +109,12 @@ class StatefulTraining:
     def __init__(self, *, fp16: bool):
         torch.manual_seed(0)
         model = GPT(GPTConfig.tiny(context=TOKENS))
+        # fp16 autocast starts from float32 weights. Elsewhere float64, so that rounding makes no difference.
         self.model = model if fp16 else model.double()
         self.optimizer = AdamW(self.model.parameters(), lr=3e-3)
         self.scaler = GradScaler(START_SCALE, enabled=fp16)
         self.region = autocast(torch.float16) if fp16 else nullcontext()
+        # + 1: the last target.
         self.tokens, self.micro_batches = characters(SAMPLES * TOKENS + 1).tokens, MICRO_BATCHES
         self.samples = 0  # how many samples were read, which is the sampler's position
         self.step_losses: Losses = []  # of the present step, one per micro-batch

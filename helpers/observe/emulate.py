@@ -215,7 +215,7 @@ class _PacedStage(PipelineStage):
 
     def __init__(self, schedule: Schedule, seconds: dict[str, list[float]]) -> None:
         layers = [nn.Linear(WIDTH, WIDTH) for _ in range(schedule.num_stages)]
-        super().__init__(layers, None, schedule, loss=nn.functional.mse_loss)
+        super().__init__(layers, None, schedule, loss=nn.functional.mse_loss)  # None: the group of all ranks
         self.seconds, self.pace = seconds, Pace(MAX_LATENESS)
 
     def compute(self, action: Action, given: torch.Tensor | None):
@@ -238,8 +238,8 @@ def emulate_zero3_step(
 ) -> Timeline:
     """What `simulate_zero3_step` predicts with the same arguments, run by our `Zero3`. Takes some seconds.
 
-    prefetch, limit, keep_parameters: options of `Zero3`, such as how many layers ahead it gathers weights. ValueError
-    for more than MAX_RANKS ranks.
+    Options of `Zero3`: prefetch, how many layers ahead it gathers weights; limit, how many layers may be gathered at
+    once; keep_parameters, to free no weights between forward and backward. ValueError for more than MAX_RANKS ranks.
     """
     check_world_size(world_size)
     options = dict(prefetch=prefetch, limit=limit, keep_parameters=keep_parameters)

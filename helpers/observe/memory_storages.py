@@ -343,7 +343,7 @@ class StorageInfo:
 
 
 def kind_of(storage: TrackedStorage) -> str:
-    """One of MEMORY_KINDS, or STEP_COUNTERS."""
+    """The label of a storage; one without a label is among the "activations" or the "temporaries"."""
     return storage.kind or ("activations" if storage.is_kept else "temporaries")
 
 

@@ -254,7 +254,8 @@ def _messages_on_the_link(messages: Sequence[Span]) -> Iterator[Span]:
 def _holdings_of(rank: int, spans: Sequence[Span], predicted: Sequence[Holding], end: float) -> Iterator[Holding]:
     """The predicted bytes at the recorded times: parameters always, each gradient from the end of its backward on.
 
-    A gradient's Holding has the name of the backward span that makes it; other names begin at 0.
+    A Holding is a number of bytes that a rank stores from a start to an end. A gradient's has the name of the backward
+    span that makes it; those with other names begin at 0.
     """
     ready = {span.name: span.end for span in spans if span.kind == "backward"}
     for one in predicted:

@@ -85,7 +85,8 @@ class Training:
 class OneProcess:
     """Plain PyTorch in one process: the reference, and the base of the strategies.
 
-    A strategy is built with the model and the training, and overrides the methods in which it differs.
+    A strategy is built with the model and the training, and overrides the methods in which it differs. So a rank of
+    several is an object of a subclass, in spite of the name.
     """
 
     first_step = 0  # a strategy that resumes from a checkpoint sets the number of steps already done

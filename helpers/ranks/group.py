@@ -184,7 +184,7 @@ class WireGroup:
     def _withdraw(self, work: WireWork) -> None:
         """The operation was posted, but the real group would not take it: nobody should wait for it."""
         if isinstance(work, MessageWork):
-            return
+            return  # only the records of collectives can be withdrawn, and only collectives take the link in order
         if self.board is not None:
             self.board.withdraw(work.sequence)
         if self.session.link is not None:

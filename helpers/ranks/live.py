@@ -199,6 +199,7 @@ class Ranks:
         return f"{count} GPU{'s' if count > 1 else ''}"
 
     def _footprint(self) -> str:
+        """The mean memory of a rank, to which a page that several processes share counts in part only."""
         sizes = [size for pid in self.pids if (size := proportional_bytes(pid))]
         return f"{sum(sizes) / len(sizes) / 1e6:.0f} MB each" if sizes else "memory unknown"
 

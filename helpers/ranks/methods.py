@@ -197,7 +197,7 @@ class Methods:
     def recv_anysource(self, tensors, tag: int = 0) -> WireWork:
         if (rules := self.group.session.rules) is not None:
             rules.refuse(RuntimeError, "any_source")  # NCCL cannot do this; "any_source" names the message
-        tensors, given, _ = self._sendable("receive", tensors, None, tag)
+        tensors, given, _ = self._sendable("receive", tensors, None, tag)  # _: the same tag, as there are no rules here
         return self.group.message("recv", tensors, None, tag, lambda: self.inner.recv_anysource(tensors, tag), given)
 
     def _sendable(self, verb: str, tensors, peer: int | None, tag: int) -> tuple[list[Tensor], tuple, int]:

@@ -78,9 +78,10 @@ class Report:
 
     def _exception(self) -> Headline:
         """For a verdict "failed" without deaths. An operation that differed from the other ranks' counts most."""
-        wire = [s for s in self.states if s.failure and s.failure.wire_kind == "mismatch"]
-        if wire:
-            first = min(wire, key=lambda s: s.failure.time)
+        # wire_kind: what the wire, the wrapper around every process group, says of an error that it raised itself.
+        mismatches = [s for s in self.states if s.failure and s.failure.wire_kind == "mismatch"]
+        if mismatches:
+            first = min(mismatches, key=lambda s: s.failure.time)
             return "mismatch", first.failure.culprit, [first.failure.words, *self.waiting_lines()]
         causes = _causes(self.states)
         return "exception", causes[0].rank, [*self.raised_lines(causes), *self.waiting_lines()]
@@ -175,7 +176,10 @@ def log_tail(folder: str, rank: int, length: int) -> str:
 
 
 def _is_deaf(stack: Sequence[Frame]) -> bool:
-    """Whether this main thread was waiting for a task, which means that it had not received the current one."""
+    """Whether this main thread was waiting for a task, which means that it had not received the current one.
+
+    `serve` is the method of a rank's process that waits for the next task.
+    """
     return any(is_engine(path) and name == "serve" for path, _, name in stack[-1:])
 
 

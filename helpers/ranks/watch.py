@@ -23,7 +23,8 @@ from helpers.learner.words import Words
 from helpers.ranks.errors import Failure, RankStatus
 from helpers.ranks.pipe import defer_interrupts
 
-FIRST_POLLS = (0.05, 0.1, 0.2)  # seconds before each of the first polls, so that a rank that dies early has been seen
+# Seconds before each of the first polls. They are short, so that a rank that dies early has said where it was.
+FIRST_POLLS = (0.05, 0.1, 0.2)
 POLL = 0.5  # seconds between two polls later on
 SETTLE_SECONDS = 0.5  # seconds that the other ranks get to end after a first failure
 STILL_SECONDS = 0.05  # seconds in one place after which a rank that waits is taken to have come to its wait

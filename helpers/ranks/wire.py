@@ -271,7 +271,7 @@ def _create(options, backend_options=None) -> Wire:
     if _world is None:
         raise RuntimeError("the wire is not installed: call wire.install(WireConfig(...)) before init_process_group")
     if _world.session.config.cpu == "apart":  # as with torch's backend "cpu:gloo,cuda:nccl"
-        cpu_wire = _make_wire(Wire, _for_the_cpu(options), None)
+        cpu_wire = _make_wire(Wire, _for_the_cpu(options), None)  # None: no options of a backend
         made = _make_wire(TwoWires, options, backend_options)
         made.cpu_wire = cpu_wire
     else:

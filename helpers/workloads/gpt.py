@@ -163,7 +163,7 @@ def materialized_attention(
     """
     num_tokens = query.shape[-2]
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])  # (B, H, T, T)
-    if is_causal:  # a sum saves no tensor for backward, as masked_fill would
+    if is_causal:  # a sum saves no tensor for backward, while masked_fill would save its mask
         scores = scores + scores.new_full((num_tokens, num_tokens), -math.inf).triu(1)
     weights = dropout(F.softmax(scores, dim=-1), dropout_p)  # (B, H, T, T), rows sum to 1 before dropout
     return weights @ value

@@ -77,13 +77,13 @@ def run_backward(*args, **kwargs):
     return result
 
 
-def placeholder_result(func, on_card: Callable):
+def placeholder_result(func, put_on_card: Callable):
     """What an operation returns to the engine after its error was kept: scalars, for its schema's tensors.
 
-    The engine goes on with them, or ends with an error of its own. on_card: puts tensors on the card.
+    The engine goes on with them, or ends with an error of its own. put_on_card: a function that does so with tensors.
     """
     made = [torch.zeros(()) if "Tensor" in str(one.type) else None for one in func._schema.returns]
-    return on_card(made[0] if len(made) == 1 else tuple(made) or None)
+    return put_on_card(made[0] if len(made) == 1 else tuple(made) or None)
 
 
 def deferring_errors(hook, otherwise=lambda *args: None):

@@ -132,6 +132,7 @@ class CardTensor(Tensor):
         inside = [seen.unwrap(value) for value in args]
         named = {name: seen.unwrap(value) for name, value in kwargs.items()} if kwargs else {}
         if seen.cards and (seen.others or func in INDEXING):
+            # INDEXING: operations for which CUDA has a message of its own about devices.
             check_together(func, args, kwargs, CardTensor)  # raises if devices are mixed as CUDA does not allow
         target = _target(named)  # "card" or "cpu": where the result goes
         try:

@@ -12,7 +12,8 @@ record          CUDA event `number` is recorded on the stream
 wait_event      the stream waits for event `number`
 wait_for_event  the host waits for event `number`
 made            new_group was called (by members and by other ranks); its name lists the ranks
-idle, end       a task or the script is over; number 0 means that it raised
+idle            a task is over
+end             the script is over; number 0 means that it raised, 1 that it did not
 
 Five more kinds of line become no Record. "site" and "group" give a number to a line of the program or to a group, by
 which later lines refer to it. "world" begins the journal, and begins again when the process makes a new world, which is

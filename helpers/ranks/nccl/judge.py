@@ -111,7 +111,7 @@ class _Case:
         if sure is None:
             return [above]
         certain = deadlock_verdict(HANGS, sure)
-        is_same_hang = bool({*certain.sites} & {*above.sites})  # they have a line in common
+        is_same_hang = bool({*certain.sites} & {*above.sites})  # they have a line in common; then one verdict is enough
         return [deadlock_verdict(HANGS, strict)] if is_same_hang else [certain, above]
 
     def _hangs(self) -> list[NcclVerdict]:
@@ -122,7 +122,7 @@ class _Case:
                 return max(lazy, eager, key=lambda found: BY_SEVERITY.index(found[0].kind))
             if lazy or eager:
                 return [self._doubtful(CAN_HANG, bool(eager))]
-            return self._orders(False)
+            return self._orders(False)  # neither initialisation hangs, so that it is enough to look at the lazy one
         verdicts = self._verdicts_of_mode(self.eager) or self._orders(self.eager)
         if verdicts or not self._verdicts_of_mode(not self.eager):
             return verdicts

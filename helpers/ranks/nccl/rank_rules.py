@@ -56,7 +56,7 @@ def check_collective(name: str, reduce_op: str | None, inputs: list[Tensor], out
     if reduce_op in BITWISE:
         refuse(RuntimeError, "reduction", op=reduce_op)
     sides = [inputs, outputs]
-    if name in COPIED and len(sides[COPIED[name]]) > 1:
+    if name in COPIED and len(sides[COPIED[name]]) > 1:  # one tensor alone would be the form without lists
         sides.pop(COPIED[name])
     for tensor in (one for side in sides for one in side):
         if not is_dense(tensor):
@@ -113,7 +113,7 @@ class NcclOnRank:
 
     def __init__(self, journal: Journal, only_cards: bool = False):
         self.journal, self.only_cards = journal, only_cards
-        self.has_card = hasattr(torch, CARD)
+        self.has_card = hasattr(torch, CARD)  # torch.card exists once a practice card is installed
         self.races = sys.modules.get("helpers.devices.cards.races") if self.has_card else None
         if self.races is not None:
             journals.current_stream = self.races.current_stream

@@ -42,7 +42,9 @@ MAX_BATCH = 256  # operations of one batch, above which NCCL splits it, perhaps 
 class NcclVerdict:
     """What NCCL would have done, in words."""
 
-    kind: str  # "hangs", "hangs above the buffer", "can hang", "error", "unnoticed", "race" or "warning"
+    # "hangs", "hangs above the buffer", "can hang", "error", "unnoticed", "warning", or "race", which a rank itself
+    # finds and notes in its journal.
+    kind: str
     ranks: tuple[int, ...]
     sites: tuple[Frame, ...]  # lines of the program; the first is the one to show
     words: Words  # what happens and where
