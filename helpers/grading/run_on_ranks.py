@@ -133,8 +133,9 @@ class LocalRunner:
     """Runs `submitted` on live ranks of this machine: `runner(inputs, seed)` returns a TaskRun and never raises.
 
     ranks: a pool of NUM_RANKS ranks, if not the grader's own. limit: seconds of wall time for each world; without a
-    limit, all worlds together have `wall_seconds`. rank_function: what each rank runs; a course server that grades many
-    learners puts a guard around it. A call takes the inputs as [rank][case], and runs them on as many ranks.
+    limit, all worlds together have `wall_seconds`. The attribute `rank_function` is what each rank runs; a course
+    server that grades many learners replaces it by one with a guard around it. A call takes the inputs as [rank][case],
+    and runs them on as many ranks.
     """
 
     def __init__(self, task: Task, submitted: Any, *, ranks: Ranks | None = None, limit: float | None = None):

@@ -22,7 +22,7 @@ KINDS = {  # kind of a quantity -> its units
     "time": ("s", "ms", "µs", "us", "min", "h"),
     "plain": ("", "x", "%"),  # a count, a ratio, a share
 }
-SPOKEN = {  # other names of units -> their symbols
+SPOKEN = {  # other names of units -> their symbols; Chinese measure words, as in 8 张, are counts and have the unit ""
     "byte": "B", "bytes": "B", "字节": "B", "千字节": "kB", "兆字节": "MB", "吉字节": "GB", "太字节": "TB",
     "sec": "s", "second": "s", "seconds": "s", "秒": "s", "毫秒": "ms", "微秒": "µs", "μs": "µs", "minutes": "min",
     "分钟": "min", "分": "min", "hour": "h", "hours": "h", "小时": "h", "倍": "x", "times": "x", "×": "x",

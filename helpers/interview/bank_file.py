@@ -153,7 +153,7 @@ def read_record(
     """
     check_fields(fields, [key for key in readers if key not in optional], readers, where, what)
     if name:
-        readers[name](fields[name], where, name)
+        readers[name](fields[name], where, name)  # raises here, before a wrong value stands in `where`
         where = f"{where} ({fields[name]})"
     return where, {key: reader(fields[key], where, key) for key, reader in readers.items() if key in fields}
 
@@ -268,7 +268,7 @@ def _read_card_id(value: Any, where: str, name: str) -> str:
 
 
 def _read_archive(value: Any, where: str, name: str) -> bool:
-    """True, the only value that `archive` may have."""
+    """True, the only value that `archive` may have; it marks a card that interviewers no longer ask."""
     if value is not True:
         raise ValueError(f"{where}: `archive` is {value!r}; write true, or leave it out")
     return value

@@ -25,7 +25,7 @@ from helpers.learner.words import language as chosen_language
 
 FILE = Path(__file__).with_name("drills.yaml")
 WITHOUT_LAB = ("topic", "answer")  # the fields that only a drill which is no task of a lab has, and must have
-READERS = {  # field of a drill in the YAML -> the function that reads it
+READERS = {  # field of a drill in the YAML -> the function (value, where, name of the field) that reads it
     "key": read_as_is, "minutes": lambda value, where, name: int(value), "title": read_text, "prompt": read_text,
     "counts": read_texts, "stub": read_as_is, "explained_by": read_shown_by, "topic": read_as_is, "answer": read_as_is,
 }  # fmt: skip
@@ -82,10 +82,10 @@ def clock_text(seconds: float) -> str:
 class Drill:
     """One program to write.
 
-    key: of the task, such as "03.average". minutes: how long it may take. prompt: the task. counts: what is checked.
-    stub: Python text that runs as it is, with the imports, what is given, and the signature to fill. explained_by:
-    where the course explains it. topic: by which drills are chosen, such as "ddp". answer: a right one, if the drill is
-    no task of a lab; "" where the lab has it.
+    key: of the task, such as "03.average". minutes: how long it may take. prompt: the task. counts: what counts, that
+    is, what the check looks at. stub: Python text that runs as it is, with the imports, what is given, and the
+    signature to fill. explained_by: where the course explains it. topic: by which drills are chosen, such as "ddp".
+    answer: a right one, if the drill is no task of a lab; "" where the lab has it.
     """
 
     key: str
@@ -105,7 +105,10 @@ class Drill:
         return lines[-1][1].partition("(")[0].rstrip(":")
 
     def links(self, base: str = "", *, language: str | None = None) -> tuple[tuple[str, str], ...]:
-        """Text and address of what explains it, and of the lab's task if it is one; `base` as in `card_link`."""
+        """Text and address of what explains it, and of the lab's task if it is one.
+
+        base: the way from the page to the folder of the chapters: "" in a chapter, "../" in a lab.
+        """
         explained = source_link(self.explained_by, base, language=language)
         if self.answer:
             return (explained,)

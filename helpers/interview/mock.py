@@ -173,7 +173,7 @@ class MockInterview:
 
 
 def choose_cards(cards: Sequence[Card], reviews: Reviews, now: datetime, chance: random.Random) -> tuple[Card, ...]:
-    """Five cards, junior first. Weak and due ones come before new ones, these before known ones; topics are mixed.
+    """Five cards, junior first. Weak and due ones come first, then new ones, then known ones; topics are mixed.
 
     Each time, the card with the lowest cost is taken. chance: shuffles cards of equal cost.
     """

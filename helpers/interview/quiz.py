@@ -221,7 +221,7 @@ class Quiz:
         selected = select_cards(self.cards, topics=topics, levels=levels, form=form, language=language)
         self._now = now or (lambda: datetime.now(UTC))
         self._chance = random.Random(seed)
-        self.is_chosen = bool(topics or levels)  # else the quiz is over the whole bank, and the summary says so
+        self.is_chosen = bool(topics or levels)  # if not, the quiz covers the whole bank, and the summary says so
         # The cards that the summary counts as due: of these topics and levels, in whatever form they are asked.
         self._chosen = select_cards(self.cards, topics=topics, levels=levels, form="mixed", language=language)
         self._log = ReviewLog(path, language, self._time)

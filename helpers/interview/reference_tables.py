@@ -127,7 +127,7 @@ def _chapter_html(chapter: str, terms: list[Term]) -> str:
 
 
 def _term_row(term: Term) -> str:
-    """One row of the glossary: the English forms, the Chinese ones, and what the term means."""
+    """One row: the English forms, the Chinese ones, or the first of `zh` if all are Latin, and what the term means."""
     cell = f'<td style="{TOP_LEFT}">'
     english = html.escape(", ".join((term.term, *term.also)))
     chinese = html.escape("、".join(name for name in term.zh if CHINESE.search(name)) or term.zh[0])
@@ -329,7 +329,7 @@ DOCUMENTS = ("S0", "S1", "S2", "S3")
 EVIDENCE = {  # how an item is answered -> what one of its `shown` must then be
     "run": "notebook#cell",  # a cell runs it
     "test": "test:path",  # a test or a benchmark runs it, which the table names
-    "words": "",  # the course says it without running it
+    "words": "",  # the course says it without running it, so any entry will do
     "open": "chapter NN",  # a chapter that is not written yet will run it
 }
 SOURCE_CELL = f"{TOP_LEFT};padding:.4em .6em;overflow-wrap:anywhere"
@@ -348,7 +348,7 @@ class Item:
     printed: str
     answer: str
     shown: tuple[str, ...]
-    says: Words
+    says: Words  # what is right
 
 
 class Items(tuple[Item, ...]):

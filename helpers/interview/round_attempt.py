@@ -380,7 +380,8 @@ class DesignAttempt(RoundAttempt):
         """Judge a plan by whether it fits into memory, and by its time per step, compared with the adviser's plan."""
         scene = question.scene
         plan = read_plan(given, scene, self.language)
-        # Bytes of the fullest rank under this plan, and those that a GPU of the scenario has for a training.
+        # Bytes of the fullest rank under this plan, and those that a GPU of the scenario has for a training. [1] is the
+        # memory by kind of a rank in the fullest pipeline stage; [0] is the number of that stage.
         memory, usable = fullest_stage(scene.model, plan)[1].total, scene.advice.request.usable
         values = {"held": format_bytes(memory), "usable": format_bytes(usable)}
         if memory > usable:

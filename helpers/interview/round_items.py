@@ -305,7 +305,7 @@ def _read_file(path: Path, read: Callable[[Any, str], Round]) -> tuple[Round, ..
 
 
 def _read_marked(fields: Any, where: str) -> Marked:
-    """A debugging or review round from its YAML mapping. `places` are its mistakes."""
+    """A debugging or review round from its YAML mapping, where `round` is its kind and `places` are its mistakes."""
     where, values = read_record(fields, MARKED_READERS, where, "round", optional=("numbers",), name="id")
     kind, text = values.pop("round"), values.pop("text").rstrip("\n")
     mistakes = tuple(_read_mistake(one, text.splitlines(), where) for one in values.pop("places"))

@@ -40,7 +40,7 @@ class SheetItem:
     key: str
     title: str
     topic: str
-    level: str
+    level: str  # of a card; "" for the drill
     state: str
     limit: float
     seconds: float | None = None
@@ -179,6 +179,7 @@ class Sheet:
         steps: dict[str, tuple[tuple[str, str], ...]] = {}
         for item in self.items:
             if item.is_weak:
+                # Of a card only the place that shows its answer: its chapter and lab stand in the table.
                 links = item.links[:1] if item.kind == "card" else item.links
                 sentence = self._step(item)
                 steps[sentence] = tuple(dict.fromkeys((*steps.get(sentence, ()), *links)))

@@ -34,7 +34,7 @@ from helpers.interview.sheet import Sheet
 from helpers.interview.terminal import SKIP, Quit, TerminalScreen, show_answer
 
 HINT = ("h", "hint", "提示")
-YES, NO = ("y", "yes", "是", "对"), ("n", "no", "否", "不是", "")
+YES, NO = ("y", "yes", "是", "对"), ("n", "no", "否", "不是", "")  # "": Enter alone means no
 
 
 # -- drills ----------------------------------------------------------------------------------------------------------

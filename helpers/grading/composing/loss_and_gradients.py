@@ -1,7 +1,8 @@
 """Judges 09.loss, 09.sync and 09.norm, in which live ranks communicate over the process groups of a mesh.
 
 09.loss asks for one mean over the tokens of all replicas, 09.sync for the gradients that one process would have, and
-09.norm for their norm. Six cases bring every mesh of the ranks there are. Each judge computes the right values in one
+09.norm for their norm. Each task has at least six cases, which are enough for every mesh that the number of ranks
+allows. Each judge computes the right values in one
 process. A mistake is named on a rank if it gives all values of that rank.
 
 A mesh numbers ranks along the axes dp (data parallel), pp (pipeline stages) and tp (tensor parallel). Ranks with one dp

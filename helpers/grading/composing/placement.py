@@ -54,7 +54,7 @@ def run_places(submitted: Callable, inputs: dict[str, Any], context: RankContext
 
 
 def as_columns(answer: Any) -> Places:
-    """The two dicts of an answer, a place and groups by axis, as a list.
+    """The two dicts of an answer, the place (coordinates by axis) and the groups by axis, as a list.
 
     An answer of another form stands in every column, where it is wrong.
     """
@@ -161,7 +161,7 @@ def make_batch(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """
     calls = []
     for dp, pp, tp in ((1, 1, 1), (3, 1, 1), (1, 2, 2), (2, 1, 3), (3, 2, 1), (2, 2, 2)):
-        m = rng.integer(2, 3) if dp < 3 else 2  # micro-batches
+        m = rng.integer(2, 3) if dp < 3 else 2  # micro-batches; never three with three replicas, so batches stay short
         calls.append((dp * m * rng.integer(2, 3), dp, pp, tp, m))
     # One more batch that can be divided, then two that cannot: 2 * 3 divides neither 8 or 14 rows nor 9.
     calls += [(2 * rng.integer(1, 3), 2, 2, 1, 1), (6 * rng.integer(1, 2) + 2, 2, 1, 2, 3), (9, 2, 1, 2, 3)]

@@ -72,7 +72,8 @@ def draw_beats(rng: CaseGenerator, job: list[Status | None], age: float) -> list
         silence, step, seconds_in_step = status
         # When the last beat arrived, and the first one of the present step.
         last, since, clock_offset = now - silence, max(started, now - seconds_in_step), rng.integer(-9000, 9000)
-        # Two seconds earlier there was a beat of the step before, which jobs of two ranks do without.
+        # Two seconds earlier there was a beat of the step before. Jobs of two ranks do without it, so that they are
+        # short enough to be read in a message.
         arrivals = [(since - 2, step - 1)] if len(job) > 2 else []
         arrivals += [(since, step), (last, step)] if last > since else [(since, step)]
         beats += [(rank, step, at + clock_offset, at) for at, step in arrivals if started <= at]

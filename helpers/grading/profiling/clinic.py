@@ -112,7 +112,8 @@ def judge_diagnosis(job: BrokenJob, answer: Any) -> JudgedDiagnosis:
     Any of the lines that the job lists is right.
     """
     if not (isinstance(answer, list) and len(answer) == len(PARTS)) or isinstance(answer[1], str):
-        # The line must be a number, so a text in its place makes the answer unreadable.
+        # The line must be a number, so a text in its place makes the answer unreadable. A tuple is a list here, because
+        # what comes back from a rank is plain data.
         return JudgedDiagnosis(job=job, answer=(None,) * len(PARTS), wrong=PARTS, is_readable=False)
     rank, line, cause = answer
     right = (

@@ -40,10 +40,10 @@ def make_efficiency(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]
     is not sorted. The others are drawn, and one of those is not sorted either.
     """
     jobs = [([2, 4, 8], 4, 16), ([1, 2, 4], 1, 8), ([4, 8, 16], 0, 64), ([16, 4, 64, 8], 3, 128)]
-    for first in (1, 2, 3, 8):
+    for first in (1, 2, 3, 8):  # the fewest GPUs of a job; the most are 21 times as many, above all that are drawn
         gpus = sorted({first * rng.integer(2, 20) for _ in range(rng.integer(1, 3))} | {first, 21 * first})
         if first == 3:
-            gpus = gpus[1:] + gpus[:1]
+            gpus = gpus[1:] + gpus[:1]  # not sorted: the fewest GPUs come last
         jobs.append((gpus, rng.integer(1, 9) / 4, 8 * rng.integer(2, 40)))
     return [{"cases": [[gpus, [a + b / n for n in gpus]] for gpus, a, b in jobs]}]
 

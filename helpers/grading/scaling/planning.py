@@ -290,6 +290,7 @@ WRONG_CHOICES: dict[str, list[Choice]] = {
         best_plan(batch=lambda p, job: True),
         best_plan(batch=lambda p, job: job["batch"] % p["dp"] == 0),
     ],
+    # Of equally fast plans the one that comes first in the list, or the one that comes last, is chosen.
     "first_of_equals": [best_plan(tie=lambda p, i: i), best_plan(tie=lambda p, i: -i)],
 }
 PLANS = answers.question_task(
@@ -317,7 +318,7 @@ def make_days(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
         [small, 10**11, 8, 312e12, 0.4, 0, 0.0],
         [small | {"seq": 131_072}, 10**11, 256, 989e12, 0.35, 0.5, 0.05],
     ]
-    while len(cases) < 10:
+    while len(cases) < 10:  # 312e12 FLOP/s is the peak of an A100, and 989e12 above that of an H100
         model = {"parameters": 10**9 * rng.integer(1, 400), "layers": 8 * rng.integer(2, 15)}
         model |= {"hidden": 1024 * rng.integer(2, 16), "seq": 2 ** rng.integer(11, 15)}
         shares = rng.integer(25, 60) / 100, rng.one_of(0, 0.25, 0.5, 1), rng.integer(0, 20) / 100

@@ -2,7 +2,8 @@
 
 In this lab tensors are concatenated to one flat line. Zeros at its end, the padding, make the number of ranks divide
 its length, and each rank gets one of the equal pieces, its shard. 08.shard asks for such a shard in one process;
-08.resume asks every rank for its shard of a checkpoint that another number of ranks saved.
+08.resume asks every rank for its shard of a checkpoint that another number of ranks saved. The functions under "what
+the tasks of this lab share" also serve stage1.py, stage2.py and stage3.py, which judge the other tasks of lab 08.
 
 How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
 learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
@@ -127,7 +128,7 @@ def expect_small_storage(
 
 
 def expect_zero_ops(world: JudgedWorld) -> Iterator[Judgement]:
-    """Every rank issues reduce-scatters and all-gathers only: an all-reduce would send twice as much."""
+    """Every rank issues ZeRO's collectives only. An all-reduce in place of one of them would send twice as much."""
     yield from expect_only_ops(world, OPS, mistake_of_op={"all_reduce": "all_reduced"})
 
 
@@ -226,7 +227,7 @@ WRONG_SHARDS: dict[str, list[TakeShard]] = {
 
 def judge_shard(world: JudgedWorld) -> Iterator[Judgement]:
     """A mistake is named only if it gives the learner's shard for every question."""
-    pairs = list(zip(world.inputs[0]["cases"], world.outputs[0], strict=True))  # (question, answer), in one process
+    pairs = list(zip(world.inputs[0]["cases"], world.outputs[0], strict=True))  # [0]: the only process
 
     def explains_all(wrong: TakeShard) -> bool:
         return all(is_close(wrong(*question), answer["shard"]) for question, answer in pairs)
@@ -380,7 +381,7 @@ def judge_state(
     if not is_state:
         return
     arguments = checkpoint_files(checkpoint), checkpoint["num_elements"], rank, world_size
-    right, sizes = resumed_state(*arguments), (checkpoint["old_size"], world_size)  # sizes: for the sentences
+    right, sizes = resumed_state(*arguments), (checkpoint["old_size"], world_size)  # sentences name both sizes
     step = simplified(state.get("step"))  # an optimizer's step may be a float, or a tensor of one element
     is_right = step == right["step"] and all(is_close(right[name], state.get(name)) for name in STATE_NAMES)
     # The states that each mistake gives, and the mistakes of which one state has the learner's step.
@@ -390,7 +391,7 @@ def judge_state(
     for name in STATE_NAMES:
         got, what = state.get(name), words["state_resumed"].format(name, *sizes)
         mistakes: dict[str, Any] = {key: [one[name] for one in states] for key, states in wrong.items()}
-        if name != "parameters" and got is None:
+        if name != "parameters" and got is None:  # the state has no such moment at all
             mistakes = {"moments_lost": None}
         yield expect_tensor(what, right[name], got, rank=rank, mistakes=mistakes)
         if is_close(right[name], got):

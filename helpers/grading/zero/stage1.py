@@ -3,7 +3,8 @@
 Every rank reduce-scatters the gradients, updates its shard of the parameters, and all-gathers the updated parameters.
 A check runs three steps on live ranks. It compares the parameters after each step with a simulation of all ranks in one
 process, and names a mistake if the simulation with this mistake gives the same parameters.
-The check's optimizer has momentum, because with it a sum of gradients in place of their mean shows. Adam would hide it.
+The check's optimizer is gradient descent with momentum, so there is a state to shard. A sum of gradients in place of
+their mean changes its steps, which Adam would hide.
 
 From shards.py: `flatten` puts all tensors in one line, `shard_of(flat, rank, n)` is a rank's piece of the padded line,
 `shards_of(flat, n)` are all of them, and `shard_length` and `padded_bytes` count their elements and bytes.
@@ -82,7 +83,7 @@ def draw_shapes(rng: CaseGenerator, world_size: int) -> list[tuple[int, ...]]:
     In the case "few" there are only vectors of one element, fewer than ranks.
     """
     if rng.case.sizes == "few":
-        return [(1,)] * rng.size(world_size)
+        return [(1,)] * rng.size(world_size)  # rng.size: here a number below world_size
     a, b = rng.integer(2, 4), rng.integer(3, 6)
     shapes: list[tuple[int, ...]] = [(a, b), (b,), (), (2, a, 2)]
     # rng.size draws a number of elements that the ranks divide, or not, as the case asks. With the last vector,
@@ -225,7 +226,7 @@ def judge_one_message_each(world: JudgedWorld, num_elements: int) -> Iterator[Ju
         ("reduce_scatter", NUM_STEPS * num_bytes, "own_gradient"),
         ("all_gather", NUM_STEPS * (num_bytes // world.size), "gather_forgotten"),
     ):
-        mistakes = {} if has_all_reduce(world) else {mistake: 0}
+        mistakes = {} if has_all_reduce(world) else {mistake: 0}  # the mistake that explains 0 calls of `op`
         yield from expect_calls_and_bytes(world, op, NUM_STEPS, payload, mistakes)
 
 

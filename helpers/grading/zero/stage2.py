@@ -152,7 +152,7 @@ def is_list_of_tensors(shards: Any) -> bool:
 
 
 def bytes_allowed(parameters: Sequence[Tensor], world_size: int) -> float:
-    """The bytes that a rank may hold after a backward pass: all its shards, half as much again, and some slack."""
+    """The bytes that a rank may hold after backward: all its shards, a margin of half their size, and SLACK_BYTES."""
     return 1.5 * padded_gradient_bytes(parameters, world_size) / world_size + SLACK_BYTES
 
 
@@ -258,6 +258,7 @@ def judge_order(world: JudgedWorld, num_parameters: int) -> Iterator[Judgement]:
             mistakes = ["after_backward"] if log.events else ["own_gradient"]
             message = words["nothing_overlaps"]
             yield expect(any(event.start < last_gradient for event in sent), message, rank=rank, mistakes=mistakes)
+            # The comparison above already says so if nothing was sent.
             message = words["messages_of_a_backward"].format(len(sent), num_parameters)
             yield expect(not sent or len(sent) == num_parameters, message, rank=rank)
             start = end  # the next backward pass begins

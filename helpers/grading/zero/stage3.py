@@ -227,8 +227,9 @@ def judge_messages(world: JudgedWorld) -> Iterator[Judgement]:
     lengths, num_batches = [math.prod(shape) for shape in inputs["shapes"]], len(inputs["batches"])
     total = padded_bytes(lengths, world.size, inputs["shards"][0].element_size())
     passes = num_batches * NUM_LAYERS
-    own_gradient = {} if has_all_reduce(world) else {"own_gradient": 0}  # no call at all tells this mistake
+    own_gradient = {} if has_all_reduce(world) else {"own_gradient": 0}  # without any reduction it has no other
     gathered_bytes = 2 * num_batches * total // world.size  # a rank passes its shard alone
+    # One all-gather for forward alone means that the layer kept the full weight for backward.
     yield from expect_calls_and_bytes(world, "all_gather", 2 * passes, gathered_bytes, {"weight_kept": passes})
     yield from expect_calls_and_bytes(world, "reduce_scatter", passes, num_batches * total, own_gradient)
 
@@ -241,7 +242,7 @@ def recognise_failure(failure: RunFailure) -> list[str]:
 
 
 def has_padding_in_view(failure: RunFailure) -> bool:
-    """Whether a view failed because there were more elements than its shape has. (A shard would have fewer.)"""
+    """Whether a view failed because the line had more elements than the shape: the padding was kept."""
     failed = re.search(r"shape '\[([\d, ]+)\]' is invalid for input of size (\d+)", failure.text)
     return failed is not None and int(failed[2]) > math.prod(map(int, failed[1].split(",")))
 
