@@ -150,7 +150,10 @@ class AxisTraffic:
 
     @classmethod
     def of(cls, ops: Iterable[AxisOp]) -> AxisTraffic:
-        """The record of these operations: those of one axis, kind and group size are added up, and all are sorted."""
+        """The record of these operations: those of one axis, kind and group size are added up, and all are sorted.
+
+        Sums of 0 bytes and groups of one rank are left out, because they send nothing.
+        """
         sums: dict[tuple[str, str, int], int] = {}
         for axis, op, num_ranks, payload in ops:
             sums[axis, op, num_ranks] = sums.get((axis, op, num_ranks), 0) + payload

@@ -13,7 +13,7 @@ from numbers import Real
 
 from helpers.quantities.units import format_ratio, format_value
 
-_CELL = "padding:2px 12px;text-align:right"
+_CELL = "padding:2px 12px;text-align:right"  # the CSS of a cell with a number
 
 
 @dataclass(frozen=True, kw_only=True)

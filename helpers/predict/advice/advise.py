@@ -100,7 +100,7 @@ class Advice:
         if self.rule:
             rule = words("by_rule", case=self.rule.case, says=self.rule.says, because=self.rule_reason)
             sentences.append(rule.rstrip())  # it ends in a space where `rule_reason` is empty
-        return words("between").join(sentences)
+        return words("between").join(sentences)  # between two sentences: a space, in Chinese nothing
 
     def _warned(self, warning: str) -> str:
         """A warning about the recommended plan, and whether it holds for all of the best plans."""

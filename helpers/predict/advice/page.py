@@ -101,7 +101,7 @@ def _why(advice: Advice, candidate: PlanEstimate) -> str:
     """
     specific = () if candidate is advice.chosen else advice.specific_warnings(candidate)
     warned = (words("warned", words=warning) for warning in specific)
-    return words("between").join((*candidate.reasons, *warned))
+    return words("between").join((*candidate.reasons, *warned))  # between two sentences: a space, in Chinese nothing
 
 
 def bar_rows(advice: Advice) -> Rows:

@@ -19,7 +19,7 @@ from helpers.records import MemoryBreakdown
 from helpers.specs import Cluster, ModelSpec, Plan
 
 words = book("advice")
-KINDS, STEPS = book("draw"), book("steps")  # have the names of the kinds of memory, and of bars and bottlenecks
+KINDS, STEPS = book("draw"), book("steps")  # name the kinds of memory (texts of pictures), and bars and bottlenecks
 TRAFFIC = ("NVLink", "network")  # the bottlenecks where ranks wait for bytes, inside a node and between nodes
 
 
@@ -159,6 +159,7 @@ class PlanEstimate:
     def memory_text(self, usable: float) -> str:
         """A sentence about the bytes of the fullest rank, and the kind that takes most."""
         most = self.memory.dominant
+        # In KINDS, "optimizer" is the step that the optimizer makes; its state is meant here.
         kind = book("memory")("kind_optimizer") if most == "optimizer" else KINDS(f"kind.{most}")
         sizes = {"held": self.memory.total, "usable": usable, "size": getattr(self.memory, most)}
         return words("why.memory", kind=kind, **{name: format_bytes(size) for name, size in sizes.items()})

@@ -288,7 +288,7 @@ def _lightest(request: PlanRequest, names: Sequence[str]) -> dict[str, PlanEstim
     for axes in axis_layouts(request) if names else ():
         if reason_against(request, axes):  # a text where model or batch cannot be divided by these axes, else empty
             continue
-        for zero in (0, 1) if axes.pp > 1 else (0, 1, 2, 3):
+        for zero in (0, 1) if axes.pp > 1 else (0, 1, 2, 3):  # as in search.py, which says why
             plan = replace(
                 axes, zero=zero, precision=request.precision or "mixed", recompute="full",
                 num_microbatches=request.global_batch // axes.dp,
@@ -306,7 +306,7 @@ def _reason_against_all(request: PlanRequest, name: str) -> str:
     """Why no plan of this strategy can run: the reason of one layout, or too few GPUs where there is no layout."""
     if "TP" in name and request.cluster.gpus_per_node == 1:
         return words("cannot.one_card")
-    zero = {StrategyName.ZERO_2: 2, StrategyName.ZERO_3: 3}.get(name, 1 if "ZeRO" in name else 0)
+    zero = {StrategyName.ZERO_2: 2, StrategyName.ZERO_3: 3}.get(name, 1 if "ZeRO" in name else 0)  # its stage
     layouts = [axes for axes in axis_layouts(request) if strategy_of(replace(axes, zero=zero)) == name]
     reasons = [reason for axes in layouts if (reason := reason_against(request, axes))]
     return reasons[-1] if reasons else words("cannot.too_few", gpus=request.cluster.world_size)
@@ -444,7 +444,7 @@ def _adapters(request: PlanRequest) -> str:
     breakdown = memory(request.model, Plan(recompute="full", attention=request.attention))
     others = breakdown.activations + breakdown.temporaries + breakdown.buffers
     for name, model_states in (("LoRA", fine_tuning.lora), ("QLoRA", fine_tuning.qlora)):
-        num_bytes = model_states(request.model, rank=16).total + others
+        num_bytes = model_states(request.model, rank=16).total + others  # 16: a usual inner width of adapters
         if num_bytes <= request.usable:
             return words("remark.adapters", name=name, size=format_bytes(num_bytes))
     return words("remark.no_adapters")

@@ -123,6 +123,7 @@ class LayerRun:
         self.inner = layer.activation(*products)
         self.second = take(second[1], "rows") if second else None
         self.output = matmul(self.inner, self.second) if second else self.inner
+        # With a second weight the output is a sum, which every rank has in full; without one it is split by columns.
         self.arrives = layer.arrives if second else take(layer.arrives, "columns")
         to_inner = matmul(self.arrives, transpose(self.second)) if second else self.arrives
         self.to_products = layer.activation_backward(*products, to_inner)
@@ -152,7 +153,7 @@ class LayerOnRank:
         return matrix if self.rank is None else self.group.part(matrix, by, self.rank)
 
     def made(self, name: str, values: Matrix, by: str = "columns") -> ShardedMatrix:
-        """A matrix that this rank computed. In one process each row or column is marked with the rank that owns it."""
+        """A rank's shard of a weight, or its own result. In one process each row or column is marked with its owner."""
         return self.group.cut(name, values, by) if self.rank is None else matrix_of_rank(name, values, by, self.rank)
 
     def all_tokens(

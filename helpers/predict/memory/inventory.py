@@ -107,9 +107,9 @@ def inventory(model: ModelSpec, plan: Plan, *, batch: int | None = None, dropout
     The model is the course's GPT in the shape of `model`. These fields of the plan count: `precision` (fp32, or else
     bfloat16 weights and activations throughout), `attention`, `recompute` (as `helpers.parallel.shared.recompute` does
     it: "full" recomputes each block, "selective" what lies between the projections of attention), `tp` and
-    `sequence_parallel`. dropout: the share that training drops; under tp it is as with `seed=None`. Raises ValueError
-    for another architecture, a plan that splits layers or tokens or recomputes under tp, a batch below 1, or a dropout
-    outside [0, 1).
+    `sequence_parallel`. dropout: the share that training drops; under tp every rank draws the full mask and keeps its
+    part, as the course's layers do with `seed=None`. Raises ValueError for another architecture, a plan that splits
+    layers or tokens or recomputes under tp, a batch below 1, or a dropout outside [0, 1).
     """
     _check(model, plan, batch, dropout)
     shape = StepShape(

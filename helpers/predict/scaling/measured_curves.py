@@ -190,7 +190,7 @@ def expected_maximum(n: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePart:
-    """One part of a curve's loss, by its name in the list above.
+    """One part of a curve's loss, by its name in the docstring of this file: "batch", "gradients" and so on.
 
     lost: the loss at each count of GPUs, where 1 is the seconds of a step on one GPU. low, high: the range of the loss
     at the largest count, over all mixes that fit as well as the best one.
@@ -263,7 +263,7 @@ def explain_curve(
             "and give 0.05 where one digit is printed"
         )
     counts, measured = np.array(gpus, float), np.array(speedups, float)
-    step, ring, busy, rings = _costs(gpus, images, kind, link)
+    step, ring, busy, rings = _costs(gpus, images, kind, link)  # busy, rings: of step and ring, see there
     stragglers = busy * [expected_maximum(n) for n in gpus]
     rows = np.stack([rings, stragglers, counts - 1])  # (3, counts): the loss by each part if its factor is 1
     total, best, lows, highs = _mixes(busy, rows, counts / measured, half_digit / measured)

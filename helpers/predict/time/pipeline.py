@@ -128,6 +128,7 @@ class _Simulation:
                 received, send, prerequisites, finished, seconds = rules[kind][stage]
                 arrived = received[j]
                 if arrived is None or prerequisites[j] is None:
+                    # A prerequisite is an action of this rank itself, so one that is missing never comes: a hang.
                     received.waiting[j] = rank
                     break
                 start = arrived + send if arrived + send > free else free  # max() would be a call

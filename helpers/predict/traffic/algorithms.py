@@ -166,7 +166,8 @@ def _halving_doubling(n: int) -> list[ChunkMessage]:
     for message in halving:
         back = 2 * step - 1 - message.step
         messages += [message, _reply(message, back)]
-    # The step after the last one of the doubling, in which the extra ranks get the result.
+    # The step after the last one of the doubling, in which the extra ranks get the result, as replies to the messages
+    # of step 0, which are the first `extra` ones.
     last_step = 2 * step - (1 if extra else 0)
     return messages + [_reply(message, last_step) for message in messages[:extra]]
 

@@ -136,7 +136,10 @@ def _units(layers: list[Sizes]) -> list[list[int]]:
 
 
 def _scalars(plan: Plan, loss_scaling: bool) -> Iterator[AxisOp]:
-    """All-reduces of single numbers: the loss, the gradient norm over each axis on which gradients lie in parts."""
+    """All-reduces of single numbers: the loss, the gradient norm over each axis on which gradients lie in parts.
+
+    Groups of one rank are among them; `AxisTraffic.of` leaves them out.
+    """
     sharded = {"tp": plan.tp, "pp": plan.pp, "dp": plan.dp if plan.zero else 1}
     for num_ranks in (plan.dp * plan.pp, *sharded.values()):
         yield AxisOp(SCALARS, "all_reduce", num_ranks, SCALAR)
