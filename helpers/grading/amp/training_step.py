@@ -167,6 +167,7 @@ class ReferenceStep:
         calls = {
             "zero": optimizer.zero_grad,
             "unscale": lambda: scaler.unscale_(optimizer),
+            # "apart" means each parameter's gradient by its own norm, and "values" each element.
             "clip apart": lambda: [nn.utils.clip_grad_norm_(one, max_norm) for one in model.parameters()],
             "clip values": lambda: nn.utils.clip_grad_value_(model.parameters(), max_norm),
             "clip": lambda: nn.utils.clip_grad_norm_(model.parameters(), max_norm),

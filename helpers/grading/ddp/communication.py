@@ -355,7 +355,7 @@ def make_rehearsed(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     shared, inputs = {"widths": widths, "weights": weights, "frozen": None}, []  # None: every parameter has a gradient
     for _ in range(world_size):
         x = rng.tensor(rng.integer(2, 4), widths[0])
-        inputs.append(shared | {"x": x, "y": rng.tensor(len(x), widths[-1]) / 4})
+        inputs.append(shared | {"x": x, "y": rng.tensor(len(x), widths[-1]) / 4})  # small, like most errors
     if rng.case.number == 0:
         inputs[rng.integer(1, world_size - 1)]["y"][0, 0] = 20.0  # so far from the output that the error is large
     return inputs

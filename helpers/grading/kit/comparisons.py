@@ -2,7 +2,7 @@
 
 A task's `judge` calls the `expect_…` functions, each of which returns or yields Judgements:
 
-    yield expect_tensor(GRADIENT.format(name), mean, got, rank=rank, mistakes={"sum_for_mean": mean * world.size})
+    yield expect_tensor("the gradient of bias", mean, got, rank=rank, mistakes={"sum_for_mean": mean * world.size})
 
 A mistake is a wrong solution that learners often write, and the lab has a hint about it. `mistakes` maps the key of
 such a hint to the value that this mistake would give. Where `got`, the learner's value, equals that value, the

@@ -124,7 +124,7 @@ def run_blocks(submitted, inputs: dict[str, Any], generator: torch.Generator | N
     used_generator.set_state(state)  # another case may have moved it
     with meter:
         y.backward(gradient)
-        del y
+        del y  # and with it the graph
     outputs |= {"after": torch.rand(2, generator=generator).tolist(), "peak": meter.peak_bytes}
     gradients = {name: value.grad for name, value in weights.items()}
     return outputs | {"calls": calls, "x": x.grad, "gradients": gradients}
@@ -286,7 +286,7 @@ def run_chunked(submitted, inputs: dict[str, Any], context: RankContext) -> Iter
     yield
     with one_thread(), meter:
         (inputs["factor"] * loss).backward()
-        del loss
+        del loss  # and with it the graph
     peaks = {"peak": meter.peak_bytes, "largest": meter.largest_bytes}
     return {"loss": result, "x": x.grad, "weight": weight.grad} | peaks
 

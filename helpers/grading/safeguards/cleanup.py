@@ -1,9 +1,11 @@
 """Restores a rank's process after a learner's function, and finds out whether the process can be used again.
 
-SavedSettings     settings of Python, the system and torch, which are put back
-ProcessSnapshot   what is not put back: replaced functions of torch and Python, hooks and modes left on, a lost process
-                  group. If any of these changed, the rank's pool starts a new process
-end_started       ends the processes and threads that the function started and left running
+SavedSettings       settings of Python, the system and torch, which are put back
+ProcessSnapshot     what is not put back: replaced functions of torch and Python, hooks and modes left on, a lost
+                    process group. If any of these changed, the rank's pool starts a new process
+end_started         ends the processes and threads that the function started and left running
+adopt_orphans_once  lets end_started find also those processes whose parent has ended
+reseed              gives all random number generators a seed, before the function is called
 
 A rank is a process that runs one learner's function after another, so nothing that one leaves behind may change the
 next. The *engine* is the part of the course that runs in each rank and sends its messages, in threads of its own.
@@ -171,7 +173,7 @@ def reseed(seed: int) -> None:
 MODULES = (builtins, math, time, random, torch, torch.nn.functional, torch.autograd, dist, distributed_c10d)
 CLASSES = (torch.Tensor, torch.Generator, torch.autograd.Function, dist.ReduceOp)
 NN_CLASSES = (nn.Module, nn.Parameter, nn.Linear, nn.Sequential, nn.ReLU)  # likewise, those that models use
-# The dicts in which torch keeps the hooks that are registered for all modules.
+# The dicts in which torch keeps the hooks that are registered for all modules, and a flag about them.
 _HOOKS = [value for name, value in vars(nn.modules.module).items() if name.startswith("_global_") and "hook" in name]
 
 

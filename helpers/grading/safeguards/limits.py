@@ -35,7 +35,7 @@ class TooLong(BaseException):
 
 
 class TooMuch(BaseException):
-    """A rank used up its memory. words: a sentence about it in each language, which the ranks report."""
+    """A rank used up its memory. words: what it did, to be read behind "it ", which the ranks report."""
 
     def __init__(self) -> None:
         self.words = words["memory"].format(f"{MAX_MEMORY / 1e9:g} GB")
