@@ -70,7 +70,10 @@ def bytes_scene(
 
 
 def _rows(predicted: object, measured: object, guess: object) -> tuple[Row, ...]:
-    """The rows of the comparison. Without measured values, which `compare` needs, they are removed again."""
+    """The rows of the comparison.
+
+    `compare` needs measured values. Where there are none, it gets the predicted ones, which are removed afterwards.
+    """
     if isinstance(predicted, Comparison):
         return predicted.rows
     rows = compare(predicted, predicted if measured is None else measured, guess=guess).rows

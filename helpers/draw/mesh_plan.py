@@ -24,11 +24,11 @@ from helpers.records import MEMORY_KINDS, MemoryBreakdown
 from helpers.specs.mesh import Mesh
 
 words = book("mesh")  # what a reader sees, by name, in the learner's language: learner/words/mesh.yaml
-MOST_RANKS = 64
+MOST_RANKS = 64  # of the picture
 WIDTH, _FONT, _SIDE = 640.0, 12.0, 8.0  # pixels: the picture, its letters, its margins
 _TOP, _NODES_HEIGHT, _LINE = 46.0, 190.0, 20.0  # pixels: where the nodes begin, their height, from line to line
 _TRAFFIC_TOP = _TOP + _NODES_HEIGHT + 18
-_MEMORY_TOP = _TRAFFIC_TOP + 4 * _LINE + 10
+_MEMORY_TOP = _TRAFFIC_TOP + 4 * _LINE + 10  # a line of headings, and one for each of the three axes
 _HEIGHT = _MEMORY_TOP + 88
 _LINK_LEFT, _BAR_LEFT, _BAR_END = 196.0, 424.0, 520.0  # pixels: columns of the traffic of each axis
 _MOST_ACROSS = 16  # ranks side by side

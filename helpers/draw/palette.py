@@ -80,8 +80,8 @@ class Theme:
     The role "muted" is ink at MUTED_OPACITY; "panel" and "rule" are GREY at PANEL_OPACITY and RULE_OPACITY.
     """
 
-    surface: str
-    ink: str
+    surface: str  # the background
+    ink: str  # texts, and lines that must stand out
 
 
 LIGHT = Theme(surface="#ffffff", ink="#1b1f24")

@@ -84,6 +84,7 @@ def _curves(
 
 def _axis(name: str, gpus: int, most: float) -> Axis:
     """An axis up to `most`: ticks in four whole steps from 0, or by powers of 4 from 1 beyond `LINEAR` GPUs."""
+    # 1e-9 is against rounding, which would add a tick where `most` is itself a power of 4.
     if gpus <= LINEAR:
         step = ceil(most / 4)
         return Axis(name=name, ticks=[step * number for number in range(ceil(most / step) + 1)])

@@ -47,6 +47,7 @@ def topology_scene(
     title = title or f"{kind} of {num_ranks} ranks"
     items = [title_label(title)]
     for (sender, receiver), text in arrows.items():
+        # The last argument is whether there is an arrow in the opposite direction.
         items += _arrow(middles[sender], middles[receiver], text, (receiver, sender) in arrows)
     for rank, middle in enumerate(middles):
         items += _box((names or {}).get(rank, f"rank {rank}"), middle, is_master=kind == "star" and rank == 0)

@@ -73,6 +73,7 @@ def step_scene(step: StepTime, *, title: str) -> Scene:
     left = 28 + max(text_width(term.name, 12, bold=not term.binds) for term in terms)
     texts_left = WIDTH - 10 - max(text_width(text, 12, bold=True) for text in texts)
     right = texts_left - 14
+    # scale: pixels per second, with which the upper end of the interval fits. x: where the next bar begins.
     scale, x = (right - left) / step.interval[1], left
     items: list[SceneItem] = [title_label(title)]
     for number, (term, text) in enumerate(zip(terms, texts, strict=True)):

@@ -50,7 +50,7 @@ from helpers.records import MemoryBreakdown
 # Pixels of the numbers: the left edge, a cell's width and height, between two kinds, and from rank to rank.
 _LEFT, _CELL_WIDTH, _CELL_HEIGHT, _KINDS_GAP, _PITCH = 92.0, 36.0, 19.0, 24.0, 84.0
 _BYTES_LEFT, _PIXELS_PER_BYTE, _BAR = 478.0, 1.5, 13.0  # pixels: where the bars of bytes begin, per byte, their height
-_STAGES = BarStyle(height=20, pitch=27, hidden_below=0)  # of the bars of the model of real size
+_STAGES = BarStyle(height=20, pitch=27, hidden_below=0)  # of the bars of the model of real size; no part is left out
 _OWNER_COLOURS = ("rank4", "rank1", "rank6")  # of ranks 0 to 2; blue and green stand for kinds in this picture
 _PALE = 0.35  # the opacity of numbers in the state TERM; ink is legible on it in both themes
 words = book("zero")  # what a reader sees, by name, in the learner's language: learner/words/zero.yaml

@@ -3,6 +3,7 @@
 chapters    every chapter, with stations, minutes, guesses and exercises, read from the notebooks
 read_cells  the stations among the cells of one notebook
 week        the chapters to take before an interview, in an order in which none comes before what it needs
+check_order the chapters of an order that come before what they need, for the tests of the orders of this course
 
 A station is a section of a chapter's notebook. A heading `## ▶ A · Who holds what? (6 min)` begins a station, and the
 next heading of that size ends it. ▶ marks the stations of the short path through a chapter. The cells before the first

@@ -30,7 +30,8 @@ from helpers.widgets.dials import dial
 from helpers.widgets.explorer import Explorer, RunButton
 
 dp_words = book("timelines").section("data_parallel")  # the texts that are shown, by name: learner/words/timelines.yaml
-# The values of the dials of DataParallelExplorer, and the sizes of its step.
+# The values of the dials of DataParallelExplorer, and the sizes of its step. The course's character GPT has 10,698,240
+# parameters.
 PARAMETERS = (1_000_000, 10_698_240, 25_000_000, 124_000_000, 350_000_000)
 LOCK_TIMES = (0, 1, 2, 5, 10, 20)  # milliseconds
 GIGABYTES = (3, 6, 12, 25, 50, 100)  # per second; PCIe 3.0 x16 carries about 12

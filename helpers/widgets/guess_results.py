@@ -196,6 +196,7 @@ def _kind_texts(kind: str, calibration: GuessCalibration) -> list[str]:
     if calibration.times is not None:
         # `times` is the typical ratio of guess and truth, so `factor` is how far off it is, whether high or low.
         factor = max(calibration.times, 1 / calibration.times)
+        # Within 10 % of the truth, guesses are said to be neither high nor low.
         name = "near" if factor < 1.1 else "high" if calibration.times > 1 else "low"
         sentence = self_words(name, kind=self_words(kind), times=f"{factor:.2g}")
         lines.append(self_words("of", sentence=sentence, count=calibration.num_numbers))

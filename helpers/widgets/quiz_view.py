@@ -69,6 +69,7 @@ class QuizView(InterviewView):
     # -- parts ---------------------------------------------------------------------------------------------------------
     def _make_dials(self, topic: str, level: str, language: str, form: str) -> None:
         """Make the dials, which start at these values."""
+        # A learner may also name a chapter, "03_ddp", whose topic is "ddp".
         self.topic = choice(bilingual_options(list_topics(self._cards), topic_name), topic_of(topic), "topic · 主题")
         self.level = choice(bilingual_options(LEVELS), level, "level · 级别")
         self.language = language_dial(language)

@@ -58,7 +58,7 @@ def loss_over_time_scene(history: Sequence[tuple[int, int, float, float]], *, de
     the last, which no death ended.
     """
     curves: dict[str, list[tuple[float, float]]] = {}
-    start = history[0][3]
+    start = history[0][3]  # seconds
     for generation, _, loss, seconds in history:
         curves.setdefault(words("clock.generation", number=generation), []).append((seconds - start, loss))
     generations = list(curves.values())

@@ -183,7 +183,7 @@ def ring_scene(num_ranks: int = 4) -> Scene:
         if rank < num_ranks - 1:
             items += _hop(x + width + 4, x + pitch - 4, 99, sent_chunk)
     first, last = MARGIN + width / 2, MARGIN + (num_ranks - 1) * pitch + width / 2
-    # The last rank sends to the first one, below all others.
+    # The last rank sends to the first one, below all others; its chunk is number num_ranks - 2.
     items += polyline([(last, 126), (last, 152), (first, 152)], colour="communication", width=1.6)
     items.append(Line(x1=first, y1=152, x2=first, y2=130, colour="communication", width=1.6, arrow=True))
     items.append(centred_label((first + last) / 2, 166, words("ring.chunk", n=max(0, num_ranks - 2))))

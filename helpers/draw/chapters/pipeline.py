@@ -191,6 +191,7 @@ def tied_weights_scene(runs: Mapping[str, TiedWeightsRun]) -> Scene:
     """
     losses = {name: list(enumerate(run.losses)) for name, run in runs.items()}
     differences = {name: list(enumerate(run.apart)) for name, run in runs.items()}
+    # The name of the vertical axis stands below the title and continues it: "Loss", "of the batch".
     above = lines_scene(losses, title="Loss", x_name="step", y_name="of the batch")
     title = "Largest difference between the two copies"
     below = lines_scene(differences, title=title, x_name="step", y_name="of one weight")

@@ -33,6 +33,7 @@ from helpers.learner.words import book
 from helpers.quantities.units import format_bytes
 
 words = book("pictures")  # what a reader sees, by name, in the learner's language: learner/words/pictures.yaml
+# The style of the bars of traffic: that of messages, in other sizes (pixels).
 _SHARES = replace(MESSAGES, height=30, pitch=42, end_gap=14, gap=2, radius=2, right=96, above=10)
 _LINE, _ROW_GAP, _MESSAGES_RIGHT = 17.0, 12.0, 14.0  # pixels: a line of text, between rows, the right margin
 # Pixels of resharding: left and right margin, the top edge, a shard's height, the gap above and below the tensors, and

@@ -153,7 +153,8 @@ def make_question(
     chinese = known.zh_choices if known and len(known.zh_choices) == len(options) else options
     shown = [Words(en=en, zh=zh) for en, zh in zip(options, chinese, strict=True)]
     if form == "order":
-        random.Random(key).shuffle(shown)  # the call has them in the right order
+        # The call has them in the right order. The key is the seed, so that every run shows the same order.
+        random.Random(key).shuffle(shown)
     return Question(
         key=key, text=Words(en=text, zh=(known and known.zh) or text), form=form, unit=unit, options=tuple(shown),
         kind=kind if kind in KINDS else _kind_of(unit), truth=None if known is None or wrong else known.answer,

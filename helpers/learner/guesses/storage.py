@@ -28,7 +28,7 @@ from helpers.learner.progress import FilePath
 
 UNATTENDED_VARIABLE, GUESS_VARIABLE, BOX_VARIABLE = "RANKS_UNATTENDED", "GUESS", "GUESS_BOX"  # of the environment
 DAY = 86_400  # seconds
-LARGEST_FILE = 10_000  # bytes; a larger file in the class's folder is not read
+LARGEST_FILE = 10_000  # bytes; a larger file in the class's folder is no guess and is not read
 
 
 # -- the progress file -----------------------------------------------------------------------------------------------
@@ -227,7 +227,10 @@ class KernelGuesses:
         self._refresh(key)
 
     def listen(self, key: str, listener: GuessListener) -> None:
-        """Call the listener's `refresh` whenever this question is answered. Only a weak reference to it is stored."""
+        """Call the listener's `refresh` whenever this question is answered or its result is opened.
+
+        Only a weak reference to it is stored, so that a view that is shown no more can be freed.
+        """
         self._listeners.setdefault(key, weakref.WeakSet()).add(listener)
 
     def _refresh(self, key: str) -> None:
