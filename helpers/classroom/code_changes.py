@@ -134,7 +134,8 @@ def _segment(lines: Sequence[str], node: ast.AST) -> str:
 def _alternatives(node: ast.AST) -> Iterator[str]:
     """The sources that may stand in place of an expression or an augmented assignment."""
     match node:
-        case ast.BinOp(op=ast.Mod(), left=left) if not isinstance(left, ast.Constant):  # `(a + b) % n` without `% n`
+        # `(a + b) % n` without `% n`. With a constant on the left, % usually formats a text, as in "%d" % n.
+        case ast.BinOp(op=ast.Mod(), left=left) if not isinstance(left, ast.Constant):
             yield f"({ast.unparse(left)})" if isinstance(left, ast.BinOp) else ast.unparse(left)
         case ast.BinOp(op=op) | ast.AugAssign(op=op) if type(op) in SWAPPED:
             yield _source_with(node, op=SWAPPED[type(op)]())

@@ -186,7 +186,7 @@ class _SubmissionGrader:
             self.skipped_cells.add(cell.name)
             self.problems.append(f"{cell.name}: {error}, so the cell was left out.")
             return False
-        if isinstance(answer.get("error"), str) and not cell.is_from_lab:
+        if isinstance(answer.get("error"), str) and not cell.is_from_lab:  # the lab's own cells are not the learner's
             self.problems.append(str(answer["error"])[:MAX_TEXT])
         self._add_noted_flags(answer, self.program.tasks_of(cell.name))
         return True

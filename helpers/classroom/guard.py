@@ -246,7 +246,10 @@ def frame_of_learner() -> Any:
 
 
 def is_direct() -> bool:
-    """Whether the learner's own line causes the event, directly or through `inspect`, and not a library for itself."""
+    """Whether the learner's own line causes the event, and not a library for itself.
+
+    The line may do so directly or through the modules `inspect` and `importlib`, which only act for their caller.
+    """
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename in (__file__, importlib.__file__, _INSPECT):
         frame = frame.f_back

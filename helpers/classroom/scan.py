@@ -348,7 +348,8 @@ class Reader:
         elif text is None and owner_name:
             yield LIKELY, words["by_built_name"].format(owner_name)
         elif text is not None and owner_name:
-            # Like the name written out. Of the node only `ctx` and its being no module count, so an empty name will do.
+            # Like the name written out. `_flags_of_name` uses the node only for its `ctx` and to see whether it is a
+            # module, so a node with an empty name will do, which is loaded and is no module.
             yield from self._flags_of_name(f"{owner_name}.{text}", ast.Name(id="", ctx=ast.Load()))
         elif text is not None:
             yield from self._flags_of_attribute(text)

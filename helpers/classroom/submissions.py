@@ -62,15 +62,15 @@ def find_submissions(paths: Iterable[Path], lab: str | None = None) -> list[Subm
     lab: in nbgrader's layout, only submissions to this lab, such as "03_ddp"; None for those to any lab.
     """
     by_learner: dict[str, list[Submission]] = defaultdict(list)
-    progress: dict[str, Path] = {}
+    progress_of: dict[str, Path] = {}
     for path in paths:
         if not path.exists():
             raise ValueError(f"there is no file or folder {path}: give a notebook, or a folder of them.")
         for submission in _in_folder(path, lab) if path.is_dir() else [_of_file(path, path.name, None)]:
             by_learner[submission.learner].append(submission)
-        progress |= _progress_files(path)
+        progress_of |= _progress_files(path)
     chosen = [_latest_of(several) for _, several in sorted(by_learner.items())]
-    return [replace(one, progress=progress.get(one.learner)) for one in chosen]
+    return [replace(one, progress=progress_of.get(one.learner)) for one in chosen]
 
 
 def _progress_files(root: Path) -> dict[str, Path]:

@@ -203,7 +203,7 @@ def cause_sentences(cause: HangCause, state: JobState) -> list[Words]:
     kind, divergence = cause.kind, cause.divergence
     process = state.ranks[cause.ranks[0]] if cause.ranks else None
     # What the sentences may name; each uses some of these fields. "own" is the call of the ranks at fault, "theirs" the
-    # call of the others.
+    # call of the others. If no rank is at fault, (0,) fills a field that the sentence does not use.
     fields = {"ranks": rank_names(cause.ranks or (0,)), "count": len(cause.ranks), "place": _line(cause.line)}
     fields |= {"limit": state.limit, "op": cause.op, "peer": cause.peer, "at": _line(cause.op_line)}
     fields |= {"how": describe_exit(process.exit_code)} if process else {}
@@ -277,7 +277,10 @@ def position_sentences(state: JobState) -> list[Words]:
 
 
 def _torch_lines(analysis: TorchAnalysis) -> list[str]:
-    """What torch's analyzer says, and what gloo's dumps cannot tell it."""
+    """What torch's analyzer says, and what gloo's dumps cannot tell it.
+
+    If it names no rank, (0,) fills a field that the sentence does not use.
+    """
     key = "torch.cannot" if analysis.problem else "torch.nothing" if analysis.number is None else "torch.says"
     return [words(key, **vars(analysis) | {"ranks": rank_names(analysis.ranks or (0,))}), words("torch.gloo")]
 

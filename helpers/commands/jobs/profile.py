@@ -38,7 +38,8 @@ class ProfiledJob:
 
     def __str__(self) -> str:
         wait, warmup, active = self.window
-        steps, last = max(self.steps.values(), default=0), 1 + wait + warmup + active  # last: of the window
+        # last: the last step of the window. "number" counts the steps between the first step and the recorded ones.
+        steps, last = max(self.steps.values(), default=0), 1 + wait + warmup + active
         fields = {"steps": steps, "last": last, "first": last - active + 1, "number": wait + warmup}
         fields |= {"count": self.num_traces, "folder": self.folder}
         lines = [str(self.report)] if self.report.exit_code else []

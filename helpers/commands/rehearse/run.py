@@ -125,11 +125,11 @@ def rehearse_function(function: Callable[[torch.device], object], nproc: int = 2
         path = Path(folder) / function.__name__  # the report names a line by its file, so it says "step line 4"
         path.write_text(script_of(function), encoding="utf-8")
         report = rehearse(path, nproc)
-    findings = []
+    shortened = []
     for one in report.findings:  # without the lines below the function, which call it and were added here
         chain = tuple(frame for frame in one.chain if Path(frame[0]).name != path.name or frame[1] <= num_lines)
-        findings.append(replace(one, chain=chain))
-    return replace(report, findings=tuple(findings))
+        shortened.append(replace(one, chain=chain))
+    return replace(report, findings=tuple(shortened))
 
 
 REFUSED = 2  # the exit code where nothing could be rehearsed, which argparse also uses for wrong options

@@ -52,8 +52,8 @@ class Step:
 class RankTrack:
     """What one rank did, in seconds from the trace's origin.
 
-    host: the name of the machine. on_gpu: whether the trace has kernels. allocations: what was allocated, when.
-    operators: (name, shapes) -> [seconds, calls].
+    host: the name of the machine, while the lane "host" is host time. on_gpu: whether the trace has kernels.
+    allocations: what was allocated, when. operators: (name, shapes) -> [seconds, calls].
     """
 
     rank: int
@@ -190,7 +190,8 @@ def _cut(events: list[Event], track: RankTrack, origin: float, launches: Launche
     """One thread's pieces as spans; neighbours with the same label are joined. It fills `launches`."""
     at = events[0].ts  # up to which time pieces are made
     pieces = [_Piece(at, at, ("host", "…", ""))]  # this first one is dropped at the end
-    # (end, context, the operator's [seconds, calls]) of all events that are open, the innermost last
+    # (end, context, the operator's [seconds, calls] or None) of all events that are open, the innermost last. The first
+    # entry is no event and never ends: it takes the time in which no event is open.
     stack = [(math.inf, _Context("host", "", "other", "", track.on_gpu), None)]
 
     def give_time_to_innermost(until: float) -> None:
@@ -265,7 +266,8 @@ def _allocations(events: list[Event], track: RankTrack, origin: float) -> list[H
     kinds = {"data": "activations", "forward": "activations", "backward": "gradients", "optimizer": "optimizer"}
     found: list[Holding] = []
 
-    def freed(address: Any, end: float) -> None:
+    def end_allocation(address: Any, end: float) -> None:
+        """Adds the allocation at this address to `found`, unless it was freed before its operator ended."""
         start, num_bytes = live.pop(address)
         index = bisect_right(starts, start) - 1
         allocator = spans[index] if index >= 0 else None  # the last span that had begun; None before the first one
@@ -280,7 +282,7 @@ def _allocations(events: list[Event], track: RankTrack, origin: float) -> list[H
         if num_bytes := whole_number(fields.num_bytes):
             live[address] = (at, num_bytes)
         elif address in live:  # a negative number of bytes: it is freed
-            freed(address, at)
+            end_allocation(address, at)
     for address in list(live):  # what was not freed in the window is held until its end
-        freed(address, max(last_end, live[address][0]))
+        end_allocation(address, max(last_end, live[address][0]))
     return found
