@@ -121,7 +121,7 @@ def bits_with_scales(bits: int, *, block: int, scale_bits: int) -> float:
 
 
 RECORDED = Path(__file__).with_name("gpt_magnitudes.jsonl")
-SCALES = tuple(2.0**power for power in range(25))  # 1 to 2**24; torch starts at 2**16
+SCALES = tuple(2.0**power for power in range(25))  # loss scales, 1 to 2**24; torch's GradScaler starts at 2**16
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -171,7 +171,8 @@ def crossover_bytes(collective: str, world_size: int, link: Link, small: str, la
     At this size n, the seconds `latency * rounds + n * path / bandwidth` of both algorithms are equal.
     """
     _check(0, world_size)
-    few, many = formula(collective, small), formula(collective, large)  # the one with few rounds, and with many
+    # `small` is the algorithm for small sizes, because it takes few rounds; `large` takes many, but sends less.
+    few, many = formula(collective, small), formula(collective, large)
     saved = few.path(world_size) - many.path(world_size)
     if saved <= 0:
         return float("inf")
@@ -187,7 +188,7 @@ def bus_factor(collective: str, world_size: int) -> float:
 
 
 def bus_bandwidth(collective: str, num_bytes: float, world_size: int, seconds: float) -> float:
-    """nccl-tests' busbw in bytes per second: num_bytes / seconds * bus_factor."""
+    """The bus bandwidth (busbw) of nccl-tests in bytes per second: num_bytes / seconds * bus_factor."""
     _check(num_bytes, world_size)
     if not seconds > 0:
         raise ValueError(f"seconds is {seconds!r}, but a time above 0 is needed; measure a longer run")

@@ -46,6 +46,7 @@ class CommEvent:
     reduce_op: str | None = None
 
     def __post_init__(self) -> None:
+        # The dataclass is frozen, hence object.__setattr__; from_json and callers may pass a list.
         object.__setattr__(self, "group_ranks", tuple(self.group_ranks))
         object.__setattr__(self, "shape", tuple(self.shape))
         check_one_of("CommEvent", "op", self.op, OPS)
@@ -76,7 +77,7 @@ class CommLog(Json):
     _nested_records: ClassVar = {"events": CommEvent}  # for Json's `from_json`
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "events", tuple(self.events))
+        object.__setattr__(self, "events", tuple(self.events))  # frozen; callers may pass a list
         check_items("CommLog", self.events, CommEvent)
 
     @classmethod

@@ -67,7 +67,8 @@ class Holding:
 
 
 LANES = ("compute", "communication", "waiting", "host", "data")  # as they are drawn, from the top
-# input_grad and weight_grad are the two parts of a backward that a pipeline schedule splits.
+# input_grad and weight_grad are the two parts of a backward that a pipeline schedule splits: the gradient of the input,
+# for which the stage before waits, and the gradients of the weights, which may come later.
 KINDS = ("forward", "backward", "input_grad", "weight_grad", "optimizer", "communication", "waiting", "data", "other")
 SOURCES = ("predicted", "emulated", "recorded")
 

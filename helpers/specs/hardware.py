@@ -65,7 +65,7 @@ class Nodes:
     across: Link
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "nodes", tuple(map(tuple, self.nodes)))
+        object.__setattr__(self, "nodes", tuple(map(tuple, self.nodes)))  # frozen; callers may pass lists
         ranks = sorted(rank for node in self.nodes for rank in node)
         if not ranks or ranks != list(range(len(ranks))):
             raise ValueError(f"Nodes: nodes hold the ranks {ranks}; put each rank from 0 on into one node, once")
@@ -206,6 +206,7 @@ LINKS = {
     "NVLink 4, H800": Link(latency=3e-6, bandwidth=200e9, name="NVLink 4 (H800, one way)"),
     "NVLink 5": Link(latency=3e-6, bandwidth=900e9, name="NVLink 5 (B200, one way)"),
 }
+# These two are for older GPUs only, so they are not in LINKS, from which a reader chooses in the explorers.
 # 6 links of 25 GB/s each way: NVIDIA's V100 data sheet. PCIe 3 x16 carries half of what PCIe 4 does.
 NVLINK_2 = Link(latency=3e-6, bandwidth=150e9, name="NVLink 2 (V100, one way)")
 PCIE_3 = Link(latency=5e-6, bandwidth=16e9, name="PCIe 3 x16")

@@ -132,7 +132,7 @@ def warnings(request: PlanRequest, candidate: PlanEstimate, doubled: PlanEstimat
 
 
 def _bytes_with_plain_loss(request: PlanRequest, candidate: PlanEstimate) -> float:
-    """Bytes of a rank with plain PyTorch's cross entropy; 0 where the vocabulary is split over ranks.
+    """Bytes of a rank with plain PyTorch's cross entropy; 0 for images, or a vocabulary that is split over ranks.
 
     The estimate counts 8 bytes per logit, the fp32 logit and its gradient. Plain PyTorch takes 4 more (`logits`).
     """
@@ -323,12 +323,12 @@ def remarks(
         return _image_remarks(request, best)
     first, size = (best[0] if best else None), request.cluster.world_size
     if first and first.name in (StrategyName.LORA, StrategyName.QLORA):
-        return (words("remark.trains_adapters", bits=first.name == StrategyName.QLORA),)
+        return (words("remark.trains_adapters", bits=first.name == StrategyName.QLORA),)  # bits: adds "in 4 bits"
     sentences = []
     if first and simplest and len(estimates) > 1:
         ratio = simplest.seconds / first.seconds - 1
         is_same = simplest.plan == first.plan or (simplest.name == first.name and ratio <= 0)
-        values = dict(name=simplest.title, plan=simplest.plan_text, far=ratio > 1)
+        values = dict(name=simplest.title, plan=simplest.plan_text, far=ratio > 1)  # far: more than twice as long
         values["times"] = words("times" if ratio > 1 else "percent", share=100 * ratio, times=ratio + 1)
         sentences.append(words("reason.is_simplest") if is_same else words("reason.loses", **values))
     if first is None or first.plan.tp > 1 or first.plan.pp > 1:
@@ -432,7 +432,7 @@ def _more_gpus(request: PlanRequest, chosen: PlanEstimate | None) -> str:
         if fitting:
             first = fitting[0]
             values = {"name": first.title, "size": format_bytes(first.memory.total)}
-            kind = "roomier" if chosen and chosen.name != StrategyName.OFFLOAD else "more_gpus"
+            kind = "roomier" if chosen and chosen.name != StrategyName.OFFLOAD else "more_gpus"  # roomier: it fits
             return words(f"remark.{kind}", gpus=size, offloads=chosen is not None, **values)
     return words("remark.hopeless", gpus=_MOST_GPUS)
 

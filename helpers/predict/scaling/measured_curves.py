@@ -263,7 +263,7 @@ def explain_curve(
             "and give 0.05 where one digit is printed"
         )
     counts, measured = np.array(gpus, float), np.array(speedups, float)
-    step, ring, busy, rings = _costs(gpus, images, kind, link)  # busy, rings: of step and ring, see there
+    step, ring, busy, rings = _costs(gpus, images, kind, link)  # busy, rings: GPU-seconds per sample of step, ring
     stragglers = busy * [expected_maximum(n) for n in gpus]
     rows = np.stack([rings, stragglers, counts - 1])  # (3, counts): the loss by each part if its factor is 1
     total, best, lows, highs = _mixes(busy, rows, counts / measured, half_digit / measured)

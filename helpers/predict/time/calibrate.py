@@ -40,7 +40,7 @@ class MeasuredStep:
     seconds: float
 
 
-# The beginning of a group's name in steps.csv -> the name of the stack that ran it.
+# The beginning of a group's name in steps.csv -> the name of the stack that ran it. T1 is table 1 of a paper.
 STACK_OF = {
     "Narayanan T1": "Megatron 2021", "Narayanan T2 ZeRO-3": "DeepSpeed ZeRO-3", "Narayanan T2 PTD": "Megatron 2021",
     "Megatron-Core": "Megatron-Core", "Megatron 2020": "Megatron 2020", "Korthikanti": "Megatron 2022",
@@ -62,6 +62,7 @@ def _published(row: dict[str, str]) -> MeasuredStep:
     """One row of steps.csv as a MeasuredStep."""
     number = {key: int(row[key]) for key in row if row[key] and row[key].lstrip("-").isdigit()}  # the whole numbers
     key = GPU_KEYS[row["gpu"]]
+    # The table has no columns for biases and positions: a model with LayerNorm is taken for a GPT, others for Llamas.
     model = ModelSpec(
         num_layers=number["num_layers"], hidden=number["hidden"], num_heads=number["num_heads"],
         num_kv_heads=number["num_kv_heads"], ffn_hidden=number["ffn_hidden"], vocab=number["vocab"], seq=number["seq"],
@@ -105,6 +106,7 @@ def _vtrain(row: dict[str, str], group: str) -> MeasuredStep:
     number = {key: int(value) for key, value in row.items() if value.isdigit()}
     dp, tp, pp = (number[f"{axis} parallelism"] for axis in ("data", "tensor", "pipeline"))
     gpus, micro = number["# GPUs"], number["micro batch"]
+    # 51,200: the 50,257 entries of GPT-2's vocabulary, padded to a multiple of 1,024.
     model = ModelSpec(
         num_layers=number["# layers"], hidden=number["hidden size"], num_heads=number["attention heads"], vocab=51_200,
         seq=number["sequence length"],
@@ -133,7 +135,7 @@ def _vtrain(row: dict[str, str], group: str) -> MeasuredStep:
 PRIOR = {"products": 0.15, "memory": 0.25, "inside": 0.35, "network": 0.35, "launch": 0.5, "step": 1.0}
 ROW = 0.1  # the standard deviation of a measured step's logarithm with all constants known: the model's own error
 ROW_WEIGHT = 10  # how many measured steps ROW counts as, where the model's own error is estimated anew
-ITERATIONS = 8  # of Gauss-Newton, at most
+ITERATIONS = 8  # of the Gauss-Newton loop in `calibrate`, at most
 LARGEST_MOVE, SMALLEST_MOVE = 0.5, 1e-3  # of a logarithm in one iteration; the iterations end below the second
 NEAR = 1.5  # a measured step that lies farther from the fit than this many standard deviations counts less (Huber)
 MOVE = 0.02  # by which a constant's logarithm is changed to find the slope

@@ -103,6 +103,7 @@ def resnet_step(
     for layer in model.convolutions:
         rows, depth, outputs = images * layer.pixels, layer.kernel**2 * layer.inputs, layer.outputs
         products[0] += product_seconds(rows, outputs, depth, gpu)
+        # Backward has two products: the gradient of the input (rows, depth), and that of the weight (depth, outputs).
         products[1] += product_seconds(rows, depth, outputs, gpu) + product_seconds(depth, outputs, rows, gpu)
         for number, size in enumerate(NORM_BYTES.values()):  # forward, backward
             moved[number] += size * rows * outputs / memory_rate(gpu)

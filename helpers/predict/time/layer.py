@@ -97,7 +97,7 @@ def layer(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack) -> Layer
     elif plan.recompute == "selective":
         # A stack repeats either attention, or a share of the matrix products and keeps what its attention kernel made.
         attention = 0.0 if stack.selective_products else attention_forward[0]
-        again = Work(stack.selective_products * forward, attention, attention_forward[1])
+        again = Work(stack.selective_products * forward, attention, attention_forward[1])  # [1]: its memory seconds
     return Layer(forward_work, backward_work, again)
 
 

@@ -19,9 +19,9 @@ class Stack:
     """A training stack.
 
     attention: "flash" or "materialized", whichever its kernels do; None: as the plan says.
-    passes: bytes that norms and activations move, over those of fused kernels. flash: speed of its flash kernel over
-    that of FlashAttention-2. selective_products: the share of matrix products that its selective recomputation repeats;
-    0 repeats only attention between its projections (Megatron).
+    passes: bytes that norms and activations move, over those of fused kernels, because unfused ones pass over memory
+    more often. flash: speed of its flash kernel over that of FlashAttention-2. selective_products: the share of matrix
+    products that its selective recomputation repeats; 0 repeats only attention between its projections (Megatron).
     tensor_hidden, context_hidden, data_hidden, gather_hidden: the share that compute can hide of the collectives inside
     layers, of context parallelism, of gradients and of parameters. tensor_backward: exposed collectives of backward
     over those of forward. messages: all-gathers per layer under ZeRO-3. nvls: whether the switch of a node adds up

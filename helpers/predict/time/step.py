@@ -278,7 +278,7 @@ class _Step:
     def _bottleneck(self, work: Work) -> str:
         """The bottleneck of the field of the work that takes longest."""
         gpu = self._gpu_seconds(work)
-        return max(PARTS, key=lambda part: gpu[part[0]])[1]  # a row of PARTS begins with field, bottleneck
+        return max(PARTS, key=lambda row: gpu[row[0]])[1]  # a row of PARTS begins with field, bottleneck
 
     def _send(self) -> tuple[float, float]:
         """(inside a node, network) seconds to send a micro-batch's activations on; each tensor rank sends its part."""

@@ -119,7 +119,7 @@ class _TensorParallel:
 
     def loss(self) -> None:
         """The three numbers per token: one all-reduce takes the maximum, and one adds up the other two."""
-        width = max(4, self.traffic.dtype_bytes)  # 16-bit logits are counted in fp32
+        width = max(4, self.traffic.dtype_bytes)  # the loss is computed in fp32 at least
         self.traffic.add("all_reduce", self.tokens, "the loss: maximum, forward", dtype_bytes=width, reduce_op="max")
         self.traffic.add("all_reduce", (2, *self.tokens), "the loss: sum and target, forward", dtype_bytes=width)
 
