@@ -130,8 +130,7 @@ def curves_scene(
 
     marks: points to ring, each (x, y, words). marks_below puts the words below the point, where a rising curve
     leaves room. dots: True for a dot on every point, or the names of the curves that get dots.
-    paints: maps the beginning of a curve's name, such as "dp" of "dp 4", to a colour, so that curves whose names differ
-    in a number have one colour in several pictures.
+    paints: maps the beginning of a curve's name, such as "dp" of "dp 4", to the curve's colour in several pictures.
     dashed: names of dashed curves. bands: names of curves that another curve covers, drawn wide and without dots, so
     that both are seen. gaps: (from, to, words) on the x axis, hatched. Raises ValueError for no curve or too many.
     """
