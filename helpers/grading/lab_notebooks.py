@@ -24,7 +24,7 @@ from helpers.interview.drills import drills
 from helpers.learner import progress
 from helpers.learner.words import book
 
-words = book("offers")  # texts in English and Chinese; verdict_words are others
+words = book("offers")  # texts in English and Chinese; verdict_words are those of a verdict
 ROOT = Path(__file__).resolve().parents[2]  # the folder of the repository
 ATTEMPTS_BEFORE_OFFER = 3  # failed attempts at a task before the lab's own answer is offered
 SOLUTION_MARKS = re.compile(r"(?m)^ *(<!-- )?### (BEGIN|END) SOLUTION( -->)?\n?")  # nbgrader cuts out what is between

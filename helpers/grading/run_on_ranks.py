@@ -8,11 +8,11 @@ RunningCase        one case of a task; if `run_submission` is a generator, it st
 
 Words of this file. A *Task* describes what a learner is to write; its `run_submission(submitted, inputs, context)` runs
 on each rank and calls the learner's function, `submitted`. A *world* is a number of ranks that run together, and a
-*case* is one set of inputs: all cases of a task run in the same world, one after the other or in turns. The *board* is
-a file in shared memory on which the ranks' engine counts every operation that a rank issues, so a learner's code cannot
-send something without a trace. A *safeguard* stops a learner's code from damaging the machine by accident. A TaskRun
-holds the outputs of all ranks, or a RunFailure; a RankError is what the engine raises when a rank fails or hangs.
-`words[…]` is a text in English and Chinese.
+*case* is one set of inputs: all cases of a task run in the same world, one after the other or in turns. Each
+process group has a *board*, a file in shared memory on which the ranks' engine counts every operation that a rank
+issues, so a learner's code cannot send something without a trace. A *safeguard* stops a learner's code from damaging
+the machine by accident. A TaskRun holds the outputs of all ranks, or a RunFailure; a RankError is what the engine
+raises when a rank fails or hangs. `words[…]` is a text in English and Chinese.
 """
 
 from __future__ import annotations

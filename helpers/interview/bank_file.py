@@ -313,9 +313,9 @@ def read_choices(fields: Any, where: str, name: str = "choices") -> Choices:
 def read_prediction(fields: Any, verify: tuple[Check, ...], where: str) -> Prediction:
     """The card as "predict the number": a number that one of its checks holds, and how far a guess may be off.
 
-    verify: the checks of the card.
+    verify: the checks of the card. In the YAML `says` is the number as printed, and `how` its computation.
     """
-    known = ("ask", "says", "tolerance", "how")
+    known = ("ask", "says", "tolerance", "how")  # of which the first two are required
     check_fields(fields, known[:2], known, where, "question under `predict`")
     says, tolerance = str(fields["says"]), fields.get("tolerance", 0.05)
     if says not in [check.says for check in verify]:

@@ -69,7 +69,7 @@ def select_cards(
     selected = [card for card in of_topics if not levels or card.level in levels]
     if not selected:
         counts = Counter(card.topic for card in sorted(in_form, key=_path_key))
-        known = ", ".join(f"{topic} {count}" for topic, count in counts.items())
+        known = ", ".join(f"{topic} {count}" for topic, count in counts.items())  # "" if no card has this form
         names = [*wanted, *levels] + ([words(form, language)] if form != "mixed" else [])
         raise ValueError(words("no_cards", language, wanted=", ".join(names), known=known or "0"))
     return tuple(selected)

@@ -118,7 +118,7 @@ def _quiet_html(text: str) -> str:
     return f'<span style="{QUIET}">{html.escape(text)}</span>'
 
 
-MARKDOWN = Markup(_table_cell, str, _markdown_link, "<br>")
+MARKDOWN = Markup(_table_cell, str, _markdown_link, "<br>")  # str: Markdown has no quieter style
 HTML = Markup(inline, _quiet_html, anchor, "<br/>", has_marks=True)
 
 

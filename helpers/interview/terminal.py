@@ -71,7 +71,7 @@ class TerminalScreen:
         """Print lines that are laid out already, such as a program. A line that is too long continues indented."""
         for line in text.splitlines():
             indent = line[: len(line) - len(line.lstrip())]
-            for part in wrap(line, self.columns, first=indent, rest=indent + "  ", cut=False):
+            for part in wrap(line, self.columns, first=indent, rest=indent + "  ", cut=False):  # long words stay
                 self.line(part)
 
     def rule(self) -> None:

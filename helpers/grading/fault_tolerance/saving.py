@@ -154,7 +154,7 @@ class Disk:
         if self.num_operations > MAX_OPERATIONS:
             raise RuntimeError(f"save needs more than {MAX_OPERATIONS} operations on the disk")
         if can_fail and self.fails_after is not None and self.num_operations > self.fails_after:
-            raise OSError(28, "No space left on device")
+            raise OSError(28, "No space left on device")  # 28 is ENOSPC on Linux
         if needs and needs not in self.files:
             raise FileNotFoundError(f"there is no file {needs!r}")
         yield

@@ -234,7 +234,8 @@ def draw_job(rng: CaseGenerator, kind: str) -> list[Any]:
     """200 plans, and the job for which one is to be chosen."""
     gpus, gib = rng.one_of(32, 64, 128), rng.one_of(24, 40, 80)
     job = {"gpus": gpus, "gpus_per_node": 8, "gib": gib, "heads": 12 if kind in ("plain", "heads") else 48}
-    # 16 stages never divide the layers, and tp = 8 divides 48 heads but not 12.
+    # 16 stages never divide the layers. tp = 8 divides 48 heads but not 12, so in "plain" drawn plans break that rule.
+    # The batch is the GPUs times 2 times an odd number, so micro-batches of 4 on as many replicas as GPUs never fit.
     job |= {"layers": 8 * rng.one_of(3, 5, 7), "batch": 2 * gpus * rng.one_of(1, 3, 5)}
     # Where the fastest plans stand in the list. Nine numbers are drawn, since some may be equal and three are needed.
     positions = sorted({rng.integer(0, NUM_PLANS - 1) for _ in range(9)})
