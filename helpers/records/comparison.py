@@ -105,7 +105,7 @@ def _summary(given: object, what: str) -> dict[str, tuple[float, str]]:
 
 
 def _guesses(guess: object, names: list[str]) -> dict[str, float]:
-    """The guesses by row name. A single number is a guess for the first row. names: of all rows."""
+    """The learner's guesses by row name. A single number is a guess for the first row. names: of all rows."""
     if guess is None:
         return {}
     if isinstance(guess, Real):

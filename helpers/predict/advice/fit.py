@@ -70,6 +70,7 @@ class Move:
         order = 2 if is_zero_2 and after.num_microbatches == 1 else self.order  # then ZeRO-2 costs what ZeRO-1 does
         if is_zero_3 and after.num_microbatches > 1:
             return words("cost.each", microbatches=after.num_microbatches)
+        # stages: p - 1, which over m micro-batches is the bubble of a pipeline.
         return words(f"cost.{order}", stages=after.pp - 1, microbatches=after.num_microbatches)
 
 
@@ -213,6 +214,7 @@ class Fit:
     @property
     def text(self) -> str:
         """Verdict, largest kind and remedy, as a few sentences."""
+        # "between" stands between two sentences: a space, in Chinese nothing.
         return words("between").join(filter(None, (self.verdict, self.largest_kind, self.remedy)))
 
 

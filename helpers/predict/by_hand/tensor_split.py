@@ -284,7 +284,7 @@ def split(cut: str, ranks: int, sequence_parallel: bool = False) -> dict[str, Pa
     if cut == "head":
         return _head(group, layer)
     views = [LayerOnRank(group, layer, rank) for rank in group.ranks]
-    return _passes(group, LayerOnRank(group, layer, None), views)
+    return _passes(group, LayerOnRank(group, layer, None), views)  # None: in one process
 
 
 # In the functions below, `single` is the layer in one process, and `views` has the layer on each rank. A list of values
@@ -356,7 +356,7 @@ def _head(group: RankGroup, layer: SplitLayer) -> dict[str, Pass]:
     logits = [LayerOnRank(group, layer, rank).run.inner for rank in (None, *group.ranks)]
     one = ShardedLoss(logits=logits[:1], target_ids=TOKEN_IDS)
     ranks = ShardedLoss(logits=logits[1:], target_ids=TOKEN_IDS)
-    single = LayerOnRank(group, replace(layer, arrives=one.gradients[0]), None)
+    single = LayerOnRank(group, replace(layer, arrives=one.gradients[0]), None)  # None: in one process
     views = [  # `arrives` is always the full gradient, of which each rank then takes its columns
         LayerOnRank(group, replace(layer, arrives=stack(ranks.gradients, "columns")), rank) for rank in group.ranks
     ]

@@ -274,7 +274,7 @@ def zero_steps(stage: int) -> tuple[ZeroStep, ...]:
     if stage not in STAGES:
         raise ValueError(f"there is no ZeRO stage {stage!r}; take one of 0, 1, 2, 3")
     step = _Step(stage)
-    # The first action says what a rank has: everything, or what it owns.
+    # The first part concerns no layer, and its action says what a rank has: everything, or what it owns.
     parts = [step.record("before the step", "", "everything" if stage == 0 else "owns")]
     for layer in LAYERS:
         parts += step.forward(layer)

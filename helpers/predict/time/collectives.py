@@ -179,6 +179,7 @@ def replica_traffic(params: float, layers: int, plan: Plan, cluster: Cluster, st
     sharded = [gather("parameters", often, "forward"), gather("parameters, backward", often, "backward"), reduce(often)]
     if shards < replicas:
         # Each group of `shards` ranks has all parameters, so rank i of one group adds up with rank i of the others.
+        # The tuple has the arguments of `traffic` from `size` on.
         between = (gradients / shards, 1, stack.data_hidden, "backward", replicas // shards, plan.tp * shards)
         sharded.append(traffic("gradients between groups", "all_reduce", *between))
     return sharded

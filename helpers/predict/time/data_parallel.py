@@ -96,7 +96,7 @@ def simulate_ddp_step(
     """
     if strategy not in STRATEGIES:
         raise ValueError(f"strategy is {strategy!r}, but it must be one of {', '.join(STRATEGIES)}")
-    num_shown = world_size if shown_ranks is None else shown_ranks
+    num_shown = world_size if shown_ranks is None else shown_ranks  # fewer ranks make a picture that can be read
     if not 1 <= num_shown <= world_size:
         raise ValueError(f"shown_ranks is {shown_ranks!r}, but it must be from 1 to the world size, {world_size}")
     compute = _compute_spans(backward)
