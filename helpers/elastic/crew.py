@@ -70,7 +70,7 @@ class Crew(Watch):
         self.zygote, processes = process.zygote(WORKER_MODULE), []  # the zygote: a connection to that process
         for index in range(count):
             pid, conn = self.zygote.fork(worker_spec(index, folder))
-            processes.append(RankProcess(None, conn, pid, on_report=on_report))
+            processes.append(RankProcess(None, conn, pid, on_report=on_report))  # None: it has no rank yet
             conn.send(("call", work))
         super().__init__(processes)
 

@@ -201,7 +201,7 @@ def _trainer(folder: str = "") -> Trainer:
     for seed in (torch.manual_seed, random.seed, np.random.seed):
         seed(0)
     model = GPT(GPTConfig.tiny(context=TOKENS, num_layers=1, dropout=0.2)).double()
-    options = dict(loss=token_loss, optimizer=AdamW, lr=3e-3, seed=1)
+    options = dict(loss=token_loss, optimizer=AdamW, lr=3e-3, seed=1)  # seed: of dropout
     return Trainer.load(folder, model, RNG_PLAN, **options) if folder else Trainer(model, RNG_PLAN, **options)
 
 

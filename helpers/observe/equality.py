@@ -145,7 +145,7 @@ def _ratio_hint(expected: Tensor, actual: Tensor) -> str:
     factor = (actual @ expected / (expected @ expected)).item()  # the best factor, by least squares
     if not (actual - factor * expected).norm() <= 1e-4 * actual.norm():  # `not … <=` is true for NaN as well
         return ""
-    # A factor that is printed as 1.00 would explain nothing.
+    # It is a multiple up to rounding errors. A factor that is printed as 1.00 would explain nothing.
     return f"; the whole tensor is {factor:.2f} times the expected one" if abs(factor - 1) > 0.005 else ""
 
 

@@ -104,7 +104,7 @@ class TimelineRecorder:
 
     def enter(self, name: str, kind: str, *_: object) -> None:
         """A forward or an optimizer step starts; what it interrupts goes on after it."""
-        self._loss_starts = None
+        self._loss_starts = None  # another part follows, so the loss has not begun yet
         self._outer.append(self._open[:2] if self._open else None)
         self.mark(name, kind)
 

@@ -78,7 +78,7 @@ class Training:
             norms += [] if norm is None else [norm]
         found = {"losses": built.mean_losses(torch.stack(losses))} if losses else {}
         if norms:
-            found["norms"] = torch.stack(norms).double()
+            found["norms"] = torch.stack(norms).double()  # so that their dtype is the same under each strategy
         return found | built.state()
 
 

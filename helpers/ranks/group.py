@@ -173,7 +173,7 @@ class WireGroup:
         if other is not None and other.what != work.signature.what:
             me, peer = self.ranks[self.rank], self.ranks[work.peer]
             message = describe_message_mismatch(work.signature.name, me, peer, work.signature.what, work.site, other)
-            self._refuse(message, None)
+            self._refuse(message, None)  # None: with two sides, nobody can tell which one is wrong
 
     def _refuse(self, message: Words, culprit: int | None) -> None:
         """Tell every rank through the board, and raise, before anything is issued."""

@@ -160,7 +160,7 @@ class Pool:
         zygote = self._zygote() if self.members else None
         for member in self.members:
             with contextlib.suppress(RuntimeError, OSError):
-                zygote.exit_status(member.pid)
+                zygote.exit_status(member.pid)  # waits until it has ended
             member.conn.close()
         self.members = []
         for folder in {self.folder, self.board} - {None}:
@@ -272,7 +272,7 @@ class Pool:
         for state in silent:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(state.pid, signal.SIGABRT)
-            self._zygote().exit_status(state.pid)
+            self._zygote().exit_status(state.pid)  # waits until it has ended, so that its log is complete
         return [state.rank for state in silent]
 
     def _is_sound(self, watch: Watch) -> bool:

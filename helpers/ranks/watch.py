@@ -71,7 +71,7 @@ class RankState:
                 self.done = True
             case ("failed", failure):
                 self.done, self.failure = True, failure
-            case ("done", result, value, counters, broken, *spent):  # spent: [a bool], or []
+            case ("done", result, value, counters, broken, *spent):  # spent: [a bool], or [] for False
                 self.done, self.counters, self.broken, self.spent = True, counters, broken, spent == [True]
                 if result == "ok":
                     self.value = value

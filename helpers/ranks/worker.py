@@ -385,6 +385,7 @@ def _own_process(folder: str, rank: int) -> int:
     """
     os.setpgid(0, 0)
     if sys.platform.startswith("linux"):
+        # None: what this process has loaded already, and so the C library.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     log = os.open(os.path.join(folder, f"rank{rank}.log"), os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     os.dup2(log, 1)

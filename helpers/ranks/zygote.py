@@ -65,6 +65,7 @@ def main(fd: int, *, branch: str = "") -> None:
 def become_subreaper() -> None:
     """From now on, a descendant of this process whose parent ends becomes a child of this process."""
     if FORKS:
+        # None: what this process has loaded already, and so the C library. 1 turns it on; the zeros mean nothing.
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 

@@ -53,10 +53,10 @@ def _called_by_the_engine(frame: FrameType | None) -> bool:
     while frame is not None and (
         frame.f_code.co_filename.startswith((_HERE, _OPERATORS)) or frame.f_code.co_name in _OWN
     ):
-        if frame.f_code.co_name in ("_engine_run_backward", "run_backward"):
+        if frame.f_code.co_name in ("_engine_run_backward", "run_backward"):  # the engine runs in this thread
             return True
         frame = frame.f_back
-    return frame is None
+    return frame is None  # the engine's own threads have no Python frame further out
 
 
 def run_backward(*args, **kwargs):

@@ -58,7 +58,7 @@ class CardMemory:
             extra = num_bytes - before
             if extra > 0 and self.allocated + extra > self.capacity:
                 self._make_room(extra)
-            append = self._freed.append
+            append = self._freed.append  # so that the callback below does not keep this object alive
             self._known[key] = reference or weakref.ref(storage, lambda _: append(key)), num_bytes
             self.allocated += extra
             # More than the capacity is allocated where the error of a full card must wait for the end of a backward.

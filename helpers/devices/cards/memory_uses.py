@@ -73,7 +73,7 @@ class MemoryUse:
             return False  # not known, and a false alarm would be worse
         mine = torch.zeros(last, dtype=torch.bool)  # one element for each byte
         self._mark(mine, True)
-        only_mine = mine.clone()
+        only_mine = mine.clone()  # becomes the bytes of this use that the other one does not have
         other._mark(only_mine, False)
         return not torch.equal(mine, only_mine)
 

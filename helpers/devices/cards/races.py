@@ -212,6 +212,7 @@ def _touch(raw: Tensor, stream: CardStream, tick: int, wrote: bool, site: Frame)
     new = use_of(raw, stream, tick, wrote, site)
     if new is None:
         return None
+    # None: the operation that allocated the storage was not seen.
     known = memory_uses.uses_of(storage) or memory_uses.begin_uses(storage, None)
     for old in list(known.races(new, stream.clock)):
         _race(old, new)
