@@ -70,7 +70,7 @@ LARGEST_VALUES = (
     LargestValue(exponent=-7, mantissa=(1.99906, 1.99948)),  # when scaled, between 65504 and 65520: rounds down
     LargestValue(exponent=-5, mantissa=(1.99954, 1.99996)),  # when scaled, between 65520 and 65536: rounds to infinity
     LargestValue(exponent=-3, mantissa=(ROUNDS_TO_INF / 2**15, ROUNDS_TO_INF / 2**15)),  # 65520 itself: infinity, too
-    LargestValue(exponent=-100),
+    LargestValue(exponent=-100),  # fp32 holds this and the next, which are far outside the range of fp16
     LargestValue(exponent=100, tensor=-1),
 )
 

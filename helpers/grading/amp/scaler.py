@@ -281,7 +281,7 @@ def make_overflow(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def draw_shapes(rng: CaseGenerator, rank: int, world_size: int) -> list[tuple[int, ...]]:
-    """The gradients in this rank's shard, more than FLAG_BYTES each. Of unequal shards the last rank's is empty."""
+    """The shapes in this rank's shard, together more than FLAG_BYTES. Of unequal shards the last rank's is empty."""
     if rng.case.sizes == "alike":
         return list(SAME_SHAPES)
     if world_size > 1 and rank == world_size - 1:

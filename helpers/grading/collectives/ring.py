@@ -104,11 +104,11 @@ def judge_chunk(world: JudgedWorld) -> Iterator[Judgement]:
     n, inputs = world.size, chunks_of(world)
     total = [sum(chunks) for chunks in zip(*inputs, strict=True)]
     for rank, output in enumerate(world.outputs):
-        # A rank that sends its own chunk first and returns it still has its input there.
+        # A rank that begins by sending chunk r never adds to it, so if it returns chunk r, that is still its input.
         untouched = [inputs[rank][rank]] if world.logs[rank].count("send") == n - 1 else []
         mistakes = {
             "chunk_off_by_one": [total[(rank + 1) % n], total[rank - 1], *untouched],
-            "copies_instead_of_adding": [inputs[(rank + 1) % n][rank]],  # the rank where this chunk starts
+            "copies_instead_of_adding": [inputs[(rank + 1) % n][rank]],  # it starts on rank r + 1
         }
         yield expect_tensor(words["chunk_of_sum"].format(rank), total[rank], output, rank=rank, mistakes=mistakes)
     yield from expect_ring(world)

@@ -152,7 +152,7 @@ def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> d
 def call_with_failure(
     submitted, barrier: ReplicaBarrier, weights: list[Tensor], pieces: list[Any], failing: int
 ) -> dict[str, Any]:
-    """What `parallel_apply` raises, and with what text, when the replica on device `failing` raises."""
+    """What `parallel_apply` raises, and with what text and notes, when the replica on device `failing` raises."""
     replicas = [barrier.replica(device, weight, device == failing) for device, weight in enumerate(weights)]
     try:
         submitted(replicas, list(pieces))

@@ -33,7 +33,8 @@ def mlp(widths: list[int]) -> nn.Sequential:
 def random_weights(rng: CaseGenerator, model: nn.Module) -> dict[str, Tensor]:
     """A random value for each parameter of `model`, by name.
 
-    Each is divided by the root of its number of inputs, so that tanh is not saturated. The values are float64.
+    Each is divided by the root of its last dimension, for a matrix its number of inputs, so that tanh is not saturated.
+    The values are float64.
     """
     return {name: rng.normal(*p.shape) / p.shape[-1] ** 0.5 for name, p in model.named_parameters()}
 

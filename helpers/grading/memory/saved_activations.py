@@ -61,7 +61,7 @@ def make_checkpoint(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]
     shapes = {"table": (num_positions, hidden), "up": (hidden, 4 * hidden), "down": (4 * hidden, hidden)}
     weights = {}
     for number, (name, shape) in itertools.product(range(NUM_BLOCKS), shapes.items()):
-        weights[f"{name}{number}"] = rng.tensor(*shape) / shape[0] ** 0.5
+        weights[f"{name}{number}"] = rng.tensor(*shape) / shape[0] ** 0.5  # small, so that tanh does not saturate
     shape = (2, NUM_ROWS // 2, hidden) if rng.case.number else (NUM_ROWS, hidden)
     x, gradient = rng.tensor(*shape), rng.tensor(*shape)
     inputs = {"weights": weights, "x": x, "gradient": gradient, "seed": rng.integer(0, 10**6)}

@@ -210,10 +210,10 @@ def judge_counts(output: dict[str, Any], num_micro_batches: int, is_peak_large: 
 def judge_peak(inputs: dict[str, Any], output: dict[str, Any], peak_of_one: int) -> Judgement:
     """Expects a peak that is not much above that of the largest micro-batch alone."""
     peak = output["peak"]
-    several = "keeps_every_graph" if peak > TWO_MICRO_BATCHES * peak_of_one else "graph_lives_on"
-    mistake = several if output["forwards"] > 1 else "everything_at_once"
+    graph_mistake = "keeps_every_graph" if peak > TWO_MICRO_BATCHES * peak_of_one else "graph_lives_on"
+    mistake = graph_mistake if output["forwards"] > 1 else "everything_at_once"
     peak_text, expected = format_bytes(peak), format_bytes(peak_of_one)
-    mistakes = [mistake] if len(inputs["tokens"]) > 1 else []
+    mistakes = [mistake] if len(inputs["tokens"]) > 1 else []  # all of these concern several micro-batches
     return expect(peak <= MAX_PEAK * peak_of_one, words["step_peak"].format(peak_text, expected), mistakes=mistakes)
 
 

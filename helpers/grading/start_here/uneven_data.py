@@ -121,7 +121,7 @@ def make_layers(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """
     ranks = [{name: rng.tensor(3) for name in LAYER_NAMES} for _ in range(world_size)]
     if world_size > 1:
-        ranks[rng.integer(1, world_size - 1)][rng.one_of(*LAYER_NAMES[:2])] = None
+        ranks[rng.integer(1, world_size - 1)][rng.one_of(*LAYER_NAMES[:2])] = None  # not the last: a call must follow
     return [{"gradients": gradients} for gradients in ranks]
 
 

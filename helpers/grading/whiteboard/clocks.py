@@ -108,7 +108,7 @@ def lines_of(mine: Tensor, yours: Tensor) -> dict[str, Line]:
 
 
 def recognise_failure(failure: RunFailure) -> list[str]:
-    """With one barrier, a formula for the slope divides by zero."""
+    """With one barrier, a formula for the slope divides by zero, and `statistics` refuses to fit a line."""
     return ["one_barrier"] if failure.type_name in ("ZeroDivisionError", "StatisticsError") else []
 
 
