@@ -26,7 +26,7 @@ from helpers.predict.time.kernels import sustained_share
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import PRESETS, ROUTED, Cluster, Link, ModelSpec, Plan
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # because advise.py imports this file
     from helpers.predict.advice.advise import Advice
 
 Rows = Sequence[Mapping[str, str]]  # the rows of a table: column name -> text

@@ -218,7 +218,7 @@ def _best_without(axis: str, candidate: PlanEstimate, estimates: Sequence[PlanEs
     if not others:
         return words("reason.needed", **values)
     other = min(others, key=lambda other: other.seconds)
-    ratio = other.seconds / candidate.seconds - 1
+    ratio = other.seconds / candidate.seconds - 1  # below 0: the other plan is faster, but needs more
     values |= {"other": getattr(other.plan, axis), "but": _needs_more(other, candidate)}
     return words("reason.without" if ratio >= 0 else "reason.but", **values, times=_times(ratio), share=-100 * ratio)
 

@@ -239,6 +239,7 @@ MOST_SIMULATED_ACTIONS = 600
 
 @lru_cache(maxsize=256)
 def _schedule(stages: int, microbatches: int, chunks: int) -> Schedule:
+    """1F1B, or its interleaved form where each rank has several chunks; stages: the ranks of the pipeline."""
     return interleaved(stages * chunks, microbatches, chunks) if chunks > 1 else one_f_one_b(stages, microbatches)
 
 

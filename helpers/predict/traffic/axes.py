@@ -95,7 +95,7 @@ def _pipeline(
 
     An edge lies between two neighbouring stages.
     """
-    if plan.pp == 1:
+    if plan.pp == 1:  # without a pipeline there is no edge
         return
     tokens = model.seq // plan.tp if plan.sequence_parallel else model.seq
     message = plan.num_microbatches * plan.micro_batch * tokens * model.hidden * width  # bytes over one edge in a step
