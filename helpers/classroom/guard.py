@@ -5,7 +5,7 @@ into memory. A stack frame belongs to the learner if its code was compiled under
 "cell average". The guard writes a note and lets the code go on: the verdict does not depend on the notes, and it is the
 sandbox that keeps the code from doing harm. Only two things raise NotAllowed:
 
-- forks without end, which would be faster than the watch that counts processes;
+- forks without end, which would be faster than the thread outside the sandbox that counts processes now and then;
 - at the isolation level "plain", which does not protect files: changing files of others, and starting programs.
 
 A note is a line of JSON, {"location": "cell average, line 4", "reason": {"en": …, "zh": …}}. `words` holds the reasons

@@ -88,7 +88,7 @@ def _with_parent_packages(modules: Iterable[str]) -> set[str]:
 
 
 def _packages_of_other_labs(lab: str) -> tuple[str, ...]:
-    others = (other for other in registry.chapters_with_tasks() if other != lab)
+    others = (other for other in registry.chapters_with_tasks() if other != lab)  # a lab has the number of its chapter
     return tuple(f"helpers.grading.{registry.lab_of(other).topic}" for other in others)
 
 

@@ -82,6 +82,7 @@ class Probe:
     main: the main thread. watcher: the process that reads the reports, 0 if there is none.
     last_stack, num_waits: the main thread's stack, and how often it had gone to sleep when it came there.
     calls: group name -> how many collectives it has issued. details: the costly part of the report, once it is asked.
+    thread: the system's id of the probe's own thread. has_ended: whether the last report is written.
     """
 
     def __init__(self, folder):

@@ -94,7 +94,7 @@ def run(task: ScriptTask) -> int:
     _keep_journal(rank, task.folder)
     redirect.install(task.gpus_of_node, task.folder, task.memory)
     module, ok = _as_main(task), False  # ok: whether the script ended without an error
-    tensor.memory.by_kind = bytes_by_kind
+    tensor.memory.by_kind = bytes_by_kind  # which the error of a full card calls
     try:
         with open(task.path, "rb") as file:
             exec(compile(file.read(), task.path, "exec", dont_inherit=True), vars(module))

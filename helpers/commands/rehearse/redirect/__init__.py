@@ -34,6 +34,8 @@ def install(gpus_of_node: int, folder: str, memory: int) -> None:
     tensors.replace_load()
     groups.replace(folder)
     unsupported.replace()
-    for name, maker in vars(torch).items():  # TorchScript knows functions by identity, so it must learn the new ones
+    # TorchScript knows functions by identity, so it must learn the new ones. These have the `__wrapped__` that
+    # functools.wraps sets.
+    for name, maker in vars(torch).items():
         if hasattr(maker, "__wrapped__") and name in _TENSORS:
             torch.jit._builtins._register_builtin(maker, f"aten::{name}")

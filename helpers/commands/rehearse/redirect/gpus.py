@@ -132,7 +132,7 @@ def _compare() -> None:
         if not gpu_of_storage:
             return usual(func, types, args, kwargs)
         inputs = _card_tensors((args, kwargs))
-        found = sorted({gpu_of(card) for card in inputs}, reverse=True)
+        found = sorted({gpu_of(card) for card in inputs}, reverse=True)  # always in one order, for the message
         # Copies between GPUs (CROSSING) are allowed, and so are the operations of torch.distributed.
         if len(found) > 1 and func not in CROSSING and not func._schema.name.startswith("c10d::"):
             text = "Expected all tensors to be on the same device, but found at least two devices, "
