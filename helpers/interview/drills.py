@@ -140,6 +140,7 @@ def _read_drill(fields: Any, where: str) -> Drill:
     """One drill of the file.
 
     A drill that is no task of a lab has both `topic` and `answer`; for others the topic is that of the chapter.
+    `read_record` returns where the drill stands, for errors, with its key, and the fields as READERS read them.
     """
     where, values = read_record(fields, READERS, where, "drill", optional=WITHOUT_LAB, name="key")
     given = [name for name in WITHOUT_LAB if values.get(name)]

@@ -225,8 +225,9 @@ CAUSES = ("data", "compute", "link")
 GRAIN = 1 / 64  # seconds; every time in 10.straggler is a multiple of it, so that sums are exact
 USUAL_SECONDS = {"data": 0.5, "compute": 2.0, "link": 1.0}  # in a step
 MIN_SHARE = 0.1  # of the run; if the other ranks wait for less than this, no rank is a straggler
-SIDE_SHARE = 4  # on a slow rank each other cause takes the extra seconds of the main cause divided by this
-LanePiece = tuple[str, float, float]  # lane, start, end; "communication" runs from a rank's call to its return
+SIDE_DIVISOR = 4  # on a slow rank each other cause takes the extra seconds of the main cause divided by this
+# lane ("data", "compute" or "communication"), start, end; "communication" runs from a rank's call to its return
+LanePiece = tuple[str, float, float]
 Timelines = list[list[list[LanePiece]]]  # by rank and step
 ExtraSeconds = Callable[[int, str, int], float]  # from a rank, a cause and a step to seconds beyond the usual ones
 
@@ -263,7 +264,7 @@ def slow_in_all_steps(slow_rank: int, main: str, seconds: float) -> ExtraSeconds
     def extra(rank: int, cause: str, step: int) -> float:
         if rank != slow_rank:
             return 0.0
-        return seconds if cause == main else seconds / SIDE_SHARE
+        return seconds if cause == main else seconds / SIDE_DIVISOR
 
     return extra
 

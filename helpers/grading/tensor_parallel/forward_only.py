@@ -208,7 +208,7 @@ MLP = Task(
     run_submission=call_with_inputs,
     judge=judge_mlp,
     hints=LAB.hints("sum_missing gelu_of_addends not_cut_at_all"),
-    world_sizes=(1, 2, 3, 4),
+    world_sizes=(1, 2, 3, 4),  # for an exercise of the chapter; 07.heads is tried on 5 ranks as well
 )
 
 
@@ -257,7 +257,7 @@ TOKEN_LOSS = Task(
     run_submission=call_with_inputs,
     judge=judge_loss,
     hints=LAB.hints("max_not_reduced sum_not_reduced target_not_reduced max_not_added_back out_of_range"),
-    world_sizes=(1, 2, 3, 4),
+    world_sizes=(1, 2, 3, 4),  # for an exercise of the chapter; 07.heads is tried on 5 ranks as well
 )
 
 
@@ -315,5 +315,5 @@ NORM_OF_ALL = Task(
     run_submission=run_norm,
     judge=judge_norm,
     hints=LAB.hints("norm_of_what_i_hold copies_counted_each copies_left_out"),
-    world_sizes=(1, 2, 3, 4),
+    world_sizes=(1, 2, 3, 4),  # for an exercise of the chapter; 07.heads is tried on 5 ranks as well
 )

@@ -322,5 +322,5 @@ ZERO1_STEP = Task(
     run_submission=run_step,
     judge=judge_step,
     hints=LAB.hints("all_reduced gather_forgotten sum_for_mean own_gradient"),
-    world_sizes=(1, 2, 3, 4),
+    world_sizes=(1, 2, 3, 4),  # for an exercise of the chapter; the task of the lab is tried on 5 ranks as well
 )

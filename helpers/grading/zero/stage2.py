@@ -366,5 +366,5 @@ GLOBAL_NORM = Task(
     run_submission=run_norm,
     judge=judge_norm,
     hints=LAB.hints("norm_of_own norms_added root_forgotten"),
-    world_sizes=(1, 2, 3, 4),
+    world_sizes=(1, 2, 3, 4),  # for an exercise of the chapter; the task of the lab is tried on 5 ranks as well
 )

@@ -328,5 +328,5 @@ STAGE3_FORWARD = dataclasses.replace(
     judge=judge_forward,
     recognise_failure=recognise_forward,
     hints=LAB.hints("zeros_kept weight_kept"),
-    world_sizes=(1, 2, 3, 4),
+    world_sizes=(1, 2, 3, 4),  # for an exercise of the chapter; the task of the lab is tried on 5 ranks as well
 )
