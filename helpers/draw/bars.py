@@ -127,7 +127,7 @@ class BarRow:
 
     A dashed line stands at `limit`, how much a device can hold, and a dot at `counted`, the measured sum of the parts;
     both are in the unit of the parts. Where one of several rows is the chosen one, `is_chosen` tells whether it is this
-    row: only its texts are bold. None means that no row is chosen.
+    row: only its texts are bold. None means that no row is chosen; then the text `end` of every row is bold.
     """
 
     name: str

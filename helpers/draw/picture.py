@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Bundle = tuple[dict[str, Any], dict[str, Any]]  # data and metadata by MIME type, as IPython's display wants them
 _CHART_STYLE = {"font.size": 12, "axes.titlesize": 14, "axes.titleweight": "bold", "axes.titlelocation": "left"}
 _CHART_STYLE |= {"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False}
-_CHART_COLOURS = 64  # as many colours take a third of the bytes in a saved notebook and look alike
+_CHART_COLOURS = 64  # with so few, a PNG takes a third of the bytes in a saved notebook and looks the same
 
 
 def png_metadata(width: float, description: str) -> dict[str, Any]:

@@ -69,6 +69,7 @@ class _Excerpt:
         self.path = path.resolve().relative_to(_ROOT).as_posix() if _ROOT in path.resolve().parents else path.name
         if path.parent.name.startswith("ipykernel_"):  # the file of a notebook cell is named by a hash
             self.path = "notebook"
+        # `inspect` says that a module begins in line 0.
         self.first, self.text = max(first, 1), textwrap.dedent("".join(lines))
 
     def html(self, folded: bool) -> str:

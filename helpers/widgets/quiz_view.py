@@ -216,7 +216,8 @@ class QuizView(InterviewView):
         self.feedback.value = alert_html(self.problem)
         if self.given is not None:
             self.feedback.value = feedback_html(self.given.sentence, is_right=self.given.passed)
-        # The card's own answer may be seen once the question is answered, or the learner has unfolded it.
+        # The card's own answer may be seen once the question is answered, or the learner has unfolded it. What
+        # was asked may be a variant of the card's question, which then stands above the answer.
         is_answered = question is not None and (self.given is not None or self._is_open)
         self._draw_answer(question.card if is_answered else None, question=question.text if question else "")
         # The quiz's note says that the progress file is damaged or cannot be written; "" otherwise.

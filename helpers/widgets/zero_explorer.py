@@ -99,7 +99,7 @@ class ZeroExplorer(SteppedExplorer):
     def sentence(self) -> str:
         """What happens in this step, what it sends, and what a rank of the real model stores."""
         step, stage = self.shown_step, self.stage.value
-        most = max(each.total_bytes(0) for each in zero_steps(stage))  # of rank 0
+        most = max(each.total_bytes(0) for each in zero_steps(stage))  # of rank 0; all ranks store equally much
         here = {"now": step.total_bytes(0), "most": most, "real": format_bytes(self.states(stage).total)}
         # deed: what the ranks do, such as an all-gather.
         action = {"deed": words(f"deed.{step.action}"), "message": self._message_text if step.message else ""}

@@ -148,7 +148,7 @@ def heartbeats_scene(beats: Heartbeats, verdicts: Mapping[int, str], *, now: flo
         raise ValueError(
             f"heartbeats_scene got {len(beats)} ranks and now = {now}; give at least one rank, and now above 0"
         )
-    styles = {"beats.new": _FIRST_TIME, "beats.waits": _WAITS, "beats.stands": _HANGS}
+    styles = {"beats.new": _FIRST_TIME, "beats.waits": _WAITS, "beats.stands": _HANGS}  # text in the legend -> style
     items, top = heading(title, [(words(name), style) for name, style in styles.items()])
     right = WIDTH - _RIGHT - 12 - max(text_width(verdict, 13, bold=True) for verdict in verdicts.values())
     left, bottom = 78.0, top + 14 + len(beats) * _BEATS_PITCH
