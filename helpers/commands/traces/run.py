@@ -121,6 +121,7 @@ def _by_rank(files: list[TraceFile], notes: list[Words]) -> dict[int, list[Trace
         if len(of_rank) == 1:
             continue
         of_rank.sort(key=lambda file: file.base / 1e3 + file.first)
+        # For each file the names of its steps, such as "ProfilerStep#3".
         names = [{event.name for event in file.events if event.name.startswith("ProfilerStep#")} for file in of_rank]
         # Files without steps count as one step "", which all of them have. Is some step in more than one file?
         if max(Counter(name for of_file in names for name in of_file or {""}).values()) > 1:

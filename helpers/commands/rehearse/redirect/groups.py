@@ -79,7 +79,10 @@ def _init(
     init, folder: str, backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, store=None, group_name="",
     pg_options=None, device_id=None, **more,
 ) -> None:  # fmt: skip
-    """Makes the default group on the wire, whatever backend the script asks for, with the rules of that backend."""
+    """Makes the default group on the wire, whatever backend the script asks for, with the rules of that backend.
+
+    The script's timeout is replaced by LONG, and its pg_options are dropped, because they are NCCL's.
+    """
     rank = int(os.environ["RANK"]) if rank < 0 else rank
     world_size = int(os.environ["WORLD_SIZE"]) if world_size < 0 else world_size
     world = os.path.join(folder, f"{WORLD}{next(_worlds)}")
