@@ -202,7 +202,7 @@ def scaler_mistakes() -> dict[str, list[ReferenceScaler]]:
             wrong(can_grow=lambda self: self.good_steps > self.interval),
             wrong(can_grow=lambda self: self.good_steps == self.interval - 1),
         ],
-        "overflow_keeps_count": [
+        "overflow_keeps_count": [  # `also`: the step with the overflow is counted, too
             *(wrong(resets_after=("growth",), counts_overflow=also) for also in (False, True)),
             *(wrong(resets_after=(), can_grow=is_multiple_of_interval, counts_overflow=also) for also in (False, True)),
         ],

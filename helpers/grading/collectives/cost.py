@@ -82,7 +82,7 @@ def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
         if number % 2 and crossover > 100:  # bytes; 0 or less where there is no crossover
             num_bytes = int(crossover * (0.7, 1.4)[number // 2 % 2])  # below and above it in turn
         cases.append({"n": num_bytes, "N": num_ranks, "alpha": alpha, "bandwidth": bandwidth})
-    cases[3] |= {"alpha": 0.0}  # without latency only the bytes count
+    cases[3] |= {"alpha": 0.0}  # an edge case: without latency only the bytes count
     return [{"cases": cases} for _ in range(world_size)]
 
 

@@ -203,6 +203,7 @@ def one_process(inputs: dict[str, Any], values: dict[str, Any], piece: Tensor) -
 
 def judge_memory(got: dict[str, Any]) -> Iterator[Judgement]:
     """Every replica but the first must compute with weights of its own, in modules of its own."""
+    # taken: addresses that the master or an earlier replica uses. The first replica may be the master itself.
     taken, modules = set(got["master"]), [call["module"] for call in got["calls"][0]]
     for device, calls in enumerate(got["calls"][1:], start=1):
         addresses = {address for call in calls for address in call["addresses"]}

@@ -184,7 +184,7 @@ START = Task(
 
 
 # -- 03.average ------------------------------------------------------------------------------------------------------
-FIXED_DIVISORS = (2, 3, 4, 5, 8)  # what people type for the world size: those of a check, and the GPUs of a machine
+FIXED_DIVISORS = (2, 3, 4, 5, 8)  # typed in place of the world size: a check's world sizes, and a machine's 8 GPUs
 
 
 def make_average(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:

@@ -225,7 +225,7 @@ def draw_seconds(rng: CaseGenerator, p: int) -> list[list[float]]:
 def draw_late_peak(rng: CaseGenerator, p: int, m: int) -> list[Actions]:
     """A schedule in which some rank holds most micro-batches only after its first backward.
 
-    Whoever counts the forwards before the first backward gets a number that is too small for it.
+    Whoever counts the forwards before the first backward gets a number that is too small for this rank.
     """
     while True:
         actions = draw_schedule(rng, p, m, has_same_order=False)

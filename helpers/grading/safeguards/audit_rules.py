@@ -119,7 +119,7 @@ def _signals(event: str, args: tuple, allowed: Sequence[str]) -> Words | None:
     return None if number == 0 or pid in allowed_pids else words["ends"].format(pid)
 
 
-# The rule of each event that may be refused.
+# The rule of each event that may be refused. Where it is a lambda, the event is never allowed.
 RULES: dict[str, Callable[[str, tuple, Sequence[str]], Words | None]] = {
     "open": _opens_for_writing,
     "os.kill": _signals,
