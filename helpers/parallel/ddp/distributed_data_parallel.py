@@ -180,7 +180,8 @@ class DistributedDataParallel(BucketedDDP):
         if self.find_unused or self.learning:
             collectives.share_usage(self.slots, self.group)
         for bucket, work in zip(self.buckets, self._works, strict=True):
-            bucket.receive(work.wait())  # the result of a hook's Future; a collective's Work has none
+            # A communication hook's Future returns the averaged bucket; a collective's Work returns nothing.
+            bucket.receive(work.wait())
         for slot in self.slots:  # used: some rank has a gradient of it
             if slot.used and slot.parameter.grad is None:
                 slot.parameter.grad = slot.view
