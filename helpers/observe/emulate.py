@@ -230,7 +230,7 @@ class _PacedStage(PipelineStage):
 # ---- ZeRO-3 ----
 
 ZERO_SECONDS = 1.5  # how long a step of ZeRO-3 takes in slow motion
-LARGEST_UNIT = 65_536  # bytes of the largest unit, once units are shrunk
+LARGEST_UNIT = 65_536  # bytes of the largest unit (what Zero3 gathers at once, here a layer), once units are shrunk
 
 
 def emulate_zero3_step(

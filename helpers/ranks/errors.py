@@ -88,7 +88,7 @@ class WaitingOperation:
 
 @dataclass(frozen=True, kw_only=True)
 class RankStatus:
-    """What a rank answers when the kernel asks where it is."""
+    """What a rank answers when the notebook's process asks where it is."""
 
     frames: list[Frame]  # the stack of its main thread, outermost call first
     runnable: bool  # whether its main thread runs, or has work and waits for a core

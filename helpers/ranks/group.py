@@ -277,7 +277,7 @@ class WireGroup:
 
     # -- who is missing --------------------------------------------------------------------------------------------
     def describe(self, work: WireWork, now: float) -> PendingOp:
-        """What the kernel learns about a pending operation. now: seconds of time.perf_counter."""
+        """What the notebook's process is told about a pending operation. now: seconds of time.perf_counter."""
         peer = work.peer if isinstance(work, MessageWork) else None
         return PendingOp(
             group=self.name,

@@ -206,7 +206,8 @@ class Ranks:
     def issued(self) -> dict[tuple[str, str], dict[int, int]]:
         """How many operations each rank issued, as {(file of a board, group): {rank: number}}.
 
-        They are counted in shared memory, where a rank's Python cannot reset them.
+        A board is a file in shared memory in which the ranks of a group write down their operations. They are counted
+        there, because a rank's Python cannot reset them.
         """
         return {} if self._in_place else self._pool.issued()
 

@@ -62,7 +62,7 @@ class PoolSettings:
 
 @dataclass
 class Member:
-    """The process of one rank, seen from the kernel."""
+    """The process of one rank, seen from the kernel, which is the notebook's process."""
 
     rank: int
     pid: int

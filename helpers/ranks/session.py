@@ -156,7 +156,7 @@ class Session:
 
 
 class Listeners:
-    """Callbacks that are given a CommEvent for every completed operation of this process."""
+    """Callbacks that are given a CommEvent, a record for a log, for every completed operation of this process."""
 
     def __init__(self):
         self.callbacks: list[Callable[[CommEvent], None]] = []

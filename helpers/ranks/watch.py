@@ -39,7 +39,7 @@ _numbers = itertools.count()  # of the polls, in all tasks
 
 @dataclass
 class RankState:
-    """What the kernel knows of one rank during one task."""
+    """What the kernel, which is the notebook's process, knows of one rank during one task."""
 
     rank: int
     conn: Connection  # the kernel's end of the pipe to it

@@ -315,7 +315,7 @@ class Worker:
         if self.was_cut and any(map(is_torch_module, drop_interrupted_imports(known_modules))):
             self.spent = True
         self.output.finish()
-        broken = wire.broken()  # the error after which this world cannot go on, or None
+        broken = wire.broken()  # the error after which these process groups cannot go on, or None
         self.send(("done", *reply, dict(wire.counters()), broken and broken.words, self.spent))
 
     def call(self, blob: bytes) -> bytes:

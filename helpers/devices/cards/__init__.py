@@ -61,8 +61,9 @@ def is_card(value: object) -> bool:
 def holds(tensor: object) -> bool:
     """Whether a tensor is on the card.
 
-    A functional collective gives its process group the CPU tensor inside a card's tensor, or a copy of it. That counts
-    as being on the card, too. It is recognised by the call that this thread is in, and not by the tensor.
+    A functional collective (of torch.ops._c10d_functional) gives its process group the CPU tensor inside a card's
+    tensor, or a copy of it. That counts as being on the card, too. It is recognised by the call that this thread is in,
+    and not by the tensor.
     """
     if is_card(tensor):
         return True

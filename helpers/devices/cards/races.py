@@ -228,7 +228,7 @@ def _allocated(raw: Tensor, stream: CardStream, tick: int, site: Frame, writes: 
     """A stream made a new tensor. If it gets memory that another stream may still use, that is a race, too."""
     storage = raw.untyped_storage()
     home = stream if stream.site is None else None  # in a backward, one stream stands for several
-    # The result of a functional collective has uses already.
+    # The result of a functional collective (of torch.ops._c10d_functional) has uses already, from begin_message.
     known = memory_uses.uses_of(storage) or memory_uses.begin_uses(storage, home)
     new = use_of(raw, stream, tick, True, site)  # True: making a tensor counts as writing it
     if home is not None:

@@ -25,8 +25,8 @@ from helpers.devices.call_site import Frame, call_site
 
 is_watching = False  # whether clocks count: there is a side stream, a message in flight, or a copy in the background
 epoch = 0  # counts the times that is_watching became True; work of an earlier epoch is done
-# Called with what happened ("sync", "record", "wait_event" or "wait_for_event") and details, for the journal of NCCL's
-# rules.
+# Called with what happened ("sync", "record", "wait_event" or "wait_for_event") and details. A rank writes them into
+# its journal, by which helpers/ranks/nccl finds out what NCCL would have done.
 on_note: Callable | None = None
 before_host_goes_on: list[Callable[[], None]] = []  # called when the host has waited for something
 host: dict[int, int] = {}  # the host's clock: the work for which it has waited

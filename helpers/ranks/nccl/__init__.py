@@ -34,7 +34,7 @@ class NcclRules:
 
     def start_on_rank(self, config):
         """Begin to apply the rules on this rank. config: the WireConfig, which has the folder for the journal."""
-        from helpers.ranks.nccl.rank_rules import NcclOnRank  # needs torch, which the kernel need not load
+        from helpers.ranks.nccl.rank_rules import NcclOnRank  # needs torch, which the notebook need not load
 
         return NcclOnRank.start(config)
 

@@ -81,7 +81,7 @@ class RecordedFinding:
     """Something that a rank has found by itself, such as a race."""
 
     rank: int
-    kind: str  # of verdict, such as "race"
+    kind: str  # such as "race": the kind of the verdict that it becomes (verdicts.py)
     words: Words  # what was found, in every language of the course
     sites: tuple[Frame, ...]  # the lines of the program that are involved
     cure: Words  # what to change

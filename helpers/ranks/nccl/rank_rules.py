@@ -121,7 +121,10 @@ class NcclOnRank:
 
     @classmethod
     def start(cls, config: WireConfig) -> NcclOnRank:
-        """The rules of a new world, with a journal in its folder; from now on this is the journal of the process."""
+        """The rules of a new world (a new set of all process groups), with a journal in its folder.
+
+        From now on this is the journal of the process.
+        """
         journal = FileJournal(config.board_dir, config.rank, config.world_size, config.eager)
         rules = cls(journal, config.cpu == "refused")
         rules.outer_journal = journals.keep_open(journal)
@@ -195,7 +198,10 @@ class NcclOnRank:
         self._in_use(works, number, reads, writes, queue)
 
     def _in_use(self, works: list[WireWork], number: int, reads: list, writes: list, queue: tuple) -> None:
-        """From now on, operation `number` of the journal reads and writes these tensors. One queue runs in order."""
+        """From now on, operation `number` of the journal reads and writes these tensors.
+
+        queue: a key; NCCL runs operations with the same key in order.
+        """
         for work in works:
             work.journal_number, work.rules = number, self
         if self.races is not None:

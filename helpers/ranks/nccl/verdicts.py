@@ -171,7 +171,8 @@ def _group(record: Record, has_twin: bool) -> Words:
     A record's `origin` is the line that made its group, and the group's number among those of that line.
     """
     name, (origin, number) = record.group[0], record.origin
-    if name.rstrip("'") == "0":  # torch's name of the default group; the journal marks later worlds with "'"
+    # "0" is torch's name of the default group. The journal adds a "'" each time all groups of a process were made anew.
+    if name.rstrip("'") == "0":
         return words["group.default"]
     if origin == NO_SITE:
         return words["group.other"].format(name=name)
