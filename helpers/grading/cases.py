@@ -117,7 +117,7 @@ class CaseGenerator(torch.Generator):
     def size(self, parts: int, max_each: int = 3) -> int:
         """A length to be split into `parts` pieces, as the case's `sizes` says. An even split gives at most `max_each`.
 
-        An uneven length is a multiple of `parts` and a rest, so a piece of it has at most `max_each` + 1 elements.
+        An uneven length is a multiple of `parts` plus a remainder, so a piece has at most `max_each` + 1 elements.
         """
         if self.case.sizes == "empty":
             return 0

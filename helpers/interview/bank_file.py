@@ -24,7 +24,7 @@ CARD_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 CHINESE_MARK = r"[\u3000-\u303f\uff00-\uff0f\uff1a-\uff20]"  # 。、「 ，：（ and the like
 WIDE = r"[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]"  # a Chinese character or mark
-LINE_BREAK = re.compile(  # between two wide characters or beside a Chinese mark, a line break is no space
+LINE_BREAK = re.compile(  # between two wide characters or beside a Chinese mark, a line break is no space; **: bold
     rf"({WIDE}(?:\*\*)?)\s*\n\s*(?=(?:\*\*)?{WIDE})|({CHINESE_MARK}(?:\*\*)?)\s*\n\s*|\s*\n\s*(?=(?:\*\*)?{CHINESE_MARK})"
 )
 Reader = Callable[[Any, str, str], Any]  # (value, where it stands, name of the field) -> the value as Python has it

@@ -177,9 +177,9 @@ class DrillOutcome:
 class Attempt:
     """One attempt at a drill: `begin()`, then `submit(answer)` until it passes. Nothing is cut off at the time limit.
 
-    check: `(key, answer) -> verdict`, where the verdict has `passed` and `text(language)`. An exception that carries a
-    `verdict` counts as that verdict. path: of the progress file, if not the one in the home. now: returns the time; the
-    machine's clock if None.
+    check: `(key, answer) -> verdict`, where the verdict has `passed` and `text(language)`, or is a bool. An exception
+    that carries a `verdict` counts as that verdict. path: of the progress file, if not the one in the home. now:
+    returns the time; the machine's clock if None.
     """
 
     def __init__(

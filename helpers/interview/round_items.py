@@ -3,7 +3,7 @@
 Debugging and review rounds stand in `marked_rounds.yaml`, and every job of `helpers.commands.broken_jobs` (a script
 that fails or hangs, with its log) is a debugging round too. Design rounds stand in `design_rounds.yaml`.
 `round_attempt.py` plays a round. `Words` is a text in two languages, with the fields en and zh. `read_record` reads one
-YAML mapping: it returns where the mapping stands, for errors, with the value of its field `name`, and all its fields.
+YAML mapping and returns where it stands, for errors, and its fields; `name` is the field whose value errors quote.
 
 A text holds no number of its own. It names one as `{name}`, which the round's `numbers` give or compute with the
 course's predictors, so no text can disagree with them. In a design round the numbers are those of a `Scenario`: a model

@@ -189,7 +189,7 @@ class QuizPlayer:
         if question.form == "number":
             has_unit = question.unit not in ("", "x", "×")
             prompt = words("ask_number" if has_unit else "ask_count", self.screen.language, unit=question.unit)
-        return self._read_answer(prompt, None)
+        return self._read_answer(prompt, None)  # None: the answer is still hidden
 
     def _read_answer(self, prompt: str, card: Card | None) -> Answer:
         """Pass the first typed answer that can be read to the quiz, and return how it was judged.

@@ -205,7 +205,7 @@ def run_regroup(submitted: Callable, inputs: dict[str, Any], context: RankContex
 def replaced_in_place(ranks: NodeNames, living: NodeNames, dead: NodeNames) -> list[str]:
     """Each dead node's rank goes to the next living spare; without one, later nodes move up."""
     spares = iter(living)
-    replaced = [next(spares, "") if name in dead else name for name in ranks]
+    replaced = [next(spares, "") if name in dead else name for name in ranks]  # "": no spare is left
     return [name for name in replaced if name]
 
 

@@ -206,7 +206,7 @@ def run_save(submitted: Callable, inputs: dict[str, Any], context: RankContext) 
     """
     outcomes = []
     for case in inputs["cases"]:
-        good = save_once(submitted, case, None)
+        good = save_once(submitted, case, None)  # None: the disk is never full
         outcomes.append([good, *(save_once(submitted, case, after) for after in range(len(good["crashes"])))])
     return outcomes
 

@@ -148,7 +148,7 @@ SPLIT = answers.question_task(
 
 # -- 10.exposed ------------------------------------------------------------------------------------------------------
 def make_exposed(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Empty lists, and spans that touch, contain or overlap each other. The first ones are short enough to be read.
+    """Empty lists, and spans that touch, contain or overlap each other. The first cases fit into a message.
 
     A case is the spans of communication and the spans of compute.
     """
@@ -172,7 +172,7 @@ def is_covered(spans: list[Span], start: float, end: float) -> bool:
 
 
 def exposed(communication: list[Span], compute: list[Span]) -> float:
-    """Seconds in which some communication runs and no compute. Between two neighbouring edges nothing changes."""
+    """Seconds in which some communication runs and no compute."""
     # All starts and ends, in order; between two neighbours nothing begins or ends.
     edges = sorted({edge for span in [*communication, *compute] for edge in span})
     bare = [(a, b) for a, b in pairwise(edges) if is_covered(communication, a, b) and not is_covered(compute, a, b)]

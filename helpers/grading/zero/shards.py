@@ -168,8 +168,8 @@ TakeShard = Callable[[Sequence[Tensor], int, int], Tensor]  # tensors, rank, num
 def make_shard(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """For each of eight models, one question about every one of its ranks: (tensors, rank, number of ranks).
 
-    In the first three models a division by the number of ranks leaves a rest of 1, which needs the most padding there
-    can be. The others are special in one way each: the ranks divide the elements, there are more ranks than elements,
+    In the first three models a division by the number of ranks leaves a remainder of 1, which needs the most padding.
+    The others are special in one way each: the ranks divide the elements, there are more ranks than elements,
     some tensors are scalars or empty, the ranks divide a single tensor, and there is one rank. The key "cases" holds
     the questions, each of which is one call of the learner's function.
     """

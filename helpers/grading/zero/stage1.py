@@ -83,11 +83,11 @@ def draw_shapes(rng: CaseGenerator, world_size: int) -> list[tuple[int, ...]]:
     In the case "few" there are only vectors of one element, fewer than ranks.
     """
     if rng.case.sizes == "few":
-        return [(1,)] * rng.size(world_size)  # rng.size: here a number below world_size
+        return [(1,)] * rng.size(world_size)  # rng.size: here below world_size, but at least 1
     a, b = rng.integer(2, 4), rng.integer(3, 6)
     shapes: list[tuple[int, ...]] = [(a, b), (b,), (), (2, a, 2)]
     # rng.size draws a number of elements that the ranks divide, or not, as the case asks. With the last vector,
-    # all elements together leave the same rest. It has world_size elements more, so that it is never empty.
+    # all elements together leave the same remainder. It has world_size elements more, so that it is never empty.
     missing = (rng.size(world_size) - sum(map(math.prod, shapes))) % world_size
     return [*shapes, (missing + world_size,)]
 
