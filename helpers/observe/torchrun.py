@@ -30,6 +30,7 @@ LIMIT = 240  # seconds for everything; a busy machine imports torch slowly
 TERMINATION_SECONDS = 10.0  # from SIGTERM to SIGKILL
 _ERROR = re.compile(r"\[rank(\d+)\]: (\w+Error): (?:\[\S+\.cc:\d+\] )?(.*)")  # without gloo's own file and line
 # Makes print write whole lines at once: pieces of two ranks' lines would mix, and a buffered line is lost in a hang.
+# A process may have no stdout.
 WHOLE_LINES = "import sys; sys.stdout and sys.stdout.reconfigure(line_buffering=True, write_through=False)\n"
 # In torchrun's report of a failure: the rank that it calls the root cause.
 _BLAMED = re.compile(r"Root Cause.*?\brank +: (\d+)", re.DOTALL)

@@ -270,6 +270,7 @@ class ClosedGroups:
         self.shut_down: deque[dist.ProcessGroup] = deque(maxlen=8)  # see "a third bug" above
 
     def add(self, wire: dist.ProcessGroup, sockets: dict[int, int]) -> None:
+        """Keep a wire whose connections are about to be closed, and duplicates of its sockets."""
         copies = [duplicate_socket(number, inode) for number, inode in sockets.items()]
         self.sockets += [copy for copy in copies if copy is not None]
         self.busy.append(wire)

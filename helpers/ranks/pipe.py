@@ -116,7 +116,8 @@ class Capture(io.TextIOBase):
         if self._sent > MAX_CHARACTERS:
             self._dropped += len(text)
             return len(text)
-        accepted = text[: 2 * MAX_CHARACTERS]  # first, since a copy of a huge text may not fit into memory
+        # First, since a copy of a huge text may not fit into memory. Twice the limit is more than can be sent anyway.
+        accepted = text[: 2 * MAX_CHARACTERS]
         self._dropped += len(text) - len(accepted)
         self._parts.append(accepted)
         self._buffered += len(accepted)

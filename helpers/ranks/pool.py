@@ -220,6 +220,7 @@ class Pool:
         return None
 
     def _first_difference(self) -> Words | None:
+        """A sentence on the first difference that the boards show; None also where ranks write no boards."""
         if self.settings.backend != "wire" or not self.settings.check:
             return None
         return first_difference(self._boards())

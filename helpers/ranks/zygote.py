@@ -58,7 +58,7 @@ def main(fd: int, *, branch: str = "") -> None:
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler, Python would write nothing for this signal
     Zygote(control, wake_read, wake_write, is_branch=bool(branch)).serve()
 
 

@@ -239,6 +239,7 @@ class Replay:
             self._complete_message(receiver, received)
 
     def _complete_message(self, posted: PostedOperation, message: MessageRecord) -> None:
+        """Complete a message of an operation, and with the last one the operation."""
         posted.open.remove(message)
         if not posted.open:
             self._done(posted)
