@@ -94,7 +94,7 @@ def judge_loss(world: JudgedWorld) -> Iterator[Judgement]:
             continue
         replicas = mesh.ranks_along("dp", rank)  # ranks that differ from this one in their dp coordinate alone
         right, wrong = right_and_wrong_losses(world, replicas, mesh.coordinates(rank)["dp"])
-        # is_same_history compares lists of dicts of values; here each list has the one dict of the rank.
+        # is_same_history compares lists of dicts of values, NaN included; here each list has the one dict of the rank.
         known = [key for key, several in wrong.items() if any(is_same_history([one], [got]) for one in several)]
         # A mistake is named if its value is the learner's, so each known one is given that value.
         mistakes = dict.fromkeys(known, got["gradient"])
@@ -102,6 +102,7 @@ def judge_loss(world: JudgedWorld) -> Iterator[Judgement]:
         yield expect_tensor(what, right["gradient"], got["gradient"], rank=rank, mistakes=mistakes)
         what = words["number_to_print"].format(mesh_text(mesh))
         judgement = expect_number(what, right["shown"], got["shown"], rank=rank)
+        # A mistake may give NaN, which `expect_number` would find equal to nothing, so its key is put in afterwards.
         yield judgement if judgement.ok else replace(judgement, mistakes=tuple(known))
 
 

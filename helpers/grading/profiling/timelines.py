@@ -237,6 +237,7 @@ def make_straggler(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
     The first run is short enough to be read in a message.
     """
+    # Two ranks for one step, in which rank 1 computes 4 s longer; then one rank for three steps.
     cases = [draw_timelines(rng, 2, 1, slow_in_all_steps(1, "compute", 4.0)), draw_timelines(rng, 1, 3, no_extra)]
     for cause in CAUSES:
         num_ranks = rng.integer(3, 5)
