@@ -5,9 +5,9 @@ Replicas ask the lighthouse before each step. When all live replicas have asked,
     replica ──request: I have done 7 steps──> lighthouse ──round: replicas 0, 1, 3; step 8; 3 is behind──> all of them
 
 A replica is one full copy of the model in a process of its own. A quorum is the set of replicas that take part in a
-step. They do not vote on whether a step has succeeded. A replica that has received the full sum of gradients steps. One
-that has not is behind by one step when it asks next, and is healed like a newcomer: it receives the state of a replica
-that is not behind. This follows torchft's lighthouse and manager
+step. They do not vote on whether a step has succeeded. A replica that has received the full sum of gradients does its
+optimizer's step. One that has not is behind by one step when it asks next, and is healed like a newcomer: it receives
+the state of a replica that is not behind. This follows torchft's lighthouse and manager
 (github.com/meta-pytorch/torchft). The replicas themselves are in `healing.py`.
 """
 

@@ -121,7 +121,8 @@ class PositionTracker:
     def _owner(self) -> str:
         """Whose node of the backward runs now: the path of a module.
 
-        A node that accumulates a gradient has no number of its own, so it counts as the last owner's.
+        A node that accumulates a gradient has no number of its own, so it counts as the last owner's. So does what runs
+        between two nodes.
         """
         node = torch._C._current_autograd_node()
         number = ACCUMULATES if node is None else node._sequence_nr()
