@@ -179,6 +179,7 @@ def number_value(name: str, numbers: Mapping[str, RoundNumber], scene: Scenario 
         return number.value
 
     def resolved(argument: Any) -> Any:
+        """The argument; for a text "$name" the number of this name, else the scenario's attribute."""
         if isinstance(argument, list):
             return [resolved(one) for one in argument]
         if not isinstance(argument, str) or not argument.startswith("$"):

@@ -81,6 +81,7 @@ def exposed_seconds(
     """
 
     def seconds(ready: Seconds, sizes: Sequence[int], backward: float, ranks: int, gbit: float) -> float:
+        """The exposed seconds of a case, whose items `make_exposed` names."""
         durations = [ring_share(ranks) * size * bits / (gbit * 1e9) for size in sizes]
         return combine(max(0.0, end - backward) for end in arrivals(ready, durations))
 
@@ -162,6 +163,7 @@ def pipeline_step(
     """
 
     def step(forward: Seconds, micro_batches: int, chunks: int) -> tuple[float, float]:
+        """The seconds of a step, and the bubble. `duration` is the step's time if it had forward passes alone."""
         duration = micro_batches * pace(forward) + ramp(sum(forward) - pace(forward), chunks)
         return passes * duration, bubble(forward, micro_batches, chunks, duration)
 
