@@ -15,7 +15,8 @@ grade             grades one submission, and a class; the state file that lets a
 results           the records of what came out
 reports           the HTML report, CSV files for gradebooks, the table for the terminal
 similarity        answers that differ only in names and order
-viva              questions for an oral exam about each learner's own code; code_changes makes the variants
+viva              questions for an oral exam about each learner's own code; code_changes makes the changed
+                  code that a question asks about
 
 Around the sandbox and inside it:
 
@@ -25,6 +26,6 @@ fork_server       the process that sandboxes are forked from, with torch importe
 launcher          sets up the namespaces or user id of a sandbox
 messages          plain data over the socket
 sandbox_worker    inside the sandbox: runs cells and tasks
-strip_answers     removes all answers from the worker's memory, and lists the files to hide
+strip_answers     removes the right answers (judges, solutions) from the worker's memory, and lists the files to hide
 guard             inside the sandbox: notes what honest answers do not do
 """

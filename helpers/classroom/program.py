@@ -113,7 +113,10 @@ def program_of(cells: Sequence[dict], lab: LabNotebook) -> Program:
 
 
 def _lab_statements(lab: LabNotebook, sources: dict[str, str]) -> Iterator[Statement]:
-    """The statements of the lab's set-up cells that bind names, without those for pictures. Adds to `sources`."""
+    """The statements of the lab's set-up cells that bind names, except variables, which its pictures use.
+
+    Adds the text of each cell to `sources`.
+    """
     for grade_id, source in lab.setup_cells:
         name = f"lab {grade_id}"
         sources[name] = source
@@ -128,7 +131,7 @@ def _is_for_a_picture(node: ast.stmt) -> bool:
 
 
 def _note_changed_check(program: Program, lab: LabNotebook, grade_id: str, source: str) -> None:
-    """Note the task of a locked check that the learner changed, if more than its white space or a plain call."""
+    """Note the task of a locked check that the learner changed, unless only white space or a plain `check(…)` did."""
     original = lab.locked.get(grade_id)
     if original is None or source.split() == original.split() or is_plain_check(source):
         return
@@ -226,7 +229,7 @@ def _add_statements_on_same_lines(program: Program, statements: list[Statement],
 def _with_dependencies(statements: list[Statement], names: set[str]) -> set[Statement]:
     """The statements that bind `names`, those that bind the names that these use, and so on.
 
-    Loops, `with` blocks and calls are left out, even where they bind a name.
+    Loops, `with` blocks and calls do not count as definitions, even where they bind a name.
     """
     found: set[Statement] = set()
     binding = [one for one in statements if isinstance(one.node, (*BINDS, ast.If, ast.Try))]
@@ -268,7 +271,7 @@ class NotebookNames:
     aliases: what each imported name stands for, such as "dist" -> "torch.distributed". lab: its number, "03".
     own_attributes: attributes that the answer defines itself.
     imported_by_lab: the dotted names that the lab's own cells import.
-    is_metered: whether the task counts the bytes that an answer holds.
+    is_metered: whether the task counts the bytes that an answer holds. Then scan.py flags names that hide memory.
     """
 
     aliases: Mapping[str, str]
@@ -369,7 +372,7 @@ def _nodes_in_scope(scope: ast.AST) -> Iterator[ast.AST]:
     while waiting:
         node = waiting.pop()
         yield node
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, DEFINES):
             yield ast.Name(id=node.name, ctx=ast.Store())
         elif not isinstance(node, SCOPES):
             waiting += ast.iter_child_nodes(node)
@@ -387,12 +390,15 @@ def _defaults(args: ast.arguments) -> list[ast.AST]:
 
 
 def constant_text(node: ast.AST) -> str | None:
-    """The text of an expression of constants, such as "a" + "b" or "".join(["a", "b"]); None for anything else."""
+    """The text of an expression of constants, such as "a" + "b" or "".join(["a", "b"]); None for anything else.
+
+    scan.py looks for forbidden names with it, which such an expression may hide.
+    """
     match node:
         case ast.Constant(value=str() as text):
             return text
         case ast.BinOp(op=ast.Mult(), left=ast.Constant(value=str() as text), right=ast.Constant(value=int() as times)):
-            return text * min(times, 20)  # no name is longer, and "a" * 10**9 would fill the memory
+            return text * min(times, 20)  # enough for a name, while "a" * 10**9 would fill the memory
         case ast.BinOp(op=ast.Add(), left=left, right=right):
             parts = constant_text(left), constant_text(right)
             return None if None in parts else "".join(parts)

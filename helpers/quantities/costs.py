@@ -47,7 +47,7 @@ def _halving_share(n: int) -> float:
 class Formula:
     """The cost of one algorithm, as functions of the number of ranks.
 
-    rounds: how many messages wait for each other. path: bytes of these messages. busiest: bytes that the busiest rank
+    rounds: how many messages follow one another. path: bytes of these messages. busiest: bytes that the busiest rank
     sends. total: bytes that all ranks send together. The last three are given over the bytes of the buffer.
     """
 
@@ -136,7 +136,7 @@ def _check(num_bytes: float, world_size: int) -> None:
 
 
 def rounds(collective: str, world_size: int, algorithm: str | None = None) -> int:
-    """Messages that wait for each other; the latency counts once for each of them."""
+    """Messages of which each waits for the one before it; the latency counts once for each."""
     _check(0, world_size)
     return formula(collective, algorithm).rounds(world_size)
 

@@ -114,9 +114,10 @@ def _by_rank(files: list[TraceFile], notes: list[Words]) -> dict[int, list[Trace
             found[file.rank].append(file)
     for file in files:
         if file.rank is None:
-            found[next(rank for rank in range(len(files)) if rank not in found)].append(file)
+            rank = next(rank for rank in range(len(files)) if rank not in found)
+            found[rank].append(file)
             if len(files) > 1:
-                notes.append(words["note.no_rank"].format(file=file.name, rank=max(found)))
+                notes.append(words["note.no_rank"].format(file=file.name, rank=rank))
     for rank, of_rank in found.items():
         if len(of_rank) == 1:
             continue

@@ -144,7 +144,7 @@ def judge_buckets(world: JudgedWorld) -> Iterator[Judgement]:
     for rank, (local, output) in enumerate(zip(gradients, world.outputs, strict=True)):
         mistakes = {"sum_for_mean": total, "divided_twice": scaled(total, world.size**-2)}
         if all(is_close(local[name], output["gradients"].get(name)) for name in local):
-            mistakes["own_gradient"] = local  # only if no gradient changed; one alone may be in a dropped bucket
+            mistakes["own_gradient"] = local  # only if no gradient changed: else a bucket was dropped
         yield from expect_tensors(words["numbered_gradient"], mean, output["gradients"], rank=rank, mistakes=mistakes)
         yield expect(output["is_list_unchanged"], words["list_holds_others"], rank=rank)
 
@@ -156,7 +156,7 @@ def judge_bucket_sizes(world: JudgedWorld) -> Iterator[Judgement]:
     right, wrong = bucket_bytes(lengths, cap, itemsize), wrong_buckets(lengths, cap, itemsize)
     for rank, log in enumerate(world.logs):
         sent = [event.payload_bytes for event in log.events if event.op == "all_reduce"]
-        mistakes = {key: sent for key, several in wrong.items() if sent in several}  # named, as each has `sent`
+        mistakes = {key: sent for key, several in wrong.items() if sent in several}  # equal to `sent`: named
         yield expect_equal(words["bytes_sent"], right, sent, rank=rank, mistakes=mistakes)
 
 
@@ -264,7 +264,7 @@ def judge_overlapped_gradients(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the mean gradients after each step, and weights that nobody touched.
 
     No mistake is named on a rank whose messages were still in flight, since its values are then a matter of chance, and
-    none in step 2 where step 1 was wrong. So in step 2 only a mistake that leaves step 1 right is known in addition.
+    none in step 2 where step 1 was wrong. So step 2 adds only "works_kept", a mistake that leaves step 1 right.
     """
     weights, n = world.inputs[0]["weights"], world.size
     local = [[gradients_for(inputs, inputs["x"][step]) for inputs in world.inputs] for step in range(NUM_STEPS)]
@@ -273,7 +273,7 @@ def judge_overlapped_gradients(world: JudgedWorld) -> Iterator[Judgement]:
         can_explain = all(event.end <= end for events, _, _, end in steps_of(world, rank) for event in events)
         for step, got in enumerate(output["gradients"]):
             total, own = sum_of(local[step]), local[step][rank]
-            # Hooks that reduce parameters, and hooks that send nothing, leave what backward made, perhaps over n.
+            # Hooks that reduce the parameter leave the local gradient, perhaps over n (divided by the world size).
             candidates = (own, scaled(own, 1 / n))
             unreduced = [one for one in candidates if all(is_close(one[name], got.get(name)) for name in one)]
             mistakes = {"sum_for_mean": total, "parameter_for_gradient": unreduced if world.logs[rank].events else []}
@@ -342,7 +342,7 @@ OVERLAP = Task(
 # `record_journal` lists all other calls. `replay` runs these lists by NCCL's rules and says who would wait for ever: it
 # gives NcclVerdicts, each with its kind, a sentence (words) and an advice (cure).
 LARGE_ERROR = 9.0  # the flag says whether any squared error is above this, as the lab's text says
-# Key of a cure of the replay -> key of the hint that gives the same advice; in "circle", ranks wait for each other.
+# Key of a cure of the replay (nccl/verdicts.py) -> key of the hint that gives the same advice, in hints.yaml.
 HINT_FOR_CURE = {"messages": "circle", "first_use": "circle", "half_batched": "half_batched", "tags": "tags_kept"}
 # Key of a hint -> pattern of the error that NCCL or torch raises at the call (ReduceOp.B… are BAND, BOR and BXOR).
 REFUSALS = {"strided": "Tensors must be contiguous", "bitwise_flag": r"ReduceOp\.B", "any_source": "recvAnysource"}

@@ -32,7 +32,9 @@ Status = tuple[float, int, float]  # of a rank: seconds since its last beat, its
 # The values of Status that jobs are made of. Most ranks are in step 7. A rank that waits for others stays in it for
 # long, and a hung one stays in step 6.
 HEALTHY, WAITING, LATE, DEAD, HUNG = (1, 7, 2), (1, 7, 30), (5, 7, 5), (15, 7, 40), (1, 6, 31)
-LATE_AND_BEHIND, DEAD_AND_BEHIND, FIRST_STEP = (5, 6, 31), (15, 6, 40), (1, 0, 15)
+LATE_AND_BEHIND, DEAD_AND_BEHIND = (5, 6, 31), (15, 6, 40)
+# The first beat of this rank came 15 s ago. Its step counts from the start of the job, 25 s ago, so it is hung.
+FIRST_STEP = (1, 0, 15)
 AT_LATE, AT_DEAD, AT_HUNG = (3, 7, 5), (10, 7, 12), (1, 7, 20)  # exactly at a limit, which is not beyond it
 NEVER_HEARD = None  # a rank that has not sent a beat yet
 OWN_CLOCK, WATCHERS_CLOCK = 2, 3  # indices of the two times in a Beat
@@ -188,14 +190,15 @@ def draw_nodes(
     names = [f"node{10 + i}" for i in torch.randperm(size + num_spares, generator=rng).tolist()]
     ranks, spares, generation = names[:size], names[size:], rng.integer(2, 7)
     dead_names = [ranks[rank] for rank in dead] + [spares[i] for i in dead_spares]
+    # generation + 3: so that no number of restarts is this generation or the next one.
     return [ranks, spares, dead_names, needed, generation, {name: rng.one_of(0, 1, generation + 3) for name in names}]
 
 
 def run_regroup(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Any]:
-    """The learner's answer to each case as three values; any other answer stands in the place of all three."""
+    """The learner's answer to each case as three values. An answer of another form is repeated three times."""
 
     def three_values(*args: Any) -> Any:
-        """The learner's answer as a list of three values; one of another form three times."""
+        """The learner's answer as a list of three values."""
         answer = submitted(*args)
         return list(answer) if isinstance(answer, list | tuple) and len(answer) == 3 else [answer] * 3
 
@@ -261,7 +264,7 @@ WRONG_GROUPS: dict[str, list[Callable[..., NextGroup]]] = {
 }
 REGROUP = answers.question_task(
     "12.regroup",
-    "regroup(ranks, spares, dead, min_ranks, generation, restarts)",
+    "regroup(ranks, spares, dead, min_ranks, generation, restarts)",  # min_ranks is `needed` above
     [Words(en=name, zh=f" {name}") for name in ("ranks", "spares", "keys")],
     regrouping(),
     WRONG_GROUPS,

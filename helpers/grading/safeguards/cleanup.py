@@ -267,7 +267,10 @@ def adopt_orphans_once() -> None:
 
 
 def end_started() -> bool:
-    """End the processes that the function started. Returns whether a thread is left, since no thread can be ended."""
+    """End the processes that the function started. Returns whether a thread is left, since no thread can be ended.
+
+    Standard output of a rank is its log. It is emptied beyond MAX_LOG bytes, so that no answer fills the disk.
+    """
     end_children()
     with contextlib.suppress(OSError):  # the function may have closed standard output, which is file 1
         if os.fstat(1).st_size > MAX_LOG:

@@ -208,7 +208,8 @@ FASTEST = 5.0  # seconds of a step; all plans that are not placed on purpose tak
 FIELDS = ("name", "dp", "tp", "pp", "micro_batch", "gb", "seconds")  # gb: memory per GPU; seconds: of a step
 # There are ten kinds of jobs. In each, the plans listed here are placed among slower ones: they are the fastest, but
 # most break one rule, after which the kind is named. A plan is: by what factor it has more GPUs than the cluster, tp,
-# pp, micro-batch, and its memory as a multiple of the job's GiB taken as GB (1 GiB is 1.0737 GB).
+# pp, micro-batch, and its memory. A GPU of the job has some GiB; the plan's GB are that number times the last value.
+# 1 GiB is 1.0737 GB.
 FASTEST_PLANS: dict[str, list[tuple[float, ...]]] = {
     "plain": [],
     # The first needs a little more than the memory and the second a little less, with no whole number of GB between.
@@ -321,7 +322,7 @@ def make_days(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
         [small, 10**11, 8, 312e12, 0.4, 0, 0.0],
         [small | {"seq": 131_072}, 10**11, 256, 989e12, 0.35, 0.5, 0.05],
     ]
-    while len(cases) < 10:  # 312e12 FLOP/s is the peak of an A100, and 989e12 above that of an H100
+    while len(cases) < 10:  # 312e12 FLOP/s is the peak of an A100, 989e12 that of an H100
         model = {"parameters": 10**9 * rng.integer(1, 400), "layers": 8 * rng.integer(2, 15)}
         model |= {"hidden": 1024 * rng.integer(2, 16), "seq": 2 ** rng.integer(11, 15)}
         shares = rng.integer(25, 60) / 100, rng.one_of(0, 0.25, 0.5, 1), rng.integer(0, 20) / 100

@@ -3,7 +3,7 @@
 From Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models": mixed precision
 with Adam takes 2 + 2 + 12 bytes per parameter, and in a ring each of N ranks sends (N - 1) / N of what is reduced or
 gathered. A stage says what the ranks share out: stage 0 nothing, 1 the optimizer states, 2 the gradients as well, and 3
-also the weights. A mistake is named if its formula gives every number.
+also the weights. A mistake is named if its formula gives the learner's number in every case.
 
 How to read it. A case is the list of arguments of one call of the learner's function; `make_…` draws the cases of a
 task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `run_questions` calls the learner's function with each case,

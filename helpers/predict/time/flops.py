@@ -43,7 +43,7 @@ def step_flops(model: ModelSpec, *, batch: int = 1, recompute: str = "none", con
 
     recompute: "none" gives the model's operations, which MFU counts; "selective" and "full" give those of the hardware,
     which HFU counts. The head is never recomputed. torch's checkpoint stops early and so skips the layer's last product
-    if nothing after it is kept: without dropout "full" is then 16 B l s h^2 (one of the feed-forward's matrices) less.
+    if nothing after it is kept: without dropout "full" is then 8 B l s h^2 (the feed-forward's second matrix) less.
     convention: "counted" is the sum of the products; "korthikanti" is that paper's equation 8 for "selective".
     Raises ValueError for an unknown recompute or convention.
     """

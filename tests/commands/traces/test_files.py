@@ -40,6 +40,14 @@ def test_a_whole_run_has_nothing_to_note(good):
     assert run.ranks == (0, 1) == run.timeline.ranks and run.notes == () and len(run.steps[0]) == 12
 
 
+def test_a_file_without_a_rank_takes_the_lowest_free_one_and_the_note_names_it(good):
+    path = file_of(good, 0)
+    rewrite(path, lambda data: data["distributedInfo"].pop("rank"))
+    path.rename(good / "mine.pt.trace.json")
+    run = read(good)
+    assert run.ranks == (0, 1) and "taken for rank 0" in notes_of(run)
+
+
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_trace_that_was_cut_off_is_read_up_to_there(good, packed):
     path = file_of(good, 0)

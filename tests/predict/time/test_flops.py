@@ -64,7 +64,7 @@ def test_torch_counts_each_layer_once_more_under_its_checkpoint():
 
     full = step_flops(TINY, batch=3, recompute="full")
     assert counted_by_torch(run, dropout=0.1) == full
-    assert full - counted_by_torch(run) == 16 * 3 * 2 * 32 * 32**2 / 2  # B l s h^2; it skips 8 of a layer's 24
+    assert full - counted_by_torch(run) == 8 * 3 * 2 * 32 * 32**2  # 8 B l s h^2, of a layer's 24
 
 
 def test_torch_counts_attention_once_more_when_only_attention_is_recomputed():
