@@ -183,6 +183,7 @@ def test_a_lab_equals_what_nbgrader_makes(path, has_nbgrader):
         assert own == other, own.id
 
 
+@pytest.mark.slow
 def test_nbgrader_releases_and_grades_a_small_lab_and_lab_03(tmp_path, has_nbgrader):
     """Of each: (points, points there are, waits for a person). Of lab 03 two tasks are left, and the question."""
     from nbgrader.api import Gradebook

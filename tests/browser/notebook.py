@@ -23,13 +23,15 @@ RUN_ALL = f"""() => {{
     for (const cell of {PANEL}.content.widgets) if (cell.model.type === "code") cell.model.clearExecution();
     window.jupyterapp.commands.execute("notebook:run-all-cells");
 }}"""
+# Each look at the outputs copies them, and a chapter has megabytes, so it looks only while the kernel is idle.
 HAS_RUN = f"""() => {{
-    const cells = {PANEL}.content.model.sharedModel.cells;
-    const code = cells.filter(cell => cell.cell_type === "code" && cell.source.trim());
-    const expected = cell => (cell.metadata.tags ?? []).includes("raises-exception");
-    const failed = code.some(cell => !expected(cell) && cell.outputs.some(output => output.output_type === "error"));
-    const idle = {PANEL}.sessionContext.session.kernel.status === "idle";
-    return idle && (failed || code.every(cell => cell.execution_count));
+    if ({PANEL}.sessionContext.session.kernel.status !== "idle") return false;
+    const cells = {PANEL}.content.widgets.map(cell => cell.model).filter(model => model.type === "code");
+    const code = cells.filter(model => model.sharedModel.source.trim());
+    if (code.every(model => model.executionCount)) return true;
+    const expected = model => (model.getMetadata("tags") ?? []).includes("raises-exception");
+    const failed = model => model.sharedModel.outputs.some(output => output.output_type === "error");
+    return code.some(model => !expected(model) && model.executionCount && failed(model));
 }}"""
 CELLS = f"() => {PANEL}.content.model.sharedModel.cells.map(cell => cell.toJSON())"
 NODE = f"id => {PANEL}.content.widgets.find(cell => cell.model.id === id).node"
@@ -99,7 +101,7 @@ class Notebook:
         """Run every cell; returns when all have run, an unexpected error came, or `limit` seconds have passed."""
         self.page.evaluate(RUN_ALL)
         with suppress(TimeoutError):  # `errors` and `not_run` say more about what went wrong
-            self.page.wait_for_function(HAS_RUN, timeout=limit * 1000, polling=100)
+            self.page.wait_for_function(HAS_RUN, timeout=limit * 1000, polling=250)
 
     def run(self, name: str, limit: float = 60) -> str:
         """Run the cell with this id to its end; returns what it printed. TimeoutError after `limit` seconds."""

@@ -34,6 +34,7 @@ def test_a_layer_waits_four_times_and_its_share_is_that_of_the_whole_model():
     assert one.compute[1] > 2 * one.compute[0]  # the MLP is the larger half
 
 
+@pytest.mark.slow
 def test_two_ranks_stand_for_eight_and_nothing_is_faster_than_the_model():
     """A mistake of scale would be off by a factor of 2 or more."""
     predicted, played = LAYERS.busy + 4 * LAYERS.send, shortest(lambda: emulate_layers(LAYERS))

@@ -65,12 +65,22 @@ def test_every_dial_moves_to_both_ends_from_where_it_starts(widget):
         dial.value = start
 
 
-def test_all_dials_at_their_ends_together(widget):
-    dials = getattr(widget, "dials", ())[:6]  # 64 corners at most
+def turn_to_corners(widget, num_dials):
+    """Draw the widget with its first dials at every combination of their ends."""
+    dials = getattr(widget, "dials", ())[:num_dials]
     for corner in range(2 ** len(dials)):
         for place, dial in enumerate(dials):  # in Gray's order each corner is one turned dial away, and so one picture
             dial.value = ends(dial)[(corner ^ corner >> 1) >> place & 1]
         check(widget)
+
+
+def test_the_first_dials_at_their_ends_together(widget):
+    turn_to_corners(widget, 4)  # 16 corners at most
+
+
+@pytest.mark.slow
+def test_six_dials_at_their_ends_together(widget):
+    turn_to_corners(widget, 6)  # 64 corners at most
 
 
 def test_every_step_draws(widget):

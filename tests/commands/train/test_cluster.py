@@ -83,6 +83,7 @@ def slurm(tmp_path):
         job.stdout.close()
 
 
+@pytest.mark.slow
 def test_a_job_whose_time_is_over_saves_goes_back_into_the_queue_and_goes_on(slurm, train, ranks, losses, tmp_path):
     line = "--size tiny --batch 4 --save-every 1000 --steps"
     job, said = slurm(f"{line} 99999"), ""
