@@ -25,7 +25,7 @@ from helpers.quantities.units import format_bytes
 from helpers.records import MEMORY_KINDS, MemoryBreakdown, Timeline
 
 words = book("memory")  # what a reader sees, by name, in the learner's language: learner/words/memory.yaml
-pictures_words = book("pictures")  # what a reader sees, by name, in the learner's language: learner/words/pictures.yaml
+pictures_words = book("pictures")  # likewise, for the picture of replicas: learner/words/pictures.yaml
 _TOTALS = 116.0  # pixels right of the longest bar, for its total and for what is over the limit
 # The frame around the part of a bar that lies beyond the limit.
 _EXCESS = {"stroke": "ink", "stroke_width": 2.5}
@@ -99,7 +99,7 @@ def memory_scene(
 
 
 def _bar(name: str, breakdown: MemoryBreakdown, kinds: list[str], bars: _Bars, y: float) -> Iterator[Rect | Label]:
-    """A bar with its name; each kind has its bytes on it where they fit, beside the line of the limit."""
+    """A bar with its name. The bytes of each kind stand on it where they fit, and not on the line of the limit."""
     middle, x = y + bars.style.height / 2, bars.left
     yield Label(x=x - 12, y=middle, text=name, anchor="end")
 

@@ -23,7 +23,8 @@ from helpers.ranks.sites import Frame
 if TYPE_CHECKING:
     from torch import Tensor
 
-on_task_end: list[Callable[[], None]] = []  # called on a rank at the end of each task
+# Called on a rank at the end of each task (by worker.py). NCCL's rules add a function, as the engine does not know them.
+on_task_end: list[Callable[[], None]] = []
 _registered: dict[str, Rules] = {}  # by name
 
 
@@ -78,6 +79,7 @@ class RankRules(Protocol):
     def refuse(self, kind: type[Exception], name: str) -> None: ...
 
     # How the other backend sends a tensor that is not contiguous: its elements in the order of memory, and that order.
+    # With it the wire delivers over gloo what NCCL would deliver, wrong order included.
     def flat_in_memory_order(self, tensor: Tensor) -> Tensor: ...
     def memory_order(self, tensor: Tensor) -> tuple[int, ...]: ...
 

@@ -14,7 +14,7 @@ device, numpy, a CPU generator, more memory than the card has. Its results equal
     memory         bytes by storage, and the error of a full card
     module         torch.card, with the names of torch.cuda
     torch_patches  pinned memory and a card's generators
-    streams        streams and events: what comes after what, by clocks
+    streams        streams and events: what comes after what, by vector clocks
     memory_uses    which bytes are used on which stream; copies that do not block
     races          memory that is still in use when another stream touches it
 
@@ -53,7 +53,10 @@ def install(num_bytes: int) -> None:
 
 
 def is_card(value: object) -> bool:
-    """Whether this is a tensor on a practice card; where nobody installed one, nothing is."""
+    """Whether this is a tensor on a practice card; where nobody installed one, nothing is.
+
+    The module is looked up and not imported, because to import it is to register the device with torch.
+    """
     tensors = sys.modules.get("helpers.devices.cards.tensor")
     return tensors is not None and isinstance(value, tensors.CardTensor)
 
@@ -62,8 +65,8 @@ def holds(tensor: object) -> bool:
     """Whether a tensor is on the card.
 
     A functional collective (of torch.ops._c10d_functional) gives its process group the CPU tensor inside a card's
-    tensor, or a copy of it. That counts as being on the card, too. It is recognised by the call that this thread is in,
-    and not by the tensor.
+    tensor, or a copy of it. That counts as being on the card, too. Nothing in that tensor shows it, so every
+    tensor counts while this thread is in such a call.
     """
     if is_card(tensor):
         return True

@@ -102,8 +102,8 @@ def _is_equal(a: Any, b: Any) -> bool:
 def without_naming_mistakes() -> Iterator[None]:
     """Within it, `judge_history` names no mistakes.
 
-    The grader uses it when it only wants to know how far rounding moves the right values, because computing the wrong
-    histories takes longer than all the rest.
+    The grader judges a failed answer again with inputs that are changed in their last digit. Then it only asks how far
+    that moves the right values, and computing the wrong histories would take longer than all the rest.
     """
     before = _names_mistakes.set(False)
     try:
@@ -127,7 +127,11 @@ def named_copies(kind: str, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
 
 
 def run_to_end(run: Generator[None, None, Any]) -> Any:
-    """The return value of a generator that yields between its steps, such as a task's `run_submission` on a rank."""
+    """The return value of a generator that yields between its steps.
+
+    A task's `run_submission` is such a generator, so that the grader can run two cases in turns. A judge runs the right
+    answer alone, to its end.
+    """
     while True:
         try:
             next(run)

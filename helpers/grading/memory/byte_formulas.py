@@ -48,7 +48,7 @@ def judge_numbers(
     got = [expected if is_near(expected, given) else given for expected, given in zip(right, got, strict=True)]
     known = [key for key, wrong in mistakes.items() if is_explained_by(wrong, got, right)]
     for name, expected, given in zip(names, right, got, strict=True):
-        # expect_equal names the keys whose value is the learner's number. With it for every key, it names them all.
+        # expect_equal names each key whose value is the learner's number, so every known key gets that number here.
         yield expect_equal(name, expected, given, mistakes=dict.fromkeys(known, given))
 
 
@@ -216,6 +216,7 @@ def in_units_of(size: float) -> Callable[[dict], dict[str, float]]:
 
 # Key of a hint -> a function that gives for a case the wrong bytes of each kind.
 WRONG_STATES: dict[str, Callable[[dict], dict]] = {
+    # The first two agree where weights are mixed; the cases in fp32 tell them apart.
     "master_forgotten": with_bytes(mixed=(2, 2, 8), mixed_fp32_grads=(2, 4, 8)),
     "one_moment": with_bytes(fp32=(4, 4, 4), mixed=(2, 2, 8), mixed_fp32_grads=(2, 4, 8)),
     "master_in_fp32_too": with_bytes(fp32=(4, 4, 12)),

@@ -126,7 +126,7 @@ class _Simulation:
                 add(span(rank, "compute", str(row[position]), KINDS[kind], start, free))
             else:
                 received, send, prerequisites, finished, seconds = rules[kind][stage]
-                arrived = received[j]
+                arrived = received[j]  # when the sender finished; None while it has not
                 if arrived is None or prerequisites[j] is None:
                     # A prerequisite is an action of this rank itself, so one that is missing never comes: a hang.
                     received.waiting[j] = rank
@@ -261,7 +261,7 @@ def pipeline_seconds(stages: int, microbatches: int, chunks: int, forward: list[
 
     A long pipeline is simulated with fewer micro-batches. In the steady state the busiest rank never waits, so each
     further micro-batch adds the busiest rank's seconds of one. Sends are part of forward and backward, because a rank
-    waits for its sends in the stacks of stacks.py.
+    waits for its sends in the training frameworks that stacks.py describes.
     """
     if stages == 1:
         return microbatches * (sum(forward) + sum(backward))
