@@ -23,7 +23,7 @@ from helpers.ranks.sites import Frame
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Called on a rank at the end of each task (by worker.py). NCCL's rules add a function, as the engine does not know them.
+# Called on a rank at the end of each task (by worker.py). NCCL's rules add a function; the engine does not know them.
 on_task_end: list[Callable[[], None]] = []
 _registered: dict[str, Rules] = {}  # by name
 
