@@ -198,7 +198,8 @@ def explain_failure(task: Task, runner: Runner, size: int, seed: int, run: TaskR
     What a single case shows says more than what all of them together show. description: what is special about it.
     """
     cases, description = task.variations.cases(seed), Words.of("")
-    if len(cases) > 1 and run.failure["kind"] not in NEVER_RAN:
+    # After an interrupt nothing is run again: whoever presses Stop wants the prompt back.
+    if len(cases) > 1 and run.failure["kind"] not in (*NEVER_RAN, "interrupted"):
         for case in cases:
             if getattr(runner, "is_out_of_time", False):  # a runner other than LocalRunner may not tell
                 break

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 
 import pytest
 import torch.distributed as dist
 
 from helpers.grading import NotYet, check, grade, run_on_ranks, tasks_of
 from helpers.grading.registry import similar_name
+from helpers.grading.task import RunFailure, TaskRun
 from helpers.learner import progress
 from tests.grading.test_run_on_ranks import not_written, right
 
@@ -48,6 +50,18 @@ def test_a_failure_says_where_what_and_why(notes):
     assert " ".join(caught.value._render_traceback_()).split() == str(caught.value).split()
     entry = progress.read(notes).entries[0]
     assert (entry.passed, entry.more["mistake"], entry.more["seed"]) == (False, "sum_for_mean", 7)
+
+
+def test_an_interrupt_runs_nothing_again_and_is_no_attempt():
+    runs = []
+
+    def interrupted(inputs, seed):
+        runs.append(len(inputs[0]))
+        return TaskRun(failure=asdict(RunFailure(kind="interrupted", text="")))
+
+    verdict = grade(KEY, right, runner=interrupted)
+    assert len(runs) == 1 and runs[0] > 1  # one run of several cases
+    assert not verdict.passed and not verdict.was_tried
 
 
 def test_a_line_too_long_for_a_notebook_is_broken_between_words(notes):
