@@ -127,17 +127,22 @@ def formula(collective: str, algorithm: str | None = None) -> Formula:
     return FORMULAS[collective, algorithm or known[0]]
 
 
-def _check(num_bytes: float, world_size: int) -> None:
-    """Raise ValueError for a negative size or fewer than 1 rank."""
-    if not num_bytes >= 0:
-        raise ValueError(f"num_bytes is {num_bytes!r}, but it must be 0 or more bytes")
+def check_world_size(world_size: int) -> None:
+    """Raise ValueError unless `world_size`, a number of ranks, is a whole number of at least 1."""
     if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
         raise ValueError(f"world_size is {world_size!r}, but it must be a whole number of at least 1")
 
 
+def _check(num_bytes: float, world_size: int) -> None:
+    """Raise ValueError for a negative size or fewer than 1 rank."""
+    if not num_bytes >= 0:
+        raise ValueError(f"num_bytes is {num_bytes!r}, but it must be 0 or more bytes")
+    check_world_size(world_size)
+
+
 def rounds(collective: str, world_size: int, algorithm: str | None = None) -> int:
     """Messages of which each waits for the one before it; the latency counts once for each."""
-    _check(0, world_size)
+    check_world_size(world_size)
     return formula(collective, algorithm).rounds(world_size)
 
 
@@ -170,7 +175,7 @@ def crossover_bytes(collective: str, world_size: int, link: Link, small: str, la
 
     At this size n, the seconds `latency * rounds + n * path / bandwidth` of both algorithms are equal.
     """
-    _check(0, world_size)
+    check_world_size(world_size)
     # `small` is the algorithm for small sizes, because it takes few rounds; `large` takes many, but sends less.
     few, many = formula(collective, small), formula(collective, large)
     saved = few.path(world_size) - many.path(world_size)
@@ -181,7 +186,7 @@ def crossover_bytes(collective: str, world_size: int, link: Link, small: str, la
 
 def bus_factor(collective: str, world_size: int) -> float:
     """The factor by which nccl-tests multiplies size / time, so that the result compares with the hardware's rate."""
-    _check(0, world_size)
+    check_world_size(world_size)
     if collective not in BUS_FACTORS:
         raise ValueError(f"no bus factor for {collective!r}; known are {', '.join(BUS_FACTORS)}")
     return BUS_FACTORS[collective](world_size)

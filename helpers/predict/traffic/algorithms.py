@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from helpers.quantities.costs import power_of_two_below, tree_rounds
+from helpers.quantities.costs import check_world_size, power_of_two_below, tree_rounds
 from helpers.specs import Link
 
 Contributions = tuple[tuple[frozenset[int], ...], ...]  # [rank][chunk] -> the ranks whose data the copy contains
@@ -247,8 +247,7 @@ def schedule(collective: str, world_size: int, algorithm: str | None = None) -> 
 
     all_to_all is left out: its chunks are neither combined nor passed on, so there is nothing to replay.
     """
-    if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
-        raise ValueError(f"world_size is {world_size!r}, but it must be a whole number of at least 1")
+    check_world_size(world_size)
     known = [key for key in _KNOWN if key[0] == collective and algorithm in (None, key[1])]
     if not known:
         names = ", ".join(f"{name} by {by}" for name, by in _KNOWN)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from helpers.quantities.costs import seconds
+from helpers.quantities.costs import check_world_size, seconds
 from helpers.records import CommEvent, CommLog
 from helpers.specs import Link
 
@@ -28,8 +28,7 @@ class PredictedLog:
     def __init__(self, world_size: int, *, dtype_bytes: int = 4, link: Link | None = None, rank: int = 0) -> None:
         if dtype_bytes not in DTYPES:
             raise ValueError(f"dtype_bytes is {dtype_bytes!r}, but it must be one of {', '.join(map(str, DTYPES))}")
-        if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
-            raise ValueError(f"world_size is {world_size!r}, but it must be a whole number of at least 1")
+        check_world_size(world_size)
         self.ranks, self.dtype_bytes, self.link, self.rank = tuple(range(world_size)), dtype_bytes, link, rank
         self.now = 0.0  # when the last operation has ended
         self._events: list[CommEvent] = []
