@@ -35,7 +35,7 @@ from helpers.grading.lab_notebooks import solution_offer
 from helpers.grading.registry import labs, similar_name, task_of, tasks_of
 from helpers.grading.run_on_ranks import LocalRunner
 from helpers.grading.task import JudgedWorld, Judgement, RunFailure, Task, TaskRun
-from helpers.grading.verdict import NEVER_RAN, Verdict, WorldResult
+from helpers.grading.verdict import NEVER_RAN, SAYS_NOTHING, Verdict, WorldResult
 from helpers.learner import progress
 from helpers.learner.progress import CHAPTER
 from helpers.learner.words import Words, book, language
@@ -199,7 +199,7 @@ def explain_failure(task: Task, runner: Runner, size: int, seed: int, run: TaskR
     """
     cases, description = task.variations.cases(seed), Words.of("")
     # After an interrupt nothing is run again: whoever presses Stop wants the prompt back.
-    if len(cases) > 1 and run.failure["kind"] not in (*NEVER_RAN, "interrupted"):
+    if len(cases) > 1 and run.failure["kind"] not in (*NEVER_RAN, *SAYS_NOTHING):
         for case in cases:
             if getattr(runner, "is_out_of_time", False):  # a runner other than LocalRunner may not tell
                 break

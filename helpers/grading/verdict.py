@@ -21,6 +21,7 @@ from helpers.quantities.units import format_seconds
 
 words = book("verdict")
 NEVER_RAN = ("not_written", "not_callable", "signature", "cannot_send", "no_ranks")  # kinds of a RunFailure
+SAYS_NOTHING = ("interrupted", "no_ranks")  # those that say nothing about the answer, so they count as no attempt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +101,7 @@ class Verdict:
     @property
     def was_tried(self) -> bool:
         """False if the machine or an interrupt kept the answer from running, which is no attempt of the learner's."""
-        return not any(one.failure and one.failure.kind in ("interrupted", "no_ranks") for one in self.results)
+        return not any(one.failure and one.failure.kind in SAYS_NOTHING for one in self.results)
 
     @property
     def shown(self) -> WorldResult | None:

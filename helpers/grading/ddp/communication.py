@@ -31,17 +31,16 @@ from helpers.grading.ddp import LAB
 from helpers.grading.ddp.gradients import (
     DTYPES_AND_LAYOUTS,
     STEP_GRADIENTS,
-    NamedTensors,
     expect_frozen_without_gradient,
     mean_of,
     network,
-    scaled,
     sum_of,
     weights_for,
     without_frozen,
 )
 from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import (
+    NamedTensors,
     expect,
     expect_equal,
     expect_only_ops,
@@ -50,6 +49,7 @@ from helpers.grading.kit.comparisons import (
     expect_tensors,
     is_close,
 )
+from helpers.grading.kit.model_tools import scaled
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.learner.words import Words, book
 from helpers.ranks.nccl import NcclVerdict, replay

@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.ddp import LAB
 from helpers.grading.kit import model_tools
-from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensors, is_close
+from helpers.grading.kit.comparisons import NamedTensors, expect, expect_equal, expect_tensors, is_close
+from helpers.grading.kit.model_tools import scaled
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task, recognise_errors
 from helpers.learner.words import Words
 
@@ -36,7 +37,6 @@ words = LAB.messages
 STEP_GRADIENTS = [Words(en=f"the gradient of {{}} in step {n}", zh=f"第 {n} 步中 {{}} 的梯度") for n in (1, 2)]
 STEP_PARAMETERS = [Words(en=f"the parameter {{}} after step {n}", zh=f"第 {n} 步后的参数 {{}} ") for n in (1, 2)]
 DTYPES_AND_LAYOUTS = Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"))
-NamedTensors = Mapping[str, Tensor]
 Counts = list[list[int]]  # the number of examples in counts[rank][micro-batch]
 
 
@@ -48,11 +48,6 @@ def sum_of(per_rank: Sequence[NamedTensors]) -> dict[str, Tensor]:
 def mean_of(per_rank: Sequence[NamedTensors]) -> dict[str, Tensor]:
     """The mean of tensors with the same name."""
     return {name: total / len(per_rank) for name, total in sum_of(per_rank).items()}
-
-
-def scaled(tensors: NamedTensors, factor: float) -> dict[str, Tensor]:
-    """Each tensor times the factor."""
-    return {name: tensor * factor for name, tensor in tensors.items()}
 
 
 # -- models ----------------------------------------------------------------------------------------------------------

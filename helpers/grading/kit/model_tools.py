@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -47,6 +47,11 @@ def gradients_of(model: nn.Module) -> dict[str, Tensor | None]:
 def detached_copies(tensors: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
     """Copies outside autograd's graph, which no later step changes; None stays None."""
     return {name: None if tensor is None else tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def scaled(tensors: Mapping[str, Tensor], factor: float) -> dict[str, Tensor]:
+    """Each tensor times the factor."""
+    return {name: tensor * factor for name, tensor in tensors.items()}
 
 
 class GradientDescent:

@@ -36,6 +36,7 @@ from helpers.grading.kit import model_tools
 from helpers.grading.kit.answers import is_number, is_same_answer, run_questions, shortened, simplified
 from helpers.grading.kit.comparisons import expect, expect_equal, expect_payload_bytes, expect_tensors
 from helpers.grading.kit.messages import RETURNED, is_to_itself, run_each_call, worlds_of_calls
+from helpers.grading.kit.model_tools import scaled
 from helpers.grading.pipeline import LAB
 from helpers.grading.pipeline.schedule import action_lists, draw_schedule
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
@@ -337,11 +338,6 @@ class PipelineInOneProcess:
             ones = self.gradients_from_ones(rank)
             wrong["ones_for_the_gradient"] = [scaled(ones, factor) for factor in (1, 1 / m)]
         return wrong
-
-
-def scaled(tensors: NamedTensors, factor: float) -> NamedTensors:
-    """Each tensor times the factor."""
-    return {name: tensor * factor for name, tensor in tensors.items()}
 
 
 def judge_stage(world: JudgedWorld) -> Iterator[Judgement]:
