@@ -41,6 +41,7 @@ from helpers.specs import Link, Nodes
 START_LIMIT = 60.0  # seconds for ranks to meet
 SILENT_LIMIT = 3.0  # seconds after which a rank that never said where it is must be ended, see `_end_silent`
 END_LIMIT = 2.0  # seconds that an interrupted rank gets, more on a crowded machine; then its variables are lost
+MAX_END_LIMIT = 10.0  # seconds that it gets at most, however crowded the machine is, because somebody is waiting
 REINIT_LIMIT = 15.0  # seconds for ranks to meet again
 
 
@@ -294,7 +295,8 @@ class Pool:
             return words["after.kept"]
         watch.announce_end()  # interrupts the ranks that have not finished
         # Ranks that run apart check one answer each, so a restart loses nobody's variables and need not be avoided.
-        watch.settle(END_LIMIT * (1 if self.settings.apart else load_per_core()))
+        crowding = 1 if self.settings.apart else load_per_core()
+        watch.settle(min(END_LIMIT * crowding, MAX_END_LIMIT))
         if watch.unfinished or any(s.dead or s.spent for s in watch.states):
             return self._restart()
         return self._regroup()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.ranks import RankError, Ranks, current
+from helpers.ranks import RankError, Ranks, current, pool
 from helpers.ranks.pipe import print_by_rank
 from helpers.ranks.zygote import FORKS
 
@@ -164,3 +165,18 @@ def test_ranks_share_what_their_first_optimizer_imports():
     """What each would import by itself is imported once, before they are forked."""
     with Ranks(1, device="cpu", quiet=True, timeout=120) as fresh:
         assert fresh.run(has_compiler) == [True]
+
+
+def test_a_rank_that_hears_no_interrupt_is_ended_within_a_limit_however_crowded_the_machine_is(monkeypatch):
+    monkeypatch.setattr(pool, "load_per_core", lambda: 1e6)
+    monkeypatch.setattr(pool, "MAX_END_LIMIT", 0.5)
+
+    def hears_nothing():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        while True:
+            pass
+
+    with Ranks(1, timeout=1) as ranks:
+        with pytest.raises(RankError, match="variables are lost"):
+            ranks.run(hears_nothing)
+        assert ranks.run(lambda: dist.get_rank()) == [0]
