@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.browser)
-            item.add_marker(pytest.mark.timeout(360))
+            item.add_marker(pytest.mark.timeout(800))
 
 
 @pytest.fixture(scope="package")
