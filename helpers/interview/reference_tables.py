@@ -328,27 +328,30 @@ def _post_rows(post: OldPost) -> str:
 DOCUMENTS = ("S0", "S1", "S2", "S3")
 EVIDENCE = {  # how an item is answered -> what one of its `shown` must then be
     "run": "notebook#cell",  # a cell runs it
+    "part": "notebook#cell",  # a cell runs a part of it; what is right says which
     "test": "test:path",  # a test or a benchmark runs it, which the table names
     "words": "",  # the course says it without running it, so any entry will do
-    "open": "chapter NN",  # a chapter that is not written yet will run it
 }
 SOURCE_CELL = f"{TOP_LEFT};padding:.4em .6em;overflow-wrap:anywhere"
-COLUMN_WIDTHS = {"": "4%", "as printed": "34%", "what is right": "40%", "where": "22%"}  # "": the number
+COLUMN_WIDTHS = {"": "4%", "as printed, or what it is about": "34%", "what is right": "40%", "where": "22%"}  # "": the number
 
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
     """One line, number or rule of the documents.
 
-    of: the documents that print it, the first of which lists it. answer: a key of EVIDENCE. shown: its evidence.
+    of: the documents that contain it, the first of which lists it. printed: the document's own words, shortened with
+    "…". topic: in our words what it is about, where the document has no line to print; one of the two is "". answer: a
+    key of EVIDENCE. shown: its evidence.
     """
 
     n: int
     of: tuple[str, ...]
-    printed: str
     answer: str
     shown: tuple[str, ...]
     says: Words  # what is right
+    printed: str = ""
+    topic: str = ""
 
 
 class Items(tuple[Item, ...]):
@@ -362,7 +365,7 @@ class Items(tuple[Item, ...]):
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{answer} {count}" for answer, count in self.answers.items())
-        rows = [f"{item.n:3}. {item.printed.splitlines()[0]} [{item.answer}]" for item in self]
+        rows = [f"{item.n:3}. {(item.printed or item.topic).splitlines()[0]} [{item.answer}]" for item in self]
         return "\n".join([f"{len(self)} items: {counts}", *rows])
 
     def _repr_html_(self) -> str:
@@ -396,7 +399,9 @@ def evidence_link(shown: str) -> tuple[str, str]:
 
 def _read_item(fields: Any, where: str) -> Item:
     where = f"{where} (item {fields['n']})" if isinstance(fields, dict) and "n" in fields else where
-    _, values = read_record(fields, ITEM_READERS, where, "source's item")
+    _, values = read_record(fields, ITEM_READERS, where, "source's item", optional=("printed", "topic"))
+    if ("printed" in values) == ("topic" in values):
+        raise ValueError(f"{where}: give `printed`, the document's own words, or `topic`, ours, and not both")
     if not any(_is_evidence(values["answer"], one) for one in values["shown"]):
         raise ValueError(f"{where}: `{values['answer']}` needs a {EVIDENCE[values['answer']] or 'place'} under `shown`")
     return Item(**values)
@@ -413,16 +418,19 @@ def _read_documents(value: Any, where: str, name: str) -> tuple[str, ...]:
 def _is_evidence(answer: str, shown: str) -> bool:
     """Whether an entry of `shown` is of the kind that this way of answering needs. A test checks that it exists."""
     is_cell = "#" in shown and "://" not in shown
-    ways = {"run": is_cell, "test": shown.startswith("test:"), "words": True, "open": shown.startswith("chapter ")}
+    ways = {"run": is_cell, "part": is_cell, "test": shown.startswith("test:"), "words": True}
     return ways[answer]
 
 
 def _item_row(item: Item) -> str:
     """One row of the table of sources: number, what is printed, what is right, how it is answered and where."""
-    code = f'<pre style="{CODE};white-space:pre-wrap">{html.escape(item.printed)}</pre>'
+    if item.printed:
+        document = f'<pre style="{CODE};white-space:pre-wrap">{html.escape(item.printed)}</pre>'
+    else:
+        document = f"<i>{inline(item.topic)}</i>"
     links = [(html.escape(text), address) for text, address in map(evidence_link, item.shown)]
     shown = "<br>".join(f'<a href="{address}">{text}</a>' if address else text for text, address in links)
-    parts = (code, both_languages(item.says), f"<b>{item.answer}</b><br>{shown}")
+    parts = (document, both_languages(item.says), f"<b>{item.answer}</b><br>{shown}")
     cells = "".join(f'<td style="{SOURCE_CELL}">{part}</td>' for part in parts)
     return f'<tr id="item-{item.n}"><td style="{SOURCE_CELL}">{item.n}</td>{cells}</tr>'
 
@@ -445,6 +453,6 @@ POST_READERS = {
     "prints": read_strings, **dict.fromkeys(("gone", "warns", "needs", "since"), read_code),
 }  # fmt: skip
 ITEM_READERS = {
-    "n": read_as_is, "of": _read_documents, "printed": read_code, "answer": one_of(*EVIDENCE), "shown": read_strings,
+    "n": read_as_is, "of": _read_documents, "printed": read_code, "topic": read_string, "answer": one_of(*EVIDENCE), "shown": read_strings,
     "says": read_text,
 }  # fmt: skip
