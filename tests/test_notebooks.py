@@ -16,7 +16,7 @@ from tests.notebooks.chapter import CHAPTERS, PAGES, REFERENCE
 from tools import tidy_notebooks
 
 EXPECTED_ERRORS = {"raises-exception", "nbval-raises-exception"}
-MAX_CELLS, MAX_REFERENCE_CELLS, MAX_CODE_LINES = 60, 70, 25
+MAX_CELLS, MAX_REFERENCE_CELLS, MAX_CODE_LINES = 75, 75, 25
 
 
 @pytest.fixture(params=PAGES, ids=lambda path: path.stem)

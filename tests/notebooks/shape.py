@@ -19,9 +19,9 @@ from tests.notebooks.chapter import (
     words,
 )
 
-PATH = {"minutes": 30, "words": 900, "lines of code": 60}
-WHOLE = {"minutes": 65, "words": 2000, "lines of code": 180, "cells": 40}
-CELL_LINES, WHY_WORDS, TAKEAWAYS, EXERCISES = 15, 80, 10, (2, 4)
+PATH = {"minutes": 35, "words": 1300, "lines of code": 150}
+WHOLE = {"minutes": 75, "words": 3000, "lines of code": 350, "cells": 60}
+CELL_LINES, WHY_WORDS, TAKEAWAYS, EXERCISES = 25, 160, 10, (2, 4)
 _IMAGE = re.compile(r"!\[([^\]]*)\]|<img\b([^>]*)>")
 _LINK = re.compile(r"\[[^\]]*\]\([^)]*\)")
 _CITED = re.compile(

@@ -90,14 +90,14 @@ EDITS = [  # rule, cell, what is replaced, by what, what the sentence holds
     (shape.stations, "B-text", "(6 min)", "", "heading '▶ B · Title' is none of"),
     (shape.stations, "takeaways", "## Takeaways", "## ▶ Takeaways", "heading '▶ Takeaways'"),
     (shape.path_tags, "B-text", "▶ ", "", "the path is not the first cells of the notebook: cell 5 is off it"),
-    (shape.limits, "B-text", "(6 min)", "(19 min)", "the path has 31 minutes"),
-    (shape.limits, "D-text", "(6 min)", "(48 min)", "the chapter has 66 minutes"),
-    (shape.limits, "B-text", "Text", "word " * 900, "the path has 9"),
-    (shape.limits, "D-text", "Text", "word " * 2000, "the chapter has 20"),
-    (shape.limits, "A-guess", "guess", "a = 1\n" * 60 + "guess", "the path has 66 lines"),
-    (shape.limits, "D-guess", "guess", "a = 1\n" * 180 + "guess", "the chapter has 190 lines"),
-    (shape.long_cells, "map", "course_map()", "a = 1\n" * 16, "map has 16 lines"),
-    (shape.long_whys, "A-why", "Because.", "word " * 81, "81 words"),
+    (shape.limits, "B-text", "(6 min)", "(24 min)", "the path has 36 minutes"),
+    (shape.limits, "D-text", "(6 min)", "(58 min)", "the chapter has 76 minutes"),
+    (shape.limits, "B-text", "Text", "word " * 1300, "the path has 13"),
+    (shape.limits, "D-text", "Text", "word " * 3000, "the chapter has 30"),
+    (shape.limits, "A-guess", "guess", "a = 1\n" * 150 + "guess", "the path has 156 lines"),
+    (shape.limits, "D-guess", "guess", "a = 1\n" * 350 + "guess", "the chapter has 360 lines"),
+    (shape.long_cells, "map", "course_map()", "a = 1\n" * 26, "map has 26 lines"),
+    (shape.long_whys, "A-why", "Because.", "word " * 161, "161 words"),
     (shape.folded, "A-why", "\n\nIt trains and measures.", "", "A-run is folded"),
     (shape.asked, "B-guess", "guess(", "print(", "station B asks no guess"),
     (shape.asked, "B-guess", "08.B", "07.B", "key 07.B"),
@@ -134,9 +134,9 @@ def test_tags_that_disagree_with_the_headings_are_found(good):
 
 
 def test_too_many_cells_are_found_and_guesses_are_not_counted(good):
-    more = [markdown(f"m{number}", "text") for number in range(30)]
-    assert "cells, at most 40" in " ".join(shape.limits(good[:-3] + more + good[-3:], "08_zero"))
-    guesses = [code(f"g{number}", "guess('a')") for number in range(30)]
+    more = [markdown(f"m{number}", "text") for number in range(50)]
+    assert "cells, at most 60" in " ".join(shape.limits(good[:-3] + more + good[-3:], "08_zero"))
+    guesses = [code(f"g{number}", "guess('a')") for number in range(50)]
     assert not list(shape.limits(good[:-3] + guesses + good[-3:], "08_zero"))
 
 
