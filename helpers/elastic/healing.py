@@ -165,7 +165,7 @@ class Replica:
         state = local_state if self.number == quorum.source else torch.empty(int(size), dtype=torch.uint8)
         self.group.broadcast(state, root).wait()
         if self.number in quorum.behind:
-            model, optimizer = torch.load(io.BytesIO(state.numpy().tobytes()))
+            model, optimizer = torch.load(io.BytesIO(state.numpy().tobytes()), weights_only=True)
             self.model.load_state_dict(model)
             self.optimizer.load_state_dict(optimizer)
             self.steps = quorum.step

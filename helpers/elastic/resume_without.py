@@ -176,7 +176,7 @@ def resume_with_dropout(folder: str, forget: tuple[str, ...], of_rank_0: bool) -
     undisturbed = losses + _steps(trainer, STEPS)
     resumed = _trainer(f"{folder}/step_{STOP}")
     file_rank = 0 if of_rank_0 and forget else trainer.axes.rank  # whose generators this rank restores
-    saved = torch.load(f"{folder}/generators_{file_rank}.pt", weights_only=False)
+    saved = torch.load(f"{folder}/generators_{file_rank}.pt", weights_only=True)
     set_generators(saved if of_rank_0 else saved | {name: at_start[name] for name in forget})
     return undisturbed, losses + _steps(resumed, STEPS)
 
@@ -186,7 +186,9 @@ def generators() -> dict[str, Any]:
 
     Nothing else must be saved: what a rank draws for its tensor-parallel shard follows from torch's state and its rank.
     """
-    return {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state()}
+    name, key, *rest = np.random.get_state()
+    # A list in place of NumPy's array, because `torch.load` with weights_only=True builds only plain data and tensors.
+    return {"python": random.getstate(), "numpy": (name, key.tolist(), *rest), "torch": torch.get_rng_state()}
 
 
 def set_generators(state: dict[str, Any]) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import random
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from torch.optim import AdamW
 
+import helpers
 from helpers.elastic import resume_without as module
 from helpers.elastic.resume_without import GENERATORS, PARTS, STEPS, STOP, StatefulTraining, resume_without
 
@@ -26,6 +31,20 @@ def test_the_curve_parts_only_when_it_is_forgotten(what):
         STOP,
         STOP + 1,
     )  # the first loss after the stop is of weights that nobody has changed yet
+
+
+def test_saved_generators_are_plain_data_that_go_on_where_they_were(tmp_path):
+    """So that their file is read with weights_only=True, which runs nothing that stands in a file."""
+    torch.save(module.generators(), tmp_path / "generators.pt")
+    expected = drawn()
+    module.set_generators(torch.load(tmp_path / "generators.pt", weights_only=True))
+    assert drawn() == expected
+    sources = [path.read_text(encoding="utf-8") for path in Path(helpers.__file__).parent.rglob("*.py")]
+    assert not [text for text in sources if "weights_only=" + "False" in text]
+
+
+def drawn() -> tuple[float, float, float]:
+    return random.random(), float(np.random.rand()), float(torch.rand(()))
 
 
 @pytest.mark.parametrize("only", [(name,) for name in GENERATORS])
