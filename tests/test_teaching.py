@@ -17,6 +17,7 @@ import yaml
 from nbformat.v4 import new_code_cell, new_notebook
 
 from helpers.classroom import cli
+from tests.classroom import notebooks
 from tests.grading.edits import edited
 from tests.nbgrader_steps import run_steps
 from tests.test_tools_build_labs import small
@@ -51,6 +52,7 @@ def example(tmp_path) -> dict[str, str]:
 def test_the_mutant_fails_with_its_own_hint_and_the_right_answer_passes(example, tmp_path):
     """As a teacher runs it."""
     options = ["--lab", "03_ddp", "--checks", tmp_path / "checks", "--out", tmp_path / "out"]
+    options += notebooks.ANY_ISOLATION
     command = [sys.executable, "-m", "helpers", "grade", tmp_path / "submissions", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr

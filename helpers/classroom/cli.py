@@ -16,13 +16,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from helpers.classroom import isolation, labs, reports, similarity, viva
-from helpers.classroom.grade import ClassState, GradingSettings, grade_all, open_state, ungraded_tasks
+from helpers.classroom.grade import ClassState, grade_all, open_state, ungraded_tasks
 from helpers.classroom.isolation import ROOT
 from helpers.classroom.labs import CHECK_CALL, LabNotebook
+from helpers.classroom.plain_text import one_line, plain_lines
+from helpers.classroom.reading import GradingSettings, attempts_by_learner
 from helpers.classroom.reports import report_html, write_tables
 from helpers.classroom.results import GradedSubmission, flags_of
 from helpers.classroom.strip_answers import hidden_paths
-from helpers.classroom.submissions import Submission, attempts_by_learner, find_submissions
+from helpers.classroom.submissions import Submission, find_submissions
 from helpers.commands.doctor import usable_cores
 from helpers.grading.lab_notebooks import source_of
 from helpers.learner import progress
@@ -30,6 +32,7 @@ from helpers.learner.words import LANGUAGES, language
 from helpers.quantities.units import format_seconds
 
 REPORT = "report.html"
+RISK = "--submissions-may-read-my-files"  # the option without which the level "plain" is refused
 FOLDERS_WITH_ANSWERS = ("solutions", "tests", "work", "notebooks", "benchmarks", ".git")  # of this repository
 
 
@@ -49,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
     add("--jobs", type=int, help="submissions at a time (default: one a core)")
     add("--checks", type=Path, help="folder of private checks, with files such as 03_ddp.py")
     add("--rung", choices=levels, help="how strictly to shut in (default: as strictly as possible)")
+    add(RISK, action="store_true", help="grade also where nothing but Python keeps learners' code from your files")
     add("--lang", choices=LANGUAGES, help="of the verdicts; the one chosen, if not given")
     return made
 
@@ -68,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return _grade(options)
     except (ValueError, OSError) as error:
-        print(f"Nothing was graded: {error}", file=sys.stderr)
+        print(f"Nothing was graded: {plain_lines(str(error))}", file=sys.stderr)
         return 1
 
 
@@ -84,8 +88,8 @@ def _grade(options: argparse.Namespace) -> int:
     submissions = find_submissions(options.paths, options.lab)
     if not submissions:
         raise ValueError(f"there is no notebook in {', '.join(map(str, options.paths))}.")
+    isolation_level = _isolation_level(options)
     state = open_state(out, _seed(options))
-    isolation_level = options.rung or isolation.strictest_available()  # --rung: a level of isolation
     settings = GradingSettings(
         labs=candidates,
         seed=state.seed,
@@ -96,20 +100,30 @@ def _grade(options: argparse.Namespace) -> int:
     )
     print(f"{len(submissions)} submissions. {isolation.ISOLATION_TEXTS[isolation_level]}", flush=True)
     jobs = max(1, options.jobs or int(usable_cores()))
-    code = _run(submissions, settings, state, candidates, jobs)
+    code = _run(submissions, settings, state, jobs)
     if options.viva and code == 0:
         pairs = [(one, state.done[one.learner]) for one in submissions]
         return viva.write_all(pairs, settings, out / "viva", jobs=jobs)
     return code
 
 
-def _run(
-    submissions: list[Submission],
-    settings: GradingSettings,
-    state: ClassState,
-    candidates: tuple[LabNotebook, ...],
-    jobs: int,
-) -> int:
+def _isolation_level(options: argparse.Namespace) -> str:
+    """The level of isolation that was asked for, or the strictest one of this machine.
+
+    Raises ValueError for the weakest level, unless the option that names its risk is given.
+    """
+    level = options.rung or isolation.strictest_available()
+    if level != isolation.ISOLATION_LEVELS[-1] or options.submissions_may_read_my_files:
+        return level
+    is_only_one = isolation.strictest_available() == level
+    why = "this system isolates processes in no other way" if is_only_one else f"you asked for --rung {level}"
+    raise ValueError(
+        f"{why}, so learners' code would run as you, with your files and your network within its reach. Grade in a "
+        f"container or a virtual machine with nothing in it that you would miss, and then add {RISK}."
+    )
+
+
+def _run(submissions: list[Submission], settings: GradingSettings, state: ClassState, jobs: int) -> int:
     """Grade, write the report also of an interrupted run, print a table. Returns the exit code."""
     out = state.path.parent
     try:
@@ -118,8 +132,7 @@ def _run(
     except KeyboardInterrupt:
         results = [state.done[one.learner] for one in submissions if one.learner in state.done]
         is_complete = False
-    isolation_text = isolation.ISOLATION_TEXTS[settings.isolation_level]
-    print(f"\n{write_report(submissions, results, out, candidates, isolation_text, is_complete)}\n")
+    print(f"\n{write_report(submissions, results, settings, out, is_complete)}\n")
     if not is_complete:
         print(f"Interrupted: {len(results)} of {len(submissions)} are graded; the same command goes on from there.")
         return 130
@@ -130,29 +143,25 @@ def _run(
 def write_report(
     submissions: list[Submission],
     results: list[GradedSubmission],
+    settings: GradingSettings,
     out: Path,
-    candidates: tuple[LabNotebook, ...],
-    isolation_text: str,
     is_complete: bool,
 ) -> str:
-    """Write the report and the CSV files into `out`; return the table that the terminal shows.
-
-    candidates: the labs to which a submission may belong. isolation_text: how learners' code was isolated.
-    """
-    results = with_tasks(results, candidates)
-    attempts = attempts_by_learner(submissions, results)
+    """Write the report and the CSV files into `out`; return the table that the terminal shows."""
+    results = with_tasks(results, settings.labs)
+    attempts = attempts_by_learner(submissions, results, settings)
     write_tables(results, out, attempts)
     lab_list = ", ".join(sorted({one.lab for one in results if one.lab})) or "submissions"
     text = report_html(
         results,
         title=f"Graded: {lab_list}",
-        isolation_text=isolation_text,
+        isolation_text=isolation.ISOLATION_TEXTS[settings.isolation_level],
         is_complete=is_complete,
         attempts=attempts,
-        pairs=similarity.similar_pairs(submissions, results, candidates),
-        rubrics={f"{lab.name}.{one.grade_id}": one.rubric for lab in candidates for one in lab.questions},
+        pairs=similarity.similar_pairs(results, settings.labs),
+        rubrics={f"{lab.name}.{one.grade_id}": one.rubric for lab in settings.labs for one in lab.questions},
     )
-    (out / REPORT).write_text(text, encoding="utf-8")
+    (out / REPORT).write_text(text, encoding="utf-8", errors="backslashreplace")
     return reports.terminal_table(results, attempts)
 
 
@@ -170,11 +179,11 @@ def with_tasks(results: list[GradedSubmission], candidates: tuple[LabNotebook, .
 
 def _print_progress(result: GradedSubmission, number: int, total: int) -> None:
     marks = "  ".join(f"{task.key} {task.state}" for task in result.tasks if task.state != "passed")
-    flags = flags_of(result)
-    flag_count = f"  {len(flags)} flag{'' if len(flags) == 1 else 's'}" if flags else ""
-    problem = f"  {result.problems[0]}" if result.problems else ""
+    num_flags = len(flags_of(result)) + sum(result.more_flags.values())
+    flag_count = f"  {num_flags:,} flag{'' if num_flags == 1 else 's'}" if num_flags else ""
+    problem = f"  {one_line(result.problems[0])}" if result.problems else ""
     points = f"{result.points:g}/{result.max_points:g}" if result.tasks else "?"
-    line = f"[{number}/{total}] {result.learner}: {points} in {format_seconds(result.seconds)}  {marks}"
+    line = f"[{number}/{total}] {one_line(result.learner)}: {points} in {format_seconds(result.seconds)}  {marks}"
     print(f"{line}{flag_count}{problem}".rstrip(), flush=True)
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import copy
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 # The simple statements that are deleted. A return is not among them: without it a function only gives None, and a
@@ -20,6 +21,7 @@ SWAPPED |= {ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 OTHER_CALL = {"min": "max", "max": "min"}
 DROPPED_CALLS = ("clone", "detach", "contiguous")  # x.clone() becomes x
 OTHER_NAME = {"SUM": "MAX", "AVG": "SUM", "MAX": "SUM"}  # of dist.ReduceOp
+MAX_LINE = 200  # characters of a line that a question may be about
 BLOCKS = ("body", "orelse", "finalbody")  # fields of a compound statement that hold statements
 
 
@@ -27,13 +29,32 @@ BLOCKS = ("body", "orelse", "finalbody")  # fields of a compound statement that 
 class CodeChange:
     """One change to a cell. line: from 1. old, new: what is replaced by what, new is "" for a deleted line.
 
-    source: the whole changed cell.
+    text: the whole line after the change.
     """
 
     line: int
     old: str
     new: str
+    text: str
+
+    def changed(self, source: str) -> str:
+        """The source of the cell after the change."""
+        lines = split_lines(source)
+        return "\n".join([*lines[: self.line - 1], self.text, *lines[self.line :]])
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskCell:
+    """The cell that a learner wrote for a task: its index in the notebook, its source, and changes to it.
+
+    key: of the task.
+    """
+
+    key: str
+    index: int
     source: str
+    deletions: Sequence[CodeChange]
+    replacements: Sequence[CodeChange]
 
 
 def split_lines(source: str) -> list[str]:
@@ -45,22 +66,21 @@ def split_lines(source: str) -> list[str]:
 def deletions(source: str, nodes: Sequence[ast.stmt]) -> list[CodeChange]:
     """The deletions of one line after which every name is still defined; assignments come last.
 
-    source: of a cell. nodes: the functions and classes in it that may be changed.
+    source: of a cell. nodes: the functions and classes in it that may be changed. Every node of their syntax trees is
+    looked at a few times, however many lines there are.
     """
     lines = split_lines(source)
     assignments, others = [], []
     for node in nodes:
+        names = _NamesOf(node)
+        starts = _starts_of_lines(node)
         for one, block in _simple_statements(node):
             # A block needs at least one other statement, since an empty block is a syntax error.
-            if len(block) > 1 and _is_alone_on_its_line(one, node) and not _leaves_name_undefined(one, node):
-                change = _with_line(lines, one.lineno, "", old=lines[one.lineno - 1].strip(), new="")
+            is_alone = one.lineno == one.end_lineno and starts[one.lineno] == 1
+            if len(block) > 1 and is_alone and not names.are_undefined_without(one):
+                change = CodeChange(line=one.lineno, old=lines[one.lineno - 1].strip()[:MAX_LINE], new="", text="")
                 (assignments if isinstance(one, ast.Assign) else others).append(change)
     return others + assignments
-
-
-def _with_line(lines: Sequence[str], number: int, line: str, *, old: str, new: str) -> CodeChange:
-    """The change that puts `line` in place of the line with this number. old, new: what a reader is told about it."""
-    return CodeChange(line=number, old=old, new=new, source="\n".join([*lines[: number - 1], line, *lines[number:]]))
 
 
 def _simple_statements(node: ast.AST) -> Iterator[tuple[ast.stmt, list[ast.stmt]]]:
@@ -76,11 +96,10 @@ def _is_docstring(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-def _is_alone_on_its_line(one: ast.stmt, node: ast.stmt) -> bool:
-    """Whether the statement takes one line, on which no other statement of `node` begins, and no head of one ends."""
-    others = [part for part in ast.walk(node) if isinstance(part, ast.stmt) and part is not one]
-    lines = {line for part in others for line in (part.lineno, _head_end(part))}
-    return one.lineno == one.end_lineno and one.lineno not in lines
+def _starts_of_lines(node: ast.stmt) -> Counter[int]:
+    """How many statements of `node` begin on a line, or end their head on it: 1 where a statement stands alone."""
+    statements = [part for part in ast.walk(node) if isinstance(part, ast.stmt)]
+    return Counter(line for part in statements for line in {part.lineno, _head_end(part)})
 
 
 def _head_end(node: ast.stmt) -> int:
@@ -89,18 +108,40 @@ def _head_end(node: ast.stmt) -> int:
     return node.end_lineno if not body else body[0].lineno - 1
 
 
-def _leaves_name_undefined(one: ast.stmt, node: ast.stmt) -> bool:
-    """Whether a name that the rest of `node` uses is undefined without this line, which would only give a NameError."""
-    if isinstance(one, ast.AugAssign):
-        return False  # `+=` needs an earlier value, so the name is defined without it
-    inside = list(ast.walk(one))
-    outside = [part for part in ast.walk(node) if part not in inside]
-    names = [part for part in outside if isinstance(part, ast.Name)]
-    bound = {part.id for part in inside if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
-    bound_before = {part.id for part in names if isinstance(part.ctx, ast.Store) and part.lineno < one.lineno}
-    bound_before |= {part.arg for part in outside if isinstance(part, ast.arg)}
-    used = {part.id for part in names if isinstance(part.ctx, ast.Load)}
-    return bool(bound & used - bound_before) or _sets_attribute_of_self(one)
+class _NamesOf:
+    """Which names a function or class uses and binds, and how often.
+
+    used: names that are read. arguments: names of arguments. first_bound: a name to the first line that binds it.
+    """
+
+    def __init__(self, node: ast.stmt):
+        parts = list(ast.walk(node))
+        self.used, self.arguments = _used_names(parts), _argument_names(parts)
+        self.first_bound: dict[str, int] = {}
+        for part in parts:
+            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                self.first_bound[part.id] = min(part.lineno, self.first_bound.get(part.id, part.lineno))
+
+    def are_undefined_without(self, one: ast.stmt) -> bool:
+        """Whether a name that the rest uses is undefined without this line, which would only give a NameError."""
+        if isinstance(one, ast.AugAssign):
+            return False  # `+=` needs an earlier value, so the name is defined without it
+        inside = list(ast.walk(one))
+        used, arguments = _used_names(inside), _argument_names(inside)
+        bound = {part.id for part in inside if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+        needed = {name for name in bound if self.used[name] > used[name]}  # the rest uses them
+        is_defined = {
+            name for name in needed if self.first_bound[name] < one.lineno or self.arguments[name] > arguments[name]
+        }
+        return bool(needed - is_defined) or _sets_attribute_of_self(one)
+
+
+def _used_names(parts: Iterable[ast.AST]) -> Counter[str]:
+    return Counter(part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load))
+
+
+def _argument_names(parts: Iterable[ast.AST]) -> Counter[str]:
+    return Counter(part.arg for part in parts if isinstance(part, ast.arg))
 
 
 def _sets_attribute_of_self(one: ast.stmt) -> bool:
@@ -111,24 +152,30 @@ def _sets_attribute_of_self(one: ast.stmt) -> bool:
 
 # -- replacements ----------------------------------------------------------------------------------------------------
 def replacements(source: str, nodes: Sequence[ast.stmt]) -> list[CodeChange]:
-    """The replacements of an operator, a call or a name by a related one, if the piece stands only once in its line."""
+    """The replacements of an operator, a call or a name by a related one, if the piece stands only once in its line.
+
+    Lines of more than MAX_LINE characters have none, so that each piece takes a short time.
+    """
     lines = split_lines(source)
     found = []
     for node in nodes:
         for part in ast.walk(node):
-            for new in _alternatives(part):
-                old = _segment(lines, part)
-                if old and new != old and lines[part.lineno - 1].count(old) == 1:
+            old = _segment(lines, part)
+            for new in _alternatives(part) if old else ():
+                if new != old and lines[part.lineno - 1].count(old) == 1:
                     line = lines[part.lineno - 1].replace(old, new)
-                    found.append(_with_line(lines, part.lineno, line, old=old, new=new))
+                    found.append(CodeChange(line=part.lineno, old=old, new=new, text=line))
     return found
 
 
 def _segment(lines: Sequence[str], node: ast.AST) -> str:
-    """The source of a node; "" if it takes several lines."""
-    if node.lineno != node.end_lineno:
+    """The source of a node; "" if it has none, if it takes several lines, or if its line is too long for a question."""
+    if not isinstance(node, ast.expr | ast.stmt) or node.lineno != node.end_lineno:
         return ""
-    return lines[node.lineno - 1].encode()[node.col_offset : node.end_col_offset].decode()  # ast counts in bytes
+    line = lines[node.lineno - 1]
+    if len(line) > MAX_LINE:
+        return ""
+    return line.encode()[node.col_offset : node.end_col_offset].decode()  # ast counts in bytes
 
 
 def _alternatives(node: ast.AST) -> Iterator[str]:

@@ -3,7 +3,7 @@
     grader ──socket──> fork server ──fork──> launcher ──fork──> sandbox worker ──fork──> the zygote of its ranks
 
 launcher         sets up the isolation of one sandbox and waits for its end (launcher.py)
-sandbox worker   runs the learner's cells (sandbox_worker.py)
+sandbox worker   runs the learner's cells (sandbox_worker.py), or reads the learner's files (reader.py)
 zygote           a process with torch imported, from which the ranks of a task are forked (helpers/ranks/zygote.py)
 control          the socket between the grader and the worker
 lifeline         the read end of a pipe; when the grader's end closes, the launcher ends the sandbox
@@ -29,9 +29,10 @@ import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from helpers.classroom import isolation, launcher, sandbox_worker
+from helpers.classroom import isolation, launcher, reader, sandbox_worker
 from helpers.grading import labs, tasks_of
 from helpers.ranks import process, zygote
 
@@ -171,11 +172,16 @@ def _run_launcher(config: dict[str, Any], control: int, lifeline: int, output: i
         os.setsid()
         os.dup2(output, 1)
         os.dup2(output, 2)
-        # Strip here, so that no process with a learner's code ever had the answers or saw the private checks.
-        sandbox_worker.load_and_strip(config)
+        is_reader = config["worker"] == reader.__name__
+        if is_reader:  # it runs nothing of a learner's, and it needs to know the tasks
+            reader.load_checks(config["checks"])
+        else:
+            # Strip here, so that no process with a learner's code ever had the answers or saw the private checks.
+            sandbox_worker.load_and_strip(config)
+        run = reader.main if is_reader else _serve_runs
         launcher.close_all_but(control, lifeline, status)
         os.write(status, f"{os.getpid()}\n".encode())
-        code = launcher.main(config | {"control": control, "lifeline": lifeline, "run": lambda: _run_worker(control)})
+        code = launcher.main(config | {"control": control, "lifeline": lifeline, "run": lambda: _run(run, control)})
         os.write(status, f"{code if code >= 0 else 128 - code}\n".encode())  # as a shell reports a signal: 128 + number
     except OSError as error:
         os.write(2, f"the sandbox did not start: {error}\n".encode())
@@ -183,13 +189,11 @@ def _run_launcher(config: dict[str, Any], control: int, lifeline: int, output: i
     os._exit(0)
 
 
-def _run_worker(control: int) -> int:
-    """Run as the sandbox worker. Returns the exit code."""
+def _run(serve: Callable[[int], None], control: int) -> int:
+    """Run as the sandbox's worker: serve requests from the socket `control`. Returns the exit code."""
     try:
         tempfile.tempdir = None  # the cached value is that of the fork server
-        # All ranks of this process are forked from this zygote, which starts before any line of the learner has run.
-        process.adopt(process.ZygoteClient(_fork_zygote))
-        sandbox_worker.main(control)
+        serve(control)
         return 0
     except BaseException:
         traceback.print_exc()
@@ -197,6 +201,13 @@ def _run_worker(control: int) -> int:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+
+
+def _serve_runs(control: int) -> None:
+    """Serve requests to run cells and tasks."""
+    # All ranks of this process are forked from this zygote, which starts before any line of the learner has run.
+    process.adopt(process.ZygoteClient(_fork_zygote))
+    sandbox_worker.main(control)
 
 
 def _fork_zygote(zygote_socket: socket.socket, log: BinaryIO) -> ForkedChild:

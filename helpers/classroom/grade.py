@@ -2,8 +2,8 @@
 
 A submission is the notebook of one learner. It is graded in these steps:
 
-1. `program_of` parses the notebook into the statements that each task needs, and `scan` flags unusual lines for a
-   teacher. Nothing runs yet.
+1. `read_submission` has the notebook parsed, in a sandbox of its own, into the statements that each task needs, with a
+   flag for each unusual line that a teacher should read. Nothing runs yet.
 2. The sandbox, a separate process with as few rights as this system can enforce, runs the notebook's cells.
 3. For each task, the sandbox runs the learner's function on the inputs of the task and sends back plain data.
 4. The judge of the task, which runs in this process and knows the right outputs, gives the verdict.
@@ -20,6 +20,7 @@ import json
 import os
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -27,10 +28,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from helpers.classroom import labs, messages
-from helpers.classroom.isolation import Limits
+from helpers.classroom import messages
 from helpers.classroom.labs import LabNotebook, LabTask
-from helpers.classroom.program import Cell, Program, program_of
+from helpers.classroom.plain_text import MAX_TEXT
+from helpers.classroom.program import Cell
+from helpers.classroom.reading import GradingSettings, Reading, read_submission
 from helpers.classroom.results import (
     CERTAIN,
     LIKELY,
@@ -38,13 +40,13 @@ from helpers.classroom.results import (
     GradedSubmission,
     GradedTask,
     WrittenAnswer,
-    sorted_flags,
+    cleaned,
+    kept_flags,
     submission_from_json,
     submission_to_json,
 )
 from helpers.classroom.sandbox import Sandbox, SandboxEnded, end_all_sandboxes
-from helpers.classroom.scan import scan
-from helpers.classroom.submissions import MAX_BYTES, Submission, UnreadableNotebook, read_notebook
+from helpers.classroom.submissions import Submission, UnreadableNotebook, read_bytes
 from helpers.grading import common_checks
 from helpers.grading.check import grade, inputs_by_rank
 from helpers.grading.registry import similar_name, task_of
@@ -53,31 +55,16 @@ from helpers.grading.verdict import words
 from helpers.learner.words import LANGUAGES
 from helpers.ranks.zygote import FORKS
 
-MAX_TEXT = 4_000  # characters of a text that came out of a sandbox; the rest is dropped
-
-
-@dataclass(frozen=True, kw_only=True)
-class GradingSettings:
-    """What is the same for a whole class.
-
-    labs: every submission answers one of these labs.
-    seed: from which the inputs of the tasks are drawn. It never enters a sandbox, so no answer can know the inputs.
-    isolation_level: how strictly sandboxes are isolated: "namespaces", "uid" or "plain" (isolation.py).
-    private: paths that learners' code must not see. checks: folder of the teacher's private checks, or "".
-    lang: the language of verdicts and flags.
-    """
-
-    labs: tuple[LabNotebook, ...]
-    seed: int
-    isolation_level: str
-    limits: Limits = Limits()
-    private: tuple[str, ...] = ()
-    checks: str = ""
-    lang: str = "en"
+MAX_FLAGS = 100  # flags of a submission that are kept; of the others only the number is
+MAX_NOTED = 2_000  # flags up to which those of the guard are added; it notes at most 20 for each cell and task
 
 
 def grade_one(submission: Submission, settings: GradingSettings) -> GradedSubmission:
     """Grade one submission. Never raises for what is in the file: problems are sentences in the result."""
+    return cleaned(_grade_one(submission, settings))
+
+
+def _grade_one(submission: Submission, settings: GradingSettings) -> GradedSubmission:
     start = time.perf_counter()
     ungraded = GradedSubmission(
         learner=submission.learner,
@@ -87,16 +74,12 @@ def grade_one(submission: Submission, settings: GradingSettings) -> GradedSubmis
         notes=submission.notes,
     )
     try:
-        cells, digest = read_notebook(submission.path)
+        reading = read_submission(submission, settings)
+        ungraded = replace(ungraded, digest=reading.digest)
+        return replace(_SubmissionGrader(reading, settings).result(ungraded), seconds=time.perf_counter() - start)
     except UnreadableNotebook as error:
-        return _not_graded(ungraded, settings, str(error), start)
-    ungraded = replace(ungraded, digest=digest)
-    lab = labs.detect_lab(cells, list(settings.labs))
-    if lab is None:
-        names = ", ".join(lab.name for lab in settings.labs)
-        return _not_graded(ungraded, settings, f"Nothing of lab {names} is in this notebook.", start)
-    try:
-        return replace(_SubmissionGrader(cells, lab, settings).result(ungraded), seconds=time.perf_counter() - start)
+        digest = digest_of(submission) if error.is_notebook else ""  # a file without a digest is looked at again
+        return _not_graded(replace(ungraded, digest=digest), settings, str(error), start)
     except Exception as error:  # a fault of the grader, most likely: the rest of the class is graded all the same
         return _not_graded(ungraded, settings, f"The grader itself failed ({type(error).__name__}: {error}).", start)
 
@@ -121,16 +104,17 @@ def ungraded_tasks(lab: LabNotebook) -> tuple[GradedTask, ...]:
 class _SubmissionGrader:
     """Grades one submission. A cell that ends the sandbox is left out when the sandbox is started again.
 
+    reading: what stands in the notebook.
     flags: for the teacher, from the scan before and from what the guard in the sandbox saw.
     problems: sentences about cells that failed. skipped_cells: names of the cells that ended the sandbox.
     have_cells_run: whether the present sandbox has run all other cells.
     """
 
-    def __init__(self, cells: list[dict], lab: LabNotebook, settings: GradingSettings):
-        self.lab, self.settings = lab, settings
-        self.program: Program = program_of(cells, lab)
-        self.flags: list[Flag] = scan(self.program, lab, settings.lang)
-        self.problems = list(self.program.problems)
+    def __init__(self, reading: Reading, settings: GradingSettings):
+        lab = next(lab for lab in settings.labs if lab.name == reading.lab)
+        self.lab, self.settings, self.reading = lab, settings, reading
+        self.flags: list[Flag] = list(reading.flags)
+        self.problems = list(reading.problems)
         self.skipped_cells: set[str] = set()
         self.have_cells_run = False
         setup = {"lab": lab.number, "checks": settings.checks, "private": list(settings.private)}
@@ -144,13 +128,14 @@ class _SubmissionGrader:
             tasks = tuple(self._grade_task(lab_task) for lab_task in self.lab.tasks)
         finally:
             self.sandbox.end()
-        flags = sorted_flags(self.flags)
+        flags, more_noted = kept_flags(self.flags, MAX_FLAGS)
+        more_flags = Counter(self.reading.more_flags) + Counter(more_noted)
         tasks = tuple(replace(one, flags=tuple(flag for flag in flags if flag.key == one.key)) for one in tasks)
         written = tuple(
             WrittenAnswer(
                 grade_id=question.grade_id,
                 max_points=question.points,
-                text=self.program.answers.get(question.grade_id, "")[:MAX_TEXT],
+                text=self.reading.answers.get(question.grade_id, ""),
             )
             for question in self.lab.questions
         )
@@ -160,6 +145,8 @@ class _SubmissionGrader:
             tasks=tasks,
             written=written,
             problems=(*ungraded.problems, *dict.fromkeys(self.problems)),
+            more_flags=dict(more_flags),
+            pieces=self.reading.pieces,
             peak_bytes=self.sandbox.peak_bytes,
         )
 
@@ -171,7 +158,7 @@ class _SubmissionGrader:
         Raises SandboxEnded if the sandbox does not start.
         """
         while not self.have_cells_run:
-            cells = [cell for cell in self.program.cells if cell.name not in self.skipped_cells]
+            cells = [cell for cell in self.reading.cells if cell.name not in self.skipped_cells]
             self.have_cells_run = all(map(self._run_cell, cells))  # stops at the first cell that ends the sandbox
 
     def _run_cell(self, cell: Cell) -> bool:
@@ -188,7 +175,7 @@ class _SubmissionGrader:
             return False
         if isinstance(answer.get("error"), str) and not cell.is_from_lab:  # the lab's own cells are not the learner's
             self.problems.append(str(answer["error"])[:MAX_TEXT])
-        self._add_noted_flags(answer, self.program.tasks_of(cell.name))
+        self._add_noted_flags(answer, self.reading.keys_of_cell[cell.name])
         return True
 
     def _add_noted_flags(self, answer: dict, keys: Sequence[str]) -> None:
@@ -197,13 +184,14 @@ class _SubmissionGrader:
         for note in noted if isinstance(noted, list) else []:
             with suppress(KeyError, TypeError):  # the learner's code could have written a note of any form
                 location, reason = str(note["location"])[:100], str(note["reason"][self.settings.lang])[:300]
-                self.flags += [Flag(key=key, location=location, reason=reason, certainty=LIKELY) for key in keys]
+                flags = [Flag(key=key, location=location, reason=reason, certainty=LIKELY) for key in keys]
+                self.flags += flags if len(self.flags) < MAX_NOTED else []
 
     # -- tasks -----------------------------------------------------------------------------------------------------
     def _grade_task(self, lab_task: LabTask) -> GradedTask:
         graded = GradedTask(key=lab_task.key, state="failed", max_points=lab_task.points)
-        if lab_task.key in self.program.missing_tasks:
-            near = similar_name(lab_task.task, self.program.defined_names)  # a misspelled name of the task, or ""
+        if lab_task.key in self.reading.missing_tasks:
+            near = similar_name(lab_task.task, self.reading.defined_names)  # a misspelled name of the task, or ""
             text = f"{lab_task.task.name} is not defined in this notebook{f', but {near} is' if near else ''}."
             return replace(graded, state="missing", text=text)
         try:
@@ -211,7 +199,7 @@ class _SubmissionGrader:
                 lab_task.key,
                 runner=_SandboxRunner(self, lab_task.key),
                 seed=self.settings.seed,
-                names=self.program.defined_names,  # the verdict may say which of these is a misspelled task
+                names=self.reading.defined_names,  # the verdict may say which of these is a misspelled task
             )
         except Exception as error:  # outputs that a learner made up may break a judge
             text = f"The answer could not be judged ({type(error).__name__}: {str(error)[:200]})."
@@ -286,9 +274,9 @@ def parse_task_run(fields: Any) -> TaskRun:
         return TaskRun(failure={"kind": "no_answer", "text": "what came back is no answer of the ranks"})
 
 
-def run_plain_case(cells: list[dict], lab: LabNotebook, settings: GradingSettings, key: str, size: int) -> TaskRun:
-    """Run the first case of a task on `size` ranks without judging it. Never raises for what is in the file."""
-    task, grader = task_of(key), _SubmissionGrader(cells, lab, settings)
+def run_plain_case(submission: Submission, settings: GradingSettings, key: str, size: int) -> TaskRun:
+    """Run the first case of a task on `size` ranks without judging it. Raises UnreadableNotebook."""
+    task, grader = task_of(key), _SubmissionGrader(read_submission(submission, settings, key=key), settings)
     inputs = inputs_by_rank(task, task.variations.cases(settings.seed)[:1], size, settings.seed)
     try:
         return _SandboxRunner(grader, key)(inputs, settings.seed)
@@ -298,7 +286,7 @@ def run_plain_case(cells: list[dict], lab: LabNotebook, settings: GradingSetting
 
 # -- state file --------------------------------------------------------------------------------------------------------
 STATE_FILE = "state.jsonl"
-STATE_VERSION = 3  # of the fields in the file; another version is refused
+STATE_VERSION = 4  # of the fields in the file; another version is refused
 
 
 @dataclass(kw_only=True)
@@ -366,7 +354,8 @@ def _append(path: Path, fields: dict) -> None:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 1))
         is_cut_off = file.read(1) not in (b"", b"\n")
-        file.write((b"\n" if is_cut_off else b"") + json.dumps(fields, ensure_ascii=False).encode() + b"\n")
+        line = json.dumps(fields, ensure_ascii=False).encode("utf-8", "backslashreplace")
+        file.write((b"\n" if is_cut_off else b"") + line + b"\n")
         file.flush()
         os.fsync(file.fileno())
 
@@ -405,8 +394,6 @@ def grade_all(
 def digest_of(submission: Submission) -> str:
     """The hash of the file; "" for one that cannot be read, which is therefore never taken as graded already."""
     try:
-        if submission.path.is_symlink() or submission.path.stat().st_size > MAX_BYTES:
-            return ""
-        return hashlib.sha256(submission.path.read_bytes()).hexdigest()
-    except OSError:
+        return hashlib.sha256(read_bytes(submission.path)).hexdigest()
+    except UnreadableNotebook:
         return ""

@@ -20,20 +20,22 @@ import importlib.util
 import re
 import sys
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from helpers.classroom.isolation import ROOT
 from helpers.grading import registry
 from helpers.grading.lab_notebooks import graded_cells, marks_of, source_of
-from helpers.grading.registry import tasks_of
+from helpers.grading.registry import task_of, tasks_of
 from helpers.grading.task import Task
 
 # A call of `check` that is not commented out. Its group is the key of the task.
 CHECK_CALL = re.compile(r"""^[^#\n]*\bcheck\(\s*["']([^"']*)["']""", re.MULTILINE)
 
 
+MAX_PLAIN_CHECK = 2_000  # characters of a cell that may be a plain `check(…)`; the labs' own have less than 200
 DEFINITION = re.compile(r"^(?:def|class) +(\w+)", re.MULTILINE)  # of a function or class; its group is the name
 
 
@@ -156,14 +158,42 @@ def _questions(cells: list[tuple[str, dict, dict]], solution: Path) -> Iterator[
             yield WrittenQuestion(grade_id=grade_id, points=float(marks.get("points", 0)), rubric=rubric)
 
 
+def lab_to_data(lab: LabNotebook) -> dict[str, Any]:
+    """The lab as plain data for a process that has the tasks; `lab_from_data` reads it."""
+    tasks = [{"key": one.key, "points": one.points, "check": one.check} for one in lab.tasks]
+    lists = {"setup_cells": list(map(list, lab.setup_cells)), "answer_cells": sorted(lab.answer_cells)}
+    questions = list(map(asdict, lab.questions))
+    own = {"name": lab.name, "locked": lab.locked, "task_of_cell": lab.task_of_cell}
+    return {"tasks": tasks, "questions": questions} | lists | own
+
+
+def lab_from_data(fields: Mapping[str, Any]) -> LabNotebook:
+    """The lab that `lab_to_data` wrote."""
+    more = {name: fields[name] for name in ("name", "locked", "task_of_cell")}
+    tasks = [LabTask(task=task_of(one["key"]), points=one["points"], check=one["check"]) for one in fields["tasks"]]
+    return LabNotebook(
+        tasks=tuple(tasks),
+        questions=tuple(WrittenQuestion(**one) for one in fields["questions"]),
+        setup_cells=tuple((grade_id, source) for grade_id, source in fields["setup_cells"]),
+        answer_cells=frozenset(fields["answer_cells"]),
+        **more,
+    )
+
+
+def lab_with_task(lab: LabNotebook, key: str) -> LabNotebook:
+    """The lab with only this task."""
+    task_of_cell = {cell: other for cell, other in lab.task_of_cell.items() if other == key}
+    return replace(lab, tasks=tuple(one for one in lab.tasks if one.key == key), task_of_cell=task_of_cell)
+
+
 def detect_lab(cells: list[dict], candidates: list[LabNotebook]) -> LabNotebook | None:
     """The lab that has most functions, then most cells, in common with a notebook; None if no lab has any."""
+    grade_ids = {marks_of(cell).get("grade_id") for cell in cells}
+    sources = (source_of(cell) for cell in cells if cell.get("cell_type") == "code")
+    defined = {name for source in sources for name in DEFINITION.findall(source)}
 
     def score(lab: LabNotebook) -> tuple[int, int]:
-        found = {marks_of(cell).get("grade_id") for cell in cells} & lab.grade_ids
-        text = "\n".join(source_of(cell) for cell in cells if cell.get("cell_type") == "code")
-        defined = set(DEFINITION.findall(text))
-        return len({one.task.name for one in lab.tasks} & defined), len(found)
+        return len({one.task.name for one in lab.tasks} & defined), len(grade_ids & lab.grade_ids)
 
     best = max(candidates, key=score, default=None)
     return best if best and any(score(best)) else None
@@ -177,6 +207,8 @@ def is_locked(marks: dict) -> bool:
 
 def is_plain_check(source: str) -> bool:
     """Whether a cell does nothing but call `check` with names and constants, as in check("03.average", average)."""
+    if len(source) > MAX_PLAIN_CHECK:
+        return False
     try:
         body = parse(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import ast
 import functools
-import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from helpers.classroom.cell_source import CellParser, SourceRefused
 from helpers.classroom.labs import LabNotebook, is_locked, is_plain_check, parse
 from helpers.grading.lab_notebooks import marks_of, source_of
 from helpers.grading.registry import lab_of
 
+MAX_DOTTED = 300  # characters of a dotted name; in a long chain of aliases each one would be longer than the one before
+MAX_BUILT = 20_000  # characters of a text that is joined from constants
 DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)  # statements that define one name, `node.name`
 BINDS = (*DEFINES, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)  # simple statements that bind names
 
@@ -69,7 +71,8 @@ class Program:
     problems: sentences about cells that could not be parsed.
     changed_checks: key of a task to the grade_id of the cell that checks it, if the learner changed that cell.
     answers: grade_id of a question to the answer in words.
-    task_of_cell: name of a cell to the key of its task. defined_names: the learner's functions and classes.
+    task_of_cell: name of a cell to the key of its task. number_of_cell: name of a learner's cell to its place, from 1.
+    defined_names: the learner's functions and classes.
     """
 
     cells: list[Cell] = field(default_factory=list)
@@ -79,35 +82,41 @@ class Program:
     changed_checks: dict[str, str] = field(default_factory=dict)
     answers: dict[str, str] = field(default_factory=dict)
     task_of_cell: dict[str, str] = field(default_factory=dict)
+    number_of_cell: dict[str, int] = field(default_factory=dict)
     defined_names: list[str] = field(default_factory=list)
-
-    def tasks_of(self, cell: str) -> list[str]:
-        """The key of the task that a cell belongs to; for a cell of the learner's own, of every task that needs it."""
-        if cell in self.task_of_cell:
-            return [self.task_of_cell[cell]]
-        return [key for key, needed in self.needed_statements.items() if any(one.cell == cell for one in needed)]
 
 
 def program_of(cells: Sequence[dict], lab: LabNotebook) -> Program:
-    """Parse the cells of a submission to `lab`.
+    """Parse the cells of a submission to `lab`, as `cells_of` (submissions.py) gives them.
 
     Of the locked cells, the lab's own version is used: what a submission has in their place is not run.
     """
-    program, sources = Program(), {}  # sources: name of a cell to its source
+    program, parser = Program(), CellParser()
+    sources: dict[str, str] = {}  # name of a cell to its source
     statements = list(_lab_statements(lab, sources))
+    questions = {question.grade_id for question in lab.questions}
     for number, cell in enumerate(cells, 1):
         marks = marks_of(cell)  # nbgrader's metadata of the cell: grade_id, grade, locked, solution, points
         grade_id = marks.get("grade_id", "")
         if cell["cell_type"] != "code":
-            if grade_id in {question.grade_id for question in lab.questions}:
+            if grade_id in questions:
                 program.answers[grade_id] = source_of(cell)
-        elif grade_id in lab.locked or is_locked(marks):
+            elif grade_id in lab.answer_cells:
+                kind = f"its type is {cell['cell_type']}, not code"
+                program.problems.append(f"cell {grade_id} (number {number}): {kind}, so its answer was not read.")
+        elif grade_id in lab.locked:
             _note_changed_check(program, lab, grade_id, source_of(cell))
+        elif is_locked(marks):
+            program.problems.append(f"cell {number}: it is locked, but no cell of the lab, so it was left out.")
         else:
             name = f"cell {grade_id}" if grade_id in lab.answer_cells else f"cell {number}"
             name += f" ({number})" if name in sources else ""  # a copied cell has the grade_id of the first one
-            source = sources[name] = without_magics(source_of(cell))
-            statements += _parsed_statements(program, name, source, grade_id in lab.answer_cells)
+            program.number_of_cell[name] = number
+            tree = _parsed_cell(program, parser, sources, name, source_of(cell))
+            statements += [
+                _statement(name, node, is_from_lab=False, is_in_answer_cell=grade_id in lab.answer_cells)
+                for node in tree.body
+            ]
     _assign_to_tasks(program, lab, statements, sources)
     return program
 
@@ -140,17 +149,21 @@ def _note_changed_check(program: Program, lab: LabNotebook, grade_id: str, sourc
             program.changed_checks[lab_task.key] = grade_id
 
 
-def _parsed_statements(program: Program, name: str, source: str, is_in_answer_cell: bool) -> Iterator[Statement]:
+def _parsed_cell(program: Program, parser: CellParser, sources: dict[str, str], name: str, source: str) -> ast.Module:
+    """The syntax tree of a cell, empty for a cell that is left out, with a problem that says why.
+
+    Adds the source without magics to `sources`.
+    """
+    sources[name] = ""
     try:
-        body = parse(source).body
+        sources[name], tree = parser.parse(source)
+        return tree
     except SyntaxError as error:
-        program.problems.append(f"{name}, line {error.lineno}: a syntax error ({error.msg}), so the cell was left out.")
-        return
-    except (ValueError, RecursionError, MemoryError) as error:
-        program.problems.append(f"{name}: it cannot be parsed ({type(error).__name__}), so the cell was left out.")
-        return
-    for node in body:
-        yield _statement(name, node, is_from_lab=False, is_in_answer_cell=is_in_answer_cell)
+        place = name if error.lineno is None else f"{name}, line {error.lineno}"
+        program.problems.append(f"{place}: a syntax error ({error.msg}), so the cell was left out.")
+    except SourceRefused as error:
+        program.problems.append(f"{name}: {error}, so the cell was left out.")
+    return ast.Module(body=[], type_ignores=[])
 
 
 def _statement(cell: str, node: ast.stmt, *, is_from_lab: bool, is_in_answer_cell: bool) -> Statement:
@@ -181,87 +194,83 @@ def _bound_names(node: ast.stmt) -> Iterator[str]:
 def _assign_to_tasks(program: Program, lab: LabNotebook, statements: list[Statement], sources: dict[str, str]) -> None:
     """Find the statements that each task needs, and from them the cells to run. Fills the fields of `program`.
 
-    to_run: all statements that some task needs, and everything else in an answer cell.
+    Needed are the statements that define the task, everything else in its answer cell, and what these use. Everything
+    in other answer cells is run, too, with what it uses. Each step looks at every statement once per task.
     """
-    to_run: set[Statement] = set()
     by_learner = [one for one in statements if not one.is_from_lab]
     program.defined_names = [one.node.name for one in by_learner if isinstance(one.node, DEFINES)]
     tasks = program.task_of_cell = {f"cell {grade_id}": key for grade_id, key in lab.task_of_cell.items()}
+    binding = _statements_by_name(statements)
+    needed: dict[str, set[Statement]] = {}  # key of a task to the statements that it needs
     for lab_task in lab.tasks:
         defining = [one for one in by_learner if lab_task.task.name in one.names]
         in_its_cell = [one for one in statements if one.is_in_answer_cell and tasks.get(one.cell) == lab_task.key]
         if not defining and not in_its_cell:
             program.missing_tasks.append(lab_task.key)
-        needed = _with_dependencies(statements, {lab_task.task.name})
-        program.needed_statements[lab_task.key] = [one for one in statements if one in needed]
+        needed[lab_task.key] = _with_dependencies(binding, {lab_task.task.name})
         tasks |= {one.cell: lab_task.key for one in defining if one.cell not in tasks}
-        to_run |= needed
-    for statement in statements:
-        if statement.is_in_answer_cell and statement not in to_run:
-            more = _with_dependencies(statements, set(statement.uses)) | {statement}
-            to_run |= more
-            if key := tasks.get(statement.cell):
-                needed = program.needed_statements[key]
-                needed += [one for one in more if one not in needed]
-    _add_statements_on_same_lines(program, statements, to_run)
-    for name, source in sources.items():
-        of_cell = [one for one in statements if one.cell == name and one in to_run]
-        if of_cell:
-            lines = tuple(one.line for one in of_cell)
-            program.cells.append(Cell(name=name, source=source, lines=lines, is_from_lab=of_cell[0].is_from_lab))
+    to_run = set().union(*needed.values())
+    rest: dict[str, set[Statement]] = {}  # key of a task, or "", to what else stands in its answer cells
+    for one in statements:
+        if one.is_in_answer_cell and one not in to_run:
+            rest.setdefault(tasks.get(one.cell, ""), set()).add(one)
+    for key, others in rest.items():
+        more = others | _with_dependencies(binding, set().union(*(one.uses for one in others)))
+        to_run |= more
+        needed.get(key, set()).update(more)
+    program.needed_statements = {key: _with_same_lines(statements, chosen) for key, chosen in needed.items()}
+    program.cells = _cells_to_run(_with_same_lines(statements, to_run), sources)
 
 
-def _add_statements_on_same_lines(program: Program, statements: list[Statement], to_run: set[Statement]) -> None:
-    """Add statements that stand on the same line as one to run, as in `a = 1; b = 2`.
+def _cells_to_run(to_run: list[Statement], sources: dict[str, str]) -> list[Cell]:
+    """The cells with these statements, in the order of the notebook. sources: name of a cell to its source."""
+    of_cell: dict[str, list[Statement]] = {name: [] for name in sources}
+    for one in to_run:
+        of_cell[one.cell].append(one)
+    return [
+        Cell(name=name, source=source, lines=tuple(one.line for one in chosen), is_from_lab=chosen[0].is_from_lab)
+        for name, source in sources.items()
+        if (chosen := of_cell[name])
+    ]
+
+
+def _with_same_lines(statements: list[Statement], chosen: set[Statement]) -> list[Statement]:
+    """The chosen statements and those that begin on a line with one of them, as in `a = 1; b = 2`, in their order.
 
     The sandbox chooses statements by their lines, so it would run these too, and scan.py must read what is run.
     """
-    by_line = {(one.cell, one.line): one for one in to_run}
-    for statement in statements:
-        neighbour = by_line.get((statement.cell, statement.line))
-        if neighbour is not None and statement not in to_run:
-            to_run.add(statement)
-            for needed in program.needed_statements.values():
-                if neighbour in needed:
-                    needed.append(statement)
+    lines = {(one.cell, one.line) for one in chosen}
+    return [one for one in statements if (one.cell, one.line) in lines]
 
 
-def _with_dependencies(statements: list[Statement], names: set[str]) -> set[Statement]:
-    """The statements that bind `names`, those that bind the names that these use, and so on.
+def _statements_by_name(statements: list[Statement]) -> dict[str, list[Statement]]:
+    """A name to the statements that bind it.
 
     Loops, `with` blocks and calls do not count as definitions, even where they bind a name.
     """
-    found: set[Statement] = set()
-    binding = [one for one in statements if isinstance(one.node, (*BINDS, ast.If, ast.Try))]
-    waiting, known = set(names), set()
-    while waiting:
-        name = waiting.pop()
-        known.add(name)
-        for statement in binding:
-            if name in statement.names and statement not in found:
-                found.add(statement)
-                waiting |= statement.uses - known
+    found: dict[str, list[Statement]] = {}
+    for one in statements:
+        if isinstance(one.node, (*BINDS, ast.If, ast.Try)):
+            for name in one.names:
+                found.setdefault(name, []).append(one)
     return found
 
 
-def without_magics(source: str) -> str:
-    """The source without what only a notebook understands: %magic, %%magic, !command, help?.
+def _with_dependencies(binding: Mapping[str, list[Statement]], names: set[str]) -> set[Statement]:
+    """The statements that bind `names`, those that bind the names that these use, and so on.
 
-    Such a line becomes empty or `pass`, so that all lines keep their numbers.
+    binding: from `_statements_by_name`. Each name and each statement is looked at once.
     """
-    lines = source.split("\n")
-    first = next((line for line in lines if line.strip()), "")
-    if first.startswith("%%"):  # a magic for the whole cell: the cell is Python only below some of them
-        runs_cell = re.match(r"%%(time|timeit|capture)\b", first) is not None
-        lines = ["" if line is first else line for line in lines] if runs_cell else [""] * len(lines)
-    magic = re.compile(r"^(\s*)(%|!|\?).*$|^(\s*)[\w.]+\?{1,2}\s*$")  # the groups 1 and 3 are the indentation
-    # Only a cell that is no Python as it stands is changed, because a line that begins with % may also continue an
-    # expression of the line above it.
-    try:
-        parse("\n".join(lines))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        lines = [magic.sub(lambda match: (match[1] or match[3] or "") + "pass", line) for line in lines]
-    return "\n".join(lines)
+    found: set[Statement] = set()
+    waiting, known = list(names), set(names)
+    while waiting:
+        for statement in binding.get(waiting.pop(), ()):
+            if statement not in found:
+                found.add(statement)
+                new = statement.uses - known
+                known |= new
+                waiting += new
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,7 +331,7 @@ def dotted_name(node: ast.AST, aliases: Mapping[str, str]) -> str:
         node = node.value
     if not isinstance(node, ast.Name) or node.id not in aliases:
         return ""
-    return ".".join([aliases[node.id], *reversed(parts)])
+    return ".".join([aliases[node.id], *reversed(parts)])[:MAX_DOTTED]
 
 
 def defined_attributes(nodes: Iterable[ast.AST]) -> frozenset[str]:
@@ -389,20 +398,33 @@ def _defaults(args: ast.arguments) -> list[ast.AST]:
     return [one for one in [*args.defaults, *args.kw_defaults] if one is not None]
 
 
-def constant_text(node: ast.AST) -> str | None:
+def constant_text(node: ast.AST, known: dict[ast.AST, str | None] | None = None) -> str | None:
     """The text of an expression of constants, such as "a" + "b" or "".join(["a", "b"]); None for anything else.
 
-    scan.py looks for forbidden names with it, which such an expression may hide.
+    scan.py looks for forbidden names with it, which such an expression may hide. A text that is built from parts and
+    longer than MAX_BUILT is none, so that the parts are read. known: the texts of nodes that were asked for before,
+    without which the parts of an expression would be read once more for each expression around them.
     """
+    known = {} if known is None else known
+    if node not in known:
+        parts = _constant_parts(node, known)
+        is_built = parts is not None and not isinstance(node, ast.Constant)
+        is_long = is_built and len(parts[0]) * max(0, len(parts) - 2) + sum(map(len, parts)) > MAX_BUILT
+        known[node] = None if parts is None or is_long else parts[0].join(parts[1:])
+    return known[node]
+
+
+def _constant_parts(node: ast.AST, known: dict[ast.AST, str | None]) -> list[str] | None:
+    """The separator and the parts that `constant_text` joins; None if one of them is no constant text."""
     match node:
         case ast.Constant(value=str() as text):
-            return text
+            return ["", text]
         case ast.BinOp(op=ast.Mult(), left=ast.Constant(value=str() as text), right=ast.Constant(value=int() as times)):
-            return text * min(times, 20)  # enough for a name, while "a" * 10**9 would fill the memory
+            return ["", *[text] * min(times, 20)]  # enough for a name, while "a" * 10**9 would fill the memory
         case ast.BinOp(op=ast.Add(), left=left, right=right):
-            parts = constant_text(left), constant_text(right)
-            return None if None in parts else "".join(parts)
+            texts = ["", constant_text(left, known), constant_text(right, known)]
         case ast.Call(func=ast.Attribute(attr="join", value=separator), args=[ast.List() | ast.Tuple() as items]):
-            texts = [constant_text(separator), *map(constant_text, items.elts)]
-            return None if None in texts else texts[0].join(texts[1:])
-    return None
+            texts = [constant_text(separator, known), *(constant_text(one, known) for one in items.elts)]
+        case _:
+            return None
+    return None if None in texts else texts

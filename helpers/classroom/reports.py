@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
+from helpers.classroom.plain_text import MAX_LISTED, one_line
 from helpers.classroom.results import GradedSubmission, GradedTask, flags_of, flags_summary
 from helpers.classroom.similarity import SimilarPair
 from helpers.classroom.submissions import attempts_summary
@@ -41,6 +42,7 @@ LEGEND = {
 }
 STYLE = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
 MAX_PAIRS = 100  # pairs of similar answers that are shown; of any others the report says only how many there are
+MAX_NAME = 40  # characters of a learner's name in the table for the terminal
 MAX_REASON = 160  # characters of a verdict that stand for a reason in the table of reasons
 # Learner to key of a task to number of attempts, for the learners who handed in a progress file.
 Attempts = Mapping[str, Mapping[str, int]]
@@ -102,7 +104,7 @@ def _task_map(results: Sequence[GradedSubmission], attempts: Attempts) -> Iterat
         cells = "".join(_cell(tasks.get(key), own_attempts) for key in keys)
         total = f"{one.points:g} / {one.max_points:g}" if one.tasks else "?"
         link = f"<a href='#learner-{number}'>{escape(one.name or one.learner)}</a>"
-        flags = escape(flags_summary(flags_of(one)))
+        flags = escape(flags_summary(flags_of(one), one.more_flags))
         last = f"<td>{flags}</td><td class='number'>{attempts_summary(own_attempts)}</td>"
         yield f"<tr><th scope='row'>{link}</th><td class='number'>{total}</td>{cells}{last}</tr>"
     yield "</tbody></table></div>"
@@ -165,14 +167,27 @@ def _to_look_at(results: Sequence[GradedSubmission]) -> Iterator[str]:
 
 
 def _remarks(one: GradedSubmission) -> Iterator[tuple[str, str, str, str]]:
-    """Rows of (task, location, text, certainty): each flag, then the problems and notes, which have only a text."""
-    yield from ((flag.key, flag.location, flag.reason, flag.certainty) for flag in flags_of(one))
+    """Rows of (task, location, text, certainty): each flag, then the problems and notes, which have only a text.
+
+    Of more than MAX_LISTED flags the others are counted.
+    """
+    flags = flags_of(one)
+    yield from ((flag.key, flag.location, flag.reason, flag.certainty) for flag in flags[:MAX_LISTED])
+    if others := _num_unlisted(one):
+        yield "", "", f"and {others:,} more flags", ""
     yield from (("", "", text, "") for text in (*one.problems, *one.notes))
 
 
 def remarks_of(one: GradedSubmission) -> list[str]:
     """What `_remarks` lists, as sentences."""
-    return [*(flag.text for flag in flags_of(one)), *one.problems, *one.notes]
+    flags = [flag.text for flag in flags_of(one)[:MAX_LISTED]]
+    others = [f"And {count:,} more flags."] if (count := _num_unlisted(one)) else []
+    return [*flags, *others, *one.problems, *one.notes]
+
+
+def _num_unlisted(one: GradedSubmission) -> int:
+    """How many flags there are beyond MAX_LISTED."""
+    return max(0, len(flags_of(one)) - MAX_LISTED) + sum(one.more_flags.values())
 
 
 def _similar_answers(results: Sequence[GradedSubmission], pairs: Sequence[SimilarPair]) -> Iterator[str]:
@@ -230,8 +245,9 @@ def write_tables(results: Sequence[GradedSubmission], out: Path, attempts: Attem
     """Write the three CSV files into `out`. Returns their paths."""
     rows = {"grades.csv": grades(results, attempts), "moodle.csv": moodle(results), "canvas.csv": canvas(results)}
     for name, lines in rows.items():
-        with open(out / name, "w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([_without_formula(cell) for cell in line] for line in lines)
+        with open(out / name, "w", newline="", encoding="utf-8", errors="backslashreplace") as file:
+            writer = csv.writer(file, quoting=csv.QUOTE_ALL)  # a spreadsheet may split at other signs than the comma
+            writer.writerows([_without_formula(cell) for cell in line] for line in lines)
     return [out / name for name in rows]
 
 
@@ -241,7 +257,7 @@ def grades(results: Sequence[GradedSubmission], attempts: Attempts) -> Iterable[
     yield ["learner", "name", "file", "lab", "points", "of", "attempts", *keys, *written, "remarks"]
     for one in results:
         points = {task.key: task.points for task in one.tasks}
-        remarks = " ".join([*one.problems, *(flag.text for flag in flags_of(one)), *one.notes])
+        remarks = " ".join(remarks_of(one))
         tasks = [_number(points[key]) if key in points else "" for key in keys]
         totals = [_number(one.points), _number(one.max_points), attempts_summary(attempts.get(one.learner))]
         by_hand = [""] * len(written)  # a person fills these in
@@ -290,8 +306,11 @@ def _number(points: float) -> str:
 
 
 def _without_formula(cell: str) -> str:
-    """The cell, quoted if a spreadsheet would take it for a formula: learners choose the names of their files."""
-    return "'" + cell if cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
+    """The cell, quoted if a spreadsheet would take it for a formula: learners choose the names of their files.
+
+    Spreadsheets in some languages also take the wide forms of these signs, and some cut off spaces in front.
+    """
+    return "'" + cell if cell.strip()[:1] in tuple("=+-@＝＋－＠") or cell[:1] in ("\t", "\r", "\n") else cell
 
 
 # -- terminal ----------------------------------------------------------------------------------------------------------
@@ -309,9 +328,9 @@ def terminal_table(results: Sequence[GradedSubmission], attempts: Attempts) -> s
 def _terminal_row(one: GradedSubmission, keys: Sequence[str], attempts: Attempts) -> list[str]:
     marks = {task.key: MARKS[task.state] for task in one.tasks}
     points = f"{one.points:g}/{one.max_points:g}" if one.tasks else "?"
-    summaries = [attempts_summary(attempts.get(one.learner)), flags_summary(flags_of(one))]
-    name = _printable(one.name or one.learner)
-    return [name, points, *(marks.get(key, "") for key in keys), *map(_printable, summaries)]
+    summaries = [attempts_summary(attempts.get(one.learner)), flags_summary(flags_of(one), one.more_flags)]
+    name = one_line(one.name or one.learner, MAX_NAME)
+    return [name, points, *(marks.get(key, "") for key in keys), *map(one_line, summaries)]
 
 
 def _short_key(key: str, keys: Sequence[str]) -> str:
@@ -323,8 +342,3 @@ def _short_key(key: str, keys: Sequence[str]) -> str:
 def _terminal_line(row: Sequence[str], widths: Sequence[int]) -> str:
     cells = (cell + " " * (columns - width(cell)) for cell, columns in zip(row, widths, strict=True))
     return "  ".join(cells).rstrip()
-
-
-def _printable(text: str) -> str:
-    """The text without control characters: learners choose the names of their files, and a terminal would obey them."""
-    return "".join(one if one.isprintable() else "?" for one in text)

@@ -11,9 +11,12 @@ look      unusual, and perhaps honest
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+from helpers.classroom.plain_text import counted, one_line, plain_lines
 
 CERTAINTIES = CERTAIN, LIKELY, LOOK = "certain", "likely", "look"  # the most certain first
 
@@ -85,13 +88,27 @@ class WrittenAnswer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AnswerPieces:
+    """What a learner wrote for a task, cut into pieces that similarity.py compares.
+
+    key: of the task. text: the beginning of the answer. pieces: how often each piece stands in the answer.
+    """
+
+    key: str
+    text: str
+    pieces: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
 class GradedSubmission:
-    """What grading one learner's notebook gave.
+    """What grading one learner's notebook gave. Every text in it is safe to print (`cleaned`).
 
     learner: the id by which the learner is known, from the name of the file or folder. file: its name.
     name, source: the learner's name, and "moodle" or "canvas" for the system that the file came from; "" where the name
     of the file does not tell. digest: the hash of the file. lab: "03_ddp", or "" if it is not known.
     problems: sentences about parts that could not be graded. notes: sentences that a teacher should know.
+    more_flags: certainty to the number of flags beyond those that the tasks have, which only count.
+    pieces: of the answers, for the comparison with those of others.
     seconds: that grading took. peak_bytes: the most memory that the sandbox used, 0 if nothing was run.
     """
 
@@ -105,6 +122,8 @@ class GradedSubmission:
     written: tuple[WrittenAnswer, ...] = ()
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    more_flags: Mapping[str, int] = field(default_factory=dict)
+    pieces: tuple[AnswerPieces, ...] = ()
     seconds: float = 0.0
     peak_bytes: int = 0
 
@@ -119,6 +138,25 @@ class GradedSubmission:
         return sum(task.max_points for task in self.tasks)
 
 
+def cleaned(result: GradedSubmission) -> GradedSubmission:
+    """The result with every text of the learner safe to print, and at most MAX_LISTED problems."""
+    problems = counted([one_line(text) for text in result.problems])
+    return replace(
+        result,
+        file=one_line(result.file),
+        tasks=tuple(map(_cleaned_task, result.tasks)),
+        written=tuple(replace(one, text=plain_lines(one.text)) for one in result.written),
+        problems=tuple(problems),
+        notes=tuple(map(one_line, result.notes)),
+        pieces=tuple(replace(one, text=plain_lines(one.text)) for one in result.pieces),
+    )
+
+
+def _cleaned_task(task: GradedTask) -> GradedTask:
+    flags = (replace(one, location=one_line(one.location, 100), reason=one_line(one.reason)) for one in task.flags)
+    return replace(task, text=plain_lines(task.text), hint=plain_lines(task.hint), flags=tuple(flags))
+
+
 def submission_to_json(result: GradedSubmission) -> dict[str, Any]:
     """The submission as plain data for one line of the state file."""
     return asdict(result)
@@ -129,8 +167,9 @@ def submission_from_json(fields: Mapping[str, Any]) -> GradedSubmission:
     fields = dict(fields)
     tasks = tuple(_task_from_json(task) for task in fields.pop("tasks"))
     written = tuple(WrittenAnswer(**answer) for answer in fields.pop("written"))
+    pieces = tuple(AnswerPieces(**answer) for answer in fields.pop("pieces"))
     lists = {name: tuple(fields.pop(name)) for name in ("problems", "notes")}  # JSON has no tuples
-    return GradedSubmission(**fields, **lists, tasks=tasks, written=written)
+    return GradedSubmission(**fields, **lists, tasks=tasks, written=written, pieces=pieces)
 
 
 def _task_from_json(fields: Mapping[str, Any]) -> GradedTask:
@@ -153,15 +192,40 @@ def flags_of(result: GradedSubmission) -> tuple[Flag, ...]:
     return sorted_flags(replace(flag, key=", ".join(keys)) for flag, keys in keys_of.items())
 
 
-def flags_summary(flags: Sequence[Flag]) -> str:
-    """How many flags there are and where, as in "1 certain (average:4), 2 look (start:2, start:9)"; "–" for none."""
+MAX_LOCATIONS = 6  # places that the summary of flags names for each certainty
+
+
+def flags_summary(flags: Sequence[Flag], more_flags: Mapping[str, int] | None = None) -> str:
+    """How many flags there are and where, as in "1 certain (average:4), 2 look (start:2, start:9)"; "–" for none.
+
+    more_flags: as in GradedSubmission.
+    """
     parts = []
     for certainty in CERTAINTIES:
         of_this = [flag for flag in flags if flag.certainty == certainty]
+        more = (more_flags or {}).get(certainty, 0)
         locations = sorted({short_location(flag) for flag in of_this if flag.location}, key=_by_line)
-        if of_this:
-            parts.append(f"{len(of_this)} {certainty}" + (f" ({', '.join(locations)})" if locations else ""))
+        named = [one_line(location, 30) for location in locations[:MAX_LOCATIONS]]
+        unnamed = len(locations) - len(named) + more
+        if named and unnamed:
+            named[-1] += f" and {unnamed:,} more"
+        if of_this or more:
+            parts.append(f"{len(of_this) + more:,} {certainty}" + (f" ({', '.join(named)})" if named else ""))
     return ", ".join(parts) or "–"
+
+
+def kept_flags(flags: Iterable[Flag], max_flags: int) -> tuple[tuple[Flag, ...], dict[str, int]]:
+    """At most so many flags, the most certain first, and how many others there are of each certainty.
+
+    A line that several tasks use counts once, as in `flags_of`, and it stays with all of its tasks.
+    """
+    kept, places = [], {}  # places: what a flag says without its task
+    for flag in sorted_flags(flags):
+        place = replace(flag, key="")
+        if places.setdefault(place, len(places)) < max_flags:
+            kept.append(flag)
+    others = Counter(place.certainty for place, number in places.items() if number >= max_flags)
+    return tuple(kept), dict(others)
 
 
 def _by_line(location: str) -> tuple[str, int]:

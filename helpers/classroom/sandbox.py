@@ -1,9 +1,10 @@
-"""Starts a sandboxed process for one submission, asks it to run cells and tasks, and ends it with all it started.
+"""Starts a sandboxed process for one submission, asks it to read or run it, and ends it with all it started.
 
-This file runs in the grader's process; sandbox_worker.py is what runs inside. One sandbox consists of a launcher, which
-sets up the isolation and ends everything at the end (launcher.py), and of the worker below it, which runs the learner's
-code. The grader sends requests to the worker over a socket. On Linux the launcher is forked from a process that has
-torch imported (fork_server.py), elsewhere (FORKS is False) it is a new interpreter.
+This file runs in the grader's process; reader.py or sandbox_worker.py is what runs inside. One sandbox consists of a
+launcher, which sets up the isolation and ends everything at the end (launcher.py), and of the worker below it, which
+reads the learner's files or runs the learner's code. The grader sends requests to the worker over a socket. On Linux
+the launcher is forked from a process that has torch imported (fork_server.py), elsewhere (FORKS is False) it is a new
+interpreter.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from helpers.classroom.fork_server import ENVIRONMENT, START_SECONDS, ForkedLaun
 from helpers.classroom.isolation import Limits, LimitWatch
 from helpers.ranks.zygote import FORKS
 
+RUNNER, READER = "helpers.classroom.sandbox_worker", "helpers.classroom.reader"  # what runs in a sandbox
 MAX_OUTPUT = 4_000  # characters of a sandbox's output that are kept; the rest is read and dropped
 HOME_INSIDE = "/tmp/learner"  # the sandbox's folder, if it has a file system of its own
 END_SECONDS = 20.0  # that the launcher gets to end all processes, before it is killed
@@ -52,8 +54,9 @@ class SandboxEnded(Exception):
 class Sandbox:
     """One process that runs a learner's code, with what it starts.
 
-    setup: the first message to it, with the keys "lab", "checks" (folder of private checks or "") and "private" (paths
-    that the learner's code must not open). isolation_level: "namespaces", "uid" or "plain" (isolation.py).
+    worker: the module that runs inside, RUNNER or READER.
+    setup: the first message to it, with the keys "lab" and "checks" (folder of private checks or ""), and those that
+    the worker needs besides. isolation_level: "namespaces", "uid" or "plain" (isolation.py).
     hide: paths that do not exist in the sandbox.
     process: the launcher, None while the sandbox is down. printed: the beginning of the output.
     peak_bytes: the most memory that it has used so far.
@@ -62,7 +65,16 @@ class Sandbox:
     lock: for `_kill`, which the watching thread calls, too.
     """
 
-    def __init__(self, setup: dict[str, Any], *, isolation_level: str, limits: Limits, hide: list[str] | None = None):
+    def __init__(
+        self,
+        setup: dict[str, Any],
+        *,
+        isolation_level: str,
+        limits: Limits,
+        hide: list[str] | None = None,
+        worker: str = RUNNER,
+    ):
+        self.worker = worker
         self.setup, self.isolation_level, self.limits, self.hide = setup, isolation_level, limits, hide or []
         self.process: subprocess.Popen | ForkedLauncher | None = None
         self.reason: str | None = None
@@ -83,11 +95,11 @@ class Sandbox:
         if self.isolation_level == "uid":
             os.chown(self.home, uid, uid)
         worker_socket, lifeline = self._open()
-        command = [sys.executable, "-B", "-m", "helpers.classroom.sandbox_worker", str(worker_socket.fileno())]
+        command = [sys.executable, "-B", "-m", self.worker, str(worker_socket.fileno())]
         environment = {**ENVIRONMENT, "HOME": inside, "TMPDIR": inside}  # nothing comes from the grader's own
         more = {"control": worker_socket.fileno(), "env": environment, "hide": self.hide, "limits": self._limits()}
         # The fork server needs the lab and its private checks before the fork, to remove all answers from the process.
-        more |= {"uid": uid, "lab": self.setup["lab"], "checks": self.setup["checks"]}
+        more |= {"worker": self.worker, "uid": uid, "lab": self.setup["lab"], "checks": self.setup["checks"]}
         keep = (self.setup["checks"],) if self.setup["checks"] and not FORKS else ()  # a fork has read them already
         paths = {"home": inside, "keep": keep}
         argument = isolation.launcher_config(self.isolation_level, command, lifeline=lifeline, **paths, **more)

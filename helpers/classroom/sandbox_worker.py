@@ -138,11 +138,11 @@ def run_cell(name: str, source: str, lines: Sequence[int], names: dict[str, Any]
     Returns a sentence about the exception, or None.
     """
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)  # tracebacks show its lines
-    body = [node for node in ast.parse(source, name).body if node.lineno in set(lines)]
-    code = compile(ast.Module(body, []), name, "exec", dont_inherit=True)
+    wanted = set(lines)
     try:
         with processor_limit(seconds):
-            exec(code, names)
+            body = [node for node in ast.parse(source, name).body if node.lineno in wanted]
+            exec(compile(ast.Module(body, []), name, "exec", dont_inherit=True), names)
     except SystemExit as error:
         return f"{name} ends the process (exit {error.code})."
     except TooLong:

@@ -66,6 +66,7 @@ OPENING_CALLS = {"open", "io.open", "os.open", "pathlib.Path"}  # functions whos
 FOREIGN_FILES = ("solutions", ".ipynb", "/proc/", "submitted", "progress.jsonl", "helpers")
 ATTRIBUTE_CALLS = ("getattr", "setattr", "delattr", "hasattr")  # builtins that take the name of an attribute as text
 GETTER_FACTORIES = {"operator.attrgetter", "operator.methodcaller"}
+MAX_REASON = 300  # characters of the reason for a flag, which may quote the learner
 NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")  # a dotted name
 DUNDER = re.compile(r"__[a-z]\w*?__")
 
@@ -90,7 +91,7 @@ class Reader:
     aliases: imported name -> what it stands for, such as "dist" -> "torch.distributed".
     shadowed: for each scope (function, lambda, comprehension) around the present node, the names that it binds itself,
     which therefore do not stand for what was imported.
-    class_members: statements that stand directly in a class.
+    class_members: statements that stand directly in a class. texts: what `constant_text` has found so far.
     line: the line of the node that is read.
     """
 
@@ -98,6 +99,7 @@ class Reader:
         self.notebook, self.lab, self.aliases = notebook, notebook.lab, notebook.aliases
         self.shadowed: list[set[str]] = []
         self.class_members: set[ast.stmt] = set()
+        self.texts: dict[ast.AST, str | None] = {}
         self.line = 0
 
     def read(self, node: ast.AST) -> Iterator[LineFlag]:
@@ -112,15 +114,18 @@ class Reader:
             yield from self.read(child)
         if is_scope:
             self.shadowed.append(local_names(node, self.aliases))
+        are_read = set(outer)
         for child in self._parts_to_read(node):
-            if child not in outer:
+            if child not in are_read:
                 yield from self.read(child)
         if is_scope:
             self.shadowed.pop()
 
     def _parts_to_read(self, node: ast.AST) -> Iterator[ast.AST]:
         """The parts of a node that are not read yet: no docstring, and no piece of a name that was read as a whole."""
-        if (isinstance(node, ast.Attribute | ast.Name) and self.name_of(node)) or constant_text(node) is not None:
+        if (isinstance(node, ast.Attribute | ast.Name) and self.name_of(node)) or constant_text(
+            node, self.texts
+        ) is not None:
             return  # `_flags_of` has read the complete name or text
         if isinstance(node, ast.arguments):  # its defaults are outer parts, which `read` has read
             yield from (part for part in ast.walk(node) if isinstance(part, ast.arg))
@@ -163,7 +168,7 @@ class Reader:
             case ast.ImportFrom():
                 for alias in node.names:
                     yield from self._flags_of_import(f"{node.module}.{alias.name}", node.module or ".")
-            case _ if (text := constant_text(node)) is not None:
+            case _ if (text := constant_text(node, self.texts)) is not None:
                 yield from self._flags_of_text(text, is_built=not isinstance(node, ast.Constant))
             case ast.Call():
                 yield from self._flags_of_call(node)
@@ -319,12 +324,9 @@ class Reader:
     def _flags_of_call(self, node: ast.Call) -> Iterator[tuple[str, Words]]:
         """The flags of what is called, and of texts among its arguments that name files, modules or a verdict."""
         name = self.name_of(node.func) or (node.func.id if isinstance(node.func, ast.Name) else "")
-        texts = [one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
         for reason, names in allowed.SUSPECT_CALLS.items():  # key of the sentence -> names of functions
             if name in names:
                 yield CERTAIN, words[reason].format(name)
-        if name in allowed.SUSPECT_CALLS["imports_text"]:
-            yield from ((CERTAIN, why) for text in texts if (why := why_forbidden(text, self.lab)))
         # A group on another backend, such as one of dist.new_group, would not send through the wire.
         if "new_" in name and any(keyword.arg == "backend" for keyword in node.keywords):
             yield LOOK, words["below_the_wire"].format(f"{name}(backend=…)")
@@ -333,6 +335,14 @@ class Reader:
         if name in GETTER_FACTORIES:
             yield from self._flags_of_getter(name, node.args)
         is_opening = name in OPENING_CALLS or getattr(node.func, "attr", "") in READING_METHODS
+        if is_opening or name == "print" or name in allowed.SUSPECT_CALLS["imports_text"]:
+            yield from self._flags_of_texts_in_call(node, name, is_opening)
+
+    def _flags_of_texts_in_call(self, node: ast.Call, name: str, is_opening: bool) -> Iterator[tuple[str, Words]]:
+        """The flags of texts in a call of `name` that name files, modules or a verdict."""
+        texts = [one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+        if name in allowed.SUSPECT_CALLS["imports_text"]:
+            yield from ((CERTAIN, why) for text in texts if (why := why_forbidden(text, self.lab)))
         for text in texts if is_opening else []:
             if part := next((part for part in FOREIGN_FILES if part in text), None):
                 yield CERTAIN, words["elsewhere"].format(text if len(text) < 60 else part)
@@ -342,7 +352,7 @@ class Reader:
 
     def _flags_of_getattr(self, called: str, owner: ast.AST, attribute: ast.AST) -> Iterator[tuple[str, Words]]:
         """The flags of called(owner, attribute), where `called` is one of ATTRIBUTE_CALLS."""
-        owner_name, text = self.name_of(owner), constant_text(attribute)
+        owner_name, text = self.name_of(owner), constant_text(attribute, self.texts)
         if called in ("setattr", "delattr") and owner_name:
             yield CERTAIN, words["replaces"].format(f"{owner_name}.{text or '…'}")
         elif text is None and owner_name:
@@ -362,7 +372,7 @@ class Reader:
         """The flags of attrgetter("a.b", "c") or methodcaller("a", …), whose texts are names of attributes."""
         is_methodcaller = called.endswith("caller")  # it passes all arguments but the first on to the method
         for arg in args[:1] if is_methodcaller else args:
-            text = constant_text(arg)
+            text = constant_text(arg, self.texts)
             if text is None:
                 yield LIKELY, words["by_built_name"].format(called)
             for part in (text or "").split("."):
@@ -391,19 +401,25 @@ def scan(program: Program, lab: LabNotebook, lang: str = "en") -> list[Flag]:
     statements = [statement for needed in program.needed_statements.values() for statement in needed]
     names = names_of_notebook(statements, lab)
     tasks = {one.key: one.task for one in lab.tasks}
-    found = []
+    # A statement that several tasks need is read once for those that count bytes, and once for the others.
+    readers = {metered: Reader(replace(names, is_metered=metered)) for metered in (False, True)}
+    flags_of: dict[tuple[Statement, bool], list[LineFlag]] = {}
+    found: dict[Flag, None] = {}  # its keys are the flags, in the order in which they were found
     for key, needed in program.needed_statements.items():
-        reader = Reader(replace(names, is_metered=is_metered(tasks[key])))
+        metered = is_metered(tasks[key])
         for statement in needed:
-            if not statement.is_from_lab and not _defines_check(statement):
-                for flag in reader.read(statement.node):
-                    location = f"{statement.cell}, line {flag.line}"
-                    found.append(
-                        Flag(key=key, location=location, reason=flag.reason.in_(lang), certainty=flag.certainty)
-                    )
+            if statement.is_from_lab or _defines_check(statement):
+                continue
+            if (statement, metered) not in flags_of:
+                flags_of[statement, metered] = list(dict.fromkeys(readers[metered].read(statement.node)))
+            for flag in flags_of[statement, metered]:
+                reason = flag.reason.in_(lang)[:MAX_REASON]
+                location = f"{statement.cell}, line {flag.line}"
+                found[Flag(key=key, location=location, reason=reason, certainty=flag.certainty)] = None
     for key, cell in program.changed_checks.items():  # key of a task -> the cell that checks it
-        found.append(Flag(key=key, location="", reason=words["check_changed"].format(cell).in_(lang), certainty=LOOK))
-    return list(dict.fromkeys(found))
+        reason = words["check_changed"].format(cell).in_(lang)
+        found[Flag(key=key, location="", reason=reason, certainty=LOOK)] = None
+    return list(found)
 
 
 def names_of_notebook(statements: Sequence[Statement], lab: LabNotebook) -> NotebookNames:

@@ -19,14 +19,15 @@ from itertools import combinations
 from helpers.classroom.code_changes import split_lines
 from helpers.classroom.isolation import ROOT
 from helpers.classroom.labs import LabNotebook
-from helpers.classroom.program import Program, Statement, program_of
-from helpers.classroom.results import GradedSubmission
-from helpers.classroom.submissions import Submission, UnreadableNotebook, read_notebook
+from helpers.classroom.plain_text import one_line, plain_lines
+from helpers.classroom.program import Program, Statement
+from helpers.classroom.results import AnswerPieces, GradedSubmission
 from helpers.grading.lab_notebooks import graded_cells, source_of
 
 MIN_SHARE = 0.8  # of the pieces must be equal
 MIN_RARE_PIECES = 4  # among the equal pieces
 COMMON_SHARE = 1 / 3  # a piece that more of the class wrote is not rare
+MAX_ANSWER_NODES = 5_000  # nodes of the syntax tree of an answer that is compared; the labs' solutions have 1,000
 BODIES = ("body", "orelse", "finalbody", "handlers", "cases")  # fields of a compound statement that hold statements
 
 
@@ -43,56 +44,48 @@ class SimilarPair:
     texts: tuple[str, str]
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaskAnswer:
-    """What a learner wrote for a task. pieces: how often each piece stands in it."""
-
-    learner: str
-    text: str
-    pieces: Counter[str]
-
-
-def similar_pairs(
-    submissions: Iterable[Submission], results: Iterable[GradedSubmission], candidates: Iterable[LabNotebook]
-) -> list[SimilarPair]:
-    """All pairs of similar answers in a class, the most similar first. candidates: the labs that were graded.
-
-    A result without a digest (the hash of the file) is of a file that could not be read, so it has no answers.
-    """
-    of_learner, labs_by_name = {one.learner: one for one in submissions}, {lab.name: lab for lab in candidates}
-    answers: dict[str, list[TaskAnswer]] = defaultdict(list)  # key of a task -> everybody's answer
+def similar_pairs(results: Iterable[GradedSubmission], candidates: Iterable[LabNotebook]) -> list[SimilarPair]:
+    """All pairs of similar answers in a class, the most similar first. candidates: the labs that were graded."""
+    labs_by_name = {lab.name: lab for lab in candidates}
+    answers: dict[str, list[tuple[str, AnswerPieces]]] = defaultdict(list)  # key of a task -> everybody's answer
     for result in results:
-        if result.lab in labs_by_name and result.learner in of_learner and result.digest:
-            for key, answer in _answers_of(of_learner[result.learner], labs_by_name[result.lab]):
-                answers[key].append(answer)
+        for answer in result.pieces if result.lab in labs_by_name else ():
+            answers[answer.key].append((result.learner, answer))
     usual = {key: pieces for lab in labs_by_name.values() for key, pieces in lab_pieces(lab).items()}
-    found = [pair for key, several in answers.items() for pair in pairs_of_task(key, several, usual.get(key, {}))]
+    found = [pair for key, several in answers.items() for pair in pairs_of_task(several, usual.get(key, {}))]
     return sorted(found, key=lambda pair: (-pair.share, pair.key, pair.learners))
 
 
-def pairs_of_task(key: str, answers: Sequence[TaskAnswer], usual: Iterable[str]) -> Iterator[SimilarPair]:
-    """The pairs of similar answers to one task. usual: the pieces of the lab and of its solution."""
-    num_learners = Counter(piece for answer in answers for piece in answer.pieces)
+def pairs_of_task(answers: Sequence[tuple[str, AnswerPieces]], usual: Iterable[str]) -> Iterator[SimilarPair]:
+    """The pairs of similar answers to one task. answers: (learner, answer). usual: pieces of the lab and its solution.
+
+    Two answers are compared piece by piece only if they have enough rare pieces in common.
+    """
+    num_learners = Counter(piece for _, answer in answers for piece in answer.pieces)
     max_learners = max(2, COMMON_SHARE * len(answers))  # a pair has two, however small the class is
-    rare = {piece for piece, number in num_learners.items() if number <= max_learners} - set(usual)
-    for one, other in combinations(answers, 2):
-        equal = one.pieces & other.pieces  # of a Counter: each piece as often as both have it
-        share = 2 * equal.total() / max(1, one.pieces.total() + other.pieces.total())
-        num_rare = sum(number for piece, number in equal.items() if piece in rare)
-        if share >= MIN_SHARE and num_rare >= MIN_RARE_PIECES:
-            yield SimilarPair(key=key, learners=(one.learner, other.learner), share=share, texts=(one.text, other.text))
+    rare = {piece for piece, number in num_learners.items() if 1 < number <= max_learners} - set(usual)
+    rare_pieces = [rare & answer.pieces.keys() for _, answer in answers]
+    for one, other in combinations(range(len(answers)), 2):
+        (learner, first), (other_learner, second) = answers[one], answers[other]
+        both = rare_pieces[one] & rare_pieces[other]
+        if sum(min(first.pieces[piece], second.pieces[piece]) for piece in both) < MIN_RARE_PIECES:
+            continue
+        equal = Counter(first.pieces) & Counter(second.pieces)  # each piece as often as both have it
+        share = 2 * equal.total() / (sum(first.pieces.values()) + sum(second.pieces.values()))
+        if share >= MIN_SHARE:
+            texts = first.text, second.text
+            yield SimilarPair(key=first.key, learners=(learner, other_learner), share=share, texts=texts)
 
 
-def _answers_of(submission: Submission, lab: LabNotebook) -> Iterator[tuple[str, TaskAnswer]]:
-    """(key of a task, answer) for each task that the learner wrote something for."""
-    try:
-        program = program_of(read_notebook(submission.path)[0], lab)
-    except (UnreadableNotebook, RecursionError):
-        return
+def answers_in(program: Program) -> Iterator[AnswerPieces]:
+    """What the learner wrote for each task, unless it is far longer than an answer."""
     for key in program.needed_statements:
         written = learner_statements(program, key)
-        if pieces := pieces_of([statement.node for statement in written]):
-            yield key, TaskAnswer(learner=submission.learner, text=text_of(program, written), pieces=pieces)
+        nodes = [statement.node for statement in written]
+        num_nodes = sum(1 for node in nodes for _ in ast.walk(node))
+        if num_nodes <= MAX_ANSWER_NODES and (pieces := pieces_of(nodes)):
+            text = plain_lines(text_of(program, written))
+            yield AnswerPieces(key=key, text=text, pieces={one_line(piece): number for piece, number in pieces.items()})
 
 
 def learner_statements(program: Program, key: str) -> list[Statement]:

@@ -8,7 +8,6 @@ or a call is replaced. `words` holds the texts of the pages: words(key, language
 
 from __future__ import annotations
 
-import ast
 import json
 import random
 import re
@@ -20,15 +19,14 @@ from html import escape
 from itertools import islice
 from pathlib import Path
 
-from helpers.classroom.code_changes import CodeChange, deletions, replacements, split_lines
-from helpers.classroom.grade import GradingSettings, end_all_sandboxes, grade_one, run_plain_case
-from helpers.classroom.labs import LabNotebook
-from helpers.classroom.program import Program, program_of, without_magics
+from helpers.classroom.code_changes import CodeChange, TaskCell, split_lines
+from helpers.classroom.grade import end_all_sandboxes, grade_one, run_plain_case
+from helpers.classroom.labs import LabNotebook, lab_with_task
+from helpers.classroom.plain_text import one_line, plain_lines
+from helpers.classroom.reading import GradingSettings, read_submission
 from helpers.classroom.reports import STYLE
 from helpers.classroom.results import GradedSubmission
-from helpers.classroom.similarity import learner_statements
-from helpers.classroom.submissions import Submission, read_notebook
-from helpers.grading.lab_notebooks import source_of
+from helpers.classroom.submissions import Submission
 from helpers.grading.registry import task_of
 from helpers.learner.words import book
 from helpers.quantities.units import format_bytes
@@ -39,6 +37,7 @@ NUM_QUESTIONS = 3
 MAX_TRIES = 6  # changed versions that are run for one question
 MAX_TRIES_PER_CELL = 3
 NUM_RANKS = 3  # of a question about messages
+MAX_CODE, MAX_QUESTION = 20_000, 600  # characters of a cell and of a question that a page shows
 MAX_EVENTS = 12  # messages that an answer lists
 # An answer with one of these errors makes no question: that a name is missing teaches nothing.
 TRIVIAL_ERROR = re.compile(r"\b(NameError|UnboundLocalError|SyntaxError|IndentationError)\b", re.ASCII)
@@ -64,19 +63,6 @@ class VivaQuestion:
     text: str
     answer: str
     was_changed: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskCell:
-    """The cell that a learner wrote for a task: its index in the notebook, its source, its functions and classes.
-
-    key: of the task. nodes: the functions and classes as syntax trees.
-    """
-
-    key: str
-    index: int
-    source: str
-    nodes: tuple[ast.stmt, ...]
 
 
 def ask_class(
@@ -114,7 +100,7 @@ class _QuestionMaker:
     """Makes the questions for one learner.
 
     passed: keys of the tasks that the learner passed. rng: seeded, so that a second run asks the same.
-    notebook: the cells as in the file. cells: those with a passed task, in random order.
+    notebook: all cells, without outputs. cells: those with a passed task, in random order.
     verdicts: (change, key of the task) -> what the check said about each changed version that was run already.
     """
 
@@ -123,10 +109,10 @@ class _QuestionMaker:
     ):
         self.submission, self.lab, self.rng = submission, lab, rng
         self.settings = replace(settings, limits=replace(settings.limits, **SHORT_LIMITS))
-        self.notebook = read_notebook(submission.path)[0]
-        cells = task_cells(program_of(self.notebook, lab), self.notebook)
+        reading = read_submission(submission, self.settings, has_changes=True)
+        self.notebook = reading.notebook
         self.verdicts: dict[tuple[CodeChange, str], str] = {}
-        self.cells = [cell for cell in cells if cell.key in passed]
+        self.cells = [cell for cell in reading.task_cells if cell.key in passed]
         rng.shuffle(self.cells)
 
     def questions(self) -> list[VivaQuestion]:
@@ -146,11 +132,11 @@ class _QuestionMaker:
     # -- kinds of questions: one item per version that was run, None if there is nothing to ask ------------------------
     def about_deletions(self, cell: TaskCell) -> Iterator[VivaQuestion | None]:
         """What the check says if a line is deleted."""
-        return self._changed("delete", cell, deletions(cell.source, cell.nodes))
+        return self._changed("delete", cell, cell.deletions)
 
     def about_replacements(self, cell: TaskCell) -> Iterator[VivaQuestion | None]:
         """What the check says if an operator, a number or a call is another one."""
-        changes = replacements(cell.source, cell.nodes)
+        changes = list(cell.replacements)
         self.rng.shuffle(changes)
         return self._changed("replace", cell, changes)
 
@@ -170,7 +156,7 @@ class _QuestionMaker:
     def _verdict(self, cell: TaskCell, change: CodeChange) -> str:
         """What the check says about the changed cell; "" if it passes or cannot be run."""
         cells = [dict(one) for one in self.notebook]
-        cells[cell.index]["source"] = change.source
+        cells[cell.index]["source"] = change.changed(cell.source)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "changed.ipynb"
             path.write_text(json.dumps({"cells": cells}), encoding="utf-8")
@@ -184,10 +170,12 @@ class _QuestionMaker:
         task = task_of(cell.key)
         if task.runs_on != "ranks" or NUM_RANKS not in task.world_sizes:
             return
-        run = run_plain_case(self.notebook, lab_with_task(self.lab, cell.key), self.settings, cell.key, NUM_RANKS)
+        run = run_plain_case(self.submission, self.settings, cell.key, NUM_RANKS)
         rank = self.rng.randrange(NUM_RANKS)
         try:  # the fields of a run are lists: [rank][case]; there is one case here
-            calls = [str(call["call"]) for call in run.calls[rank][0]]  # how the task called the learner's function
+            calls = [
+                one_line(str(call["call"])) for call in run.calls[rank][0]
+            ]  # how the task called the learner's function
             events = [CommEvent(**event) for event in run.events[rank][0]]
         except (LookupError, TypeError, ValueError):  # a learner's ranks may send anything back
             return
@@ -206,28 +194,6 @@ def best_question(candidates: Iterable[VivaQuestion | None]) -> VivaQuestion | N
             return question
         about_exception = about_exception or question
     return about_exception
-
-
-def lab_with_task(lab: LabNotebook, key: str) -> LabNotebook:
-    """The lab with only this task."""
-    task_of_cell = {cell: other for cell, other in lab.task_of_cell.items() if other == key}
-    return replace(lab, tasks=tuple(one for one in lab.tasks if one.key == key), task_of_cell=task_of_cell)
-
-
-def task_cells(program: Program, notebook: Sequence[dict]) -> Iterator[TaskCell]:
-    """For each task, the cell in which its function or class is defined."""
-    sources = {cell.name: cell.source for cell in program.cells}
-    # Source -> index in the notebook. The program's sources are without magics, so these must be too.
-    indices = {without_magics(source_of(one)): i for i, one in enumerate(notebook) if one["cell_type"] == "code"}
-    for key in program.needed_statements:
-        name = task_of(key).name
-        own = learner_statements(program, key)
-        home = next((statement.cell for statement in own if name in statement.names), None)
-        if home in sources and sources[home] in indices:
-            nodes = [one.node for one in own if one.cell == home]
-            nodes = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-            source = sources[home]
-            yield TaskCell(key=key, index=indices[source], source=source, nodes=tuple(nodes))
 
 
 def _event_lines(events: Sequence[CommEvent], lang: str) -> Iterator[str]:
@@ -281,13 +247,15 @@ def write_page(
     folder: Path, number: int, result: GradedSubmission, questions: Sequence[VivaQuestion], lang: str
 ) -> Path:
     """Write the learner's page, which has room for answers but no answers. Returns its path."""
-    name = re.sub(r"[^\w.-]", "_", result.name or result.learner)[:80]
+    # A name may have 255 bytes, and a letter up to 4 of them.
+    name = re.sub(r"[^\w.-]", "_", result.name or result.learner)[:50]
     path = folder / f"{number:02}-{name}.html"
     title = words("title", lang, lab=result.lab)
     parts = [f"<h1>{escape(title)}</h1><p>{escape(result.name or result.learner)}</p>"]
     for position, question in enumerate(questions, 1):
         parts += ["<section>", *_question_html(position, question, lang), "<div class='room'></div></section>"]
-    path.write_text(_html(title, [*parts, *_no_questions(questions, lang)], lang), encoding="utf-8")
+    text = _html(title, [*parts, *_no_questions(questions, lang)], lang)
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
     return path
 
 
@@ -301,18 +269,19 @@ def write_answers(
         parts.append(f"<article><h2>{escape(result.name or result.learner)}</h2>")
         for position, question in enumerate(questions, 1):
             label = words("computed" if question.was_changed else "observed", lang)
-            answer = f"<details><summary>{escape(label)}</summary><pre>{escape(question.answer)}</pre></details>"
+            text = escape(plain_lines(question.answer))
+            answer = f"<details><summary>{escape(label)}</summary><pre>{text}</pre></details>"
             parts += ["<section>", *_question_html(position, question, lang), answer, "</section>"]
         parts += [*_no_questions(questions, lang), "</article>"]
     path = folder / ANSWERS
-    path.write_text(_html(title, parts, lang), encoding="utf-8")
+    path.write_text(_html(title, parts, lang), encoding="utf-8", errors="backslashreplace")
     return path
 
 
 def _question_html(position: int, question: VivaQuestion, lang: str) -> Iterator[str]:
     yield f"<h3>{position}. {escape(words('asks_about', lang, key=question.key))}</h3>"
-    yield f"<pre class='code'>{_numbered(question.code, question.line)}</pre>"
-    yield f"<p><strong>{escape(question.text)}</strong></p>"
+    yield f"<pre class='code'>{_numbered(plain_lines(question.code, MAX_CODE), question.line)}</pre>"
+    yield f"<p><strong>{escape(one_line(question.text, MAX_QUESTION))}</strong></p>"
 
 
 def _numbered(code: str, marked: int) -> str:

@@ -100,6 +100,11 @@ def read(path: FilePath = None) -> Progress:
         text = Path(path or default_path()).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return Progress()
+    return entries_in(text)
+
+
+def entries_in(text: str) -> Progress:
+    """Everything in the text of a progress file."""
     lines = [line for line in text.split("\n") if line.strip()]
     entries = [entry for line in lines if (entry := _parsed(line)) is not None]
     return Progress(entries=tuple(entries), num_skipped=len(lines) - len(entries))

@@ -47,7 +47,7 @@ def test_a_hidden_task_is_graded_with_its_points_and_the_public_ones_stay(tmp_pa
     (checks / "03_ddp.py").write_text(CHECKS)
     more = ("def twice(x):\n    return 2 * x",)
     notebooks.write(folder / "ada.ipynb", notebooks.handed_in({"03.average": notebooks.AVERAGE}, more=more))
-    options = ["--out", out, "--checks", checks, "--lab", "03_ddp", "--seed", "3"]
+    options = ["--out", out, "--checks", checks, "--lab", "03_ddp", "--seed", "3", *notebooks.ANY_ISOLATION]
     assert cli.main([str(one) for one in (folder, *options)]) == 0
     result = json.loads((out / "state.jsonl").read_text().splitlines()[1])
     points = {task["key"]: (task["state"], task["points"]) for task in result["tasks"]}

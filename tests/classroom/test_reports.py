@@ -23,8 +23,10 @@ from helpers.classroom.results import (
     GradedSubmission,
     GradedTask,
     WrittenAnswer,
+    cleaned,
     flags_of,
     flags_summary,
+    kept_flags,
     sorted_flags,
     submission_from_json,
     submission_to_json,
@@ -94,6 +96,39 @@ def test_a_name_is_no_formula_for_a_spreadsheet(tmp_path):
     assert lines(tmp_path / "grades.csv")[1][0] == "'=1+1"
 
 
+@pytest.mark.parametrize("name", ["=1", "+1", "-1", "@x", " =1", "\t=1", "＝1", "\n@x"])
+def test_no_cell_begins_like_a_formula(name, tmp_path):
+    write_tables([replace(ADA, learner=name, name=name, file=name, problems=(name,))], tmp_path, {})
+    for file in ("grades.csv", "moodle.csv", "canvas.csv"):
+        cells = [cell for row in lines(tmp_path / file) for cell in row]
+        assert not [cell for cell in cells if cell.strip()[:1] in tuple("=+-@＝")] and f"'{name}" in cells
+
+
+def test_three_thousand_flags_are_counted_and_the_first_are_named(tmp_path):
+    flags = [replace(FLAG, location=f"cell start, line {line}") for line in range(1, 3_001)]
+    kept, more = kept_flags(flags, 100)
+    one = replace(ADA, tasks=(replace(ADA.tasks[0], flags=kept), ADA.tasks[1]), more_flags=more)
+    assert flags_summary(flags_of(one), more) == (
+        "3,000 certain (start:1, start:2, start:3, start:4, start:5, start:6 and 2,994 more)"
+    )
+    text = report(one)
+    assert text.count("it uses the network") < 50 and "and 2,980 more flags" in text
+    assert len(reports.terminal_table([one], {})) < 400
+    assert submission_from_json(json.loads(json.dumps(submission_to_json(one)))) == one
+
+
+def test_what_a_learner_wrote_is_made_safe_before_it_is_stored(tmp_path):
+    bad = "\x1b[2J\u202e\ud800"
+    flag, task = replace(FLAG, location=bad, reason=bad), replace(ADA.tasks[0], text=bad, hint=bad)
+    written = (WrittenAnswer(grade_id="explain", max_points=3, text=bad),)
+    one = replace(ADA, file=bad, problems=(bad,) * 50, notes=(bad,), written=written)
+    one = cleaned(replace(one, tasks=(replace(task, flags=(flag,)),)))
+    open_state(tmp_path, 5).add(one)
+    text = (tmp_path / "state.jsonl").read_text(encoding="utf-8") + report(one) + reports.terminal_table([one], {})
+    write_tables([one], tmp_path, {})
+    assert not [sign for sign in bad if sign in text and not sign.isprintable()] and "and 30 more" in text
+
+
 def report(*results: GradedSubmission, **more) -> str:
     own = {"isolation_text": "Shut in.", "rubrics": {"03_ddp.explain": "1 point"}, "is_complete": True}
     return report_html(results, title="Class", **own | {"attempts": {}, "pairs": ()} | more)
@@ -143,7 +178,7 @@ def test_the_terminal_shows_one_table():
     assert head.split() == ["learner", "points", "start", "average", "attempts", "flags"]
     assert ada.split() == ["ada", "1/3", "✓", "✗", "7", "–"]
     assert bob.split("  ")[0] == "Bob & Co" and bob.endswith("–         1 certain (start:4)")
-    assert other.startswith("张伟?[2J  1/3"), "a name steered the terminal, or its width is wrong"
+    assert other.startswith("张伟\\x1b[2J  1/3"), "a name steered the terminal, or its width is wrong"
     assert "03.start" in reports.terminal_table([ADA, replace(EVE, tasks=(replace(ADA.tasks[0], key="01.shift"),))], {})
 
 
@@ -206,7 +241,18 @@ def test_ctrl_c_leaves_a_report_a_sentence_and_no_process(tmp_path):
     (folder / "a.ipynb").write_text("text")
     source = "import time\ndef average_gradients(model):\n    time.sleep(10**6)"
     notebooks.write(folder / "b.ipynb", notebooks.handed_in({"03.average": source}))
-    command = [sys.executable, "-m", "helpers", "grade", str(folder), "--out", str(out), "--jobs", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "helpers",
+        "grade",
+        str(folder),
+        "--out",
+        str(out),
+        "--jobs",
+        "1",
+        *notebooks.ANY_ISOLATION,
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             if line.startswith("[1/2]"):
@@ -226,6 +272,17 @@ def test_nothing_to_grade_is_a_sentence(tmp_path, capsys):
     (tmp_path / "a.ipynb").write_text("{}")
     assert cli.main([str(tmp_path / "a.ipynb"), "--seed-file", str(tmp_path / "seed"), "--lab", "03_ddp"]) == 1
     assert cli.main([str(tmp_path / "a.ipynb"), "--lab", "99_none"]) == 1
+
+
+def test_the_weakest_isolation_needs_the_option_that_names_its_risk(tmp_path, monkeypatch, capsys):
+    """On a machine that isolates nothing, and where a teacher asks for it."""
+    (tmp_path / "a.ipynb").write_text("text")
+    options = [str(tmp_path / "a.ipynb"), "--lab", "03_ddp", "--out", str(tmp_path / "out")]
+    assert cli.main([*options, "--rung", "plain"]) == 1 and cli.RISK in capsys.readouterr().err
+    monkeypatch.setattr(cli.isolation, "strictest_available", lambda: "plain")
+    assert cli.main(options) == 1
+    assert "learners' code would run as you" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    assert cli.main([*options, cli.RISK]) == 0 and "no JSON" in capsys.readouterr().out
 
 
 def test_who_handed_in_something_else_has_missed_the_lab_of_the_others(tmp_path, lab_03):

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from helpers.classroom import labs
-from helpers.classroom.program import program_of, without_magics
+from helpers.classroom.cell_source import without_magics
+from helpers.classroom.program import program_of
 from helpers.classroom.scan import scan
 from tests.classroom import notebooks
 from tests.grading.submissions import HANDED_IN, MUTANTS, RIGHT_ANSWERS, name_of

@@ -6,8 +6,10 @@ import os
 
 import pytest
 
+from helpers.classroom import submissions
+from helpers.classroom.reading import attempts_by_learner
 from helpers.classroom.results import GradedSubmission, GradedTask
-from helpers.classroom.submissions import attempts_by_learner, attempts_summary, find_submissions
+from helpers.classroom.submissions import UnreadableNotebook, attempts_summary, cells_of, find_submissions
 from helpers.learner import progress
 
 
@@ -63,6 +65,61 @@ def test_a_path_that_is_not_there_is_told(tmp_path):
         find_submissions([tmp_path / "nobody"])
 
 
+def test_what_is_no_file_or_was_renamed_has_a_row_and_other_files_of_a_learner_have_none(tmp_path):
+    for name in ("ada/03_ddp.ipynb.txt", "bob.ipynb/inside.ipynb", "eve/data.bin", "zoe/03_ddp.ipynb", "zoe/notes.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "dan.ipynb" / "empty").mkdir(parents=True)
+    os.mkfifo(tmp_path / "max.ipynb")
+    deep = tmp_path / "sue"
+    for _ in range(30):
+        deep = deep / "d"
+    deep.mkdir(parents=True)
+    (deep / "a.ipynb").touch()
+    found = {one.learner: one.path.name for one in find_submissions([tmp_path])}
+    expected = {"ada": "03_ddp.ipynb.txt", "bob": "inside.ipynb", "dan": "dan.ipynb", "max": "max.ipynb"}
+    assert found == expected | {"zoe": "03_ddp.ipynb"}
+
+
+def test_a_name_is_safe_to_print(tmp_path):
+    for name in ("a\x1b[2J.ipynb", os.fsdecode(b"\xff.ipynb"), "Eve\n_7_assignsubmission_file_/x.ipynb"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    found = find_submissions([tmp_path])
+    assert [one.learner for one in found] == ["7", "\\udcff", "a\\x1b[2J"] and found[0].name == "Eve\\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b'{"cells": [{"cell_type": "code"}, {"cell_type": "co', "no JSON in or after cell 2"),
+        (b'{"cells": [{"cell_type": "code"}, {"cell_type": ', "no JSON in or after cell 2"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"cells": ' + b"9" * 5_000 + b"}", "a number in the file is too long"),
+        (b"\xff\xfe{", r"no UTF-8 text, so it is no JSON \(byte 1\)"),
+        (b'{"cells": {"a": 1}}', "it has no list of cells"),
+        (b'{"cells": []}', "it has no cells"),
+    ],
+)
+def test_a_file_that_is_no_notebook_has_a_plain_reason(body, reason):
+    with pytest.raises(UnreadableNotebook, match=reason):
+        cells_of(body)
+
+
+def test_a_mark_of_byte_order_is_no_problem_and_cells_keep_their_numbers():
+    cells, problems = cells_of(b'\xef\xbb\xbf{"cells": [3, {"cell_type": []}, {"cell_type": "code", "source": "x"}]}')
+    assert [cell["source"] for cell in cells] == ["", "", "x"]
+    assert problems[0] == "cell 1: it has no type, so it was left out." and problems[1].startswith("cell 2: it has")
+
+
+def test_a_link_that_replaces_a_file_is_not_followed(tmp_path, monkeypatch):
+    """It may do so between a look at the file and its opening."""
+    (tmp_path / "a.ipynb").symlink_to("/etc/passwd")
+    monkeypatch.setattr(submissions, "_raise_unless_file", lambda mode: None)
+    with pytest.raises(UnreadableNotebook, match="cannot be read"):
+        submissions.read_bytes(tmp_path / "a.ipynb")
+
+
 @pytest.mark.parametrize(
     ("notebook", "file"),
     [
@@ -74,7 +131,7 @@ def test_a_path_that_is_not_there_is_told(tmp_path):
         ("ada_812_99001_03_ddp.ipynb", "ada_812_99002_progress.jsonl"),
     ],
 )
-def test_a_progress_file_beside_the_notebook_tells_the_attempts(notebook, file, tmp_path):
+def test_a_progress_file_beside_the_notebook_tells_the_attempts(notebook, file, tmp_path, settings):
     for name in (notebook, file):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / notebook).write_text("{}")
@@ -87,17 +144,19 @@ def test_a_progress_file_beside_the_notebook_tells_the_attempts(notebook, file, 
     )
     result = GradedSubmission(learner=found.learner, file="", tasks=tasks)
     told = {"03.start": 1, "03.average": 2, "03.sampler": 0}
-    assert attempts_by_learner([found], [result]) == {found.learner: told} and attempts_summary(told) == "3"
+    attempts = attempts_by_learner([found], [result], settings(tmp_path))
+    assert attempts == {found.learner: told} and attempts_summary(told) == "3"
 
 
-def test_no_file_a_link_or_a_huge_one_is_not_known(tmp_path):
-    for name in ("ada", "bob", "eve"):
+def test_no_file_a_link_a_pipe_or_a_huge_one_is_not_known(tmp_path, settings):
+    for name in ("ada", "bob", "eve", "zoe"):
         (tmp_path / f"{name}.ipynb").write_text("{}")
     progress.record("check", "03.start", True, path=tmp_path / "home.jsonl")
     (tmp_path / "bob_progress.jsonl").symlink_to(tmp_path / "home.jsonl")
     (tmp_path / "eve_progress.jsonl").touch()
     os.truncate(tmp_path / "eve_progress.jsonl", 3_000_000_000)
-    submissions = [one for one in find_submissions([tmp_path]) if one.learner != "home.jsonl"]
-    results = [GradedSubmission(learner=one.learner, file="") for one in submissions]
-    assert [one.learner for one in submissions] == ["ada", "bob", "eve"]
-    assert attempts_by_learner(submissions, results) == {} and attempts_summary(None) == "–"
+    os.mkfifo(tmp_path / "zoe_progress.jsonl")
+    found = [one for one in find_submissions([tmp_path]) if one.learner != "home.jsonl"]
+    results = [GradedSubmission(learner=one.learner, file="") for one in found]
+    assert [one.learner for one in found] == ["ada", "bob", "eve", "zoe"]
+    assert attempts_by_learner(found, results, settings(tmp_path)) == {} and attempts_summary(None) == "–"

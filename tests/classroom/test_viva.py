@@ -11,7 +11,7 @@ from helpers.classroom import cli, viva
 from helpers.classroom import viva as viva_page
 from helpers.classroom.code_changes import deletions, replacements
 from helpers.classroom.results import GradedSubmission, GradedTask
-from helpers.classroom.submissions import find_submissions
+from helpers.classroom.submissions import cells_of, find_submissions
 from helpers.grading.task import TaskRun
 from tests.classroom import notebooks
 
@@ -38,8 +38,8 @@ def changed(kind, code=CODE) -> dict[int, list[tuple[str, str]]]:
     found: dict[int, list[tuple[str, str]]] = {}
     for change in kind(code, ast.parse(code).body):
         found.setdefault(change.line, []).append((change.old, change.new))
-        ast.parse(change.source)
-        assert change.source.count("\n") == code.count("\n"), "the numbers of the lines stay"
+        ast.parse(change.changed(code))
+        assert change.changed(code).count("\n") == code.count("\n"), "the numbers of the lines stay"
     return found
 
 
@@ -100,10 +100,8 @@ def fake(monkeypatch):
     ran = []
 
     def grade_one(submission, settings):
-        from helpers.classroom.submissions import read_notebook
-
         (asked,) = settings.labs[0].tasks
-        sources = [cell["source"] for cell in read_notebook(submission.path)[0]]
+        sources = [cell["source"] for cell in cells_of(submission.path.read_bytes())[0]]
         ran.append((asked.key, sources))
         is_same = any("all_reduce(parameter.grad)" in one and "/= dist" in one for one in sources)
         graded = GradedTask(
@@ -111,7 +109,7 @@ def fake(monkeypatch):
         )
         return GradedSubmission(learner=submission.learner, file="", tasks=(graded,))
 
-    def run_plain_case(cells, lab, settings, key, size):
+    def run_plain_case(submission, settings, key, size):
         event = {"op": "all_reduce", "payload_bytes": 8, "group": "0", "group_ranks": range(size), "sequence": 0}
         event |= {"caller": "cell average:4", "start": 0.0, "end": 1.0, "dtype": "float64", "shape": [1]}
         events = [[[event | {"rank": rank}] * 13] for rank in range(size)]

@@ -1,0 +1,342 @@
+"""Forty notebooks that try to stop the class grader, to mislead whoever reads its report, or to earn points by a trick.
+
+They are generated: `write(name, folder)` writes one, with the solution of lab 03 in all cells that the trick leaves
+alone. HOSTILE has for each name what it does, what its row must say ("" for one that has nothing to say), and whether
+its task 03.average must pass, because a right answer to it is still there and can be read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from helpers.grading.lab_notebooks import source_of
+from tests.classroom import notebooks
+
+PASSES, FAILS = True, False  # the task 03.average
+ESCAPE = "\x1b[2J\x1b[31m"  # clears a terminal, and writes on in red
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hostile:
+    """One hostile submission. make: writes it into a folder. says: of its row. passes: whether 03.average does."""
+
+    what: str
+    make: Callable[[str, Path], None]
+    says: str
+    passes: bool
+
+
+HOSTILE: dict[str, Hostile] = {}
+
+
+def write(name: str, folder: Path) -> None:
+    """Write the hostile submission of this name into the folder."""
+    HOSTILE[name].make(name, folder)
+
+
+def hostile(what: str, says: str, passes: bool) -> Callable:
+    """Adds a function of (name, folder) to HOSTILE."""
+
+    def add(make: Callable[[str, Path], None]) -> Callable:
+        HOSTILE[make.__name__] = Hostile(what=what, make=make, says=says, passes=passes)
+        return make
+
+    return add
+
+
+def source(what: str, says: str, uses: str = "x") -> Callable:
+    """Adds a function that returns the source of a cell of the learner's own, at the beginning.
+
+    uses: a name in it. Every answer mentions this name, so that the cell belongs to every task.
+    """
+
+    def add(make: Callable[[], str]) -> Callable:
+        def make_notebook(name: str, folder: Path) -> None:
+            notebook = solved()
+            for cell in filter(is_answer, notebook["cells"]):
+                cell["source"] = source_of(cell) + f"\nif False:\n    {uses}\n"
+            notebook["cells"].insert(0, code(make()))
+            save(name, folder, notebook)
+
+        HOSTILE[make.__name__] = Hostile(what=what, make=make_notebook, says=says, passes=PASSES)
+        return make
+
+    return add
+
+
+def is_answer(cell: dict) -> bool:
+    return cell["cell_type"] == "code" and bool(cell["metadata"].get("nbgrader", {}).get("solution"))
+
+
+def solved(*more: dict) -> dict[str, Any]:
+    """The solution of lab 03, with more cells at its end."""
+    notebook = notebooks.lab(folder="solutions")
+    return notebook | {"cells": notebook["cells"] + list(more)}
+
+
+def code(text: str, **marks: Any) -> dict[str, Any]:
+    return {"cell_type": "code", "metadata": {"nbgrader": marks} if marks else {}, "outputs": [], "source": text}
+
+
+def save(name: str, folder: Path, notebook: Any) -> None:
+    (folder / f"{name}.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
+
+
+def cell_of(notebook: dict, grade_id: str) -> dict:
+    cells = notebook["cells"]
+    return next(cell for cell in cells if cell["metadata"].get("nbgrader", {}).get("grade_id") == grade_id)
+
+
+# -- sources that take long to read ------------------------------------------------------------------------------------
+@hostile(
+    "20,000 one-line statements in five cells, each of which uses the one before", "more than 5,000 statements", PASSES
+)
+def statements(name: str, folder: Path) -> None:
+    notebook = solved()
+    lines = ["a0 = 1\n", *(f"a{number} = a{number - 1}\n" for number in range(1, 20_000))]
+    notebook["cells"][:0] = [code("".join(lines[first : first + 4_000])) for first in range(0, 20_000, 4_000)]
+    for cell in filter(is_answer, notebook["cells"]):
+        cell["source"] = source_of(cell) + "\nif False:\n    a19999\n"
+    save(name, folder, notebook)
+
+
+@hostile("20,000 statements in an answer cell and in 100 more cells", "more than 5,000 statements", PASSES)
+def statements_in_many_cells(name: str, folder: Path) -> None:
+    cells = [code("".join(f"b{number}_{i} = b{number - 1}_{i}\n" for i in range(200))) for number in range(1, 101)]
+    save(name, folder, solved(*cells))
+
+
+@hostile("4,000 statements in the answer cell that nothing uses", "", PASSES)
+def statements_in_the_answer(name: str, folder: Path) -> None:
+    notebook = solved()
+    cell = cell_of(notebook, "average")
+    cell["source"] = source_of(cell) + "\n" + "".join(f"c{number} = len('c')\n" for number in range(4_000))
+    save(name, folder, notebook)
+
+
+@source("50,000 minus signs", "nested too deeply")
+def nested_signs() -> str:
+    return "x = " + "-" * 50_000 + "1"
+
+
+@source("5,000 opening brackets", "a syntax error")
+def nested_brackets() -> str:
+    return "x = " + "(" * 5_000 + ")" * 5_000
+
+
+@source("a sum of 20,000 numbers", "nested")
+def nested_sum() -> str:
+    return "x = " + "+".join(["1"] * 20_000)
+
+
+@source("150 calls in each other, around a list of 20,000 texts", "nested more than 100 deep")
+def nested_calls() -> str:
+    return "x = " + "print(" * 150 + "[" + "'passed ranks'," * 6_000 + "]" + ")" * 150
+
+
+@source("45 calls of print in each other, around a list of 9,000 texts", "")
+def nested_prints() -> str:
+    return "x = " + "print(" * 45 + "[" + "'', " * 9_000 + "]" + ")" * 45
+
+
+@source("20,000 attributes of attributes", "nested")
+def nested_attributes() -> str:
+    return "import torch\nx = torch" + ".nn" * 20_000
+
+
+@source("lambdas in the defaults of lambdas", "nested")
+def nested_lambdas() -> str:
+    return "x = " + "lambda a=" * 3_000 + "1" + ": 1" * 3_000
+
+
+@source("f-strings in each other", "", "x")
+def nested_f_strings() -> str:
+    return "\n".join("x = f\"\"\"{f'''{f\"{f'{1}'}\"}'''}\"\"\"" for _ in range(2_000))
+
+
+@source("4,000 aliases, each an attribute of the one before", "", "a3999")
+def chain_of_aliases() -> str:
+    return "import torch\na0 = torch\n" + "".join(f"a{n} = a{n - 1}.{'nn' * 5}\n" for n in range(1, 4_000))
+
+
+@hostile("2,000 functions that call each other, in the answer cell", "", PASSES)
+def functions_that_call_each_other(name: str, folder: Path) -> None:
+    notebook, count = solved(), 2_000
+    cell = cell_of(notebook, "average")
+    calls = "".join(f"def g{n}():\n    return g{(n + 1) % count}, g{(7 * n) % count}\n" for n in range(count))
+    cell["source"] = source_of(cell) + "\n" + calls + "g0\n"
+    save(name, folder, notebook)
+
+
+@source("10,000 decorators of one function", "", "h")
+def decorators() -> str:
+    return "def same(f):\n    return f\n" + "@same\n" * 10_000 + "def h():\n    pass\n"
+
+
+@source("a decorator that decorates itself without end", "", "h")
+def decorators_in_decorators() -> str:
+    return "@" + "(lambda f: " * 90 + "1" + ")" * 90 + "\ndef h():\n    pass\n"
+
+
+@source("a line of 99,000 characters", "")
+def long_line() -> str:
+    return "x = [" + "1," * 40_000 + "]"
+
+
+@source("a line with 9,000 operators", "", "h")
+def long_line_of_operators() -> str:
+    return "def h(a):\n    return [" + "a - 1, " * 9_000 + "]"
+
+
+@source("a whole number of 10,000 digits", "a syntax error")
+def huge_decimal() -> str:
+    return "x = " + "9" * 10_000
+
+
+@source("a whole number of 90,000 hexadecimal digits", "", "h")
+def huge_hexadecimal() -> str:
+    return "def h():\n    return 0x" + "f" * 90_000
+
+
+@source("a text that joins 20,000 texts with one of 40,000 characters", "")
+def huge_text() -> str:
+    return "x = '" + "s" * 40_000 + "'.join([" + "'a', " * 10_000 + "])"
+
+
+@source("a cell of 3 MB", "characters, more than 100,000")
+def huge_cell() -> str:
+    return "x = 1\n" * 500_000
+
+
+@source("50,000 lines with magics", "more than 5,000 statements")
+def magics() -> str:
+    return "%time x\n" * 12_000
+
+
+# -- files that are no notebook, or hardly one -------------------------------------------------------------------------
+@hostile("100,000 cells", "100,0", FAILS)
+def cells(name: str, folder: Path) -> None:
+    save(name, folder, solved(*[code("x = 1")] * 100_000))
+
+
+@hostile("9 MB of empty lists", "cells, more than", FAILS)
+def many_lists(name: str, folder: Path) -> None:
+    (folder / f"{name}.ipynb").write_text('{"cells": [' + "[]," * 3_100_000 + "[]]}")
+
+
+@hostile("a million opening brackets", "nested too deeply", FAILS)
+def nested_json(name: str, folder: Path) -> None:
+    (folder / f"{name}.ipynb").write_text('{"cells": ' + "[" * 1_000_000)
+
+
+@hostile("the first half of a file", "no JSON in or after cell", FAILS)
+def cut_off(name: str, folder: Path) -> None:
+    text = json.dumps(solved(), indent=1)
+    (folder / f"{name}.ipynb").write_text(text[: len(text) // 2])
+
+
+@hostile("an output of 30 MB", "more than 10 MB", FAILS)
+def enormous_output(name: str, folder: Path) -> None:
+    cell = code("print('x' * 30_000_000)")
+    cell["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "x" * 30_000_000}]
+    save(name, folder, solved(cell))
+
+
+@hostile(
+    "the cell of an answer is Markdown, and another has a type of its own", "its type is markdown, not code", FAILS
+)
+def changed_types(name: str, folder: Path) -> None:
+    notebook = solved(code("x = 1") | {"cell_type": ESCAPE})
+    cell_of(notebook, "average")["cell_type"] = "markdown"
+    save(name, folder, notebook)
+
+
+@hostile("every cell twice, with the same id", "", PASSES)
+def doubled_cells(name: str, folder: Path) -> None:
+    notebook = solved()
+    notebook["cells"] = [cell for cell in notebook["cells"] for _ in range(2)]
+    save(name, folder, notebook)
+
+
+@hostile("no cell has an id or marks", "", PASSES)
+def no_ids(name: str, folder: Path) -> None:
+    notebook = solved()
+    for cell in notebook["cells"]:
+        cell.pop("id", None)
+        cell["metadata"] = {}
+    save(name, folder, notebook)
+
+
+@hostile("an answer is split into two cells in the middle of a function", "a syntax error", FAILS)
+def split_answer(name: str, folder: Path) -> None:
+    notebook = solved()
+    place = notebook["cells"].index(cell_of(notebook, "average"))
+    lines = source_of(notebook["cells"][place]).splitlines(keepends=True)
+    head = next(number for number, line in enumerate(lines) if line.startswith("def ")) + 1
+    notebook["cells"][place]["source"] = "".join(lines[:head])
+    notebook["cells"].insert(place + 1, code("".join(lines[head:])))
+    save(name, folder, notebook)
+
+
+@hostile("an answer stands at the end, in a copy whose first one is wrong", "", PASSES)
+def copied_answer(name: str, folder: Path) -> None:
+    notebook = solved()
+    cell = cell_of(notebook, "average")
+    notebook["cells"].append(dict(cell))
+    cell["source"] = "def average_gradients(model):\n    pass"
+    save(name, folder, notebook)
+
+
+@hostile("a null byte in a cell", "null byte", PASSES)
+def null_bytes(name: str, folder: Path) -> None:
+    save(name, folder, solved(code("x = '\x00'\n"), code("\x00")))
+
+
+@hostile("halves of surrogate pairs in a cell, an id and an answer in words", "surrogate", PASSES)
+def surrogates(name: str, folder: Path) -> None:
+    notebook = solved(code("x = '\ud800'", grade_id="\ud800"))
+    cell_of(notebook, "explain")["source"] = "because \ud800 and \udfff"
+    save(name, folder, notebook)
+
+
+@hostile("the file is UTF-16", "no UTF-8 text", FAILS)
+def utf_16(name: str, folder: Path) -> None:
+    (folder / f"{name}.ipynb").write_text(json.dumps(solved()), encoding="utf-16")
+
+
+@hostile("a symbolic link to somebody else's file", "a link to another file", FAILS)
+def link(name: str, folder: Path) -> None:
+    (folder / f"{name}.ipynb").symlink_to("/etc/passwd")
+
+
+@hostile("a folder with the name of a notebook", "a folder", FAILS)
+def folder(name: str, folder: Path) -> None:
+    (folder / f"{name}.ipynb").mkdir()
+
+
+@hostile("a pipe from which nothing comes", "a pipe", FAILS)
+def pipe(name: str, folder: Path) -> None:
+    os.mkfifo(folder / f"{name}.ipynb")
+
+
+# -- what a teacher would read -----------------------------------------------------------------------------------------
+@hostile("3,000 flagged lines in an answer", "more", PASSES)
+def flagged_lines(name: str, folder: Path) -> None:
+    notebook = solved()
+    cell = cell_of(notebook, "average")
+    cell["source"] = source_of(cell) + "\nif False:\n" + "    import socket\n" * 3_000
+    save(name, folder, notebook)
+
+
+@hostile("control characters in an error and in what is printed", "\\x1b[2J", PASSES)
+def control_characters(name: str, folder: Path) -> None:
+    notebook = solved()
+    cell = cell_of(notebook, "average")
+    text = f"<script>alert(1)</script>{ESCAPE}"
+    cell["source"] = source_of(cell) + f"\nprint({text!r})\nraise ValueError({text!r})"
+    save(name, folder, notebook)
