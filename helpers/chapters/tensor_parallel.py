@@ -291,6 +291,7 @@ def _partial_sum(x: Tensor, a: Tensor, b: Tensor, split_a: str, split_b: str, ra
 
 def key_shard_shape(config: GPTConfig) -> tuple[int, ...]:
     """On a rank: the shape of its shard of a key weight."""
+    torch.manual_seed(0)  # each rank builds the same model, of which it keeps a shard
     return tuple(tp.shard_tensor_parallel(GPT(config)).blocks[0].attention.key.weight.shape)
 
 

@@ -9,6 +9,8 @@ device that is made in Python. Such devices register the module that makes them 
 from __future__ import annotations
 
 import importlib
+import random
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
@@ -120,6 +122,19 @@ def reduced_to_cpu(value: object) -> tuple[Any, ...] | None:
 
 
 # -- random numbers ------------------------------------------------------------------------------------------------
+def seed_generators(seed: int, kind: str = "cpu") -> None:
+    """Seed Python's, numpy's and torch's generators, and that of the accelerator, if `kind` is one.
+
+    The accelerator's seed is another one, because a GPU that nobody seeded draws other numbers than its CPU.
+    """
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed % 2**32)  # the seeds that it takes
+    torch.manual_seed(seed)
+    if is_accelerator(kind):
+        module_of(kind).manual_seed_all(seed + 1)
+
+
 def random_states(devices: Iterable[torch.device] | None = None) -> dict[torch.device, torch.Tensor]:
     """The states of the CPU's generator and of these devices', by default of the accelerator's if it is in use."""
     if devices is None:

@@ -167,7 +167,8 @@ class Agent:
         options = dict(port=self.store.port, folder=folder, boards=temp_folder / f"boards{number}")
         options["resume"] = found and found.folder  # None without a checkpoint
         work = pack_call(run_generation, (self.settings, number, plan), options, num_ranks=count)
-        self.crew = crew = Crew(work, count, self.temp_folder, partial(self._on_report, number))
+        on_report = partial(self._on_report, number)
+        self.crew = crew = Crew(work, count, self.temp_folder, on_report, generation=number)
         try:
             yield crew, resumed
         finally:

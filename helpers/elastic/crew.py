@@ -17,6 +17,7 @@ import psutil
 
 from helpers.ranks import process
 from helpers.ranks.limits import loopback
+from helpers.ranks.random_seeds import BASE_SEED, process_seed
 from helpers.ranks.watch import RankState, Watch
 
 WORKER_MODULE = "helpers.elastic.worker"  # the processes are forked from one that has imported this
@@ -63,13 +64,15 @@ class RankProcess(RankState):
 class Crew(Watch):
     """`count` processes that each do `work`, a function call packed by `pack_call`.
 
-    folder: for their logs. on_report: see RankProcess.
+    folder: for their logs. on_report: see RankProcess. generation: the number of this crew in its job.
     """
 
-    def __init__(self, work: bytes, count: int, folder: str, on_report: Callable[[str, tuple], None]):
+    def __init__(
+        self, work: bytes, count: int, folder: str, on_report: Callable[[str, tuple], None], *, generation: int = 0
+    ):
         self.zygote, processes = process.zygote(WORKER_MODULE), []  # the zygote: a connection to that process
         for index in range(count):
-            pid, conn = self.zygote.fork(worker_spec(index, folder))
+            pid, conn = self.zygote.fork(worker_spec(index, folder, generation))
             processes.append(RankProcess(None, conn, pid, on_report=on_report))  # None: it has no rank yet
             conn.send(("call", work))
         super().__init__(processes)
@@ -108,8 +111,12 @@ class Crew(Watch):
             state.conn.close()
 
 
-def worker_spec(index: int, folder: str) -> dict[str, Any]:
-    """What the engine needs to fork a process that belongs to no process group yet."""
+def worker_spec(index: int, folder: str, generation: int) -> dict[str, Any]:
+    """What the engine needs to fork a process that belongs to no process group yet.
+
+    generation: how often a process with this index was started before. A new process draws other random numbers than
+    the one in whose place it is, as after a restart on a cluster.
+    """
     env = {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", loopback()), "OMP_NUM_THREADS": 1}
     own_world = dict(rank=index, world_size=1, generation=0, backend="none", device="cpu", local_device=0)
-    return own_world | {"folder": folder, "env": env}
+    return own_world | {"folder": folder, "env": env, "seed": process_seed(BASE_SEED, index, generation)}

@@ -282,7 +282,7 @@ class ReplicaCrew(Crew):
         """Starts the first process of a replica, or the next one after a death."""
         num_before = sum(state.rank == replica for state in self.states)
         name = self.process_names[replica] = f"{replica}.{num_before}"
-        pid, conn = self.zygote.fork(worker_spec(replica, self.folder))
+        pid, conn = self.zygote.fork(worker_spec(replica, self.folder, num_before))
         arguments = (self.lighthouse.store.port, replica, name, self.settings)
         conn.send(("call", pack_call(run_replica, arguments, {}, num_ranks=1)))
         self.states.append(RankProcess(replica, conn, pid))

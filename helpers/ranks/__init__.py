@@ -9,6 +9,7 @@ The modules of this package are:
 Front        live (Ranks), magic (%%ranks), inplace (the same under torchrun), limits (what the machine allows)
 Processes    zygote is the process from which ranks are forked, and process is the notebook's connection to it;
              pool holds the processes of one Ranks, and worker is the program that runs in each of them;
+             random_seeds gives each process other random numbers;
              pipe and transport carry messages, functions and results between the notebook and the ranks
 Wire         wire, group, methods and work wrap gloo, so that every operation of every process group passes through
              them; session, link and rules hold their settings, an emulated network link, and the rules by which the

@@ -51,6 +51,10 @@ class Ranks:
         a learner's answer that is checked. Such ranks have a parent process of their own. Whatever the code does to its
         process or to the parent, no other Ranks end, and a rank that is gone is started again before the next run.
 
+    Each rank draws random numbers of its own, as a process on a cluster does; they are the same whenever ranks are
+    started anew, so that a notebook repeats. Call torch.manual_seed where all ranks must draw the same. The order of a
+    set, which differs between the processes of a cluster, is the same on all ranks here; `helpers rehearse` varies it.
+
     Raises ValueError for a number, device or link that this machine cannot serve, RankError when ranks do not start.
     """
 

@@ -32,6 +32,7 @@ from helpers.ranks import process
 from helpers.ranks.errors import RankError
 from helpers.ranks.limits import folder_prefix, load_per_core, loopback, shared_folder
 from helpers.ranks.pipe import InterruptedMessage, defer_interrupts
+from helpers.ranks.random_seeds import BASE_SEED, process_seed
 from helpers.ranks.report import Report, first_difference, issued, log_tail
 from helpers.ranks.rules import rules_named
 from helpers.ranks.sites import rank_names, words
@@ -137,6 +138,7 @@ class Pool:
         env |= {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", loopback()), "OMP_NUM_THREADS": 1}
         spec = asdict(self.settings)
         spec |= {"rank": rank, "world_size": world_size, "local_device": local_device, "env": env}
+        spec["seed"] = process_seed(BASE_SEED, rank)
         # The timeout is long, because the kernel watches the ranks and ends a hang much earlier.
         spec |= {"folder": self.folder, "board": self.board, "generation": 0, "group_timeout": 3600.0}
         return spec

@@ -28,6 +28,9 @@ from typing import Any, BinaryIO
 from helpers.ranks.zygote import FORKS, kill_with_group  # FORKS: whether ranks are forked, which only Linux allows
 
 START_LIMIT = 120.0  # seconds for the zygote to import torch on a slow disk
+# Of Python's hashes in every process that is forked from the zygote, which the order of a set depends on. It is fixed,
+# so that a saved notebook repeats. A second zygote with another hash seed lets a rehearsal try two orders.
+HASH_SEED = 0
 
 
 class ZygoteClient:
@@ -184,9 +187,16 @@ class Branch:
         kill_with_group(self.pid)
 
 
-def _start_zygote(other_end: socket.socket, log: BinaryIO) -> subprocess.Popen:
+def is_hash_seed_chosen() -> bool:
+    """Whether the environment sets the hash seed of all Python processes, so that it does so on a cluster, too."""
+    return os.environ.get("PYTHONHASHSEED", "random") != "random"
+
+
+def _start_zygote(other_end: socket.socket, log: BinaryIO, *, hash_seed: int = HASH_SEED) -> subprocess.Popen:
     """Start a zygote as a fresh Python process."""
     environment = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", PYTHONPATH=_python_path())
+    if not is_hash_seed_chosen():
+        environment["PYTHONHASHSEED"] = str(hash_seed)
     return subprocess.Popen(
         [sys.executable, "-m", "helpers.ranks.zygote", str(other_end.fileno())],
         pass_fds=[other_end.fileno()],
@@ -203,25 +213,39 @@ def _python_path() -> str:
     return os.pathsep.join(path or os.getcwd() for path in sys.path)
 
 
-_clients: dict[str, ZygoteClient] = {}  # by the module that a branch imports; "" for the zygote itself
+# By the module that a branch imports, which is "" for the zygote itself, and by the hash seed.
+_clients: dict[tuple[str, int], ZygoteClient] = {}
 _client_lock = threading.RLock()  # held while one of them is looked up or made
 
 
-def zygote(apart: str = "") -> ZygoteClient:
+def zygote(apart: str = "", *, hash_seed: int = HASH_SEED) -> ZygoteClient:
     """The kernel's zygote. The first call starts it, and so does a call after its death or in a child of the kernel.
 
     apart: the name of a module. Then it is a branch, apart from the zygote, that has imported this module. It is for
-    ranks that may kill their parent. Where ranks are not forked, it is another fresh zygote.
+    ranks that may kill their parent. Where ranks are not forked, it is another fresh zygote. hash_seed: of a second
+    zygote, if it is not HASH_SEED. One with yet another hash seed takes its place.
     """
     with _client_lock:
-        client = _clients.get(apart)
+        if hash_seed != HASH_SEED:
+            _close_zygotes(but={HASH_SEED, hash_seed})
+        client = _clients.get((apart, hash_seed))
         if client is None or not client.is_alive():
             if client is not None and client.owner == os.getpid():
                 client.socket.close()
-            start = partial(zygote().branch, apart) if apart and FORKS else None
-            client = _clients[apart] = ZygoteClient(start)
+            start = partial(_start_zygote, hash_seed=hash_seed)
+            if apart and FORKS:
+                start = partial(zygote(hash_seed=hash_seed).branch, apart)
+            client = _clients[apart, hash_seed] = ZygoteClient(start)
             atexit.register(client.close)
         return client
+
+
+def _close_zygotes(*, but: set[int]) -> None:
+    """End the zygotes, and with them their ranks, that have none of these hash seeds."""
+    for apart, hash_seed in [key for key in _clients if key[1] not in but]:
+        client = _clients.pop((apart, hash_seed))
+        atexit.unregister(client.close)
+        client.close()
 
 
 def adopt(client: ZygoteClient) -> None:
@@ -230,7 +254,7 @@ def adopt(client: ZygoteClient) -> None:
     A sandbox, in which a server checks a learner's answer, adopts a zygote that has been made before the answer runs.
     """
     with _client_lock:
-        _clients[""] = client
+        _clients["", HASH_SEED] = client
 
 
 def kill(pid: int) -> None:

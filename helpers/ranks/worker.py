@@ -33,7 +33,6 @@ import json
 import linecache
 import os
 import queue
-import random
 import signal
 import sys
 import threading
@@ -149,6 +148,7 @@ class Worker:
     fills it):
 
         rank, world_size, env       of this rank; env has environment variables to set
+        seed                        from which this process alone draws its random numbers (random_seeds.py)
         folder, board, generation   a folder for logs and rendezvous files, a folder in shared memory in which ranks
                                     compare their operations, and how often the ranks have met again after a failure
         device, local_device        the kind of device ("cpu", "cuda" or "card", a simulated GPU) and its index
@@ -182,10 +182,10 @@ class Worker:
         self.output = sys.stdout = sys.stderr = Capture(lambda text: self.send(("out", text)))
         sys.stdin = open(os.devnull)  # noqa: SIM115 - input() on a rank ends at once
         torch.set_num_threads(1)
-        random.seed(self.rank)
         signal.signal(signal.SIGINT, self.on_interrupt)
         if self.spec.get("card_bytes"):
             devices.install(self.spec["device"], self.spec["card_bytes"])
+        devices.seed_generators(self.spec["seed"], self.spec["device"])
         self.namespace = self.fresh_namespace()
         threading.Thread(target=self.control, daemon=True, name="control").start()
         try:

@@ -1,8 +1,10 @@
 """Starts the ranks of a rehearsal, watches them from outside, and ends them whatever they do.
 
 The engine (helpers/ranks) runs ranks for the notebooks, and its parts are used here. A zygote is a process that has
-imported torch and from which ranks are forked. A `RankState` is what a rank has sent so far. `Watch` waits until the
-ranks are done, failed or hang. Each rank gets a practice card, a simulated GPU.
+imported torch and from which ranks are forked. Here the ranks are forked in turn from two zygotes, in which Python
+hashes strings differently, so that a set of strings has another order on every second rank. On a cluster each rank has
+an order of its own. A `RankState` is what a rank has sent so far. `Watch` waits until the ranks are done, failed or
+hang. Each rank gets a practice card, a simulated GPU.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ from typing import Any
 from helpers.observe.torchrun import free_port
 from helpers.ranks import process
 from helpers.ranks.errors import RankError
-from helpers.ranks.limits import loopback
+from helpers.ranks.limits import available_memory, loopback
 from helpers.ranks.nccl import NcclVerdict, verdicts_of
+from helpers.ranks.random_seeds import hash_seed, process_seed
 from helpers.ranks.report import Report as EngineReport
 from helpers.ranks.transport import pack_call
 from helpers.ranks.watch import SETTLE_SECONDS, RankState, Watch
@@ -24,6 +27,7 @@ from helpers.ranks.watch import SETTLE_SECONDS, RankState, Watch
 RANK = "helpers.commands.rehearse.on_rank"  # the module that the zygote has imported before it forks ranks
 END_LIMIT = 1.0  # seconds that an interrupted rank gets for its last notes
 REFRESH_SECONDS = 0.4  # that the ranks get to say where they are
+SECOND_ZYGOTE_BYTES = 1_000_000_000  # that must be free for a second zygote
 
 
 def _run(task: dict[str, Any]) -> int:
@@ -46,24 +50,31 @@ class RehearsalProcesses(Watch):
     """The ranks of one rehearsal, `nproc` on each of `nnodes` nodes. Used in a `with`, at whose end they are killed.
 
     path, args: the script and its arguments. folder: of these ranks alone. memory: bytes that a card says it has.
-    card_bytes: bytes that it can hold, which is less if this machine has less.
+    card_bytes: bytes that it can hold, which is less if this machine has less. seed: from which the ranks' random seeds
+    and hash seeds are derived. same_order: why sets have one order on all ranks, "chosen" or "memory", or "".
     After `watch`: places, sentences that say where each rank is; causes, the ranks that failed by themselves; verdicts,
     what NCCL would have done.
     """
 
     def __init__(
-        self, path: str, args: tuple[str, ...], *, nproc: int, nnodes: int, folder: str, card_bytes: int, memory: int
-    ):
+        self, path: str, args: tuple[str, ...], *, nproc: int, nnodes: int, folder: str, card_bytes: int, memory: int,
+        seed: int,
+    ):  # fmt: skip
         self.folder, self.card_bytes = folder, card_bytes
         world, port = nproc * nnodes, free_port()
         task = {"path": path, "args": args, "folder": folder, "cwd": os.getcwd(), "memory": memory}
         task["gpus_of_node"] = nproc
-        self.zygote, members = process.zygote(RANK), []
+        self.zygotes, self.same_order = _zygotes(world, hash_seed(seed))
+        members = []
         for rank in range(world):
-            pid, conn = self.zygote.fork(_spec(rank, nproc, world, folder, port, card_bytes))
+            spec = _spec(rank, nproc, world, folder, port, card_bytes) | {"seed": process_seed(seed, rank)}
+            pid, conn = self._zygote_of(rank).fork(spec)
             members.append(RehearsalRank(rank, conn, pid))
             conn.send(("call", pack_call(_run, [task], {}, num_ranks=world)))  # _run(task), without keyword arguments
         super().__init__(members)
+
+    def _zygote_of(self, rank: int) -> process.ZygoteClient:
+        return self.zygotes[rank % len(self.zygotes)]
 
     def __enter__(self) -> RehearsalProcesses:
         return self
@@ -82,7 +93,7 @@ class RehearsalProcesses(Watch):
             verdict = "interrupted"
         for state in self.states:
             if state.dead:
-                report.exit_codes[state.rank] = self.zygote.exit_status(state.pid)
+                report.exit_codes[state.rank] = self._zygote_of(state.rank).exit_status(state.pid)
         error = None if verdict == "ok" else report.error(verdict, seconds=self.clock)
         self.places = report.all_places()
         self.causes = _causes(self.states)
@@ -96,8 +107,24 @@ class RehearsalProcesses(Watch):
             process.kill(state.pid)
         for state in self.states:
             with contextlib.suppress(RuntimeError, OSError):
-                self.zygote.exit_status(state.pid)
+                self._zygote_of(state.rank).exit_status(state.pid)
             state.conn.close()
+
+
+def _zygotes(world: int, second_hash_seed: int) -> tuple[list[process.ZygoteClient], str]:
+    """The zygotes from which the ranks are forked in turn, and why there is only one, as RehearsalProcesses says."""
+    chosen = process.is_hash_seed_chosen()
+    if chosen or world == 1 or available_memory() < SECOND_ZYGOTE_BYTES:
+        return [process.zygote(RANK)], "chosen" if chosen else "memory" if world > 1 else ""
+    process.zygote()  # these two start at the same time, and then their branches
+    process.zygote(hash_seed=second_hash_seed)
+    first = process.zygote(RANK)
+    try:
+        second = process.zygote(RANK, hash_seed=second_hash_seed)
+        second.wait_until_ready()
+    except (RuntimeError, OSError):  # it did not start, for example for lack of memory
+        return [first], "memory"
+    return [first, second], ""
 
 
 def _verdicts(folder: str) -> list[NcclVerdict]:

@@ -74,6 +74,8 @@ class RehearsalReport:
     headline: how it ended, in a line. memory: bytes of each card. peaks: rank -> the most bytes that its card held.
     messages: (operation, number, bytes), all ranks together. not_rehearsed: what the script uses and no rehearsal can
     try. printed: rank -> its output. problem: why nothing can be said, None if something can. seconds: of the run.
+    seed: from which each rank had its random numbers and its order of sets; another rehearsal with it has the same.
+    same_order: why sets had one order on all ranks, "chosen" (by PYTHONHASHSEED) or "memory" (was short); "" if not.
     """
 
     script: str
@@ -88,6 +90,8 @@ class RehearsalReport:
     printed: dict[int, str]
     problem: Words | None = None
     seconds: float = 0.0
+    seed: int = 0
+    same_order: str = ""
 
     @property
     def ok(self) -> bool:
@@ -114,7 +118,7 @@ class RehearsalReport:
             lines += ["", *one.lines()]
         if mistakes:
             lines += ["", words("behind")]  # that more mistakes may hide behind these
-        lines += ["", *self._peaks(), *self._messages(), *self._missing()]
+        lines += ["", *self._peaks(), *self._messages(), *self._seeds(), *self._missing()]
         return lines
 
     def _peaks(self) -> list[str]:
@@ -130,6 +134,9 @@ class RehearsalReport:
         names = NAMES_IN_SCRIPTS
         parts = [f"{names.get(op, op)} {number:,} ({format_bytes(size)})" for op, number, size in self.messages]
         return [words("messages", messages=parts)] if parts else []
+
+    def _seeds(self) -> list[str]:
+        return [words("seed", seed=self.seed), *([words(f"same_order.{self.same_order}")] if self.same_order else [])]
 
     def _missing(self) -> list[str]:
         if not self.not_rehearsed:
@@ -162,6 +169,7 @@ class RehearsalReport:
             "messages": [{"op": op, "number": number, "bytes": size} for op, number, size in self.messages],
             "not_rehearsed": [str(name) for name in self.not_rehearsed],
             "seconds": round(self.seconds, 2),
+            "seed": self.seed,
         }
 
     def _repr_html_(self) -> str:

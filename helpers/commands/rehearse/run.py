@@ -30,6 +30,7 @@ from helpers.learner.words.wrapping import complain
 from helpers.quantities.units import parse_bytes
 from helpers.ranks.limits import available_memory, check_num_ranks, folder_prefix
 from helpers.ranks.pipe import print_by_rank
+from helpers.ranks.random_seeds import drawn_seed
 
 if TYPE_CHECKING:
     import torch
@@ -39,17 +40,20 @@ MEMORY, LIMIT = "80 GB", 300.0  # defaults: of a card, and seconds of a rehearsa
 
 def rehearse(
     script: str | os.PathLike, nproc: int = 4, *, nnodes: int = 1, memory: str | int = MEMORY, args: Sequence[str] = (),
-    limit: float = LIMIT,
+    limit: float = LIMIT, seed: int | None = None,
 ) -> RehearsalReport:  # fmt: skip
     """Run a script for CUDA and NCCL on practice cards, and report what would fail on GPUs.
 
     script: a path, or the text of a script (more than one line). nproc: ranks on each of `nnodes` nodes, as torchrun's.
     memory: of each card, as "80 GB" or in bytes. args: the script's own arguments. limit: seconds after which the
-    script is stopped. No process stays behind. Raises ValueError, as a sentence, for what cannot be started.
+    script is stopped. seed: of the random numbers and of the order of sets on each rank, as an earlier report says it;
+    by default one is drawn. No process stays behind. Raises ValueError, as a sentence, for what cannot be started.
     """
     for name, count in (("nproc", nproc), ("nnodes", nnodes)):
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             raise ValueError(words("bad.count", name=name, count=repr(count)))
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or seed < 0):
+        raise ValueError(words("bad.seed", seed=repr(seed)))
     if not limit > 0:
         raise ValueError(words("bad.limit", limit=limit))
     num_bytes = parse_bytes(memory, "memory")
@@ -57,7 +61,8 @@ def rehearse(
     folder = tempfile.mkdtemp(prefix=folder_prefix())
     try:
         path = _path_of(script, folder)
-        return _rehearsed(path, folder, nproc, nnodes, num_bytes, tuple(map(str, args)), limit)
+        seed = drawn_seed() if seed is None else seed
+        return _rehearsed(path, folder, nproc, nnodes, num_bytes, tuple(map(str, args)), limit, seed)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -82,13 +87,13 @@ def _path_of(script: str | os.PathLike, folder: str) -> str:
 
 
 def _rehearsed(
-    path: str, folder: str, nproc: int, nnodes: int, num_bytes: int, args: tuple[str, ...], limit: float
+    path: str, folder: str, nproc: int, nnodes: int, num_bytes: int, args: tuple[str, ...], limit: float, seed: int
 ) -> RehearsalReport:
     """Runs the script on all ranks and makes the report. num_bytes: of each card. path: of the script."""
     start, world = time.monotonic(), nproc * nnodes
     share = max(1, available_memory() // world)  # of this machine's memory, for each card
     sizes = {"nproc": nproc, "nnodes": nnodes, "card_bytes": min(num_bytes, share), "memory": num_bytes}
-    with RehearsalProcesses(path, args, folder=folder, **sizes) as processes:
+    with RehearsalProcesses(path, args, folder=folder, seed=seed, **sizes) as processes:
         verdict, error = processes.watch(limit)
     noted = {rank: rank_notes.read_notes(rank, folder) for rank in range(world)}
     results = {"processes": processes, "verdict": verdict, "error": error, "noted": noted}
@@ -113,6 +118,8 @@ def _rehearsed(
         printed={state.rank: "".join(state.text) for state in processes.states},
         problem=findings.problem(outcome, found),
         seconds=time.monotonic() - start,
+        seed=seed,
+        same_order=processes.same_order,
     )
 
 
@@ -149,6 +156,7 @@ def main(arguments: Sequence[str]) -> int:
     add("--nnodes", type=int, default=1, help="nodes (default: 1)")
     add("--memory", default=MEMORY, help=f"of each GPU (default: {MEMORY})")
     add("--limit", type=float, default=LIMIT, help=f"seconds, then it is stopped (default: {LIMIT:.0f})")
+    add("--seed", type=int, help="of random numbers and of the order of sets, as in a report (default: drawn)")
     add("--json", action="store_true", help="the report as JSON, for a program")
     options = vars(parser.parse_args(arguments[:cut]))
     is_json = options.pop("json")
