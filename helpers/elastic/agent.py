@@ -230,6 +230,6 @@ class Agent:
         if failure:
             text = Words.of(f"{failure.type_name}: ") + failure.words
             return "raised", ranks, words["raised"].format(ranks=rank_names(ranks), text=text)
-        code = crew.zygote.exit_status(lost[0].pid)
-        name = signal.Signals(-code).name if code is not None and code < 0 else str(code)
-        return "died", ranks, words["died"].format(ranks=rank_names(ranks), name=name)
+        codes = [crew.zygote.exit_status(state.pid) for state in lost]
+        names = [signal.Signals(-code).name if code is not None and code < 0 else str(code) for code in codes]
+        return "died", ranks, words["died"].format(ranks=rank_names(ranks), names=[*dict.fromkeys(names)])

@@ -63,11 +63,10 @@ class Report:
         if difference is not None:
             return "mismatch", None, [difference]
         if verdict == "interrupted":
-            return "interrupted", None, [words["interrupted"], *self.all_places()]
-        dead = [s for s in self.states if s.dead]
-        if dead:
-            lines = [*map(self.death_line, dead), *self.raised_lines(_causes(self.states)), *self.waiting_lines()]
-            return "died", dead[0].rank, lines
+            return "interrupted", None, [words["interrupted"], *self.death_lines(), *self.all_places()]
+        if deaths := self.death_lines():
+            first = next(s.rank for s in self.states if s.dead)
+            return "died", first, [*deaths, *self.raised_lines(_causes(self.states)), *self.waiting_lines()]
         if verdict == "failed":
             return self._exception()
         if verdict == "timeout":
@@ -131,7 +130,7 @@ class Report:
             say = words["deaf" if _is_deaf(stack) else "silent"]
             places.append(say.format(ranks=rank_names([rank]), place=self.describe_place(stack)))
             LOG.info("%s Where its threads were:\n%s", places[-1].en, self._log_of(rank))
-        if ended := [s.rank for s in self.states if s.done and not s.failure]:
+        if ended := [s.rank for s in self.states if s.done and not s.failure and not s.dead]:
             places.append(words["had_finished"].format(ranks=rank_names(ended)))
         return places
 
@@ -145,6 +144,10 @@ class Report:
             words["wait" if ops else "stand"].format(ranks=rank_names(ranks), count=len(ranks), ops=ops, place=place)
             for (ops, place), ranks in places.items()
         ]
+
+    def death_lines(self) -> list[Words]:
+        """A sentence about each rank that died."""
+        return [self.death_line(state) for state in self.states if state.dead]
 
     def death_line(self, state: RankState) -> Words:
         """How a rank died, and where: at the line that it logged itself, or at the one where it was last seen."""

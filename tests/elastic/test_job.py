@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -15,6 +16,8 @@ import pytest
 from helpers.compose.checkpoint import step_folder
 from helpers.compose.checkpoint.saving import checkpoint_folders
 from helpers.elastic import Job, Kill
+from helpers.elastic.agent import Agent
+from helpers.elastic.crew import RankProcess
 from helpers.ranks.limits import SHARED, folder_prefix
 from helpers.specs import Plan
 from tests.compose.checkpoint.small import saved_on
@@ -197,3 +200,10 @@ def test_a_job_that_has_not_started_takes_orders_for_later_alone():
     for ask, said in ((lambda: job.kill(7, at_step=1), "no rank 7"), (lambda: job.kill(1, "tea"), "'hang'")):
         with pytest.raises(ValueError, match=said):
             ask()
+
+
+def test_two_ranks_that_died_in_two_ways_are_both_named():
+    lost = [RankProcess(rank, None, pid=rank) for rank in range(2)]
+    crew = SimpleNamespace(zygote=SimpleNamespace(exit_status={0: -9, 1: 3}.get))
+    how, ranks, why = Agent._failure(crew, lost)
+    assert (how, ranks, str(why)) == ("died", [0, 1], "ranks 0, 1 died (SIGKILL, 3)")

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ from helpers.commands.jobs.flight_recorder import (
 )
 from helpers.commands.jobs.hang_cause import HangCause, JobState, find_cause
 from helpers.commands.jobs.launch import StartedJob, start_job, words
-from helpers.commands.jobs.monitor import JobMonitor
+from helpers.commands.jobs.monitor import JobMonitor, ProcessState
 from helpers.learner.words import Words
 from helpers.learner.words.wrapping import complain
 from helpers.ranks.report import describe_exit
@@ -175,7 +176,7 @@ def report_lines(report: HangReport) -> list[str]:
         return [*lines, words("no_python", code=report.code or 0)]
     if report.outcome == "ended" and cause.kind == "ended":
         return [words("failed", code=report.code) if report.code else words("ended", limit=state.limit)]
-    lines += [str(sentence) for sentence in (*cause_sentences(cause, state), *position_sentences(state))]
+    lines += [str(sentence) for sentence in _sentences(cause, state)]
     if report.torch is not None:
         lines += _torch_lines(report.torch)
     elif report.outcome == "hang":
@@ -193,6 +194,11 @@ def report_lines(report: HangReport) -> list[str]:
     return lines
 
 
+def _sentences(cause: HangCause, state: JobState) -> list[Words]:
+    """What is wrong, which other ranks died, and where every rank is."""
+    return [*cause_sentences(cause, state), *other_deaths(cause, state), *position_sentences(state)]
+
+
 def cause_sentences(cause: HangCause, state: JobState) -> list[Words]:
     """What is wrong, and where the ranks diverge: the first collective that is not the same on all ranks.
 
@@ -206,7 +212,6 @@ def cause_sentences(cause: HangCause, state: JobState) -> list[Words]:
     # call of the others. If no rank is at fault, (0,) fills a field that the sentence does not use.
     fields = {"ranks": rank_names(cause.ranks or (0,)), "count": len(cause.ranks), "place": _line(cause.line)}
     fields |= {"limit": state.limit, "op": cause.op, "peer": cause.peer, "at": _line(cause.op_line)}
-    fields |= {"how": describe_exit(process.exit_code)} if process else {}
     if divergence is not None:
         fields |= {"call": _call(divergence.expected, state), "theirs": _call_with_sizes(divergence.expected)}
         calls = (divergence.first_calls.get(rank) for rank in cause.ranks)
@@ -219,9 +224,7 @@ def cause_sentences(cause: HangCause, state: JobState) -> list[Words]:
         if any(word in fields["text"].lower() for word in _GPU_WORDS) and not _has_gpu():
             lines.append(words["gpu"])
     elif kind == "died":
-        # Its last line is known from the crash report, from the probe's last report, or not at all.
-        name = "noted" if process.crash else "seen" if cause.line else "alone"
-        lines = [rank_words[f"died.{name}"].format(**fields)]
+        lines = [_death(process)]
     else:
         lines = [words[f"verdict.{kind}"].format(**fields)]
     if divergence is not None and kind != "differs":  # the sentence "verdict.differs" names both calls already
@@ -233,6 +236,24 @@ def cause_sentences(cause: HangCause, state: JobState) -> list[Words]:
         fields = {"number": divergence.first_number, "ranks": rank_names(suspects), "count": len(suspects)}
         lines.append(words["since"].format(**fields, place=_line(line), other=_line(divergence.expected.line)))
     return lines
+
+
+def _death(process: ProcessState) -> Words:
+    """How a rank died, and its last line, which is known from the crash report, the probe's last report, or not."""
+    name = "noted" if process.crash else "seen" if process.line else "alone"
+    fields = {"ranks": rank_names([process.rank]), "how": describe_exit(process.exit_code)}
+    return rank_words[f"died.{name}"].format(**fields, place=_line(process.line))
+
+
+def other_deaths(cause: HangCause, state: JobState) -> list[Words]:
+    """A sentence about each rank that died besides the cause.
+
+    A rank that SIGTERM ended, or of which nobody knows how it ended, was probably ended by its launcher after another
+    rank had failed.
+    """
+    blamed = cause.ranks if cause.kind == "died" else ()
+    dead = [p for rank, p in sorted(state.ranks.items()) if p.has_died and rank not in blamed]
+    return [_death(p) for p in dead if p.crash or p.exit_code not in (None, -signal.SIGTERM)]
 
 
 def _call(call: Call, state: JobState) -> Words:

@@ -114,7 +114,7 @@ def _ended(state: JobState, divergence: Divergence | None) -> HangCause | None:
     raised = [process for process in ended if process.failure]
     # A consequence is an error such as "Connection closed by peer", which another rank's end causes.
     raised_first = [process for process in raised if not process.failure.is_consequence]
-    died = [process for process in ended if "ended" not in process.report]
+    died = [process for process in ended if process.has_died]
     finished = [process for process in ended if process.has_finished]
     if not state.unfinished and len(finished) == len(ended):
         failed = [process for process in ended if process.exit_code]

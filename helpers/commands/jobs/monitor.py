@@ -69,6 +69,11 @@ class ProcessState:
         """Whether the process ended by itself and without an exception."""
         return "ended" in self.report and not self.report["failure"]
 
+    @property
+    def has_died(self) -> bool:
+        """Whether the process ended without a last report: it was killed, crashed, or called os._exit."""
+        return bool(self.gone) and "ended" not in self.report
+
     def is_asleep(self, seconds: float = 0.0) -> bool:
         """Whether it has been at its line for at least so many seconds and hardly computed."""
         age = self.report["stack_age"]

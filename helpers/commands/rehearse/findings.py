@@ -213,7 +213,8 @@ def headline(outcome: RehearsalOutcome, found: tuple[Finding, ...]) -> Words:
     """How it ended, in one line."""
     states = outcome.processes.states
     failed = tuple(state.rank for state in states if state.failure or state.dead)
-    failed = next((one.ranks for one in found if one.is_mistake), failed)
+    blamed = next((one.ranks for one in found if one.is_mistake), failed)
+    failed = tuple(sorted({*blamed, *(state.rank for state in states if state.dead)}))
     # (0,) is for the sentences that name no rank.
     named = {"count": len(states), "ranks": rank_names(failed or (0,)), "seconds": outcome.processes.clock}
     named["code"] = next((note["code"] for note in outcome.exits.values()), 0)

@@ -52,8 +52,8 @@ class RehearsalProcesses(Watch):
     path, args: the script and its arguments. folder: of these ranks alone. memory: bytes that a card says it has.
     card_bytes: bytes that it can hold, which is less if this machine has less. seed: from which the ranks' random seeds
     and hash seeds are derived. same_order: why sets have one order on all ranks, "chosen" or "memory", or "".
-    After `watch`: places, sentences that say where each rank is; causes, the ranks that failed by themselves; verdicts,
-    what NCCL would have done.
+    After `watch`: places, sentences that say where each rank is; deaths, sentences that say how and where each rank
+    died whose process ended; causes, the ranks that failed by themselves; verdicts, what NCCL would have done.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class RehearsalProcesses(Watch):
             if state.dead:
                 report.exit_codes[state.rank] = self._zygote_of(state.rank).exit_status(state.pid)
         error = None if verdict == "ok" else report.error(verdict, seconds=self.clock)
-        self.places = report.all_places()
+        self.places, self.deaths = report.all_places(), report.death_lines()
         self.causes = _causes(self.states)
         self.verdicts = _verdicts(self.folder)  # before the ranks end, while those that hang are still in their calls
         self.announce_end()

@@ -71,6 +71,7 @@ class RehearsalReport:
     """What came of a rehearsal.
 
     ended: "ended", "failed", "hang", "timeout", "exit" (with an error code) or "interrupted".
+    deaths: how and where each rank died whose process ended before the script did, beside all findings.
     headline: how it ended, in a line. memory: bytes of each card. peaks: rank -> the most bytes that its card held.
     messages: (operation, number, bytes), all ranks together. not_rehearsed: what the script uses and no rehearsal can
     try. printed: rank -> its output. problem: why nothing can be said, None if something can. seconds: of the run.
@@ -84,6 +85,7 @@ class RehearsalReport:
     headline: Words
     memory: int
     findings: tuple[Finding, ...] = ()
+    deaths: tuple[Words, ...] = ()
     peaks: dict[int, int]
     messages: tuple[tuple[str, int, int], ...] = ()
     not_rehearsed: tuple[Words, ...] = ()
@@ -112,6 +114,7 @@ class RehearsalReport:
         lines = [str(self.headline)]
         if self.problem is not None:
             lines.append(str(self.problem))
+        lines += [str(death) for death in self.deaths if str(death) not in lines[-1]]  # the problem may be this death
         mistakes = [one for one in self.findings if one.is_mistake]
         lines.append(words("count", count=len(mistakes)) if mistakes else words("none" if self.ok else "nothing_found"))
         for one in self.findings:
@@ -163,6 +166,7 @@ class RehearsalReport:
             "headline": str(self.headline),
             "ok": self.ok,
             "problem": self.problem and str(self.problem),
+            "deaths": [str(death) for death in self.deaths],
             "findings": findings,
             "memory_bytes": self.memory,
             "peak_bytes": self.peaks,

@@ -112,6 +112,7 @@ def _rehearsed(
         headline=findings.headline(outcome, found),
         memory=num_bytes,
         findings=found,
+        deaths=tuple(processes.deaths),
         peaks={rank: end["peak"] for rank, end in ends.items()},
         messages=tuple((op, number[op], size[op]) for op in sorted(number)),
         not_rehearsed=findings.missing(outcome),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from helpers.commands.jobs.flight_recorder import analyze_with_torch, calls_of, divergences
-from helpers.commands.jobs.hang import cause_sentences
+from helpers.commands.jobs.hang import cause_sentences, other_deaths
 from helpers.commands.jobs.hang_cause import JobState, find_cause
 from helpers.commands.jobs.monitor import ProcessState
 
@@ -157,3 +157,21 @@ def test_a_script_that_asks_for_a_gpu_is_told_so(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     first, then = cause_sentences(find_cause(seen), seen)
     assert "rank 0 raised AssertionError" in str(first) and "torch finds none here" in str(then)
+
+
+def test_every_rank_that_died_is_named_but_not_those_that_the_launcher_ended():
+    def dead(rank, code, **more):
+        return ProcessState(process(rank, AT).report, gone=2.0, exit_code=code, **more)
+
+    def said(*processes):
+        state = state_of(*processes)
+        cause = find_cause(state)
+        return [str(line) for line in (*cause_sentences(cause, state), *other_deaths(cause, state))]
+
+    mistake = raised(0, "ValueError", "no such label", 1.0)
+    first, second = said(mistake, dead(1, -6))
+    assert "rank 0 raised ValueError" in first and "rank 1 died: killed by SIGABRT" in second
+    assert len(said(mistake, dead(1, -15), dead(2, None))) == 1  # torchrun sends SIGTERM, and its ranks are not our own
+    assert "rank 2 died" in said(mistake, dead(1, None), dead(2, None, crash=[AT]))[1]
+    first, second = said(dead(0, -9), dead(1, -6))
+    assert "rank 0 died: killed by SIGKILL" in first and "rank 1 died: killed by SIGABRT" in second

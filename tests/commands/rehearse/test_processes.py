@@ -79,3 +79,24 @@ def test_a_seed_that_is_no_whole_number_gets_a_sentence():
     for seed in (-1, 0.5, True):
         with pytest.raises(ValueError, match="seed=.*expected a whole number"):
             rehearse(HEAD, 2, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("rank_0", "how"),
+    [
+        ("torch.ones(2).cuda() + torch.ones(2)", "same device"),  # a mistake
+        ("sys.exit(3)", "sys.exit(3)"),  # no mistake, and the ranks wait for nobody
+        ("import no_such_package", "no_such_package"),
+    ],
+)
+def test_a_death_is_reported_beside_what_another_rank_did(rank_0, how):
+    report = rehearsed(f"if rank:\n    os.abort()\n{rank_0}\n")
+    said = str(report)
+    assert how in said and said.count("rank 1 died: killed by SIGABRT") == 1 and "os.abort()" in said, said
+    assert len(report.deaths) == 1 and report.exit_code and not report.ok
+    assert "ranks 0, 1 failed" in said or report.ended == "exit"
+
+
+def test_a_death_alone_is_reported_once():
+    report = rehearsed("os._exit(5)\n", nproc=1)
+    assert str(report).count("rank 0 died") == 1 and str(report.deaths[0]) in str(report.problem)
