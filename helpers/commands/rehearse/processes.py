@@ -113,18 +113,20 @@ class RehearsalProcesses(Watch):
 
 def _zygotes(world: int, second_hash_seed: int) -> tuple[list[process.ZygoteClient], str]:
     """The zygotes from which the ranks are forked in turn, and why there is only one, as RehearsalProcesses says."""
-    chosen = process.is_hash_seed_chosen()
-    if chosen or world == 1 or available_memory() < SECOND_ZYGOTE_BYTES:
-        return [process.zygote(RANK)], "chosen" if chosen else "memory" if world > 1 else ""
-    process.zygote()  # these two start at the same time, and then their branches
-    process.zygote(hash_seed=second_hash_seed)
-    first = process.zygote(RANK)
+    if world == 1:
+        return [process.zygote(RANK)], ""
+    if process.is_hash_seed_chosen():
+        return [process.zygote(RANK)], "chosen"
+    if available_memory() < SECOND_ZYGOTE_BYTES:
+        return [process.zygote(RANK)], "memory"
+    process.zygote()  # starts at the same time as the second one
     try:
-        second = process.zygote(RANK, hash_seed=second_hash_seed)
+        process.zygote(hash_seed=second_hash_seed)
+        first, second = process.zygote(RANK), process.zygote(RANK, hash_seed=second_hash_seed)
         second.wait_until_ready()
+        return [first, second], ""
     except (RuntimeError, OSError):  # it did not start, for example for lack of memory
-        return [first], "memory"
-    return [first, second], ""
+        return [process.zygote(RANK)], "memory"
 
 
 def _verdicts(folder: str) -> list[NcclVerdict]:
