@@ -46,6 +46,8 @@ _FIELD = b"\x1f"  # between the parts of an encoded BoardEntry
 _PEER = "\x1e"  # between the items of `give` and of `take`
 _FLAG = 1024  # offset of the flag inside a rank's page: 8 bytes for its length, then its text as JSON
 SUFFIX = ".board"  # of the files' names
+# The name of the board on which all ranks of a world compare their calls of new_group, and the suffix of its file.
+NEW_GROUP, CALLS_SUFFIX = "new_group", ".calls"
 _LONGEST = 1400  # bytes of a flag's sentence in one language, so that all languages fit into the page
 
 
@@ -120,10 +122,10 @@ class Board:
         head = json.dumps({"name": name, "ranks": list(ranks)}).encode()
         if len(head) > PAGE:
             raise ValueError(f"a group of {len(ranks)} ranks is too large for the board: use Ranks(..., check=False)")
-        size = PAGE + len(ranks) * _part_bytes(len(ranks))
+        size, suffix = PAGE + len(ranks) * _part_bytes(len(ranks)), CALLS_SUFFIX if name == NEW_GROUP else SUFFIX
         for place in (folder, tempfile.gettempdir()):
             with contextlib.suppress(OSError):
-                return _reserve(place, name, size, head)
+                return _reserve(place, name, size, head, suffix)
         raise OSError(
             f"no room for a board of {size / 1e6:.1f} MB in {folder} or {tempfile.gettempdir()}: free some space"
         )
@@ -253,13 +255,13 @@ def _part_bytes(size: int) -> int:
     return PAGE + RECORDS * RECORD_BYTES + 2 * size * CHANNEL_RECORDS * CHANNEL_BYTES
 
 
-def _reserve(folder: str, name: str, size: int, head: bytes) -> str:
+def _reserve(folder: str, name: str, size: int, head: bytes, suffix: str = SUFFIX) -> str:
     """Make a file of `size` bytes whose memory is allocated now, and return its path.
 
     Without that, a later write through the memory map would kill the process with SIGBUS if the memory disk is full.
     """
     safe = "".join(c if c.isalnum() else "_" for c in name)[:40]
-    handle, path = tempfile.mkstemp(prefix=f"{safe}-", suffix=SUFFIX, dir=folder)
+    handle, path = tempfile.mkstemp(prefix=f"{safe}-", suffix=suffix, dir=folder)
     try:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(handle, 0, size)

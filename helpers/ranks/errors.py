@@ -94,6 +94,7 @@ class RankStatus:
     runnable: bool  # whether its main thread runs, or has work and waits for a core
     waiting: list[WaitingOperation] = field(default_factory=list)  # operations that are not complete
     counters: dict[str, int] = field(default_factory=dict)  # name of a process group -> collectives that it has issued
+    cpu_seconds: float = 0.0  # that all threads of its process have used
 
     def same_place(self, other: RankStatus | None) -> bool:
         """Whether the rank has not moved since `other`: same stack, same operations, and no work for its thread."""

@@ -29,6 +29,7 @@ from typing import Any
 
 from helpers.learner.words import Words
 from helpers.ranks import process
+from helpers.ranks.board import CALLS_SUFFIX, NEW_GROUP
 from helpers.ranks.errors import RankError
 from helpers.ranks.limits import folder_prefix, load_per_core, loopback, shared_folder
 from helpers.ranks.pipe import InterruptedMessage, defer_interrupts
@@ -216,6 +217,8 @@ class Pool:
         if broken := next((s.broken for s in states if s.broken), None):
             return broken
         groups = {name for s in states for name in s.counters}
+        if len(states) < self.settings.num_ranks and NEW_GROUP in groups:  # ranks that took no part had to call it, too
+            return first_difference(self._boards(), [CALLS_SUFFIX])
         for name in sorted(groups):
             counts = {s.rank: s.counters[name] for s in states if name in s.counters}
             if len(set(counts.values())) > 1:

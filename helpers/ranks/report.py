@@ -23,14 +23,15 @@ import time
 from collections.abc import Iterable, Sequence
 
 from helpers.learner.words import Words
-from helpers.ranks.board import RECORDS, SUFFIX, Board, BoardEntry
+from helpers.ranks.board import CALLS_SUFFIX, NEW_GROUP, RECORDS, SUFFIX, Board, BoardEntry
 from helpers.ranks.errors import RankError
 from helpers.ranks.sites import Frame, describe, describe_stack, is_engine, rank_names, words
 from helpers.ranks.watch import RankState
 
 LOG = logging.getLogger(__name__)
 Headline = tuple[str, int | None, list[Words]]  # kind of failure (errors.KINDS), rank to blame, lines of the message
-_ANSWER = {"send": "recv", "recv": "send"}  # what the other side calls; a collective is answered by itself
+# What the other side calls, where that is another operation. A collective is answered by itself.
+_ANSWER = {"send": "recv", "recv": "send"} | dict.fromkeys(("store.get", "store.wait", "store.multi_get"), "store.set")
 _NATIVE_FRAME = re.compile(r'File "(.+?)", line (\d+) in (\S+)')  # a line of faulthandler's stack
 
 
@@ -86,11 +87,14 @@ class Report:
         return "exception", causes[0].rank, [*self.raised_lines(causes), *self.waiting_lines()]
 
     def _hang(self) -> Headline:
-        """Blames awaited ranks that took no part, else ranks that have finished; else the ranks form a circle."""
+        """Blames awaited ranks that took no part, else awaited ranks that have finished; else ranks form a circle.
+
+        Where no operation is known for which a rank waits, all ranks that have finished are to blame.
+        """
         gone = [s for s in self.states if s.done]
         stuck = [op for s in self.states if s.where and not s.done for op in s.where.waiting]  # pending operations
         blamed = {rank for op in stuck for rank in op.missing}  # ranks that have not issued them
-        culprits = [s.rank for s in gone if s.rank in blamed] or [s.rank for s in gone]
+        culprits = [s.rank for s in gone if s.rank in blamed or not blamed]
         if self.absent & blamed:
             why = words["hang.absent"].format(ranks=rank_names(self.absent & blamed))
         elif culprits:
@@ -98,7 +102,7 @@ class Report:
             ops = sorted({_ANSWER.get(op.op, op.op) for op in stuck})
             why = words["hang.without" if ops else "hang.finished"].format(ranks=rank_names(culprits), ops=ops)
         else:
-            why = words["hang.circle"]
+            why = words["hang.among" if gone else "hang.circle"]
         return "hang", culprits[0] if culprits else None, [why, *self.waiting_lines()]
 
     # -- sentences -------------------------------------------------------------------------------------------------
@@ -233,7 +237,8 @@ def describe_difference(board: Board, sequence: int, entries: dict[int, BoardEnt
     if len(sides) < 2:  # all called the same, so the sizes that they give and take in an all-to-all must differ
         return words["crossed"].format(**where, what=_crossed(board, entries))
     sentences = [_side_line(board, ranks, entries[ranks[0]]) for ranks in sides]
-    return Words.of("\n  ").join([words["differs"].format(**where), *sentences])
+    head = words["new_group.differs" if board.name == NEW_GROUP else "differs"].format(**where)
+    return Words.of("\n  ").join([head, *sentences, *_cure(board)])
 
 
 def odd_one_out(board: Board, entries: dict[int, BoardEntry]) -> int | None:
@@ -245,12 +250,14 @@ def odd_one_out(board: Board, entries: dict[int, BoardEntry]) -> int | None:
     return board.ranks[sides[0][0]] if has_majority else None
 
 
-def first_difference(board_dir: str) -> Words | None:
+def first_difference(board_dir: str, suffixes: Sequence[str] = (CALLS_SUFFIX, SUFFIX)) -> Words | None:
     """A sentence on the first operation in which the ranks differ, or None if every rank issued the same ones.
 
-    Reads the boards of all groups in `board_dir` from outside, for example from the kernel after a failure.
+    Reads the boards of all groups in `board_dir` from outside, for example from the kernel after a failure. The calls
+    that make groups come first, because what follows in a group that differs is a consequence. suffixes: of the files.
     """
-    for path in sorted(glob.glob(os.path.join(glob.escape(board_dir), "*" + SUFFIX)), key=os.path.getmtime):
+    paths = [glob.glob(os.path.join(glob.escape(board_dir), "*" + suffix)) for suffix in suffixes]
+    for path in (path for found in paths for path in sorted(found, key=os.path.getmtime)):
         with contextlib.closing(Board(path)) as board:
             if sentence := _difference_in(board):
                 return sentence
@@ -268,6 +275,8 @@ def issued(board_dir: str) -> dict[tuple[str, str], dict[int, int]]:
 
 def describe_group(board: Board) -> Words:
     """How a sentence calls a group: torch names the default group of all ranks "0"."""
+    if board.name == NEW_GROUP:
+        return words["new_group.calls"]
     return words["world" if board.name == "0" else "group"].format(ranks=rank_names(board.ranks))
 
 
@@ -296,8 +305,13 @@ def _uneven_words(board: Board, counts: list[int], start: int) -> Words:
             skipping, other_entry = board.read(rank, sequence), board.read(many, sequence)
             if other_entry is not None and (skipping is None or skipping.site != other_entry.site):
                 skipped = _skipped(board, rank, many, sequence, skipping, other_entry)
-                return words["skipped.tally"].format(skipped=skipped, **tally)
-    return words["uneven"].format(**tally)
+                return Words.of(" ").join([words["skipped.tally"].format(skipped=skipped, **tally), *_cure(board)])
+    return Words.of(" ").join([words["uneven"].format(**tally), *_cure(board)])
+
+
+def _cure(board: Board) -> list[Words]:
+    """What to change, where one sentence fits every difference on this board."""
+    return [words["new_group.cure"]] if board.name == NEW_GROUP else []
 
 
 def _skipped(

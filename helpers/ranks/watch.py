@@ -22,6 +22,7 @@ from typing import Any
 from helpers.learner.words import Words
 from helpers.ranks.errors import Failure, RankStatus
 from helpers.ranks.pipe import defer_interrupts
+from helpers.ranks.sites import is_engine
 
 # Seconds before each of the first polls. They are short, so that a rank that dies early has said where it was.
 FIRST_POLLS = (0.05, 0.1, 0.2)
@@ -29,9 +30,10 @@ POLL = 0.5  # seconds between two polls later on
 SETTLE_SECONDS = 0.5  # seconds that the other ranks get to end after a first failure
 STILL_SECONDS = 0.05  # seconds in one place after which a rank that waits is taken to have come to its wait
 RUNNABLE_FACTOR = 4  # how many times SETTLE_SECONDS a rank gets that wants a core and has none
-# A rank may wait inside torch.distributed without an operation, for example while it makes a group. After so many
-# seconds in one place it counts as waiting.
-NO_MOVEMENT_SECONDS = 5.0
+# A rank may wait inside torch.distributed without an operation that this package sees, for example in a group of gloo
+# itself. After so many seconds in one place, in which its threads compute next to nothing, it counts as waiting.
+NO_MOVEMENT_SECONDS = 2.0
+IDLE_SHARE, ANSWER_SECONDS = 0.03, 0.005  # of a core, and for an answer: data that is in flight needs more
 INNER_FRAMES = 5  # of a stack that are searched for torch.distributed
 MAX_STEP = 2.0  # seconds; of a longer gap between two looks only these count, because the laptop was suspended
 _numbers = itertools.count()  # of the polls, in all tasks
@@ -53,6 +55,8 @@ class RankState:
     spent: bool = False  # whether its process should run no other task, because this one left it damaged
     where: RankStatus | None = None  # the answer to the last poll
     unmoved_since: float | None = None  # the time of the first answer that was like the last one, on Watch.clock
+    idle_since: float | None = None  # the same, and since when none of its threads has computed
+    answered_at: float = 0.0  # when the last answer came, on Watch.clock
     # The number of the last poll that it answered. It begins with a number that no poll before this task had, so
     # answers to polls of an earlier task are ignored.
     answered: int = field(default_factory=partial(next, _numbers))
@@ -66,7 +70,10 @@ class RankState:
             case ("where", where, number) if number > self.answered:
                 moved = not where.same_place(self.where)
                 self.unmoved_since = now if moved else (self.unmoved_since or now)
-                self.where, self.answered = where, number
+                used = where.cpu_seconds - (self.where or where).cpu_seconds
+                is_idle = not moved and used <= ANSWER_SECONDS + IDLE_SHARE * (now - self.answered_at)
+                self.idle_since = (self.idle_since or now) if is_idle else now
+                self.where, self.answered, self.answered_at = where, number, now
             case ("ready", _):
                 self.done = True
             case ("failed", failure):
@@ -234,12 +241,19 @@ class Watch:
         if state.where.waiting:
             # A little less than a poll, because the time between two answers varies.
             return unmoved >= POLL * 0.8 and any(op.missing for op in state.where.waiting)
-        return unmoved >= NO_MOVEMENT_SECONDS and _inside_distributed(state.where)
+        return self.clock - state.idle_since >= NO_MOVEMENT_SECONDS and _inside_distributed(state.where)
 
 
 def _inside_distributed(where: RankStatus) -> bool:
-    """Whether a rank is in a function of torch.distributed."""
-    return any("torch/distributed/" in path for path, _, _ in where.frames[-INNER_FRAMES:])
+    """Whether a rank is in a function of torch.distributed, and not in code of the learner that such a function calls.
+
+    A straggler on purpose sleeps in `Fault.apply`, and goes on.
+    """
+    if not where.frames or where.frames[-1][2] == "apply":
+        return False
+    innermost = next((path for path, _, _ in reversed(where.frames) if not is_engine(path)), "")
+    inner = [path for path, _, _ in where.frames[-INNER_FRAMES:]]
+    return "torch/" in innermost and any("torch/distributed/" in path for path in inner)
 
 
 def _is_making_group(where: RankStatus) -> bool:

@@ -36,9 +36,10 @@ from torch.utils._pytree import tree_iter
 
 from helpers.devices import GPU, is_on_python_device, known_kinds
 from helpers.devices.call_site import call_site
-from helpers.ranks.board import Board
+from helpers.ranks.board import NEW_GROUP, Board
 from helpers.ranks.gloo import ClosedGroups, Connections, Waiters, open_sockets
 from helpers.ranks.group import WireGroup
+from helpers.ranks.meeting import GroupCalls, meet, watch_stores
 from helpers.ranks.methods import Methods
 from helpers.ranks.rules import rules_named
 from helpers.ranks.session import Listeners, Session, WireConfig
@@ -58,6 +59,7 @@ class World:
     def __init__(self, config: WireConfig, waiters: Waiters):
         self.session, self.closed = Session(config, waiters), False
         self.groups: list[WireGroup] = []
+        self.calls: GroupCalls | None = None  # of new_group, once there is a default group
         self.rules = self.session.rules = rules_named(config.rules).start_on_rank(config)
         threading.Thread(target=self._watch, daemon=True, name="wire watch").start()
 
@@ -83,6 +85,8 @@ class World:
                     session.busy.set()
                 continue
             self._hand_over_waits()
+            if self.calls is not None:
+                self.calls.look()
             for group in self.groups:
                 group.look()
 
@@ -198,6 +202,7 @@ def install(config: WireConfig) -> None:
         dist.monitored_barrier = distributed_c10d.monitored_barrier = _monitored_barrier
         dist.batch_isend_irecv = distributed_c10d.batch_isend_irecv = _batch_isend_irecv
         distributed_c10d._process_group_name = _process_group_name
+        watch_stores(_watched_session)
 
 
 def subscribe(callback: Callable[[CommEvent], None]) -> Callable[[], None]:
@@ -238,6 +243,11 @@ def release_closed_groups() -> None:
     _ended.release()
 
 
+def _watched_session() -> Session | None:
+    """The session of a world whose waits somebody watches, or None."""
+    return _world.session if _world is not None and not _world.closed and _world.session.config.check else None
+
+
 def current_session() -> Session:
     """What all groups of this process's world share."""
     return _world.session
@@ -270,14 +280,22 @@ def _create(options, backend_options=None) -> Wire:
     """What torch calls for a new group; its group_id, ranks, store and timeout come in `options`."""
     if _world is None:
         raise RuntimeError("the wire is not installed: call wire.install(WireConfig(...)) before init_process_group")
+    is_default, too_late = not options.global_ranks_in_group, None
+    ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
+    if _world.session.config.check and _world.session.config.inner == "gloo":  # NCCL connects ranks at their first use
+        too_late = meet(_world.session, "init_process_group" if is_default else NEW_GROUP, options.store, ranks)
     if _world.session.config.cpu == "apart":  # as with torch's backend "cpu:gloo,cuda:nccl"
         cpu_wire = _make_wire(Wire, _for_the_cpu(options), None)  # None: no options of a backend
         made = _make_wire(TwoWires, options, backend_options)
         made.cpu_wire = cpu_wire
     else:
         made = _make_wire(Wire, options, backend_options)
+    if is_default and _world.session.config.check:
+        _world.calls = GroupCalls(_world.session, _board_path(options, ranks, NEW_GROUP))
     if _world.session.rules is not None:
         _world.session.rules.group_made(call_site(), made.group.name, made.group.ranks)
+    if too_late is not None:
+        raise too_late
     return made
 
 
@@ -299,7 +317,7 @@ def _make_wire(kind_of_wire: type[Wire], options, backend_options) -> Wire:
     ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
     group = WireGroup(_world.session, _listeners, options.group_id, ranks, options.group_rank)
     if _world.session.config.check:
-        group.use_board(_board_path(options, ranks))
+        group.use_board(_board_path(options, ranks, options.group_id))
     made = kind_of_wire(options.store, group, backend, kind)
     group.connections = Connections(made, opened, _ended)
     _world.join(group)
@@ -326,11 +344,11 @@ def _devices(kind: dist.ProcessGroup.BackendType) -> tuple[str, ...]:
     return (GPU,) if kind == dist.ProcessGroup.BackendType.NCCL else known_kinds()
 
 
-def _board_path(options, ranks: tuple[int, ...]) -> str:
-    """The first rank makes the file of the group and tells the others its path through the store."""
+def _board_path(options, ranks: tuple[int, ...], name: str) -> str:
+    """The first rank of the group makes the file of a board and tells the others its path through the store."""
     if options.group_rank == 0:
-        options.store.set("board", Board.create(_world.session.config.board_dir, options.group_id, ranks))
-    return options.store.get("board").decode()
+        options.store.set(f"board {name}", Board.create(_world.session.config.board_dir, name, ranks))
+    return options.store.get(f"board {name}").decode()
 
 
 def _monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
@@ -359,8 +377,12 @@ def _batch_isend_irecv(p2p_op_list):
 
 def _process_group_name(ranks, use_hashed_name):
     """Replaces a function that torch calls in new_group on every rank, also on those that are not in the group."""
-    if ranks and not use_hashed_name and _world is not None and _world.session.rules is not None:
-        _world.session.rules.new_group_called(call_site(), ranks)
+    if ranks and not use_hashed_name and _world is not None and isinstance(dist.group.WORLD, Wire):
+        site = call_site()
+        if _world.session.rules is not None:
+            _world.session.rules.new_group_called(site, ranks)
+        if _world.calls is not None:
+            _world.calls.compare(ranks, site)
     return _torch_group_name(ranks, use_hashed_name)
 
 

@@ -286,6 +286,7 @@ class Worker:
             runnable=is_runnable(self.main_thread.native_id),
             waiting=[WaitingOperation(op=op.op, sequence=op.sequence, missing=op.missing) for op in wire.pending()],
             counters=dict(wire.counters()),
+            cpu_seconds=time.process_time(),
         )
 
     @staticmethod

@@ -24,7 +24,7 @@ from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
 from helpers.ranks.errors import Failure, RankError
 from helpers.ranks.nccl.verdicts import words as nccl_words
-from helpers.ranks.sites import Frame, describe, is_engine, is_library, is_package, learner_frame, rank_names
+from helpers.ranks.sites import describe, is_engine, is_library, is_package, learner_frame, rank_names
 
 FULL = "OutOfMemoryError"  # the type of the exception of a card that is full
 _LIMITS = (  # parts of torch's messages about something that a device made in Python cannot do
@@ -79,6 +79,8 @@ def findings_of(outcome: RehearsalOutcome) -> tuple[Finding, ...]:
     """All findings, with the one that ended the run first."""
     failures = _failures(outcome)
     verdicts = [Finding(**vars(one)) for one in outcome.processes.verdicts]
+    if any(one.cure == nccl_words["cure.groups"] for one in verdicts):  # it says the same of a call of new_group
+        failures = [one for one in failures if one.cure != nccl_words["cure.groups"]]
     verdicts = [one for one in verdicts if not any(_is_same(one, other) for other in failures)]
     if outcome.exits or outcome.processes.causes or any(state.dead for state in outcome.processes.states):
         verdicts = [one for one in verdicts if one.kind != "hangs"]  # the ranks wait for one that has ended
@@ -120,7 +122,9 @@ def _failure(outcome: RehearsalOutcome, failures: dict[int, Failure]) -> Finding
         chain += called[-MAX_LIBRARY_FRAMES:]
     kind, cure = ("out of memory", words["full"]) if failure.type_name == FULL else ("error", None)
     text = failure.words.map(in_cudas_words)
-    if failure.wire_kind == "mismatch":  # the ranks issued different collectives, which NCCL would not notice
+    if any(frame[2] == "new_group" for one in failures.values() for frame in one.frames if one.wire_kind == "mismatch"):
+        cure = nccl_words["cure.groups"]
+    elif failure.wire_kind == "mismatch":  # the ranks issued different collectives, which NCCL would not notice
         kind, cure, text = "unnoticed", nccl_words["cure.differ"], Words.of("\n").join([text, words["unnoticed"]])
     else:
         text = Words.of(f"{failure.type_name}: ") + text
@@ -174,13 +178,12 @@ def in_cudas_words(text: str) -> str:
 
 def _hang(outcome: RehearsalOutcome) -> Finding:
     """The finding about ranks that hang although NCCL's rules say nothing, so that they would hang under gloo, too."""
-    sites: list[Frame] = []
-    for state in outcome.processes.states:
-        line_of_learner = learner_frame(state.where.frames) if state.where and not state.done else None
-        if line_of_learner and line_of_learner not in sites:
-            sites.append(line_of_learner)
-    rank = () if outcome.error.rank is None else (outcome.error.rank,)
-    return Finding(kind="hangs", ranks=rank, sites=tuple(sites), words=outcome.error.words)
+    # The ranks that waited. Most of them have been ended by an error since.
+    waited = [state for state in outcome.processes.states if state.where and (state.failure or not state.done)]
+    lines = dict.fromkeys(line for state in waited if (line := learner_frame(state.where.frames)))
+    culprit = outcome.error.rank
+    ranks = tuple(state.rank for state in waited) if culprit is None else (culprit,)
+    return Finding(kind="hangs", ranks=ranks, sites=tuple(lines), words=outcome.error.words)
 
 
 def _shared_gpus(outcome: RehearsalOutcome) -> list[Finding]:
