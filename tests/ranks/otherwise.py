@@ -356,8 +356,14 @@ NO_CALLS = {
     "a type, a value or options": (
         "Backend BackendConfig GroupMember group AllreduceCoalescedOptions AllreduceOptions AllToAllOptions "
         "BarrierOptions BroadcastOptions GatherOptions GroupName PrefixStore ProcessGroup ReduceOp ReduceOptions "
-        "ReduceScatterOptions ScatterOptions DebugLevel Work default_pg_timeout reduce_op"
+        "ReduceScatterOptions ScatterOptions DebugLevel Work default_pg_timeout reduce_op ProcessGroupGloo "
+        "ProcessGroupMPI ProcessGroupNCCL ProcessGroupUCC ProcessGroupXCCL BuiltinCommHookType GradBucket DistError "
+        "DistBackendError DistNetworkError DistStoreError QueueEmptyError timedelta FileStore HashStore"
     ),
+    "parts of DistributedDataParallel, which has rows": "Logger Reducer",
+    "settings of this process": "set_debug_level set_debug_level_from_env register_rendezvous_handler",
+    "connects in C++ before there are groups, and has a timeout of its own": "TCPStore rendezvous",
+    "waits for a person at a debugger, and then in a barrier": "breakpoint",
     "the ranks have a default group, so that torch raises at once": "init_process_group",
     "waits for nobody: what follows raises, since the group is gone": "destroy_process_group",
     "refused on the CPU, at once": "split_group shrink_group",
