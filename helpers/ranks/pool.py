@@ -299,9 +299,12 @@ class Pool:
         if sound:
             return words["after.kept"]
         watch.announce_end()  # interrupts the ranks that have not finished
+        watch.settle(END_LIMIT)
         # Ranks that run apart check one answer each, so a restart loses nobody's variables and need not be avoided.
-        crowding = 1 if self.settings.apart else load_per_core()
-        watch.settle(min(END_LIMIT * crowding, MAX_END_LIMIT))
+        if watch.unfinished and not self.settings.apart:
+            watch.refresh(0.4)
+            if not watch.has_stuck():  # a wait inside a group of gloo itself hears no interrupt, however long it gets
+                watch.settle(min(END_LIMIT * load_per_core(), MAX_END_LIMIT) - END_LIMIT)
         if watch.unfinished or any(s.dead or s.spent for s in watch.states):
             return self._restart()
         return self._regroup()

@@ -233,6 +233,10 @@ class Watch:
         number = self.refresh(limit)
         return all(s.answered >= number for s in self.unfinished) and self.is_deadlocked()
 
+    def has_stuck(self) -> bool:
+        """Whether an unfinished rank has not moved between polls, and waits for other ranks."""
+        return any(map(self.is_stuck, self.unfinished))
+
     def is_stuck(self, state: RankState) -> bool:
         """Whether a rank has not moved between polls, and waits for other ranks."""
         if state.where is None or state.unmoved_since is None:

@@ -65,7 +65,8 @@ OTHER_WAYS = {
 class Call:
     """One row. make: makes the call. ways: of OTHER_WAYS, those that this call can be made in. right: those that torch
     allows. setup: what every rank does before; its result is given to `make`. names: the public ones that it covers,
-    by default its own. has_group: whether it takes a group.
+    by default its own. has_group: whether it takes a group. limit: seconds until a mistake
+    is named and the ranks can go on.
     """
 
     make: Callable
@@ -74,6 +75,7 @@ class Call:
     setup: Callable | None = None
     names: tuple[str, ...] | None = None
     has_group: bool = True
+    limit: float = 3.0
 
 
 def messages(way: Way, send: Callable, receive: Callable) -> None:
@@ -278,6 +280,13 @@ PUBLIC_CALLS = {
     "init_device_mesh": Call(mesh, (MEMBERS,), has_group=False, names=("init_device_mesh", "DeviceMesh")),
 }
 CALLS_ELSEWHERE = {  # in other modules, which call functions of torch.distributed or its groups
+    # Nothing but the end of its process ends a wait inside a group of gloo itself, which a learner asks for by name.
+    "all_reduce of gloo": Call(
+        lambda group, way: dist.all_reduce(way.tensor(), group=group),
+        setup=lambda: dist.new_group(backend="gloo"),
+        has_group=False,
+        limit=10.0,
+    ),
     "functional.all_reduce": Call(
         waited(lambda way, group: functional.all_reduce(way.tensor(), way.op, group)), REDUCED
     ),

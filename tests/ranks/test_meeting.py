@@ -160,7 +160,7 @@ def test_threads_may_make_groups(ranks):
 
 def comes_late():
     if dist.get_rank() == 1:
-        time.sleep(2.5)
+        time.sleep(1.5)
     dist.barrier(dist.new_group())
 
 
@@ -184,7 +184,7 @@ def test_a_key_that_nobody_sets_is_named(ranks, call):
 def keys_of_all():
     store, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()
     if rank == 2:
-        time.sleep(1.5)
+        time.sleep(1)
     store.set(f"late {rank}", str(rank))
     store.wait([f"late {other}" for other in range(4)])
     return [store.get(f"late {other}") for other in range(4)]

@@ -1,4 +1,4 @@
-"""Whatever one rank does otherwise in a call of torch.distributed is named within LIMIT seconds; otherwise.py has it.
+"""Whatever one rank does otherwise in a call of torch.distributed is named within seconds; otherwise.py has the table.
 
 The whole cross takes minutes, so that the suite plays the rows of CHOSEN, and `make test-slow` all of them.
 """
@@ -15,7 +15,6 @@ from helpers.ranks import RankError, Ranks
 from tests.ranks import otherwise
 from tests.ranks.otherwise import CALLS, NO_CALLS, RIGHT, play, public_names, rows
 
-LIMIT = 3.0  # seconds until the mistake is named, and the ranks can go on
 CHOSEN = [
     ("new_group", "other members"),
     ("new_group", "skips it"),
@@ -49,7 +48,7 @@ def problem(ranks: Ranks, name: str, what: str) -> str:
     if ranks.run(dist.get_rank) != [0, 1, 2, 3]:
         return f"{name}, {what}: the ranks do not go on"
     is_named = kind == "right" or "rank 1" in text or "ranks" in text
-    if kind in expected(name, what) and seconds < LIMIT and is_named:
+    if kind in expected(name, what) and seconds < CALLS[name].limit and is_named:
         return ""
     return f"{name}, {what}: {kind} after {seconds:.1f} s. {text}"
 

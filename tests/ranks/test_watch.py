@@ -70,6 +70,28 @@ def test_ranks_that_all_wait_in_making_a_group_are_deadlocked_and_those_that_wri
     assert watch.is_deadlocked() == (place == "distributed_c10d.py")
 
 
+GLOO = [*TRAIN, ("site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce")]
+APPLY = [*GLOO, (watch_module.__file__.replace("watch.py", "session.py"), 70, "apply")]
+
+
+@pytest.mark.parametrize(
+    ("frames", "cpu_share", "deadlocked"),
+    [
+        (GLOO, 0.0, True),
+        (GLOO, 0.5, False),  # gloo's threads move data
+        ([*GLOO, ("train.py", 20, "hook")], 0.0, False),  # torch calls the learner's code
+        (APPLY, 0.0, False),  # a straggler on purpose
+    ],
+)
+def test_a_wait_that_is_no_operation_counts_where_nothing_computes(watch, frames, cpu_share, deadlocked):
+    watch.states[1].take(("done", "ok", b"", {}, None), 0.0)
+    for second in range(9):
+        for rank in (0, 2):
+            where = RankStatus(frames=frames, runnable=False, cpu_seconds=cpu_share * second)
+            answer(watch, rank, where, times=1, apart=0.5)
+    assert watch.is_deadlocked() == deadlocked
+
+
 def test_an_operation_that_everyone_issued_is_in_flight(watch):
     for rank in range(3):
         answer(watch, rank, waits_for())

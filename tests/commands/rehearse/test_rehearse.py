@@ -147,6 +147,21 @@ def test_a_rank_that_stands_in_another_groups_call_is_named_with_its_line():
     assert "ranks 0, 1 (the default group)" in said and "ranks 0, 1 (the group of line 6)" in said
 
 
+def test_groups_that_each_rank_makes_for_itself_end_the_rehearsal_at_once():
+    report = rehearsed("group = dist.new_group([rank])\ndist.barrier(group)\n")
+    said = line_of(report, "error")
+    assert report.ended == "failed" and len(report.findings) == 1 and "new_group" in str(report.findings[0].cure)
+    assert "makes a group of 0 on rank 0" in said and "of 1 on rank 1" in said and "line 6" in said
+
+
+def test_ranks_whose_groups_never_meet_are_named_with_their_line():
+    report = rehearsed(
+        "for ranks in [[0], [0, 1]][rank:]:\n    dist.new_group(ranks, use_local_synchronization=True)\n"
+    )
+    assert report.ended == "hang" and report.findings[0].ranks == (0, 1), str(report)
+    assert "new_group" in line_of(report, "hangs") and "line 7" in line_of(report, "hangs")
+
+
 @pytest.mark.parametrize(
     ("body", "told"),
     [
