@@ -22,7 +22,7 @@ from helpers.quantities.units import format_bytes
 from helpers.ranks import inplace
 from helpers.ranks.errors import RankError
 from helpers.ranks.limits import card_bytes, check_num_ranks, choose_device, choose_rules, proportional_bytes
-from helpers.ranks.pipe import print_by_rank
+from helpers.ranks.pipe import interrupts_in_waits_only, print_by_rank
 from helpers.ranks.pool import Pool, PoolSettings
 from helpers.ranks.sites import CELL_PREFIX, rank_names
 from helpers.ranks.transport import pack_call, unpack
@@ -132,7 +132,6 @@ class Ranks:
         self._cells += 1
         # Tracebacks take the lines of the cell from here. The None is a file's time, and a cell has none.
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-        self._has_variables = True
         outcome = self._task(("cell", source, name), chosen, timeout or self.timeout, name)
         shown = dict(zip(chosen, outcome.values, strict=True))
         texts = {r: outcome.texts[r] + (shown[r] + "\n" if shown[r] is not None else "") for r in chosen}
@@ -235,21 +234,23 @@ class Ranks:
 
     def _task(self, message: tuple, ranks: Sequence[int], limit: float | None, cell: str | None = None):
         """Have the pool run a task (see Pool.task), after starting the ranks if they are stopped."""
-        if not self._lock.acquire(blocking=False):
-            raise ValueError("these ranks are busy with another run: wait for it to end, or make other Ranks.")
-        try:
-            self._cancel_timer()
-            if self._settings.apart:
-                self.renew()
-            if not self._pool.is_up:
-                self._start()
-            return self._pool.task(message, ranks, limit, cell)
-        except RankError as error:
-            print_by_rank(getattr(error, "texts", {}))  # what the ranks printed before the failure
-            raise error from None
-        finally:
-            self._lock.release()
-            self._set_timer()
+        with interrupts_in_waits_only():
+            if not self._lock.acquire(blocking=False):
+                raise ValueError("these ranks are busy with another run: wait for it to end, or make other Ranks.")
+            try:
+                self._cancel_timer()
+                if self._settings.apart:
+                    self.renew()
+                if not self._pool.is_up:
+                    self._start()
+                self._has_variables = self._has_variables or cell is not None
+                return self._pool.task(message, ranks, limit, cell)
+            except RankError as error:
+                print_by_rank(getattr(error, "texts", {}))  # what the ranks printed before the failure
+                raise error from None
+            finally:
+                self._lock.release()
+                self._set_timer()
 
     def _checked(self, ranks: Sequence[int]) -> list[int]:
         """These ranks in order, each once. Raises ValueError for one that does not exist."""

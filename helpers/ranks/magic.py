@@ -16,7 +16,7 @@ from types import TracebackType
 
 from helpers.ranks.errors import RankError
 from helpers.ranks.live import current
-from helpers.ranks.sites import PACKAGE, words
+from helpers.ranks.sites import PACKAGE, is_library, words
 
 UNKNOWN = re.compile(r"raised NameError: name '(\w+)' is not defined")
 NO_GROUP = "Default process group has not been initialized"  # how torch's message begins
@@ -95,10 +95,11 @@ def register(shell) -> None:
 
     def show_trimmed(shell, kind, value, trace, tb_offset=None) -> None:
         explain_missing_group(value)
-        shell.showtraceback((kind, value, without_our_frames(trace)), tb_offset=tb_offset)
+        trimmed = (until_our_frames if issubclass(kind, KeyboardInterrupt) else without_our_frames)(trace)
+        shell.showtraceback((kind, value, trimmed), tb_offset=tb_offset)
 
     if not shell.custom_exceptions:  # somebody else's handler stays
-        shell.set_custom_exc((ValueError, RankError), show_trimmed)
+        shell.set_custom_exc((ValueError, RankError, KeyboardInterrupt), show_trimmed)
 
 
 def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
@@ -115,3 +116,22 @@ def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
     if first:
         links[first - 1].tb_next = None
     return links[0]
+
+
+def until_our_frames(trace: TracebackType | None) -> TracebackType | None:
+    """`trace` of an interrupt up to the learner's last line, if that line called this package; otherwise as it is.
+
+    An interrupt may come at any line, also in a library that this package called.
+    """
+    last = None  # the learner's last line
+    link, is_ours = trace, False  # whether this package was called from there
+    while link is not None:
+        path = link.tb_frame.f_code.co_filename
+        if path.startswith(PACKAGE):
+            is_ours = True
+        elif not is_library(path):
+            last, is_ours = link, False
+        link = link.tb_next
+    if last is not None and is_ours:
+        last.tb_next = None
+    return trace

@@ -9,6 +9,9 @@ returns the values, or it reports what happened (report.py) and recovers in the 
   new groups        the processes are sound: they leave the broken groups and meet in files of a new generation
   new processes     a rank died or cannot be interrupted: its variables are lost, and the message says so
 
+After an interrupt the notebook gets its prompt back within a second. So ranks that do not end at once are killed, and
+the next task starts new ones.
+
 The "generation" counts how often the ranks have met in new groups. A "board" is a file in shared memory in which the
 ranks of a group write down their operations, so that they can be compared. A "zygote" is the process from which ranks
 are forked. Sentences are `Words`, texts in every language of the course, and `words["name"]` is the sentence of that
@@ -22,6 +25,7 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import wait
@@ -32,7 +36,7 @@ from helpers.ranks import process
 from helpers.ranks.board import CALLS_SUFFIX, NEW_GROUP
 from helpers.ranks.errors import RankError
 from helpers.ranks.limits import folder_prefix, load_per_core, loopback, shared_folder
-from helpers.ranks.pipe import InterruptedMessage, defer_interrupts
+from helpers.ranks.pipe import InterruptedMessage, defer_interrupts, interrupts_in_waits_only, uninterruptible
 from helpers.ranks.random_seeds import BASE_SEED, process_seed
 from helpers.ranks.report import Report, first_difference, issued, log_tail
 from helpers.ranks.rules import rules_named
@@ -45,6 +49,10 @@ SILENT_LIMIT = 3.0  # seconds after which a rank that never said where it is mus
 END_LIMIT = 2.0  # seconds that an interrupted rank gets, more on a crowded machine; then its variables are lost
 MAX_END_LIMIT = 10.0  # seconds that it gets at most, however crowded the machine is, because somebody is waiting
 REINIT_LIMIT = 15.0  # seconds for ranks to meet again
+# Seconds after an interrupt in which the ranks say where they are, end, and meet again. The last two are longer on a
+# crowded machine, up to STOP_FACTOR times, since the variables of the ranks are lost otherwise.
+STOP_WHERE_LIMIT, STOP_END_LIMIT, STOP_MEET_LIMIT, STOP_FACTOR = 0.2, 0.3, 0.4, 2.0
+KILL_LIMIT = 1.0  # seconds in which all killed ranks are expected to have ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,21 +106,29 @@ class Pool:
         return bool(self.members)
 
     def start(self) -> None:
-        """Start every rank and wait until all have met. Raises RankError if they do not."""
+        """Start every rank and wait until all have met. Raises RankError if they do not, or after an interrupt."""
+        with interrupts_in_waits_only():
+            try:
+                self._start()
+            except KeyboardInterrupt:
+                self.stop()
+                raise RankError(words["start.interrupted"], kind="interrupted") from None
+            except BaseException:
+                self.stop()
+                raise
+
+    def _start(self) -> None:
+        """Start every rank and wait until all have met."""
         self.folder = tempfile.mkdtemp(prefix=folder_prefix())
         self.board = shared_folder() or self.folder
         self.generation, self.is_spent = 0, False
         zygote = self._zygote()
         for folder in {self.folder, self.board}:
             zygote.remove_later(folder)  # if this process dies without doing so
-        try:
-            for rank in range(self.settings.num_ranks):
-                pid, conn = zygote.fork(self._spec(rank))
-                self.members.append(Member(rank, pid, conn))
-            self._wait_until_ready()
-        except BaseException:
-            self.stop()
-            raise
+        for rank in range(self.settings.num_ranks):
+            pid, conn = zygote.fork(self._spec(rank))
+            self.members.append(Member(rank, pid, conn))
+        self._wait_until_ready()
 
     def _zygote(self) -> process.ZygoteClient:
         """The connection to the process that forks the ranks."""
@@ -159,19 +175,21 @@ class Pool:
 
     def stop(self) -> None:
         """End every rank at once and remove what they left."""
-        for member in self.members:
-            process.kill(member.pid)
-        zygote = self._zygote() if self.members else None
-        for member in self.members:
-            with contextlib.suppress(RuntimeError, OSError):
-                zygote.exit_status(member.pid)  # waits until it has ended
-            member.conn.close()
-        self.members = []
-        for folder in {self.folder, self.board} - {None}:
-            shutil.rmtree(folder, ignore_errors=True)
-            if zygote:
-                zygote.remove_later(folder, wanted=False)
-        self.folder = self.board = None
+        with interrupts_in_waits_only(), uninterruptible():
+            for member in self.members:
+                process.kill(member.pid)
+            zygote, end = process.running_zygote(self.settings.apart), time.monotonic() + KILL_LIMIT
+            for member in self.members:
+                if zygote is not None:
+                    with contextlib.suppress(RuntimeError, OSError):
+                        zygote.exit_status(member.pid, end - time.monotonic())  # waits until it has ended
+                member.conn.close()
+            self.members = []
+            for folder in {self.folder, self.board} - {None}:
+                shutil.rmtree(folder, ignore_errors=True)
+                if zygote is not None:
+                    zygote.remove_later(folder, wanted=False)
+            self.folder = self.board = None
 
     # -- one task --------------------------------------------------------------------------------------------------
     def task(self, message: tuple, ranks: Sequence[int], limit: float | None, cell: str | None = None) -> Outcome:
@@ -180,6 +198,10 @@ class Pool:
         message: ("call", packed function) or ("cell", source, file name). limit: seconds. cell: the file name, for a
         cell.
         """
+        with interrupts_in_waits_only():
+            return self._task(message, ranks, limit, cell)
+
+    def _task(self, message: tuple, ranks: Sequence[int], limit: float | None, cell: str | None) -> Outcome:
         states = [RankState(m.rank, m.conn, m.pid) for m in self.members if m.rank in ranks]
         watch = Watch(states, world_size=self.settings.num_ranks)
         try:
@@ -247,28 +269,57 @@ class Pool:
     def _explain_and_recover(self, watch: Watch, verdict: str, difference: Words | None, cell: str | None) -> RankError:
         """The error of a failed task. Its last sentence says what was recovered, and so whether variables were lost."""
         report = Report(watch.states, cell=cell, folder=self.folder, world_size=self.settings.num_ranks)
+        error, generation = None, self.generation
         try:
+            if verdict == "interrupted":
+                raise KeyboardInterrupt
             if verdict == "incomplete message":
-                raise InterruptedMessage  # a KeyboardInterrupt, so the ranks are restarted below
-            if verdict == "failed":
-                watch.settle_or_wait(SETTLE_SECONDS)  # the other ranks may still end, or come to where they wait
-            watch.refresh(0.4)  # ask every unfinished rank where it is; answers must come within these seconds
-            if verdict == "timeout":
-                report.silent_ranks = self._end_silent(watch)
-            for state in watch.states:
-                if state.dead:
-                    report.exit_codes[state.rank] = self._zygote().exit_status(state.pid)
-            sound = verdict == "failed" and self._is_sound(watch)
-            error = report.error(verdict, difference=difference, seconds=watch.clock)
-            verdicts = self.judge.new_verdicts(self._boards(), is_hang=verdict == "hang")
-            error.words = Words.of("\n").join([error.words, *(one.text for one in verdicts)])
-            recovery = self._recover(watch, sound)
-        except KeyboardInterrupt:
-            error = report.error("interrupted")
-            self.stop()
-            recovery = words["after.restarted"]
+                raise InterruptedMessage
+            error = self._explain(watch, report, verdict, difference)
+            recovery = self._recover(watch, sound=verdict == "failed" and self._is_sound(watch))
+        except KeyboardInterrupt as interrupt:
+            # The ranks can only go on if neither a message nor their meeting in new groups is half done.
+            can_go_on = not isinstance(interrupt, InterruptedMessage) and self.generation == generation
+            with uninterruptible():
+                error, recovery = self._end_soon(watch, report, error, can_go_on)
         error.words = Words.of("\n").join([error.words, recovery])
         return error
+
+    def _explain(self, watch: Watch, report: Report, verdict: str, difference: Words | None) -> RankError:
+        """The error of a task that failed, hung or took too long, without a sentence on the recovery."""
+        if verdict == "failed":
+            watch.settle_or_wait(SETTLE_SECONDS)  # the other ranks may still end, or come to where they wait
+        watch.refresh(0.4)  # ask every unfinished rank where it is; answers must come within these seconds
+        if verdict == "timeout":
+            report.silent_ranks = self._end_silent(watch)
+        for state in watch.states:
+            if state.dead:
+                report.exit_codes[state.rank] = self._zygote().exit_status(state.pid)
+        error = report.error(verdict, difference=difference, seconds=watch.clock)
+        verdicts = self.judge.new_verdicts(self._boards(), is_hang=verdict == "hang")
+        error.words = Words.of("\n").join([error.words, *(one.text for one in verdicts)])
+        return error
+
+    def _end_soon(
+        self, watch: Watch, report: Report, error: RankError | None, can_go_on: bool
+    ) -> tuple[RankError, Words]:
+        """After an interrupt: its error, if the task has no other, and the sentence on what became of the ranks.
+
+        It takes less than a second. Ranks that run apart check one answer each, so nobody misses their variables, and
+        they are ended at once.
+        """
+        with contextlib.suppress(InterruptedMessage):
+            if can_go_on:
+                watch.refresh(STOP_WHERE_LIMIT)
+            error = error or report.error("interrupted")
+            if can_go_on and not self.settings.apart:
+                watch.announce_end()
+                watch.settle(_while_stopping(STOP_END_LIMIT))
+                is_whole = not watch.unfinished and not any(s.dead or s.spent for s in watch.states)
+                if is_whole and (recovery := self._regroup(_while_stopping(STOP_MEET_LIMIT))):
+                    return error, recovery
+        self.stop()
+        return error or report.error("interrupted"), words["after.stopped"]
 
     def _end_silent(self, watch: Watch) -> list[int]:
         """End the ranks that never answered, because C code holds Python's lock, and return their numbers.
@@ -307,15 +358,21 @@ class Pool:
                 watch.settle(min(END_LIMIT * load_per_core(), MAX_END_LIMIT) - END_LIMIT)
         if watch.unfinished or any(s.dead or s.spent for s in watch.states):
             return self._restart()
-        return self._regroup()
+        return self._regroup(REINIT_LIMIT) or self._restart()
 
     def _restart(self) -> Words:
+        """Replace all processes. An interrupt leaves that to the next task."""
         self.stop()
-        self.start()
+        try:
+            self.start()
+        except RankError as error:
+            if error.kind != "interrupted":
+                raise
+            return words["after.stopped"]
         return words["after.restarted"]
 
-    def _regroup(self) -> Words:
-        """Have the ranks leave their groups and join new ones, or restart them if that fails.
+    def _regroup(self, limit: float) -> Words | None:
+        """Have the ranks leave their groups and join new ones. None if they have not met within `limit` seconds.
 
         `holders` are the learner's variables that still hold an old group, which a rank's answer lists.
         """
@@ -326,12 +383,20 @@ class Pool:
             send_to(state, ("abort", "the ranks meet again after a failure"))
         for state in states:
             send_to(state, ("reinit", self.generation))
-        if watch.wait_for_all(REINIT_LIMIT):
-            return self._restart()
+        with uninterruptible():  # so that an interrupt, which comes here by chance, loses no variables
+            patience = min(limit, _while_stopping(STOP_MEET_LIMIT))
+            lost = watch.wait_for_all(patience)
+        if lost and watch.wait_for_all(limit - patience):
+            return None
         holders = sorted({name for s in states for name in s.value})
         if not holders:
             return words["after.kept"]
         return words["after.holders"].format(names=[f"`{name}`" for name in holders], count=len(holders))
+
+
+def _while_stopping(seconds: float) -> float:
+    """So many seconds on an idle machine, and more on a crowded one."""
+    return seconds * min(load_per_core(), STOP_FACTOR)
 
 
 def _unequal(group: str, counts: dict[int, int]) -> Words:

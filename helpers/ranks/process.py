@@ -25,6 +25,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, BinaryIO
 
+from helpers.ranks.pipe import interruptible, interrupts_in_waits_only
 from helpers.ranks.zygote import FORKS, kill_with_group  # FORKS: whether ranks are forked, which only Linux allows
 
 START_LIMIT = 120.0  # seconds for the zygote to import torch on a slow disk
@@ -45,11 +46,17 @@ class ZygoteClient:
         self.owner = os.getpid()  # a child that is forked from the kernel must not use this object
         self.log = tempfile.TemporaryFile()
         self.socket, other_end = socket.socketpair()
-        self.process = (start or _start_zygote)(other_end, self.log)
-        other_end.close()
+        with other_end:
+            try:
+                self.process = (start or _start_zygote)(other_end, self.log)
+            except BaseException:
+                self.socket.close()
+                self.log.close()
+                raise
         self.pending = b""  # the beginning of a message whose end has not come yet
         self.ready = False  # whether the zygote has said that it takes requests
         self.new_pids: list[int] = []  # processes that it has started and that `_request` has not returned yet
+        self.num_unwanted = 0  # processes that it will have started for requests that were interrupted
         self.rank_pids: set[int] = set()  # of all ranks that it has started
         self.exits: dict[int, int] = {}  # process id -> exit code of those that have ended
 
@@ -61,7 +68,11 @@ class ZygoteClient:
         """
         kernel_end, other_end = socket.socketpair()
         with other_end, self.lock:
-            pid = self._request(spec, other_end)
+            try:
+                pid = self._request(spec, other_end)
+            except BaseException:
+                kernel_end.close()
+                raise
             self.rank_pids.add(pid)
             return pid, Connection(kernel_end.detach())
 
@@ -71,11 +82,19 @@ class ZygoteClient:
             return Branch(self._request({"branch": module}, other_end))
 
     def _request(self, request: dict, other_end: socket.socket) -> int:
-        """Have the zygote start a process and give it `other_end` of a socket. Returns the process id."""
-        self.wait_until_ready()
-        socket.send_fds(self.socket, [json.dumps(request).encode() + b"\n"], [other_end.fileno()])
-        self._read_until(lambda: self.new_pids)
-        return self.new_pids.pop(0)
+        """Have the zygote start a process and give it `other_end` of a socket. Returns the process id.
+
+        After an interrupt the process is ended as soon as the zygote says that it has started it.
+        """
+        with interrupts_in_waits_only():
+            self.wait_until_ready()
+            socket.send_fds(self.socket, [json.dumps(request).encode() + b"\n"], [other_end.fileno()])
+            try:
+                self._read_until(lambda: self.new_pids)
+            except KeyboardInterrupt:
+                self.num_unwanted += 1
+                raise
+            return self.new_pids.pop(0)
 
     def wait_until_ready(self) -> None:
         """Wait until the zygote takes requests."""
@@ -124,9 +143,15 @@ class ZygoteClient:
             self._read(left)
 
     def _read(self, limit: float) -> None:
-        """Handle what the zygote sends within `limit` seconds."""
-        if not select.select([self.socket], [], [], limit)[0]:
-            return
+        """Handle what the zygote sends within `limit` seconds. An interrupt leaves no message half handled."""
+        with interrupts_in_waits_only():
+            with interruptible():
+                is_readable = select.select([self.socket], [], [], limit)[0]
+            if is_readable:
+                self._receive()
+
+    def _receive(self) -> None:
+        """Handle what the zygote has sent."""
         data = self.socket.recv(65536)
         if not data:
             raise RuntimeError("the process that starts the ranks ended.\n" + self._log_tail())
@@ -135,6 +160,9 @@ class ZygoteClient:
             match message:
                 case {"ready": _}:
                     self.ready = True
+                case {"started": pid} if self.num_unwanted:
+                    self.num_unwanted -= 1
+                    kill_with_group(pid)
                 case {"started": pid}:
                     self.new_pids.append(pid)
                     self.exits.pop(pid, None)  # of an earlier process with the same number
@@ -151,6 +179,8 @@ class ZygoteClient:
         if self.owner != os.getpid():
             return
         self.socket.close()
+        if not self.ready:  # it still imports, and would hear nothing before it has ended that
+            self.process.kill()
         try:
             self.process.wait(5)
         except subprocess.TimeoutExpired:
@@ -238,6 +268,13 @@ def zygote(apart: str = "", *, hash_seed: int = HASH_SEED) -> ZygoteClient:
             client = _clients[apart, hash_seed] = ZygoteClient(start)
             atexit.register(client.close)
         return client
+
+
+def running_zygote(apart: str = "") -> ZygoteClient | None:
+    """The client that `zygote(apart)` would return, if it need not be started for that."""
+    with _client_lock:
+        client = _clients.get((apart, HASH_SEED))
+        return client if client is not None and client.is_alive() else None
 
 
 def _close_zygotes(*, but: set[int]) -> None:

@@ -12,6 +12,7 @@ pool.py uses a Watch for each task. First `wait_for_verdict` waits for the answe
 from __future__ import annotations
 
 import itertools
+import select
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from typing import Any
 
 from helpers.learner.words import Words
 from helpers.ranks.errors import Failure, RankStatus
-from helpers.ranks.pipe import defer_interrupts
+from helpers.ranks.pipe import defer_interrupts, interruptible
 from helpers.ranks.sites import is_engine
 
 # Seconds before each of the first polls. They are short, so that a rank that dies early has said where it was.
@@ -169,8 +170,8 @@ class Watch:
     def announce_end(self) -> None:
         """Wake every unfinished rank: its operations fail, and its code is interrupted."""
         for state in self.unfinished:
-            send_to(state, ("abort", "another rank failed"))
-            send_to(state, ("interrupt",))
+            send_if_free(state, ("abort", "another rank failed"))
+            send_if_free(state, ("interrupt",))
 
     def refresh(self, limit: float = 1.0) -> int:
         """Ask every unfinished rank where it is, wait for the answers to this very question, and return its number."""
@@ -186,13 +187,14 @@ class Watch:
         """
         number = next(_numbers)
         for state in self.unfinished:
-            send_to(state, ("where", number))
+            send_if_free(state, ("where", number))
         return number
 
     def receive(self, limit: float) -> None:
         """Wait for messages for at most `limit` seconds, and handle one from each rank that has sent any."""
         waiting = {s.conn: s for s in self.unfinished}
-        ready = wait(list(waiting), timeout=min(limit, MAX_STEP / 2))
+        with interruptible():
+            ready = wait(list(waiting), timeout=min(limit, MAX_STEP / 2))
         self._tick()
         with defer_interrupts():
             for conn in ready:
@@ -275,3 +277,17 @@ def send_to(state: RankState, message: tuple) -> bool:
     except (OSError, ValueError):
         return False
     return True
+
+
+def send_if_free(state: RankState, message: tuple) -> None:
+    """Send a short message to a rank, unless it has read so little of the earlier ones that sending would wait.
+
+    A rank reads nothing while C code keeps Python's lock, and the kernel must not wait with it.
+    """
+    poller = select.poll()
+    try:
+        poller.register(state.conn, select.POLLOUT)
+    except (OSError, ValueError):  # the pipe is closed
+        return
+    if poller.poll(0):
+        send_to(state, message)

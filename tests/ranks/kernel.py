@@ -57,6 +57,16 @@ class Kernel:
                 return reply
             _take(reply, message["msg_type"], message["content"])
 
+    def wait_until_started(self, message_id: str, limit: float = 60) -> None:
+        """Returns when the kernel has begun to run the cell. What it gave by then is not collected."""
+        end = time.monotonic() + limit
+        while time.monotonic() < end:
+            message = self.next_message(1.0)
+            is_ours = message is not None and message["parent_header"].get("msg_id") == message_id
+            if is_ours and message["msg_type"] == "execute_input":
+                return
+        raise TimeoutError(f"the cell did not begin within {limit} s")
+
     def next_message(self, limit: float) -> dict | None:
         from queue import Empty
 

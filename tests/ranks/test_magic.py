@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 
+import psutil
 import pytest
 
 from helpers.learner.words import Words
 from helpers.ranks import limits
 from helpers.ranks.errors import RankError
-from helpers.ranks.magic import _parse, explain_missing_group, with_advice, without_our_frames
+from helpers.ranks.magic import _parse, explain_missing_group, until_our_frames, with_advice, without_our_frames
 from tests.ranks.kernel import Kernel
 
 
@@ -46,6 +47,18 @@ def test_the_learners_own_error_is_shown_whole():
     except ValueError:
         shown = list(frames(without_our_frames(sys.exc_info()[2])))
     assert shown == ["test_the_learners_own_error_is_shown_whole", "inner"]
+
+
+def test_an_interrupt_of_this_package_shows_the_learners_line(monkeypatch):
+    """It comes in a library that this package has called; the learner's own call of the library is shown whole."""
+    names = {}
+    exec(compile("def busy(): raise KeyboardInterrupt", psutil.__file__, "exec"), names)
+    monkeypatch.setattr(limits.psutil, "virtual_memory", names["busy"])
+    for call, below in ((limits.available_memory, []), (names["busy"], ["busy"])):
+        with pytest.raises(KeyboardInterrupt) as caught:
+            call()
+        shown = list(frames(until_our_frames(caught.value.__traceback__)))
+        assert shown == ["test_an_interrupt_of_this_package_shows_the_learners_line", *below]
 
 
 @pytest.fixture(scope="module")

@@ -1,24 +1,58 @@
 """What the kernel knows of its ranks' processes, and which zygotes it keeps."""
 
 import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
 
 from helpers.ranks import process
 from helpers.ranks.process import ZygoteClient
 
 
-def test_a_process_whose_number_was_another_ones_has_not_ended():
-    """Linux gives 32,768 numbers in turn, threads included: a long session comes round."""
+@pytest.fixture
+def zygote():
+    """A client, and the other end of its socket, at which the test plays the zygote."""
     ends = []
     client = ZygoteClient(lambda theirs, log: ends.append(theirs.dup()))
-    try:
-        ends[0].sendall(b'{"exited": 7, "status": 3}\n{"started": 7}\n')
-        client._read(1.0)
-        client.rank_pids.add(7)
-        assert client.exit_status(7, limit=0.01) is None
-    finally:
-        client.socket.close()
-        client.log.close()
-        ends[0].close()
+    yield client, ends[0]
+    client.socket.close()
+    client.log.close()
+    ends[0].close()
+
+
+def test_a_process_whose_number_was_another_ones_has_not_ended(zygote):
+    """Linux gives 32,768 numbers in turn, threads included: a long session comes round."""
+    client, theirs = zygote
+    theirs.sendall(b'{"exited": 7, "status": 3}\n{"started": 7}\n')
+    client._read(1.0)
+    client.rank_pids.add(7)
+    assert client.exit_status(7, limit=0.01) is None
+
+
+def test_a_rank_whose_start_was_interrupted_is_ended_and_no_other_request_gets_it(zygote):
+    client, theirs = zygote
+    theirs.sendall(b'{"ready": 1}\n')
+    main = threading.main_thread().ident
+    presses = threading.Thread(target=lambda: (theirs.recv(100), signal.pthread_kill(main, signal.SIGINT)))
+    presses.start()
+    with pytest.raises(KeyboardInterrupt):
+        client.fork({"rank": 0})
+    presses.join()
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"]) as late:
+        theirs.sendall(f'{{"started": {late.pid}}}\n{{"started": {os.getpid()}}}\n'.encode())
+        pid, conn = client.fork({"rank": 1})
+        conn.close()
+        assert pid == os.getpid() and late.wait(10) == -signal.SIGKILL
+
+
+def test_a_zygote_that_still_imports_is_not_waited_for():
+    asleep = [sys.executable, "-c", "import time; time.sleep(1000)"]
+    client = ZygoteClient(lambda theirs, log: subprocess.Popen(asleep))
+    client.close()
+    assert client.process.returncode == -signal.SIGKILL
 
 
 class FakeClient:

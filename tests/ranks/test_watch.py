@@ -195,3 +195,10 @@ def test_a_rank_on_its_way_to_its_wait_is_let_come_to_it(watch):
     watch.settle_or_wait(0.5)
     assert watch.states[0].where.frames == TRAIN
     assert 0 < len(answers) < 40
+
+
+@pytest.mark.timeout(20)
+def test_a_rank_that_reads_nothing_does_not_make_the_kernel_wait(watch):
+    for _ in range(5000):  # more than a pipe holds
+        watch.poll()
+    watch.announce_end()

@@ -218,7 +218,9 @@ def failure_message(error: BaseException) -> str:
     text = str(error)
     if not isinstance(error, RankError):
         return f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"
-    return text.replace(str(rank_words["after.restarted"]), "").replace(str(rank_words["after.kept"]), "").strip()
+    for name in ("restarted", "stopped", "kept"):
+        text = text.replace(str(rank_words[f"after.{name}"]), "")
+    return text.strip()
 
 
 def _first(answers: Iterable[str]) -> str:

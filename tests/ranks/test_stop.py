@@ -1,0 +1,167 @@
+"""Stop, in every wait of a notebook: the prompt is free within a second, and a sentence says what became of the run."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import pytest
+
+from helpers.ranks.limits import load_per_core
+from tests.ranks.kernel import Kernel
+
+LIMIT = 1.0  # seconds from the interrupt to a free prompt, on an idle machine
+KEPT, LOST = "Your variables are kept", "their variables are lost; the next cell starts new ones"
+INTERRUPTED, STARTING = "the run was interrupted", "interrupted while the ranks were starting"
+NOT_COUNTED = ("the check was interrupted", "No attempt was counted.")
+
+SETUP = """
+import os, sys, time, torch
+os.environ["RANKS_HOME"] = {home!r}
+from helpers.grading import check, drill, exercise, run_on_ranks
+from helpers.ranks import Ranks, pool, process
+from helpers.widgets import PipelineExplorer
+ranks = Ranks(2, device="cpu", quiet=True)
+
+def endless(model):
+    while True:
+        pass
+
+def stuck(model):
+    import re
+    re.match("(a+)+$", "a" * 64 + "b")
+
+def right(model):
+    import torch.distributed as dist
+    for parameter in filter(lambda p: p.grad is not None, model.parameters()):
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+
+def slowly(*_, **__):
+    open({began!r}, "w").close()
+    time.sleep(1000)
+
+check_module = sys.modules["helpers.grading.check"]
+spec, judge_case = pool.Pool._spec, check_module.judge_case
+
+def alone(self, rank):  # each rank waits for one more than there will be, so the start does not end
+    open({began!r}, "w").close()
+    return spec(self, rank) | {{"world_size": self.settings.num_ranks + 1}}
+"""
+ON_RANKS = "%%ranks\nimport re, time\nopen({began!r}, 'w').close()\n"
+HANGS_AT_START, STARTS = "pool.Pool._spec = alone\n", "pool.Pool._spec = spec\n"
+RANKS_WORK, CHECKS_WORK = "ranks.run(lambda: 7)", "check('03.average', right, seed=1).passed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """A cell that never ends, and what it shows after Stop.
+
+    is_marked: whether the cell makes a file, before which Stop is not pressed. An answer that is checked may not make
+    one, so there Stop is pressed soon after the cell has begun. then, gives: a cell that works afterwards, and its end.
+    """
+
+    source: str
+    says: tuple[str, ...]
+    is_marked: bool = True
+    presses: int = 1
+    then: str = RANKS_WORK
+    gives: str = "[7, 7]"
+
+
+LOOP = {"source": ON_RANKS + "while True: pass", "says": (INTERRUPTED, "stand at cell line 4", KEPT)}
+C_CODE = {"source": ON_RANKS + "re.match('(a+)+$', 'a' * 64 + 'b')", "says": (INTERRUPTED, LOST)}
+START = {"source": HANGS_AT_START + "Ranks(3, device='cpu')", "says": (STARTING, "run this cell again")}
+CHECK = {"says": NOT_COUNTED, "then": CHECKS_WORK, "gives": "True"}
+WAITS = {
+    "a loop on the ranks": Wait(**LOOP),
+    "a loop on the ranks, Stop twice": Wait(**LOOP, presses=2),
+    "a collective": Wait(source=ON_RANKS + "if rank == 0: time.sleep(1000)\ndist.barrier()", says=(INTERRUPTED, KEPT)),
+    "a function on the ranks": Wait(source="ranks.run(slowly)", says=(INTERRUPTED, KEPT)),
+    "C code on the ranks": Wait(**C_CODE),
+    "C code on the ranks, Stop twice": Wait(**C_CODE, presses=2),
+    "ranks start": Wait(**START, then=STARTS + "Ranks(3, device='cpu').run(lambda: 7)", gives="[7, 7, 7]"),
+    "ranks start, Stop twice": Wait(**START, presses=2, then=STARTS + RANKS_WORK),
+    "ranks start again after a death": Wait(
+        source=HANGS_AT_START + "ranks.run(lambda: os._exit(3))",
+        says=("died: its process ended with exit code 3", LOST),
+        then=STARTS + RANKS_WORK,
+    ),
+    "a check, an endless answer": Wait(source="check('03.average', endless)", is_marked=False, **CHECK),
+    "a check, an answer in C code": Wait(source="check('03.average', stuck)", is_marked=False, **CHECK),
+    "a check, its ranks start": Wait(
+        source=f"run_on_ranks._ranks.close()\n{HANGS_AT_START}check('03.average', right)",
+        **CHECK | {"then": STARTS + CHECKS_WORK},
+    ),
+    "a check, its judge is at work": Wait(
+        source="check_module.judge_case = slowly\ncheck('03.average', right)",
+        **CHECK | {"then": "check_module.judge_case = judge_case\n" + CHECKS_WORK},
+    ),
+    "an exercise": Wait(source="exercise('03.average', endless)", is_marked=False, **CHECK),
+    "a drill": Wait(
+        source="one = drill('03.average').begin()\none.check(endless)",
+        is_marked=False,
+        **CHECK | {"then": "len(one.attempt.outcomes)", "gives": "0"},
+    ),
+    "an explorer, a run on ranks": Wait(
+        source="print(PipelineExplorer(run=lambda *_, **__: ranks.run(slowly)).run_now().text)",
+        says=(INTERRUPTED, KEPT),
+    ),
+    "an explorer, a run in the notebook": Wait(
+        source="print(PipelineExplorer(run=slowly).run_now().text)", says=("The run was interrupted.",)
+    ),
+    # The process from which ranks are forked imports torch for seconds. Last, since all ranks end with the old one.
+    "the first ranks start": Wait(
+        source="process.zygote().process.kill()\nprocess.zygote().process.wait()\nRanks(2, device='cpu')",
+        says=(STARTING,),
+        is_marked=False,
+        then="Ranks(2, device='cpu').run(lambda: 7)",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def kernel(home):
+    """A kernel with two ranks, whose grader has started its ranks as well."""
+    kernel = Kernel()
+    try:
+        reply = kernel.run(SETUP.format(home=str(home), began=str(home / "began")) + CHECKS_WORK)
+        assert reply.text.endswith("True"), reply.shown
+        yield kernel
+    finally:
+        kernel.close()
+
+
+def stopped(kernel, wait, began):
+    """What a cell gives that is stopped while it runs."""
+    began.unlink(missing_ok=True)
+    message = kernel.start(wait.source.replace("{began!r}", repr(str(began))))
+    kernel.wait_until_started(message)
+    end = time.monotonic() + 30
+    while wait.is_marked and not began.exists():
+        assert time.monotonic() < end, "the cell does not come to its wait"
+        time.sleep(0.01)
+    time.sleep(0.1 if wait.is_marked else 0.5)
+    for press in range(wait.presses):
+        time.sleep(0.1 * press)
+        kernel.interrupt()
+    return kernel.finish(message)
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_stop_gives_back_the_prompt(kernel, home, name):
+    wait, noted = WAITS[name], home / ".rank-by-rank" / "progress.jsonl"
+    before = noted.read_text()
+    reply = stopped(kernel, wait, home / "began")
+    said = reply.text + reply.shown
+    print(f"{name}: {reply.seconds:.2f} s\n{said}")
+    assert all(text in said for text in wait.says), said
+    assert "helpers/" not in said and "Traceback" not in said, said
+    assert noted.read_text() == before, "an attempt was counted"
+    assert reply.seconds < LIMIT * load_per_core()
+    assert kernel.run(wait.then).text.endswith(wait.gives)
