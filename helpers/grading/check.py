@@ -134,7 +134,10 @@ def grade(
     runner = runner or LocalRunner(task, submitted, ranks=ranks)
     start, results = time.perf_counter(), []
     for size in task.world_sizes:
-        results.append(grade_world(task, runner, size, seed))
+        try:
+            results.append(grade_world(task, runner, size, seed))
+        except KeyboardInterrupt:  # the judge was at work, which runs in this process
+            results.append(WorldResult(size=size, failure=RunFailure(kind="interrupted")))
         if results[-1].failure is not None:
             break  # it would hang, raise or die in the larger worlds as well, and each costs its time limit
     seconds = time.perf_counter() - start
@@ -227,6 +230,7 @@ def exercise(
 ) -> None:
     """Judge `submitted` as `check` does, note the attempt, and print the verdict. Raises nothing for a wrong answer.
 
+    After an interrupt it raises NotYet, so that Stop also ends a "run all", of which this cell is a part.
     key: a lab's task, or one that only the chapter asks. While a `...` stands in the answer as a line of its own,
     nothing is run or noted, and one line, the same on every machine, says that the answer is the learner's to write.
     """
@@ -243,11 +247,13 @@ def exercise_lines(
 ) -> list[str]:
     """The lines that `exercise` prints, with its arguments; names: what else the notebook defines.
 
-    Raises ValueError for a key that is not there.
+    Raises ValueError for a key that is not there, NotYet after an interrupt.
     """
     if is_stub(submitted):
         return [words("yours_to_write", lang, key=task_of(key).key)]
     verdict = grade(key, submitted, seed=seed, lang=lang, names=names)
+    if verdict.was_interrupted:
+        raise NotYet(verdict)
     lines = [verdict.printed.rstrip("\n")] if verdict.printed else []
     if verdict.was_tried and (problem := record_attempt(verdict, progress_file, place=CHAPTER)):
         lines.append(problem)

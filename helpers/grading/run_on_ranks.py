@@ -155,7 +155,8 @@ class LocalRunner:
                 # A slice of the pool is the world of its first ranks.
                 world = (self.ranks or grader_ranks())[: len(inputs)]
         except (ValueError, RankError) as error:
-            return TaskRun(failure=asdict(RunFailure(kind="no_ranks", text=str(error))))
+            kind = "interrupted" if getattr(error, "kind", "") == "interrupted" else "no_ranks"
+            return TaskRun(failure=asdict(RunFailure(kind=kind, text=str(error))))
         if self.is_out_of_time:
             message = words["used_up"] + "\n" + self._limits()
             return TaskRun(failure=asdict(RunFailure(kind="too_long", message=message)))

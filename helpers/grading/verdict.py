@@ -99,6 +99,11 @@ class Verdict:
         return sum(len(result.judgements) for result in self.results)
 
     @property
+    def was_interrupted(self) -> bool:
+        """Whether the learner stopped the check."""
+        return any(one.failure and one.failure.kind == "interrupted" for one in self.results)
+
+    @property
     def was_tried(self) -> bool:
         """False if the machine or an interrupt kept the answer from running, which is no attempt of the learner's."""
         return not any(one.failure and one.failure.kind in SAYS_NOTHING for one in self.results)
@@ -158,7 +163,12 @@ class Verdict:
         return sentence.format(says=judgement.message, rank=judgement.rank, given=judgement.case_description, **world)
 
     def _tally(self) -> list[Words]:
-        """The last line: which world sizes passed, failed and were not tried, in what time, and the seed."""
+        """The last line: which world sizes passed, failed and were not tried, in what time, and the seed.
+
+        If the answer was not tried, it says instead that no attempt was counted.
+        """
+        if not self.was_tried:
+            return [words["not_counted"]]
         if self.shown.failure is not None and self.shown.failure.kind in NEVER_RAN:
             return []
         good = [result.size for result in self.results if result.passed]

@@ -203,6 +203,7 @@ class Attempt:
     def submit(self, answer: Any) -> DrillOutcome:
         """Check an answer and note it. The clock stops at the first answer that passes.
 
+        A check that was interrupted, or found no ranks to run on, is no outcome of this attempt.
         Raises ValueError if the attempt has no check.
         """
         if self._check is None:
@@ -217,12 +218,13 @@ class Attempt:
             key=self.drill.key, passed=passed, seconds=seconds, in_time=in_time, output=_output(verdict, self.language),
             text=self._time_text(passed, seconds), note=self._note(verdict, passed, seconds, in_time),
         )  # fmt: skip
-        self.outcomes.append(outcome)
+        if _was_tried(verdict):
+            self.outcomes.append(outcome)
         return outcome
 
     def _note(self, verdict: Any, passed: bool, seconds: float | None, in_time: bool | None) -> str:
         """Note it in the progress file as an attempt at the lab's task; "" where that went well or it never ran."""
-        if not getattr(verdict, "was_tried", True):
+        if not _was_tried(verdict):
             return ""
         more = {name: getattr(verdict, name) for name in ("mistake", "seed") if hasattr(verdict, name)}
         if seconds is not None:
@@ -248,6 +250,11 @@ def _verdict(check: Judge, key: str, answer: Any) -> Any:
         if not hasattr(error, "verdict"):
             raise
         return error.verdict
+
+
+def _was_tried(verdict: Any) -> bool:
+    """Whether the answer ran; True for a verdict that does not tell."""
+    return getattr(verdict, "was_tried", True)
 
 
 def _output(verdict: Any, language: str) -> str:

@@ -270,9 +270,10 @@ class RunButton:
         try:
             args, kwargs = self._run_arguments
             self._timelines[self._setting] = _checked_run(self._run(*args, **kwargs))
-        except Exception as error:  # of any kind: `run` may be any function
+        except (Exception, KeyboardInterrupt) as error:  # of any kind: `run` may be any function
             self._timelines.pop(self._setting, None)
-            self._show_failure(str(error) or type(error).__name__)
+            is_interrupt = isinstance(error, KeyboardInterrupt)
+            self._show_failure(words("run.interrupted") if is_interrupt else str(error) or type(error).__name__)
         finally:
             self.button.disabled, self.button.description = False, words("run.run")
         super()._draw()  # and not self._draw(), which would remove the message

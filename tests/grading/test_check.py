@@ -62,6 +62,26 @@ def test_an_interrupt_runs_nothing_again_and_is_no_attempt():
     verdict = grade(KEY, right, runner=interrupted)
     assert len(runs) == 1 and runs[0] > 1  # one run of several cases
     assert not verdict.passed and not verdict.was_tried
+    assert verdict.text("en") == "03.average  not yet\n  the check was interrupted\n  No attempt was counted."
+    assert verdict.text("zh") == "03.average  还没通过\n  检查被中断\n  没有计入尝试次数。"
+
+
+def test_an_interrupt_of_the_judge_is_no_attempt_either():
+    def interrupted(inputs, seed):
+        raise KeyboardInterrupt
+
+    assert grade(KEY, right, runner=interrupted).was_interrupted
+
+
+def test_a_check_without_ranks_is_no_attempt(ranks, monkeypatch, notes):
+    def refused(*_, **__):
+        raise ValueError("no room")
+
+    monkeypatch.setattr(run_on_ranks, "grader_ranks", refused)
+    with pytest.raises(NotYet) as caught:
+        check(KEY, right, progress_file=notes)
+    assert str(caught.value).splitlines()[1:] == ["  the ranks did not start: no room", "  No attempt was counted."]
+    assert not notes.exists()
 
 
 def test_a_line_too_long_for_a_notebook_is_broken_between_words(notes):

@@ -54,6 +54,16 @@ def test_a_stub_says_in_a_line_whose_it_is_and_nothing_is_noted(stub, lang, says
     assert not notes.exists()
 
 
+def test_after_stop_it_raises_so_that_run_all_ends(notes, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_on_ranks.LocalRunner, "__call__", interrupted)
+    with pytest.raises(NotYet, match="No attempt was counted"):
+        exercise(KEY, right, progress_file=notes)
+    assert not notes.exists()
+
+
 def test_what_is_right_is_one_line_and_counts_for_the_lab(notes, capsys):
     exercise(KEY, right, progress_file=notes)
     said = capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 import ast
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -173,6 +174,12 @@ def test_the_graders_verdict_is_said_in_the_language_and_its_mistake_is_kept(tmp
     assert not outcome.passed and "还没通过" in outcome.output
     more = progress.read(tmp_path / "p").entries[0].more
     assert more == {"mistake": "sum_for_mean", "seed": 7, "drill": True, "seconds": 0.0, "in_time": True}
+
+
+def test_a_check_that_was_stopped_is_no_outcome():
+    verdict = SimpleNamespace(passed=False, was_tried=False, text=lambda language: "interrupted")
+    one, _ = attempt(lambda key, answer: verdict)
+    assert one.submit(None).output == "interrupted" and one.outcomes == []
 
 
 def test_an_error_in_the_check_itself_is_not_swallowed():

@@ -116,5 +116,11 @@ def test_a_run_that_fails_becomes_a_notice():
 
     shown = PipelineExplorer(run=run).run_now()
     assert shown.failure == "no ranks here" and shown.text.endswith("no ranks here")
+
+    def stopped(order, **times):
+        raise KeyboardInterrupt
+
+    shown = PipelineExplorer(run=stopped).run_now()
+    assert shown.failure == "The run was interrupted." and not shown.button.disabled
     with pytest.raises(ValueError, match="nothing to run; give it run=, such as emulate_pipeline_step"):
         PipelineExplorer().run_now()
