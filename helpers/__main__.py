@@ -73,4 +73,8 @@ if __name__ == "__main__":
         code = 128 + signal.SIGPIPE
     except KeyboardInterrupt:  # a second Ctrl-C while a command still ends after the first
         code = 128 + signal.SIGINT
+    if code == 128 + signal.SIGINT and "torch" in sys.modules:
+        from helpers.ranks.inplace import leave
+
+        leave(code)  # because the interpreter takes seconds to take torch apart, and the prompt is wanted now
     sys.exit(code)

@@ -71,6 +71,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     try:
         return _grade(options)
+    except KeyboardInterrupt:
+        print("Interrupted; the same command goes on from there.", file=sys.stderr)
+        return 130
     except (ValueError, OSError) as error:
         print(f"Nothing was graded: {plain_lines(str(error))}", file=sys.stderr)
         return 1

@@ -73,10 +73,10 @@ class ForkServerClient:
         descriptors = [control, lifeline, launcher_output, launcher_status]
         try:
             socket.send_fds(self.socket, [json.dumps(config).encode()], descriptors)
-            return ForkedLauncher(output, status)
-        finally:
+        finally:  # before the wait for the launcher, which ends if the fork server and with it the other ends are gone
             os.close(launcher_output)
             os.close(launcher_status)
+        return ForkedLauncher(output, status)
 
     def close(self) -> None:
         """Close the socket, upon which the fork server ends; the launchers end by themselves."""
@@ -130,6 +130,15 @@ def fork_server() -> ForkServerClient:
             _fork_server = ForkServerClient()
             atexit.register(_fork_server.close)
         return _fork_server
+
+
+def end_fork_server() -> None:
+    """Kill the fork server of this process, if there is one, also while it still imports.
+
+    A thread that waits for a launcher of it gets none. The launchers that it has forked end by themselves.
+    """
+    if _fork_server is not None:
+        _fork_server.process.kill()
 
 
 # -- the fork server itself --------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from contextlib import suppress
 from typing import Any
 
 from helpers.classroom import isolation, messages
-from helpers.classroom.fork_server import ENVIRONMENT, START_SECONDS, ForkedLauncher, fork_server
+from helpers.classroom.fork_server import ENVIRONMENT, START_SECONDS, ForkedLauncher, end_fork_server, fork_server
 from helpers.classroom.isolation import Limits, LimitWatch
 from helpers.ranks.zygote import FORKS
 
@@ -45,6 +45,7 @@ def end_all_sandboxes() -> None:
     _is_leaving.set()
     for sandbox in list(_sandboxes):
         sandbox._kill("the grader was interrupted")
+    end_fork_server()
 
 
 class SandboxEnded(Exception):

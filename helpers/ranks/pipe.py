@@ -110,6 +110,7 @@ class _Gate:
         if self.is_open:
             self.is_open = False  # here, since the exception may come before the wait's own `finally` has begun
             self.before(number, frame)
+            self.is_open = True  # the handler has raised nothing, so the wait goes on
         else:
             self.heard = [frame]
 

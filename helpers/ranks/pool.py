@@ -49,9 +49,11 @@ SILENT_LIMIT = 3.0  # seconds after which a rank that never said where it is mus
 END_LIMIT = 2.0  # seconds that an interrupted rank gets, more on a crowded machine; then its variables are lost
 MAX_END_LIMIT = 10.0  # seconds that it gets at most, however crowded the machine is, because somebody is waiting
 REINIT_LIMIT = 15.0  # seconds for ranks to meet again
-# Seconds after an interrupt in which the ranks say where they are, end, and meet again. The last two are longer on a
-# crowded machine, up to STOP_FACTOR times, since the variables of the ranks are lost otherwise.
-STOP_WHERE_LIMIT, STOP_END_LIMIT, STOP_MEET_LIMIT, STOP_FACTOR = 0.2, 0.3, 0.4, 2.0
+# Seconds after an interrupt in which the ranks say where they are, end, and meet again. On a crowded machine there are
+# up to CROWD_FACTOR times as many, and up to PATIENCE_FACTOR times for ranks that have said where they are: these will
+# end soon, and their variables are lost otherwise.
+STOP_WHERE_LIMIT, STOP_END_LIMIT, STOP_MEET_LIMIT = 0.2, 0.3, 0.4
+CROWD_FACTOR, PATIENCE_FACTOR = 2.0, 10.0
 KILL_LIMIT = 1.0  # seconds in which all killed ranks are expected to have ended
 
 
@@ -305,18 +307,18 @@ class Pool:
     ) -> tuple[RankError, Words]:
         """After an interrupt: its error, if the task has no other, and the sentence on what became of the ranks.
 
-        It takes less than a second. Ranks that run apart check one answer each, so nobody misses their variables, and
-        they are ended at once.
+        It takes less than a second, and longer only on a crowded machine. Ranks that run apart check one answer each,
+        so nobody misses their variables, and they are ended at once.
         """
         with contextlib.suppress(InterruptedMessage):
-            if can_go_on:
-                watch.refresh(STOP_WHERE_LIMIT)
-            error = error or report.error("interrupted")
             if can_go_on and not self.settings.apart:
+                number = watch.refresh(_on_crowded_machine(STOP_WHERE_LIMIT, CROWD_FACTOR))
+                has_silent = any(state.answered < number for state in watch.unfinished)
+                error = error or report.error("interrupted")
                 watch.announce_end()
-                watch.settle(_while_stopping(STOP_END_LIMIT))
+                watch.settle(_on_crowded_machine(STOP_END_LIMIT, CROWD_FACTOR if has_silent else PATIENCE_FACTOR))
                 is_whole = not watch.unfinished and not any(s.dead or s.spent for s in watch.states)
-                if is_whole and (recovery := self._regroup(_while_stopping(STOP_MEET_LIMIT))):
+                if is_whole and (recovery := self._regroup(_on_crowded_machine(STOP_MEET_LIMIT, PATIENCE_FACTOR))):
                     return error, recovery
         self.stop()
         return error or report.error("interrupted"), words["after.stopped"]
@@ -384,7 +386,7 @@ class Pool:
         for state in states:
             send_to(state, ("reinit", self.generation))
         with uninterruptible():  # so that an interrupt, which comes here by chance, loses no variables
-            patience = min(limit, _while_stopping(STOP_MEET_LIMIT))
+            patience = min(limit, _on_crowded_machine(STOP_MEET_LIMIT, CROWD_FACTOR))
             lost = watch.wait_for_all(patience)
         if lost and watch.wait_for_all(limit - patience):
             return None
@@ -394,9 +396,9 @@ class Pool:
         return words["after.holders"].format(names=[f"`{name}`" for name in holders], count=len(holders))
 
 
-def _while_stopping(seconds: float) -> float:
-    """So many seconds on an idle machine, and more on a crowded one."""
-    return seconds * min(load_per_core(), STOP_FACTOR)
+def _on_crowded_machine(seconds: float, most: float) -> float:
+    """So many seconds on an idle machine, and up to `most` times as many on a crowded one."""
+    return seconds * min(load_per_core(), most)
 
 
 def _unequal(group: str, counts: dict[int, int]) -> Words:

@@ -143,6 +143,18 @@ def test_an_interrupt_is_raised_by_the_next_wait_or_at_the_end():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_a_handler_that_only_notes_an_interrupt_hears_the_next_one_in_the_same_wait():
+    heard = []
+    before = signal.signal(signal.SIGINT, lambda *_: heard.append("once"))
+    try:
+        with interrupts_in_waits_only(), interruptible():
+            press()
+            press()
+            assert heard == ["once", "once"]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_no_wait_is_interrupted_while_that_is_forbidden():
     done = []
     with pytest.raises(KeyboardInterrupt), interrupts_in_waits_only():

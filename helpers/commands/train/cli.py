@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 words = book("train")
 REFUSED = 2  # the exit code that argparse uses for wrong options, too
+INTERRUPTED = 128 + signal.SIGINT  # the exit code of shells after Ctrl-C
 
 
 def main(arguments: list[str]) -> int:
@@ -31,7 +32,7 @@ def main(arguments: list[str]) -> int:
     It is 2 for options that are refused with a sentence, 130 after Ctrl-C and 143 after SIGTERM. Under torchrun it is 0
     after a signal too, once the run is saved, because torchrun would take anything else for a failure.
     """
-    does_print = os.environ.get("RANK", "0") == "0"
+    does_print, code = os.environ.get("RANK", "0") == "0", None
     try:
         options = parse_options(arguments)
 
@@ -63,16 +64,23 @@ def main(arguments: list[str]) -> int:
             complain(text)  # prints it as an error
         return REFUSED
     except KeyboardInterrupt:
-        return 130
+        if code is None and does_print:
+            complain(words("early"))
+        return code or INTERRUPTED
 
 
 def _ranks(count: int, *, quiet: bool) -> Ranks:
-    """Starts the ranks. Raises ValueError where one cannot start, for lack of disk space or of processes."""
+    """Starts the ranks. Raises ValueError where one cannot start, for lack of disk space or of processes.
+
+    Raises KeyboardInterrupt after Ctrl-C.
+    """
     from helpers.ranks import RankError, Ranks
 
     try:
         return Ranks(count, timeout=None, quiet=quiet)
     except RankError as problem:
+        if problem.kind == "interrupted":
+            raise KeyboardInterrupt from None
         raise ValueError(str(problem)) from None
 
 
