@@ -13,9 +13,11 @@ import cloudpickle
 import pytest
 import torch
 
-from helpers.commands.train import on_ranks
+import helpers.ranks
+from helpers.commands.train import cli, on_ranks
 from helpers.commands.train.options import parse_options
 from helpers.observe.torchrun import run_agents
+from helpers.ranks import RankError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -67,6 +69,16 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     assert "Stopping after this step" in rest and "train --resume run" in rest
     (checkpoint,) = (tmp_path / "run").glob("step_*/manifest.json")
     assert f"Saved run/{checkpoint.parent.name}" in rest
+
+
+def test_ctrl_c_while_the_ranks_start_is_a_sentence(tmp_path, monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise RankError("interrupted while the ranks were starting", kind="interrupted")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(helpers.ranks, "Ranks", interrupted)
+    assert cli.main(["--size", "tiny", "--steps", "1", "--save", "run"]) == 130
+    assert "Stopped before the first step was done" in capsys.readouterr().err
 
 
 class Saboteur:
