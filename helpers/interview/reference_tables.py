@@ -333,7 +333,9 @@ EVIDENCE = {  # how an item is answered -> what one of its `shown` must then be
     "words": "",  # the course says it without running it, so any entry will do
 }
 SOURCE_CELL = f"{TOP_LEFT};padding:.4em .6em;overflow-wrap:anywhere"
-COLUMN_WIDTHS = {"": "4%", "as printed, or what it is about": "34%", "what is right": "40%", "where": "22%"}  # "": the number
+COLUMN_WIDTHS = {  # "": the number of the item
+    "": "4%", "as printed, or what it is about": "34%", "what is right": "40%", "where": "22%",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -453,6 +455,6 @@ POST_READERS = {
     "prints": read_strings, **dict.fromkeys(("gone", "warns", "needs", "since"), read_code),
 }  # fmt: skip
 ITEM_READERS = {
-    "n": read_as_is, "of": _read_documents, "printed": read_code, "topic": read_string, "answer": one_of(*EVIDENCE), "shown": read_strings,
-    "says": read_text,
+    "n": read_as_is, "of": _read_documents, "printed": read_code, "topic": read_string, "answer": one_of(*EVIDENCE),
+    "shown": read_strings, "says": read_text,
 }  # fmt: skip
