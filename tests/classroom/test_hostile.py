@@ -19,7 +19,7 @@ from tests.classroom.hostile import HOSTILE
 
 MAX_SECONDS = 5.0  # of processor time, to read a submission and to report on it
 # What the normal run reads: those that take longest, and one of each kind of file that cannot be read.
-WORST = {"statements", "nested_prints", "long_line", "long_line_of_operators", "chain_of_aliases", "flagged_lines"}
+WORST = {"statements", "nested_prints", "long_line_of_operators", "chain_of_aliases", "flagged_lines"}
 WORST |= {"many_lists", "nested_signs", "surrogates", "cut_off", "pipe"}
 NAMES = [pytest.param(name, marks=() if name in WORST else pytest.mark.slow, id=name) for name in HOSTILE]
 
@@ -46,7 +46,8 @@ def test_reading_and_reporting_take_seconds(name, tmp_path, lab_03):
     text = page(twins, lab_03, tmp_path)
     took = time.process_time() - start
     assert took < MAX_SECONDS, f"{took:.1f} s"
-    assert HOSTILE[name].says in text, one
+    if name != "control_characters":  # its error is raised only where it is run
+        assert HOSTILE[name].says in text, one
     assert "\x1b" not in text and len(text) < 2_000_000
 
 
@@ -69,11 +70,11 @@ BROKEN = {  # ten files that cannot be graded, and what their rows say
     "enormous_output": "The file has 30 MB, more than 10 MB",
     "folder": "It is a folder",
     "link": "a link to another file",
-    "many_lists": "more than 2,000",
     "nested_json": "nested too deeply",
     "pipe": "It is a pipe",
     "utf_16": "no UTF-8 text",
     "empty": "The file is empty.",
+    "text": "the file is no JSON",
 }
 READABLE = {"statements", "nested_prints", "chain_of_aliases", "flagged_lines", "null_bytes", "surrogates"}
 NAMED = {"=1+1": "=1+1", "<b>bold": "<b>bold", "eve\x1b[2J\n": "eve\\x1b[2J\\n", os.fsdecode(b"\xff"): "\\udcff"}
@@ -93,9 +94,10 @@ def without_ranks(monkeypatch):
 def test_of_sixty_submissions_ten_are_broken_and_fifty_are_graded(tmp_path, without_ranks, capsys):
     folder, out = tmp_path / "class", tmp_path / "out"
     folder.mkdir()
-    for name in (BROKEN.keys() | READABLE) - {"empty"}:
+    for name in (BROKEN.keys() | READABLE) - {"empty", "text"}:
         hostile.write(name, folder)
     (folder / "empty.ipynb").touch()
+    (folder / "text.ipynb").write_text("print('this is no JSON')")
     ordinary = [f"learner-{number}" for number in range(50 - len(READABLE) - len(NAMED))]
     for name in (*NAMED, *ordinary):
         hostile.save(name, folder, notebooks.handed_in({"03.average": notebooks.AVERAGE}))
