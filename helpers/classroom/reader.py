@@ -42,7 +42,7 @@ from helpers.grading.lab_notebooks import marks_of, source_of
 from helpers.grading.registry import task_of
 from helpers.grading.safeguards.limits import TooLong, limit_memory_and_files, processor_limit
 
-READ_SECONDS = 4.0  # of processor time for one file; an honest notebook takes 0.1 to 0.3 s
+READ_SECONDS = 4.0  # of processor time for one file; the solution of a lab takes 0.03 s
 TOO_LONG = f"Reading the file took more than {READ_SECONDS:g} s of processor time, so it was ended"
 MAX_FLAGS = 100  # flags of a notebook that are kept; of the others only the number is
 MAX_NAMES, MAX_NAME = 200, 60  # functions and classes that may be a misspelled task, and characters of their names

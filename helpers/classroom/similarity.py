@@ -27,7 +27,7 @@ from helpers.grading.lab_notebooks import graded_cells, source_of
 MIN_SHARE = 0.8  # of the pieces must be equal
 MIN_RARE_PIECES = 4  # among the equal pieces
 COMMON_SHARE = 1 / 3  # a piece that more of the class wrote is not rare
-MAX_ANSWER_NODES = 5_000  # nodes of the syntax tree of an answer that is compared; the labs' solutions have 1,000
+MAX_ANSWER_NODES = 5_000  # nodes of the syntax tree of an answer that is compared; the labs' own have less than 500
 BODIES = ("body", "orelse", "finalbody", "handlers", "cases")  # fields of a compound statement that hold statements
 
 
