@@ -44,7 +44,6 @@ def main(arguments: list[str]) -> int:
             if does_print:
                 print(words("all_done", steps=done, checkpoint=options.resume))
             return 0
-
         from helpers.commands.train.loop import Loop
         from helpers.commands.train.screen import Screen
 
