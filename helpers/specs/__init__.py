@@ -8,6 +8,7 @@ hardware.py   Link, Nodes, GPU, Cluster, and the tables GPUS, LINKS and CLUSTERS
 mesh.py       Mesh: which rank stands at which coordinates, and the groups of each axis
 models.py     ModelSpec, Plan, and the published models in PRESETS and, with experts, in ROUTED
 checks.py     the checks that raise ValueError with a sentence
+trainable.py  the plans that this course's Trainer cannot run, each with the nearest plan that works
 """
 
 from helpers.specs.hardware import CLUSTERS, GPU, GPUS, LINKS, Cluster, Link, Nodes

@@ -1,0 +1,64 @@
+"""Refuses plans that this course's Trainer cannot run, and says for each why, and which nearest plan works.
+
+The Trainer (compose/trainer.py) calls `check_trainable` before it changes a model, and the planner (predict/advice)
+calls the same function to say of each plan whether the Trainer runs it. Therefore this file needs no torch. What also
+depends on the model's modules is checked in compose/refused.py. Each function below refuses one kind of plan and
+accepts all others.
+"""
+
+from __future__ import annotations
+
+from helpers.quantities.units import format_bytes
+from helpers.specs.checks import refuse_unmodelled_fields
+from helpers.specs.models import Plan
+
+
+def check_trainable(plan: Plan, weight_bytes: int) -> None:
+    """Raise ValueError for a plan that this course cannot compose. weight_bytes: of all weights of the model."""
+    refuse_unmodelled_fields("Trainer", plan)  # raises where the plan sets a field that this course only predicts
+    _refuse_context(plan)
+    _refuse_zero_with_pp(plan, weight_bytes)
+    _refuse_sequence_without_tp(plan)
+    _refuse_interleaved_xor_chunks(plan)
+
+
+def _refuse_context(plan: Plan) -> None:
+    if plan.cp > 1:
+        raise ValueError(
+            f"cp={plan.cp}: context parallelism is an axis of the mesh, but its attention is not written yet. The "
+            f"nearest plan that works is cp=1, tp={plan.cp * plan.tp}, sequence_parallel=True, which cuts the tokens "
+            "between the matrices"
+        )
+
+
+def _refuse_zero_with_pp(plan: Plan, weight_bytes: int) -> None:
+    if plan.zero < 2 or plan.pp == 1:
+        return
+    m, dp = plan.num_microbatches, plan.dp
+    num_bytes = weight_bytes // (plan.pp * plan.tp)
+    # how often (dp - 1) / dp of the weights' bytes are sent: stage 2 reduce-scatters gradients of each micro-batch,
+    # stage 3 also gathers the weights twice; stage 1 needs one reduce-scatter and one all-gather per step
+    passes = {2: m, 3: 3 * m}[plan.zero]
+    would, does = (format_bytes(number * num_bytes * (dp - 1) / dp) for number in (passes, 2))
+    what = {2: "reduce-scatter gradients", 3: "gather weights twice and reduce-scatter gradients"}[plan.zero]
+    raise ValueError(
+        f"zero={plan.zero} with pp={plan.pp} would {what} once for each of {m} micro-batches: {would} per rank and "
+        f"step instead of {does}. The nearest plans that work are zero=1 with pp={plan.pp}, or zero={plan.zero} with "
+        f"pp=1 and dp={dp * plan.pp}"
+    )
+
+
+def _refuse_sequence_without_tp(plan: Plan) -> None:
+    if plan.sequence_parallel and plan.tp == 1:
+        raise ValueError(
+            "sequence_parallel=True cuts what lies between the matrices over the tp group, which with tp=1 has one "
+            "rank: leave it out, or set tp above 1"
+        )
+
+
+def _refuse_interleaved_xor_chunks(plan: Plan) -> None:
+    if (plan.schedule == "interleaved") != (plan.num_chunks > 1):
+        raise ValueError(
+            f"schedule={plan.schedule!r} with num_chunks={plan.num_chunks}: several chunks per rank are what the "
+            "schedule 'interleaved' is for, and it needs at least 2; set both or neither"
+        )

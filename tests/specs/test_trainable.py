@@ -1,0 +1,36 @@
+"""Which plans this course's Trainer runs is known without torch, and every refusal names a plan that works."""
+
+import subprocess
+import sys
+
+import pytest
+
+from helpers.specs import Plan
+from helpers.specs.trainable import check_trainable
+
+
+@pytest.mark.parametrize(
+    ("plan", "says"),
+    [
+        (Plan(cp=2, tp=4), "cp=2: .* nearest plan that works is cp=1, tp=8"),
+        (Plan(dp=2, pp=2, zero=2, num_microbatches=4), "4.00 GB per rank and step instead of 2.00 GB"),
+        (Plan(dp=2, sequence_parallel=True), "with tp=1 has one rank"),
+        (Plan(pp=2, num_chunks=2, num_microbatches=2), "'interleaved' is for"),
+        (Plan(dp=2, ep=2), "Trainer: ep=2 is not modelled here"),
+    ],
+    ids=["cp", "zero 2", "sequence", "chunks", "ep"],
+)
+def test_a_plan_that_the_trainer_refuses(plan, says):
+    with pytest.raises(ValueError, match=says):
+        check_trainable(plan, 4 * 10**9)
+
+
+def test_plans_that_it_runs():
+    for plan in (Plan(), Plan(dp=2, zero=3), Plan(dp=2, tp=2, pp=2, zero=1, sequence_parallel=True)):
+        check_trainable(plan, 4 * 10**9)
+    check_trainable(Plan(pp=2, num_chunks=2, schedule="interleaved", num_microbatches=2), 4 * 10**9)
+
+
+def test_the_planner_asks_without_torch():
+    code = "import sys, helpers.predict.advice.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
