@@ -4,10 +4,12 @@
 returns a Criticism of a plan that the reader wrote.
 
 fit.py        whether a plan fits a GPU, and the smallest change that makes it fit
-advise.py     the planner: it searches (search.py), ranks and warns (ranking.py), and cites a rule of thumb (rules.py)
+advise.py     the planner: it searches (search.py), orders the plans and says which cannot be told apart (choice.py),
+              explains and warns (ranking.py), and cites a rule of thumb (rules.py)
 plans.py      the records that these files share
 criticise.py  compares a plan that the reader wrote with the planner's
-page.py       the result as text, tables and a page to print; cli.py: the command `python -m helpers plan`
+summary.py    the result as text for a terminal; page.py: as tables and as a page to print
+cli.py        the command `python -m helpers plan`
 """
 
 from helpers.predict.advice.advise import Advice, advise

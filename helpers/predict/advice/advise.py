@@ -1,10 +1,10 @@
-"""Finds the plans that train a model on a cluster fastest, and explains why other strategies are left out.
+"""Finds good plans to train a model on a cluster, and explains why other strategies are left out.
 
 `advise` is the planner behind the command `plan`, chapter 11, the strategy explorer and the design rounds of the mock
 interview. It turns its arguments into a `PlanRequest`, lists the plans that fit and estimates their steps (search.py),
-ranks and explains them (ranking.py), adds a published rule of thumb (rules.py), and returns an `Advice`. A
-`PlanEstimate` is a plan with its memory and its step. `words("choice", …)` returns the text of that key in the reader's
-language, from words/advice.yaml.
+ranks them (choice.py) and explains them (ranking.py), adds a published rule of thumb (rules.py), and returns an
+`Advice`. A `PlanEstimate` is a plan with its memory and its step. `words("choice", …)` returns the text of that key in
+the reader's language, from words/advice.yaml.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from helpers.predict.advice import page as advice_page
+from helpers.predict.advice import summary
+from helpers.predict.advice.choice import SHOWN, ranked, simplest_of
 from helpers.predict.advice.plans import PlanEstimate, PlanRequest, words
 from helpers.predict.advice.ranking import (
     NO_BF16,
     alternative,
-    best_of,
     reasons,
     remarks,
-    simplest_of,
     strategies,
     with_warnings,
-    without_numbers,
 )
 from helpers.predict.advice.rules import Rule, rule_for
 from helpers.predict.advice.search import adapter_plans, fitting_plans, image_plans, offload_plans, timed_plans
@@ -44,8 +43,11 @@ DEFAULT_SEQUENCES = 512  # 4.2 million tokens with Llama 3's sequences of 8192, 
 class Advice:
     """The result of `advise`. `text`, the notebook's table, `page(path)` and `as_json()` all show it.
 
-    best: up to ten plans, of which the first is recommended; empty where none fits. candidates: each strategy with its
-    best plan and why it is left out. simplest: the simplest plan that fits. searched: the number of plans that were
+    best: up to ten plans of different layouts, of which the first is recommended; empty where none fits. num_tied: the
+    number of layouts whose step cannot be told from the fastest one's; they come first in `best`, the simplest of them
+    first. tied_seconds: the shortest and the longest of their steps. trainable: the best plan that this course's
+    Trainer runs, None where nothing fits that it runs. candidates: each strategy with its best plan and
+    why it is left out. simplest: the simplest plan that fits. searched: the number of plans that were
     examined. rule, rule_reason: the rule of thumb for this case, and the arithmetic by which it applies. alternative: a
     sentence about another plan where the first one fits only with warnings. remarks: sentences about what else the
     reader should know.
@@ -56,6 +58,9 @@ class Advice:
     candidates: tuple[PlanEstimate, ...]
     simplest: PlanEstimate | None
     searched: int
+    num_tied: int = 0
+    tied_seconds: tuple[float, float] = (0.0, 0.0)
+    trainable: PlanEstimate | None = None
     rule: Rule | None = None
     rule_reason: str = ""
     alternative: str = ""
@@ -84,35 +89,52 @@ class Advice:
         return by_name[name]
 
     @property
-    def sentence(self) -> str:
-        """The recommended plan, its step, the warnings about it, and the rule of thumb for this case."""
+    def choice(self) -> str:
+        """The recommended plan with its step, in a sentence, or that nothing fits."""
         candidate = self.chosen
         if candidate is None:
-            sentences = [words("no_choice", missing=self._missing())]
-        else:
-            is_transformer = isinstance(self.request.model, ModelSpec)
-            values = {"name": candidate.title, "plan": candidate.plan_text, "step": candidate.step_text}
-            # whole: says that the MFU counts attention as a full matrix, without skipping its masked half.
-            sentences = [words("choice", **values, share=100 * candidate.mfu, whole=is_transformer)]
-            sentences += [self.alternative] if self.alternative else []
-            sentences += [words("uncalibrated")] if self.request.constants == NOMINAL else []
-            sentences += map(self._warned, candidate.warnings)
-        if self.rule:
-            rule = words("by_rule", case=self.rule.case, says=self.rule.says, because=self.rule_reason)
-            sentences.append(rule.rstrip())  # it ends in a space where `rule_reason` is empty
-        return words("between").join(sentences)  # between two sentences: a space, in Chinese nothing
+            return words("no_choice", missing=self._missing())
+        is_transformer = isinstance(self.request.model, ModelSpec)
+        values = {"name": candidate.title, "plan": candidate.plan_text, "step": candidate.step_text}
+        # whole: says that the MFU counts attention as a full matrix, without skipping its masked half.
+        return words("choice", **values, share=100 * candidate.mfu, whole=is_transformer)
 
-    def _warned(self, warning: str) -> str:
-        """A warning about the recommended plan, and whether it holds for all of the best plans."""
-        is_shared = warning not in self.specific_warnings(self.chosen)
-        differ = any(warning not in candidate.warnings for candidate in self.best)
-        return words("warned_all" if is_shared else "warned", words=warning, count=len(self.best), differ=differ)
+    @property
+    def tie(self) -> str:
+        """Which plans cannot be told apart, in a sentence; empty where nothing fits."""
+        return summary.tie(self)
 
-    def specific_warnings(self, candidate: PlanEstimate) -> list[str]:
-        """The warnings of a plan that not all of the best plans share. Warnings that differ in numbers are the same."""
-        kinds = [{without_numbers(warning) for warning in candidate.warnings} for candidate in self.best]
-        common = set.intersection(*kinds) if len(kinds) > 1 else set()
-        return [warning for warning in candidate.warnings if without_numbers(warning) not in common]
+    @property
+    def by_rule(self) -> str:
+        """The rule of thumb for this case, in a sentence; empty where none applies."""
+        if not self.rule:
+            return ""
+        # it ends in a space where `rule_reason` is empty
+        return words("by_rule", case=self.rule.case, says=self.rule.says, because=self.rule_reason).rstrip()
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether measured steps have calibrated the estimates."""
+        return self.request.constants != NOMINAL
+
+    @property
+    def sentence(self) -> str:
+        """The recommended plan, its step, what it is tied with, the warnings about it, and the rule of thumb."""
+        sentences = [self.choice, self.alternative, self.tie]
+        if self.chosen:
+            sentences += [] if self.is_calibrated else [words("uncalibrated")]
+            sentences += [words("warned", words=warning) for warning in self.chosen.warnings.values()]
+        # between two sentences: a space, in Chinese nothing
+        return words("between").join(filter(None, (*sentences, self.by_rule)))
+
+    def explain(self, place: int) -> str:
+        """All that the planner knows about the plan at this place of the table, 1 for the first, as text.
+
+        Raises ValueError for a place that the table does not have.
+        """
+        if isinstance(place, bool) or not isinstance(place, int) or not 1 <= place <= len(self.best):
+            raise ValueError(words("no_row", given=place, count=len(self.best)))
+        return summary.explanation(self, place)
 
     def _missing(self) -> str:
         """How many bytes even the lightest plan needs beyond what a GPU has; empty where no strategy can run at all."""
@@ -122,8 +144,8 @@ class Advice:
 
     @property
     def text(self) -> str:
-        """The recommended plan, the ten best with their reasons, one line per strategy, and the remarks."""
-        return advice_page.text(self)
+        """The recommended plan, a table of the best plans, the first one's reasons, the marks, and the remarks."""
+        return summary.text(self)
 
     def __repr__(self) -> str:
         return self.text
@@ -140,8 +162,13 @@ class Advice:
     def as_json(self) -> dict[str, Any]:
         """All of it as plain values for JSON: plans as dicts, seconds, bytes, shares."""
         values = {"global_batch": self.request.global_batch, "searched": self.searched, "sentence": self.sentence}
-        values |= {"remarks": list(self.remarks), "best": [estimate_as_json(candidate) for candidate in self.best]}
-        values["simplest"] = estimate_as_json(self.simplest) if self.simplest else None
+        values |= {"num_tied": self.num_tied, "tied_seconds": list(self.tied_seconds), "remarks": list(self.remarks)}
+        values["best"] = [
+            estimate_as_json(candidate) | {"trainer_refusal": candidate.trainer_refusal(self.request.model)}
+            for candidate in self.best
+        ]
+        for name in ("simplest", "trainable"):
+            values[name] = estimate_as_json(getattr(self, name)) if getattr(self, name) else None
         return values | {"strategies": [estimate_as_json(candidate) for candidate in self.candidates]}
 
 
@@ -155,7 +182,8 @@ def estimate_as_json(candidate: PlanEstimate) -> dict[str, Any]:
         # "held": bytes by kind of the fullest rank.
         "held": asdict(candidate.memory) if candidate.memory else None, "host_bytes": candidate.host_bytes,
         "why": candidate.why,
-        "reasons": list(candidate.reasons), "warnings": list(candidate.warnings),
+        "is_tied": candidate.is_tied,
+        "reasons": list(candidate.reasons), "warnings": list(candidate.warnings.values()),
     }  # fmt: skip
 
 
@@ -163,7 +191,9 @@ def advise(
     model: ModelSpec | ResNet, cluster: Cluster, *, global_batch: int | None = None, seq: int | None = None,
     lora: int | None = None, **options: Any,
 ) -> Advice:  # fmt: skip
-    """Find the plan that trains `model` on all GPUs of `cluster` fastest, the next nine, and why others are left out.
+    """Find good plans to train `model` on all GPUs of `cluster`, and say why others are left out.
+
+    The recommended plan is the simplest of those whose step cannot be told from the fastest one's (choice.py).
 
     global_batch: sequences of `model.seq` tokens (images of a ResNet) per step over all GPUs; default 512, or the next
     multiple of the GPUs. seq: tokens of a sequence, if not the model's. lora: train only adapters of this rank.
@@ -244,10 +274,15 @@ def _advice(
 
     candidates: one plan per strategy. searched: the number of plans that were examined.
     """
-    best = best_of(request, estimates)
-    explained = tuple(
-        replace(candidate, reasons=reasons(request, candidate, best[0], estimates), is_chosen=candidate is best[0])
-        for candidate in best
+    in_order = ranked(request, estimates)
+    best = tuple(
+        replace(candidate, reasons=reasons(request, candidate, in_order[0], estimates), is_chosen=place == 0)
+        for place, candidate in enumerate(in_order[:SHOWN])
     )
-    simplest = simplest_of(request, estimates) if estimates else None
-    return Advice(request=request, best=explained, candidates=candidates, simplest=simplest, searched=searched)
+    tied = [candidate.seconds for candidate in in_order if candidate.is_tied]
+    trainable = ranked(request, [one for one in estimates if not one.trainer_refusal(request.model)])
+    return Advice(
+        request=request, best=best, candidates=candidates, searched=searched, num_tied=len(tied),
+        tied_seconds=(min(tied), max(tied)) if tied else (0.0, 0.0),
+        simplest=simplest_of(request, estimates) if estimates else None, trainable=next(iter(trainable), None),
+    )  # fmt: skip

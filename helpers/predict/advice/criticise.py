@@ -18,7 +18,7 @@ from helpers.predict.advice.advise import advise, estimate_as_json, plan_request
 from helpers.predict.advice.fit import USABLE_SHARE, fit, fullest_stage
 from helpers.predict.advice.plans import PlanEstimate, PlanRequest, bottleneck_sentence, describe_plan, words
 from helpers.predict.advice.ranking import difference, warnings
-from helpers.predict.advice.search import MOST_SUMS, estimate
+from helpers.predict.advice.search import MOST_SUMS, estimate, schedule_of
 from helpers.predict.time.step import StepTime, step_time
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import Cluster, ModelSpec, Plan
@@ -38,18 +38,7 @@ def read_plan(given: str, model: ModelSpec, cluster: Cluster, batch: int, langua
     ZeRO and no recomputation; sequence parallelism where tp is above 1; as many micro-batches as the batch needs; and
     with many micro-batches, gradients are added up in fp32 if they fit.
     """
-    # A Chinese keyboard may give the full-width = or colon.
-    parts = dict(re.findall(r"(\w+)\s*[=＝:：]\s*(\w+)", given.lower()))
-    if unknown := [name for name in parts if name not in PARTS]:
-        raise ValueError(typed_words("unknown_part", language, name=unknown[0], known=PARTS))
-    if not parts.keys() & {*AXES}:
-        raise ValueError(typed_words("no_parts", language))
-    for name, text in parts.items():
-        if name not in TEXT_FIELDS and not text.isdecimal():
-            raise ValueError(typed_words("bad_part", language, name=name, value=text))
-    fields = {name: text if name in TEXT_FIELDS else int(text) for name, text in parts.items()}
-    if "fp8" in fields:
-        fields["fp8"] = fields["fp8"] == 1  # typed as fp8=1, but a bool in Plan
+    fields = _typed_fields(given, language)
     if "dp" not in fields:
         others = fields.get("tp", 1) * fields.get("pp", 1) * fields.get("cp", 1)
         fields["dp"] = max(1, cluster.world_size // max(1, others))
@@ -67,6 +56,32 @@ def read_plan(given: str, model: ModelSpec, cluster: Cluster, batch: int, langua
     is_open = "precision" not in fields and plan.num_microbatches > MOST_SUMS
     _, breakdown = fullest_stage(model, fp32_sums)
     return fp32_sums if is_open and breakdown.total <= USABLE_SHARE * cluster.gpu.memory else plan
+
+
+def _typed_fields(given: str, language: str | None) -> dict[str, Any]:
+    """The fields of a Plan that a text such as "dp=4, tp=8 zero=1" sets. ValueError for a text that says anything else.
+
+    A Chinese keyboard may give the full-width =, comma or colon.
+    """
+    fields: dict[str, Any] = {}
+    for part in re.split(r"[\s,，、;；]+", re.sub(r"\s*[=＝:：]\s*", "=", given.strip().lower())):
+        name, _, value = part.partition("=")
+        if not name or not value:
+            raise ValueError(typed_words("no_value", language, part=part))
+        if name not in PARTS:
+            raise ValueError(typed_words("unknown_part", language, name=name, known=PARTS))
+        if name in fields:
+            raise ValueError(typed_words("twice", language, name=name, first=fields[name], second=value))
+        if name not in TEXT_FIELDS and not re.fullmatch("[0-9]{1,9}", value):
+            raise ValueError(typed_words("bad_part", language, name=name, value=value))
+        fields[name] = value if name in TEXT_FIELDS else int(value)
+    if not fields.keys() & {*AXES}:
+        raise ValueError(typed_words("no_parts", language))
+    if "fp8" in fields:
+        if fields["fp8"] > 1:
+            raise ValueError(typed_words("bad_switch", language, name="fp8", value=fields["fp8"]))
+        fields["fp8"] = fields["fp8"] == 1  # typed as fp8=1, but a bool in Plan
+    return fields | {"schedule": schedule_of(fields.get("num_chunks", 1))}
 
 
 # A plan of up to this many times the usable memory fits nearly, because the estimate counts all activations, while a
@@ -124,7 +139,7 @@ def criticise(
     step = step_time(request.model, plan, cluster, request.stack, request.constants)
     stage, breakdown = fullest_stage(request.model, plan)  # the stage that needs most memory, and its bytes by kind
     evaluated = estimate(request, plan, stage, breakdown, step)
-    evaluated = replace(evaluated, warnings=tuple(warnings(request, evaluated)))
+    evaluated = replace(evaluated, warnings=warnings(request, evaluated))
     best = _advised(request)
     fits = breakdown.total <= request.usable
     sentences = tuple(_sentences(request, evaluated, best, fits))
@@ -150,7 +165,9 @@ def _sentences(request: PlanRequest, evaluated: PlanEstimate, best: PlanEstimate
         )
     yield words("mine.step", fits=fits, step=evaluated.step_text, mfu=100 * evaluated.mfu)
     yield bottleneck_sentence(request, evaluated)
-    yield from (words("warned", words=warning) for warning in evaluated.warnings)
+    yield from (words("warned", words=warning) for warning in evaluated.warnings.values())
+    refusal = evaluated.trainer_refusal(request.model)
+    yield words("trainer.refuses", why=refusal) if refusal else words("trainer.runs")
     if best is None:
         yield words("mine.none")
     elif best.plan == evaluated.plan:

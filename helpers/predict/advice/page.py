@@ -1,10 +1,10 @@
-"""Renders an Advice as text, as tables for a notebook, and as a self-contained HTML page to print on A4.
+"""Renders an Advice as tables for a notebook, and as a self-contained HTML page to print on A4.
 
 `Advice` (advise.py) is the planner's answer: `best` are the ranked plans, of which the first is recommended, and
 `candidates` has one plan per strategy with the reason for or against it. Each is a `PlanEstimate`, a plan with its
 memory and step. A table is a list of rows, and a row maps column names to texts; `column` gives the heading of a
-column. `words("page.title", model=…)` returns the text of that key in the reader's language, from words/advice.yaml.
-KINDS and STEPS do the same with the names of the kinds of memory and of the bars of a step.
+column. summary.py renders the same for a terminal. `words("page.title", model=…)` returns the text of that key in the
+reader's language, from words/advice.yaml.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from helpers.learner.words import language
-from helpers.predict.advice.plans import KINDS, STEPS, TRAFFIC, PlanEstimate, bottleneck_name, words
-from helpers.predict.advice.ranking import WARNED
+from helpers.predict.advice.plans import TRAFFIC, PlanEstimate, words
 from helpers.predict.advice.rules import RULES, largest_layer
+from helpers.predict.advice.summary import SHOWN_KINDS, bar_rows, column, legend, plan_rows
 from helpers.predict.memory.states import bytes_per_parameter, weight_bytes
 from helpers.predict.time.collectives import tokens_that_hide
 from helpers.predict.time.convolutions import ResNet
@@ -30,7 +30,6 @@ if TYPE_CHECKING:  # because advise.py imports this file
     from helpers.predict.advice.advise import Advice
 
 Rows = Sequence[Mapping[str, str]]  # the rows of a table: column name -> text
-SHOWN_KINDS = ("parameters", "gradients", "optimizer", "activations")
 # The class rr-advice keeps these rules off the other tables of a notebook.
 _NOTEBOOK_CSS = """
 .rr-advice table { margin: 0 0 12px; font-size: 13px }
@@ -83,38 +82,12 @@ def time_rows(advice: Advice) -> Rows:
 
 
 def best_rows(advice: Advice) -> Rows:
-    """The best plans, each with its reasons and its warnings."""
-    return [
-        {
-            "place": str(place), "plan": candidate.plan_text, "a rank": format_bytes(candidate.memory.total),
-            "step": format_seconds(candidate.seconds), "MFU": f"{100 * candidate.mfu:.0f} %",
-            "why": _why(advice, candidate),
-        }
-        for place, candidate in enumerate(advice.best, 1)
-    ]  # fmt: skip
-
-
-def _why(advice: Advice, candidate: PlanEstimate) -> str:
-    """Reasons and warnings of a plan, as one text.
-
-    Warnings about the first plan, or about all plans, are left out, because `Advice.sentence` has them.
-    """
-    specific = () if candidate is advice.chosen else advice.specific_warnings(candidate)
-    warned = (words("warned", words=warning) for warning in specific)
-    return words("between").join((*candidate.reasons, *warned))  # between two sentences: a space, in Chinese nothing
-
-
-def bar_rows(advice: Advice) -> Rows:
-    """The recommended plan's step, one row per term; empty where nothing fits."""
-    candidate = advice.chosen
-    return [
-        {
-            "term": STEPS(f"term.{bar.name}"), "seconds": format_seconds(bar.seconds),
-            "share": f"{100 * bar.seconds / candidate.seconds:.1f} %",
-            "binds": bottleneck_name(advice.request, bar.binds),
-        }
-        for bar in (candidate.step.bars if candidate else ())
-    ]  # fmt: skip
+    """The best plans as in a terminal, but each in full instead of its layout alone."""
+    shown = []
+    for candidate, row in zip(advice.best, plan_rows(advice), strict=True):
+        layout = {"plan" if name == "layout" else name: text for name, text in row.items()}
+        shown.append(layout | {"plan": candidate.plan_text})
+    return shown
 
 
 def reason_rows(advice: Advice) -> Rows:
@@ -133,35 +106,26 @@ def rows(advice: Advice) -> Rows:
     ]
 
 
-def column(name: str) -> str:
-    """The heading of a column."""
-    return KINDS(f"kind.{name}") if name in (*SHOWN_KINDS, "other") else words(f"column.{name}")
-
-
-def text(advice: Advice) -> str:
-    """The recommended plan, the best plans with their reasons, one line per strategy, and the remarks, as text."""
-    lines = [advice.sentence]
-    if advice.best:  # WARNED: the share of the seconds by which a warning lowers a plan's place
-        lines.append(words("searched", count=advice.searched, warned=100 * WARNED))
-    for place, candidate in enumerate(advice.best, 1):
-        values = dict(plan=candidate.plan_text, mfu=100 * candidate.mfu, step=format_seconds(candidate.seconds))
-        lines += [words("ranked", place=place, **values), "     " + _why(advice, candidate)]
-    for candidate in advice.candidates:
-        held = format_bytes(candidate.memory.total) if candidate.memory else "–"
-        step = format_seconds(candidate.seconds) if candidate.fits else "–"
-        mark = "*" if candidate.is_chosen else " "
-        lines += [words("line", mark=mark, name=candidate.title, held=held, step=step), "     " + candidate.why]
-    return "\n".join([*lines, *advice.remarks])
-
-
 def table(advice: Advice) -> str:
-    """The same as HTML tables for a notebook, in the notebook's own colours."""
+    """The advice as HTML tables for a notebook, in the notebook's own colours."""
     chosen = _chosen_row(advice)
-    sentences, *after = (f"<p>{escape(text_)}</p>" for text_ in (advice.sentence, *advice.remarks, _assumed(advice)))
+    after = "".join(f"<p>{escape(text)}</p>" for text in (advice.by_rule, *advice.remarks, _assumed(advice)) if text)
     tables = (memory_rows, time_rows, reason_rows)
-    shown = _html_table(best_rows(advice), 0) if advice.best else ""  # 0: the first of the best plans is recommended
+    shown = f"<p><b>{escape(advice.choice)}</b> {escape(advice.alternative)}</p>{_best(advice)}"
     shown += "".join(_html_table(make(advice), chosen) for make in tables)
-    return f'<div class="rr-advice"><style>{_NOTEBOOK_CSS}</style>{sentences}{shown}{"".join(after)}</div>'
+    return f'<div class="rr-advice"><style>{_NOTEBOOK_CSS}</style>{shown}{after}</div>'
+
+
+def _best(advice: Advice) -> str:
+    """The table of the best plans, which of them cannot be told apart, why the first is first, and the marks."""
+    if not advice.best:
+        return ""
+    explained = [f"{mark}: {sentence}" for mark, sentence in legend(advice)]
+    return (
+        f"{_html_table(best_rows(advice), 0)}<p>{escape(advice.tie)}</p>"  # 0: the first plan is recommended
+        f"<p>{escape(words('summary.why'))}</p>{_list(advice.chosen.reasons)}"
+        f"<p>{escape(words('summary.marks'))}</p>{_list(explained)}"
+    )
 
 
 def page(advice: Advice) -> str:
@@ -169,12 +133,13 @@ def page(advice: Advice) -> str:
     request = advice.request
     title = words("page.title", model=model_name(request.model), cluster=cluster_name(request.cluster))
     chosen = _chosen_row(advice)
-    best, bars = best_rows(advice), bar_rows(advice)
+    choice = words("between").join(filter(None, (advice.choice, advice.alternative)))
+    bars = bar_rows(advice, advice.chosen)
     parts = [
-        f'<h1>{escape(title)}</h1><div class="choice">{escape(advice.sentence)}</div>',
+        f'<h1>{escape(title)}</h1><div class="choice">{escape(choice)}</div>',
+        f"{_heading('best')}{_best(advice)}" if advice.best else "",
         f'<div class="two"><div>{_heading("model")}{_facts(_model_facts(request.model))}</div>',
         f"<div>{_heading('cluster')}{_facts(_cluster_facts(request.cluster))}</div></div>",
-        f"{_heading('best')}{_html_table(best, 0)}" if best else "",  # 0: the first plan is recommended
         _list(advice.remarks),
         f"{_heading('bars')}{_html_table(bars)}" if bars else "",
         f"{_heading('arithmetic')}{_facts(_arithmetic(advice))}",
@@ -332,4 +297,4 @@ def _text_class(column: str) -> str:
 
     "binds" is the bottleneck that limits a term of the step.
     """
-    return ' class="words"' if column in ("plan", "why", "term", "binds") else ""
+    return ' class="words"' if column in ("plan", "why", "term", "binds", "bottleneck", "marks") else ""

@@ -7,7 +7,8 @@ words/advice.yaml.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from helpers.learner.words import book
 from helpers.predict.advice.fit import USABLE_SHARE
@@ -17,6 +18,7 @@ from helpers.predict.time.step import NOMINAL, Constants, StepTime
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.records import MemoryBreakdown
 from helpers.specs import Cluster, ModelSpec, Plan
+from helpers.specs.trainable import check_trainable
 
 words = book("advice")
 KINDS, STEPS = book("draw"), book("steps")  # name the kinds of memory (texts of pictures), and bars and bottlenecks
@@ -36,6 +38,8 @@ class StrategyName:
     LORA, QLORA = "LoRA", "QLoRA"
 
 
+# What these strategies add to plain data parallelism or ZeRO stands in no field of a Plan.
+NOT_IN_PLAN = (StrategyName.OFFLOAD, StrategyName.LORA, StrategyName.QLORA)
 # From the smallest change to a training script to the largest.
 STRATEGIES = (
     StrategyName.DDP, StrategyName.ZERO_1, StrategyName.ZERO_2, StrategyName.ZERO_3, StrategyName.PP,
@@ -95,7 +99,8 @@ class PlanEstimate:
     memory: of the fullest rank, which is of pipeline stage `stage`. mfu, tokens_per_second: of the step. host_bytes: of
     a node's memory, under offload. plan and memory are None where a strategy cannot run here, and step is None where
     the plan does not fit; `why` then says so. reasons: sentences about why the plan is ranked where it is. warnings:
-    sentences about what speaks against it.
+    what speaks against it, a sentence by its kind (`ranking.warnings`). is_tied: whether the planner cannot tell its
+    step from the fastest one's.
     """
 
     name: str
@@ -107,9 +112,10 @@ class PlanEstimate:
     mfu: float = 0.0
     tokens_per_second: float = 0.0
     is_chosen: bool = False
+    is_tied: bool = False
     why: str = ""
     reasons: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    warnings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def fits(self) -> bool:
@@ -155,6 +161,31 @@ class PlanEstimate:
     def plan_text(self) -> str:
         """The plan in a few words, a dash without a plan."""
         return "–" if self.plan is None else describe_plan(self.plan)
+
+    @property
+    def layout_text(self) -> str:
+        """The plan's axes and ZeRO stage alone, as short as a table needs them: "TP8 PP16 DP128 ZeRO-1"."""
+        plan = self.plan
+        sizes = {"TP": plan.tp, "CP": plan.cp, "PP": plan.pp, "DP": plan.dp, "EP": plan.ep}
+        parts = [f"{name}{size}" for name, size in sizes.items() if size > 1]
+        parts += [f"ZeRO-{plan.zero}"] if plan.zero else []
+        parts += [self.title] if self.name in NOT_IN_PLAN or not parts else []
+        return " ".join(parts)
+
+    @property
+    def bottleneck(self) -> str:
+        """The bottleneck of most seconds of the step, such as "network"."""
+        return max(self.shares, key=self.shares.get)
+
+    def trainer_refusal(self, model: ModelSpec | ResNet) -> str:
+        """Why this course's Trainer refuses the plan, in its own words; empty where it runs the plan."""
+        if self.name in NOT_IN_PLAN:
+            return words("trainer.lacks", name=self.title)
+        try:
+            check_trainable(self.plan, 4 * model.num_params)  # the Trainer has its weights in fp32
+        except ValueError as error:
+            return str(error)
+        return ""
 
     def memory_text(self, usable: float) -> str:
         """A sentence about the bytes of the fullest rank, and the kind that takes most."""

@@ -1,27 +1,27 @@
-"""Ranks the timed plans of the planner, and writes the sentences that speak for and against each of them.
+"""Writes the sentences that speak for and against each of the planner's timed plans.
 
-Plans are ordered by `cost`: their seconds, plus a few percent for each warning and for the complexity of the plan,
-because the estimate is no more exact than that. A simpler plan therefore wins where two are nearly equal.
+choice.py orders the plans. Here `warnings` says what speaks against a plan, `reasons` why it is ranked where it is,
 `strategies` gives each strategy's best plan with the sentence that chooses it or leaves it out, and `remarks` says what
-else the reader should know. advise.py, criticise.py and page.py call these functions.
+else the reader should know. advise.py and criticise.py call these functions.
 
 A `PlanRequest` is the question (model, cluster, batch), and a `PlanEstimate` is a plan with its estimated memory and
 step; both are in plans.py. A strategy is a family of plans, such as "ZeRO-3" or "TP + PP + DP", and a layout is what a
 plan chooses for tp, cp, pp, ZeRO and ep (`layout_key`). `words("warning.bubble", share=20)` returns the sentence of
 that key in the reader's language; the sentences are in words/advice.yaml.
 
-From search.py: `axis_layouts` lists the possible layouts, `reason_against` says why one does not suit model or batch
-(else it is empty), `fitting_plans` gives the plans that fit and how many it examined, `timed_plans` times the former.
+From choice.py: `ranked` orders the plans, best first, and `can_tell_apart` says whether two steps differ enough to say
+which is shorter. From search.py: `axis_layouts` lists the possible layouts, `reason_against` says why one does not suit
+model or batch (else it is empty), `fitting_plans` gives the plans that fit and how many it examined, `timed_plans`
+times the former.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from math import ceil, log2
+from math import ceil
 
+from helpers.predict.advice.choice import can_tell_apart, ranked
 from helpers.predict.advice.fit import fullest_stage
 from helpers.predict.advice.plans import (
     STRATEGIES,
@@ -37,6 +37,7 @@ from helpers.predict.advice.search import (
     MOST_SUMS,
     axis_layouts,
     fitting_plans,
+    has_16_bit_sums,
     layout_key,
     offload_plans,
     reason_against,
@@ -52,36 +53,9 @@ from helpers.specs import Plan
 # tokens of a step) a plan gets a warning.
 MOST_BUBBLE, MOST_TRAFFIC, MOST_TOKENS = 0.15, 0.3, 64 * 2**20
 FULL = 0.97  # share of the usable memory from which on a GPU counts as full
-LONG = 16_384  # tokens of a sequence from which on context parallelism is usual
 NARROW = 512  # columns that a matrix should have at least under tensor parallelism
 ROUNDS = 4  # micro-batches per stage that a pipeline should have
-WARNED, COMPLEX = 0.06, 0.015  # what a warning, and a point of `complexity`, add to the seconds, as shares of them
 NO_BF16 = ("V100", "T4")  # NVIDIA's bf16 units came with A100
-SHOWN = 10  # how many of the best plans are shown
-LEAST_RATIO = 0.0005  # steps that differ by less than this share count as equally fast
-
-
-def complexity(plan: Plan, seq: int) -> float:
-    """How much a plan demands of a training script and of the people who run it, in points; plain DDP has 0.
-
-    Context parallelism counts twice as much where sequences are short, because there it is hard to justify.
-    """
-    points = (2 if seq > LONG else 4) if plan.cp > 1 else 0
-    points += 2 * (plan.tp > 1) + 2 * (plan.ep > 1) + 3 * (plan.pp > 1)  # a bool counts as 0 or 1
-    points += 0.3 * log2(plan.num_chunks)
-    points += (0, 1.9, 2.3, 2.9)[plan.zero]  # without ZeRO, and with its stages 1 to 3
-    return points + 0.3 * (plan.recompute != "none") + 5 * _has_16_bit_sums(plan)
-
-
-def _has_16_bit_sums(plan: Plan) -> bool:
-    """Whether gradients of several micro-batches are added up in 16 bits."""
-    return plan.num_microbatches > 1 and plan.precision == "mixed"
-
-
-def cost(request: PlanRequest, candidate: PlanEstimate) -> float:
-    """Seconds of the step, plus what its warnings and its complexity add."""
-    points = complexity(candidate.plan, getattr(request.model, "seq", 1))  # a network for images has no sequences
-    return candidate.seconds * (1 + WARNED * len(candidate.warnings) + COMPLEX * points)
 
 
 def with_warnings(request: PlanRequest, estimates: Sequence[PlanEstimate]) -> list[PlanEstimate]:
@@ -95,40 +69,38 @@ def with_warnings(request: PlanRequest, estimates: Sequence[PlanEstimate]) -> li
     for candidate in sorted(estimates, key=lambda candidate: -candidate.seconds):
         if candidate.plan.micro_batch == 2 and _bytes_with_plain_loss(request, candidate) <= request.usable:
             doubled[key(candidate)] = candidate
-    return [replace(one, warnings=tuple(warnings(request, one, doubled.get(key(one))))) for one in estimates]
+    return [replace(one, warnings=warnings(request, one, doubled.get(key(one)))) for one in estimates]
 
 
-def without_numbers(warning: str) -> str:
-    """A warning without its numbers and their units of bytes, so that the same warning about two plans is equal."""
-    return re.sub(r"\d[\d.,]*( [kMGT]?B\b)?", "", warning)
+def warnings(request: PlanRequest, candidate: PlanEstimate, doubled: PlanEstimate | None = None) -> dict[str, str]:
+    """What an engineer would object to, a sentence for each kind. doubled: the same layout with micro-batches of two.
 
-
-def warnings(request: PlanRequest, candidate: PlanEstimate, doubled: PlanEstimate | None = None) -> list[str]:
-    """What an engineer would object to, one sentence each. doubled: the same layout with micro-batches of two."""
-    plan, usable, sentences = candidate.plan, request.usable, []
+    The kinds are the keys of the sentences in words/advice.yaml, such as "bubble".
+    """
+    plan, usable, found = candidate.plan, request.usable, {}
     if candidate.bubble > MOST_BUBBLE:
-        sentences.append(words("warning.bubble", share=100 * candidate.bubble))
+        found["bubble"] = dict(share=100 * candidate.bubble)
     if plan.pp > 1 and plan.num_microbatches < ROUNDS * plan.pp:
-        values = dict(stages=plan.pp, want=ROUNDS * plan.pp, chunks=plan.num_chunks, share=100 * candidate.bubble)
-        kind = "warning.few" if plan.num_chunks == 1 else "warning.few_in_chunks"
-        sentences.append(words(kind, count=plan.num_microbatches, **values))
+        shape = dict(count=plan.num_microbatches, stages=plan.pp, want=ROUNDS * plan.pp)
+        found["few"] = dict(shape, chunks=plan.num_chunks, share=100 * candidate.bubble)
     if plan.tp > 1 and (columns := request.model.hidden // plan.tp) < NARROW:
-        sentences.append(words("warning.narrow", tp=plan.tp, hidden=request.model.hidden, columns=columns))
+        found["narrow"] = dict(tp=plan.tp, hidden=request.model.hidden, columns=columns)
     if request.tokens > MOST_TOKENS:
-        sentences.append(words("warning.tokens", tokens=request.tokens / 1e6))
+        found["tokens"] = dict(tokens=request.tokens / 1e6)
     if plan.micro_batch == 1 and doubled and doubled.seconds <= 1.01 * candidate.seconds:  # at most 1 % slower
-        sentences.append(words("warning.micro"))
+        found["micro"] = {}
     if plan.precision == "mixed" and plan.num_microbatches > MOST_SUMS:
-        sentences.append(words("warning.sums", count=plan.num_microbatches))
+        found["sums"] = dict(count=plan.num_microbatches)
     if candidate.traffic > MOST_TRAFFIC:
-        sentences.append(words("warning.traffic", share=100 * candidate.traffic))
+        found["traffic"] = dict(share=100 * candidate.traffic)
     if FULL * usable < (total := candidate.memory.total) <= usable:
-        sentences.append(words("warning.full", held=format_bytes(total), usable=format_bytes(usable)))
+        found["full"] = dict(held=format_bytes(total), usable=format_bytes(usable))
     if (plain := _bytes_with_plain_loss(request, candidate)) > usable:
-        sentences.append(words("warning.loss", held=format_bytes(plain), usable=format_bytes(usable)))
+        found["loss"] = dict(held=format_bytes(plain), usable=format_bytes(usable))
     if (name := request.cluster.gpu.name.split()[0]) in NO_BF16:  # the first word of a name such as "V100 SXM2"
-        sentences.append(words("warning.bf16", gpu=name, size=format_bytes(request.cluster.gpu.memory)))
-    return sentences
+        found["bf16"] = dict(gpu=name, size=format_bytes(request.cluster.gpu.memory))
+    few = "few_in_chunks" if plan.num_chunks > 1 else "few"  # the same kind of warning in other words
+    return {kind: words(f"warning.{few if kind == 'few' else kind}", **values) for kind, values in found.items()}
 
 
 def _bytes_with_plain_loss(request: PlanRequest, candidate: PlanEstimate) -> float:
@@ -149,42 +121,32 @@ def is_tight(request: PlanRequest, candidate: PlanEstimate) -> bool:
     return sums or candidate.memory.total > FULL * request.usable
 
 
-def best_of(request: PlanRequest, estimates: Sequence[PlanEstimate]) -> tuple[PlanEstimate, ...]:
-    """The best plan of each layout, up to ten, ordered by `cost`."""
-    shown: dict[tuple, PlanEstimate] = {}
-    for candidate in sorted(estimates, key=partial(cost, request)):
-        shown.setdefault(layout_key(candidate.plan), candidate)
-    return tuple(shown.values())[:SHOWN]
-
-
-def simplest_of(request: PlanRequest, estimates: Sequence[PlanEstimate]) -> PlanEstimate:
-    """The plan with the least complexity, whatever its precision and recomputation; of equal ones the fastest."""
-    plain, seq = dict(precision="mixed", recompute="none", num_microbatches=1), getattr(request.model, "seq", 1)
-    return min(estimates, key=lambda candidate: (complexity(replace(candidate.plan, **plain), seq), candidate.seconds))
-
-
 def reasons(
     request: PlanRequest, candidate: PlanEstimate, first: PlanEstimate, estimates: Sequence[PlanEstimate]
 ) -> tuple[str, ...]:
-    """Why a plan is ranked where it is: its memory, its bottleneck, and how it differs from the first plan.
+    """Why a plan is ranked where it is: its memory and its bottleneck, and how it differs from the first plan.
 
-    The first plan differs from no plan, so its last sentences say how long the best plan without each of its axes would
+    The first plan differs from no plan, so its other texts say how long the best plan without each of its axes would
     take. estimates: all timed plans, from which these are chosen.
     """
-    sentences = [words("reason.holds", held=format_bytes(candidate.memory.total), usable=format_bytes(request.usable))]
-    sentences.append(bottleneck_sentence(request, candidate))
+    holds = words("reason.holds", held=format_bytes(candidate.memory.total), usable=format_bytes(request.usable))
+    both = words("between").join((holds, bottleneck_sentence(request, candidate)))
     if candidate is not first:
-        return (*sentences, difference(request, candidate, first))
+        return both, difference(request, candidate, first)
     axes = ("tp", "cp", "pp", "ep", "zero", "recompute")
-    return (*sentences, *filter(None, (_best_without(axis, candidate, estimates) for axis in axes)))
+    return both, *filter(None, (_best_without(axis, candidate, estimates) for axis in axes))
 
 
 def difference(request: PlanRequest, candidate: PlanEstimate, first: PlanEstimate) -> str:
-    """How much longer a plan takes than the first one, and which bottleneck makes most of the difference."""
+    """How a plan compares with the first one: what it needs besides, or which bottleneck makes it slower.
+
+    Only a difference that the estimates can tell apart is called one.
+    """
     ratio = candidate.seconds / first.seconds - 1  # 0.1: it takes 10 % longer
-    if ratio < LEAST_RATIO:
-        key = "reason.shorter" if ratio < -LEAST_RATIO else "reason.equal"
-        return words(key, share=-100 * ratio, but=_needs_more(candidate, first))
+    if not can_tell_apart(candidate, first):
+        return words("reason.tied", share=100 * abs(ratio), shorter=ratio < 0, also=_also(candidate, first))
+    if ratio < 0:
+        return words("reason.shorter", share=-100 * ratio, also=_also(candidate, first))
     here, there = candidate.shares, first.shares
     more_seconds = {name: here.get(name, 0.0) - there.get(name, 0.0) for name in {*here, *there}}
     most = max(more_seconds, key=more_seconds.get)
@@ -219,12 +181,14 @@ def _best_without(axis: str, candidate: PlanEstimate, estimates: Sequence[PlanEs
         return words("reason.needed", **values)
     other = min(others, key=lambda other: other.seconds)
     ratio = other.seconds / candidate.seconds - 1  # below 0: the other plan is faster, but needs more
-    values |= {"other": getattr(other.plan, axis), "but": _needs_more(other, candidate)}
+    values |= {"other": getattr(other.plan, axis), "also": _also(other, candidate)}
+    if not can_tell_apart(other, candidate):
+        return words("reason.near", **values, share=100 * abs(ratio), less=ratio < 0)
     return words("reason.without" if ratio >= 0 else "reason.but", **values, times=_times(ratio), share=-100 * ratio)
 
 
-def _needs_more(candidate: PlanEstimate, first: PlanEstimate) -> list[str]:
-    """What a plan needs that the first one does not, a few words each."""
+def _also(candidate: PlanEstimate, first: PlanEstimate) -> str:
+    """What a plan needs that the first one does not, to end a sentence with; empty where it needs no more."""
     plan, other = candidate.plan, first.plan
     more = [
         words("more.axis", axis=axis.upper())
@@ -234,9 +198,9 @@ def _needs_more(candidate: PlanEstimate, first: PlanEstimate) -> list[str]:
     more += [words("more.zero", stage=plan.zero)] if plan.zero > other.zero else []
     more += [words("more.chunks", chunks=plan.num_chunks)] if plan.num_chunks > other.num_chunks else []
     more += [words("more.again", what=plan.recompute)] if _recomputes_more(plan, other) else []
-    more += [words("more.sums")] if _has_16_bit_sums(plan) and not _has_16_bit_sums(other) else []
+    more += [words("more.sums")] if has_16_bit_sums(plan) and not has_16_bit_sums(other) else []
     more += [words("more.warned")] if len(candidate.warnings) > len(first.warnings) else []
-    return more or [words("more.nothing")]
+    return words("reason.also", more=more) if more else ""
 
 
 _MOST_GPUS = 2**14  # up to which `_more_gpus` looks for enough GPUs
@@ -256,7 +220,7 @@ def strategies(
         names.append(StrategyName.OFFLOAD)
     if tried is not None:
         names = list(tried)
-    first = min(estimates, key=partial(cost, request), default=None)
+    first = next(iter(ranked(request, estimates)), None)
     missing = [name for name in names if not any(candidate.name == name for candidate in estimates)]
     # For each strategy of which no plan fits: its plan with the least memory.
     lightest = {name: min(tried[name], key=_total_bytes) for name in missing} if tried else _lightest(request, missing)
@@ -264,8 +228,8 @@ def strategies(
     for name in names:
         of_strategy = [candidate for candidate in estimates if candidate.name == name]
         if of_strategy:
-            candidate = min(of_strategy, key=partial(cost, request))
-            is_first = candidate is first
+            is_first = name == first.name
+            candidate = first if is_first else ranked(request, of_strategy)[0]
             why = words("why.first") if is_first else words("why.slower", why=difference(request, candidate, first))
             rows.append(replace(candidate, why=why, is_chosen=is_first))
         elif name in lightest:
@@ -328,9 +292,8 @@ def remarks(
     if first and simplest and len(estimates) > 1:
         ratio = simplest.seconds / first.seconds - 1
         is_same = simplest.plan == first.plan or (simplest.name == first.name and ratio <= 0)
-        values = dict(name=simplest.title, plan=simplest.plan_text, far=ratio > 1)  # far: more than twice as long
-        values["times"] = words("times" if ratio > 1 else "percent", share=100 * ratio, times=ratio + 1)
-        sentences.append(words("reason.is_simplest") if is_same else words("reason.loses", **values))
+        loses = words("reason.loses", plan=simplest.layout_text, times=_times(ratio))
+        sentences.append(words("reason.is_simplest") if is_same else loses)
     if first is None or first.plan.tp > 1 or first.plan.pp > 1:
         sentences.append(tensor_size_remark(request))
     has_no_dp = first is None or first.plan.dp == 1  # perhaps only because the GPUs do not divide the batch
@@ -390,7 +353,7 @@ def _best_with_8_bit_optimizer(request: PlanRequest) -> PlanEstimate | None:
         return None
     for precision in [request.precision] if request.precision else ["mixed_fp32_grads", "mixed"]:
         lighter = replace(request, optimizer="adamw_8bit", precision=precision)
-        if best := best_of(lighter, with_warnings(lighter, timed_plans(lighter, fitting_plans(lighter)[0]))):
+        if best := ranked(lighter, with_warnings(lighter, timed_plans(lighter, fitting_plans(lighter)[0]))):
             return best[0]
     return None
 
@@ -413,7 +376,7 @@ def alternative(request: PlanRequest, first: PlanEstimate | None) -> str:
     lighter = _best_with_8_bit_optimizer(request)
     if lighter and not lighter.warnings:
         return _suggestion("instead.eight_bits", lighter)
-    offloaded = best_of(request, with_warnings(request, list(offload_plans(request))))
+    offloaded = ranked(request, with_warnings(request, list(offload_plans(request))))
     return _suggestion("instead.offload", offloaded[0]) if offloaded and not offloaded[0].warnings else ""
 
 

@@ -131,13 +131,20 @@ def plans_by_micro_batch(request: PlanRequest, layout: Plan) -> Iterator[list[li
         sized = replace(layout, micro_batch=size, num_microbatches=each // size)
         yield [
             [
-                replace(sized, num_chunks=chunks, precision=precision, recompute=recompute)
+                replace(
+                    sized, num_chunks=chunks, schedule=schedule_of(chunks), precision=precision, recompute=recompute
+                )
                 for precision in precisions
                 for recompute in ("none", "selective", "full")
             ]
             for chunks in _chunks(request.model.num_layers, layout.pp, each // size)
             for precisions in _precisions(request, each // size)
         ]
+
+
+def schedule_of(num_chunks: int) -> str:
+    """The schedule of a pipeline with so many chunks per rank: interleaved 1F1B is the one for several."""
+    return "interleaved" if num_chunks > 1 else "one_f_one_b"
 
 
 def _precisions(request: PlanRequest, microbatches: int) -> tuple[tuple[str, ...], ...]:
@@ -199,25 +206,39 @@ def layout_key(plan: Plan) -> tuple:
     return plan.tp, plan.cp, plan.pp, plan.zero, plan.ep
 
 
+def has_16_bit_sums(plan: Plan) -> bool:
+    """Whether gradients of several micro-batches are added up in 16 bits."""
+    return plan.num_microbatches > 1 and plan.precision == "mixed"
+
+
+def variants_key(plan: Plan) -> tuple:
+    """What two plans must differ in so that both may matter: the layout, or whether gradients are added up in 16 bits.
+
+    Plans with the same key differ only in micro-batch, chunks and recomputation.
+    """
+    return *layout_key(plan), has_16_bit_sums(plan)
+
+
 def timed_plans(request: PlanRequest, fitting: list[FittingPlan]) -> list[PlanEstimate]:
     """Estimate the steps of the plans in the order of their lower bounds, and skip plans that can no longer matter.
 
-    A plan matters if it may be nearly the best of its layout, and nearly the best of all or the best of its strategy.
+    A plan matters if it may be nearly the best of its layout (`variants_key`), and nearly the best of all or the best
+    of its strategy.
     """
     machine = request.cluster, request.stack, request.constants
     # (lower bound, position in `fitting`)
     bounds = sorted((least_seconds(request.model, plan, *machine), n) for n, (plan, _, _) in enumerate(fitting))
-    best: dict[tuple | str, float] = defaultdict(lambda: inf)  # seconds by "all", by strategy and by layout
+    best: dict[tuple | str, float] = defaultdict(lambda: inf)  # seconds by "all", by strategy and by `variants_key`
     estimates = []
     for bound, n in bounds:
         plan, stage, breakdown = fitting[n]
-        is_far_from_its_layout = bound > CLOSE * best[layout_key(plan)]
+        is_far_from_its_layout = bound > CLOSE * best[variants_key(plan)]
         is_far_from_all = bound > NEAR * best["all"] and bound > best[strategy_of(plan)]
         if is_far_from_its_layout or is_far_from_all:
             continue
         candidate = estimate(request, plan, stage, breakdown, step_time(request.model, plan, *machine))
         estimates.append(candidate)
-        for key in ("all", candidate.name, layout_key(plan)):
+        for key in ("all", candidate.name, variants_key(plan)):
             best[key] = min(best[key], candidate.seconds)
     return estimates
 

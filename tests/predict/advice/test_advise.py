@@ -1,4 +1,4 @@
-"""The planner: what it finds fits, costs no more than what it leaves out, warns, and says so everywhere."""
+"""The planner: what it finds fits, is preferred to what it leaves out, warns, and says so everywhere."""
 
 import json
 import re
@@ -6,11 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from helpers.learner.words.wrapping import width
 from helpers.predict.advice import advise
+from helpers.predict.advice.choice import LAYOUT_TIE, ranked
 from helpers.predict.advice.fit import USABLE_SHARE, fullest_stage
-from helpers.predict.advice.ranking import MOST_TOKENS, complexity, cost, with_warnings
+from helpers.predict.advice.ranking import MOST_TOKENS, with_warnings
 from helpers.predict.advice.rules import RULES, largest_layer
 from helpers.predict.advice.search import estimate, fitting_plans, layout_key
+from helpers.predict.advice.summary import MARKS, legend, marks
 from helpers.predict.memory import logits, memory
 from helpers.predict.memory.fine_tuning import lora
 from helpers.predict.time.convolutions import RESNET_152, resnet_step
@@ -71,27 +74,27 @@ def test_numbers_are_those_of_the_functions_underneath(case):
         assert one.why and (one.fits or one.why.startswith(("Cannot run", "Does not fit")))
 
 
-def test_no_plan_that_fits_is_cheaper_than_the_first():
+def test_no_plan_that_fits_is_preferred_to_the_first():
     """The pruned search against all plans of a small cluster, timed one by one."""
     half = replace(CLUSTERS["8 H100"], gpus_per_node=4)
     advice = advise(replace(PRESETS["llama3-8b"], seq=2048), half, global_batch=32)
     work = advice.request
     steps = [(*one, step_time(work.model, one[0], work.cluster, work.stack)) for one in fitting_plans(work)[0]]
     everything = with_warnings(work, [estimate(work, *one) for one in steps])
-    assert len(everything) > 100 and min(cost(work, one) for one in everything) == cost(work, advice.chosen)
+    in_order = ranked(work, everything)
+    assert len(everything) > 100 and in_order[0].plan == advice.plan
+    assert {one.plan for one in in_order if one.is_tied} >= {one.plan for one in advice.best if one.is_tied}
 
 
-def test_best_plans_differ_in_layout_and_come_cheapest_first():
+def test_best_plans_differ_in_layout_and_those_that_cannot_be_told_apart_come_first():
     advice = ask("llama3-70b", FAST)
-    assert len(advice.best) == 10 == len({layout_key(one.plan) for one in advice.best})
-    prices = [cost(advice.request, one) for one in advice.best]
-    assert prices == sorted(prices) and advice.searched > 1000
-    assert (
-        complexity(Plan(dp=8), 1024)
-        == 0
-        < complexity(Plan(dp=8, zero=1), 1024)
-        < complexity(Plan(tp=8, pp=2, dp=8), 1024)
-    )
+    assert len(advice.best) == 10 == len({layout_key(one.plan) for one in advice.best}) and advice.searched > 1000
+    tied, others = advice.best[: advice.num_tied], advice.best[advice.num_tied :]
+    limit = (1 + LAYOUT_TIE) * advice.tied_seconds[0]
+    assert tied and others and all(one.is_tied and one.seconds <= limit for one in tied)
+    assert [one.seconds for one in others] == sorted(one.seconds for one in others) and others[0].seconds > limit
+    low, high = (f"{seconds / 60:.2f} min" for seconds in advice.tied_seconds)
+    assert f"= Plans 1 to {len(tied)}, {low} to {high}, cannot be told apart" in " ".join(advice.text.split())
     assert advice.simplest.name == "ZeRO-3" and advice.simplest.seconds > advice.chosen.seconds
 
 
@@ -110,7 +113,7 @@ def test_nothing_that_an_engineer_would_object_to_comes_first_without_a_sentence
     model, cluster, more, applies, words = WARNED[case]
     advice = ask(model, cluster, **more)
     for one in advice.best:
-        assert applies(one) == any(words in warning for warning in one.warnings)
+        assert applies(one) == any(words in warning for warning in one.warnings.values())
     assert not applies(advice.chosen) or words in advice.sentence
     assert case != "tokens" or advice.request.tokens > MOST_TOKENS
 
@@ -141,35 +144,40 @@ def test_offload_names_the_hosts_bytes_and_the_adapters_that_would_do():
     advice = ask("gpt2-xl", "1 T4")
     beside = memory(PRESETS["gpt2-xl"], Plan(recompute="full"))
     size = lora(PRESETS["gpt2-xl"], rank=16).total + beside.activations + beside.temporaries
-    assert f"{size / 1e9:.2f} GB; it trains adapters" in advice.text
+    text = " ".join(advice.text.split())
+    assert f"{size / 1e9:.2f} GB; it trains adapters" in text
     host = 14 * PRESETS["gpt2-xl"].num_params
-    assert advice.chosen.host_bytes == host and f"must hold {host / 1e9:.1f} GB" in advice.text
+    assert advice.chosen.host_bytes == host and f"must hold {host / 1e9:.1f} GB" in text
     count, fp32 = advice.plan.num_microbatches, 16 * PRESETS["gpt2-xl"].num_params
-    assert f"gradients of {count} micro-batches in 16 bits; with fp32 sums it holds {fp32 / 1e9:.1f} GB" in advice.text
+    assert f"gradients of {count} micro-batches in 16 bits; with fp32 sums it holds {fp32 / 1e9:.1f} GB" in text
 
 
 def test_a_tight_first_plan_says_at_once_what_fits_without_warnings_and_what_all_share():
     advice = advise(PRESETS["llama3-70b"], replace(CLUSTERS[FAST], num_nodes=2))
-    head, *others = advice.text.split("The best of")
-    assert 0 < head.index("With an optimizer in 8 bits") < head.index("Warning") and advice.alternative in head
+    assert advice.chosen.warnings.keys() == {"sums", "full"}
+    head, legend_ = " ".join(advice.text.split()).split("Marks:")
+    assert 0 < head.index("With an optimizer in 8 bits") < head.index("layout") and advice.alternative in head
     assert "fp32 gradients" in advice.alternative and "68.0 GB per rank" in advice.alternative
-    assert head.count(f"Warning (all {len(advice.best)}; numbers of the first)") == 2 and "fragments" not in others[0]
+    assert legend_.count("fragments") == legend_.count("up in 16 bits") == 1 and "fragments" not in head
     assert all("16-bit sums" in one.plan_text for one in advice.best)
     assert not ask("llama3-8b", "8 H100").alternative
 
 
-def test_a_warning_of_all_is_said_once_and_one_of_some_beside_each_of_them():
+def test_each_mark_of_the_table_is_explained_once():
     many = replace(CLUSTERS["128 nodes of 8 H100, 8 x 400 Gb/s"], num_nodes=2048)
     advice = advise(PRESETS["llama3-405b"], many, global_batch=2048)
-    few = [one for one in advice.best if any("are few" in words for words in one.warnings)]
+    few = [one for one in advice.best if "are few" in one.warnings.get("few", "")]
     chunked = [one for one in few if one.plan.num_chunks > 1]
-    assert chunked and all("without chunks" not in " ".join(one.warnings) for one in few)
+    assert chunked
     for one in chunked:
         bubble = f"{one.plan.num_chunks} chunks per stage keep the bubble at {100 * one.bubble:.0f} %"
-        assert any(bubble in words for words in one.warnings)
-    own = [words for one in advice.best for words in advice.specific_warnings(one)]
-    head, listed = advice.text.split("The best of")
-    assert all(words in head or words in listed for words in own)
+        assert bubble in one.warnings["few"]
+    explained = [mark for mark, _ in legend(advice)]
+    assert len(explained) == len(set(explained)) and len(set(MARKS.values())) == len(MARKS)
+    shown = {mark for one in advice.best for mark in marks(advice, one)}
+    assert shown - {"="} <= {*explained} <= shown | {"T"}
+    text = " ".join(advice.text.split())
+    assert all(text.count(sentence) == 1 for _, sentence in legend(advice))
 
 
 def test_a_micro_batch_of_two_that_plain_torch_could_not_hold_makes_no_warning():
@@ -182,14 +190,14 @@ def test_a_micro_batch_of_two_that_plain_torch_could_not_hold_makes_no_warning()
         )
         for each in (one, two)
     ]  # fmt: skip
-    assert any("Micro-batches of two fit" in words for words in with_warnings(work, timed)[0].warnings)
+    assert "Micro-batches of two fit" in with_warnings(work, timed)[0].warnings["micro"]
     full = replace(
         timed[1],
         memory=replace(
             timed[1].memory, activations=timed[1].memory.activations + round(work.usable) - timed[1].memory.total
         ),
     )
-    assert not any("Micro-batches of two fit" in words for words in with_warnings(work, [timed[0], full])[0].warnings)
+    assert "micro" not in with_warnings(work, [timed[0], full])[0].warnings
 
 
 def test_what_zero_3_hides_is_said_only_of_a_zero_3_that_hides_it():
@@ -202,7 +210,7 @@ def test_plain_torchs_loss_is_warned_of_where_it_does_not_fit():
     advice = ask("gpt2", "4 V100")
     for one in advice.best:
         plain = one.memory.total + logits(PRESETS["gpt2"], one.plan) * (one.plan.tp == 1)
-        assert any("12 bytes per logit" in words for words in one.warnings) == (plain > advice.request.usable)
+        assert ("12 bytes per logit" in one.warnings.get("loss", "")) == (plain > advice.request.usable)
     assert advice.plan.micro_batch < 32 and "This V100 (one of 32.0 GB)" in advice.sentence
 
 
@@ -265,7 +273,7 @@ BAD = {
     "indivisible": (
         (replace(PRESETS["gpt2"], num_layers=1, num_heads=1), CLUSTERS["8 H100"]),
         {"global_batch": 3},
-        "take a global_batch that is a multiple of 8",
+        "global_batch=. that is a multiple of 8",
     ),
 }
 
@@ -275,6 +283,8 @@ def test_bad_input_gets_a_sentence(case):
     given, more, words = BAD[case]
     with pytest.raises(ValueError, match=words):
         advise(*given, **more)
+    with pytest.raises(ValueError, match="has plans 1 to"):
+        ask("gpt2", "8 H100", global_batch=8).explain(0)
     with pytest.raises(KeyError, match="there are DDP, ZeRO-1"):
         ask("gpt2", "8 H100", global_batch=8)["FSDP"]
 
@@ -286,11 +296,18 @@ def test_text_table_page_and_json_say_the_same(tmp_path):
     told = json.loads(json.dumps(advice.as_json()))
     assert [one["seconds"] for one in told["best"]] == [one.seconds for one in advice.best]
     for one in advice.candidates:
-        for shown in (text, table.replace("&#x27;", "'"), page.replace("&#x27;", "'")):
+        for shown in (table.replace("&#x27;", "'"), page.replace("&#x27;", "'")):
             assert one.title in shown and one.why in shown
-    for one in advice.best:
-        assert one.plan_text in text and one.plan_text in table and one.plan_text in page
-    assert text.count("\n* ") == 1 and page.count('class="chosen"') == 4 and "70,553,706,496 parameters" in page
+    for place, one in enumerate(advice.best, 1):
+        assert one.plan_text in table and one.plan_text in page and marks(advice, one) in page
+        assert re.search(rf"^ ?{place}  {re.escape(one.layout_text)} .* {re.escape(marks(advice, one))}$", text, re.M)
+        assert advice.explain(place).startswith(f"Plan {place}: ")
+        assert one.trainer_refusal(advice.request.model) == told["best"][place - 1]["trainer_refusal"]
+    assert max(map(width, text.split("\n"))) <= 80 and max(map(width, advice.explain(2).split("\n"))) <= 80
+    for sentence in (advice.tie, *advice.chosen.reasons, *(sentence for _, sentence in legend(advice))):
+        for shown in (" ".join(text.split()), table.replace("&#x27;", "'"), page.replace("&#x27;", "'")):
+            assert sentence in shown
+    assert page.count('class="chosen"') == 4 and "70,553,706,496 parameters" in page
     assert page == ask("llama3-70b", FAST).page(tmp_path / "two.html").read_text(encoding="utf-8")
     assert "size: A4" in page and "http" not in page and "<script" not in page
     assert not re.search(r"20\d\d-\d\d", page) and len(page) < 30_000
@@ -301,6 +318,7 @@ def test_experts_are_spread_where_they_fit_and_the_page_says_how_many(tmp_path):
     model, cluster = ROUTED["mixtral-8x7b"], replace(CLUSTERS[FAST], num_nodes=2)
     found = advise(model, cluster, seq=4096)
     assert found.plan.ep > 1 and f"EP {found.plan.ep}" in found.sentence and found.chosen.mfu > 0.4
+    assert max(map(width, found.text.split("\n"))) <= 80
     assert {one.plan.cp for one in advise(replace(model, window=4096), cluster).best} == {1}
     assert ">8, 2<" in found.page(tmp_path / "experts.html").read_text(encoding="utf-8")
     with pytest.raises(ValueError, match="LoRA: num_experts=8 is not modelled here"):
