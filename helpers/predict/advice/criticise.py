@@ -64,7 +64,7 @@ def _typed_fields(given: str, language: str | None) -> dict[str, Any]:
     A Chinese keyboard may give the full-width =, comma or colon.
     """
     fields: dict[str, Any] = {}
-    for part in re.split(r"[\s,，、;；]+", re.sub(r"\s*[=＝:：]\s*", "=", given.strip().lower())):
+    for part in filter(None, re.split(r"[\s,，、;；]+", re.sub(r"\s*[=＝:：]\s*", "=", given.lower()))):
         name, _, value = part.partition("=")
         if not name or not value:
             raise ValueError(typed_words("no_value", language, part=part))

@@ -64,7 +64,8 @@ def test_a_typed_plan_takes_what_is_left_out():
         ("tp=8,dp=-4", "dp is '-4', and a whole number"),
         ("tp=8,fp8=2", "fp8 is 2, and 0 or 1 is expected"),
         ("zero=1", "sets none of dp, tp and pp"),
-        ("", "is not a name, = and a value"),
+        ("", "sets none of dp, tp and pp"),
+        ("tp=", "'tp=' is not a name, = and a value"),
         ("tp=8,recompute=ful", "recompute is 'ful'"),
     ],
 )
