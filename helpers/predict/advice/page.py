@@ -297,4 +297,4 @@ def _text_class(column: str) -> str:
 
     "binds" is the bottleneck that limits a term of the step.
     """
-    return ' class="words"' if column in ("plan", "why", "term", "binds", "bottleneck", "marks") else ""
+    return ' class="words"' if column in ("plan", "why", "term", "binds", "marks") else ""

@@ -44,7 +44,7 @@ def plan_rows(advice: Advice) -> list[dict[str, str]]:
         {
             "place": str(place), "layout": candidate.layout_text, "step": format_seconds(candidate.seconds),
             "MFU": f"{100 * candidate.mfu:.0f} %", "a rank": format_bytes(candidate.memory.total),
-            "bottleneck": bottleneck_name(advice.request, candidate.bottleneck), "marks": marks(advice, candidate),
+            "binds": bottleneck_name(advice.request, candidate.bottleneck), "marks": marks(advice, candidate),
         }
         for place, candidate in enumerate(advice.best, 1)
     ]  # fmt: skip

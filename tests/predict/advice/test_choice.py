@@ -10,6 +10,7 @@ from helpers.predict.advice import advise
 from helpers.predict.advice.choice import LAYOUT_TIE, RIGHT_WITHIN, VARIANT_TIE, can_tell_apart, complexity, ranked
 from helpers.predict.advice.plans import PlanEstimate, PlanRequest, strategy_of
 from helpers.predict.advice.search import fitting_plans
+from helpers.predict.time.stacks import STACKS
 from helpers.predict.time.step import Bar, StepTime
 from helpers.records import MemoryBreakdown
 from helpers.specs import CLUSTERS, PRESETS, Plan
@@ -91,3 +92,9 @@ def test_a_pipeline_with_chunks_has_the_schedule_that_the_trainer_asks_for():
     assert chunked and {plan.schedule for plan in chunked} == {"interleaved"}
     for plan in chunked:
         check_trainable(plan, 0) if plan.cp == 1 else None
+
+
+@pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS)
+def test_what_a_stack_does_beside_the_plan_is_no_reason_to_refuse_it(stack):
+    model = PRESETS["gpt2"]
+    assert not advise(model, CLUSTERS["8 H100"], global_batch=8, stack=stack).chosen.trainer_refusal(model)
