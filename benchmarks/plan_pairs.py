@@ -8,6 +8,10 @@ the same ratio of measured seconds. The columns "right" say of how many pairs th
 the faster one, by how far the predictions differ. From them come LAYOUT_TIE, VARIANT_TIE and RIGHT_WITHIN of
 helpers/predict/advice/choice.py. The pairs are of vTrain's tables and of BLOOM's sweep, before any calibration, as the
 planner uses the model, and their predicted steps lie within 30 % of each other.
+
+The second table says what a choice costs. In each task with three measured plans or more, it takes the simplest of the
+plans that are predicted to be at most `tie` slower than the fastest, and compares its measured step with the shortest
+measured one. With a tie of 0 it takes the plan that is predicted to be fastest.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from math import exp, log
 from statistics import fmean, median
 
 from benchmarks.paired import write_table
+from helpers.predict.advice.choice import complexity
 from helpers.predict.time.calibrate import MeasuredStep, published_steps, vtrain_steps
 from helpers.predict.time.step import step_time
 
@@ -66,11 +71,16 @@ def pairs(table: str, rows: Sequence[MeasuredStep]) -> Iterator[Pair]:
                 )  # fmt: skip
 
 
-def all_pairs() -> list[Pair]:
-    """The pairs of all tables."""
+def measured_tables() -> dict[str, list[MeasuredStep]]:
+    """The tables that have several plans of one model on the same GPUs, by name."""
     bloom = [row for row in published_steps() if row.group == "BLOOM sweep"]
     tables = {"vTrain, one node": vtrain_steps("single_node"), "vTrain, many nodes": vtrain_steps("multi_node")}
-    return [pair for table, rows in (tables | {"BLOOM, 48 nodes": bloom}).items() for pair in pairs(table, rows)]
+    return tables | {"BLOOM, 48 nodes": bloom}
+
+
+def all_pairs() -> list[Pair]:
+    """The pairs of all tables."""
+    return [pair for table, rows in measured_tables().items() for pair in pairs(table, rows)]
 
 
 def error_of(found: Sequence[Pair]) -> float:
@@ -103,6 +113,29 @@ def right_text(found: Sequence[Pair], low: float, high: float) -> str:
     return f"{right_share(found, low, high):.0%} of {count}" if count else "-"
 
 
+def lost(rows: Sequence[MeasuredStep], tie: float) -> list[float]:
+    """For each task, how much longer the chosen plan's measured step is than the shortest measured one, as a share."""
+    found = []
+    for members in tasks(rows).values():
+        if len(members) > 2:
+            seconds = [step_time(row.model, row.plan, row.cluster, row.stack).seconds for row in members]
+            near = [pair for pair in zip(members, seconds, strict=True) if pair[1] <= (1 + tie) * min(seconds)]
+            chosen, _ = min(near, key=lambda pair: (complexity(pair[0].plan, pair[0].model.seq), pair[1]))
+            found.append(chosen.seconds / min(row.seconds for row in members) - 1)
+    return found
+
+
+def cost_of_choices() -> list[dict[str, str]]:
+    """The second table: for each table of measured steps, what choosing with different ties loses on average."""
+    return [
+        {
+            "tasks of": table, "tasks": str(len(lost(rows, 0))),
+            **{f"mean time lost, tie {tie:.0%}": f"{fmean(lost(rows, tie)):.1%}" for tie in TIES},
+        }
+        for table, rows in measured_tables().items()
+    ]  # fmt: skip
+
+
 def main() -> None:
     found = all_pairs()
     groups = {table: [pair for pair in found if pair.table == table] for table in dict.fromkeys(p.table for p in found)}
@@ -117,9 +150,16 @@ def main() -> None:
                     "median error": f"{median(pair.error for pair in chosen):.1%}",
                     "80 % within": f"{error_of(chosen):.1%}", **bins,
                 })  # fmt: skip
-    print(write_table("plan_pairs", rows, "python -m benchmarks.plan_pairs").read_text(encoding="utf-8"))
+    path = write_table("plan_pairs", rows, "python -m benchmarks.plan_pairs")
+    costs = cost_of_choices()
+    lines = [[*costs[0]], ["---"] * len(costs[0]), *([*row.values()] for row in costs)]
+    table = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    text = "\n".join([path.read_text(encoding="utf-8"), "## The measured time that a choice loses", "", table, ""])
+    path.write_text(text, encoding="utf-8")
+    print(text)
 
 
+TIES = (0, 0.03, 0.05, 0.1, 0.15, 0.2)
 BINS = ((0, 0.1), (0, 0.03), (0.03, 0.06), (0.06, 0.1), (0.1, 0.15), (0.15, 0.3))
 
 if __name__ == "__main__":

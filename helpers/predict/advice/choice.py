@@ -24,7 +24,8 @@ from helpers.specs import Plan
 # same GPUs that are estimated to differ by more are in the estimated order in over four of five cases, and those that
 # are nearer only in the share RIGHT_WITHIN. LAYOUT_TIE is for plans with different axes, VARIANT_TIE for plans with the
 # same axes that differ in their micro-batch. `python -m benchmarks.plan_pairs` measures them. Its plans differ in tp,
-# pp, dp and micro-batch; no pair of measured plans says how well cp, ZeRO, chunks and recomputation compare.
+# pp, dp and micro-batch; no pair of measured plans says how well cp, ZeRO, chunks and recomputation compare. In its
+# tasks on one node the simplest plan within LAYOUT_TIE loses less measured time than the one that is estimated fastest.
 LAYOUT_TIE, VARIANT_TIE = 0.10, 0.03
 RIGHT_WITHIN = 0.65  # of the pairs with different axes
 SHOWN = 10  # how many of the best plans are shown

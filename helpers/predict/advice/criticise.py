@@ -167,7 +167,8 @@ def _sentences(request: PlanRequest, evaluated: PlanEstimate, best: PlanEstimate
     yield bottleneck_sentence(request, evaluated)
     yield from (words("warned", words=warning) for warning in evaluated.warnings.values())
     refusal = evaluated.trainer_refusal(request.model)
-    yield words("trainer.refuses", why=refusal) if refusal else words("trainer.runs")
+    if fits or refusal:
+        yield words("trainer.refuses", why=refusal) if refusal else words("trainer.runs")
     if best is None:
         yield words("mine.none")
     elif best.plan == evaluated.plan:

@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 
@@ -39,6 +40,12 @@ def test_what_cannot_be_told_apart_is_what_measured_pairs_do_not_tell_apart():
         assert plan_pairs.right_share(alike, 0, tie) < 0.7 < 0.8 < plan_pairs.right_share(alike, tie, 1.5 * tie)
     others = [pair for pair in pairs if not pair.has_same_layout]
     assert plan_pairs.right_share(others, 0, LAYOUT_TIE) == pytest.approx(RIGHT_WITHIN, abs=0.05)
+
+
+def test_the_simplest_of_tied_plans_loses_no_more_measured_time_than_the_one_estimated_fastest():
+    tasks = plan_pairs.measured_tables()["vTrain, one node"]
+    assert len(plan_pairs.lost(tasks, 0)) > 90
+    assert fmean(plan_pairs.lost(tasks, LAYOUT_TIE)) <= fmean(plan_pairs.lost(tasks, 0)) < 0.05
 
 
 def test_within_the_tie_the_simpler_plan_comes_first_and_beyond_it_the_faster_one():
