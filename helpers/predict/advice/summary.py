@@ -32,8 +32,8 @@ RIGHT = ("place", "step", "MFU", "a rank", "seconds", "share")  # columns of num
 
 
 def marks(advice: Advice, candidate: PlanEstimate) -> str:
-    """The marks of one of the best plans, such as "=Tf"."""
-    tied = TIED if candidate.is_tied and advice.num_tied > 1 else ""
+    """The marks of one of the best plans, such as "=Tf", with a space where others have the first one."""
+    tied = "" if advice.num_tied == 1 else TIED if candidate.is_tied else " "
     runs = "" if candidate.trainer_refusal(advice.request.model) else TRAINER
     return tied + runs + "".join(mark for kind, mark in MARKS.items() if kind in candidate.warnings)
 
