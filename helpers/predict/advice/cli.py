@@ -180,7 +180,9 @@ def _run(options: argparse.Namespace) -> Advice | Criticism:
         return _criticised(options.mine, model, cluster, planning | {"seq": options.seq})
     else:
         found = advise(model, cluster, seq=options.seq, lora=options.lora, **planning)
-    if options.row is not None and options.row > len(found.best):
+    if not found.best:
+        options.row = None  # that nothing fits is the answer, whichever row was asked for
+    elif options.row is not None and options.row > len(found.best):
         raise ValueError(words("cli.row", given=options.row, count=len(found.best)))
     return found
 

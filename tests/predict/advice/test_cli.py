@@ -57,6 +57,12 @@ def test_a_row_is_explained_in_full(capsys):
     assert json.loads(told(capsys, *small, "--row", "2", "--json")[1].out)["plan"] == plan["plan"]
 
 
+def test_where_nothing_fits_a_row_gets_the_reasons_of_all_strategies(capsys):
+    code, (out, _) = told(capsys, "--model", "llama3-405b", "--gpus", "1", "--gpu", "T4", "--row", "2")
+    assert code == 0 and out.startswith("Nothing fits.") and "- one GPU: Does not fit:" in out
+    assert max(map(width, out.split("\n"))) <= 80
+
+
 def test_adapters_are_timed_on_a_plain_stack_unless_another_is_named(capsys):
     lora = ("--model", "gpt2", "--gpus", "1", "--batch", "64", "--lora", "16")
     given = {
