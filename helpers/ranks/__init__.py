@@ -13,7 +13,8 @@ Processes    zygote is the process from which ranks are forked, and process is t
              pipe and transport carry messages, functions and results between the notebook and the ranks
 Wire         wire, group, methods and work wrap gloo, so that every operation of every process group passes through
              them; session, link and rules hold their settings, an emulated network link, and the rules by which the
-             package nccl/ says what NCCL would have done; gloo has what must be known about that backend
+             package nccl/ says what NCCL would have done; gloo has what must be known about that backend;
+             in meeting, ranks wait for each other outside of gloo, while they make a group or wait for a key
 Failures     board is the shared memory in which ranks compare operations; watch waits for the ranks and recognises a
              hang; report says what happened; errors and sites have the records of failures and the names of lines
 """
