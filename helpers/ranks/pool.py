@@ -36,7 +36,13 @@ from helpers.ranks import process
 from helpers.ranks.board import CALLS_SUFFIX, NEW_GROUP
 from helpers.ranks.errors import RankError
 from helpers.ranks.limits import folder_prefix, load_per_core, loopback, shared_folder
-from helpers.ranks.pipe import InterruptedMessage, defer_interrupts, interrupts_in_waits_only, uninterruptible
+from helpers.ranks.pipe import (
+    InterruptedMessage,
+    defer_interrupts,
+    interruptible,
+    interrupts_in_waits_only,
+    uninterruptible,
+)
 from helpers.ranks.random_seeds import BASE_SEED, process_seed
 from helpers.ranks.report import Report, first_difference, issued, log_tail
 from helpers.ranks.rules import rules_named
@@ -212,6 +218,8 @@ class Pool:
                     if not send_to(state, message):
                         state.mark_dead()
             verdict = watch.wait_for_verdict(limit)
+            with interruptible():
+                pass  # an interrupt that came while the last answers were read is raised here, as one of this task
         except KeyboardInterrupt as interrupt:
             # InterruptedMessage: half of a message was read or sent, so nothing more can go through its pipe, and
             # `_explain_and_recover` restarts the ranks.
