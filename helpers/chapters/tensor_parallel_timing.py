@@ -29,10 +29,10 @@ from helpers.predict.time.flops import forward_parts
 from helpers.quantities import costs
 from helpers.records import Span, Timeline
 from helpers.specs import GPU, Link, ModelSpec
+from helpers.specs.hardware import COMPUTE_SHARE
 
 SECONDS = 1.5  # how long a layer takes in slow motion
 MESSAGE = 65_536  # bytes of a message
-EFFICIENCY = 0.4  # of the peak rate, as in every prediction of this course
 COLUMNS_SLOWDOWN = 6.0  # by which factor `emulate_columns` slows down compute and link
 
 
@@ -56,7 +56,7 @@ class LayerTimes:
         The head's compute is spread over the layers; the embedding is a look-up and computes nothing.
         """
         parts = forward_parts(model)  # FLOPs of "feed-forward", "head" and the other parts, of all layers together
-        seconds = sum(parts.values()) / num_ranks / (EFFICIENCY * gpu.flops) / model.num_layers
+        seconds = sum(parts.values()) / num_ranks / (COMPUTE_SHARE * gpu.flops) / model.num_layers
         mlp = seconds * parts["feed-forward"] / (sum(parts.values()) - parts["head"])
         message = 2 * model.seq * model.hidden  # 2 bytes per element of the output
         return cls(num_ranks=num_ranks, link=link, compute=(seconds - mlp, mlp), message=message)

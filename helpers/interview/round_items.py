@@ -36,13 +36,12 @@ from helpers.learner.words import LANGUAGES, Words, book, use_language
 from helpers.predict.advice import Advice, advise
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import CLUSTERS, GPUS, PRESETS, Cluster, ModelSpec, Plan
-from helpers.specs.hardware import INTRA
+from helpers.specs.hardware import COMPUTE_SHARE, INTRA
 
 words = book("round")
 ROUNDS = ("debugging", "review", "design")
 FOLDER = Path(__file__).parent
 PLACEHOLDER = re.compile(r"\{(\w+)\}")  # a `{name}` in a text
-UTILIZATION = 0.4  # share of a GPU's peak that the numbers of a round assume, so that they can be computed by hand
 CHANGES = ("network", "num_nodes", "gpu", "seq")  # what a follow-up question can change, see `Scenario.changed`
 
 
@@ -68,7 +67,7 @@ class Scenario:
     @property
     def reached(self) -> float:
         """Operations per second that one GPU reaches, as the estimates assume."""
-        return UTILIZATION * self.cluster.gpu.flops
+        return COMPUTE_SHARE * self.cluster.gpu.flops
 
     def fill(self, name: str) -> Words | None:
         """The value of a `{name}` in a text of this scenario, None for an unknown name.
@@ -81,7 +80,7 @@ class Scenario:
             "seq": lambda: f"{self.model.seq:,}", "batch": lambda: f"{self.global_batch:,}",
             "card": lambda: f"{8 * self.cluster.inter.bandwidth / 1e9:g} Gb/s",
             "peak": lambda: f"{self.cluster.gpu.flops / 1e12:,.0f} TFLOP/s",
-            "share": lambda: f"{100 * UTILIZATION:g} %",
+            "share": lambda: f"{100 * COMPUTE_SHARE:g} %",
             "usable": lambda: format_bytes(self.advice.request.usable),
             "held": lambda: format_bytes(self.advice.chosen.memory.total),
             "step": lambda: format_seconds(self.advice.chosen.seconds),

@@ -4,7 +4,7 @@ All are frozen, keyword-only, checked when they are made, and free of torch, so 
 and the explorers share them. Sizes are in bytes, times in seconds, rates in bytes or floating-point operations per
 second. GB is 1e9 bytes.
 
-hardware.py   Link, Nodes, GPU, Cluster, and the tables GPUS, LINKS and CLUSTERS
+hardware.py   Link, Nodes, GPU, Cluster, and the tables GPUS, LINKS, REACHED and CLUSTERS
 mesh.py       Mesh: which rank stands at which coordinates, and the groups of each axis
 models.py     ModelSpec, Plan, and the published models in PRESETS and, with experts, in ROUTED
 checks.py     the checks that raise ValueError with a sentence

@@ -1,14 +1,18 @@
 """Describes what computes and what carries: links, GPUs and clusters, with tables of the published ones.
 
 GPUS and LINKS have the vendors' rates and sizes; CLUSTERS has ready clusters from one GPU to 128 nodes. INTRA says
-which link usually joins the GPUs of a node. The alpha-beta model gives a message of n bytes the seconds alpha + beta n,
-where alpha is a latency and 1 / beta a bandwidth.
+which link usually joins the GPUs of a node. REACHED has what nccl-tests measured of NVLink, and COMPUTE_SHARE is the
+share of the peak that examples assume. Chapters, cards and the napkin sheet take their rates from these tables; a test
+compares the constants of predict/time with them, and each rate that a text quotes beside NVLink.
+
+The alpha-beta model gives a message of n bytes the seconds alpha + beta n, where alpha is a latency and 1 / beta a
+bandwidth.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 
 from helpers.specs.checks import check_count, check_positive
@@ -73,6 +77,18 @@ class Nodes:
     def between(self, ranks: Iterable[int]) -> Link:
         """The link between these ranks: `inside` where one node has them all, else `across`."""
         return self.inside if any(set(ranks) <= set(node) for node in self.nodes) else self.across
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReachedRate:
+    """The bus bandwidth that nccl-tests measured for long all-reduces on the 8 GPUs of a node, in bytes per second.
+
+    ring: by a ring, which the GPUs add up. nvls: where the switch adds up (NVLink SHARP), or None where it cannot. Bus
+    bandwidth is the tensor times 2 (N - 1) / N over the time, so with NVLS it may lie above what the link carries.
+    """
+
+    ring: float
+    nvls: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +226,14 @@ LINKS = {
 # 6 links of 25 GB/s each way: NVIDIA's V100 data sheet. PCIe 3 x16 carries half of what PCIe 4 does.
 NVLINK_2 = Link(latency=3e-6, bandwidth=150e9, name="NVLink 2 (V100, one way)")
 PCIE_3 = Link(latency=5e-6, bandwidth=16e9, name="PCIe 3 x16")
+# On 8 A100 with 8 GiB, and on 8 H200 with 16 GiB: the tables of nccl-tests that predict/time/collectives.py names.
+REACHED = {
+    "NVLink 3": ReachedRate(ring=2 * 7 / 8 * 8192 * 2**20 / 64074e-6, nvls=None),
+    "NVLink 4": ReachedRate(ring=367.61e9, nvls=482.26e9),
+}
+# The share of the data sheet's 16-bit peak that a training step is assumed to compute at, where an example does without
+# the time model: the middle of the MFU that published runs report (Llama 3: 38 to 43 %).
+COMPUTE_SHARE = 0.4
 # The link that usually joins the GPUs of a node, by the keys of GPUS.
 INTRA = {
     "T4": PCIE_3,
@@ -225,6 +249,21 @@ INTRA = {
     "B200": LINKS["NVLink 5"],
     "GB200": LINKS["NVLink 5"],
 }
+
+
+def reached(link: str) -> Link:
+    """A link of LINKS with the rate that a ring reaches on it, where that was measured. KeyError where it was not."""
+    return replace(LINKS[link], bandwidth=REACHED[link].ring, name=f"{link}, as a ring reaches it")
+
+
+def switch_seconds(num_bytes: float, link: str) -> float:
+    """Seconds of an all-reduce of `num_bytes` bytes that the switch adds up, whatever the number of ranks.
+
+    A rank sends its tensor to the switch once and receives the sum once, so there are two messages and no ring. Only
+    NVLink 4 was measured; a faster NVLink is taken to reach the same share of its line rate, which is an assumption.
+    """
+    measured = REACHED["NVLink 4"].nvls / (2 * 7 / 8)  # bytes of the tensor per second, on 8 GPUs
+    return 2 * LINKS[link].latency + num_bytes / (measured * LINKS[link].bandwidth / LINKS["NVLink 4"].bandwidth)
 
 
 def _nodes(gpu: str, gpus_per_node: int, num_nodes: int = 1, inter: str = "10 Gb/s", cards: int = 1) -> Cluster:

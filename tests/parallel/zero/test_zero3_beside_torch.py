@@ -119,6 +119,25 @@ def test_mixed_precision_rounds_as_fsdp2_does(ranks):
         assert_equal(theirs[0], exact, rtol=1e-4)
 
 
+def test_bf16_gathers_and_an_fp32_reduction_send_as_many_bytes_as_an_fp32_all_reduce(ranks):
+    """2 + 2 + 4 bytes per parameter. With one dtype for all it is 1.5 times what data parallelism sends."""
+
+    def sent_per_parameter(**dtypes):
+        policy = MixedPrecisionPolicy(**dtypes)
+        model = torch_fsdp(torch.float32, mp_policy=policy)
+        with record_comms() as recorder:
+            model(torch.ones(4, SIZES[0])).float().sum().backward()
+        count, size = sum(p.numel() for p in plain().parameters()), dist.get_world_size()
+        # The payload of an all-gather is a shard, and that of a reduce-scatter the whole.
+        events = [(event.op, event.payload_bytes) for event in recorder.log.events]
+        return [sum(n * (size if op == "all_gather" else 1) for op, n in events if op == name) / count
+                for name in ("all_gather", "reduce_scatter")]  # fmt: skip
+
+    usual = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}
+    assert ranks[:2].run(sent_per_parameter, **usual) == [[2 + 2, 4]] * 2
+    assert ranks[:2].run(sent_per_parameter) == [[4 + 4, 4]] * 2  # 12 bytes: 1.5 times the 8 of an fp32 all-reduce
+
+
 def test_offload_of_torch_gives_the_same_numbers(ranks):
     theirs = ranks[:2].run(torch_on_rank, offload_policy=CPUOffloadPolicy(pin_memory=False))
     assert_equal(theirs[0], ranks[:2].run(ours_on_rank))

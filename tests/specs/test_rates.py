@@ -1,0 +1,92 @@
+"""One table of rates: the time model's constants are its entries, and so are those that cards and chapters quote."""
+
+import inspect
+import re
+
+import pytest
+
+from helpers.chapters.tensor_parallel_timing import LayerTimes
+from helpers.interview import load_all
+from helpers.predict.time.collectives import best_rate, collective_seconds, tokens_that_hide
+from helpers.predict.time.zero import compare_stages
+from helpers.specs import CLUSTERS, GPUS, LINKS, PRESETS
+from helpers.specs.hardware import COMPUTE_SHARE, NVLINK_2, REACHED, reached, switch_seconds
+from tests.notebooks.chapter import PAGES, load, source
+
+GIB = 2**30
+# GB/s that stand beside NVLink and are no rate of NVLink's own: a card of 400 Gb/s; PCIe 4; what a question assumes.
+OTHERS = {50, 32, 350, 200}
+# An H800's NVLink: 400 GB/s in both directions together, of which DeepSeek reports 160 reached in one.
+H800 = {400, 160}
+BESIDE = re.compile(r"NVLink|NVLS|NVSwitch|line rate")
+SENTENCE = re.compile(r"(?<=[.!?:;])\s+")
+
+
+def test_the_time_model_uses_the_rates_of_the_table():
+    assert best_rate(CLUSTERS["8 H100"]) == pytest.approx(REACHED["NVLink 4"].ring)
+    assert best_rate(CLUSTERS["8 A100"]) == pytest.approx(REACHED["NVLink 3"].ring)
+    ring, nvls = (collective_seconds("all_reduce", 64 * GIB, 8, CLUSTERS["8 H100"], nvls=n)[0] for n in (False, True))
+    assert ring / nvls == pytest.approx(REACHED["NVLink 4"].nvls / REACHED["NVLink 4"].ring, rel=0.01)
+
+
+def test_the_share_of_the_peak_is_the_same_wherever_an_example_assumes_one():
+    default = inspect.signature(compare_stages).parameters["flops_per_second"].default
+    assert default == pytest.approx(COMPUTE_SHARE * GPUS["H100"].flops)
+    assert inspect.signature(tokens_that_hide).parameters["efficiency"].default == COMPUTE_SHARE
+
+
+def test_a_reached_rate_is_below_the_line_rate_and_nvls_above_the_ring():
+    for name, rate in REACHED.items():
+        assert 0.7 < rate.ring / LINKS[name].bandwidth < 0.9
+        assert reached(name).bandwidth == rate.ring and reached(name).latency == LINKS[name].latency
+    assert REACHED["NVLink 4"].nvls > LINKS["NVLink 4"].bandwidth > REACHED["NVLink 4"].ring
+
+
+def test_the_switch_takes_as_long_as_the_busbw_of_eight_gpus_says():
+    took = switch_seconds(16 * GIB, "NVLink 4")
+    assert 1.75 * 16 * GIB / took == pytest.approx(REACHED["NVLink 4"].nvls, rel=0.001)
+    assert switch_seconds(16 * GIB, "NVLink 5") == pytest.approx(took / 2, rel=0.001)
+
+
+def rates_of_the_table() -> set[int]:
+    """In GB/s as a text prints them: line rates, both directions together, and what is reached, rounded to 10."""
+    lines = [link.bandwidth / 1e9 for link in (*LINKS.values(), NVLINK_2)]
+    found = [one for rate in REACHED.values() for one in (rate.ring, rate.nvls) if one]
+    return {round(one * both) for one in lines for both in (1, 2)} | {round(one / 1e10) * 10 for one in found}
+
+
+def unknown_rates(text: str) -> dict[str, set[int]]:
+    """Sentences of a text with a rate beside NVLink that the table does not have."""
+    known = rates_of_the_table() | OTHERS | H800
+    return {
+        one: lost
+        for one in SENTENCE.split(" ".join(text.split()))
+        if BESIDE.search(one) and (lost := {int(number) for number in re.findall(r"(\d+) ?GB/s", one)} - known)
+    }
+
+
+def test_cards_quote_no_rate_of_nvlink_that_the_table_does_not_have():
+    assert {card.id: lost for card in load_all() if (lost := unknown_rates(card.full_answer("en")))} == {}
+
+
+def test_chapters_quote_no_rate_of_nvlink_that_the_table_does_not_have():
+    texts = {path.stem: "\n".join(source(cell) for cell in load(path)) for path in PAGES}
+    assert {name: lost for name, text in texts.items() if (lost := unknown_rates(text))} == {}
+
+
+def test_a_rate_that_the_table_does_not_have_is_found():
+    assert unknown_rates("A ring over NVLink 4 reaches about 390 GB/s. The disk reads 7 GB/s.") == {
+        "A ring over NVLink 4 reaches about 390 GB/s.": {390}
+    }
+
+
+def test_chapter_07_says_what_the_table_gives_for_its_example():
+    """The share that waits at the rate a ring reaches, and in an NVL72 where the switch adds up."""
+    text = " ".join(" ".join(source(cell).split()) for cell in load(next(p for p in PAGES if p.stem[:2] == "07")))
+    llama, message = PRESETS["llama3-70b"], 2 * 8192 * 8192
+    ring = LayerTimes.of(llama, GPUS["H100"], reached("NVLink 4"), 8).waiting_share
+    assert f"about 370 of the 450 GB/s, and then {100 * ring:.0f} % of the step waits" in text
+    adds = 4 * switch_seconds(message, "NVLink 5")
+    wide, narrow = (LayerTimes.of(llama, GPUS["GB200"], LINKS["NVLink 5"], n).busy for n in (64, 8))
+    assert f"about {1e3 * adds:.1f} ms, so {100 * adds / (adds + wide):.0f} % still waits" in text
+    assert f"where 8 ranks wait for {100 * adds / (adds + narrow):.0f} %" in text
