@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from helpers.commands.rehearse import rehearse
 from helpers.grading import grade, task_of
 from helpers.grading.collectives.cost import CostQuestion, is_close_number
 from helpers.grading.collectives.ring import ring, wrong_values
@@ -13,6 +14,7 @@ from helpers.grading.kit.messages import RETURNED, worlds_of_calls
 from helpers.grading.task import JudgedWorld
 from helpers.records import CommEvent, CommLog
 from tests.grading.known_mistakes import repeated
+from tests.grading.submissions import cells_of
 
 
 @pytest.mark.parametrize(
@@ -101,3 +103,29 @@ def test_a_task_on_one_rank_says_rank(ranks):
     verdict = grade("01.cost", all_reduce_cost, ranks=ranks)
     assert verdict.text().startswith("01.cost  passed · 1 rank · ")
     assert verdict.text("zh").startswith("01.cost  通过 · 1 个 rank · ")
+
+
+GPU_JOB = """
+import os
+import torch
+import torch.distributed as dist
+
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+{functions}
+
+rows = torch.ones(2, 4, device="cuda")
+shift(rows)
+all_to_all(list(rows))
+reduce_scatter(rows[0].clone())
+all_reduce(rows[0].clone())
+dist.destroy_process_group()
+"""
+
+
+def test_the_ring_of_the_solution_also_runs_by_nccls_rules():
+    """Chapter 01 shows that an isend before an irecv on every rank hangs on NCCL, so the lab must not do it."""
+    cells = cells_of("01_collectives")
+    functions = "\n".join(cells[f"01.{name}"] for name in ("shift", "all_to_all", "reduce_scatter", "all_reduce"))
+    report = rehearse(GPU_JOB.format(functions=functions), nproc=2)
+    assert [one.label.en for one in report.findings if one.is_mistake] == []
