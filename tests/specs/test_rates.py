@@ -8,6 +8,7 @@ import pytest
 from helpers.chapters.tensor_parallel_timing import LayerTimes
 from helpers.interview import load_all
 from helpers.predict.time.collectives import best_rate, collective_seconds, tokens_that_hide
+from helpers.predict.time.kernels import sustained_share
 from helpers.predict.time.zero import compare_stages
 from helpers.specs import CLUSTERS, GPUS, LINKS, PRESETS
 from helpers.specs.hardware import COMPUTE_SHARE, NVLINK_2, REACHED, reached, switch_seconds
@@ -74,6 +75,20 @@ def test_chapters_quote_no_rate_of_nvlink_that_the_table_does_not_have():
     assert {name: lost for name, text in texts.items() if (lost := unknown_rates(text))} == {}
 
 
+def shares_of_the_peak(text: str) -> set[int]:
+    """The percentages at which a text lets an example compute, such as 40 for "at 40 % of an H100's peak"."""
+    return set(map(int, re.findall(r"at (\d+) % of (?:(?:the|an? \w+'s) peak|989 TFLOP/s)", " ".join(text.split()))))
+
+
+def test_examples_compute_at_the_share_of_the_table_and_products_at_the_time_models():
+    texts = [card.full_answer("en") for card in load_all()]
+    texts += ["\n".join(source(cell) for cell in load(path)) for path in PAGES]
+    found = [shares_of_the_peak(text) for text in texts]
+    assert sum(map(bool, found)) >= 5 and set().union(*found) == {round(100 * COMPUTE_SHARE)}
+    (card,) = (card for card in load_all() if card.id == "scaling-the-other-half")
+    assert f"about {100 * sustained_share(GPUS['H100']):.0f} % of the data sheet's rate" in card.full_answer("en")
+
+
 def test_a_rate_that_the_table_does_not_have_is_found():
     assert unknown_rates("A ring over NVLink 4 reaches about 390 GB/s. The disk reads 7 GB/s.") == {
         "A ring over NVLink 4 reaches about 390 GB/s.": {390}
@@ -90,3 +105,12 @@ def test_chapter_07_says_what_the_table_gives_for_its_example():
     wide, narrow = (LayerTimes.of(llama, GPUS["GB200"], LINKS["NVLink 5"], n).busy for n in (64, 8))
     assert f"about {1e3 * adds:.1f} ms, so {100 * adds / (adds + wide):.0f} % still waits" in text
     assert f"where 8 ranks wait for {100 * adds / (adds + narrow):.0f} %" in text
+
+
+def test_chapter_06_says_at_which_rate_a_message_takes_as_long_as_a_forward():
+    text = " ".join(" ".join(source(cell).split()) for cell in load(next(p for p in PAGES if p.stem[:2] == "06")))
+    layers = LayerTimes.of(PRESETS["llama3-70b"], GPUS["H100"], LINKS["NVLink 4"], 8)
+    forward, message = 80 / 4 * sum(layers.compute), layers.message
+    assert LINKS["10 Gb/s"].seconds(message) == pytest.approx(forward, rel=0.05)
+    share = LINKS["400 Gb/s"].seconds(message) / forward
+    assert f"as long as a forward at 10 Gb/s, and {100 * share:.0f} % of it at 400 Gb/s" in text
