@@ -75,6 +75,30 @@ def test_chapters_quote_no_rate_of_nvlink_that_the_table_does_not_have():
     assert {name: lost for name, text in texts.items() if (lost := unknown_rates(text))} == {}
 
 
+def made(value: object, what: str, key: str = "") -> list:
+    """What the arguments of a card's calls hold: each mapping that makes a `what`, or each number under such a key."""
+    if isinstance(value, dict):
+        own = [value] if value.get("make") == what else []
+        return own + [found for name, one in value.items() for found in made(one, what, name)]
+    if isinstance(value, list | tuple):
+        return [found for one in value for found in made(one, what)]
+    return [value] if what in key else []
+
+
+def test_the_calls_of_cards_take_gpus_and_rates_of_the_table():
+    arguments = [[list(check.args), check.kwargs] for card in load_all() for check in card.verify]
+    by_name = {gpu.name: gpu for gpu in GPUS.values()} | GPUS
+    gpus = [one for each in arguments for one in made(each, "helpers.specs.GPU")]
+    assert len(gpus) >= 5
+    for one in gpus:
+        fields = {name: value for name, value in one.items() if name not in ("make", "name")}
+        assert {name: getattr(by_name[one["name"]], name) for name in fields} == fields
+    peaks = {gpu.flops for gpu in GPUS.values()}
+    # Narayanan et al. 2021 publish 140 TFLOP/s per GPU for GPT-3.
+    known = peaks | {COMPUTE_SHARE * peak for peak in peaks} | {140e12}
+    assert {one for each in arguments for one in made(each, "flops")} <= known
+
+
 def shares_of_the_peak(text: str) -> set[int]:
     """The percentages at which a text lets an example compute, such as 40 for "at 40 % of an H100's peak"."""
     return set(map(int, re.findall(r"at (\d+) % of (?:(?:the|an? \w+'s) peak|989 TFLOP/s)", " ".join(text.split()))))
