@@ -226,7 +226,8 @@ LINKS = {
 # 6 links of 25 GB/s each way: NVIDIA's V100 data sheet. PCIe 3 x16 carries half of what PCIe 4 does.
 NVLINK_2 = Link(latency=3e-6, bandwidth=150e9, name="NVLink 2 (V100, one way)")
 PCIE_3 = Link(latency=5e-6, bandwidth=16e9, name="PCIe 3 x16")
-# On 8 A100 with 8 GiB, and on 8 H200 with 16 GiB: the tables of nccl-tests that predict/time/collectives.py names.
+# On 8 A100 with 8 GiB, and on 8 H200 with 16 GiB, as predict/time/collectives.py has them. NCCL's maintainers say the
+# same of H100: 450 GB/s line rate, 370 by a ring, 480 with NVLS (github.com/NVIDIA/nccl-tests/issues/212).
 REACHED = {
     "NVLink 3": ReachedRate(ring=2 * 7 / 8 * 8192 * 2**20 / 64074e-6, nvls=None),
     "NVLink 4": ReachedRate(ring=367.61e9, nvls=482.26e9),
