@@ -127,7 +127,8 @@ def test_chapter_07_says_what_the_table_gives_for_its_example():
     assert f"about 370 of the 450 GB/s, and then {100 * ring:.0f} % of the step waits" in text
     adds = 4 * switch_seconds(message, "NVLink 5")
     wide, narrow = (LayerTimes.of(llama, GPUS["GB200"], LINKS["NVLink 5"], n).busy for n in (64, 8))
-    assert f"about {1e3 * adds:.1f} ms, so {100 * adds / (adds + wide):.0f} % still waits" in text
+    assert f"about {1e3 * adds:.1f} ms if NVLink 5 reaches the share" in text
+    assert f"So {100 * adds / (adds + wide):.0f} % still waits" in text
     assert f"where 8 ranks wait for {100 * adds / (adds + narrow):.0f} %" in text
 
 
