@@ -212,6 +212,7 @@ def cause_sentences(cause: HangCause, state: JobState) -> list[Words]:
     # call of the others. If no rank is at fault, (0,) fills a field that the sentence does not use.
     fields = {"ranks": rank_names(cause.ranks or (0,)), "count": len(cause.ranks), "place": _line(cause.line)}
     fields |= {"limit": state.limit, "op": cause.op, "peer": cause.peer, "at": _line(cause.op_line)}
+    fields |= {"how": describe_exit(process.exit_code)} if process else {}
     if divergence is not None:
         fields |= {"call": _call(divergence.expected, state), "theirs": _call_with_sizes(divergence.expected)}
         calls = (divergence.first_calls.get(rank) for rank in cause.ranks)
