@@ -11,6 +11,7 @@ from functools import cache
 from helpers import widgets
 from helpers.interview.answers import FACTORS, KINDS, SPOKEN
 from helpers.learner.guesses.questions import Declaration
+from tests.notebooks.labels import LABELS
 
 TEENS = "eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty"
 NUMBERS = f"zero one two three four five six seven eight nine ten {TEENS}".split()
@@ -118,12 +119,12 @@ def _coded(cell, asked: Asked, known: Declaration) -> Iterator[str]:
 
 
 def _telling(tree: ast.Module) -> Iterator[ast.AST]:
-    """Asserts, and what `reveal` gets as its prediction or measurement: a number there is a result."""
+    """Asserts, and the values that `reveal` prints: a number there is a result."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Assert):
             yield node
         elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "reveal":
-            yield from (one.value for one in node.keywords if one.arg in ("predicted", "measured"))
+            yield from (one.value for one in node.keywords if one.arg in LABELS)
 
 
 def _folded(node: ast.AST) -> object | None:

@@ -70,9 +70,12 @@ def gradient_magnitudes(scale: float, in_fp16: bool) -> Magnitudes:
     return recorder.magnitudes["gradients of activations"]
 
 
-def underflow_scene() -> tuple[Scene, list[str]]:
-    """The gradients of activations in fp16, and lines with the share that becomes zero at two loss scales."""
-    exact, zeros, lines = gradient_magnitudes(1.0, in_fp16=False), {}, []
+def underflow_scene() -> tuple[Scene, list[str], str]:
+    """The gradients of activations in fp16, lines with the share that becomes zero at two loss scales, and a word.
+
+    The word says what most of the unscaled gradients of the run in fp16 are: "normal", "subnormal" or "zero".
+    """
+    exact, zeros, lines, kinds = gradient_magnitudes(1.0, in_fp16=False), {}, [], {}
     for power in (0, 16):
         predicted = surviving(exact, "fp16", 2.0**power).zero  # the share of these values that fp16 would round to 0
         counted = gradient_magnitudes(2.0**power, in_fp16=True)
@@ -80,8 +83,11 @@ def underflow_scene() -> tuple[Scene, list[str]]:
         assert counted.not_finite == 0 and abs(zeros[power] - predicted) < 0.002
         shares = [f"{share:.0%}" if share >= 0.01 else "below 1%" for share in (predicted, zeros[power])]
         lines.append(f"loss scale 2**{power:<3} predicted zero {shares[0]:>8}   counted {shares[1]:>8}")
+        other, rest = surviving(counted, "fp16"), 1 - zeros[power]  # `surviving` shares out what is not zero
+        kinds[power] = {"normal": rest * other.normal, "subnormal": rest * other.subnormal, "zero": zeros[power]}
     assert 0.005 < zeros[0] < 0.1 and zeros[16] < zeros[0] / 10  # scaling brings back over nine of ten
-    return magnitudes_scene(exact, "fp16", title="This model's gradients of activations, unscaled, in fp16"), lines
+    scene = magnitudes_scene(exact, "fp16", title="This model's gradients of activations, unscaled, in fp16")
+    return scene, lines, max(kinds[0], key=kinds[0].get)
 
 
 # ---- loss scalers ----
@@ -325,8 +331,11 @@ def overflow_scene(title: str, by_rank: list[tuple[float, int, float]]) -> Scene
     return _lanes(title, lanes)
 
 
-def sharded_overflow_scene(ranks: Ranks) -> Scene:
-    """One lane per rank: the step after an overflow in one shard. AssertionError where a group does not cure it."""
+def sharded_overflow_scene(ranks: Ranks) -> tuple[Scene, str]:
+    """One lane per rank, the step after an overflow in one shard, and what it does, as an answer of the notebook.
+
+    AssertionError where a group does not cure it.
+    """
     drifting, cured = ranks.run(zero_by_hand), ranks.run(lambda: zero_by_hand(dist.group.WORLD))
     assert cured == [(14.0, 1, 1.0)] * 4, "with the flag reduced every rank skips once, and sees the true gradient"
     # Only rank 3 has halved its scale, so the mean of the four scales is 7/8 of the others' and 7/4 of its own.
@@ -336,7 +345,9 @@ def sharded_overflow_scene(ranks: Ranks) -> Scene:
         parts = [(f"loss scale {power_text(scale)}", bool(skipped))]  # such as 2¹⁴
         parts.append((f"sees {factor:g} of the true gradient", factor != 1))
         lanes.append((parts, "skipped one" if skipped else "skipped none"))
-    return _lanes("The step after an overflow in rank 3's shard", lanes)
+    is_wrong = any(factor != 1 for _, _, factor in drifting)
+    outcome = "wrong gradients, no error" if is_wrong else "all is right again"
+    return _lanes("The step after an overflow in rank 3's shard", lanes), outcome
 
 
 def equal_to_one_process(ranks: Ranks) -> str:

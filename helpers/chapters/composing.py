@@ -198,13 +198,13 @@ LAYOUTS = {
 def layouts_scene(ranks: Ranks) -> tuple[Scene, str, str]:
     """Bytes of the busiest rank in each layout, by axis.
 
-    Returns the picture, a sentence on the count, and the layout with the fewest bytes.
+    Returns the picture, a sentence on the count, and the layout whose ranks were counted to send the fewest bytes.
     """
     # A kind of memory only gives its colour to an axis here.
-    kinds, sent = {"tp": "activations", "dp": "gradients", "pp": "buffers"}, {}
+    kinds, sent, counted = {"tp": "activations", "dp": "gradients", "pp": "buffers"}, {}, {}
     for name, plan in LAYOUTS.items():
-        sent[name] = bytes_of_busiest_rank(plan, 16)
-        assert checked_bytes(ranks, plan, 16) == sum(sent[name].values())
+        sent[name], counted[name] = bytes_of_busiest_rank(plan, 16), checked_bytes(ranks, plan, 16)
+        assert counted[name] == sum(sent[name].values())
     rows = {
         name: [Part(text=axis, kind=kinds[axis], size=size) for axis, size in by_axis.items()]
         for name, by_axis in sent.items()
@@ -214,7 +214,7 @@ def layouts_scene(ranks: Ranks) -> tuple[Scene, str, str]:
     legend = {kind: axis for axis, kind in kinds.items()}
     scene = parts_scene(rows, ends=ends, legend=legend, title="Sent per step by the rank that sends most, by axis")
     text = f"Counted on four ranks: equal to the byte in all {len(rows)} layouts."
-    return scene, text, min(totals, key=totals.get)
+    return scene, text, min(counted, key=counted.get)
 
 
 def crossover_scene(ranks: Ranks) -> tuple[Scene, int]:

@@ -13,6 +13,7 @@ strategy before its first step.
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ from helpers.observe.memory import record_memory
 from helpers.observe.training import KEY_BIAS_ROUNDING, OneProcess, Training
 from helpers.parallel.pipeline import PipelineStage, partition
 from helpers.ranks import RankError, Ranks
+from helpers.records import Timeline
 from helpers.schedules import Schedule, one_f_one_b
 from helpers.workloads import GPT, GPTConfig, SmallResNet, token_loss
 
@@ -113,10 +115,22 @@ def messages_of_a_step(ranks: Ranks, schedule: Schedule) -> int:
 
 def exchange_between_two_ranks(ranks: Ranks, send: str) -> str:
     """How many messages each rank received, or the report of ranks that hang. send: as `exchange_messages` takes it."""
+    return _exchange(ranks, send)[0]
+
+
+def exchange_by_blocking_sends(ranks: Ranks) -> tuple[str, str]:
+    """The report of `exchange_between_two_ranks` with blocking sends, and an answer of the notebook's question."""
+    return _exchange(ranks, "send")
+
+
+def _exchange(ranks: Ranks, send: str) -> tuple[str, str]:
+    """The report, and who waits: an answer of the question, or the report's first line where it is none of them."""
     try:
-        return f"messages received by ranks 0 and 1: {ranks[:2].run(exchange_messages, send)}"
+        return f"messages received by ranks 0 and 1: {ranks[:2].run(exchange_messages, send)}", "it runs"
     except RankError as error:
-        return str(error)
+        report = error.words.in_("en")
+        wait = "both wait in a send" if "ranks 0, 1 wait in send" in report else report.partition("\n")[0]
+        return str(error), wait
 
 
 def exchange_messages(send: str) -> int:
@@ -142,6 +156,23 @@ def run_as_chain(model: nn.Module, x: Tensor) -> str:
     return "the same output" if equal else "other numbers, and no error"
 
 
+def bubble_beside_gpipe(gpipe: Timeline, other: Timeline) -> str:
+    """How large another step's bubble is: an answer of the notebook's question."""
+    answers = ("smaller than GPipe's", "as large as GPipe's", "larger than GPipe's")
+    return _compared(other.bubble_fraction, gpipe.bubble_fraction, answers)
+
+
+def length_beside_h1(h1: Timeline, h2: Timeline) -> str:
+    """How long a step of ZB-H2 is: an answer of the notebook's question."""
+    return _compared(h2.duration, h1.duration, ("shorter than ZB-H1's", "exactly as long", "longer than ZB-H1's"))
+
+
+def _compared(value: float, other: float, answers: tuple[str, str, str]) -> str:
+    """The answer for a value that is less than the other, equal but for rounding, or more."""
+    less, equal, more = answers
+    return equal if math.isclose(value, other, rel_tol=1e-9) else less if value < other else more
+
+
 class TiedRun(NamedTuple):
     """A training of a GPT whose tied matrix is on two ranks.
 
@@ -150,6 +181,14 @@ class TiedRun(NamedTuple):
 
     apart: list[float]
     losses: list[float]
+
+    @property
+    def what_is_seen(self) -> str:
+        """What somebody sees who looks at the loss alone: an answer of the notebook's question."""
+        first, last = self.losses[0], self.losses[-1]
+        if not math.isfinite(last):
+            return "the loss becomes NaN"
+        return "nothing: the loss falls" if last < first else "the loss stays flat"
 
 
 def train_tied(ranks: Ranks, *, exchange: bool, steps: int = 10) -> TiedRun:

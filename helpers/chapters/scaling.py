@@ -2,14 +2,13 @@
 
 Live ranks are processes that share this machine's cores: `Ranks(n)` is a pool of n, `ranks[:k]` its first k, and
 `ranks.run(f)` calls f on each and returns the list of results. An emulated card is no device: ranks only wait as long
-as a model says that a GPU would compute, and messages as long as a link would carry them. The Amdahl runs are paced in
-the same way.
+as a model says that a GPU would compute, and messages as long as a link would carry them. The runs of `live_speedup`
+and `divided_steps` are not paced: their clocks run freely.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -19,8 +18,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.observe.emulate import emulate_ddp_step
-from helpers.observe.paced import wait_until
-from helpers.observe.stopwatch import seconds_of_steps
+from helpers.observe.stopwatch import seconds_of, seconds_of_steps
 from helpers.parallel.ddp import DistributedDataParallel, FlatDDP
 from helpers.predict.scaling import NoiseScale, Point, noise_scale
 from helpers.predict.scaling.laws import points_of, words
@@ -31,7 +29,7 @@ from helpers.records.checks import check_one_of
 from helpers.specs import Link
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
 
-WARMUP_STEPS, TIMED_LIVE_STEPS, TIMED_AMDAHL_STEPS = 2, 5, 3
+WARMUP_STEPS, TIMED_LIVE_STEPS = 2, 5
 LIVE = GPTConfig(vocab_size=68, context=64, num_layers=2, num_heads=4, hidden=128)
 # An emulated card: a GPU that is only a backward pass with modelled durations. It is about a T4 at 40 % of its peak,
 # with 16,384 tokens of a GPT of 10.7 million parameters: 27 ms of backward.
@@ -194,7 +192,7 @@ def _gradient_norms(
     return by_steps
 
 
-# ---- steps of which only one part is divided among ranks: Amdahl's law on emulated cards ----
+# ---- steps of which only one part is divided among ranks: Amdahl's law on live ranks ----
 
 
 def share_cores(ranks: Ranks, *, cores: int, counts: Sequence[int] = (1, 2, 4)) -> None:
@@ -213,30 +211,55 @@ def _take_cores(cores: int) -> int:
     return len(os.sched_getaffinity(0))
 
 
+@dataclass(frozen=True, kw_only=True)
+class SplitStep:
+    """Seconds of the two parts of a step: what rank 0 does for all, and what the ranks divide."""
+
+    serial: float
+    divided: float
+
+    @property
+    def total(self) -> float:
+        return self.serial + self.divided
+
+
 def divided_steps(
-    ranks: Ranks, *, divided: float, serial: float, counts: Sequence[int] = (1, 2, 4), grows: bool = False
-) -> dict[int, float]:
-    """Number of ranks -> seconds of a step, the fastest of three.
+    ranks: Ranks, *, counts: Sequence[int] = (1, 2), batch: int = 24, evaluated: int = 18
+) -> dict[int, SplitStep]:
+    """Number of ranks -> the fastest step of a few, on clocks that run freely.
 
-    Rank 0 does `serial` seconds of work, as one process that reads a file for all; the others wait for its broadcast.
-    Then the ranks divide `divided` seconds of work, and an all-reduce ends the step. Processes and messages are real,
-    durations are paced. grows: each rank gets all `divided` seconds, as in weak scaling. ValueError for no time at all.
+    Rank 0 evaluates a small GPT on `evaluated` sequences, while the others wait for its broadcast. Then the ranks
+    divide a training step on `batch` sequences, at whose end DDP has averaged the gradients. A forward takes about a
+    third of forward and backward, so with the defaults about a fifth of one rank's step is serial. ValueError for a
+    batch that does not divide, and for nothing to evaluate.
     """
-    if min(divided, serial) < 0 or not divided + serial > 0:
-        raise ValueError(f"divided_steps: {divided=} and {serial=}; give seconds, and at least one above 0")
-    shares = {n: divided if grows else divided / n for n in counts}
-    return {n: max(ranks[:n].run(_fastest, share, serial)) for n, share in shares.items()}
+    if evaluated < 1 or batch < 1 or any(batch % n for n in counts):
+        raise ValueError(
+            f"divided_steps: {batch=} and {evaluated=}; give a batch that {list(counts)} ranks can divide, and 1 or "
+            "more sequences to evaluate"
+        )
+    return {n: ranks[:n].run(_fastest_split_step, batch, evaluated)[0] for n in counts}
 
 
-def _fastest(share: float, serial: float) -> float:
-    """On a rank: seconds of the fastest step, from a barrier to the end of the all-reduce."""
-    message = torch.ones(1)
+def _fastest_split_step(batch: int, evaluated: int) -> SplitStep:
+    """On a rank: its fastest step. On rank 0 the two parts are what they took, as it never waits for the first one."""
+    torch.manual_seed(0)
+    model, loss = DistributedDataParallel(GPT(LIVE)), torch.zeros(1)
+    tokens, targets = characters().batch(0, batch, LIVE.context, rank=dist.get_rank(), world_size=dist.get_world_size())
+    held_out, expected = characters().batch(1, evaluated, LIVE.context)
 
-    def step() -> None:
+    @torch.no_grad()
+    def evaluate() -> None:
         if dist.get_rank() == 0:
-            wait_until(time.perf_counter() + serial)
-        dist.broadcast(message, 0)
-        wait_until(time.perf_counter() + share)
-        dist.all_reduce(message)
+            loss.fill_(token_loss(model.module(held_out), expected))
+        dist.broadcast(loss, 0)
 
-    return min(seconds_of_steps(step, TIMED_AMDAHL_STEPS))
+    def train() -> None:
+        model.zero_grad()
+        token_loss(model(tokens), targets).backward()
+
+    steps = []
+    for _ in range(WARMUP_STEPS + TIMED_LIVE_STEPS):
+        dist.barrier()
+        steps.append(SplitStep(serial=seconds_of(evaluate), divided=seconds_of(train)))
+    return min(steps[WARMUP_STEPS:], key=lambda step: step.total)

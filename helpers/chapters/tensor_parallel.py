@@ -15,6 +15,7 @@ a shard of the logits, whose loss is `tp.vocab_parallel_cross_entropy`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -149,20 +150,28 @@ def messages_of_a_step(batch: int = 4, **options) -> CommLog:
 
 
 def checked_messages(ranks: Ranks, batch: int = 4, **options) -> CommLog:
-    """The predicted messages of `messages_of_a_step`.
+    """The recorded messages of `messages_of_a_step` on rank 0, in the order in which it issued them.
 
-    RuntimeError where a rank sent another one, or in another order.
+    `caller` is the module that the prediction names. RuntimeError where a rank sent another message than predicted, or
+    in another order.
     """
     plan = Plan(tp=len(ranks), sequence_parallel=options.get("sequence_parallel", False))
     predicted = tensor_parallel_traffic(TEN_MILLION, plan, batch=batch)
-    for log in ranks.run(messages_of_a_step, batch, **options):
-        check_predicted(_in_order(log), _in_order(predicted))
-    return predicted
+    logs = ranks.run(messages_of_a_step, batch, **options)
+    for log in logs:
+        check_predicted(_operations(log), _operations(predicted))
+    pairs = zip(_in_order(logs[0]), _in_order(predicted), strict=True)
+    return CommLog(events=tuple(replace(sent, caller=foretold.caller) for sent, foretold in pairs))
 
 
-def _in_order(log: CommLog) -> list[tuple[str, int]]:
+def _operations(log: CommLog) -> list[tuple[str, int]]:
     """Operation and payload of each message, in the order in which the rank issued them."""
-    return [(event.op, event.payload_bytes) for event in sorted(log.events, key=lambda event: event.sequence)]
+    return [(event.op, event.payload_bytes) for event in _in_order(log)]
+
+
+def _in_order(log: CommLog) -> list[CommEvent]:
+    """The messages in the order in which the rank issued them."""
+    return sorted(log.events, key=lambda event: event.sequence)
 
 
 def messages_of_first_block(log: CommLog) -> list[CommEvent]:

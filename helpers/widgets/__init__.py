@@ -27,7 +27,7 @@ ZeroExplorer          a training step at each stage of ZeRO: gather, compute, fr
 
 course_map            chapters, stations, minutes; what is passed and guessed, which cards are due, what comes next
 guess                 asks before a result is shown: a number, a range, a choice, an order; only the first answer counts
-reveal                your guess · predicted · measured, and what shows why; folded until it was guessed
+reveal                your guess, the prediction and what was found, and what shows why; folded until it was guessed
 my_guesses            the learner's guesses of a chapter compared with the true answers, in one picture
 my_calibration        how well the learner guesses, by kind: memory, traffic, time, count
 votes                 how a class guessed, read from the folder GUESS_BOX

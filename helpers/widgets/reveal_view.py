@@ -1,15 +1,16 @@
-"""Provides `reveal`, which shows a guess beside the prediction and the measurement, and below them the evidence.
+"""Provides `reveal`, which shows a guess beside what was predicted and found, and below them the evidence.
 
-A learner guesses the answer to a question (`guess`) before they see it. The result stays folded until the question was
-answered, or until the learner opens it without a guess. A learner may switch guesses off (GUESS=off). In an unattended
-run a program runs the notebook without a learner. The evidence may be Scenes, pictures, explorers, matplotlib figures
-or texts: `live_widget` makes each a widget, and `saved_picture` makes the picture that a saved notebook keeps.
+What was found has the label of where it comes from: measured, emulated, by documented rules, or published. A learner
+guesses the answer to a question (`guess`) before they see it. The result stays folded until the question was answered,
+or until the learner opens it without a guess. A learner may switch guesses off (GUESS=off). In an unattended run a
+program runs the notebook without a learner. The evidence may be Scenes, pictures, explorers, matplotlib figures or
+texts: `live_widget` makes each a widget, and `saved_picture` makes the picture that a saved notebook keeps.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -37,40 +38,56 @@ MEASUREMENT_TOLERANCE = 0.02  # relative, because clocks and allocators are neve
 
 
 def reveal(
-    key: str, *shown: Any, predicted: Any = None, measured: Any = None, path: str | os.PathLike | None = None
+    key: str,
+    *shown: Any,
+    predicted: Any = None,
+    measured: Any = None,
+    emulated: Any = None,
+    by_rules: Any = None,
+    published: Any = None,
+    path: str | os.PathLike | None = None,
 ) -> RevealView:
-    """Show "your guess · predicted · measured" and, below it, `shown`; folded until the guess `key` was answered.
+    """Show what was guessed, predicted and found, and below it `shown`; folded until the guess `key` was answered.
 
-    shown: the evidence, which may be Scenes, pictures, explorers, matplotlib figures or texts. predicted, measured: in
-    the question's unit. By default `predicted` is the answer that helpers/learner/guesses declares; leave it out where
-    the learner can read the cell before they guess. path: the progress file.
+    shown: the evidence, which may be Scenes, pictures, explorers, matplotlib figures or texts. path: the progress file.
+    The other values are in the question's unit, and the cell computes them:
 
-    In an unattended run (RANKS_UNATTENDED=1) it raises ValueError where `predicted` is not the declared answer (a
-    number must agree within 1e-6) or, without `predicted`, where `measured` differs from it by more than 2 %.
+        predicted  by a formula or a model
+        measured   by a clock that ran freely, or by counting the bytes, messages or results of a run
+        emulated   by real ranks whose compute or messages a model paced, such as those of `Ranks(link=...)`
+        by_rules   by NCCL's documented rules, which ranks on CPUs follow
+        published  by others; the chapter links the source
+
+    Without any of them the row shows the answer that helpers/learner/guesses declares. It says "not measured" where the
+    last four are missing. In an unattended run (RANKS_UNATTENDED=1) it raises ValueError where `predicted` is not the
+    declared answer (numbers must agree within 1e-6) or, without `predicted`, where another value is off by over 2 %.
     """
-    view = RevealView(key, *shown, predicted=predicted, measured=measured, path=path)
+    found = {"emulated": emulated, "by_rules": by_rules, "published": published, "measured": measured}
+    view = RevealView(key, *shown, predicted=predicted, found=found, path=path)
     if view.wrong and is_unattended():
         raise ValueError(view.wrong)
     return view
 
 
 class RevealView(SavedWidget, ipywidgets.VBox):
-    """What `reveal` returns. Without a front end: `.look()`, then `.text`."""
+    """What `reveal` returns. Without a front end: `.look()`, then `.text`.
+
+    found: label, such as "measured" -> value, or None where there is none. The labels are names in guess.yaml.
+    """
 
     def __init__(
         self,
         key: str,
         *shown: Any,
         predicted: Any = None,
-        measured: Any = None,
+        found: Mapping[str, Any] | None = None,
         path: str | os.PathLike | None = None,
     ) -> None:
         self.key, self._shown = key, shown
         self._guesses = kernel_guesses(path)  # the questions asked and the answers given in this kernel
         self.declared = known_declaration(key)  # the question with its true answer, or None
-        self._is_computed = predicted is not None  # or else the prediction is the declared answer
-        self.predicted = predicted if self._is_computed else self.declared and self.declared.answer
-        self.measured = measured
+        self.predicted = predicted
+        self.found = {label: value for label, value in (found or {}).items() if value is not None}
         self._has_looked = False
         self.notice, self.result = ipywidgets.HTML(), ipywidgets.HTML()
         self.body = ipywidgets.VBox([])
@@ -95,6 +112,12 @@ class RevealView(SavedWidget, ipywidgets.VBox):
         return self._has_looked or is_off() or is_unattended() or self._stored is not None
 
     @property
+    def truth(self) -> Any:
+        """What a guess is compared with: the prediction, else the declared answer, else what was found, or None."""
+        declared = self.declared and self.declared.answer
+        return next((one for one in (self.predicted, declared, *self.found.values()) if one is not None), None)
+
+    @property
     def changed(self) -> str:
         """A sentence where the prediction is not the declared answer; "" otherwise."""
         if self.declared is None or self.predicted is None or is_declared_answer(self.predicted, self.declared.answer):
@@ -107,9 +130,11 @@ class RevealView(SavedWidget, ipywidgets.VBox):
         """A message for authors where prediction or measurement is not as declared; "" otherwise."""
         if self.changed:
             return f"{self.key}: predicted is {self.predicted!r}, and declared is {self.declared.answer!r}"
-        must_agree = self.declared is not None and self.measured is not None and not self._is_computed
-        if must_agree and not is_declared_answer(self.measured, self.declared.answer, within=MEASUREMENT_TOLERANCE):
-            return f"{self.key}: measured is {self.measured!r}, and declared is {self.declared.answer!r}"
+        if self.declared is None or self.predicted is not None:
+            return ""
+        for label, value in self.found.items():
+            if not is_declared_answer(value, self.declared.answer, within=MEASUREMENT_TOLERANCE):
+                return f"{self.key}: {label} is {value!r}, and declared is {self.declared.answer!r}"
         return ""
 
     # -- actions ------------------------------------------------------------------------------------------------------
@@ -136,7 +161,7 @@ class RevealView(SavedWidget, ipywidgets.VBox):
         """What is shown now, as plain text."""
         if not self.is_open:
             return f"{words('first')} {words('folded')}"
-        cells = " · ".join(f"{name} {value}" for name, value in self._cells())
+        cells = " · ".join(f"{name} {value}".rstrip() for name, value in self._cells())
         return "\n".join([cells, *self._sentences])
 
     def _cells(self) -> list[tuple[str, str]]:
@@ -144,8 +169,15 @@ class RevealView(SavedWidget, ipywidgets.VBox):
         stored = self._stored
         guessed = words("not_guessed") if stored is None else value_text(self.question, stored.value)
         cells = [] if is_off() and stored is None else [(words("yours"), guessed)]
-        cells += [(words("predicted"), self._format(self.predicted))] if self.predicted is not None else []
-        return cells + ([(words("measured"), self._format(self.measured))] if self.measured is not None else [])
+        return cells + [(words(label), text) for label, text in self._result_cells()]
+
+    def _result_cells(self, lang: str | None = None) -> list[tuple[str, str]]:
+        """Label and text of each value that is no guess. The text of "not_measured" is "": the label says it all."""
+        values = ({} if self.predicted is None else {"predicted": self.predicted}) | self.found
+        if not values and self.declared is not None:
+            values = {"answer": self.declared.answer}
+        cells = [(label, self._format(value, lang)) for label, value in values.items()]
+        return cells + ([] if self.found else [("not_measured", "")])
 
     @property
     def _stored(self) -> StoredGuess | None:
@@ -156,7 +188,7 @@ class RevealView(SavedWidget, ipywidgets.VBox):
     def _sentences(self) -> list[str]:
         """How far off the guess is, whether it came after the result, and whether the prediction was changed."""
         stored = self._stored
-        error = error_sentence(stored.form, stored.value, self.predicted) if stored else ""
+        error = error_sentence(stored.form, stored.value, self.truth) if stored else ""
         late = words("late") if stored and stored.is_late else ""
         return list(filter(None, (error, late, self.changed)))
 
@@ -166,18 +198,17 @@ class RevealView(SavedWidget, ipywidgets.VBox):
         return value_text(self.question, value, lang) if is_text else format_answer(value, self.question.unit)
 
     def _result_html(self) -> str:
-        """The row with guess, prediction and measurement, and the sentences below it, as HTML."""
+        """The row with the guess and what was predicted and found, and the sentences below it, as HTML."""
         cells = "".join(
-            f"<div><span>{escape(name)}</span> <b>{escape(value)}</b></div>" for name, value in self._cells()
+            f"<div><span>{escape(name)}</span>{f' <b>{escape(value)}</b>' if value else ''}</div>"
+            for name, value in self._cells()
         )
         sentences = "".join(f"<p>{escape(sentence)}</p>" for sentence in self._sentences)
         return f'<div aria-live="polite"><div class="rr-row">{cells}</div>{sentences}</div>'
 
     def __repr__(self) -> str:
-        parts = [f"[reveal] {self.key}"]
-        parts += [f"predicted {self._format(self.predicted, 'en')}"] if self.predicted is not None else []
-        parts += [f"measured {self._format(self.measured, 'en')}"] if self.measured is not None else []
-        return " · ".join(parts)
+        parts = [f"{words(label, 'en')} {text}".rstrip() for label, text in self._result_cells("en")]
+        return " · ".join([f"[reveal] {self.key}", *parts])
 
     def _saved_data(self) -> Bundle:
         """The result and the picture, and never what the learner guessed."""

@@ -9,7 +9,6 @@ from helpers.chapters import scaling
 from helpers.chapters.scaling import (
     CARD,
     Speedups,
-    _fastest,
     _take_cores,
     divided_steps,
     emulated_speedup,
@@ -101,20 +100,17 @@ def test_what_cannot_be_is_answered_with_a_sentence(ranks, call, said):
         call(ranks)
 
 
-def test_a_step_lasts_at_least_as_long_as_its_parts(ranks):
-    shared = divided_steps(ranks, divided=0.08, serial=0.02)
-    assert list(shared) == [1, 2, 4] and all(shared[n] >= 0.02 + 0.08 / n for n in shared)
-    grown = divided_steps(ranks, divided=0.02, serial=0.01, counts=(1, 2), grows=True)
-    assert min(grown.values()) >= 0.03
+def test_both_parts_of_a_step_are_timed_on_a_free_clock(ranks):
+    steps = divided_steps(ranks, batch=4, evaluated=3)
+    assert list(steps) == [1, 2] and all(0 < step.serial and 0 < step.divided for step in steps.values())
+    assert steps[1].total == steps[1].serial + steps[1].divided
+    more = divided_steps(ranks, counts=(1,), batch=4, evaluated=30)[1]  # ten times as much for rank 0 alone
+    assert more.serial / more.total > 1.5 * steps[1].serial / steps[1].total
 
 
-def test_every_rank_waits_for_what_one_does(ranks):
-    assert min(ranks[:2].run(_fastest, 0.0, 0.05)) >= 0.04  # clocks start at one barrier
-
-
-@pytest.mark.parametrize("wrong", [dict(divided=-1, serial=1), dict(divided=0, serial=0)])
-def test_no_time_is_refused(ranks, wrong):
-    with pytest.raises(ValueError, match="give seconds, and at least one above 0"):
+@pytest.mark.parametrize("wrong", [dict(batch=3), dict(batch=0), dict(evaluated=0)])
+def test_work_that_does_not_divide_is_refused(ranks, wrong):
+    with pytest.raises(ValueError, match=r"give a batch that \[1, 2\] ranks can divide"):
         divided_steps(ranks, **wrong)
 
 

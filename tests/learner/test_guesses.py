@@ -17,8 +17,6 @@ from tests.guess_leaks import calls, given_away, leaks
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 CHAPTERS = [path for path in NOTEBOOKS if path.stem[:2].isdigit()]
-# Their code between a guess and its result holds the answer still; each leaves this list when it is mended.
-CODE_TELLS_YET = ("interview",)
 # A number that is as large as the answer and counts another thing: AdamW's two moments, in the error of a full card.
 COINCIDENCES = {"05.offload": "8.18 MiB"}
 
@@ -67,9 +65,6 @@ def wrongly_asked(notebook, declared: set[str], known: set[str]) -> list[str]:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_nothing_before_a_guess_gives_its_answer_away(path):
     found = spoiled(read(path), {one.key: one for one in declarations_in(path.stem.partition("_")[0])})
-    if path.stem in CODE_TELLS_YET:
-        assert found, f"{path.stem} tells nothing any more: take it out of CODE_TELLS_YET"
-        found = {key: left for key, all_ in found.items() if (left := [one for one in all_ if one[:5] != "code "])}
     for key in COINCIDENCES.keys() & found.keys():
         found[key] = [one for one in found[key] if COINCIDENCES[key] not in one]
     assert not {key: places for key, places in found.items() if places}

@@ -126,7 +126,31 @@ def test_the_stable_texts():
     assert repr(ask("77.bytes")) == "[guess] 77.bytes: bytes per parameter"
     assert repr(reveal("77.bytes", predicted=7.0, measured=7)) == "[reveal] 77.bytes · predicted 7 B · measured 7 B"
     ask("77.shrink")
-    assert repr(reveal("77.shrink")) == "[reveal] 77.shrink · predicted no"
+    assert repr(reveal("77.bytes", measured=7)) == "[reveal] 77.bytes · measured 7 B"
+    assert repr(reveal("77.shrink")) == "[reveal] 77.shrink · answer no · not measured"
+
+
+LABELLED = {"emulated": "emulated", "by_rules": "by NCCL's documented rules", "published": "published"}
+
+
+@pytest.mark.parametrize(("label", "said"), LABELLED.items())
+def test_what_was_found_has_the_label_of_where_it_comes_from(label, said):
+    ask("77.bytes")
+    shown = reveal("77.bytes", predicted=7.0, **{label: 7.2})
+    assert repr(shown) == f"[reveal] 77.bytes · predicted 7 B · {said} 7.2 B" and "measured" not in shown.text
+    both = reveal("77.bytes", **{label: 7}, measured=7.1)
+    assert repr(both) == f"[reveal] 77.bytes · {said} 7 B · measured 7.1 B"
+
+
+def test_a_row_without_a_measurement_says_so_in_both_languages():
+    asked, predicted = ask("77.bytes"), reveal("77.bytes", predicted=7.0)
+    declared = reveal("77.bytes")
+    asked.answer("14")
+    assert "predicted 7 B · not measured" in predicted.text and "answer 7 B · not measured" in declared.text
+    assert "2 times too large" in declared.text and "<span>not measured</span></div>" in declared.result.value
+    with use_language("zh"):
+        assert "答案 7 B · 未实测" in declared.text and "模拟 7 B" in reveal("77.bytes", emulated=7).text
+        assert "按 NCCL 文档的规则 7 B" in reveal("77.bytes", by_rules=7).text
 
 
 def test_unattended_takes_the_default_opens_everything_and_notes_nothing(monkeypatch):
@@ -138,7 +162,7 @@ def test_unattended_takes_the_default_opens_everything_and_notes_nothing(monkeyp
 def test_guess_off_opens_everything(monkeypatch):
     monkeypatch.setenv("GUESS", "off")
     asked, shown = ask("77.bytes"), reveal("77.bytes", predicted=7.0)
-    assert not asked.is_open and "switched off" in asked.text and shown.text == "predicted 7 B"
+    assert not asked.is_open and "switched off" in asked.text and shown.text == "predicted 7 B · not measured"
 
 
 def test_a_prediction_that_is_not_the_declared_one(monkeypatch):
@@ -150,7 +174,9 @@ def test_a_prediction_that_is_not_the_declared_one(monkeypatch):
         reveal("77.bytes", predicted=8)
     with pytest.raises(ValueError, match=r"77.bytes: measured is 8, and declared is 7.0"):
         reveal("77.bytes", measured=8)
-    assert repr(reveal("77.bytes", measured=7.1)) == "[reveal] 77.bytes · predicted 7 B · measured 7.1 B"
+    with pytest.raises(ValueError, match=r"77.bytes: emulated is 8, and declared is 7.0"):
+        reveal("77.bytes", measured=7, emulated=8)
+    assert repr(reveal("77.bytes", measured=7.1)) == "[reveal] 77.bytes · measured 7.1 B"
 
 
 @pytest.mark.parametrize(
@@ -193,7 +219,7 @@ def test_both_languages():
         assert "会变小吗" in asked.text and asked.controls.radio.options == (("会", "yes"), ("不会", "no"))
         asked.answer("yes")
         assert "你的猜测" in shown.text and "会" in shown.text and "不是这一项" in shown.text
-        assert repr(asked) == "[guess] 77.shrink: do they shrink?" and repr(shown).endswith("predicted no")
+        assert repr(asked) == "[guess] 77.shrink: do they shrink?" and repr(shown).endswith("answer no · not measured")
 
 
 def test_an_order_is_pressed_and_shown_shuffled_alike_each_time():
