@@ -50,6 +50,7 @@ TRAINING = Training(
     options={"lr": 1e-3},  # of the optimizer, which is AdamW unless another is named
     seeds_by_rank=True,  # so that only what DDP sends from rank 0 makes the ranks' initial weights equal
 )
+SIX_LAYERS = (1024, 2048, 2048, 2048, 2048, 2048, 1024)  # of an MLP of 21 million parameters, as in benchmarks/ddp.py
 Wrap = Callable[[nn.Module], nn.Module]
 
 
@@ -302,17 +303,16 @@ def step_seconds(batch: int, steps: int = 9) -> float:
     return statistics.median(seconds_of(lambda: model(x).sum().backward()) for _ in range(steps))
 
 
-def seconds_of_naive_and_overlapped(rounds: int = 7) -> tuple[float, float]:
+def seconds_of_naive_and_overlapped(widths: Sequence[int] = SIX_LAYERS, rounds: int = 5) -> tuple[float, float]:
     """On a rank: median seconds of a step under NaiveDDP and under our overlapped DDP, whose clocks run freely.
 
-    A step is forward and backward of an MLP of 21 million parameters on 64 rows, and the average of its gradients. The
-    two take turns, and each step starts at a barrier.
+    A step is forward and backward of an MLP on 64 rows, and the average of its gradients. The two take turns, and each
+    step starts at a barrier.
     """
     steps = []
     for wrap in (NaiveDDP, DistributedDataParallel):
         torch.manual_seed(0)
-        model = wrap(MLP([1024, 2048, 2048, 2048, 2048, 2048, 1024]))
-        steps.append(partial(_averaged_step, model, torch.randn(64, 1024)))
+        steps.append(partial(_averaged_step, wrap(MLP(widths)), torch.randn(64, widths[0])))
     timed = [[seconds_of_steps(step, 1)[0] for step in steps] for _ in range(rounds + 1)]
     naive, overlapped = zip(*timed[1:], strict=True)  # the first round allocates gradients and buckets
     return statistics.median(naive), statistics.median(overlapped)

@@ -224,14 +224,14 @@ class SplitStep:
 
 
 def divided_steps(
-    ranks: Ranks, *, counts: Sequence[int] = (1, 2), batch: int = 24, evaluated: int = 18
+    ranks: Ranks, *, counts: Sequence[int] = (1, 2), batch: int = 24, evaluated: int = 24
 ) -> dict[int, SplitStep]:
     """Number of ranks -> the fastest step of a few, on clocks that run freely.
 
     Rank 0 evaluates a small GPT on `evaluated` sequences, while the others wait for its broadcast. Then the ranks
-    divide a training step on `batch` sequences, at whose end DDP has averaged the gradients. A forward takes about a
-    third of forward and backward, so with the defaults about a fifth of one rank's step is serial. ValueError for a
-    batch that does not divide, and for nothing to evaluate.
+    divide a training step on `batch` sequences, at whose end DDP has averaged the gradients. Evaluation has no
+    backward, so with the defaults roughly a fifth of one rank's step is serial. ValueError for a batch that does not
+    divide, and for nothing to evaluate.
     """
     if evaluated < 1 or batch < 1 or any(batch % n for n in counts):
         raise ValueError(

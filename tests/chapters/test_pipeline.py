@@ -1,5 +1,7 @@
 """Chapter 06's runs on two ranks: each finds what it is meant to find, and notices what is wrong."""
 
+import math
+
 import pytest
 import torch
 
@@ -7,11 +9,13 @@ from helpers.chapters import pipeline
 from helpers.chapters.pipeline import (
     equal_to_one_process,
     exchange_between_two_ranks,
+    exchange_by_blocking_sends,
     messages_of_a_step,
     peak_microbatches,
     run_as_chain,
     torch_equal_to_one_process,
 )
+from helpers.predict.time.pipeline import simulate
 from helpers.schedules import gpipe, interleaved, one_f_one_b, zb_h1
 
 
@@ -38,7 +42,32 @@ def test_peaks_and_messages_are_those_of_the_schedule(ranks):
 
 def test_blocking_sends_wait_for_each_other_and_posted_ones_do_not(ranks):
     assert exchange_between_two_ranks(ranks, "isend").endswith("[2, 2]")
-    assert exchange_between_two_ranks(ranks, "send").startswith("every rank waits for another one")
+    report, waits = exchange_by_blocking_sends(ranks)
+    assert report.startswith("every rank waits for another one") and waits == "both wait in a send"
+
+
+def test_steps_are_compared_in_the_words_of_the_questions():
+    short, long = ({"forward": 1.0, "backward_input": 1.0, "backward_weight": 1.0, "send": send} for send in (0.0, 1.0))
+    gpipe_step, same, slow = (
+        simulate(order(4, 8), **times) for order, times in ((gpipe, short), (one_f_one_b, short), (one_f_one_b, long))
+    )
+    assert pipeline.bubble_beside_gpipe(gpipe_step, same) == "as large as GPipe's"
+    assert pipeline.bubble_beside_gpipe(gpipe_step, slow) == "larger than GPipe's"
+    assert pipeline.bubble_beside_gpipe(slow, same) == "smaller than GPipe's"
+    assert pipeline.length_beside_h1(same, gpipe_step) == "exactly as long"
+    assert pipeline.length_beside_h1(same, slow) == "longer than ZB-H1's"
+
+
+@pytest.mark.parametrize(
+    ("losses", "seen"),
+    [
+        ([4.0, 3.0], "nothing: the loss falls"),
+        ([4.0, 4.0], "the loss stays flat"),
+        ([4.0, math.nan], "the loss becomes NaN"),
+    ],
+)
+def test_what_the_loss_of_a_tied_model_shows(losses, seen):
+    assert pipeline.TiedRun(apart=[0.0], losses=losses).what_is_seen == seen
 
 
 class Net(torch.nn.Module):

@@ -14,6 +14,7 @@ def test_one_order_of_four_needs_one_sum(a, b):
 def test_another_message_than_the_predicted_one_is_an_error(ranks, monkeypatch):
     log = tensor_parallel.checked_messages(ranks[:2], batch=1)
     assert len(tensor_parallel.messages_of_first_block(log)) == 4
+    assert all(event.end > event.start for event in log.events)  # they were sent, and not only predicted
     real = tensor_parallel.tensor_parallel_traffic
     monkeypatch.setattr(tensor_parallel, "tensor_parallel_traffic", lambda *args, batch: real(*args, batch=batch + 1))
     with pytest.raises(RuntimeError, match="was predicted"):
