@@ -176,6 +176,10 @@ def test_a_prediction_that_is_not_the_declared_one(monkeypatch):
         reveal("77.bytes", measured=8)
     with pytest.raises(ValueError, match=r"77.bytes: emulated is 8, and declared is 7.0"):
         reveal("77.bytes", measured=7, emulated=8)
+    guess("how fast?", key="77.shrink", choices=["yes", "no"], kind="time")
+    assert "measured yes" in reveal("77.shrink", measured="yes").text  # on another machine
+    with pytest.raises(ValueError, match="77.shrink: emulated is 'yes', and declared is 'no'"):
+        reveal("77.shrink", emulated="yes")
     assert repr(reveal("77.bytes", measured=7.1)) == "[reveal] 77.bytes · measured 7.1 B"
 
 
