@@ -29,7 +29,7 @@ from helpers.records.checks import check_one_of
 from helpers.specs import Link
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
 
-WARMUP_STEPS, TIMED_LIVE_STEPS = 2, 5
+WARMUP_STEPS, TIMED_LIVE_STEPS, TIMED_SPLIT_STEPS = 2, 5, 15
 LIVE = GPTConfig(vocab_size=68, context=64, num_layers=2, num_heads=4, hidden=128)
 # An emulated card: a GPU that is only a backward pass with modelled durations. It is about a T4 at 40 % of its peak,
 # with 16,384 tokens of a GPT of 10.7 million parameters: 27 ms of backward.
@@ -224,7 +224,7 @@ class SplitStep:
 
 
 def divided_steps(
-    ranks: Ranks, *, counts: Sequence[int] = (1, 2), batch: int = 24, evaluated: int = 24
+    ranks: Ranks, *, counts: Sequence[int] = (1, 2), batch: int = 24, evaluated: int = 20
 ) -> dict[int, SplitStep]:
     """Number of ranks -> the fastest step of a few, on clocks that run freely.
 
@@ -259,7 +259,7 @@ def _fastest_split_step(batch: int, evaluated: int) -> SplitStep:
         token_loss(model(tokens), targets).backward()
 
     steps = []
-    for _ in range(WARMUP_STEPS + TIMED_LIVE_STEPS):
+    for _ in range(WARMUP_STEPS + TIMED_SPLIT_STEPS):
         dist.barrier()
         steps.append(SplitStep(serial=seconds_of(evaluate), divided=seconds_of(train)))
     return min(steps[WARMUP_STEPS:], key=lambda step: step.total)
