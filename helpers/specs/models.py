@@ -133,7 +133,9 @@ class Plan:
     schedule: the order of a pipeline's micro-batches (helpers.schedules).
     ep: ranks of dp * cp over which the experts of a layer are spread. shard_ranks: hybrid sharding, which is ZeRO-3
     over this many ranks with a replica in each such group; None means over all ranks. fp8: the layers' matrix products
-    take 8-bit inputs; weights, activations that are kept for backward, and messages stay in 16 bits.
+    take 8-bit inputs; weights, activations that are kept for backward, and messages stay in 16 bits. cp_method: how the
+    cp ranks exchange what attention needs (traffic/context_and_expert_parallel.py): "ring" passes keys and values on,
+    "all_gather" gathers them at once, "all_to_all" gives each rank some heads of all tokens (Ulysses).
     """
 
     dp: int = 1
@@ -153,8 +155,9 @@ class Plan:
     ep: int = 1
     shard_ranks: int | None = None
     fp8: bool = False
+    cp_method: str = "ring"
 
-    RARE: ClassVar[tuple[str, ...]] = ("ep", "shard_ranks", "fp8")  # as in ModelSpec
+    RARE: ClassVar[tuple[str, ...]] = ("ep", "shard_ranks", "fp8", "cp_method")  # as in ModelSpec
     KNOWN: ClassVar[dict[str, tuple]] = {  # the values that a field may have
         "zero": (0, 1, 2, 3),
         "recompute": ("none", "selective", "full"),
@@ -163,6 +166,7 @@ class Plan:
         "optimizer": ("adamw", "sgd", "sgd_momentum", "adamw_8bit"),
         "schedule": tuple(ORDERS),
         "fp8": (False, True),
+        "cp_method": ("ring", "all_gather", "all_to_all"),
     }
 
     def __post_init__(self) -> None:
@@ -213,6 +217,8 @@ class Plan:
         self.check_widths(model)
         self._check_stages(model)
         check_divides("Plan", "cp", self.cp, "seq", model.seq)
+        if self.cp > 1 and self.cp_method == "all_to_all":  # each of the cp ranks takes some of a tensor rank's heads
+            check_divides("Plan", "tp * cp", self.tp * self.cp, "num_heads", model.num_heads)
         check_divides("Plan", "ep", self.ep, "num_experts", model.num_experts)
         if model.window is not None and (self.attention == "materialized" or self.cp > 1):
             raise ValueError(

@@ -56,6 +56,8 @@ def test_every_term_and_what_binds_it_has_its_words_and_its_paint():
         Plan(tp=16, pp=2, num_microbatches=4, recompute="full", sequence_parallel=True): FSDP,
         Plan(dp=32, zero=3, shard_ranks=8): FSDP,
         Plan(tp=8, dp=4, zero=1): FSDP,
+        Plan(dp=4, cp=8, zero=3, cp_method="all_to_all"): FSDP,
+        Plan(tp=8, cp=4, zero=3, cp_method="all_to_all"): FSDP,
     }
     steps = [step_time(PRESETS["llama3-70b"], plan, cluster, stack) for plan, stack in plans.items()]
     routed = replace(PRESETS["gpt2"], num_experts=8, top_k=2)
@@ -63,6 +65,6 @@ def test_every_term_and_what_binds_it_has_its_words_and_its_paint():
     steps += [step_time(routed, Plan(tp=4, dp=8, ep=4), cluster, FSDP)]
     steps.append(resnet_step(RESNET_152, 64, cluster))
     named = {bar.name for one in steps for bar in one.bars}
-    assert len(named) == 23 and named <= set(words.section("term"))
+    assert len(named) == 25 and named <= set(words.section("term"))
     assert {bar.binds for one in steps for bar in one.bars} == set(BINDS)
     assert set(BINDS) == set(words.section("binds"))

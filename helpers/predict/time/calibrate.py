@@ -8,7 +8,8 @@ the constants that it depends on; many steps determine all constants on which th
 training framework that ran a step, such as Megatron-Core. A row is a measured step, and its residual is the logarithm
 of measured over predicted seconds.
 
-The measured steps come from data/: published tables (`published_steps`) and vTrain's measurements (`vtrain_steps`).
+The measured steps come from data/: published tables (`published_steps`), vTrain's measurements (`vtrain_steps`) and
+SimuMax's (`simumax_steps`).
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from pathlib import Path
 
 import numpy as np
 
-from helpers.predict.time.stacks import STACKS, Stack
+from helpers.predict.time.stacks import MEGATRON_CORE_NO_OVERLAP, STACKS, Stack
 from helpers.predict.time.step import NOMINAL, Constants, StepTime, step_time
-from helpers.specs import GPUS, Cluster, Link, ModelSpec, Plan
+from helpers.specs import GPUS, LINKS, PRESETS, Cluster, Link, ModelSpec, Plan
 from helpers.specs.hardware import INTRA
 
 
@@ -40,20 +41,32 @@ class MeasuredStep:
     seconds: float
 
 
-# The beginning of a group's name in steps.csv -> the name of the stack that ran it. T1 is table 1 of a paper.
+# The beginning of a group's name -> the name of the stack that ran it, for a table without the column `stack`.
 STACK_OF = {
     "Narayanan T1": "Megatron 2021", "Narayanan T2 ZeRO-3": "DeepSpeed ZeRO-3", "Narayanan T2 PTD": "Megatron 2021",
     "Megatron-Core": "Megatron-Core", "Megatron 2020": "Megatron 2020", "Korthikanti": "Megatron 2022",
     "Llama 3": "Llama 3", "BLOOM": "Megatron-DeepSpeed", "MegaScale T2 Megatron-LM": "Megatron 2022",
     "MegaScale T2 MegaScale": "MegaScale", "llm-foundry": "FSDP", "TorchTitan": "TorchTitan", "nanotron": "nanotron",
 }  # fmt: skip
-# The name of a GPU in steps.csv -> its key in GPUS.
-GPU_KEYS = {"A100 40": "A100 40 GB", "V100 SXM3": "V100"} | {gpu.name: key for key, gpu in GPUS.items()}
+# (the beginning of a group's name, a GPU) -> the variant of this GPU that all rows of the group ran on, by its name.
+VARIANT_OF = {("TorchTitan", "H100 SXM"): "H100 SXM 96 GB 500 W", ("Megatron 2020", "V100 SXM2"): "V100 SXM3"}
+# What steps.csv calls a GPU -> its key in GPUS, and in what its variant differs.
+VARIANTS: dict[str, tuple[str, dict[str, float]]] = {
+    "A100 40": ("A100 40 GB", {}),
+    "V100 SXM3": ("V100", {}),  # of DGX-2H, with 450 W
+    "H100 SXM 96 GB 500 W": ("H100", {"memory": 96e9, "memory_bandwidth": 2.4e12}),  # HBM2e, power limit 500 W
+} | {gpu.name: (key, {}) for key, gpu in GPUS.items()}
+# The methods of context parallelism of the stacks whose table does not name one.
+METHOD_OF = {"TorchTitan": "all_gather", "TorchTitan AsyncTP": "all_gather", "Llama 3": "all_gather"}
 DATA = Path(__file__).parent / "data"
 
 
 def published_steps(path: Path = DATA / "published" / "steps.csv") -> list[MeasuredStep]:
-    """The measured steps of a table like steps.csv, whose columns are the fields of ModelSpec, Cluster and Plan."""
+    """The measured steps of a table like steps.csv, whose columns are the fields of ModelSpec, Cluster and Plan.
+
+    precision: as in Plan, or "fp8", which is mixed precision with matrix products in 8 bits. stack, cp_method: may be
+    missing or empty; the group then says them. Raises ValueError for a row of unknown origin or hardware.
+    """
     with open(path, encoding="utf-8") as file:
         return [_published(row) for row in csv.DictReader(file)]
 
@@ -61,7 +74,7 @@ def published_steps(path: Path = DATA / "published" / "steps.csv") -> list[Measu
 def _published(row: dict[str, str]) -> MeasuredStep:
     """One row of steps.csv as a MeasuredStep."""
     number = {key: int(row[key]) for key in row if row[key] and row[key].lstrip("-").isdigit()}  # the whole numbers
-    key = GPU_KEYS[row["gpu"]]
+    stack = _stack_of(row)
     # The table has no columns for biases and positions: a model with LayerNorm is taken for a GPT, others for Llamas.
     model = ModelSpec(
         num_layers=number["num_layers"], hidden=number["hidden"], num_heads=number["num_heads"],
@@ -69,22 +82,79 @@ def _published(row: dict[str, str]) -> MeasuredStep:
         gated=bool(number["gated"]), norm=row["norm"], tied_embeddings=bool(number["tied"]),
         bias=row["norm"] == "layer", positions="learned" if row["norm"] == "layer" else "rope",
     )  # fmt: skip
-    # network_gbps is of all cards of a node. The tables do not say how many, so nodes of 8 GPUs or more get 8 cards.
-    gigabits, cards = float(row["network_gbps"]), 8 if number["gpus_per_node"] >= 8 else 1
-    cluster = Cluster(
-        gpu=replace(GPUS[key], name=row["gpu"]), gpus_per_node=number["gpus_per_node"],
-        num_nodes=number["nodes"], intra=INTRA[key],
-        inter=Link.from_gigabits(gigabits / cards, latency=5e-6), network_cards=cards,
-    )  # fmt: skip
     axes = {name: number[name] for name in ("dp", "tp", "pp", "cp", "zero", "micro_batch", "num_microbatches")}
+    is_fp8 = row["precision"] == "fp8"
     plan = Plan(
         **axes, num_chunks=number["chunks"], sequence_parallel=bool(number["sequence_parallel"]),
-        recompute=row["recompute"], attention=row["attention"], precision=row["precision"], fp8="fp8" in row["row"],
+        recompute=row["recompute"], attention=row["attention"], precision="mixed" if is_fp8 else row["precision"],
+        fp8=is_fp8, cp_method=row.get("cp_method") or METHOD_OF.get(stack.name, Plan.cp_method),
     )  # fmt: skip
-    stack = next(STACKS[name] for start, name in STACK_OF.items() if row["group"].startswith(start))
     return MeasuredStep(
-        group=row["group"], name=row["row"], model=model, plan=plan, cluster=cluster, stack=stack,
+        group=row["group"], name=row["row"], model=model, plan=plan, cluster=_cluster_of(row, number), stack=stack,
         seconds=float(row["seconds"]),
+    )  # fmt: skip
+
+
+def _stack_of(row: dict[str, str]) -> Stack:
+    """The stack that ran a row of steps.csv. ValueError for an unknown name, or a group that nobody assigned one."""
+    name = row.get("stack") or next((name for start, name in STACK_OF.items() if row["group"].startswith(start)), None)
+    if name not in STACKS:
+        raise ValueError(
+            f"published: the row {row['group']!r}, {row['row']!r} ran the stack {row.get('stack')!r}, which is not "
+            f"known; fill its column stack with one of {', '.join(STACKS)}"
+        )
+    return STACKS[name]
+
+
+def _cluster_of(row: dict[str, str], number: dict[str, int]) -> Cluster:
+    """The cluster of a row of steps.csv. number: its whole numbers. ValueError for an unknown GPU."""
+    variants = [
+        name for (start, gpu), name in VARIANT_OF.items() if row["group"].startswith(start) and gpu == row["gpu"]
+    ]
+    name = variants[0] if variants else row["gpu"]
+    if name not in VARIANTS:
+        raise ValueError(
+            f"published: the row {row['group']!r}, {row['row']!r} ran on {name!r}, which is not known; there are "
+            f"{', '.join(VARIANTS)}"
+        )
+    key, differs = VARIANTS[name]
+    # network_gbps is of all cards of a node. The tables do not say how many, so nodes of 8 GPUs or more get 8 cards.
+    gigabits, cards = float(row["network_gbps"]), 8 if number["gpus_per_node"] >= 8 else 1
+    return Cluster(
+        gpu=replace(GPUS[key], name=name, **differs), gpus_per_node=number["gpus_per_node"], num_nodes=number["nodes"],
+        intra=INTRA[key], inter=Link.from_gigabits(gigabits / cards, latency=5e-6), network_cards=cards,
+    )  # fmt: skip
+
+
+def simumax_steps(table: str | Path) -> list[MeasuredStep]:
+    """SimuMax's measured steps on 8 B200: the table "dense_rows" or "cp_rows", or a file like them.
+
+    They ran Megatron-LM with every overlap off, in bf16 with fp32 gradients and the distributed optimizer. Context
+    parallelism is by all-to-all. Raises ValueError for an unknown table, or a model that is not a dense Llama 3.
+    """
+    path = DATA / "simumax" / f"{table}.csv" if isinstance(table, str) else table
+    if not path.exists():
+        raise ValueError(f"simumax: there is no table {str(table)!r}; give 'dense_rows', 'cp_rows' or a Path")
+    with open(path, encoding="utf-8") as file:
+        return [_simumax(row) for row in csv.DictReader(file)]
+
+
+def _simumax(row: dict[str, str]) -> MeasuredStep:
+    """One row of SimuMax's tables as a MeasuredStep. The model is a preset with fewer layers."""
+    if row["model"] not in PRESETS or row["ep"] != "1":
+        raise ValueError(f"simumax: {row['case']!r} is of the model {row['model']!r}; only dense Llama 3 is modelled")
+    names = ("dp", "tp", "pp", "cp", "micro_batch", "num_microbatches")
+    plan = Plan(
+        **{name: int(row[name]) for name in names}, zero=1, sequence_parallel=row["tp"] != "1", cp_method="all_to_all",
+        precision="mixed_fp32_grads",
+    )  # fmt: skip
+    cluster = Cluster(
+        gpu=GPUS["B200"], gpus_per_node=8, num_nodes=1, intra=INTRA["B200"], inter=LINKS["400 Gb/s"], network_cards=8
+    )
+    return MeasuredStep(
+        group="SimuMax", name=row["case"], plan=plan, cluster=cluster, stack=MEGATRON_CORE_NO_OVERLAP,
+        model=replace(PRESETS[row["model"]], num_layers=int(row["layers"]), seq=int(row["seq"])),
+        seconds=float(row["real_ms"]) / 1e3,
     )  # fmt: skip
 
 

@@ -38,7 +38,9 @@ RING_OF_8 = 2 * 7 / 8  # bytes that a rank of 8 sends in a ring all_reduce, over
 # 482.26 GB/s at 16 GiB instead of 367.61.
 BEST_A100 = RING_OF_8 * 8192 * MIB / 64074e-6 / 300e9
 BEST_H200, NVLS_GAIN = 367.61e9 / 450e9, 482.26 / 367.61
-FAST = 400e9  # bytes per second of a link: NVLink 4 and later are at least this fast
+# The same on 8 B200, of an all_gather: github.com/MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json.
+BEST_B200 = 0.67
+FAST, FASTEST = 400e9, 900e9  # bytes per second of a link: NVLink 4, and NVLink 5, are at least this fast
 # NCCL's latencies in seconds, from its tuning.cc. Per hop, as (NVLink, network), for its protocols LL128 and Simple, of
 # which Simple carries large pieces; and once per collective (BASE).
 HOPS_LL128, HOPS_SIMPLE, BASE = (1.9e-6, 4.0e-6), (3.4e-6, 14.0e-6), 14e-6
@@ -76,7 +78,8 @@ def start_seconds(num_bytes: float, is_fast: bool) -> float:
 
 def best_rate(cluster: Cluster) -> float:
     """Bus bandwidth of long messages inside a node, in bytes per second."""
-    return cluster.intra.bandwidth * (BEST_H200 if cluster.intra.bandwidth >= FAST else BEST_A100)
+    bandwidth = cluster.intra.bandwidth
+    return bandwidth * (BEST_B200 if bandwidth >= FASTEST else BEST_H200 if bandwidth >= FAST else BEST_A100)
 
 
 @lru_cache(maxsize=65536)

@@ -31,10 +31,10 @@ FILL = 160  # columns of depth k that filling and draining a tile's pipeline cos
 # published measured steps, the rows of data/, lie on both sides of the estimates; a calibration moves it.
 # An A100 on PCIe has 300 W instead of 400, and no row of data/ is of one: an assumption. The rows of V100 are of
 # DGX-2H, whose boards have 450 W (NVIDIA ADLR, "MegatronLM's Supercharged V1.0": 62 TFLOP/s, before that 39); others
-# have 250 or 300 W, and no row is of one: an assumption, too.
+# have 250 or 300 W, and no row is of one: an assumption, too. TorchTitan's H100s are limited to 500 W instead of 700.
 SUSTAINED = {
-    "A100 PCIe": 0.65, "V100 SXM3": 0.86, "V100": 0.62, "A100": 0.86, "H100": 0.70, "H800": 0.70, "H200": 0.72,
-    "B200": 0.70, "GB200": 0.70,
+    "A100 PCIe": 0.65, "V100 SXM3": 0.86, "V100": 0.62, "A100": 0.86, "H100 SXM 96 GB 500 W": 0.55, "H100": 0.70,
+    "H800": 0.70, "H200": 0.72, "B200": 0.50, "GB200": 0.50,
 }  # fmt: skip
 
 # Products in 8 bits are not twice as fast, because the power limit binds sooner. Chosen so that TorchTitan's published
@@ -84,7 +84,10 @@ def product_seconds(m: int, n: int, k: int, gpu: GPU, *, fp8: bool = False) -> f
 FLASH_SHARE = {"forward": 0.52, "backward": 0.44}
 # FlashAttention-2's instructions on H100 (Shah et al. 2024, FlashAttention-3, section 1: 35 % of the peak).
 FLASH_SHARE_HOPPER = {"forward": 0.38, "backward": 0.30}
-HOPPER_FLOPS = 500e12  # GPUs with a higher peak are of the generation of H100 or later
+# cuDNN's on B200: up to 1,613 TFLOP/s over 1.3 in forward (Zadouri et al. 2026, FlashAttention-4). Backward is chosen
+# so that SimuMax's steps of 32,768 and of 131,072 tokens differ as measured.
+FLASH_SHARE_BLACKWELL = {"forward": 0.54, "backward": 0.43}
+HOPPER_FLOPS, BLACKWELL_FLOPS = 500e12, 2000e12  # GPUs with a higher peak are of this generation or later
 SCORE_BYTES = {"forward": 13, "backward": 17}
 
 
@@ -95,6 +98,7 @@ def flash_seconds(tokens: int, context: float, width: int, gpu: GPU) -> tuple[fl
     a window. width: heads of a rank times head_dim.
     """
     share = FLASH_SHARE_HOPPER if gpu.flops > HOPPER_FLOPS else FLASH_SHARE
+    share = FLASH_SHARE_BLACKWELL if gpu.flops > BLACKWELL_FLOPS else share
     operations = 2 * tokens * context * width  # two products of 2 operations each, half of which is above the diagonal
     # 2.5: backward has 5 products where forward has 2.
     return operations / (share["forward"] * gpu.flops), 2.5 * operations / (share["backward"] * gpu.flops)

@@ -36,8 +36,10 @@ class Work(NamedTuple):
     products: float = 0.0
     attention: float = 0.0
     memory: float = 0.0
-    inside: float = 0.0  # exposed collectives inside a node
-    network: float = 0.0  # exposed collectives between nodes
+    inside: float = 0.0  # exposed collectives of tensor parallelism inside a node
+    network: float = 0.0  # exposed collectives of tensor parallelism between nodes
+    context: float = 0.0  # exposed traffic of context parallelism inside a node
+    context_network: float = 0.0  # exposed traffic of context parallelism between nodes
     routed: float = 0.0  # all-to-alls of experts inside a node
     routed_network: float = 0.0  # all-to-alls of experts between nodes
     calls: float = 0.0
@@ -64,7 +66,7 @@ def product_shapes(model: ModelSpec, plan: Plan) -> tuple[tuple[int, int], ...]:
 
 @lru_cache(maxsize=16384)
 def layer(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack) -> Layer:
-    """The work of one layer. Of the plan tp, cp, micro_batch, attention, recompute, precision and experts count."""
+    """The work of one layer. Of the plan only what concerns a layer counts (`_layer_plan` in step.py)."""
     tokens = plan.micro_batch * model.seq // plan.cp
     gpu = cluster.gpu
     forward = backward = 0.0  # seconds of matrix products
@@ -79,26 +81,41 @@ def layer(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack) -> Layer
     attention_forward, attention_backward = _attention(model, plan, cluster, stack)
     bytes_forward, bytes_backward = _moved_bytes(model, plan, tokens, stack)
     rate = memory_rate(gpu)
-    collectives_forward, collectives_backward = _exposed_collectives(model, plan, tokens, cluster, stack)
+    collectives_forward, collectives_backward = _tensor_parallel(model, plan, tokens, cluster, stack)
+    # What may hide the messages of context parallelism: all seconds of attention, products and memory.
+    hides = sum(attention_forward), sum(attention_backward)
+    context_forward, context_backward = _context_parallel(model, plan, tokens, cluster, stack, hides)
     routed = _all_to_alls(model, plan, tokens, cluster)
     # Each further tensor-parallel rank adds calls_per_collective, because a collective waits for the slowest host.
     calls = 1 + stack.calls_per_collective * (plan.tp - 1) + CALLS_PER_EXPERT * (local_experts - 1)
     # The values below are in the order of the fields of Work. `_attention` gives (products, memory) of each pass.
     forward_work = Work(
-        forward, attention_forward[0], bytes_forward / rate + attention_forward[1], *collectives_forward, *routed, calls
-    )
-    backward_work = Work(
-        backward, attention_backward[0], bytes_backward / rate + attention_backward[1], *collectives_backward, *routed,
-        stack.calls_backward * calls,
+        forward, attention_forward[0], bytes_forward / rate + attention_forward[1], *collectives_forward,
+        *context_forward, *routed, calls,
     )  # fmt: skip
-    again = Work()
+    backward_work = Work(
+        backward, attention_backward[0], bytes_backward / rate + attention_backward[1], *collectives_backward,
+        *context_backward, *routed, stack.calls_backward * calls,
+    )  # fmt: skip
+    return Layer(forward_work, backward_work, _again(plan, stack, forward_work, attention_forward[1]))
+
+
+def _again(plan: Plan, stack: Stack, forward: Work, attention_memory: float) -> Work:
+    """What backward computes again of `forward`. attention_memory: of its memory seconds those of attention.
+
+    With "selective" a stack repeats either attention, for which it needs the keys and values of the other context
+    parallel ranks once more, or a share of the matrix products, and keeps what its attention kernel made.
+    """
     if plan.recompute == "full":
-        again = forward_work
-    elif plan.recompute == "selective":
-        # A stack repeats either attention, or a share of the matrix products and keeps what its attention kernel made.
-        attention = 0.0 if stack.selective_products else attention_forward[0]
-        again = Work(stack.selective_products * forward, attention, attention_forward[1])  # [1]: its memory seconds
-    return Layer(forward_work, backward_work, again)
+        return forward
+    if plan.recompute == "none":
+        return Work()
+    if stack.selective_products:
+        return Work(products=stack.selective_products * forward.products)
+    return Work(
+        attention=forward.attention, memory=attention_memory, context=forward.context,
+        context_network=forward.context_network,
+    )  # fmt: skip
 
 
 def _attention(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack):
@@ -110,10 +127,12 @@ def _attention(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack):
         batch = plan.micro_batch * plan.cp  # the queries of a rank meet the keys of all cp ranks
         return materialized_seconds(batch, seq, heads, model.head_dim, cluster.gpu)
     tokens = plan.micro_batch * model.seq // plan.cp
+    # A ring, and a stack whose all-gather goes on like one, computes attention in blocks and merges them.
+    speed = stack.flash * (stack.context_flash if plan.cp > 1 and plan.cp_method != "all_to_all" else 1.0)
     share = model.seen / model.seq  # of the sequence that the last token attends to: 1 without a window
     context = model.seen * (2 - share)  # twice what a token attends to on average
     forward, backward = flash_seconds(tokens, context, heads * model.head_dim, cluster.gpu)
-    return (forward / stack.flash, 0.0), (backward / stack.flash, 0.0)  # flash attention writes no scores to memory
+    return (forward / speed, 0.0), (backward / speed, 0.0)  # flash attention writes no scores to memory
 
 
 def _moved_bytes(model: ModelSpec, plan: Plan, tokens: int, stack: Stack) -> tuple[float, float]:
@@ -148,22 +167,48 @@ def _all_to_alls(model: ModelSpec, plan: Plan, tokens: int, cluster: Cluster) ->
     return 2 * inside, 2 * network
 
 
-def _exposed_collectives(model: ModelSpec, plan: Plan, tokens: int, cluster: Cluster, stack: Stack):
-    """(inside, network) seconds of exposed collectives of tensor and context parallelism: forward's and backward's."""
+def _tensor_parallel(model: ModelSpec, plan: Plan, tokens: int, cluster: Cluster, stack: Stack):
+    """(inside, network) seconds of the exposed collectives of tensor parallelism: forward's and backward's."""
     size = 2 * tokens * model.hidden  # bytes of the activations of all tokens, in 16 bits
     ops = ("all_gather", "reduce_scatter") if plan.sequence_parallel else ("all_reduce",)
     pair = [collective_seconds(op, size, plan.tp, cluster, nvls=stack.nvls) for op in ops]
     # `pair`: (inside, network) of each operation. A layer has two parts, attention and feed-forward, and each
     # communicates once in a pass.
     inside, network = (2 * sum(part) * (1 - stack.tensor_hidden) for part in zip(*pair, strict=True))
-    if plan.cp > 1:  # keys and values of the other ranks, and in backward their gradients too
-        # Bytes of the keys and the values of all cp ranks, in 16 bits.
-        kv = 2 * 2 * tokens * model.kv_heads * model.head_dim // plan.tp * plan.cp
-        ring = collective_seconds("all_gather", kv, plan.cp, cluster, stride=plan.tp)
-        inside, network = inside + ring[0] * (1 - stack.context_hidden), network + ring[1] * (1 - stack.context_hidden)
-        return (inside, network), (2 * inside, 2 * network)
     # tensor_backward: what is exposed in backward, over what is exposed in forward.
     return (inside, network), (inside * stack.tensor_backward, network * stack.tensor_backward)
+
+
+def _context_parallel(
+    model: ModelSpec, plan: Plan, tokens: int, cluster: Cluster, stack: Stack, attention: tuple[float, float]
+):
+    """(inside, network) seconds of the exposed traffic of context parallelism: forward's and backward's.
+
+    traffic/context_and_expert_parallel.py says what each method sends. attention: its seconds in forward and in
+    backward, behind which keys and values can travel. A ring computes on one block while the next one travels, so all
+    blocks but one can hide it. An all-gather can hide behind the first block alone, which is the rank's own, and the
+    sum of the gradients behind none. Nothing hides an all-to-all, because attention needs what it brings.
+    """
+    if plan.cp == 1:
+        return (0.0, 0.0), (0.0, 0.0)
+
+    def seconds(op: str, size: float) -> tuple[float, float]:
+        return collective_seconds(op, size, plan.cp, cluster, stride=plan.tp)
+
+    heads, keys = model.hidden // plan.tp, kv_width(model, plan)  # columns of queries, and of keys, on a tensor rank
+    if plan.cp_method == "all_to_all":
+        keys = max(keys, plan.cp * model.head_dim)  # each rank gets a head of keys at least, which is copied for that
+        # Queries and output, then keys and values. Backward sends the gradients of the four back.
+        four = 2 * [seconds("all_to_all", 2 * tokens * heads)] + 2 * [seconds("all_to_all", 2 * tokens * keys)]
+        exchanged = tuple(map(sum, zip(*four, strict=True)))
+        return exchanged, exchanged
+    sent = seconds("all_gather", 2 * 2 * tokens * keys * plan.cp)  # keys and values of all cp ranks, in 16 bits
+    total, is_ring = sum(sent), plan.cp_method == "ring"
+    hiding = (plan.cp - 1 if is_ring else 1) / plan.cp  # the share of attention behind which messages can travel
+    forward = total - min(stack.context_hidden * total, hiding * attention[0])
+    # Backward needs keys and values once more, and adds up their gradients, which are as large.
+    backward = 2 * total - min(stack.context_hidden * (2 if is_ring else 1) * total, hiding * attention[1])
+    return tuple(tuple(part * exposed / total for part in sent) for exposed in (forward, backward))
 
 
 class Ends(NamedTuple):

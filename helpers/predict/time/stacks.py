@@ -9,7 +9,7 @@ that the published steps in data/ lie on both sides of the estimate; a calibrati
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from helpers.specs.checks import check_positive
 
@@ -23,9 +23,10 @@ class Stack:
     more often. flash: speed of its flash kernel over that of FlashAttention-2. selective_products: the share of matrix
     products that its selective recomputation repeats; 0 repeats only attention between its projections (Megatron).
     tensor_hidden, context_hidden, data_hidden, gather_hidden: the share that compute can hide of the collectives inside
-    layers, of context parallelism, of gradients and of parameters. tensor_backward: exposed collectives of backward
-    over those of forward. messages: all-gathers per layer under ZeRO-3. nvls: whether the switch of a node adds up
-    all-reduces.
+    layers, of context parallelism, of gradients and of parameters. context_flash: speed of flash attention in blocks,
+    as a ring under context parallelism computes it, over its speed in one call. tensor_backward: exposed collectives of
+    backward over those of forward. messages: all-gathers per layer under ZeRO-3. nvls: whether the switch of a node
+    adds up all-reduces.
     layer_launch: seconds of the host to launch a layer's forward. A backward takes calls_backward times as long, and
     each further tensor-parallel rank adds calls_per_collective, because a collective waits for the slowest host.
     chunk_layers: layers per chunk for a stack that always interleaves, where the plan has no chunks.
@@ -37,7 +38,8 @@ class Stack:
     flash: float = 1.0
     tensor_hidden: float = 0.0
     tensor_backward: float = 1.0
-    context_hidden: float = 0.8
+    context_hidden: float = 0.9
+    context_flash: float = 0.85
     data_hidden: float = 0.0
     gather_hidden: float = 0.0
     selective_products: float = 0.0
@@ -52,7 +54,7 @@ class Stack:
         for name in ("tensor_hidden", "context_hidden", "data_hidden", "gather_hidden", "selective_products"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"Stack: {name} is {getattr(self, name)!r}, but it is a share, from 0 to 1")
-        for name in ("passes", "flash", "tensor_backward", "messages", "layer_launch"):
+        for name in ("passes", "flash", "context_flash", "tensor_backward", "messages", "layer_launch"):
             check_positive("Stack", name, getattr(self, name))
 
 
@@ -61,20 +63,34 @@ MEGATRON_2021 = Stack(name="Megatron 2021", attention="materialized")
 MEGATRON_2022 = Stack(name="Megatron 2022", attention="materialized", tensor_backward=0.9)
 MEGATRON_DEEPSPEED = Stack(name="Megatron-DeepSpeed", attention="materialized", layer_launch=1e-3)
 DEEPSPEED_ZERO3 = Stack(name="DeepSpeed ZeRO-3", attention="materialized", messages=12)
-MEGATRON_CORE = Stack(name="Megatron-Core", data_hidden=0.9, gather_hidden=0.8, tensor_hidden=0.5)
-MEGASCALE = Stack(name="MegaScale", data_hidden=0.95, gather_hidden=0.9, tensor_hidden=0.6)
-FSDP = Stack(name="FSDP", passes=2.2, data_hidden=0.9, gather_hidden=0.9)
-TORCHTITAN = Stack(
-    name="TorchTitan", passes=1.2, data_hidden=0.9, gather_hidden=0.9, selective_products=0.5, tensor_hidden=0.5
+# Its norms and activations move about twice the bytes of ideal fusion, as its published rows without tensor parallelism
+# show, and the steps on 8 A100 in the paper of FlashAttention-2 (Dao 2023, table 1).
+MEGATRON_CORE = Stack(name="Megatron-Core", passes=2.0, data_hidden=0.9, gather_hidden=0.8, tensor_hidden=0.5)
+# Megatron-LM of 2026 with every overlap off, as SimuMax ran it on B200: --disable-tp-comm-overlap-rs and -ag,
+# --no-overlap-p2p-communication, and gradients that are reduced after the last backward.
+# In backward, sequence parallelism gathers the inputs of products once more, because only a part of them was kept.
+MEGATRON_CORE_NO_OVERLAP = Stack(
+    name="Megatron-Core without overlap", passes=2.0, tensor_backward=1.5, context_hidden=0.0
 )
+MEGASCALE = Stack(name="MegaScale", data_hidden=0.95, gather_hidden=0.9, tensor_hidden=0.6)
+# llm-foundry of 2023, whose attention was written in Triton; FlashAttention-2 is 1.3 to 1.5 times as fast (Dao 2023).
+FSDP = Stack(name="FSDP", passes=2.2, flash=0.7, data_hidden=0.9, gather_hidden=0.9)
+# TorchTitan's attention is PyTorch's own kernel, which reaches about 300 TFLOP/s on an H100, 0.8 of FlashAttention-2
+# (github.com/pytorch/benchmark/pull/2296). Its context parallelism of 2024 gathers keys and values while it computes
+# the first block, and then goes on block by block like a ring (github.com/pytorch/pytorch/pull/132820).
+TORCHTITAN = Stack(name="TorchTitan", passes=1.2, flash=0.8, data_hidden=0.9, gather_hidden=0.9, selective_products=0.5)
+TORCHTITAN_ASYNC_TP = replace(TORCHTITAN, name="TorchTitan AsyncTP", tensor_hidden=0.5)
 # The Llama 3 Herd of Models, section 3.3.2: interleaved, with one layer fewer on the first and the last stage. With one
 # layer per chunk, 126 layers are divided in this way over 16 ranks.
-LLAMA3 = Stack(name="Llama 3", data_hidden=0.9, gather_hidden=0.9, chunk_layers=1)
+# Its context parallelism gathers keys and values and then computes the rank's queries in one call; nothing hides that.
+LLAMA3 = Stack(
+    name="Llama 3", data_hidden=0.9, gather_hidden=0.9, chunk_layers=1, context_hidden=0.0, context_flash=1.0
+)
 NANOTRON = Stack(name="nanotron", passes=1.6, layer_launch=0.6e-3)
 STACKS = {
     stack.name: stack
     for stack in (
-        MEGATRON_2020, MEGATRON_2021, MEGATRON_2022, MEGATRON_DEEPSPEED, DEEPSPEED_ZERO3, MEGATRON_CORE, MEGASCALE,
-        FSDP, TORCHTITAN, LLAMA3, NANOTRON,
+        MEGATRON_2020, MEGATRON_2021, MEGATRON_2022, MEGATRON_DEEPSPEED, DEEPSPEED_ZERO3, MEGATRON_CORE,
+        MEGATRON_CORE_NO_OVERLAP, MEGASCALE, FSDP, TORCHTITAN, TORCHTITAN_ASYNC_TP, LLAMA3, NANOTRON,
     )
 }  # fmt: skip

@@ -64,8 +64,8 @@ class Constants:
 
 
 NOMINAL = Constants()
-# The 80 % interval's factor (`StepTime.factor`) before calibration. It is 1.25 because 77 % of the published steps in
-# data/, nearly four of five, lie within 20 % of their estimates.
+# The 80 % interval's factor (`StepTime.factor`) before calibration. It is 1.25 because 80 % of the published steps in
+# data/ lie within 20 % of their estimates.
 UNCALIBRATED = 1.25
 
 
@@ -191,6 +191,8 @@ PARTS = (
     ("memory", "memory", "memory", "norms, activations, sums of gradients"),
     ("inside", "NVLink", "inside", "tensor parallelism, in a node"),
     ("network", "network", "network", "tensor parallelism, between nodes"),
+    ("context", "NVLink", "inside", "context parallelism, in a node"),
+    ("context_network", "network", "network", "context parallelism, between nodes"),
     ("routed", "NVLink", "inside", "all-to-alls of experts, in a node"),
     ("routed_network", "network", "network", "all-to-alls of experts, between nodes"),
 )

@@ -8,6 +8,8 @@ of its keys (q = h; kv is smaller with grouped queries). A rank sends in one lay
               (Jacobs et al. 2023, DeepSpeed Ulysses; they count 4 N h / P for what we call 4 s h / N)
 Backward: the ring sends keys and values once more, and their gradients: twice forward's. Ulysses sends the gradients
 of the four tensors back: as much as forward.
+A third method gathers the keys and values of all ranks at once, before it computes (The Llama 3 Herd of Models, section
+3.3.2). It sends as many bytes as the ring in each direction. What is exposed differs (predict/time/layer.py).
 
 Experts. A router sends each token to its top k of E feed-forwards (experts), which lie on N ranks (ep). One all-to-all
 carries the tokens there (dispatch) and a second one carries the results back (combine); backward repeats both in the

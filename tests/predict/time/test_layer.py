@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from helpers.predict.time.collectives import best_rate
 from helpers.predict.time.kernels import FP8_SHARE
 from helpers.predict.time.layer import layer, product_shapes
-from helpers.predict.time.stacks import FSDP, MEGATRON_2022, MEGATRON_CORE
+from helpers.predict.time.stacks import FSDP, MEGATRON_2022, MEGATRON_CORE, MEGATRON_CORE_NO_OVERLAP, TORCHTITAN
+from helpers.predict.traffic.context_and_expert_parallel import ring_attention_bytes, ulysses_bytes
 from helpers.specs import CLUSTERS, PRESETS, ModelSpec, Plan
 
 NODE, H100 = CLUSTERS["8 A100"], CLUSTERS["8 H100"]
@@ -50,8 +52,79 @@ def test_eight_bits_quicken_large_products_and_are_refused_where_there_are_no_un
 
 def test_context_parallelism_splits_tokens_but_not_what_each_looks_at():
     model = replace(PRESETS["llama3-8b"], seq=65_536)
-    one, four = (layer(model, Plan(cp=cp), H100, MEGATRON_CORE).forward for cp in (1, 4))
-    assert four.attention == pytest.approx(one.attention / 4) and four.inside > 0 == one.inside
+    one, four = (layer(model, Plan(cp=cp, cp_method="all_to_all"), H100, MEGATRON_CORE).forward for cp in (1, 4))
+    assert four.attention == pytest.approx(one.attention / 4) and four.context > 0 == one.context
+
+
+@pytest.mark.parametrize("method", Plan.KNOWN["cp_method"])
+@pytest.mark.parametrize("sp", [False, True])
+def test_tensor_parallelism_sends_its_tokens_once_whatever_context_parallelism_sends(method, sp):
+    """Half of the tokens per rank: as with half of the sequence. Until November 2026 cp doubled tp's backward."""
+    model, plan = PRESETS["llama3-8b"], Plan(tp=4, sequence_parallel=sp, cp_method=method)
+    half = layer(replace(model, seq=model.seq // 2), plan, H100, MEGATRON_2022)
+    with_cp = layer(model, replace(plan, cp=2), H100, MEGATRON_2022)
+    for one, other in zip(half, with_cp, strict=True):
+        assert (one.inside, one.network) == pytest.approx((other.inside, other.network))
+    assert with_cp.backward.inside == pytest.approx(0.9 * with_cp.forward.inside)
+    assert half.forward.context == 0 < with_cp.forward.context
+
+
+WIDE = replace(H100, gpus_per_node=32)
+LONG = replace(PRESETS["llama3-70b"], seq=131_072)
+
+
+def context_seconds(stack, method, cp, model=LONG):
+    """(forward, backward) seconds of context parallelism's exposed traffic in a layer."""
+    parts = layer(model, Plan(cp=cp, cp_method=method), WIDE, stack)
+    return [work.context for work in parts[:2]]
+
+
+def test_without_overlap_each_method_costs_what_it_sends():
+    """Backward sends keys, values and their gradients, or the gradients of four tensors.
+
+    With 8 heads of keys and 64 of queries a ring sends 0.25 of the hidden width per token of the sequence, and an
+    all-to-all 2.25 / cp of it: more on 4 ranks, less on 16.
+    """
+    gather = {cp: context_seconds(MEGATRON_CORE_NO_OVERLAP, "all_gather", cp) for cp in (4, 16)}
+    ring = {cp: context_seconds(MEGATRON_CORE_NO_OVERLAP, "ring", cp) for cp in (4, 16)}
+    to_all = {cp: context_seconds(MEGATRON_CORE_NO_OVERLAP, "all_to_all", cp) for cp in (4, 16)}
+    assert gather == ring
+    for cp in (4, 16):
+        assert gather[cp][1] == pytest.approx(2 * gather[cp][0]) and to_all[cp][1] == to_all[cp][0]
+    assert to_all[4][0] > gather[4][0] and sum(to_all[16]) < sum(gather[16])
+    for cp in (4, 16):
+        for sent, took in ((ring_attention_bytes, gather[cp]), (ulysses_bytes, to_all[cp])):
+            assert 1 < took[0] / (sent(LONG, cp=cp) / best_rate(WIDE)) < 1.5  # messages take some time to start
+
+
+def test_a_ring_hides_behind_attention_where_the_sequence_is_long_and_an_all_gather_behind_its_first_block():
+    exposed = {method: context_seconds(MEGATRON_CORE, method, 8) for method in Plan.KNOWN["cp_method"]}
+    plain = {method: context_seconds(MEGATRON_CORE_NO_OVERLAP, method, 8) for method in exposed}
+    assert exposed["ring"] == pytest.approx([0.1 * seconds for seconds in plain["ring"]])
+    assert exposed["all_to_all"] == plain["all_to_all"]
+    assert exposed["all_gather"][0] == pytest.approx(0.1 * plain["all_gather"][0])
+    assert exposed["all_gather"][1] == pytest.approx(0.55 * plain["all_gather"][1])  # the sum of gradients never hides
+    short = replace(LONG, seq=8192)
+    shares = [context_seconds(stack, "ring", 32, model=short)[0] for stack in (MEGATRON_CORE, MEGATRON_CORE_NO_OVERLAP)]
+    assert shares[0] > 0.5 * shares[1]  # 256 tokens per rank are too few to hide a block
+
+
+def test_attention_in_blocks_is_slower_and_an_all_to_all_leaves_it_in_one_call():
+    one, *others = (
+        layer(LONG, Plan(cp=8, cp_method=method), H100, MEGATRON_CORE).forward.attention
+        for method in ("all_to_all", "ring", "all_gather")
+    )
+    assert [one / other for other in others] == pytest.approx(2 * [MEGATRON_CORE.context_flash])
+
+
+def test_full_recomputation_exchanges_again_and_so_does_selective_where_it_repeats_attention():
+    plan = Plan(cp=4, cp_method="all_to_all")
+    nothing, selective, full = (
+        layer(LONG, replace(plan, recompute=recompute), H100, MEGATRON_CORE)
+        for recompute in ("none", "selective", "full")
+    )
+    assert nothing.again.context == 0 < selective.again.context == full.again.context == full.forward.context
+    assert layer(LONG, replace(plan, recompute="selective"), H100, TORCHTITAN).again.context == 0
 
 
 def test_experts_work_on_what_the_router_sends_and_a_rank_keeps_its_part_of_them():

@@ -9,6 +9,7 @@ import pytest
 from helpers.predict.memory.fine_tuning import adapter_params, lora
 from helpers.predict.memory.inventory import inventory
 from helpers.predict.memory.states import params_per_rank
+from helpers.predict.time.calibrate import published_steps
 from helpers.predict.time.data_parallel import gpt_backward
 from helpers.predict.time.flops import mfu
 from helpers.predict.time.stacks import FSDP, MEGATRON_2022, MEGATRON_CORE, MEGATRON_DEEPSPEED, STACKS
@@ -134,10 +135,41 @@ def test_a_share_above_one_is_refused():
 
 def test_eight_bits_gain_what_torchtitan_published():
     """Llama 3 8B on 8 H100 with torch.compile: 6,667 tokens a second and GPU, 8,532 with the products in 8 bits."""
-    plan = Plan(dp=8, zero=3, micro_batch=2, recompute="selective")
-    model, stack = PRESETS["llama3-8b"], STACKS["TorchTitan"]
-    wide, narrow = (step_time(model, replace(plan, fp8=fp8), NODE, stack).seconds for fp8 in (False, True))
+    row = next(row for row in published_steps() if row.name == "8B FSDP8 compile")
+    wide, narrow = (
+        step_time(row.model, replace(row.plan, fp8=fp8), row.cluster, row.stack).seconds for fp8 in (False, True)
+    )
     assert wide / narrow == pytest.approx(8532 / 6667, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "shape, seq, published",
+    [
+        ((24, 2048, 16), 2048, 196),
+        ((24, 2048, 16), 8192, 220),
+        ((32, 2560, 32), 2048, 205),
+        ((32, 2560, 32), 8192, 225),
+    ],
+)
+def test_small_models_on_eight_a100_reach_what_flash_attention_2_published(shape, seq, published):
+    """Dao 2023, table 1: TFLOP/s per GPU of GPT of 1.3 and 2.7 billion parameters, by the operations that MFU counts.
+
+    It was up to 11 % too much while norms and activations moved the bytes of ideal fusion.
+    """
+    model = replace(gpt(*shape), seq=seq)
+    plan = Plan(dp=8, micro_batch=16_384 // seq, num_microbatches=8)
+    seconds = step_time(model, plan, CLUSTERS["8 A100"], MEGATRON_CORE).seconds
+    reached = 312 * mfu(model, batch=plan.global_batch, seconds=seconds, peak_flops=312e12, num_gpus=8)
+    assert reached == pytest.approx(published, rel=0.06)
+
+
+def test_a_model_of_seven_billion_on_eight_a100_is_near_what_llm_foundry_measured():
+    """64.2 % of the peak, by its own plan and stack; it was 70.6 %, with an attention that came only later."""
+    row = next(row for row in published_steps() if row.name == "7b n=8 mbs6x2")
+    seconds = step_time(row.model, row.plan, row.cluster, row.stack).seconds
+    assert mfu(row.model, batch=row.plan.global_batch, seconds=seconds, peak_flops=312e12, num_gpus=8) == pytest.approx(
+        0.642, rel=0.08
+    )
 
 
 MIXTRAL_8X22B = replace(
