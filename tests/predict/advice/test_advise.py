@@ -3,9 +3,11 @@
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from helpers.learner.words import use_language
 from helpers.learner.words.wrapping import width
 from helpers.predict.advice import advise
 from helpers.predict.advice.choice import LAYOUT_TIE, ranked
@@ -13,10 +15,11 @@ from helpers.predict.advice.fit import USABLE_SHARE, fullest_stage
 from helpers.predict.advice.ranking import MOST_TOKENS, with_warnings
 from helpers.predict.advice.rules import RULES, largest_layer
 from helpers.predict.advice.search import estimate, fitting_plans, layout_key
-from helpers.predict.advice.summary import MARKS, legend, marks
+from helpers.predict.advice.summary import MARKS, bar_rows, legend, marks
 from helpers.predict.memory import logits, memory
 from helpers.predict.memory.fine_tuning import lora
 from helpers.predict.time.convolutions import RESNET_152, resnet_step
+from helpers.predict.time.stacks import MEGATRON_CORE
 from helpers.predict.time.step import UNCALIBRATED, offloaded_step, step_time
 from helpers.specs import CLUSTERS, GPUS, LINKS, PRESETS, ROUTED, ModelSpec, Plan
 from helpers.specs.hardware import INTRA, PCIE_3
@@ -323,3 +326,20 @@ def test_experts_are_spread_where_they_fit_and_the_page_says_how_many(tmp_path):
     assert ">8, 2<" in found.page(tmp_path / "experts.html").read_text(encoding="utf-8")
     with pytest.raises(ValueError, match="LoRA: num_experts=8 is not modelled here"):
         advise(model, cluster, lora=8)
+
+
+@pytest.mark.parametrize(
+    "language, inside, between", [("en", ", in a node", ", between nodes"), ("zh", "，节点内", "，节点间")]
+)
+def test_context_parallelism_has_a_row_of_its_own_with_its_bottleneck(language, inside, between):
+    """Not under tensor parallelism, where it stood: 8 ranks of cp in a node, or 32 over four nodes."""
+    name = {"en": "context parallelism", "zh": "上下文并行"}[language]
+    model, cluster = replace(PRESETS["llama3-8b"], seq=131_072), CLUSTERS[FAST]
+    for plan, where, link in ((Plan(cp=8, dp=4), inside, "NVLink 4"), (Plan(cp=32), between, "network")):
+        step = step_time(model, replace(plan, cp_method="all_to_all"), cluster, MEGATRON_CORE)
+        candidate = SimpleNamespace(step=step, seconds=step.seconds)
+        advice = SimpleNamespace(request=SimpleNamespace(cluster=cluster))
+        with use_language(language):
+            rows = {row["term"]: row["binds"] for row in bar_rows(advice, candidate)}
+        assert rows[name + where] == (link if language == "en" or link != "network" else "网络")
+        assert not any(term.startswith(("tensor parallelism", "张量并行")) for term in rows)
