@@ -75,6 +75,7 @@ def axis_layouts(request: PlanRequest) -> Iterator[Plan]:
                     plan = Plan(
                         tp=tp, cp=cp, pp=pp, dp=left // pp, attention=request.attention, optimizer=request.optimizer,
                         sequence_parallel=tp > 1 and model.seq % tp == 0,
+                        **({"cp_method": request.stack.cp_method} if cp > 1 else {}),
                     )  # fmt: skip
                     yield from (replace(plan, ep=ep) for ep in _divisors(gcd(model.num_experts, plan.dp * cp)))
 
@@ -89,7 +90,7 @@ def reason_against(request: PlanRequest, axes: Plan) -> str:
     try:
         axes.check(request.model)
     except ValueError as error:  # such as "Plan: tp=3 does not divide num_heads=32": both numbers, with their names
-        part, whole = re.findall(r"(?:pp \* )?\w+=\d+", str(error))
+        part, whole = re.findall(r"(?:\w+ \* )?\w+=\d+", str(error))
         # "one another" is in the message about key and value heads, where tp or the heads may be the larger number.
         return words("cannot.divide_heads" if "one another" in str(error) else "cannot.divide", part=part, whole=whole)
     if request.global_batch % axes.dp:

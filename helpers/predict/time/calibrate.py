@@ -56,8 +56,6 @@ VARIANTS: dict[str, tuple[str, dict[str, float]]] = {
     "V100 SXM3": ("V100", {}),  # of DGX-2H, with 450 W
     "H100 SXM 96 GB 500 W": ("H100", {"memory": 96e9, "memory_bandwidth": 2.4e12}),  # HBM2e, power limit 500 W
 } | {gpu.name: (key, {}) for key, gpu in GPUS.items()}
-# The methods of context parallelism of the stacks whose table does not name one.
-METHOD_OF = {"TorchTitan": "all_gather", "TorchTitan AsyncTP": "all_gather", "Llama 3": "all_gather"}
 DATA = Path(__file__).parent / "data"
 
 
@@ -65,7 +63,8 @@ def published_steps(path: Path = DATA / "published" / "steps.csv") -> list[Measu
     """The measured steps of a table like steps.csv, whose columns are the fields of ModelSpec, Cluster and Plan.
 
     precision: as in Plan, or "fp8", which is mixed precision with matrix products in 8 bits. stack, cp_method: may be
-    missing or empty; the group then says them. Raises ValueError for a row of unknown origin or hardware.
+    missing or empty; the group then says the stack, and the stack its method. Raises ValueError for a row of unknown
+    origin or hardware.
     """
     with open(path, encoding="utf-8") as file:
         return [_published(row) for row in csv.DictReader(file)]
@@ -87,7 +86,7 @@ def _published(row: dict[str, str]) -> MeasuredStep:
     plan = Plan(
         **axes, num_chunks=number["chunks"], sequence_parallel=bool(number["sequence_parallel"]),
         recompute=row["recompute"], attention=row["attention"], precision="mixed" if is_fp8 else row["precision"],
-        fp8=is_fp8, cp_method=row.get("cp_method") or METHOD_OF.get(stack.name, Plan.cp_method),
+        fp8=is_fp8, cp_method=row.get("cp_method") or stack.cp_method,
     )  # fmt: skip
     return MeasuredStep(
         group=row["group"], name=row["row"], model=model, plan=plan, cluster=_cluster_of(row, number), stack=stack,

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from helpers.specs.checks import check_positive
+from helpers.specs import Plan
+from helpers.specs.checks import check_one_of, check_positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +24,9 @@ class Stack:
     more often. flash: speed of its flash kernel over that of FlashAttention-2. selective_products: the share of matrix
     products that its selective recomputation repeats; 0 repeats only attention between its projections (Megatron).
     tensor_hidden, context_hidden, data_hidden, gather_hidden: the share that compute can hide of the collectives inside
-    layers, of context parallelism, of gradients and of parameters. context_flash: speed of flash attention in blocks,
-    as a ring under context parallelism computes it, over its speed in one call. tensor_backward: exposed collectives of
+    layers, of context parallelism, of gradients and of parameters. cp_method: how its context parallelism exchanges,
+    as in Plan. context_flash: speed of flash attention in blocks, as a ring computes it, over its speed in one call.
+    tensor_backward: exposed collectives of
     backward over those of forward. messages: all-gathers per layer under ZeRO-3. nvls: whether the switch of a node
     adds up all-reduces.
     layer_launch: seconds of the host to launch a layer's forward. A backward takes calls_backward times as long, and
@@ -40,6 +42,7 @@ class Stack:
     tensor_backward: float = 1.0
     context_hidden: float = 0.9
     context_flash: float = 0.85
+    cp_method: str = "ring"
     data_hidden: float = 0.0
     gather_hidden: float = 0.0
     selective_products: float = 0.0
@@ -54,6 +57,7 @@ class Stack:
         for name in ("tensor_hidden", "context_hidden", "data_hidden", "gather_hidden", "selective_products"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"Stack: {name} is {getattr(self, name)!r}, but it is a share, from 0 to 1")
+        check_one_of("Stack", "cp_method", self.cp_method, Plan.KNOWN["cp_method"])
         for name in ("passes", "flash", "context_flash", "tensor_backward", "messages", "layer_launch"):
             check_positive("Stack", name, getattr(self, name))
 
@@ -70,7 +74,7 @@ MEGATRON_CORE = Stack(name="Megatron-Core", passes=2.0, data_hidden=0.9, gather_
 # --no-overlap-p2p-communication, and gradients that are reduced after the last backward.
 # In backward, sequence parallelism gathers the inputs of products once more, because only a part of them was kept.
 MEGATRON_CORE_NO_OVERLAP = Stack(
-    name="Megatron-Core without overlap", passes=2.0, tensor_backward=1.5, context_hidden=0.0
+    name="Megatron-Core without overlap", passes=2.0, tensor_backward=1.5, context_hidden=0.0, cp_method="all_to_all"
 )
 MEGASCALE = Stack(name="MegaScale", data_hidden=0.95, gather_hidden=0.9, tensor_hidden=0.6)
 # llm-foundry of 2023, whose attention was written in Triton; FlashAttention-2 is 1.3 to 1.5 times as fast (Dao 2023).
@@ -78,14 +82,18 @@ FSDP = Stack(name="FSDP", passes=2.2, flash=0.7, data_hidden=0.9, gather_hidden=
 # TorchTitan's attention is PyTorch's own kernel, which reaches about 300 TFLOP/s on an H100, 0.8 of FlashAttention-2
 # (github.com/pytorch/benchmark/pull/2296). Its context parallelism of 2024 gathers keys and values while it computes
 # the first block, and then goes on block by block like a ring (github.com/pytorch/pytorch/pull/132820).
-TORCHTITAN = Stack(name="TorchTitan", passes=1.2, flash=0.8, data_hidden=0.9, gather_hidden=0.9, selective_products=0.5)
+TORCHTITAN = Stack(
+    name="TorchTitan", passes=1.2, flash=0.8, data_hidden=0.9, gather_hidden=0.9, selective_products=0.5,
+    cp_method="all_gather",
+)  # fmt: skip
 TORCHTITAN_ASYNC_TP = replace(TORCHTITAN, name="TorchTitan AsyncTP", tensor_hidden=0.5)
 # The Llama 3 Herd of Models, section 3.3.2: interleaved, with one layer fewer on the first and the last stage. With one
 # layer per chunk, 126 layers are divided in this way over 16 ranks.
 # Its context parallelism gathers keys and values and then computes the rank's queries in one call; nothing hides that.
 LLAMA3 = Stack(
-    name="Llama 3", data_hidden=0.9, gather_hidden=0.9, chunk_layers=1, context_hidden=0.0, context_flash=1.0
-)
+    name="Llama 3", data_hidden=0.9, gather_hidden=0.9, chunk_layers=1, context_hidden=0.0, context_flash=1.0,
+    cp_method="all_gather",
+)  # fmt: skip
 NANOTRON = Stack(name="nanotron", passes=1.6, layer_launch=0.6e-3)
 STACKS = {
     stack.name: stack

@@ -12,14 +12,15 @@ from helpers.learner.words.wrapping import width
 from helpers.predict.advice import advise
 from helpers.predict.advice.choice import LAYOUT_TIE, ranked
 from helpers.predict.advice.fit import USABLE_SHARE, fullest_stage
+from helpers.predict.advice.plans import PlanRequest
 from helpers.predict.advice.ranking import MOST_TOKENS, with_warnings
 from helpers.predict.advice.rules import RULES, largest_layer
-from helpers.predict.advice.search import estimate, fitting_plans, layout_key
+from helpers.predict.advice.search import axis_layouts, estimate, fitting_plans, layout_key, reason_against
 from helpers.predict.advice.summary import MARKS, bar_rows, legend, marks
 from helpers.predict.memory import logits, memory
 from helpers.predict.memory.fine_tuning import lora
 from helpers.predict.time.convolutions import RESNET_152, resnet_step
-from helpers.predict.time.stacks import MEGATRON_CORE
+from helpers.predict.time.stacks import MEGATRON_CORE, MEGATRON_CORE_NO_OVERLAP, STACKS
 from helpers.predict.time.step import UNCALIBRATED, offloaded_step, step_time
 from helpers.specs import CLUSTERS, GPUS, LINKS, PRESETS, ROUTED, ModelSpec, Plan
 from helpers.specs.hardware import INTRA, PCIE_3
@@ -343,3 +344,20 @@ def test_context_parallelism_has_a_row_of_its_own_with_its_bottleneck(language, 
             rows = {row["term"]: row["binds"] for row in bar_rows(advice, candidate)}
         assert rows[name + where] == (link if language == "en" or link != "network" else "网络")
         assert not any(term.startswith(("tensor parallelism", "张量并行")) for term in rows)
+
+
+@pytest.mark.parametrize("name, method", [("Megatron-Core", "ring"), ("TorchTitan", "all_gather")])
+def test_context_parallelism_exchanges_as_the_stack_does(name, method):
+    request = PlanRequest(model=PRESETS["llama3-8b"], cluster=CLUSTERS[FAST], global_batch=32, stack=STACKS[name])
+    layouts = list(axis_layouts(request))
+    assert {plan.cp_method for plan in layouts if plan.cp > 1} == {method}
+    assert {plan.cp_method for plan in layouts if plan.cp == 1} == {Plan().cp_method}
+
+
+def test_an_all_to_all_needs_a_head_for_each_rank_and_says_so():
+    """gpt2 has 12 heads, of which 8 ranks cannot get equally many."""
+    model = replace(PRESETS["gpt2"], seq=4096)
+    request = PlanRequest(model=model, cluster=CLUSTERS[FAST], global_batch=32, stack=MEGATRON_CORE_NO_OVERLAP)
+    assert reason_against(request, Plan(cp=8, dp=4)) == ""
+    refused = reason_against(request, Plan(cp=8, dp=4, cp_method="all_to_all"))
+    assert "tp * cp=8" in refused and "num_heads=12" in refused
