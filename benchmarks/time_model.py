@@ -33,7 +33,8 @@ FOUR = ("products", "inside", "launch", "step")
 ALL = tuple(PRIOR)
 CAUSES = {
     "Narayanan T2 ZeRO-3": "DeepSpeed of 2021 on 384 to 2,240 GPUs, of which hops of a gather per tensor explain half",
-    "TorchTitan, 8B 128k": "unexplained: from cp 2 to cp 4 its attention takes half as long again per token",
+    "TorchTitan, 8B 64k": "unexplained: its attention in blocks is as fast as without cp, that with cp 4 is not",
+    "TorchTitan, 8B 128k": "unexplained: from cp 2 to cp 4 attention takes half as long again per pair of tokens",
     "TorchTitan, 405B": "the only row with AsyncTP and with a pipeline in Float8",
     "nanotron, 64 nodes 3.57B": "unexplained: a quarter of the work per GPU of 16 nodes took four fifths of their time",
     "nanotron, 2 nodes": "judged by anchors on 64 nodes, whose slow network passes for slow products",

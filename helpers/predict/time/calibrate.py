@@ -46,7 +46,8 @@ STACK_OF = {
     "Narayanan T1": "Megatron 2021", "Narayanan T2 ZeRO-3": "DeepSpeed ZeRO-3", "Narayanan T2 PTD": "Megatron 2021",
     "Megatron-Core": "Megatron-Core", "Megatron 2020": "Megatron 2020", "Korthikanti": "Megatron 2022",
     "Llama 3": "Llama 3", "BLOOM": "Megatron-DeepSpeed", "MegaScale T2 Megatron-LM": "Megatron 2022",
-    "MegaScale T2 MegaScale": "MegaScale", "llm-foundry": "FSDP", "TorchTitan": "TorchTitan", "nanotron": "nanotron",
+    "MegaScale T2 MegaScale": "MegaScale", "llm-foundry": "llm-foundry", "TorchTitan": "TorchTitan",
+    "nanotron": "nanotron",
 }  # fmt: skip
 # (the beginning of a group's name, a GPU) -> the variant of this GPU that all rows of the group ran on, by its name.
 VARIANT_OF = {("TorchTitan", "H100 SXM"): "H100 SXM 96 GB 500 W", ("Megatron 2020", "V100 SXM2"): "V100 SXM3"}

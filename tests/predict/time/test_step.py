@@ -164,12 +164,11 @@ def test_small_models_on_eight_a100_reach_what_flash_attention_2_published(shape
 
 
 def test_a_model_of_seven_billion_on_eight_a100_is_near_what_llm_foundry_measured():
-    """64.2 % of the peak, by its own plan and stack; it was 70.6 %, with an attention that came only later."""
+    """64.2 % of the peak, by its own plan and stack; it was 70.6 %, by the kernels and the overlap of later years."""
     row = next(row for row in published_steps() if row.name == "7b n=8 mbs6x2")
     seconds = step_time(row.model, row.plan, row.cluster, row.stack).seconds
-    assert mfu(row.model, batch=row.plan.global_batch, seconds=seconds, peak_flops=312e12, num_gpus=8) == pytest.approx(
-        0.642, rel=0.08
-    )
+    reached = mfu(row.model, batch=row.plan.global_batch, seconds=seconds, peak_flops=312e12, num_gpus=8)
+    assert reached == pytest.approx(0.642, rel=0.05)
 
 
 MIXTRAL_8X22B = replace(
