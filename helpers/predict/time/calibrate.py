@@ -41,13 +41,14 @@ class MeasuredStep:
     seconds: float
 
 
-# The beginning of a group's name -> the name of the stack that ran it, for a table without the column `stack`.
+# The beginning of "group, row" -> the name of the stack that ran it, for a table without the column `stack`. Of two
+# that match, the first counts.
 STACK_OF = {
     "Narayanan T1": "Megatron 2021", "Narayanan T2 ZeRO-3": "DeepSpeed ZeRO-3", "Narayanan T2 PTD": "Megatron 2021",
     "Megatron-Core": "Megatron-Core", "Megatron 2020": "Megatron 2020", "Korthikanti": "Megatron 2022",
     "Llama 3": "Llama 3", "BLOOM": "Megatron-DeepSpeed", "MegaScale T2 Megatron-LM": "Megatron 2022",
-    "MegaScale T2 MegaScale": "MegaScale", "llm-foundry": "llm-foundry", "TorchTitan": "TorchTitan",
-    "nanotron": "nanotron",
+    "MegaScale T2 MegaScale": "MegaScale", "llm-foundry": "llm-foundry", "nanotron": "nanotron",
+    "TorchTitan, 405B": "TorchTitan AsyncTP", "TorchTitan": "TorchTitan",
 }  # fmt: skip
 # (the beginning of a group's name, a GPU) -> the variant of this GPU that all rows of the group ran on, by its name.
 VARIANT_OF = {("TorchTitan", "H100 SXM"): "H100 SXM 96 GB 500 W", ("Megatron 2020", "V100 SXM2"): "V100 SXM3"}
@@ -64,8 +65,8 @@ def published_steps(path: Path = DATA / "published" / "steps.csv") -> list[Measu
     """The measured steps of a table like steps.csv, whose columns are the fields of ModelSpec, Cluster and Plan.
 
     precision: as in Plan, or "fp8", which is mixed precision with matrix products in 8 bits. stack, cp_method: may be
-    missing or empty; the group then says the stack, and the stack its method. Raises ValueError for a row of unknown
-    origin or hardware.
+    missing or empty; the row's name then says the stack, and the stack its method. Raises ValueError for a row of
+    unknown origin or hardware.
     """
     with open(path, encoding="utf-8") as file:
         return [_published(row) for row in csv.DictReader(file)]
@@ -97,7 +98,8 @@ def _published(row: dict[str, str]) -> MeasuredStep:
 
 def _stack_of(row: dict[str, str]) -> Stack:
     """The stack that ran a row of steps.csv. ValueError for an unknown name, or a group that nobody assigned one."""
-    name = row.get("stack") or next((name for start, name in STACK_OF.items() if row["group"].startswith(start)), None)
+    whole = f"{row['group']}, {row['row']}"
+    name = row.get("stack") or next((name for start, name in STACK_OF.items() if whole.startswith(start)), None)
     if name not in STACKS:
         raise ValueError(
             f"published: the row {row['group']!r}, {row['row']!r} ran the stack {row.get('stack')!r}, which is not "

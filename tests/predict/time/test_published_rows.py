@@ -82,10 +82,15 @@ def test_a_table_without_the_newer_columns_is_read_by_the_group(tmp_path):
     old = [
         {key: value for key, value in row.items() if key not in ("stack", "cp_method")} | {"gpu": gpu}
         for row in ROWS
-        for name, gpu in (("8B 128k cp4", "H100 SXM"), ("8.67B mp8 n=8", "V100 SXM2"))
+        for name, gpu in (
+            ("8B 128k cp4", "H100 SXM"),
+            ("405B interleaved v=2", "H100 SXM"),
+            ("8.67B mp8 n=8", "V100 SXM2"),
+        )
         if row["row"] == name and (row["group"][-4:] in ("itan", "V100"))
     ]
-    v100, titan = published_steps(written(tmp_path, old))
+    v100, titan, large = published_steps(written(tmp_path, old))
+    assert large.stack.name == "TorchTitan AsyncTP"
     assert (v100.cluster.gpu.name, titan.cluster.gpu.name) == ("V100 SXM3", "H100 SXM 96 GB 500 W")
     assert (titan.stack.name, titan.plan.cp_method, titan.plan.fp8) == ("TorchTitan", "all_gather", True)
 
