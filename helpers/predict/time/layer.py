@@ -22,6 +22,7 @@ from helpers.specs import Cluster, ModelSpec, Plan
 
 LOSS_BYTES = 14  # bytes moved per logit of the fp32 loss, in forward and again in backward
 BACKWARD_BYTES = 1.6  # bytes that norms and activations move in backward, over those in forward: an assumption
+MERGE_BYTES = 10  # bytes moved to add one element of a block of attention: read in 16 bits; the sum read, written in 32
 CAST_BYTES = 5  # bytes moved to cast one element from 16 bits to 8: read for the largest value, read again, written
 EMBEDDING_CALLS = 0.2  # the kernels of the embedding, over those of a layer's forward
 CALLS_PER_EXPERT = 0.15  # of a layer's kernels per further expert on a rank: two or three of about twenty
@@ -127,8 +128,7 @@ def _attention(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack):
         batch = plan.micro_batch * plan.cp  # the queries of a rank meet the keys of all cp ranks
         return materialized_seconds(batch, seq, heads, model.head_dim, cluster.gpu)
     tokens = plan.micro_batch * model.seq // plan.cp
-    # A ring, and a stack whose all-gather goes on like one, computes attention in blocks and merges them.
-    speed = stack.flash * (stack.context_flash if plan.cp > 1 and plan.cp_method != "all_to_all" else 1.0)
+    speed = stack.flash * (stack.context_flash if _has_blocks(plan, stack) else 1.0)
     share = model.seen / model.seq  # of the sequence that the last token attends to: 1 without a window
     context = model.seen * (2 - share)  # twice what a token attends to on average
     forward, backward = flash_seconds(tokens, context, heads * model.head_dim, cluster.gpu)
@@ -142,7 +142,7 @@ def _moved_bytes(model: ModelSpec, plan: Plan, tokens: int, stack: Stack) -> tup
     read two and write one, with dropout's mask (14 h); GeLU reads and writes f (4 f), a gated one three of them (6 f);
     rotary positions or transposes of heads read and write query and key (8 h). Tensor parallelism divides all but the
     norms and residuals, and sequence parallelism divides these, too. Experts have top_k times f, and their inputs and
-    results are sorted by expert and back (8 h each).
+    results are sorted by expert and back (8 h each). Attention in blocks adds up the results of cp blocks.
     """
     h, f, tp = model.hidden, model.top_k * model.ffn, plan.tp
     # The layer's parameters with this rank's 1 / ep of the experts.
@@ -157,7 +157,16 @@ def _moved_bytes(model: ModelSpec, plan: Plan, tokens: int, stack: Stack) -> tup
     if plan.fp8:  # an input of a product is read for its largest value, read again and written in 8 bits
         inputs = tokens * (2 * h + (h + f) / tp) + params / tp
         forward, backward = forward + CAST_BYTES * inputs, backward + CAST_BYTES * inputs
-    return forward, backward
+    merged = MERGE_BYTES * (plan.cp - 1) * tokens * h / tp if _has_blocks(plan, stack) else 0.0
+    return forward + merged, backward + merged
+
+
+def _has_blocks(plan: Plan, stack: Stack) -> bool:
+    """Whether context parallelism computes attention in blocks, one per rank, and adds their results up.
+
+    A ring does, and a stack whose all-gather goes on like one. An all-to-all brings a head's tokens together.
+    """
+    return plan.cp > 1 and plan.cp_method != "all_to_all" and stack.context_flash < 1
 
 
 def _all_to_alls(model: ModelSpec, plan: Plan, tokens: int, cluster: Cluster) -> tuple[float, float]:

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from helpers.predict.time.collectives import best_rate
-from helpers.predict.time.kernels import FP8_SHARE
+from helpers.predict.time.kernels import FP8_SHARE, memory_rate
 from helpers.predict.time.layer import layer, product_shapes
-from helpers.predict.time.stacks import FSDP, MEGATRON_2022, MEGATRON_CORE, MEGATRON_CORE_NO_OVERLAP, TORCHTITAN
+from helpers.predict.time.stacks import FSDP, LLAMA3, MEGATRON_2022, MEGATRON_CORE, MEGATRON_CORE_NO_OVERLAP, TORCHTITAN
 from helpers.predict.traffic.context_and_expert_parallel import ring_attention_bytes, ulysses_bytes
 from helpers.specs import CLUSTERS, PRESETS, ModelSpec, Plan
 
@@ -115,6 +115,19 @@ def test_attention_in_blocks_is_slower_and_an_all_to_all_leaves_it_in_one_call()
         for method in ("all_to_all", "ring", "all_gather")
     )
     assert [one / other for other in others] == pytest.approx(2 * [MEGATRON_CORE.context_flash])
+
+
+def test_the_results_of_blocks_are_added_up_for_each_further_rank():
+    """10 bytes per element of the rank's queries, and nothing where one call computes them all, as Llama 3 does."""
+    seconds = {
+        (stack.name, cp, method): layer(LONG, Plan(cp=cp, tp=2, cp_method=method), WIDE, stack).forward.memory * cp
+        for stack, method in ((MEGATRON_CORE, "ring"), (MEGATRON_CORE, "all_to_all"), (LLAMA3, "all_gather"))
+        for cp in (1, 4)
+    }
+    added = {key[::2]: seconds[key] - seconds[key[0], 1, key[2]] for key in seconds if key[1] == 4}
+    once = 10 * LONG.seq * LONG.hidden / 2 / memory_rate(WIDE.gpu)
+    assert added.pop(("Megatron-Core", "ring")) == pytest.approx(3 * once)
+    assert list(added.values()) == pytest.approx([0, 0], abs=1e-12)
 
 
 def test_full_recomputation_exchanges_again_and_so_does_selective_where_it_repeats_attention():
