@@ -292,7 +292,7 @@ def remarks(
     if first and simplest and len(estimates) > 1:
         ratio = simplest.seconds / first.seconds - 1
         is_same = simplest.plan == first.plan or (simplest.name == first.name and ratio <= 0)
-        loses = words("reason.loses", plan=simplest.layout_text, times=_times(ratio))
+        loses = words("reason.loses", plan=simplest.plan_text, times=_times(ratio))
         sentences.append(words("reason.is_simplest") if is_same else loses)
     if first is None or first.plan.tp > 1 or first.plan.pp > 1:
         sentences.append(tensor_size_remark(request))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # because advise.py imports this file
 
 COLUMNS = 80  # of a terminal
 TIED, TRAINER = "=", "T"  # cannot be told from the fastest plan; this course's Trainer runs it
+RECOMPUTES = "r"  # the plan recomputes activations in backward, without which it may not fit
 # The kind of a warning (`ranking.warnings`) -> its mark.
 MARKS = {
     "bubble": "b", "few": "f", "narrow": "n", "tokens": "t", "micro": "m", "sums": "s", "traffic": "w", "full": "g",
@@ -35,7 +36,8 @@ def marks(advice: Advice, candidate: PlanEstimate) -> str:
     """The marks of one of the best plans, such as "=Tf", with a space where others have the first one."""
     tied = "" if advice.num_tied == 1 else TIED if candidate.is_tied else " "
     runs = "" if candidate.trainer_refusal(advice.request.model) else TRAINER
-    return tied + runs + "".join(mark for kind, mark in MARKS.items() if kind in candidate.warnings)
+    again = RECOMPUTES if candidate.plan.recompute != "none" else ""
+    return tied + runs + again + "".join(mark for kind, mark in MARKS.items() if kind in candidate.warnings)
 
 
 def plan_rows(advice: Advice) -> list[dict[str, str]]:
@@ -73,7 +75,11 @@ def legend(advice: Advice) -> list[tuple[str, str]]:
     key = "all" if all(of_trainer) else "some" if any(of_trainer) else "none"
     found = [(TRAINER, words(f"trainer.{key}"))]
     if key == "none" and (other := advice.trainable):
-        found = [(TRAINER, words("trainer.other", plan=other.layout_text, step=format_seconds(other.seconds)))]
+        found = [(TRAINER, words("trainer.other", plan=other.plan_text, step=format_seconds(other.seconds)))]
+    again = [place for place, one in enumerate(advice.best, 1) if RECOMPUTES in marks(advice, one)]
+    if again:
+        values = dict(what=advice.best[again[0] - 1].plan.recompute, place=again[0], plans=len(advice.best))
+        found.append((RECOMPUTES, words("legend", sentence=words("legend_again", **values), **values)))
     for kind, mark in MARKS.items():
         of_plans = [(place, one.warnings[kind]) for place, one in enumerate(advice.best, 1) if kind in one.warnings]
         if of_plans:

@@ -180,6 +180,10 @@ def test_each_mark_of_the_table_is_explained_once():
     assert len(explained) == len(set(explained)) and len(set(MARKS.values())) == len(MARKS)
     shown = {mark for one in advice.best for mark in marks(advice, one)}
     assert shown - {"=", " "} <= {*explained} <= shown | {"T"}
+    few = advise(PRESETS["llama3-70b"], replace(many, num_nodes=4), global_batch=256)
+    recomputing = {place for place, one in enumerate(few.best) if one.plan.recompute != "none"}
+    assert recomputing == {place for place, one in enumerate(few.best) if "r" in marks(few, one)} != set()
+    assert "recompute full, would take" in " ".join(few.text.split())  # of the simplest plan that fits
     text = " ".join(advice.text.split())
     assert all(text.count(sentence) == 1 for _, sentence in legend(advice))
 
