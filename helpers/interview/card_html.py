@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.interview.bank_file import load_bank
+from helpers.interview.bank_file import load_all, load_bank
 from helpers.interview.cards import Card, NotebookCell, Publication, words
 from helpers.learner.course import find_notebook
 from helpers.learner.words import Words
@@ -45,6 +45,24 @@ def source_link(
         return shown_by.source, shown_by.url
     text = words("cell", language, notebook=shown_by.notebook, cell=shown_by.anchor)
     return text, cell_address(f"{shown_by.notebook}.ipynb", shown_by.anchor, base)
+
+
+def evidence_link(shown: str) -> tuple[str, str]:
+    """Text and address of a place that is named as sources.yaml names it: "03_ddp#prove", "card:…", "post:…", "test:…".
+
+    The address is "" where it has none."""
+    kind, _, name = shown.partition(":")
+    if kind == "card":
+        card = next(card for card in load_all() if card.id == name)
+        return f"card {name}", source_link(card.shown_by)[1]
+    if kind in ("post", "myth"):
+        return f"{kind} {name}", cell_address("interview.ipynb", {"post": "old-posts", "myth": "myths"}[kind])
+    if shown.startswith("https://"):
+        return shown.removeprefix("https://"), shown
+    if "#" in shown:
+        notebook, _, cell = shown.partition("#")
+        return f"{notebook} · {cell}", cell_address(f"{notebook}.ipynb", cell)
+    return shown.removeprefix("test:"), ""
 
 
 def cell_address(path: str, anchor: str, base: str = "") -> str:

@@ -25,7 +25,6 @@ from typing import Any
 
 from helpers.interview.bank_file import (
     CHINESE,
-    load_all,
     one_of,
     read_as_is,
     read_code,
@@ -40,11 +39,10 @@ from helpers.interview.bank_file import (
 from helpers.interview.card_html import (
     BOX,
     both_languages,
-    cell_address,
+    evidence_link,
     folded,
     inline,
     shown_html,
-    source_link,
     table,
 )
 from helpers.interview.cards import NotebookCell, Publication, function_named, has_number, rounds_to
@@ -381,22 +379,6 @@ def sources(document: str | None = None, file: Path = FOLDER / "sources.yaml") -
         raise ValueError(f"there is no document {document!r}; the documents are {', '.join(DOCUMENTS)}")
     items = read_entries(Path(file), "items", _read_item, lambda item: [str(item.n)])
     return Items(item for item in items if document in (None, item.of[0]))
-
-
-def evidence_link(shown: str) -> tuple[str, str]:
-    """Text and address of one entry of `Item.shown`; the address is "" where it has none."""
-    kind, _, name = shown.partition(":")
-    if kind == "card":
-        card = next(card for card in load_all() if card.id == name)
-        return f"card {name}", source_link(card.shown_by)[1]
-    if kind in ("post", "myth"):
-        return f"{kind} {name}", cell_address("interview.ipynb", {"post": "old-posts", "myth": "myths"}[kind])
-    if shown.startswith("https://"):
-        return shown.removeprefix("https://"), shown
-    if "#" in shown:
-        notebook, _, cell = shown.partition("#")
-        return f"{notebook} · {cell}", cell_address(f"{notebook}.ipynb", cell)
-    return shown.removeprefix("test:"), ""
 
 
 def _read_item(fields: Any, where: str) -> Item:

@@ -35,7 +35,8 @@ check("03.average", right)
     "loop": "%%ranks\nopen('{began}', 'w').close()\nwhile True: pass",
     "right": "ranks.run(lambda: 7) and check('03.average', right).passed",
 }
-IS_IDLE = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'"
+STATUS = "window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status"
+IS_IDLE, IS_BUSY = f"() => {STATUS} === 'idle'", f"() => {STATUS} === 'busy'"
 SHUT = """async () => {
     const panel = window.jupyterapp.shell.currentWidget;
     await panel.context.save();
@@ -143,7 +144,9 @@ def test_closed_and_opened_again_while_a_check_runs(notebook):
     notebook.page.evaluate(SHUT)
     notebook.page.evaluate(OPEN, notebook.path)
     notebook.page.locator('.jp-NotebookPanel-toolbar [data-jp-item-name="interrupt"]').first.wait_for()
+    notebook.page.wait_for_function(IS_BUSY)  # the notebook has found its kernel again, which runs the check
     press(notebook, "interrupt")
+    notebook.page.wait_for_function(IS_IDLE)  # else the kernel drops what waits behind the interrupted check
     notebook.run("right")
     assert notebook.result("right") == "True"
     assert notebook.close() == []

@@ -17,12 +17,12 @@ import pytest
 import torch
 
 from helpers.interview.bank_file import chapters, load_all
+from helpers.interview.card_html import evidence_link
 from helpers.interview.cards import NotebookCell
 from helpers.interview.reference_tables import (
     FOLDER,
     MythNumber,
     Refutation,
-    evidence_link,
     glossary,
     myths,
     old_posts,

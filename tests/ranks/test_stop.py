@@ -112,9 +112,9 @@ WAITS = {
     ),
     # The process from which ranks are forked imports torch for seconds. Last, since all ranks end with the old one.
     "the first ranks start": Wait(
-        source="process.zygote().process.kill()\nprocess.zygote().process.wait()\nRanks(2, device='cpu')",
+        source="process.zygote().process.kill()\nprocess.zygote().process.wait()\n"
+        "open({began!r}, 'w').close()\nRanks(2, device='cpu')",
         says=(STARTING,),
-        is_marked=False,
         then="Ranks(2, device='cpu').run(lambda: 7)",
     ),
 }
