@@ -152,7 +152,10 @@ class ZygoteClient:
 
     def _receive(self) -> None:
         """Handle what the zygote has sent."""
-        data = self.socket.recv(65536)
+        try:
+            data = self.socket.recv(65536)
+        except ConnectionResetError:  # it ended before it had read a request
+            data = b""
         if not data:
             raise RuntimeError("the process that starts the ranks ended.\n" + self._log_tail())
         *lines, self.pending = (self.pending + data).split(b"\n")

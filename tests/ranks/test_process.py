@@ -48,6 +48,16 @@ def test_a_rank_whose_start_was_interrupted_is_ended_and_no_other_request_gets_i
         assert pid == os.getpid() and late.wait(10) == -signal.SIGKILL
 
 
+def test_a_zygote_that_ended_before_it_read_a_request_is_a_sentence_with_its_log(zygote):
+    client, theirs = zygote
+    client.log.write(b"no module named torch")
+    client.log.flush()
+    client.remove_later("/a folder")
+    theirs.close()
+    with pytest.raises(RuntimeError, match=r"the process that starts the ranks ended\.\nno module named torch"):
+        client.wait_until_ready()
+
+
 def test_a_zygote_that_still_imports_is_not_waited_for():
     asleep = [sys.executable, "-c", "import time; time.sleep(1000)"]
     client = ZygoteClient(lambda theirs, log: subprocess.Popen(asleep))
