@@ -45,7 +45,7 @@ def test_dials_lead_to_the_planners_strategies(settings, strategy):
 def test_it_says_what_the_simplest_plan_would_lose():
     advice = explorer().advice
     lost = advice.simplest.seconds / advice.chosen.seconds - 1
-    assert f"The simplest plan that fits, {advice.simplest.layout_text}, would take" in explorer().sentence
+    assert f"The simplest plan that fits, {advice.simplest.plan_text}, would take" in explorer().sentence
     assert f"would take {100 * lost:.0f} % longer." in explorer().sentence
 
 
