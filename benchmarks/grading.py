@@ -111,18 +111,7 @@ def pss(process: psutil.Process) -> int:
 
 def grade(folder: Path, out: Path, *, interrupt_at: int | None = None) -> tuple[float, int, int]:
     """Seconds, peak bytes, and how many submissions this run graded."""
-    command = [
-        sys.executable,
-        "-m",
-        "helpers",
-        "grade",
-        str(folder),
-        "--out",
-        str(out),
-        "--jobs",
-        str(JOBS),
-        *notebooks.ANY_ISOLATION,
-    ]
+    command = notebooks.grade_command(folder, out, "--jobs", str(JOBS))
     start, number = time.monotonic(), 0
     with subprocess.Popen([*command, "--seed", "4"], stdout=subprocess.PIPE, text=True) as process:
         sampler = Sampler(process.pid)

@@ -33,11 +33,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from helpers.devices import seed_generators
 from helpers.devices.uninitialized_memory import FillUninitialized
 from helpers.grading import safeguards
 from helpers.grading.registry import task_of
 from helpers.grading.safeguards.audit_rules import words
-from helpers.grading.safeguards.cleanup import reseed
 from helpers.grading.safeguards.limits import processor_limit
 from helpers.grading.task import RankContext, RunFailure, Task, TaskRun
 from helpers.learner.words import Words
@@ -71,7 +71,7 @@ def run_cases(key: str, submitted: Callable, inputs: Sequence[Sequence[dict]], s
     fifth maps the name of a process group to the number of its operations that are still in flight.
     """
     task, rank = task_of(key), dist.get_rank()
-    reseed(seed + rank)
+    seed_generators(seed + rank)
     # FillUninitialized puts a large number into all that torch.empty returns, so that no answer passes because memory
     # that it forgot to fill happens to be 0.
     with processor_limit(task.cpu_seconds), FillUninitialized():

@@ -30,10 +30,7 @@ from helpers.ranks.session import Session
 from helpers.ranks.sites import Frame, words
 from helpers.ranks.work import PendingOp, Signature, WireError, WireWork
 
-SHORTEST, LONGEST = (
-    0.0005,
-    0.02,
-)  # seconds between two questions whether a wait is over; they grow from one to the other
+SHORTEST, LONGEST = 0.0005, 0.02  # seconds between two questions whether a wait is over, at first and later
 GO, LEAVE = "go", "leave"  # what the members of a new group decide together
 
 

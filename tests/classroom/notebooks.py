@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,12 @@ ANY_ISOLATION = [cli.RISK] if isolation.strictest_available() == "plain" else []
 CHEATS = sorted((TESTS / "cheats").glob("*.py"))
 CELLS = {"03.start": "start", "03.average": "average", "03.buckets": "buckets", "03.sampler": "sampler"}
 CELLS |= {"03.accumulate": "accumulate", "03.overlap": "overlap"}
+
+
+def grade_command(folder: Path, out: Path, *options: str) -> list[str]:
+    """The command that grades a folder of submissions, on any machine."""
+    command = [sys.executable, "-m", "helpers", "grade", str(folder), "--out", str(out)]
+    return [*command, *options, *ANY_ISOLATION]
 
 
 def fields_of(cheat: Path) -> dict[str, str]:

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -245,18 +244,7 @@ def test_ctrl_c_leaves_a_report_a_sentence_and_no_process(tmp_path, begins, num_
     (folder / "a.ipynb").write_text("text")
     source = "import time\ndef average_gradients(model):\n    time.sleep(10**6)"
     notebooks.write(folder / "b.ipynb", notebooks.handed_in({"03.average": source}))
-    command = [
-        sys.executable,
-        "-m",
-        "helpers",
-        "grade",
-        str(folder),
-        "--out",
-        str(out),
-        "--jobs",
-        "1",
-        *notebooks.ANY_ISOLATION,
-    ]
+    command = notebooks.grade_command(folder, out, "--jobs", "1")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             if line.startswith(begins):

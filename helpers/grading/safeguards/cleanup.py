@@ -5,7 +5,6 @@ ProcessSnapshot     what is not put back: replaced functions of torch and Python
                     process group. If any of these changed, the rank's pool starts a new process
 end_started         ends the processes and threads that the function started and left running
 adopt_orphans_once  lets end_started find also those processes whose parent has ended
-reseed              gives all random number generators a seed, before the function is called
 
 A rank is a process that runs one learner's function after another, so nothing that one leaves behind may change the
 next. The *engine* is the part of the course that runs in each rank and sends its messages, in threads of its own.
@@ -158,14 +157,6 @@ class SavedSettings:
                 now = None
             if now != value:
                 put(value)
-
-
-def reseed(seed: int) -> None:
-    """Seed every random number generator that a function may draw from."""
-    torch.manual_seed(seed)
-    random.seed(seed)
-    if numpy := sys.modules.get("numpy"):
-        numpy.random.seed(seed)
 
 
 # -- whether the process can be used again ---------------------------------------------------------------------------

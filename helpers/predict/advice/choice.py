@@ -54,14 +54,18 @@ def complexity(plan: Plan, seq: int) -> float:
     return points + 0.3 * (plan.recompute != "none") + 5 * has_16_bit_sums(plan)
 
 
+def _complexity(request: PlanRequest, candidate: PlanEstimate) -> float:
+    return complexity(candidate.plan, getattr(request.model, "seq", 1))  # a network for images has no sequences
+
+
 def _preference(request: PlanRequest, candidate: PlanEstimate) -> tuple[float, float]:
     """The key by which the planner orders plans that it cannot tell apart: points first, then seconds.
 
     The points are those of `complexity` and `OBJECTION` for each warning. Offload counts as a warning, and weights in
     4 bits as a point.
     """
-    points = complexity(candidate.plan, getattr(request.model, "seq", 1))  # a network for images has no sequences
-    points += OBJECTION * (len(candidate.warnings) + (candidate.name == StrategyName.OFFLOAD))
+    objections = len(candidate.warnings) + (candidate.name == StrategyName.OFFLOAD)
+    points = _complexity(request, candidate) + OBJECTION * objections
     return points + (candidate.name == StrategyName.QLORA), candidate.seconds
 
 
@@ -103,5 +107,4 @@ def can_tell_apart(one: PlanEstimate, other: PlanEstimate) -> bool:
 
 def simplest_of(request: PlanRequest, estimates: Sequence[PlanEstimate]) -> PlanEstimate:
     """The plan with the least complexity, however slow it is; of equal ones the fastest."""
-    seq = getattr(request.model, "seq", 1)  # a network for images has no sequences
-    return min(estimates, key=lambda candidate: (complexity(candidate.plan, seq), candidate.seconds))
+    return min(estimates, key=lambda candidate: (_complexity(request, candidate), candidate.seconds))

@@ -36,8 +36,14 @@ def marks(advice: Advice, candidate: PlanEstimate) -> str:
     """The marks of one of the best plans, such as "=Tf", with a space where others have the first one."""
     tied = "" if advice.num_tied == 1 else TIED if candidate.is_tied else " "
     runs = "" if candidate.trainer_refusal(advice.request.model) else TRAINER
-    again = RECOMPUTES if candidate.plan.recompute != "none" else ""
-    return tied + runs + again + "".join(mark for kind, mark in MARKS.items() if kind in candidate.warnings)
+    return tied + runs + "".join(_objections(candidate))
+
+
+def _objections(candidate: PlanEstimate) -> dict[str, str]:
+    """What speaks against a plan: mark -> sentence."""
+    recompute = candidate.plan.recompute
+    again = {RECOMPUTES: words("legend_again", what=recompute)} if recompute != "none" else {}
+    return again | {mark: candidate.warnings[kind] for kind, mark in MARKS.items() if kind in candidate.warnings}
 
 
 def plan_rows(advice: Advice) -> list[dict[str, str]]:
@@ -76,12 +82,9 @@ def legend(advice: Advice) -> list[tuple[str, str]]:
     found = [(TRAINER, words(f"trainer.{key}"))]
     if key == "none" and (other := advice.trainable):
         found = [(TRAINER, words("trainer.other", plan=other.plan_text, step=format_seconds(other.seconds)))]
-    again = [place for place, one in enumerate(advice.best, 1) if RECOMPUTES in marks(advice, one)]
-    if again:
-        values = dict(what=advice.best[again[0] - 1].plan.recompute, place=again[0], plans=len(advice.best))
-        found.append((RECOMPUTES, words("legend", sentence=words("legend_again", **values), **values)))
-    for kind, mark in MARKS.items():
-        of_plans = [(place, one.warnings[kind]) for place, one in enumerate(advice.best, 1) if kind in one.warnings]
+    objections = [_objections(one) for one in advice.best]
+    for mark in (RECOMPUTES, *MARKS.values()):
+        of_plans = [(place, one[mark]) for place, one in enumerate(objections, 1) if mark in one]
         if of_plans:
             place, sentence = of_plans[0]
             found.append((mark, words("legend", sentence=sentence, place=place, plans=len(advice.best))))
