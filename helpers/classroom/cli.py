@@ -101,7 +101,6 @@ def _grade(options: argparse.Namespace) -> int:
         checks=str(options.checks.resolve()) if options.checks else "",
         lang=language(options.lang),
     )
-    print(f"{len(submissions)} submissions. {isolation.ISOLATION_TEXTS[isolation_level]}", flush=True)
     jobs = max(1, options.jobs or int(usable_cores()))
     code = _run(submissions, settings, state, jobs)
     if options.viva and code == 0:
@@ -130,6 +129,7 @@ def _run(submissions: list[Submission], settings: GradingSettings, state: ClassS
     """Grade, write the report also of an interrupted run, print a table. Returns the exit code."""
     out = state.path.parent
     try:
+        print(f"{len(submissions)} submissions. {isolation.ISOLATION_TEXTS[settings.isolation_level]}", flush=True)
         results = grade_all(submissions, settings, state, jobs=jobs, on_graded=_print_progress)
         is_complete = True
     except KeyboardInterrupt:
