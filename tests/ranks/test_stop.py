@@ -112,7 +112,7 @@ WAITS = {
     ),
     # The process from which ranks are forked imports torch for seconds. Last, since all ranks end with the old one.
     "the first ranks start": Wait(
-        source="process.zygote().process.kill()\nprocess.zygote().process.wait()\n"
+        source="old = process.zygote().process\nold.kill()\nold.wait()\n"
         "open({began!r}, 'w').close()\nRanks(2, device='cpu')",
         says=(STARTING,),
         then="Ranks(2, device='cpu').run(lambda: 7)",
