@@ -1,7 +1,8 @@
 """Shows interview cards as HTML in a notebook, and knows the address of what each card links to.
 
-A card is a question with its answer. `corner` shows a chapter's cards folded. The small functions (`inline`,
-`paragraphs`, `table`, `anchor`) serve every other page of this package as well. `Words` is a text in two languages, and
+A card is a question with its answer. `corner` shows the first three cards of a chapter, each folded, and the rest under
+one line more; both lines say how many minutes they take. The small functions (`inline`, `paragraphs`, `table`,
+`anchor`) serve every other page of this package as well. `Words` is a text in two languages, and
 `words(key, language)` a sentence of the quiz.
 
 JupyterLab opens a notebook at a cell for the fragment `#cell-id=ID`. A card may name a cell by its tag, so the notebook
@@ -13,8 +14,9 @@ from __future__ import annotations
 import functools
 import html
 import json
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +28,8 @@ from helpers.learner.words import Words
 BOX = "border-left:3px solid rgba(128,128,128,.45);padding:.15em 0 .15em .9em;margin:.35em 0 .6em .2em;max-width:52em"
 BADGE = "border:1px solid currentColor;border-radius:3px;padding:0 .35em;margin-right:.5em;font-size:80%;opacity:.75"
 QUIET = "opacity:.75;font-size:90%"
+IN_VIEW = 3  # the cards of a corner that are in view; the others are folded under one line
+WORDS_PER_MINUTE = 130  # technical English, read by somebody whose first language it is not
 
 
 # -- addresses -------------------------------------------------------------------------------------------------------
@@ -108,11 +112,16 @@ def _ids(file: Path, modified: int) -> dict[str, str]:
 # -- cards -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Corner:
-    """The cards at the end of a chapter, which the notebook shows folded. Its plain text never changes between runs."""
+    """The cards at the end of a chapter: three in view, the rest folded. Its plain text never changes between runs."""
 
     chapter: str
     cards: tuple[Card, ...]
     num_in_bank: int
+
+    @property
+    def minutes(self) -> int:
+        """For the cards in view: each is answered aloud, and then its answer is read."""
+        return reading_minutes(self.cards[:IN_VIEW])
 
     def __repr__(self) -> str:
         lines = [f"Interview corner {self.chapter}, questions: {len(self.cards)}"]
@@ -121,7 +130,13 @@ class Corner:
 
     def _repr_html_(self) -> str:
         footer = "".join(f'<p style="{QUIET}">{html.escape(line)}</p>' for line in self._footer())
-        return f"<div>{''.join(card_html(card) for card in self.cards)}{footer}</div>"
+        in_view, rest = self.cards[:IN_VIEW], self.cards[IN_VIEW:]
+        head = words("corner.in_view", count=len(in_view), minutes=self.minutes)
+        body = "".join(map(card_html, in_view))
+        if rest:
+            more = words("corner.more", count=len(rest), minutes=reading_minutes(rest))
+            body += folded(f"<b>{html.escape(more)}</b>", "".join(map(card_html, rest)))
+        return f'<div><p style="{QUIET}">{html.escape(head)}</p>{body}{footer}</div>'
 
     def _footer(self) -> list[str]:
         """A line on the cards that are not shown, if there are any."""
@@ -130,8 +145,26 @@ class Corner:
         return [f"More cards on this wait in the quiz: {num_more} ({where})"] if num_more else []
 
 
+def reading_minutes(cards: Sequence[Card]) -> int:
+    """Minutes for these cards, rounded up: 30 seconds to answer each aloud, then its English answer at reading speed."""
+    texts = [
+        text
+        for card in cards
+        for text in (card.question.en, card.full_answer("en"), *(each.en for each in _asides(card)))
+    ]
+    num_cards, num_words = len(cards), sum(len(text.split()) for text in texts)
+    return math.ceil(num_cards / 2 + num_words / WORDS_PER_MINUTE)
+
+
+def _asides(card: Card) -> list[Words]:
+    """What stands below a card's answer: the usual mistake and the follow-ups."""
+    return [*([card.usual_mistake] if card.usual_mistake else []), *card.follow_ups]
+
+
 def corner(chapter: str, count: int = 8) -> Corner:
-    """The first `count` cards of a chapter's bank, folded: question first, English answer, Chinese below.
+    """The first `count` cards of a chapter's bank: three in view, the rest under a line that opens them.
+
+    Each card is folded: question first, English answer, Chinese below.
 
     `chapter` is the notebook's name without suffix, such as "03_ddp". Raises ValueError for a chapter without a bank.
     """

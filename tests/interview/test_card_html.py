@@ -20,6 +20,7 @@ from helpers.interview.card_html import (
     file_address,
     inline,
     paragraphs,
+    reading_minutes,
     shown_html,
     source_link,
 )
@@ -116,6 +117,22 @@ def test_html_is_folded_and_balanced_and_has_both_languages(chapter):
     for card in load_bank(chapter)[:8]:
         assert paragraphs(card.answer.en) in page
         assert paragraphs(card.answer.zh) in page
+
+
+def test_three_cards_are_in_view_and_the_rest_open_with_one_line():
+    cards, page = load_bank("03_ddp")[:8], corner("03_ddp")._repr_html_()
+    starts = [page.index(inline(card.question.en)) for card in cards]
+    more = page.index("5 more questions, about ")
+    assert starts[2] < more < starts[3] and page.index("3 questions, about ") < starts[0]
+    rest = page[page.rindex("<details", 0, more) :]
+    assert rest.count("<details") == 6  # the line, and the five cards that it opens
+    assert "more question" not in corner("03_ddp", count=3)._repr_html_()
+
+
+def test_the_minutes_of_a_corner_are_those_of_its_three_cards_in_view():
+    cards = load_bank("03_ddp")
+    assert corner("03_ddp").minutes == corner("03_ddp", count=3).minutes == reading_minutes(cards[:3])
+    assert reading_minutes(cards[:1]) < reading_minutes(cards[:3]) < reading_minutes(cards[:8])
 
 
 def test_html_takes_its_colours_from_the_page():

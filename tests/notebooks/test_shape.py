@@ -91,7 +91,7 @@ EDITS = [  # rule, cell, what is replaced, by what, what the sentence holds
     (shape.stations, "takeaways", "## Takeaways", "## ▶ Takeaways", "heading '▶ Takeaways'"),
     (shape.path_tags, "B-text", "▶ ", "", "the path is not the first cells of the notebook: cell 5 is off it"),
     (shape.limits, "B-text", "(6 min)", "(24 min)", "the path has 36 minutes"),
-    (shape.limits, "D-text", "(6 min)", "(58 min)", "the chapter has 76 minutes"),
+    (shape.limits, "D-text", "(6 min)", "(68 min)", "the chapter has 86 minutes"),
     (shape.limits, "B-text", "Text", "word " * 1300, "the path has 13"),
     (shape.limits, "D-text", "Text", "word " * 3000, "the chapter has 30"),
     (shape.limits, "A-guess", "guess", "a = 1\n" * 150 + "guess", "the path has 156 lines"),
@@ -138,6 +138,12 @@ def test_too_many_cells_are_found_and_guesses_are_not_counted(good):
     assert "cells, at most 60" in " ".join(shape.limits(good[:-3] + more + good[-3:], "08_zero"))
     guesses = [code(f"g{number}", "guess('a')") for number in range(50)]
     assert not list(shape.limits(good[:-3] + guesses + good[-3:], "08_zero"))
+
+
+def test_the_minutes_of_the_interview_corner_count(good):
+    full = edited(good, "D-text", "(6 min)", "(67 min)")
+    assert not list(shape.limits(full, "08_zero"))
+    assert "the chapter has 9" in " ".join(shape.limits([*full, code("corner", 'corner("08_zero")')], "08_zero"))
 
 
 def test_words_are_english_words_of_prose():
