@@ -13,23 +13,25 @@ name.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from helpers.draw import Part, Scene, parts_scene
 from helpers.observe.comms import record_comms
 from helpers.observe.equality import assert_equal
 from helpers.observe.stopwatch import seconds_of
 from helpers.observe.training import OneProcess, Training
-from helpers.parallel.data_parallel import DataParallel
+from helpers.parallel.data_parallel import DataParallel, parallel_apply, replicate, scatter
 from helpers.parallel.ddp import DistributedDataParallel
 from helpers.parallel.shared.virtual_devices import VirtualDevices
+from helpers.quantities.costs import sent_bytes
 from helpers.ranks import Ranks
 from helpers.records import MemoryBreakdown
-from helpers.workloads import GPT, MLP, GPTConfig, characters, digits, rank_slice, synthetic, token_loss
+from helpers.workloads import GPT, MLP, GPTConfig, SmallResNet, characters, digits, rank_slice, synthetic, token_loss
 
 Work = Callable[[], object]
 
@@ -69,6 +71,79 @@ def check_equal_to_one_process(*counts: int) -> None:
         assert_equal(expected, found, atol={"*.key.bias*": 1e-6})
 
 
+def link_scene(devices: VirtualDevices, parameter_bytes: int, traffic_in_theory: int) -> Scene:
+    """What crosses the master's link in a step on these devices, as one bar with its formula.
+
+    traffic_in_theory: bytes of everything that crosses it. Raises AssertionError where the devices counted otherwise.
+    """
+    counted = devices.bytes_by_purpose()
+    assert traffic_in_theory == devices.sent(0) + devices.received(0) == sum(counted.values()), "to the byte"
+    others, size = len(devices) - 1, parameter_bytes / 1e6
+    assert counted["parameters"] == counted["gradients of parameters"] == others * parameter_bytes
+    parts = [
+        Part(text=f"{size:.1f} MB", kind=kind, size=parameter_bytes)
+        for kind in ("parameters", "gradients")
+        for _ in range(others)
+    ]
+    ends = {"the master's link": f"2 × {others} × {size:.1f} MB = {2 * others * size:.0f} MB"}
+    legend = {"parameters": "parameters, to each other device", "gradients": "gradients, back from each"}
+    return parts_scene({"the master's link": parts}, title="What crosses in every step", ends=ends, legend=legend)
+
+
+def lock_scene(two: Ranks) -> tuple[Scene, str]:
+    """How long two threads and two processes need for the same work, and which answer holds for pure Python."""
+    rows, ends, by_work = {}, {}, {}
+    for what, work in {"pure Python": python_work, "matrix products": matrix_work}.items():
+        threads, processes = times_as_fast(two, work)
+        by_work[what] = threads
+        for way, times in {"one after the other": 1.0, "two threads": threads, "two processes": processes}.items():
+            rows[f"{what}, {way}"] = [Part(text="", kind="other", size=1 / times)]
+            ends[f"{what}, {way}"] = f"{times:.1f} times as fast"
+    scene = parts_scene(rows, title="The time that two pieces of work take", ends=ends)
+    fast = by_work["pure Python"]
+    answer = "twice as fast" if fast > 1.5 else "half as fast" if fast < 0.7 else "hardly faster than one"
+    return scene, answer
+
+
+def replicas_with_kept_statistics(num_devices: int = 4) -> int:
+    """How many replicas of a ResNet write their BatchNorm statistics into the model's own buffer; all of them write."""
+    torch.manual_seed(0)
+    resnet, devices = SmallResNet(), VirtualDevices(num_devices)
+    images = digits(flat=False)[0][:64]  # (64, 1, 8, 8)
+    before = resnet.stem_norm.running_mean.clone()
+    replicas = replicate(resnet, devices, num_devices)
+    parallel_apply(replicas, scatter([images], devices), devices)
+    means = [replica.stem_norm.running_mean for replica in replicas]
+    assert all(not torch.equal(mean, before) for mean in means), "each replica changed its own"
+    return sum(mean is resnet.stem_norm.running_mean for mean in means)
+
+
+def links_of_both_scene(devices: VirtualDevices, payload: int, parameter_bytes: int) -> Scene:
+    """What crosses the link of a device in one step, sent and received: DataParallel's devices and a rank of DDP.
+
+    payload: bytes that the rank passed to its all-reduces.
+    """
+    ring = 2 * round(sent_bytes("all_reduce", payload, 4, "ring"))
+    counted = {"DataParallel, master": devices.sent(0) + devices.received(0)}
+    counted |= {"DataParallel, each other": devices.sent(1) + devices.received(1), "DDP, every rank": ring}
+    rows = {name: [Part(text="", kind="communication", size=count)] for name, count in counted.items()}
+    ends = {name: f"{count / 1e6:.0f} MB = {count / parameter_bytes:.1f} P" for name, count in counted.items()}
+    return parts_scene(rows, title="What crosses a device's link in one step, sent and received", ends=ends)
+
+
+def speed_report(two: Ranks) -> tuple[str, str]:
+    """Times of a step for the GPT and the MLP, one line each, and which answer holds for two ranks and the MLP."""
+    lines, gain = [], {}
+    for name, case in {"GPT": gpt_case, "MLP": mlp_case}.items():
+        one, threads, processes = speeds(two, case)
+        gain[name] = one / processes
+        lines.append(
+            f"{name}: one process {one * 1e3:.0f} ms · 2 replicas {one / threads:.2f} times as fast"
+            f" · 2 ranks {gain[name]:.2f} times as fast"
+        )
+    return "\n\n".join(lines), "slower than one process" if gain["MLP"] < 1 else "a little faster"
+
+
 def bytes_after_loss(loss_inside: bool) -> tuple[int, int, int]:
     """Bytes on the first device and on another one after the loss of the second step, and the bytes of the parameters.
 
@@ -104,6 +179,23 @@ def memory_bars() -> dict[str, MemoryBreakdown]:
         bars[f"{label}: each other"] = MemoryBreakdown(**both, optimizer=0, temporaries=0)
         assert master > other + 2 * size
     return bars
+
+
+def fullest(bars: dict[str, MemoryBreakdown]) -> str:
+    """Which device has the longest of these bars, in the words of the chapter's question."""
+    return "the master" if max(bars, key=lambda name: bars[name].total).endswith("master") else "the last device"
+
+
+def peaks_by_kind(devices: VirtualDevices, rank_peaks: Sequence[int]) -> tuple[str, str]:
+    """The peak memory of the master, of another device and of a rank, as text, and which of the three is the highest.
+
+    rank_peaks: bytes by rank. Raises AssertionError where the ranks differ.
+    """
+    assert len(set(rank_peaks)) == 1, "every rank has the same peak"
+    peaks = {"DataParallel's master": devices.peak(0), "another device of DataParallel": devices.peak(1)}
+    peaks["a DDP rank"] = rank_peaks[0]
+    text = "\n\n".join(f"{name}: {count / 1e6:.0f} MB" for name, count in peaks.items())
+    return text, max(peaks, key=peaks.get)
 
 
 def python_work() -> None:

@@ -146,7 +146,7 @@ class Corner:
 
 
 def reading_minutes(cards: Sequence[Card]) -> int:
-    """Minutes for these cards, rounded up: 30 seconds to answer each aloud, then its English answer at reading speed."""
+    """Minutes for these cards, rounded up: 30 seconds to answer each aloud, and its English text at reading speed."""
     texts = [
         text
         for card in cards

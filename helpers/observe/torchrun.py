@@ -69,28 +69,30 @@ class JobOutput:
 
 
 def torchrun(
-    script: str, *, ranks: int = 4, silence: float = 5.0, env: Mapping[str, str] | None = None, limit: float = LIMIT,
-    restarts: int = 0,
+    script: str, *, ranks: int | None = 4, silence: float = 5.0, env: Mapping[str, str] | None = None,
+    limit: float = LIMIT, restarts: int = 0,
 ) -> JobOutput:  # fmt: skip
     """Run a script under torchrun, and end the job if, after a line from every rank, none comes for `silence` seconds.
 
-    script: its text; of what it prints, lines that begin with "rank" are returned. ranks: on this machine. env: added
-    to the environment. restarts: how often torchrun starts all ranks again after one has died. Raises TimeoutError when
-    the job neither ends nor falls silent within `limit` seconds.
+    script: its text; of what it prints, lines that begin with "rank" are returned. ranks: on this machine; None says
+    nothing, so that torchrun starts as many as it does by default. env: added to the environment. restarts: how often
+    torchrun starts all ranks again after one has died. Raises TimeoutError when the job neither ends nor falls silent
+    within `limit` seconds.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "script.py"
         path.write_text(WHOLE_LINES + script, encoding="utf-8")
         job = _start(path, ranks, restarts, env or {})
         try:
-            return _watch(job, ranks, silence, time.monotonic() + limit)
+            return _watch(job, ranks or 1, silence, time.monotonic() + limit)
         finally:
             _end(job)
 
 
-def _start(path: Path, ranks: int, restarts: int, env: Mapping[str, str]) -> subprocess.Popen[str]:
+def _start(path: Path, ranks: int | None, restarts: int, env: Mapping[str, str]) -> subprocess.Popen[str]:
     """Start torchrun in a session of its own, so that all of its processes can be ended together."""
-    options = ["--standalone", f"--nproc-per-node={ranks}", f"--max-restarts={restarts}"]
+    options = ["--standalone", f"--max-restarts={restarts}"]
+    options += [] if ranks is None else [f"--nproc-per-node={ranks}"]
     command = [sys.executable, "-m", "torch.distributed.run", *options, str(path)]
     both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **env}

@@ -1,4 +1,4 @@
-"""Draws what chapter 00 shows: a hanging job, ranks as processes, first collectives, two means, and kinds of errors.
+"""Draws what chapter 00 shows: a killed rank, ranks as processes, first collectives, two means, and kinds of errors.
 
 Most scenes have a row per rank, and the colour of a rank is the same in all of them. A RankError is what the learner
 gets when ranks fail; it names the rank to blame.
@@ -54,19 +54,41 @@ def _box(
 
 
 # -- the question ----------------------------------------------------------------------------------------------------
-def hanging_job_scene(num_gpus: int = 64) -> Scene:
-    """A hanging job from outside: all GPUs look alike, and nothing says which of them the others wait for."""
-    columns, pitch, top = 16, 44.0, 44
-    title, below = words("standstill.title", n=num_gpus), words("standstill.below", n=num_gpus)
+def killed_rank_scene(killed: int, step: int, message: Sequence[str], num_ranks: int = 4) -> Scene:
+    """The steps of ranks that train together until one is killed, and below them the lines that the course reports.
+
+    step: the one in which rank `killed` is killed, counted from 1; the other ranks wait for it there.
+    """
+    title, pitch = words("killed.title", n=num_ranks), (_WIDTH - 270) / max(1, step - 1)
     items: list[SceneItem] = [title_label(title)]
-    for gpu in range(num_gpus):
-        row, column = divmod(gpu, columns)
-        x, y = 10 + column * pitch, top + row * pitch
-        items.append(Rect(x=x, y=y, width=38, height=38, radius=4, fill="panel", stroke="rule"))
-        items.append(Rect(x=x + 7, y=y + 7, width=24, height=24, radius=2, fill="buffers", texture="hatch"))
-    bottom = top + -(-num_gpus // columns) * pitch  # the number of rows is rounded up
-    items.append(Label(x=MARGIN, y=bottom + 14, text=below, size=12, colour="muted"))
-    return Scene(width=_WIDTH, height=bottom + 32, title=title, summary=below, items=items)
+    for number in range(step):
+        x = 110 + number * pitch
+        items.append(centred_label(x, 46, words("killed.step", n=number + 1), colour="muted"))
+        items.append(Line(x1=x, y1=58, x2=x, y2=64 + num_ranks * _ROW, dashed=True))
+    for rank in range(num_ranks):
+        items += _steps_of(rank, 84 + rank * _ROW, step, pitch, is_killed=rank == killed)
+    top, height = 84 + num_ranks * _ROW, 20.0 * len(message) + 14
+    items.append(Rect(x=MARGIN, y=top - 8, width=_WIDTH - 2 * MARGIN, height=height, radius=5, fill="panel"))
+    for number, line in enumerate(message):
+        items.append(Label(x=MARGIN + 12, y=top + 9 + 20 * number, text=line.strip(), size=13, bold=number == 0))
+    summary = words("killed.summary", n=num_ranks, step=step, rank=killed, message=" ".join(map(str.strip, message)))
+    return Scene(width=_WIDTH, height=top + height, title=title, summary=summary, items=items)
+
+
+def _steps_of(rank: int, y: float, step: int, pitch: float, *, is_killed: bool) -> Iterator[SceneItem]:
+    """The steps that a rank has begun; at the last of them it is killed, or it waits for the one that was."""
+    kind, last = rank_paint(rank), 110 + (step - 1) * pitch
+    yield Label(x=MARGIN, y=y, text=f"rank {rank}", size=13, bold=is_killed)
+    yield Line(x1=80, y1=y, x2=last - (14 if is_killed else 9), y2=y, colour=kind, width=3)
+    for number in range(step - is_killed):
+        yield _mark(110 + number * pitch, y, fill=kind)
+    if is_killed:
+        for half in (-7, 7):
+            yield Line(x1=last - 7, y1=y - half, x2=last + 7, y2=y + half, colour="ink", width=3)
+        yield Label(x=last + 16, y=y, text=words("killed.here"), size=13, bold=True)
+        return
+    yield Rect(x=last + 14, y=y - 9, width=110, height=18, radius=3, **_WAITING)
+    yield from labelled_box(last + 41, y - 9, 56, 18, words("standing.waits"), radius=3, fill="surface")
 
 
 # -- what a rank is --------------------------------------------------------------------------------------------------
@@ -160,6 +182,28 @@ def _progress(
     left, width = x + 14, pitch - 40  # a hatched bar up to the next step, with "waits" in its middle
     yield Rect(x=left, y=y - 9, width=width, height=18, radius=3, **_WAITING)
     yield from labelled_box(left + width / 2 - 28, y - 9, 56, 18, words("standing.waits"), radius=3, fill="surface")
+
+
+def late_stack_scene() -> Scene:
+    """One rank with NCCL, drawn from the rules of CUDA streams: where its GPU waits, and which line Python shows."""
+    title, left, pitch = words("late.title"), 110.0, 148.0
+    items: list[SceneItem] = [title_label(title)]
+    calls = ("forward, backward", "all_reduce", "optimizer.step", "loss.item")
+    for row, name in enumerate(("python", "gpu")):
+        items.append(Label(x=MARGIN, y=72 + row * 72, text=words(f"late.{name}"), size=13, bold=True))
+    for number, call in enumerate(calls):
+        x, is_last = left + number * pitch, number == len(calls) - 1
+        fill = "communication" if call == "all_reduce" else "buffers" if is_last else "panel"
+        items += _box(x, 72, pitch - 12, f"{call}()" if number else call, fill=fill)
+        if not is_last:
+            items.append(Line(x1=x + 68, y1=90, x2=x + 68, y2=126, colour="muted", arrow=True))
+    items += _box(left, 144, pitch - 12, calls[0])
+    items.append(Rect(x=left + pitch, y=130, width=pitch - 12, height=28, radius=5, **_WAITING))
+    items += labelled_box(left + pitch + 40, 135, 56, 18, words("standing.waits"), radius=3, fill="surface")
+    items += _box(left + 2 * pitch, 144, pitch - 12, words("late.queued"))
+    items.append(centred_label(left + 3 * pitch + 68, 104, words("late.stack"), 12, bold=True))
+    items.append(centred_label(left + pitch + 68, 176, words("late.cause"), 12, bold=True))
+    return Scene(width=_WIDTH, height=194, title=title, summary=words("late.summary"), items=items)
 
 
 # -- a ring ----------------------------------------------------------------------------------------------------------

@@ -8,6 +8,18 @@ from helpers.ranks.errors import KINDS as ERRORS
 from tests.draw.scenes import CALLS, SCENES, texts
 
 
+def test_a_killed_rank_is_bold_and_the_others_wait_for_it():
+    scene = SCENES["a killed rank"]
+    bold = [label.text for label in scene.labels() if label.bold]
+    assert bold[1:] == ["rank 1", "killed", "rank 1 died: killed by SIGKILL"] and texts(scene).count("waits") == 3
+    assert "step 3" in texts(scene) and "os.kill" in scene.summary
+
+
+def test_with_nccl_the_stack_names_a_later_line_than_the_one_that_hangs():
+    where = {label.text: label.x for label in SCENES["a stack that is late"].labels()}
+    assert where["the GPU waits here"] < where["the stack names this line"]
+
+
 def test_of_a_hang_one_goes_on_and_three_wait():
     assert texts(SCENES["standing"]).count("waits") == 3 and texts(SCENES["standing"]).count("goes on") == 1
     with pytest.raises(ValueError, match="numbered 0 to 1"):

@@ -1,0 +1,65 @@
+"""Chapter 02: DataParallel in 25 lines gives the gradients of one process, and its pictures count every byte."""
+
+import inspect
+
+import pytest
+import torch
+
+from helpers.chapters import four_verbs
+from helpers.chapters.data_parallel import fullest, link_scene, links_of_both_scene, replicas_with_kept_statistics
+from helpers.parallel.data_parallel import DataParallel
+from helpers.parallel.shared.virtual_devices import VirtualDevices
+from helpers.records import MemoryBreakdown
+from helpers.workloads import GPT, GPTConfig, characters, token_loss
+from tests.draw.scenes import texts
+
+
+def gradients(model, forward, tokens, targets):
+    model.zero_grad()
+    token_loss(forward(tokens), targets).backward()
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+@pytest.mark.cpu("all devices are the CPU, where a copy is the tensor itself")
+@pytest.mark.parametrize("num_devices", [1, 2, 3, 4, 12])
+def test_the_core_file_gives_the_gradients_of_one_process(num_devices):
+    assert "helpers" not in inspect.getsource(four_verbs)
+    torch.manual_seed(0)
+    model, (tokens, targets) = GPT(GPTConfig.tiny()).double(), characters().batch(0, 10, 32)
+    alone = gradients(model, model, tokens, targets)
+    devices = ["cpu"] * num_devices
+    split = gradients(model, lambda rows: four_verbs.data_parallel(model, rows, devices), tokens, targets)
+    torch.testing.assert_close(split, alone, rtol=0, atol=1e-10)
+
+
+def test_a_replica_has_weights_of_its_own_whose_gradients_flow_to_the_master():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+    replica = four_verbs.replicate(model, "cpu")
+    assert replica is not model and replica[0] is not model[0] and replica[1].running_mean is model[1].running_mean
+    replica[0](torch.ones(1, 2)).sum().backward()
+    assert model[0].weight.grad is not None
+
+
+@pytest.mark.cpu("the simulated devices are parts of the CPU")
+def test_the_pictures_count_the_bytes_of_a_step():
+    model, (tokens, targets) = GPT(GPTConfig.tiny()), characters().batch(0, 8, 32)
+    size = 4 * model.config.num_parameters
+    with VirtualDevices(4) as devices:
+        token_loss(DataParallel(model, devices)(tokens), targets).backward()
+    everything = sum(devices.bytes_by_purpose().values())
+    assert any(text.startswith("2 × 3 × ") for text in texts(link_scene(devices, size, everything)))
+    with pytest.raises(AssertionError, match="to the byte"):
+        link_scene(devices, size, everything + 1)
+    assert any(text.endswith("= 3.0 P") for text in texts(links_of_both_scene(devices, size, size)))
+
+
+def test_one_replica_keeps_its_statistics():
+    assert replicas_with_kept_statistics(3) == 1
+
+
+def test_the_fullest_device_is_named():
+    def bar(parameters):
+        return MemoryBreakdown(parameters=parameters, gradients=0, optimizer=0, buffers=0, activations=0, temporaries=0)
+
+    assert fullest({"a: master": bar(2), "a: each other": bar(1)}) == "the master"
+    assert fullest({"a: master": bar(1), "a: each other": bar(2)}) == "the last device"
