@@ -1,4 +1,4 @@
-"""Runs chapter 01: collectives that are counted, timed and compared with one process, and six programs by NCCL's rules.
+"""Runs and draws chapter 01: collectives that are counted, timed and compared, and six programs by NCCL's rules.
 
 Functions whose docstring begins with "On a rank" are for `ranks.run(f)`, which calls f in each process of a pool and
 returns the list of results. The functions that take `ranks` run in the notebook and make that call. A parameter
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -21,13 +21,15 @@ from torch import Tensor
 
 from helpers import collectives
 from helpers.chapters import nccl_programs
-from helpers.draw import Part, parts_scene
-from helpers.draw.scene import Scene
+from helpers.collectives import ring_all_reduce
+from helpers.draw import Part, lines_scene, parts_scene, timeline_scene, topology_scene
+from helpers.draw.scene import Scene, stacked_scene
 from helpers.learner.words import book
 from helpers.observe.comms import record_comms
 from helpers.observe.stopwatch import seconds_of_steps
 from helpers.observe.timeline import communication_span
 from helpers.quantities import costs
+from helpers.quantities.units import format_bytes
 from helpers.ranks import RankError, Ranks
 from helpers.records import CommLog, Timeline
 from helpers.specs import Link
@@ -37,16 +39,57 @@ REDUCE = {"sum": torch.sum, "avg": torch.mean, "max": torch.amax, "min": torch.a
 SIZES = (0, 1, 3, 1003)  # elements
 
 
-def three_collectives_line() -> str:
-    """On a rank: the results of reduce, reduce-scatter and all-to-all of four numbers per rank, in one line."""
-    local = torch.arange(dist.get_world_size()) + 10 * dist.get_rank()
-    root, piece, exchanged = local.clone(), local.new_empty(1), torch.empty_like(local)
-    collectives.reduce(root, dst=0)
-    collectives.reduce_scatter(piece, local)
-    collectives.all_to_all(exchanged, local)
-    return f"reduce to 0: {root.tolist()} · reduce-scatter: {piece.tolist()} · all-to-all: {exchanged.tolist()}"
+# -- one server, one ring --------------------------------------------------------------------------------------------
+def server_scene(to_server: str, from_server: str, title: str) -> Scene:
+    """Rank 0 of four is the server. to_server and from_server stand at the arrows to and from the other three ranks."""
+    edges = {(0, rank): from_server for rank in (1, 2, 3)} | {(rank, 0): to_server for rank in (1, 2, 3)}
+    return topology_scene("star", 4, title=title, edges=edges, names={0: "server"})
 
 
+def sent_by_server_scene(sent: Sequence[int]) -> Scene:
+    """What each rank sent in the all-reduce through a server. sent: bytes by rank."""
+    to_each = sent[0] / (len(sent) - 1)
+    return server_scene(format_bytes(sent[1]), format_bytes(to_each), "All-reduce through a server, counted")
+
+
+def sent_scene(server: Sequence[int], ring: Sequence[int]) -> Scene:
+    """What each rank sent in an all-reduce through a server and in one by a ring. server, ring: bytes by rank."""
+    n, payload = len(ring), server[1]  # each rank but the server sends its tensor once
+    rows = {"server: rank 0": server[0], "server: each other rank": server[1], "ring: every rank": ring[0]}
+    ends = {name: format_bytes(count) for name, count in rows.items()}
+    ends["ring: every rank"] += f" = 2 · {n - 1}/{n} · {format_bytes(payload)}"
+    parts = {name: [Part(text="", kind="communication", size=count)] for name, count in rows.items()}
+    return parts_scene(parts, ends=ends, title=f"All-reduce of {format_bytes(payload)} on {n} ranks: what a rank sends")
+
+
+def compare_totals(server: Sequence[int], ring: Sequence[int]) -> str:
+    """What all ranks of the ring sent together, compared with the server's ranks, in the words of the question."""
+    share = sum(ring) / sum(server)
+    return "the same number of bytes" if share == 1 else f"{share:.1f} times as many bytes"
+
+
+def ring_time_scene(num_bytes: float, link: Link, most: int = 1000) -> Scene:
+    """The milliseconds that a ring takes by the alpha-beta model on 2 to `most` GPUs, with and without latency."""
+    without = Link(latency=0.0, bandwidth=link.bandwidth)
+    curves = {
+        name: [(n, 1e3 * costs.seconds("all_reduce", num_bytes, n, one, "ring")) for n in range(2, most + 1, 2)]
+        for name, one in {"ring": link, "its bytes alone": without}.items()
+    }
+    title = f"Ring all-reduce of {format_bytes(num_bytes)}, {link.latency * 1e6:g} µs, {link.bandwidth / 1e9:g} GB/s"
+    return lines_scene(curves, title=title, x_name="GPUs", y_name="ms, predicted")
+
+
+def edited_ring(old: str, new: str) -> AllReduce:
+    """The ring all-reduce with one piece of its source replaced. ValueError unless `old` occurs once in it."""
+    source = inspect.getsource(ring_all_reduce)
+    if source.count(old) != 1:
+        raise ValueError(f"{old!r} occurs {source.count(old)} times in the ring; give a piece that occurs once")
+    names = dict(vars(inspect.getmodule(ring_all_reduce)))
+    exec(source.replace(old, new), names)
+    return names["ring_all_reduce"]
+
+
+# -- counted, compared, timed ----------------------------------------------------------------------------------------
 def count_sent_bytes(all_reduce: AllReduce, numel: int) -> int:
     """On a rank: the bytes that it passes to `send` in one all-reduce, whose result is checked."""
     x = torch.full((numel,), float(dist.get_rank() + 1))
@@ -89,13 +132,40 @@ def all_reduce_noise(algorithm: str) -> Tensor:
     return x
 
 
-def logged_all_reduce(all_reduce: AllReduce, numel: int) -> tuple[Tensor, CommLog]:
-    """On a rank: the result of an all-reduce of random numbers, and the messages that it took."""
-    torch.manual_seed(dist.get_rank())
-    x = torch.randn(numel)
+def compare_bits(results: Mapping[str, Sequence[Tensor]]) -> tuple[str, str]:
+    """Where the results of several algorithms have the same bits, in the words of the question, and in a sentence.
+
+    results: algorithm -> the result of each rank. AssertionError where two algorithms differ by 1e-5 or more.
+    """
+    same_on_ranks = all(torch.equal(by_rank[0], other) for by_rank in results.values() for other in by_rank)
+    ring = results["ring"][0]
+    differing = [name for name, by_rank in results.items() if not torch.equal(by_rank[0], ring)]
+    assert all((by_rank[0] - ring).abs().max() < 1e-5 for by_rank in results.values())
+    if not same_on_ranks:
+        return "not even on all ranks", "Two ranks of one algorithm have different bits."
+    text = "In each algorithm all ranks have the same bits."
+    if not differing:
+        return "everywhere", text
+    other = " and ".join(name.replace("_", "-") for name in differing)
+    return (
+        "on all ranks, but not in both algorithms",
+        f"{text} The bits of {other} differ from the ring's by under 1e-5.",
+    )
+
+
+def passed_on_rank_0(ranks: Ranks, all_reduce: AllReduce, numel: int) -> str:
+    """What rank 0 passes to torch.distributed in one all-reduce of `numel` fp32 elements, such as "1 send of 4 MB"."""
+    log = ranks.run(_log_of, all_reduce, numel)[0].for_rank(0)
+    return ", ".join(
+        f"{log.count(op)} {op} of {format_bytes(log.payload_bytes(op) // log.count(op))}" for op in sorted(log.ops())
+    )
+
+
+def _log_of(all_reduce: AllReduce, numel: int) -> CommLog:
+    """On a rank: the messages of one all-reduce."""
     with record_comms() as recorder:
-        all_reduce(x)
-    return x, recorder.log
+        all_reduce(torch.ones(numel))
+    return recorder.log
 
 
 def names_equal_to_torch() -> list[str]:
@@ -156,11 +226,36 @@ def seconds_by_link(ranks: Ranks, free: Ranks, link: Link, num_bytes: int) -> di
     return seconds
 
 
-RUNS_TEXT, HANGS_TEXT = "runs", "stands still"
+def emulated_scenes(by_size: Mapping[int, Mapping[str, tuple[float, float, float]]], *sends: Timeline) -> Scene:
+    """Milliseconds over the size of the tensor, predicted and emulated, above the timelines of what ranks sent.
+
+    by_size: bytes of the tensor -> what `seconds_by_link` returned for it.
+    """
+    lines, dots = (
+        {
+            name.replace("_", "-"): [(size / 1e6, 1e3 * of[name][which]) for size, of in by_size.items()]
+            for name in collectives.ALL_REDUCE
+        }
+        for which in (0, 1)
+    )
+    title = "An all-reduce on 4 ranks: lines predicted, dots emulated"
+    over = lines_scene(lines, dots, title=title, x_name="MB of the tensor", y_name="ms")
+    messages = timeline_scene(*sends, title="When each rank sends")
+    return stacked_scene(over, messages, title="Time of an all-reduce, and when each rank sends")
+
+
+def milliseconds_without_link(by_size: Mapping[int, Mapping[str, tuple[float, float, float]]]) -> str:
+    """A sentence on how long the same runs took on a link that costs nothing."""
+    free = [1e3 * times[2] for of in by_size.values() for times in of.values()]
+    return f"Without the emulated link the same runs took {min(free):.0f} to {max(free):.0f} ms."
+
+
+# -- six programs on gloo, and by NCCL's rules ------------------------------------------------------------------------
+RUNS_TEXT, HANGS_TEXT = "runs", "hangs"
 OUTCOME_BY_KIND = {  # kind of a finding by NCCL's rules -> what the chapter says; the first kind that fits counts
     "hangs above the buffer": f"{HANGS_TEXT} with a large x",  # a small message may fit into NCCL's buffer
     "hangs": HANGS_TEXT,
-    "can hang": "can stand still",
+    "can hang": "can hang",
     "unnoticed": "runs, x and y exchanged",  # x arrives in y's tensor, and no error says so
 }
 
@@ -189,12 +284,6 @@ def _on_nccl(error: RankError) -> str:
     return next(outcome for kind, outcome in OUTCOME_BY_KIND.items() if words[f"kind.{kind}"].en in error.words.en)
 
 
-def programs_markdown() -> str:
-    """The source of the six programs."""
-    sources = (inspect.getsource(getattr(nccl_programs, name)) for name in "abcdef")
-    return "```python\n" + "\n".join(sources) + "```"
-
-
 def programs_scene() -> tuple[Scene, str]:
     """What the six programs do with gloo and would do with NCCL.
 
@@ -214,6 +303,8 @@ def programs_scene() -> tuple[Scene, str]:
         for name, (on_gloo, on_nccl) in outcomes.items()
     }
     # ends: the text behind the bar of each row, none here.
-    scene = parts_scene(rows, title="Six programs: run with gloo, played by NCCL's rules", ends=dict.fromkeys(rows, ""))
+    scene = parts_scene(
+        rows, title="Six programs: run with gloo, and checked by NCCL's rules", ends=dict.fromkeys(rows, "")
+    )
     *first, last = [name for name, (_, on_nccl) in outcomes.items() if HANGS_TEXT in on_nccl]
     return scene, f"{', '.join(first)} and {last}"

@@ -2,7 +2,7 @@
 
     broadcast, reduce, barrier    tree.py                ceil(log2 N) rounds of the whole tensor
     all_gather, reduce_scatter    ring.py                N - 1 steps of one chunk
-    all_reduce                    ring.py, tree.py, halving_doubling.py: three algorithms with one result
+    all_reduce                    ring_all_reduce.py, tree.py, halving_doubling.py: three algorithms with one result
     all_to_all                    pairwise_exchange.py   N - 1 rounds of one chunk
 
 They work in place on the caller's memory, for any group and any number of ranks. Like those of torch.distributed, they
@@ -17,6 +17,7 @@ from torch import Tensor
 from helpers.collectives.halving_doubling import all_reduce_halving_doubling
 from helpers.collectives.pairwise_exchange import all_to_all
 from helpers.collectives.ring import all_gather, all_reduce_ring, reduce_scatter
+from helpers.collectives.ring_all_reduce import ring_all_reduce
 from helpers.collectives.tree import all_reduce_tree, barrier, broadcast, reduce
 
 # algorithm -> the function that runs it
@@ -44,4 +45,5 @@ __all__ = [
     "broadcast",
     "reduce",
     "reduce_scatter",
+    "ring_all_reduce",
 ]

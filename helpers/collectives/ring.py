@@ -1,9 +1,9 @@
-"""Implements reduce-scatter, all-gather and all-reduce on a ring, where all links carry one chunk at the same time.
+"""Provides reduce-scatter, all-gather and all-reduce on a ring, where all links carry one chunk at the same time.
 
 N ranks, n bytes. Rank r sends to r + 1 and receives from r - 1 (mod N).
     reduce-scatter: N - 1 steps, each rank sends (N-1)/N n bytes
     all-gather:     N - 1 steps, each rank sends (N-1)/N n bytes
-    all-reduce:     one after the other, 2(N-1)/N n bytes, and no algorithm can send less
+    all-reduce:     one after the other, 2(N-1)/N n bytes, and no algorithm can send less (ring_all_reduce.py)
 A chunk is the part of the tensor that is reduced on one rank; there are N of them. Peers is this process's group, with
 its rank and size in it; peers.exchange sends to one rank and receives from another at once.
 Source: Patarasuk & Yuan 2009; Thakur, Rabenseifner & Gropp 2005, sections 4.1 and 4.5.
@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from helpers.collectives.point_to_point import (
+    COMBINE,
     Peers,
     check_op,
     check_pair,
@@ -27,6 +28,7 @@ from helpers.collectives.point_to_point import (
     finish,
     split,
 )
+from helpers.collectives.ring_all_reduce import ring_all_reduce
 
 
 @torch.no_grad()
@@ -39,9 +41,8 @@ def all_reduce_ring(tensor: Tensor, op: str = "sum", group: dist.ProcessGroup | 
     check_tensor("tensor", tensor)
     check_op(op, tensor)
     peers = Peers.of(group)
-    chunks = split(tensor.view(-1), peers.size)
-    _reduce_scatter(chunks, chunks, op, peers)
-    _all_gather(chunks, peers)
+    ring_all_reduce(tensor, COMBINE[op], group)
+    finish(op, tensor, peers.size)  # divides by N if op is "avg"
 
 
 @torch.no_grad()
@@ -82,7 +83,7 @@ def all_gather(output: Tensor, input: Tensor, group: dist.ProcessGroup | None = 
 def _reduce_scatter(chunks: Sequence[Tensor], sums: Sequence[Tensor], op: str, peers: Peers) -> None:
     """Chunk c starts at rank c + 1, adds one rank's part at each hop and arrives complete at rank c.
 
-    sums[c]: where this rank writes its partial sum of chunk c; it may be the chunk itself.
+    sums[c]: where this rank writes its partial sum of chunk c, since `chunks`, the input, stay as they are.
     """
     rank, size = peers.rank, peers.size
     buffer = torch.empty_like(chunks[0])  # chunk 0 is never shorter than another
