@@ -137,6 +137,6 @@ def test_the_ring_of_the_solution_also_runs_by_nccls_rules():
 def test_the_core_of_chapter_01_alone_passes_the_check_of_the_lab(passing):
     """The chapter shows this file, so a learner may copy it as it is."""
     text = inspect.getsource(inspect.getmodule(ring_all_reduce)) + "\n\nall_reduce = ring_all_reduce\n"
-    answer = Submission("01_collectives", "core", "01.all_reduce", lambda: text, alone=True)
+    answer = Submission(lab="01_collectives", name="core", task="01.all_reduce", write=lambda: text, alone=True)
     verdict = passing(answer, worlds=(1, 2, 3))
     assert verdict.passed, verdict.text()
