@@ -20,7 +20,7 @@ from torch import Tensor
 
 
 def ring_all_reduce(
-    tensor: Tensor, op: Callable[[Tensor, Tensor], Tensor] = torch.add, group: dist.ProcessGroup | None = None
+    tensor: Tensor, op: Callable[..., Tensor] = torch.add, group: dist.ProcessGroup | None = None
 ) -> None:
     """Reduce `tensor` (contiguous, any shape) over the group, in place. op: torch.add, torch.maximum, …"""
     rank, n = dist.get_rank(group), dist.get_world_size(group)
@@ -33,6 +33,6 @@ def ring_all_reduce(
         for work in dist.batch_isend_irecv([send, receive]):
             work.wait()
         if step < n - 1:
-            arriving.copy_(op(arriving, buffer))  # reduce-scatter: add this rank's part to the partial sum
+            op(arriving, buffer, out=arriving)  # reduce-scatter: add this rank's part to the partial sum
         else:
             arriving.copy_(buffer)  # all-gather: the chunk is complete, so it is only copied
