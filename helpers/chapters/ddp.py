@@ -32,6 +32,7 @@ from helpers.observe.training import KEY_BIAS_ROUNDING, DataParallelRanks, Train
 from helpers.parallel.ddp import (
     DistributedDataParallel,
     DistributedSampler,
+    MiniDDP,
     NaiveDDP,
     SyncBatchNorm,
     count_tokens,
@@ -69,7 +70,7 @@ def sixteen_gradients() -> BackwardPass:
 
 
 class AveragedGradients(DataParallelRanks):
-    """Our DDP classes and PyTorch's: gradients are averaged in backward, or by NaiveDDP's method after backward."""
+    """This course's DDP classes and PyTorch's: gradients are averaged in backward, or by a call after it."""
 
     def __init__(self, model: nn.Module, training: Training, wrap: Wrap):
         super().__init__(model, training, forward=wrap(model))
@@ -77,6 +78,8 @@ class AveragedGradients(DataParallelRanks):
     def after_backward(self) -> None:
         if isinstance(self.forward, NaiveDDP):
             self.forward.average_gradients()
+        if isinstance(self.forward, MiniDDP):
+            self.forward.wait()
 
 
 class AveragedWeights(DataParallelRanks):

@@ -4,7 +4,7 @@ mlp.py        MLP, the smallest model
 resnet.py     SmallResNet, and resnet_parameters, which counts the parameters of a published ResNet
 gpt.py        GPT with its GPTConfig and its loss; train_alone trains it in one process
 data.py       digits, characters and synthetic samples; rank_slice and rank_generator give each rank its part
-train_ddp.py  the shortest complete DDP script for torchrun
+train_ddp.py  a complete DDP script for GPUs under torchrun, which resumes; it also runs on CPUs
 """
 
 from helpers.workloads.data import (

@@ -1,58 +1,74 @@
-"""Trains a linear layer with DDP: the shortest complete script for torchrun.
+"""Trains a small model with DDP: a complete script for GPUs that resumes after a crash. It also runs on CPUs.
 
-Chapter 03 shows it and starts it. Two processes on this machine:
-
-torchrun --nproc-per-node=2 -m helpers.workloads.train_ddp
+torchrun --nproc-per-node=8 -m helpers.workloads.train_ddp checkpoint.pt 2
 """
 
-from __future__ import annotations
-
 import os
+import sys
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
-def main() -> None:
-    """Runs once in each process. torchrun has set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT."""
-    dist.init_process_group("gloo")  # on GPUs: "nccl", after torch.cuda.set_device(LOCAL_RANK)
-    torch.manual_seed(0)
-    model = DistributedDataParallel(torch.nn.Linear(64, 10))
-    optimizer, data = torch.optim.AdamW(model.parameters(), lr=1e-2), examples()
-    loader = DataLoader(data, batch_size=64, sampler=DistributedSampler(data))
-    for epoch in range(2):
-        loader.sampler.set_epoch(epoch)
-        for x, y in loader:
-            optimizer.zero_grad()
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-    report(loss.detach())
+def main(checkpoint, epochs):
+    local_rank = int(os.environ["LOCAL_RANK"])  # torchrun sets it: this process's number on its machine
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)  # first of all, or every rank of the machine would start on GPU 0
+    dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
+    torch.manual_seed(0)  # to repeat a run; DDP broadcasts the weights of rank 0 in any case
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    start = resume(checkpoint, model, optimizer, device)
+    ddp = DistributedDataParallel(model, device_ids=[local_rank] if on_gpu else None, gradient_as_bucket_view=True)
+    sampler = DistributedSampler(examples())
+    loader = DataLoader(sampler.dataset, batch_size=32, sampler=sampler, pin_memory=on_gpu)
+    for epoch in range(start, epochs):
+        sampler.set_epoch(epoch)  # a new shuffle for each epoch, the same one on every rank
+        loss = train_epoch(ddp, optimizer, loader, device)
+        dist.all_reduce(loss, op=dist.ReduceOp.AVG)  # every rank takes part, and only then rank 0 prints
+        if dist.get_rank() == 0:
+            print(f"epoch {epoch}: loss {loss.item():.4f}", flush=True)
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "next_epoch": epoch + 1}
+            torch.save(state, f"{checkpoint}.new")
+            os.replace(f"{checkpoint}.new", checkpoint)  # a crash while saving leaves the old file
     dist.destroy_process_group()
 
 
-def examples() -> TensorDataset:
-    """1,000 random vectors, each with the class that a fixed random matrix gives it."""
-    generator = torch.Generator().manual_seed(0)  # the same data in every process
-    x, weight = torch.randn(1000, 64, generator=generator), torch.randn(64, 10, generator=generator)
-    return TensorDataset(x, (x @ weight).argmax(1))
+def train_epoch(ddp, optimizer, loader, device, accumulation=4):
+    for number, (x, y) in enumerate(loader, start=1):
+        x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
+        is_last = number % accumulation == 0 or number == len(loader)  # of the micro-batches of one step
+        with nullcontext() if is_last else ddp.no_sync():
+            loss = F.cross_entropy(ddp(x), y)
+            (loss / accumulation).backward()
+        if is_last:
+            nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)  # after the average, so all ranks find the same norm
+            optimizer.step()
+            optimizer.zero_grad()
+    return loss.detach()
 
 
-def report(loss: torch.Tensor) -> None:
-    """Averages the loss and lets rank 0 print it. Rank 0 would also save `model.module.state_dict()` here."""
-    dist.all_reduce(loss, op=dist.ReduceOp.AVG)
-    where = f"rank {dist.get_rank()} is process {os.environ['LOCAL_RANK']} of agent {os.environ['GROUP_RANK']}"
-    places = [None] * dist.get_world_size()
-    dist.all_gather_object(places, where)
-    if dist.get_rank() == 0:
-        print(*places, f"last loss {loss.item():.4f}", sep="\n", flush=True)
+def resume(checkpoint, model, optimizer, device):
+    if not os.path.exists(checkpoint):  # on a file system that all machines share, so that all ranks agree
+        return 0
+    saved = torch.load(checkpoint, map_location=device)
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    return saved["next_epoch"]
+
+
+def examples():
+    generator = torch.Generator().manual_seed(0)  # the same 1,024 examples in every process
+    x, weight = torch.randn(1024, 64, generator=generator), torch.randn(64, 10, generator=generator)
+    return TensorDataset(x, (x @ weight).argmax(1))  # the class that a fixed random matrix gives
 
 
 if __name__ == "__main__":
-    from helpers.ranks.inplace import leave
-
-    main()
-    leave(0)  # ends the process without destroying the interpreter, which threads of gloo may not survive
+    main(sys.argv[1], int(sys.argv[2]))

@@ -75,11 +75,3 @@ def test_a_function_becomes_a_script_whose_mistake_stands_at_its_own_line():
     report = rehearse(script, nproc=2)
     assert [one.sites[0][1] for one in report.findings] == [4] and "numpy" in str(report)
     assert rehearse(script.replace("x.numpy()", "x.cpu().numpy()"), nproc=2).ok
-
-
-def test_chapter_03_shows_the_step_that_its_rehearsals_take_and_every_mend_finds_its_place():
-    cells = json.loads((Path(__file__).parents[2] / "notebooks/03_ddp.ipynb").read_text(encoding="utf-8"))["cells"]
-    (shown,) = ("".join(cell["source"]) for cell in cells if cell["id"] == "gpu-step")
-    source = inspect.getsource(nccl_programs.step)
-    assert shown.strip() == source.strip()
-    assert [source.count(old) for old in nccl_programs.FIXES] == [1] * 5

@@ -1,6 +1,8 @@
 """Data parallelism with one process per rank: averaging gradients makes every rank take the global batch's step.
 
-NaiveDDP, FlatDDP, BucketedDDP   the idea in three steps: one message per gradient, one in all, buckets   simple.py
+MiniDDP                          all of DDP on one screen: hooks, buckets, overlap and no_sync   mini.py
+NaiveDDP, FlatDDP                one message per gradient, and one message in all, after backward   simple.py
+BucketedDDP                      buckets during backward, the base class of DistributedDataParallel   simple.py
 DistributedDataParallel          BucketedDDP with all of PyTorch's options   distributed_data_parallel.py
 allreduce_hook, fp16_compress_hook, bf16_compress_hook
                                  communication hooks, which average one bucket, also in 16 bits   comm_hooks.py
@@ -12,6 +14,7 @@ SyncBatchNorm                    batch normalisation over the batch of all ranks
 from helpers.parallel.ddp.comm_hooks import allreduce_hook, bf16_compress_hook, fp16_compress_hook
 from helpers.parallel.ddp.data import DistributedSampler, count_tokens, token_mean
 from helpers.parallel.ddp.distributed_data_parallel import DistributedDataParallel
+from helpers.parallel.ddp.mini import MiniDDP
 from helpers.parallel.ddp.simple import BucketedDDP, FlatDDP, NaiveDDP
 from helpers.parallel.ddp.sync_batch_norm import SyncBatchNorm
 
@@ -20,6 +23,7 @@ __all__ = [
     "DistributedDataParallel",
     "DistributedSampler",
     "FlatDDP",
+    "MiniDDP",
     "NaiveDDP",
     "SyncBatchNorm",
     "allreduce_hook",

@@ -1,9 +1,10 @@
-"""Data parallelism in three steps: every rank has the full model and its own share of the batch.
+"""Provides simple forms of data parallelism, in which every rank has the full model and its own share of the batch.
 
 Legend: N = ranks. Averaging gradients, not weights, keeps all ranks equal to one process on the global batch.
     NaiveDDP      one all-reduce per parameter, after backward: many small messages, and no overlap
     FlatDDP       one all-reduce of all gradients, after backward: one message, and no overlap
     BucketedDDP   buckets, each sent as soon as its gradients are there: communication overlaps with backward
+                  It is the base class of DistributedDataParallel. MiniDDP (mini.py) is the same idea on one screen.
 A Bucket is a flat tensor that carries the gradients of several parameters in one message. A Slot is one parameter's
 part of it: slot.fill(scale) writes scale * gradient into the bucket and makes `.grad` a view of it (shared/buckets.py).
 After Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", section 3.2.

@@ -1,0 +1,313 @@
+"""Computes what the cells of chapter 03 reveal: the value beside the learner's guess, and a picture or lines of text.
+
+`ranks` is the chapter's pool of four processes. ddp.py has the functions that run in them. `predicted`, `emulated` and
+`measured` say where a value comes from: from a model, from real ranks that a model paces, or from a count or a clock.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from helpers.chapters import ddp
+from helpers.commands.rehearse import rehearse
+from helpers.draw import Axis, Scene, buckets_scene, curves_scene, hang_scene, payloads_scene, timeline_scene
+from helpers.observe.emulate import emulate_ddp_strategies
+from helpers.observe.equality import Tensors, assert_equal
+from helpers.parallel.ddp import DistributedDataParallel
+from helpers.parallel.shared.bucket_rule import MIB, split_into_buckets
+from helpers.predict.time.data_parallel import simulate_ddp_step
+from helpers.quantities import costs
+from helpers.ranks import RankError, Ranks
+from helpers.records import Span, Timeline
+from helpers.specs import Link
+from helpers.workloads import GPT, GPTConfig, train_ddp
+
+Packed = list[list[tuple[str, int]]]  # buckets of (name, bytes) of gradients
+Steps = dict[str, Timeline]  # one training step for each way to send gradients
+WAYS = ("naive", "flat", "bucketed", "overlapped")
+
+
+# ---- stations A to D ----
+
+
+def opening_scene() -> Scene:
+    """One predicted step on one of four ranks, which averages its gradients once, after backward, at 100 MB/s."""
+    link = Link(latency=1e-3, bandwidth=100e6)
+    step = simulate_ddp_step(ddp.sixteen_gradients(), link=link, world_size=4, strategy="flat")
+    title = "One step on one of four ranks: 16 gradients (green), and their average at 100 MB/s (the long bar)"
+    return timeline_scene(replace(step.for_rank(0), title=""), title=title)
+
+
+def weights_or_gradients(ranks: Ranks, alone: Tensors, wrap: Callable) -> tuple[str, str]:
+    """When averaged weights equal one process, and a line per way. alone: `ddp.train()`. wrap: averages gradients."""
+    lines = [f"averaged gradients, AdamW: {ddp.equality_line(alone, ranks.run(ddp.train, wrap))}"]
+    lines += ddp.averaged_weights(ranks)
+    is_only_sgd = [": equal" in line for line in lines] == [True, True, False]
+    return "with SGD, not with AdamW" if is_only_sgd else "never", "\n\n".join(lines)
+
+
+def packed_gpt() -> Packed:
+    """The 100 gradients of a GPT of 10,698,240 parameters in buckets by PyTorch's rule, in the order of backward."""
+    with torch.device("meta"):  # shapes only: nothing is allocated
+        named = [(name, 4 * p.numel()) for name, p in GPT(GPTConfig.ten_million()).named_parameters()][::-1]
+    return [[named[place] for place in bucket] for bucket in split_into_buckets([size for _, size in named])]
+
+
+def packed_scene(packed: Packed) -> Scene:
+    """These buckets, as wide as their bytes."""
+    title = "100 gradients in their buckets, as wide as their bytes"
+    return buckets_scene(packed, cap=25 * MIB, first_cap=MIB, title=title)
+
+
+def hook_order() -> tuple[list[str], str]:
+    """The layers of an MLP in the order in which their hooks fire, and a line with all hooks and their thread."""
+    fired = ddp.hooks_fired()
+    threads = ", ".join(sorted({thread for _, thread in fired}))
+    order = list(dict.fromkeys(f"layer {name.split('.')[1]}" for name, _ in fired))
+    return order, f"{' → '.join(name for name, _ in fired)}, in {threads}"
+
+
+def step_in_four_ways(speed: float) -> tuple[Steps, Steps]:
+    """The opening's step in four ways at `speed` MB/s: predicted, and emulated on four ranks with modelled compute."""
+    link = Link(latency=1e-3, bandwidth=speed * 1e6)
+    return emulate_ddp_strategies(ddp.sixteen_gradients(), link=link, bucket_cap_mb=2)
+
+
+def fastest_first(steps: Steps) -> list[str]:
+    """The names of the four ways, the shortest step first."""
+    return sorted(WAYS, key=lambda name: steps[name].duration)
+
+
+def ways_scene(predicted: Steps, emulated: Steps) -> Scene:
+    """The predicted steps at 400 MB/s, the fastest first, with the emulated durations in brackets."""
+    shown = [
+        replace(predicted[name].for_rank(0), title=f"{name} ({emulated[name].duration * 1e3:.0f} ms)")
+        for name in fastest_first(predicted)
+    ]
+    return timeline_scene(*shown, title="One step at 400 MB/s, predicted (in brackets: emulated)")
+
+
+def naive_and_overlapped_here(ranks: Ranks, emulated: Steps) -> str:
+    """A sentence: how much longer naive takes than overlapped, emulated, and measured on this machine's free clock."""
+    times = emulated["naive"].duration / emulated["overlapped"].duration
+    seconds = ranks[:2].run(ddp.seconds_of_naive_and_overlapped)
+    naive, overlapped = (max(by_rank) for by_rank in zip(*seconds, strict=True))
+    return (
+        f"Naive takes {times:.2f} times as long as overlapped, emulated at 400 MB/s. Measured on this machine, where "
+        f"nothing is paced and two ranks train an MLP of 21 million parameters, it takes {naive / overlapped:.2f} "
+        f"times as long: {naive * 1e3:.0f} ms against {overlapped * 1e3:.0f} ms."
+    )
+
+
+def accumulation(ranks: Ranks) -> tuple[str, Scene, str]:
+    """What four of four micro-batches under no_sync do; the messages with 0, 3 and 4 of them, and their gradients."""
+    runs = {number: ranks.run(ddp.accumulate, number) for number in (0, 3, 4)}
+    sent = {f"{number} under no_sync": run[0][0] for number, run in runs.items()}
+    same, lost = (
+        ddp.equality_line(runs[0][0][1], [state for _, state in runs[number]]) for number in (3, 4)
+    )  # compared with a step that sends after every micro-batch
+    is_silent = not runs[4][0][0] and lost.startswith("not equal")
+    said = "no error, and every rank trains alone" if is_silent else "no error, and one large message at the step"
+    scene = payloads_scene(sent, title="Payload of each rank's all-reduces in a step of four micro-batches")
+    return said, scene, f"Gradients compared with 0 under no_sync. 3: {same}. 4: {lost}."
+
+
+# ---- stations E and F ----
+
+
+def batch_norm_differences(ranks: Ranks) -> tuple[str, str]:
+    """What differs from one process under DDP with BatchNorm, and a line each for BatchNorm and SyncBatchNorm."""
+    alone, results = ddp.batch_norm_gradients(), ranks.run(ddp.batch_norm_gradients)
+    said = {
+        (False, False): "nothing, because DDP averages the gradients",
+        (True, False): "only the running statistics",
+        (True, True): "the running statistics and the gradients",
+    }
+    differ = tuple(_differs(alone, results, part) for part in (".running_", ".grad"))
+    synced = ranks.run(ddp.batch_norm_gradients, synced=True)
+    lines = f"BatchNorm: {ddp.equality_line(alone, results)}\n\nSyncBatchNorm: {ddp.equality_line(alone, synced)}"
+    return said.get(differ, "only the gradients"), lines
+
+
+def _differs(alone: Tensors, results: Sequence[Tensors], part: str) -> bool:
+    """Whether the tensors with `part` in their name differ from one process, on some rank."""
+    names = [name for name in alone if part in name]
+    try:
+        assert_equal({name: alone[name] for name in names}, [{name: one[name] for name in names} for one in results])
+    except AssertionError:
+        return True
+    return False
+
+
+def first_messages(ranks: Ranks, theirs: Callable[[nn.Module], nn.Module]) -> tuple[int, Scene]:
+    """How many messages PyTorch's DDP sends in its first step, and the messages of two steps, of ours and of theirs."""
+    ours_sent, theirs_sent = (ranks.run(ddp.message_sizes, wrap)[0] for wrap in (DistributedDataParallel, theirs))
+    logs = {"this course's": ours_sent, "PyTorch's": theirs_sent}
+    rows = {f"{who}, step {step + 1}": log[step] for step in (0, 1) for who, log in logs.items()}
+    scene = payloads_scene(rows, title="Messages of the first two steps, as long as their bytes")
+    return len(theirs_sent[0]), scene
+
+
+def bytes_by_packing(ranks: Ranks, packed: Packed) -> tuple[str, str]:
+    """Which way of packing makes a rank send most, and what it sends in each: counted on the ring of chapter 01."""
+    buckets = [sum(size for _, size in bucket) for bucket in packed]
+    single = [size for bucket in packed for _, size in bucket]
+    ways = {
+        f"{len(single)} messages": single, f"{len(buckets)} buckets": buckets, "one message": [sum(single)],
+    }  # fmt: skip
+    counted = {name: ranks.run(ddp.sent_by_rings, sizes)[0] for name, sizes in ways.items()}
+    said = "all of them the same" if len(set(counted.values())) == 1 else max(counted, key=counted.get)
+    return said, "Sent by each rank. " + ", ".join(f"{name}: {size / 1e6:.1f} MB" for name, size in counted.items())
+
+
+def ring_times(packed: Packed) -> Scene:
+    """The milliseconds of a ring on four ranks without latency, over the network's speed, next to a backward."""
+    num_bytes, speeds = sum(size for bucket in packed for _, size in bucket), (1, 10, 100, 1000)
+    links = [Link(latency=0, bandwidth=speed * 1e9 / 8) for speed in speeds]
+    taken = [1e3 * costs.seconds("all_reduce", num_bytes, 4, link, "ring") for link in links]
+    reduced = list(zip(speeds, taken, strict=True))
+    return curves_scene(
+        {"all-reduce": reduced, "backward, 70 ms": [(speeds[0], 70), (speeds[-1], 70)]},
+        x=Axis(name="Gb/s", ticks=speeds, log=True),
+        y=Axis(name="ms", ticks=(0.1, 1, 10, 100, 1000), log=True),
+        marks=[(*reduced[1], f"{reduced[1][1]:.1f} ms at 10 Gb/s")],
+        title="42.8 MB, four ranks: where the all-reduce is below the backward, it can hide",
+    )
+
+
+def one_and_two_ranks_here(ranks: Ranks) -> str:
+    """A sentence: how much longer two ranks take than one on this machine, for the same 32 examples."""
+    one, two = ranks[:1].run(ddp.step_seconds, 32)[0], max(ranks[:2].run(ddp.step_seconds, 32))
+    return (
+        f"On this machine two ranks take {two / one:.1f} times as long as one for the same 32 examples, with 19 MB of "
+        "gradients."
+    )
+
+
+def gains_on_three_links(known: dict[int, tuple[Steps, Steps]]) -> tuple[str, str, Scene]:
+    """On which link overlap saves most, predicted and emulated, and the steps. known: results by speed in MB/s."""
+    links = {speed: known.get(speed) or step_in_four_ways(speed) for speed in (40, 100, 400)}
+    gains = [
+        {speed: 1 - runs[n]["overlapped"].duration / runs[n]["bucketed"].duration for speed, runs in links.items()}
+        for n in (0, 1)
+    ]
+    predicted, emulated = (f"{max(gain, key=gain.get)} MB/s" for gain in gains)
+    shown = [
+        replace(runs[0]["overlapped"].for_rank(0), title=f"{speed} MB/s: {gains[0][speed]:.0%} shorter")
+        for speed, runs in links.items()
+    ]
+    ends = [(runs[0]["bucketed"].duration, "bucketed") for runs in links.values()]
+    title = "Overlapped, on three links; bucketed ends at the dashed line"
+    return predicted, emulated, timeline_scene(*shown, marks=ends, title=title)
+
+
+def streams_scene(layers: int = 6) -> Scene:
+    """Who does what in one step on a GPU, by a model with round numbers: CPU, compute stream and NCCL's stream.
+
+    The CPU needs 1 ms to enqueue a layer's forward or backward, or an all-reduce. The GPU computes a forward in 2 ms
+    and a backward in 4 ms. Two layers share a bucket, and its all-reduce takes 6 ms. Each starts when it was enqueued,
+    its stream is free, and what it needs is there.
+    """
+    spans: list[Span] = []
+    free = {"host": 0.0, "compute": 0.0, "communication": 0.0}  # when the CPU and each stream are free, in seconds
+
+    def enqueue(lane: str, name: str, kind: str, seconds: float, after: float = 0.0) -> None:
+        called, free["host"] = free["host"], free["host"] + 1e-3
+        start = max(free[lane], free["host"], after)
+        free[lane] = start + seconds
+        add = partial(Span, rank=0, name=name, kind=kind)
+        spans.extend([add(lane="host", start=called, end=free["host"]), add(lane=lane, start=start, end=free[lane])])
+
+    for layer in range(layers):
+        enqueue("compute", f"F{layer}", "forward", 2e-3)
+    for layer in reversed(range(layers)):
+        enqueue("compute", f"B{layer}", "backward", 4e-3)
+        if layer % 2 == 0:
+            enqueue("communication", "all-reduce", "communication", 6e-3, after=free["compute"])
+    enqueue("compute", "step", "optimizer", 3e-3, after=free["communication"])
+    wait = {"name": "loss.item() waits", "start": free["host"], "end": free["compute"]}
+    spans.append(Span(rank=0, lane="host", kind="waiting", **wait))
+    timeline = Timeline(spans=tuple(spans), source="predicted", title="a model with round numbers")
+    return timeline_scene(
+        timeline, names=["GPU"], title="One step: the GPU computes, NCCL communicates, the CPU enqueues"
+    )
+
+
+# ---- stations G and H ----
+
+
+def skipped_layer(ranks: Ranks, theirs: Callable) -> tuple[str, str]:
+    """Where PyTorch's DDP raises first if rank 1 skips a layer, and what it says."""
+    try:
+        ranks.run(ddp.two_steps, theirs)
+    except RankError as error:
+        said = str(error)
+    first = said.partition(". ")[0]
+    lines = [first, *(one.strip() for one in said.splitlines() if one.startswith(("Parameter", "ranks")))]
+    cured = [ranks.run(ddp.two_steps, wrap, find_unused_parameters=True) for wrap in (DistributedDataParallel, theirs)]
+    if cured == [["done"] * len(ranks)] * 2:
+        lines.append("With `find_unused_parameters=True`, PyTorch's DDP and this course's DDP both finish.")
+    in_second = first.startswith("rank 1 ") and "prior iteration" in said  # PyTorch's check before a forward
+    return "rank 1, in its second forward" if in_second else first, "\n\n".join(lines)
+
+
+def uneven_batches(ranks: Ranks, epoch: Callable[[bool], int]) -> tuple[str, Scene, str]:
+    """Who waits if rank 0 has a batch more, a picture, and the report. epoch: the notebook's loop, run without join."""
+    try:
+        ranks.run(epoch, False)
+    except RankError as error:
+        said = str(error)
+    in_backward = "rank 0 waits in all_reduce" in said and ".backward()" in said
+    waits = "rank 0, in the backward of its third batch" if in_backward else said.splitlines()[0]
+    steps = ["all-reduce 1", "all-reduce 2", "all-reduce 3", "end of the epoch"]
+    scene = hang_scene(steps, [2, 3, 3, 3], skips=[(rank, 2) for rank in (1, 2, 3)])
+    return waits, scene, "\n\n".join(said.splitlines()[:2])
+
+
+def likely_message(num_elements: int, dtype: torch.dtype, cap: int = 25 * MIB) -> tuple[str, str]:
+    """What a DDP job most likely sent in an all-reduce of so many elements, and a line with its bytes and the cap's.
+
+    A bucket closes with the gradient that takes it to its cap, so its size is a little above the cap.
+    """
+    num_bytes = num_elements * dtype.itemsize
+    is_bucket = cap <= num_bytes < 1.01 * cap
+    said = "a bucket that has just reached its cap" if is_bucket else "all of its gradients in one message"
+    return said, f"The message has {num_bytes:,} B, and a bucket closes at {cap:,} B."
+
+
+def epochs_of_sampler() -> tuple[str, str]:
+    """What the second epoch is without set_epoch, and the shares of four ranks in two epochs without and with it."""
+    without, with_it = ddp.sampler_orders(False), ddp.sampler_orders(True)
+    lines = [
+        f"{name} `set_epoch`, epoch {n}: ranks 0 to 3 have " + " · ".join(", ".join(map(str, part)) for part in epoch)
+        for name, epochs in (("without", without), ("with", with_it))
+        for n, epoch in enumerate(epochs)
+    ]
+    said = "the same order once more" if without[0] == without[1] else "another order, as it should be"
+    return said, "\n\n".join(lines)
+
+
+def rehearsed_with_global_rank() -> tuple[str, str]:
+    """What a rehearsal finds where `train_ddp` takes RANK for LOCAL_RANK: on two machines with one GPU each, and where.
+
+    The text also says what a rehearsal of the script finds as it is.
+    """
+    script = Path(train_ddp.__file__).read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        args = [f"{folder}/checkpoint.pt", "1"]
+        clean = rehearse(script, nproc=2, args=args)
+        changed = rehearse(script.replace('"LOCAL_RANK"', '"RANK"'), nproc=1, nnodes=2, args=[f"{folder}/new.pt", "1"])
+    mistakes = [one for one in changed.findings if one.is_mistake]
+    said = "rank 1 fails, because its machine has no GPU 1"
+    is_ordinal = bool(mistakes) and "invalid device ordinal" in str(changed)
+    wrong = "it trains, because NCCL finds the GPUs" if changed.ok else "both ranks wait for each other"
+    error = next((line.strip() for line in str(changed).splitlines() if "invalid device ordinal" in line), "")
+    text = f"with `LOCAL_RANK`: {clean.headline}\n\nwith `RANK`: {changed.headline} {error}"
+    return said if is_ordinal else wrong, text
