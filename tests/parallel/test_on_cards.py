@@ -57,7 +57,8 @@ def train(device, model, optimizer=None, loss_of=token_loss, after=lambda: None,
 
 def with_ddp(make, device):
     model = make(gpt(device))
-    losses = train(device, model, after=getattr(model, "average_gradients", lambda: None))
+    after = getattr(model, "average_gradients", getattr(model, "wait", lambda: None))  # of NaiveDDP, FlatDDP; MiniDDP
+    losses = train(device, model, after=after)
     return losses | model.module.state_dict()
 
 
@@ -170,7 +171,7 @@ def of_adamw(make, **options):
     return partial(with_optimizer, lambda model, device: make(model, torch.optim.AdamW, **ADAMW, **options))
 
 
-DDPS = (ddp.NaiveDDP, ddp.FlatDDP, ddp.BucketedDDP, ddp.DistributedDataParallel)
+DDPS = (ddp.MiniDDP, ddp.NaiveDDP, ddp.FlatDDP, ddp.BucketedDDP, ddp.DistributedDataParallel)
 WAYS = {make.__name__: partial(with_ddp, make) for make in DDPS} | {
     "torch's DDP": partial(with_ddp, nn.parallel.DistributedDataParallel),
     "SyncBatchNorm": with_sync_batch_norm,
