@@ -10,14 +10,12 @@ that a notebook shows; one that ends in `_lines` returns lines of text to print.
 from __future__ import annotations
 
 import math
-import timeit
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from functools import cache, partial
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -29,9 +27,16 @@ from helpers.draw.scene import Scene
 from helpers.observe.equality import assert_equal
 from helpers.observe.magnitudes import record_magnitudes
 from helpers.observe.training import KEY_BIAS_ROUNDING
-from helpers.parallel.amp import GradScaler, MasterWeights, StaticScaler, autocast
+from helpers.parallel.amp import (
+    GradScaler,
+    MasterWeights,
+    MiniAutocast,
+    MiniGradScaler,
+    StaticScaler,
+    amp_step,
+    autocast,
+)
 from helpers.parallel.ddp import DistributedDataParallel
-from helpers.parallel.shared.autocast import FLOAT32, LOWER
 from helpers.predict.memory import model_states
 from helpers.predict.precision import surviving
 from helpers.ranks import Ranks
@@ -136,45 +141,6 @@ def loss_after(optimizer_class: type, lr: float, clip_first: bool, steps: int = 
 # ---- autocast ----
 
 
-def autocast_list_lines() -> Iterator[str]:
-    """Which operations autocast on CUDA runs in 16 bits and which in fp32, in groups with a reason.
-
-    LOWER and FLOAT32 map a device to its groups: `names` of operations, separated by spaces, and `why`, the reason.
-    """
-    for title, table in (("down to 16 bits", LOWER["cuda"]), ("up to fp32", FLOAT32["cuda"])):
-        yield title
-        for group in table:
-            names = group.names.split()
-            more = f", and {len(names) - 3} more" if len(names) > 3 else ""
-            yield f"  {', '.join(names[:3])}{more}\n      {group.why}"
-
-
-def autocast_dtype_lines() -> Iterator[str]:
-    """The dtype of some results under our autocast with CUDA's table and with the CPU's, which PyTorch confirms."""
-    calls = {
-        "x @ w": lambda x, w: x @ w,
-        "F.gelu(x @ w)": lambda x, w: F.gelu(x @ w),
-        "F.softmax(x @ w, -1)": lambda x, w: F.softmax(x @ w, -1),
-        "F.layer_norm(x @ w, (4,))": lambda x, w: F.layer_norm(x @ w, (4,)),
-        "(x @ w).sum()": lambda x, w: (x @ w).sum(),
-        "F.mse_loss(x @ w, x)": lambda x, w: F.mse_loss(x @ w, x),
-        "x @ w + x": lambda x, w: x @ w + x,
-    }
-    x, w = torch.ones(4, 4), torch.ones(4, 4)
-    for name, call in calls.items():
-        with autocast(torch.float16, table="cuda"):
-            on_cuda = call(x, w).dtype
-        with autocast(torch.float16):
-            on_cpu = call(x, w).dtype
-        with torch.autocast("cpu", torch.float16):
-            assert call(x, w).dtype == on_cpu
-        yield f"{name:<28}{dtype_name(on_cuda):<10} on CPU {dtype_name(on_cpu)}"
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 class CastCounter(TorchDispatchMode):
     """Counts how often a tensor is copied to another dtype."""
 
@@ -202,21 +168,36 @@ def weight_cache_lines() -> Iterator[str]:
 
 
 def compare_with_torch_lines() -> Iterator[str]:
-    """Twelve steps with our autocast and scaler and with PyTorch's: AssertionError where they are not equal."""
-    options = dict(init_scale=2.0**19, growth_interval=3)
-    our_scaler, torch_scaler = GradScaler(**options), torch.amp.GradScaler("cpu", **options)
-    ours = list(scaled_steps(our_scaler, fp16))
-    by_torch = list(scaled_steps(torch_scaler, partial(torch.autocast, "cpu", dtype=torch.float16)))
-    for step, (one, other) in enumerate(zip(ours, by_torch, strict=True)):
-        same_numbers = (one.loss, one.scale) == (other.loss, other.scale)
-        assert same_numbers and torch.equal(one.weights, other.weights), f"they part at step {step}"
-    scales = [options["init_scale"], *(step.scale for step in ours)]
-    skipped = [step for step in range(12) if scales[step] > scales[step + 1]]  # a skipped step lowers the scale
-    yield f"12 steps, {len(ours[-1].weights):,} weights: losses, scales and weights are equal to the last bit"
-    yield f"skipped, both: steps {skipped}; log2 of the last scale: {math.log2(scales[-1]):.0f}"
-    torch_scaler.load_state_dict(our_scaler.state_dict())  # a checkpoint of ours, continued by torch's
-    assert torch_scaler.state_dict() == our_scaler.state_dict()
-    yield f"saved with a checkpoint: {our_scaler.state_dict()}"
+    """Twelve steps of `amp_step` and of the same step with PyTorch's parts: AssertionError where they are not equal."""
+    ours, torch_scaler = MiniGradScaler(2.0**19, 3), torch.amp.GradScaler("cpu", init_scale=2.0**19, growth_interval=3)
+    factors, weights = _twelve_steps(ours, MiniAutocast, lambda: ours.factor)
+    torch_region = partial(torch.autocast, "cpu")
+    torch_factors, torch_weights = _twelve_steps(torch_scaler, torch_region, torch_scaler.get_scale)
+    assert factors == torch_factors and torch.equal(weights, torch_weights)
+    before = [2.0**19, *factors]
+    skipped = [step for step in range(12) if before[step] > before[step + 1]]  # a skipped step lowers the factor
+    yield f"12 steps, {len(weights):,} weights: factors and weights are equal to the last bit"
+    yield f"skipped by both: steps {skipped}; log2 of the last factor: {math.log2(factors[-1]):.0f}"
+
+
+def _twelve_steps(scaler, region: Callable, factor: Callable) -> tuple[list[float], Tensor]:
+    """The scaler's factor after each step of a small GPT in fp16, and the weights at the end, flattened."""
+    torch.manual_seed(0)
+    model, factors = GPT(GPTConfig.tiny()), []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(12):
+        batch = characters().batch(step, 8, 32)
+        amp_step(model, token_loss, optimizer, scaler, [batch], 1.0, autocast=region)
+        factors.append(factor())
+    return factors, parameters_to_vector(model.parameters()).detach()
+
+
+def saved_scaler_lines() -> Iterator[str]:
+    """What a scaler saves with a checkpoint: PyTorch's scaler continues from the state of this course's."""
+    scaler, torch_scaler = GradScaler(2.0**17), torch.amp.GradScaler("cpu")
+    torch_scaler.load_state_dict(scaler.state_dict())
+    assert torch_scaler.state_dict() == scaler.state_dict()
+    yield f"saved with a checkpoint: {scaler.state_dict()}"
 
 
 def bytes_saved_for_backward(region) -> int:
@@ -236,6 +217,11 @@ def bytes_saved_for_backward(region) -> int:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), region:
         token_loss(gpt(tokens), targets)
     return sum(size for size, _ in saved.values())
+
+
+def kept_share_in_words(share: float) -> str:
+    """An answer of the notebook."""
+    return "a quarter" if share < 0.4 else "half" if share < 0.6 else "about two thirds" if share < 0.8 else "as much"
 
 
 # ---- master weights ----
@@ -258,6 +244,11 @@ def share_of_moved_norms(make_optimizer: Callable, lr: float = 3e-4, steps: int 
     now = dict(model.named_parameters())
     norms = torch.cat([now[name] != start[name] for name in start if name.endswith("norm.weight")])
     return norms.float().mean().item()
+
+
+def share_in_words(share: float) -> str:
+    """An answer of the notebook."""
+    return {0: "none", 1: "all"}.get(share, "about half")
 
 
 def mixed_precision_bytes() -> tuple[dict[str, float], dict[str, float]]:
@@ -331,6 +322,12 @@ def overflow_scene(title: str, by_rank: list[tuple[float, int, float]]) -> Scene
     return _lanes(title, lanes)
 
 
+def what_others_do(by_rank: list[tuple[float, int, float]]) -> str:
+    """An answer of the notebook: what the ranks without an overflow did in `three_steps`."""
+    all_skip = all(skipped == 1 for _, skipped, _ in by_rank)
+    return "they skip it as well" if all_skip else "they step, and the ranks drift apart"
+
+
 def sharded_overflow_scene(ranks: Ranks) -> tuple[Scene, str]:
     """One lane per rank, the step after an overflow in one shard, and what it does, as an answer of the notebook.
 
@@ -355,59 +352,3 @@ def equal_to_one_process(ranks: Ranks) -> str:
     alone = train_float64(lambda gpt: gpt, GradScaler(enabled=False))
     by_rank = ranks.run(lambda: train_float64(DistributedDataParallel, GradScaler(), 2, dist.get_rank(), 4))
     return assert_equal(alone, by_rank, atol=KEY_BIAS_ROUNDING)  # the attention keys' bias has rounding noise only
-
-
-def tf32(x: Tensor) -> Tensor:
-    """Round to the 10 mantissa bits of TF32: add half a step, then set the 13 lower bits of fp32 to zero."""
-    return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
-
-
-def product_error_lines() -> Iterator[str]:
-    """The relative error of a matrix product by the format of its inputs."""
-    names = {"fp16": "float16", "bf16": "bfloat16", "fp8 E4M3": "float8_e4m3fn", "fp8 E5M2": "float8_e5m2"}
-    rounding = {"fp32": lambda x: x, "tf32": tf32}
-    rounding |= {name: lambda x, dtype=dtype: x.to(getattr(torch, dtype)).float() for name, dtype in names.items()}
-    torch.manual_seed(0)
-    a, b = torch.randn(256, 256), torch.randn(256, 256)
-    exact, error = a.double() @ b.double(), {}
-    for name, rounded in rounding.items():
-        product = (rounded(a) @ rounded(b)).double()  # inputs are rounded, sums are fp32
-        error[name] = ((product - exact).norm() / exact.norm()).item()
-        yield f"{name:<9} relative error of a product of 256 x 256: 2**{math.log2(error[name]):.0f}"
-    assert math.isclose(error["tf32"], error["fp16"], rel_tol=0.01)  # as long as nothing leaves fp16's range
-    # bf16 has 3 mantissa bits fewer than TF32, which is a factor of 8.
-    assert 6 < error["bf16"] / error["tf32"] < 10 and error["fp8 E4M3"] < error["fp8 E5M2"]
-
-
-def fp8_lines() -> Iterator[str]:
-    """What the two fp8 formats make of small gradients, without and with a factor per tensor, and of a large number."""
-    torch.manual_seed(0)
-    gradient = 1e-4 * torch.randn(100_000)  # like a gradient: far below 1
-    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
-        finfo = torch.finfo(dtype)
-        factor = finfo.max / gradient.abs().max()
-        plain, values = gradient.to(dtype).float(), (gradient * factor).to(dtype).float()
-        is_normal = (gradient * factor).abs() >= finfo.smallest_normal
-        worst = ((values / factor - gradient).abs() / gradient.abs())[is_normal].max().item()
-        assert worst <= finfo.eps / 2 * (1 + 1e-6)  # half a step, of 3 or of 2 bits
-        yield (
-            f"{dtype_name(dtype):<14} largest {finfo.max:>7,.0f}   unscaled {(plain == 0).float().mean():4.0%} zero, "
-            f"with a factor {(values == 0).float().mean():.1%}   error up to {worst:.1%}"
-        )
-        yield f"{'':<14} 1e6 becomes {torch.tensor(1e6).to(dtype).float().item():g}"
-
-
-def product_speed_lines() -> Iterator[str]:
-    """How long products in 16 bits take, compared with fp32, on this machine's CPU and GPU."""
-    sizes = {"cpu": 256} | ({"cuda": 8192} if torch.cuda.is_available() else {})
-    for device, size in sizes.items():
-        base = _milliseconds(torch.float32, device, size)
-        for dtype in (torch.bfloat16, torch.float16):
-            ratio, name = _milliseconds(dtype, device, size) / base, dtype_name(dtype)
-            yield f"{device}, {size} x {size}: {name} takes {ratio:.3g} times as long as float32 ({base:.3g} ms)"
-
-
-def _milliseconds(dtype: torch.dtype, device: str, size: int) -> float:
-    """The fastest of five products of two square matrices of this size."""
-    a = torch.ones(size, size, device=device, dtype=dtype)
-    return 1e3 * min(timeit.repeat(lambda: (a @ a).sum().item(), number=1, repeat=5))

@@ -1,0 +1,104 @@
+"""Provides the core of mixed precision on one screen: autocast, a gradient scaler, and a training step with both.
+
+    MiniAutocast     a region in which matrix products run in 16 bits and sensitive operations in float32
+    MiniGradScaler   dynamic loss scaling, with the four calls of torch.amp.GradScaler
+    amp_step         one step of training: forward, then the five calls in their order
+Parameters, gradients and optimizer states are float32 throughout. Nothing is sent, unless the scaler has a group.
+loss_scaler.py and shared/autocast.py have the complete versions, with torch's errors, tables and checkpoints.
+After Micikevicius et al. 2018, "Mixed Precision Training", arXiv:1710.03740.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+
+class MiniAutocast(TorchFunctionMode):
+    """A region in which a table chooses the precision of each torch function: `with MiniAutocast(torch.bfloat16):`.
+
+    The casts are recorded by autograd like any operation, so backward casts the gradient of a weight back to float32.
+    """
+
+    LOWER = {"linear", "matmul", "bmm", "conv2d", "scaled_dot_product_attention"}  # matrix products
+    FLOAT32 = {"exp", "log", "pow", "sum", "softmax", "log_softmax"}  # large results, and sums of many elements
+    FLOAT32 |= {"layer_norm", "rms_norm", "mse_loss", "cross_entropy"}  # norms and losses
+
+    def __init__(self, dtype: torch.dtype):
+        super().__init__()
+        self.dtype = dtype
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        name, kwargs = func.__name__.strip("_"), kwargs or {}  # `x @ w` calls __matmul__
+        if name in self.LOWER:
+            dtype = self.dtype
+        elif name in self.FLOAT32:
+            dtype = torch.float32
+        else:  # runs in the dtype that it is given; bfloat16 + float32 is float32
+            return func(*args, **kwargs)
+        return func(*[cast(one, dtype) for one in args], **{key: cast(one, dtype) for key, one in kwargs.items()})
+
+
+def cast(value: object, dtype: torch.dtype) -> object:
+    """Return a floating-point tensor in this dtype, and anything else unchanged."""
+    return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+class MiniGradScaler:
+    """Multiplies the loss by a factor, divides the gradients by it, and searches for the largest factor that fits.
+
+    group: the ranks that hold different gradients of one model (ZeRO, TP, PP); they must skip a step together.
+    """
+
+    def __init__(
+        self, init_scale: float = 2.0**16, growth_interval: int = 2000, group: dist.ProcessGroup | None = None
+    ):
+        self.factor, self.growth_interval, self.group = init_scale, growth_interval, group
+        self.good_steps, self.found_inf = 0, None  # found_inf is None until the gradients are unscaled
+
+    def scale(self, loss: Tensor) -> Tensor:
+        return loss * self.factor
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        for gradient in gradients:
+            gradient /= self.factor
+        is_finite = all(gradient.isfinite().all() for gradient in gradients)
+        self.found_inf = torch.tensor(float(not is_finite), device=parameters[0].device)
+        if self.group is not None:  # under DDP the gradients are equal already, and so is what each rank finds
+            dist.all_reduce(self.found_inf, op=dist.ReduceOp.MAX, group=self.group)  # one element
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.found_inf is None:
+            self.unscale_(optimizer)
+        if not self.found_inf:
+            optimizer.step()
+
+    def update(self) -> None:
+        self.good_steps = 0 if self.found_inf else self.good_steps + 1
+        if self.found_inf:
+            self.factor /= 2
+        elif self.good_steps == self.growth_interval:
+            self.factor, self.good_steps = self.factor * 2, 0
+        self.found_inf = None
+
+
+def amp_step(
+    model: nn.Module, loss_function: Callable, optimizer: torch.optim.Optimizer, scaler: MiniGradScaler,
+    micro_batches: list[tuple[Tensor, Tensor]], max_norm: float, dtype=torch.float16, autocast=MiniAutocast,
+) -> None:  # fmt: skip
+    """Train on the mean of the losses. autocast may also be torch's, as `partial(torch.autocast, "cuda")`."""
+    optimizer.zero_grad()
+    for x, y in micro_batches:
+        with autocast(dtype):  # forward and loss are inside, and backward is outside
+            loss = loss_function(model(x), y) / len(micro_batches)
+        scaler.scale(loss).backward()  # gradients add up, each multiplied by the factor
+    scaler.unscale_(optimizer)  # once, after the last micro-batch
+    nn.utils.clip_grad_norm_(model.parameters(), max_norm)  # max_norm is meant for true gradients
+    scaler.step(optimizer)  # or skip, if a gradient is inf or NaN
+    scaler.update()  # the factor of the next step
