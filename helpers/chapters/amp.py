@@ -348,7 +348,7 @@ def sharded_overflow_scene(ranks: Ranks) -> tuple[Scene, str]:
 
 
 def equal_to_one_process(ranks: Ranks) -> str:
-    """The verdict on four ranks with two micro-batches, a scaler and clipping, against one process without a scaler."""
+    """The verdict on four ranks with two micro-batches, the core's scaler and clipping, against one process without."""
     alone = train_float64(lambda gpt: gpt, GradScaler(enabled=False))
-    by_rank = ranks.run(lambda: train_float64(DistributedDataParallel, GradScaler(), 2, dist.get_rank(), 4))
+    by_rank = ranks.run(lambda: train_float64(DistributedDataParallel, MiniGradScaler(), 2, dist.get_rank(), 4))
     return assert_equal(alone, by_rank, atol=KEY_BIAS_ROUNDING)  # the attention keys' bias has rounding noise only
