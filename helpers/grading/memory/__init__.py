@@ -2,6 +2,7 @@
 
 byte_formulas.py       05.count        parameters of a GPT
                        05.states       bytes of parameters, gradients and optimizer states on a rank, with ZeRO
+                       05.llama        parameters of a Llama; only the chapter asks it
                        05.activations  bytes of activations that one layer stores for backward
 training_loops.py      05.accumulate   gradient accumulation that holds one micro-batch at a time
                        05.evaluate     an evaluation loop that holds no graph; only the chapter asks it
@@ -28,7 +29,7 @@ LAB = Lab(
         "saved_activations.CHECKPOINT",
         "saved_activations.CHUNKED",
     ),
-    in_chapter=("training_loops.EVALUATE",),
+    in_chapter=("byte_formulas.LLAMA", "training_loops.EVALUATE"),
     forbids=(
         "torch.utils.checkpoint",
         "torch.autograd.graph.save_on_cpu",

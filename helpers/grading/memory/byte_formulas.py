@@ -1,4 +1,4 @@
-"""Judges the tasks of lab 05 that are formulas: 05.count, 05.states and 05.activations.
+"""Judges the tasks that are formulas: 05.count, 05.llama (only the chapter asks it), 05.states and 05.activations.
 
 Each task calls the learner's function in one process with several cases, and compares the numbers with those of the
 right formula. A case is a dict of the function's arguments, in its order; `make_…` draws the cases with the random
@@ -131,6 +131,56 @@ def wrong_counts(case: dict[str, int]) -> dict[str, int]:
 
 
 COUNT = formula_task("05.count", "num_params(num_layers, hidden, vocab, seq)", make_count, judge_count, LEFT_OUT)
+
+
+# -- 05.llama, of the chapter -----------------------------------------------------------------------------------------
+def make_llama(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Draws the sizes of three Llamas, none of them a round number; the second has a single layer."""
+    return [{"cases": [draw_llama_sizes(rng, layers) for layers in (rng.integer(3, 40), 1, rng.integer(3, 40))]}]
+
+
+def draw_llama_sizes(rng: CaseGenerator, num_layers: int) -> dict[str, int]:
+    """Sizes with which no two mistakes give the same number. Two or more heads share their keys and values."""
+    while True:
+        kv_heads = rng.integer(2, 8)
+        num_heads = kv_heads * rng.integer(2, 6)
+        sizes = {"num_layers": num_layers, "hidden": num_heads * rng.integer(16, 96), "num_heads": num_heads}
+        sizes |= {"kv_heads": kv_heads, "ffn": rng.integer(500, 9000), "vocab": rng.integer(5_000, 60_000)}
+        if len(set(wrong_llama_counts(sizes).values())) == len(LEFT_OUT_OF_LLAMA):
+            return sizes
+
+
+def judge_llama(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects the number of parameters of each Llama."""
+    right = words["num_parameters_of_llama"]
+    yield from judge_formula(world, right, lambda case: num_params_of_llama(**case), wrong_llama_counts)
+
+
+def num_params_of_llama(num_layers: int, hidden: int, num_heads: int, kv_heads: int, ffn: int, vocab: int) -> int:
+    """Parameters of a Llama: grouped queries, SwiGLU, RMSNorms, a head of its own, no biases and no positions."""
+    kv_width = kv_heads * (hidden // num_heads)
+    layer = 2 * hidden**2 + 2 * hidden * kv_width + 3 * hidden * ffn + 2 * hidden
+    return num_layers * layer + hidden + 2 * vocab * hidden
+
+
+# Like LEFT_OUT. n layers, h hidden size, a heads, k heads of keys and values, f feed-forward width, v vocabulary.
+LEFT_OUT_OF_LLAMA: dict[str, Callable[[int, int, int, int, int, int], int]] = {
+    "all_heads_have_keys": lambda n, h, a, k, f, v: -n * 2 * h * (h - k * (h // a)),
+    "gate_forgotten": lambda n, h, a, k, f, v: n * h * f,
+    "head_taken_as_tied": lambda n, h, a, k, f, v: v * h,
+    "rms_norms_forgotten": lambda n, h, a, k, f, v: (2 * n + 1) * h,
+    "rms_norm_with_bias": lambda n, h, a, k, f, v: -(2 * n + 1) * h,
+    "final_rms_norm_forgotten": lambda n, h, a, k, f, v: h,
+}
+
+
+def wrong_llama_counts(case: dict[str, int]) -> dict[str, int]:
+    """The number of parameters that every known mistake gives for these sizes."""
+    return {key: num_params_of_llama(**case) - left_out(*case.values()) for key, left_out in LEFT_OUT_OF_LLAMA.items()}
+
+
+LLAMA_SIGNATURE = "num_params(num_layers, hidden, num_heads, kv_heads, ffn, vocab)"
+LLAMA = formula_task("05.llama", LLAMA_SIGNATURE, make_llama, judge_llama, LEFT_OUT_OF_LLAMA)
 
 
 # -- 05.states -------------------------------------------------------------------------------------------------------

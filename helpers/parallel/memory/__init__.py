@@ -8,12 +8,14 @@
     GPU, HOST                the numbers of the two devices of either, 0 and 1             (shared/virtual_devices.py)
     checkpoint               one function, computed again in backward                      (shared/recompute.py)
     checkpoint_sequential    a chain of layers in segments, each computed again            (shared/recompute.py)
+    recompute                recomputation in plain torch, on one screen                  (recomputation.py)
     recompute_blocks         switches recomputation of a GPT's blocks on                   (shared/recompute.py)
 What is in shared/ is used by other strategies too.
 """
 
 from helpers.parallel.memory.chunked_loss import chunked_token_loss
 from helpers.parallel.memory.offload import OffloadedOptimizer, PinnedDevices, offload_activations
+from helpers.parallel.memory.recomputation import recompute
 from helpers.parallel.shared.recompute import checkpoint, checkpoint_sequential, recompute_blocks
 from helpers.parallel.shared.virtual_devices import GPU, HOST, Budget, OutOfBudget
 
@@ -28,5 +30,6 @@ __all__ = [
     "checkpoint_sequential",
     "chunked_token_loss",
     "offload_activations",
+    "recompute",
     "recompute_blocks",
 ]

@@ -1,0 +1,102 @@
+"""Recomputation on one screen: it trains like a model that keeps everything, like PyTorch's, and passes the lab."""
+
+from __future__ import annotations
+
+import inspect
+import runpy
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint as torch_checkpoint
+
+from helpers.grading import grade
+from helpers.observe.equality import assert_equal, state_of
+from helpers.observe.memory import record_memory
+from helpers.parallel.memory import chunked_loss, recomputation
+from helpers.parallel.memory.recomputation import recompute
+from helpers.workloads import GPT, GPTConfig, characters, token_loss
+
+MAX_LINES = 120
+
+
+def trained(run: Callable | None = None, steps: int = 3) -> dict[str, Tensor]:
+    """Losses, weights and gradients of a GPT with dropout in float64, whose blocks run as `run(block, x)`."""
+    torch.manual_seed(0)
+    gpt = GPT(GPTConfig.tiny(dropout=0.2)).double()
+    if run:
+        for block in gpt.blocks:
+            block.forward = partial(run, block.forward)
+    optimizer, losses = torch.optim.AdamW(gpt.parameters()), []
+    for step in range(steps):
+        tokens, targets = characters().batch(step, 4, 16)
+        optimizer.zero_grad()
+        loss = token_loss(gpt(tokens), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return {"losses": torch.stack(losses)} | state_of(gpt)
+
+
+def test_it_trains_like_a_model_that_keeps_everything_and_like_pytorchs():
+    plain = trained()
+    assert_equal(plain, trained(recompute))
+    assert_equal(plain, trained(partial(torch_checkpoint, use_reentrant=False)))
+
+
+def test_other_masks_are_noticed():
+    """Without the state of the generator the gradients are those of another network."""
+
+    def forgets(function: Callable, x: Tensor) -> Tensor:
+        return torch_checkpoint(function, x, use_reentrant=False, preserve_rng_state=False)
+
+    with pytest.raises(AssertionError):
+        assert_equal(trained(), trained(forgets))
+
+
+def test_only_the_inputs_are_kept():
+    def kept(run: Callable) -> int:
+        torch.manual_seed(0)
+        gpt = GPT(GPTConfig.tiny())
+        for block in gpt.blocks:
+            block.forward = partial(run, block.forward)
+        tokens, targets = characters().batch(0, 4, 16)
+        with record_memory(gpt) as recorder:
+            loss = token_loss(gpt(tokens), targets)
+            recorder.mark("forward")
+            loss.backward()
+        return recorder.at("forward").activations
+
+    assert kept(recompute) < kept(lambda function, x: function(x)) / 2
+
+
+def standalone(module, folder) -> str:
+    """The path of a copy of this module's file, which runs alone, outside the package."""
+    source = inspect.getsource(module)
+    assert "helpers" not in source.split('"""', 2)[2], "plain torch, nothing of this course"
+    assert len(source.splitlines()) <= MAX_LINES
+    path = folder / "copied.py"
+    path.write_text(source, encoding="utf-8")
+    return str(path)
+
+
+def test_a_copy_of_the_file_alone_passes_the_labs_check(ranks, tmp_path):
+    path = standalone(recomputation, tmp_path)
+
+    def checkpoint(function, x, positions):
+        return runpy.run_path(path)["recompute"](function, x, positions)
+
+    verdict = grade("05.checkpoint", checkpoint, ranks=ranks[:1])
+    assert verdict.passed, verdict
+
+
+def test_a_copy_of_the_chunked_loss_alone_passes_the_labs_check(ranks, tmp_path):
+    path = standalone(chunked_loss, tmp_path)
+
+    def chunked_cross_entropy(x, weight, targets, chunk):
+        return runpy.run_path(path)["chunked_token_loss"](x, weight, targets, chunk_tokens=chunk)
+
+    verdict = grade("05.chunked", chunked_cross_entropy, ranks=ranks[:1])
+    assert verdict.passed, verdict
