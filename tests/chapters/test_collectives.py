@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-import json
-from pathlib import Path
-
 import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.chapters import nccl_programs
 from helpers.chapters.collectives import compare_bits, compare_totals, edited_ring, outcomes_of_programs, sent_scene
 from helpers.chapters.nccl_programs import e
 from helpers.commands.rehearse import rehearse
