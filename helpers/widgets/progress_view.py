@@ -230,7 +230,9 @@ class CourseMap(_ProgressWidget):
         The search begins with the chapter in which the learner last did something, then takes the order of the week.
         """
         # The place of each chapter in the search; that of the latest chapter comes first, and unknown ones come last.
-        order = {number: index for index, number in enumerate(week())} | {self._latest: -1}
+        order = {number: index for index, number in enumerate(week())}
+        if self._latest:  # without it the search would begin with the chapter that has no number, the interview
+            order[self._latest] = -1
         for row in sorted(self.rows, key=lambda row: order.get(row.chapter.number, len(order))):
             for one in row.chapter.stations:
                 if (one.guesses or one.exercises) and row.share(one) < 1:  # share: which part of it is done

@@ -260,7 +260,8 @@ def _html(shown: Any) -> str:
     if isinstance(shown, Scene):
         return to_svg(shown)
     if isinstance(shown, str | Words):
-        return f'<div style="margin:0 14px">{paragraphs(str(shown))}</div>'  # aligned with pictures
+        # Aligned with pictures. Each line of what a program printed stays a line.
+        return f'<div style="margin:0 14px; white-space:pre-line">{paragraphs(str(shown))}</div>'
     if _is_figure(shown):
         # rr-light: the class of pictures made for a light page, which the course's style inverts on a dark one.
         look = f'class="rr-light" alt="{escape(_title(shown))}"'

@@ -92,6 +92,12 @@ def test_a_link_leads_to_the_next_chapter_from_a_chapter_and_from_a_lab(path, tm
     assert '<a href="../08_zero.ipynb">08 ZeRO</a>' in course_map(path=path).html.value
 
 
+def test_a_fresh_learner_is_sent_to_the_first_chapter_and_not_to_the_interview(path, monkeypatch):
+    talk = Chapter(name="interview", title="Interview", stations=(station("A", 7, guesses=("interview.a",)),))
+    monkeypatch.setattr("helpers.widgets.progress_view.chapters", lambda: (ZERO, talk))
+    assert "08 ZeRO, station A" in course_map(path=path).sentence
+
+
 def test_the_chapter_that_was_touched_last_comes_first_and_its_lab_after_its_stations(path, tmp_path, monkeypatch):
     first = Chapter(name="01_first", title="First", stations=(station("A", 5, guesses=("01.a",)),), tasks=("01.t",))
     monkeypatch.setattr("helpers.widgets.progress_view.chapters", lambda: (first, ZERO))

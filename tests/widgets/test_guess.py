@@ -68,6 +68,7 @@ def test_each_form_is_answered_and_its_result_opens_by_itself(key):
     asked.answer(GIVEN[key])
     assert shown.is_open and len(shown.body.children) == 2 and "<svg" in shown.body.children[0].value
     assert "your guess" in shown.result.value and "<b>Four</b>" in shown.body.children[1].value
+    assert "white-space:pre-line" in shown.body.children[1].value, "the lines of an output would become one line"
     assert len(noted()) == 1
 
 
