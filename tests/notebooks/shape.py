@@ -21,7 +21,7 @@ from tests.notebooks.chapter import (
 )
 
 PATH = {"minutes": 35, "words": 1300, "lines of code": 150}
-WHOLE = {"minutes": 85, "words": 3000, "lines of code": 350, "cells": 60}
+WHOLE = {"minutes": 80, "words": 3000, "lines of code": 350, "cells": 60}
 # Chapter 02 is history: three stations with 900 words and one exercise; what is behind them is an appendix.
 HISTORY = "02_data_parallel"
 CELL_LINES, WHY_WORDS, TAKEAWAYS, EXERCISES = 25, 160, 10, (2, 4)

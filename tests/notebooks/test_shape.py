@@ -141,7 +141,7 @@ def test_too_many_cells_are_found_and_guesses_are_not_counted(good):
 
 
 def test_the_minutes_of_the_interview_corner_count(good):
-    full = edited(good, "D-text", "(6 min)", "(67 min)")
+    full = edited(good, "D-text", "(6 min)", "(62 min)")
     assert not list(shape.limits(full, "08_zero"))
     assert "the chapter has 9" in " ".join(shape.limits([*full, code("corner", 'corner("08_zero")')], "08_zero"))
 
