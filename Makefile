@@ -11,6 +11,7 @@
 # make check       ruff, import-linter, tidy notebooks, labs as built: the quick checks
 # make labs        build labs/ from solutions/, after a change to a solution
 # make notebooks   run every chapter again and save it                                   ONLY=notebooks/03_ddp.ipynb
+# make pictures    make the pictures of README and docs/ again, from runs on this machine
 # make wheelhouse  download everything once, for rooms without internet
 #
 # PYTHON=python3.12            which Python makes .venv (3.11 or newer)
@@ -57,9 +58,9 @@ ifneq ($(filter-out 0,$(OUTPUTS)),)
 SHOWN := --outputs
 endif
 # The tests and what they compare with are in English, whatever the one who runs them reads.
-test test-slow test-gpu notebooks: export RANKS_LANGUAGE := en
+test test-slow test-gpu notebooks pictures: export RANKS_LANGUAGE := en
 
-.PHONY: help course quiz test test-slow test-gpu bench check labs notebooks wheelhouse doctor
+.PHONY: help course quiz test test-slow test-gpu bench check labs notebooks pictures wheelhouse doctor
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile
@@ -124,6 +125,9 @@ labs: $(READY)
 
 notebooks: $(READY)
 	@$(PY) tools/run_notebooks.py $(ONLY)
+
+pictures: $(READY)
+	@$(PY) tools/pictures.py
 
 wheelhouse: $(READY)
 	@$(PY) tools/wheelhouse.py --torch '$(TORCH)' --cpu-index '$(TORCH_CPU_INDEX)'

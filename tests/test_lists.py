@@ -12,7 +12,9 @@ import pytest
 from helpers.grading import chapters_with_tasks, lab_of, labs, tasks_of
 
 ROOT = Path(__file__).resolve().parent.parent
-README, TEACHING = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "TEACHING.md"))
+README, TEACHING, LEARN = (
+    (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "TEACHING.md", "docs/learn.md")
+)
 CHAPTERS = sorted(path.stem for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 NUMBERS = [name[:2] for name in CHAPTERS]
 LABS = [lab_of(number).name for number in labs()]
@@ -57,7 +59,7 @@ def test_teaching_says_what_each_lab_takes():
         assert (int(tasks), minutes) == (len(tasks_of(number)), re.search(r"about (\d+) minutes", title)[1]), number
 
 
-@pytest.mark.parametrize("text", [README, TEACHING], ids=["README.md", "TEACHING.md"])
+@pytest.mark.parametrize("text", [README, TEACHING, LEARN], ids=["README.md", "TEACHING.md", "docs/learn.md"])
 def test_from_the_first_to_the_last(text):
     said = re.findall(r"\b(chapters|labs) (\d\d) to (\d\d)\b", text, re.IGNORECASE)
     wrong = [f"{what} {a} to {b}" for what, a, b in said if (a, b) != FIRST_AND_LAST[what.lower()]]

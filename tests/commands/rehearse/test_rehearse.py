@@ -83,12 +83,12 @@ def test_a_collective_behind_an_if_is_wrong_without_an_error_and_has_a_cure():
     assert "may hide other mistakes" in str(report)
 
 
-def test_the_readmes_report_is_what_is_said(tmp_path):
+def test_the_report_of_the_guide_is_what_is_said(tmp_path):
     script = tmp_path / "train.py"
     both_send_first = "dist.send(loss, 1 - rank)\ndist.recv(torch.empty_like(loss), 1 - rank)\n"
     script.write_text(HEAD + "loss = torch.ones(1).cuda()\n" + both_send_first)
     shown = [line for line in rehearse(script, 2, limit=60).findings[0].lines() if not line.startswith("  at ")]
-    assert "\n".join(["```", *shown, "```"]) in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "\n".join(["```", *shown, "```"]) in (ROOT / "docs" / "rehearse.md").read_text(encoding="utf-8")
 
 
 def test_ranks_that_share_a_gpu_are_told():

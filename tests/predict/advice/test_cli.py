@@ -10,7 +10,7 @@ import pytest
 from helpers.learner.words.wrapping import width
 from helpers.predict.advice import cli
 
-README = Path(__file__).resolve().parents[3] / "README.md"
+GUIDE = Path(__file__).resolve().parents[3] / "docs" / "train_and_plan.md"
 
 
 def told(capsys, *options):
@@ -33,15 +33,15 @@ def test_the_command_prints_plans_criticism_json_and_a_page(capsys, tmp_path):
 
 
 def example(text: str) -> list[str]:
-    """The arguments of the command `plan` that stands in README."""
+    """The arguments of the command `plan` in the guide."""
     return shlex.split(re.search(r"python -m helpers plan (--model .*)", text)[1])
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_readmes_example_is_read_in_a_glance(capsys, lang):
-    readme = README.read_text("utf-8")
-    assert "ten fastest" not in readme  # the order is another one
-    code, (out, _) = told(capsys, *example(readme), "--lang", lang)
+def test_the_guides_example_is_read_in_a_glance(capsys, lang):
+    guide = GUIDE.read_text("utf-8")
+    assert "ten fastest" not in guide  # the order is another one
+    code, (out, _) = told(capsys, *example(guide), "--lang", lang)
     lines = out.rstrip("\n").split("\n")
     assert code == 0 and len(lines) <= 45 and max(map(width, lines)) <= 80
     assert sum(bool(re.match(r" ?\d+  TP", line)) for line in lines) == 10  # the rows of the table
