@@ -35,8 +35,6 @@ from helpers.parallel.ddp import (
     MiniDDP,
     NaiveDDP,
     SyncBatchNorm,
-    count_tokens,
-    token_mean,
 )
 from helpers.predict.time.data_parallel import BackwardPass
 from helpers.ranks import Ranks
@@ -85,15 +83,13 @@ class AveragedGradients(DataParallelRanks):
 class AveragedWeights(DataParallelRanks):
     """Each rank steps with its own gradients, and the weights are averaged after the step."""
 
-    def __init__(self, model: nn.Module, training: Training):
+    def __init__(self, model: nn.Module, training: Training, average: Callable[[nn.Module], None]):
         super().__init__(NaiveDDP(model).module, training)  # NaiveDDP sends rank 0's weights, so all ranks start equal
+        self.average = average
 
     def step(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, None]:
         result = super().step(inputs, targets)  # the loss, and no norm, since no gradients are clipped
-        with torch.no_grad():
-            for parameter in self.model.parameters():
-                dist.all_reduce(parameter)
-                parameter /= dist.get_world_size()
+        self.average(self.model)
         return result
 
     def state(self) -> Tensors:
@@ -106,12 +102,15 @@ def train(wrap: Wrap | None = None) -> Tensors:
     return (TRAINING.under(AveragedGradients, wrap=wrap) if wrap else TRAINING).run()
 
 
-def averaged_weights(ranks: Ranks) -> list[str]:
-    """For SGD with momentum and for AdamW, a line: whether averaging weights equals one process."""
+def averaged_weights(ranks: Ranks, average: Callable[[nn.Module], None]) -> list[str]:
+    """For SGD with momentum and for AdamW, a line: whether averaging weights equals one process.
+
+    average: replaces the weights of a model by their mean over the ranks; it is called after each step.
+    """
     lines = []
     for optimizer, options in ((torch.optim.SGD, {"momentum": 0.9}), (torch.optim.AdamW, {})):
         training = replace(TRAINING, optimizer=optimizer, options=TRAINING.options | options)
-        results = ranks.run(training.under(AveragedWeights).run)
+        results = ranks.run(training.under(AveragedWeights, average=average).run)
         line = equality_line(without_gradients(training.run()), results)
         lines.append(f"averaged weights, {optimizer.__name__}: {line}")
     return lines
@@ -130,13 +129,14 @@ def equality_line(alone: Tensors, results: Sequence[Tensors]) -> str:
 
 
 def _difference(alone: Tensors, result: Tensors) -> str:
-    """How rank 0 differs: by the last loss if losses were recorded, else by the gradients."""
+    """How rank 0 differs: by the last loss if losses were recorded, else by the gradients, else by all tensors."""
     if "losses" in alone:
         losses = [states["losses"][-1].item() for states in (result, alone)]
         return "the loss of step {} is {:.3f}, one process has {:.3f}".format(len(alone["losses"]), *losses)
-    names = [name for name in alone if name.endswith(".grad")]
-    gradients, wanted = (torch.cat([states[name].flatten() for name in names]) for states in (result, alone))
-    return f"the gradient is off by {(gradients - wanted).norm() / wanted.norm():.0%}"
+    gradients = [name for name in alone if name.endswith(".grad")]
+    found, wanted = (torch.cat([states[n].flatten() for n in gradients or alone]) for states in (result, alone))
+    what = "the gradient is" if gradients else "they are"
+    return f"{what} off by {100 * (found - wanted).norm().item() / wanted.norm().item():.2g}%"
 
 
 def without_gradients(states: Tensors) -> Tensors:
@@ -234,18 +234,15 @@ def accumulate(num_no_sync: int, num_microbatches: int = 4) -> tuple[list[int], 
 # ---- means of means ----
 
 
-def gradients_by_rank(*, counts_tokens: bool) -> Tensors:
-    """On a rank: gradients of a batch in which rank r has LENGTHS[r] tokens that count.
+def gradients_by_rank(loss_of: Callable[[Tensor, int], Tensor]) -> Tensors:
+    """On a rank: gradients under DDP of a batch in which rank r has LENGTHS[r] tokens that count.
 
-    counts_tokens: whether the loss is the mean over the tokens of all ranks, whose number `count_tokens` sums over the
-    ranks. Otherwise it is each rank's own mean, and DDP takes the mean of these means.
+    loss_of: makes this rank's loss from the sum over its tokens and their number.
     """
     torch.manual_seed(0)
     model, rank = DistributedDataParallel(GPT(TINY).double()), dist.get_rank()
     tokens, targets = characters().batch(0, 4, TINY.context, rank=rank, world_size=4)  # one sequence on each rank
-    total = _summed_loss(model(tokens)[0], targets[0], LENGTHS[rank])
-    loss = token_mean(total, count_tokens(LENGTHS[rank])) if counts_tokens else total / LENGTHS[rank]
-    loss.backward()
+    loss_of(_summed_loss(model(tokens)[0], targets[0], LENGTHS[rank]), LENGTHS[rank]).backward()
     return state_of(model)
 
 
@@ -342,15 +339,3 @@ class SkippingModel(nn.Module):
     def forward(self, x: Tensor) -> Tensor:  # (B, 8)
         x = self.first(x)
         return self.last(x if dist.get_rank() == 1 else self.extra(x))
-
-
-def two_steps(wrap: Callable, **options: bool) -> str:
-    """On a rank: two backward passes of `SkippingModel` under `wrap`, and "done" if they raise no error.
-
-    options: keyword arguments of `wrap`, such as find_unused_parameters. It takes two steps because PyTorch's DDP
-    notices that the first one lacked a gradient only when the second one begins.
-    """
-    model = wrap(SkippingModel(), **options)
-    for _ in range(2):
-        model(torch.ones(4, 8)).sum().backward()
-    return "done"

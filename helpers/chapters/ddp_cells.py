@@ -19,7 +19,7 @@ from helpers.chapters import ddp
 from helpers.commands.rehearse import rehearse
 from helpers.draw import Axis, Scene, buckets_scene, curves_scene, hang_scene, payloads_scene, timeline_scene
 from helpers.observe.emulate import emulate_ddp_strategies
-from helpers.observe.equality import Tensors, assert_equal
+from helpers.observe.equality import Tensors
 from helpers.parallel.ddp import DistributedDataParallel
 from helpers.parallel.shared.bucket_rule import MIB, split_into_buckets
 from helpers.predict.time.data_parallel import simulate_ddp_step
@@ -31,7 +31,12 @@ from helpers.workloads import GPT, GPTConfig, train_ddp
 
 Packed = list[list[tuple[str, int]]]  # buckets of (name, bytes) of gradients
 Steps = dict[str, Timeline]  # one training step for each way to send gradients
-WAYS = ("naive", "flat", "bucketed", "overlapped")
+WAYS = {
+    "naive": "naive: 16 messages, after backward",
+    "flat": "flat: one message, after backward",
+    "bucketed": "bucketed: 5 buckets, after backward",
+    "overlapped": "overlapped: 5 buckets, during backward",
+}
 
 
 # ---- stations A to D ----
@@ -45,10 +50,15 @@ def opening_scene() -> Scene:
     return timeline_scene(replace(step.for_rank(0), title=""), title=title)
 
 
-def weights_or_gradients(ranks: Ranks, alone: Tensors, wrap: Callable) -> tuple[str, str]:
-    """When averaged weights equal one process, and a line per way. alone: `ddp.train()`. wrap: averages gradients."""
+def weights_or_gradients(
+    ranks: Ranks, alone: Tensors, wrap: Callable, average_weights: Callable[[nn.Module], None]
+) -> tuple[str, str]:
+    """When averaged weights equal one process, and a line per way.
+
+    alone: `ddp.train()`. wrap: averages gradients. average_weights: averages the weights of a model after a step.
+    """
     lines = [f"averaged gradients, AdamW: {ddp.equality_line(alone, ranks.run(ddp.train, wrap))}"]
-    lines += ddp.averaged_weights(ranks)
+    lines += ddp.averaged_weights(ranks, average_weights)
     is_only_sgd = [": equal" in line for line in lines] == [True, True, False]
     return "with SGD, not with AdamW" if is_only_sgd else "never", "\n\n".join(lines)
 
@@ -66,12 +76,14 @@ def packed_scene(packed: Packed) -> Scene:
     return buckets_scene(packed, cap=25 * MIB, first_cap=MIB, title=title)
 
 
-def hook_order() -> tuple[list[str], str]:
-    """The layers of an MLP in the order in which their hooks fire, and a line with all hooks and their thread."""
+def first_hooks() -> tuple[str, str]:
+    """Which hooks of an MLP fire first, and a line with all hooks in their order and their thread."""
     fired = ddp.hooks_fired()
     threads = ", ".join(sorted({thread for _, thread in fired}))
-    order = list(dict.fromkeys(f"layer {name.split('.')[1]}" for name, _ in fired))
-    return order, f"{' → '.join(name for name, _ in fired)}, in {threads}"
+    return (
+        f"the hooks of layer {fired[0][0].split('.')[1]}",
+        f"{' → '.join(name for name, _ in fired)}, in {threads}",
+    )
 
 
 def step_in_four_ways(speed: float) -> tuple[Steps, Steps]:
@@ -81,7 +93,11 @@ def step_in_four_ways(speed: float) -> tuple[Steps, Steps]:
 
 
 def fastest_first(steps: Steps) -> list[str]:
-    """The names of the four ways, the shortest step first."""
+    """The four ways in words, the shortest step first."""
+    return [WAYS[name] for name in _names_fastest_first(steps)]
+
+
+def _names_fastest_first(steps: Steps) -> list[str]:
     return sorted(WAYS, key=lambda name: steps[name].duration)
 
 
@@ -89,7 +105,7 @@ def ways_scene(predicted: Steps, emulated: Steps) -> Scene:
     """The predicted steps at 400 MB/s, the fastest first, with the emulated durations in brackets."""
     shown = [
         replace(predicted[name].for_rank(0), title=f"{name} ({emulated[name].duration * 1e3:.0f} ms)")
-        for name in fastest_first(predicted)
+        for name in _names_fastest_first(predicted)
     ]
     return timeline_scene(*shown, title="One step at 400 MB/s, predicted (in brackets: emulated)")
 
@@ -102,7 +118,8 @@ def naive_and_overlapped_here(ranks: Ranks, emulated: Steps) -> str:
     return (
         f"Naive takes {times:.2f} times as long as overlapped, emulated at 400 MB/s. Measured on this machine, where "
         f"nothing is paced and two ranks train an MLP of 21 million parameters, it takes {naive / overlapped:.2f} "
-        f"times as long: {naive * 1e3:.0f} ms against {overlapped * 1e3:.0f} ms."
+        f"times as long: {naive * 1e3:.0f} ms against {overlapped * 1e3:.0f} ms. Here a message goes through "
+        "memory, so it has hardly any latency, and while a core copies it, this core cannot compute."
     )
 
 
@@ -123,27 +140,28 @@ def accumulation(ranks: Ranks) -> tuple[str, Scene, str]:
 
 
 def batch_norm_differences(ranks: Ranks) -> tuple[str, str]:
-    """What differs from one process under DDP with BatchNorm, and a line each for BatchNorm and SyncBatchNorm."""
-    alone, results = ddp.batch_norm_gradients(), ranks.run(ddp.batch_norm_gradients)
+    """What differs from one process under DDP with BatchNorm, and two lines each for BatchNorm and SyncBatchNorm."""
+    alone = ddp.batch_norm_gradients()
+    results, synced = (ranks.run(ddp.batch_norm_gradients, synced=one) for one in (False, True))
     said = {
         (False, False): "nothing, because DDP averages the gradients",
         (True, False): "only the running statistics",
         (True, True): "the running statistics and the gradients",
     }
-    differ = tuple(_differs(alone, results, part) for part in (".running_", ".grad"))
-    synced = ranks.run(ddp.batch_norm_gradients, synced=True)
-    lines = f"BatchNorm: {ddp.equality_line(alone, results)}\n\nSyncBatchNorm: {ddp.equality_line(alone, synced)}"
-    return said.get(differ, "only the gradients"), lines
+    found = [_line_of_part(alone, results, part) for part in (".running_", ".grad")]
+    differ = tuple(line.startswith("not") for line in found)
+    lines = [
+        f"{layer}, {what}: {_line_of_part(alone, states, part)}"
+        for layer, states in (("BatchNorm", results), ("SyncBatchNorm", synced))
+        for what, part in (("running statistics", ".running_"), ("gradients", ".grad"))
+    ]
+    return said.get(differ, "only the gradients"), "\n\n".join(lines)
 
 
-def _differs(alone: Tensors, results: Sequence[Tensors], part: str) -> bool:
-    """Whether the tensors with `part` in their name differ from one process, on some rank."""
-    names = [name for name in alone if part in name]
-    try:
-        assert_equal({name: alone[name] for name in names}, [{name: one[name] for name in names} for one in results])
-    except AssertionError:
-        return True
-    return False
+def _line_of_part(alone: Tensors, results: Sequence[Tensors], part: str) -> str:
+    """Whether the tensors with `part` in their name are those of one process, as `ddp.equality_line` says it."""
+    alone, *results = [{name: state[name] for name in state if part in name} for state in (alone, *results)]
+    return ddp.equality_line(alone, results)
 
 
 def first_messages(ranks: Ranks, theirs: Callable[[nn.Module], nn.Module]) -> tuple[int, Scene]:
@@ -243,15 +261,18 @@ def streams_scene(layers: int = 6) -> Scene:
 # ---- stations G and H ----
 
 
-def skipped_layer(ranks: Ranks, theirs: Callable) -> tuple[str, str]:
-    """Where PyTorch's DDP raises first if rank 1 skips a layer, and what it says."""
+def skipped_layer(ranks: Ranks, two_steps: Callable[..., str], theirs: Callable) -> tuple[str, str]:
+    """Where PyTorch's DDP raises first if rank 1 skips a layer, and what it says.
+
+    two_steps: the notebook's function, which trains for two steps under a DDP and returns "done".
+    """
     try:
-        ranks.run(ddp.two_steps, theirs)
+        ranks.run(two_steps, theirs)
     except RankError as error:
         said = str(error)
     first = said.partition(". ")[0]
     lines = [first, *(one.strip() for one in said.splitlines() if one.startswith(("Parameter", "ranks")))]
-    cured = [ranks.run(ddp.two_steps, wrap, find_unused_parameters=True) for wrap in (DistributedDataParallel, theirs)]
+    cured = [ranks.run(two_steps, wrap, find_unused_parameters=True) for wrap in (DistributedDataParallel, theirs)]
     if cured == [["done"] * len(ranks)] * 2:
         lines.append("With `find_unused_parameters=True`, PyTorch's DDP and this course's DDP both finish.")
     in_second = first.startswith("rank 1 ") and "prior iteration" in said  # PyTorch's check before a forward
@@ -290,7 +311,7 @@ def epochs_of_sampler() -> tuple[str, str]:
         for name, epochs in (("without", without), ("with", with_it))
         for n, epoch in enumerate(epochs)
     ]
-    said = "the same order once more" if without[0] == without[1] else "another order, as it should be"
+    said = "in the same shuffled order" if without[0] == without[1] else "in a new shuffled order"
     return said, "\n\n".join(lines)
 
 
@@ -305,9 +326,9 @@ def rehearsed_with_global_rank() -> tuple[str, str]:
         clean = rehearse(script, nproc=2, args=args)
         changed = rehearse(script.replace('"LOCAL_RANK"', '"RANK"'), nproc=1, nnodes=2, args=[f"{folder}/new.pt", "1"])
     mistakes = [one for one in changed.findings if one.is_mistake]
-    said = "rank 1 fails, because its machine has no GPU 1"
+    said = "rank 1 fails when it chooses its GPU"
     is_ordinal = bool(mistakes) and "invalid device ordinal" in str(changed)
-    wrong = "it trains, because NCCL finds the GPUs" if changed.ok else "both ranks wait for each other"
+    wrong = "both ranks train, each on its own GPU" if changed.ok else "both ranks wait in the first all-reduce"
     error = next((line.strip() for line in str(changed).splitlines() if "invalid device ordinal" in line), "")
     text = f"with `LOCAL_RANK`: {clean.headline}\n\nwith `RANK`: {changed.headline} {error}"
     return said if is_ordinal else wrong, text

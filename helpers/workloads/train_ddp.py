@@ -28,13 +28,13 @@ def main(checkpoint, epochs):
     start = resume(checkpoint, model, optimizer, device)
     ddp = DistributedDataParallel(model, device_ids=[local_rank] if on_gpu else None, gradient_as_bucket_view=True)
     sampler = DistributedSampler(examples())
-    loader = DataLoader(sampler.dataset, batch_size=32, sampler=sampler, pin_memory=on_gpu)
+    loader = DataLoader(sampler.dataset, batch_size=32, sampler=sampler, drop_last=True, pin_memory=on_gpu)
     for epoch in range(start, epochs):
         sampler.set_epoch(epoch)  # a new shuffle for each epoch, the same one on every rank
         loss = train_epoch(ddp, optimizer, loader, device)
-        dist.all_reduce(loss, op=dist.ReduceOp.AVG)  # every rank takes part, and only then rank 0 prints
+        dist.all_reduce(loss)  # a sum over all ranks: every rank takes part, and only then rank 0 prints
         if dist.get_rank() == 0:
-            print(f"epoch {epoch}: loss {loss.item():.4f}", flush=True)
+            print(f"epoch {epoch}: mean loss {loss.item() / dist.get_world_size():.4f}", flush=True)
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "next_epoch": epoch + 1}
             torch.save(state, f"{checkpoint}.new")
             os.replace(f"{checkpoint}.new", checkpoint)  # a crash while saving leaves the old file
@@ -42,17 +42,21 @@ def main(checkpoint, epochs):
 
 
 def train_epoch(ddp, optimizer, loader, device, accumulation=4):
-    for number, (x, y) in enumerate(loader, start=1):
+    total = torch.zeros((), device=device)  # of the losses of this epoch, kept on the GPU
+    for number, (x, y) in enumerate(loader):
         x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
-        is_last = number % accumulation == 0 or number == len(loader)  # of the micro-batches of one step
+        first = number - number % accumulation  # of the micro-batches of this step
+        size = min(accumulation, len(loader) - first)  # the last step of an epoch may have fewer
+        is_last = number == first + size - 1
         with nullcontext() if is_last else ddp.no_sync():
             loss = F.cross_entropy(ddp(x), y)
-            (loss / accumulation).backward()
+            (loss / size).backward()
+        total += loss.detach()
         if is_last:
             nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)  # after the average, so all ranks find the same norm
             optimizer.step()
             optimizer.zero_grad()
-    return loss.detach()
+    return total / len(loader)
 
 
 def resume(checkpoint, model, optimizer, device):

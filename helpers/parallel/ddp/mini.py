@@ -23,8 +23,7 @@ class MiniDDP(nn.Module):
         self.buckets, cap = [[]], first_bucket_bytes
         for parameter in reversed([p for p in module.parameters() if p.requires_grad]):  # backward starts at the end
             if sum(p.nbytes for p in self.buckets[-1]) >= cap:  # the bucket is full, so open the next one
-                self.buckets.append([])
-                cap = bucket_bytes
+                self.buckets, cap = [*self.buckets, []], bucket_bytes
             self.buckets[-1].append(parameter)
             parameter.register_post_accumulate_grad_hook(self.gradient_is_ready)
         self.ready, self.in_flight = set(), []
@@ -54,5 +53,7 @@ class MiniDDP(nn.Module):
     def no_sync(self):
         """Let gradients of micro-batches add up in `.grad`; the next backward outside sends the sum."""
         self.is_syncing = False
-        yield
-        self.is_syncing = True
+        try:
+            yield
+        finally:  # also after an error
+            self.is_syncing = True
