@@ -29,9 +29,9 @@ from helpers.observe.magnitudes import record_magnitudes
 from helpers.observe.training import KEY_BIAS_ROUNDING
 from helpers.parallel.amp import (
     GradScaler,
-    MasterWeights,
     MiniAutocast,
     MiniGradScaler,
+    MiniMasterWeights,
     StaticScaler,
     amp_step,
     autocast,
@@ -76,11 +76,11 @@ def gradient_magnitudes(scale: float, in_fp16: bool) -> Magnitudes:
 
 
 def underflow_scene() -> tuple[Scene, list[str], str]:
-    """The gradients of activations in fp16, lines with the share that becomes zero at two loss scales, and a word.
+    """The gradients of activations in fp16, lines with the share that becomes zero at two loss scales, and an answer.
 
-    The word says what most of the unscaled gradients of the run in fp16 are: "normal", "subnormal" or "zero".
+    The answer of the notebook says how many of the unscaled gradients of the run in fp16 become zero.
     """
-    exact, zeros, lines, kinds = gradient_magnitudes(1.0, in_fp16=False), {}, [], {}
+    exact, zeros, lines = gradient_magnitudes(1.0, in_fp16=False), {}, []
     for power in (0, 16):
         predicted = surviving(exact, "fp16", 2.0**power).zero  # the share of these values that fp16 would round to 0
         counted = gradient_magnitudes(2.0**power, in_fp16=True)
@@ -88,11 +88,10 @@ def underflow_scene() -> tuple[Scene, list[str], str]:
         assert counted.not_finite == 0 and abs(zeros[power] - predicted) < 0.002
         shares = [f"{share:.0%}" if share >= 0.01 else "below 1%" for share in (predicted, zeros[power])]
         lines.append(f"loss scale 2**{power:<3} predicted zero {shares[0]:>8}   counted {shares[1]:>8}")
-        other, rest = surviving(counted, "fp16"), 1 - zeros[power]  # `surviving` shares out what is not zero
-        kinds[power] = {"normal": rest * other.normal, "subnormal": rest * other.subnormal, "zero": zeros[power]}
     assert 0.005 < zeros[0] < 0.1 and zeros[16] < zeros[0] / 10  # scaling brings back over nine of ten
     scene = magnitudes_scene(exact, "fp16", title="This model's gradients of activations, unscaled, in fp16")
-    return scene, lines, max(kinds[0], key=kinds[0].get)
+    answers = ((0.2, "a few percent"), (0.7, "about half"), (1.0, "nearly all"))
+    return scene, lines, next(words for limit, words in answers if zeros[0] <= limit)
 
 
 # ---- loss scalers ----
@@ -160,7 +159,7 @@ def weight_cache_lines() -> Iterator[str]:
             for _ in range(10):
                 y = layer(y)
         num_casts = casts.count - 1  # without the cast of x
-        yield f"ten uses of one weight, cache={uses_cache}: {num_casts} casts of it"
+        yield f"casts for ten uses of one weight, cache={uses_cache}: {num_casts}"
     with autocast(torch.bfloat16):
         before = layer(x)
         nn.init.zeros_(layer.weight)  # a step inside the region
@@ -169,15 +168,18 @@ def weight_cache_lines() -> Iterator[str]:
 
 def compare_with_torch_lines() -> Iterator[str]:
     """Twelve steps of `amp_step` and of the same step with PyTorch's parts: AssertionError where they are not equal."""
-    ours, torch_scaler = MiniGradScaler(2.0**19, 3), torch.amp.GradScaler("cpu", init_scale=2.0**19, growth_interval=3)
+    start, interval = 2.0**19, 3
+    ours = MiniGradScaler(start, interval)
+    torch_scaler = torch.amp.GradScaler("cpu", init_scale=start, growth_interval=interval)
     factors, weights = _twelve_steps(ours, MiniAutocast, lambda: ours.factor)
     torch_region = partial(torch.autocast, "cpu")
     torch_factors, torch_weights = _twelve_steps(torch_scaler, torch_region, torch_scaler.get_scale)
     assert factors == torch_factors and torch.equal(weights, torch_weights)
-    before = [2.0**19, *factors]
+    before = [start, *factors]
     skipped = [step for step in range(12) if before[step] > before[step + 1]]  # a skipped step lowers the factor
-    yield f"12 steps, {len(weights):,} weights: factors and weights are equal to the last bit"
-    yield f"skipped by both: steps {skipped}; log2 of the last factor: {math.log2(factors[-1]):.0f}"
+    yield f"both scalers start at {power_text(math.log2(start))} and double their scale after {interval} good steps"
+    yield f"12 steps, {len(weights):,} weights: scales and weights are equal to the last bit"
+    yield f"both skip the steps {', '.join(map(str, skipped))} and end at {power_text(math.log2(factors[-1]))}"
 
 
 def _twelve_steps(scaler, region: Callable, factor: Callable) -> tuple[list[float], Tensor]:
@@ -238,7 +240,7 @@ def share_of_moved_norms(make_optimizer: Callable, lr: float = 3e-4, steps: int 
     optimizer = make_optimizer(model.parameters(), lr)
     for step in range(steps):
         tokens, targets = characters().batch(step, 8, 32)
-        optimizer.zero_grad()
+        model.zero_grad()
         token_loss(model(tokens).float(), targets).backward()
         optimizer.step()
     now = dict(model.named_parameters())
@@ -254,7 +256,7 @@ def share_in_words(share: float) -> str:
 def mixed_precision_bytes() -> tuple[dict[str, float], dict[str, float]]:
     """Bytes of the model states with master weights, predicted and measured, by kind: "parameters, bytes" and so on."""
     model = GPT(GPTConfig.tiny()).bfloat16()
-    optimizer = MasterWeights(model.parameters(), torch.optim.AdamW, lr=1e-4)  # keeps an fp32 copy of each weight
+    optimizer = MiniMasterWeights(model.parameters(), torch.optim.AdamW, lr=1e-4)  # keeps an fp32 copy of each weight
     tokens, targets = characters().batch(0, 8, 32)
     token_loss(model(tokens).float(), targets).backward()
     optimizer.step()
@@ -315,7 +317,7 @@ def overflow_scene(title: str, by_rank: list[tuple[float, int, float]]) -> Scene
     """One lane per rank of what `three_steps` returned: the batch is known, the rest is measured."""
     lanes = []
     for rank, (_, skipped, weight) in enumerate(by_rank):
-        batch = (f"its batch: {'inf' if rank == 1 else 'finite'}", rank == 1)
+        batch = (f"gradients of its batch: {'inf' if rank == 1 else 'finite'}", rank == 1)
         flag = (f"its scaler sees: {'inf' if skipped else 'finite'}", bool(skipped))
         after = (f"weight after: {weight:.3f}", not math.isfinite(weight))
         lanes.append(([batch, flag, after], "skips" if skipped else "steps"))

@@ -64,7 +64,7 @@ def formulas_lines(formulas: dict[str, tuple]) -> tuple[list[str], str]:
         )
         num_right += math.isclose(right, low, rel_tol=0.1)
         lines.append(f"{name}: fp32 {right:.4g}, fp16 {low:g}")
-    return lines, {0: "none of them", 2: "two", 4: "four", 6: "all"}.get(num_right, str(num_right))
+    return lines, {0: "none of them", 1: "one", 3: "three", 5: "five"}.get(num_right, str(num_right))
 
 
 def autocast_table_lines(answers: dict[str, str]) -> Iterator[str]:
@@ -85,10 +85,13 @@ def autocast_table_lines(answers: dict[str, str]) -> Iterator[str]:
         yield f"{expression:<28}{said}"
 
 
-def vanished_share(ratio: float) -> float:
-    """The share of all fp16 weights from 1 up to 2 that an update of weight / ratio leaves where they are."""
-    weights = 1 + torch.arange(1024, dtype=torch.float64) / 1024
-    return ((weights + weights / ratio).half().double() == weights).double().mean().item()
+def vanishing_ratio(dtype: torch.dtype) -> float:
+    """The ratio of weight to update from which on every update vanishes, by the spacing of numbers from 1 up to 2.
+
+    An update of at most half the spacing is rounded back. It is smallest, compared with its weight, just below 2.
+    """
+    half_a_step = torch.finfo(dtype).eps / 2
+    return 2 / half_a_step
 
 
 def after_updates(dtype: torch.dtype, rounding: Callable | None = None, updates: int = 1000) -> float:
@@ -155,7 +158,7 @@ def share_of_zeros_in_words(share: float) -> str:
 
 
 def fp8_lines() -> Iterator[str]:
-    """What the two fp8 formats make of small gradients, without and with a factor per tensor, and of a large number."""
+    """What the two fp8 formats make of small gradients, without and with a scale per tensor, and of a large number."""
     torch.manual_seed(0)
     gradient = 1e-4 * torch.randn(100_000)  # like a gradient: far below 1
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
@@ -167,7 +170,7 @@ def fp8_lines() -> Iterator[str]:
         assert worst <= finfo.eps / 2 * (1 + 1e-6)  # half a step, of 3 or of 2 bits
         yield (
             f"{dtype_name(dtype):<14} largest {finfo.max:>7,.0f}   unscaled {(plain == 0).float().mean():4.0%} zero, "
-            f"with a factor {(values == 0).float().mean():.1%}   error up to {worst:.1%}"
+            f"with a scale {(values == 0).float().mean():.1%}   error up to {worst:.1%}"
         )
         yield f"{'':<14} 1e6 becomes {torch.tensor(1e6).to(dtype).float().item():g}"
 
@@ -185,6 +188,14 @@ def compare_fp8_with_torch() -> str:
 
 
 # ---- speed ----
+
+H100_PEAKS = {"fp32": 67, "tf32": 495, "bf16": 989, "fp8": 1979}  # TFLOP/s, SXM, without sparsity (NVIDIA's data sheet)
+
+
+def h100_line() -> str:
+    """The peaks of the data sheet as a sentence."""
+    parts = ", ".join(f"{peak:,} in {name}" for name, peak in H100_PEAKS.items())
+    return f"TFLOP/s by the data sheet, without sparsity: {parts}"
 
 
 def product_speed_lines() -> Iterator[str]:

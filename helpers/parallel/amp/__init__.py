@@ -1,6 +1,7 @@
 """Mixed precision: arithmetic in 16 bits, and what keeps small gradients and small updates from being lost.
 
-MiniAutocast, MiniGradScaler, amp_step   the core on one screen: both parts, and a training step   mixed_precision.py
+MiniAutocast, MiniMasterWeights, MiniGradScaler, amp_step
+                   the core on one screen: three parts, and a training step   mixed_precision.py
 autocast           a region in which each operation chooses 16 bits or float32 (shared/autocast.py: recomputation
                    needs it too)
 GradScaler         scales the loss, so that small fp16 gradients do not become zero   loss_scaler.py
@@ -14,10 +15,10 @@ matmul_fp8         a matrix product in fp8, with a scale for each block of the i
 from helpers.parallel.amp.block_scaled_fp8 import matmul_fp8, quantize_blocks
 from helpers.parallel.amp.loss_scaler import OLD_SPELLINGS, GradScaler, StaticScaler
 from helpers.parallel.amp.master_weights import MasterWeights, stochastic_round
-from helpers.parallel.amp.mixed_precision import MiniAutocast, MiniGradScaler, amp_step
+from helpers.parallel.amp.mixed_precision import MiniAutocast, MiniGradScaler, MiniMasterWeights, amp_step
 from helpers.parallel.shared.autocast import autocast
 
 __all__ = [
-    "OLD_SPELLINGS", "GradScaler", "MasterWeights", "MiniAutocast", "MiniGradScaler", "StaticScaler", "amp_step",
-    "autocast", "matmul_fp8", "quantize_blocks", "stochastic_round",
+    "OLD_SPELLINGS", "GradScaler", "MasterWeights", "MiniAutocast", "MiniGradScaler", "MiniMasterWeights",
+    "StaticScaler", "amp_step", "autocast", "matmul_fp8", "quantize_blocks", "stochastic_round",
 ]  # fmt: skip

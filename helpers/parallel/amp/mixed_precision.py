@@ -1,16 +1,17 @@
-"""Provides the core of mixed precision on one screen: autocast, a gradient scaler, and a training step with both.
+"""Provides the core of mixed precision on one screen: autocast, master weights, a gradient scaler, a training step.
 
-    MiniAutocast     a region in which matrix products run in 16 bits and sensitive operations in float32
-    MiniGradScaler   dynamic loss scaling, with the four calls of torch.amp.GradScaler
-    amp_step         one step of training: forward, then the five calls in their order
-Parameters, gradients and optimizer states are float32 throughout. Nothing is sent, unless the scaler has a group.
-loss_scaler.py and shared/autocast.py have the complete versions, with torch's errors, tables and checkpoints.
+    MiniAutocast        a region in which matrix products run in 16 bits and sensitive operations in float32
+    MiniMasterWeights   any torch optimizer on float32 copies of 16-bit parameters
+    MiniGradScaler      dynamic loss scaling, with the four calls of torch.amp.GradScaler
+    amp_step            one step of training: forward, then the five calls in their order
+Under autocast, parameters, gradients and optimizer states are float32. Nothing is sent, unless the scaler has a group.
+The complete versions, with torch's errors and checkpoints: loss_scaler.py, master_weights.py, shared/autocast.py.
 After Micikevicius et al. 2018, "Mixed Precision Training", arXiv:1710.03740.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.distributed as dist
@@ -46,6 +47,24 @@ class MiniAutocast(TorchFunctionMode):
 def cast(value: object, dtype: torch.dtype) -> object:
     """Return a floating-point tensor in this dtype, and anything else unchanged."""
     return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+class MiniMasterWeights:
+    """Runs a torch optimizer on float32 masters of 16-bit parameters: `MiniMasterWeights(params, AdamW, lr=1e-3)`."""
+
+    def __init__(self, params: Iterable[nn.Parameter], optimizer_class: type[torch.optim.Optimizer], **options):
+        self.params = list(params)
+        self.masters = [param.detach().float() for param in self.params]
+        self.optimizer = optimizer_class(self.masters, **options)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for param, master in zip(self.params, self.masters, strict=True):
+            master.grad = param.grad.float()
+        self.optimizer.step()  # float32 adds up updates that 16 bits would round away
+        for param, master in zip(self.params, self.masters, strict=True):
+            param.copy_(master)  # rounds to 16 bits
+            master.grad = None
 
 
 class MiniGradScaler:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from helpers.grading import grade
-from helpers.parallel.amp import MiniAutocast, MiniGradScaler, amp_step, matmul_fp8, quantize_blocks
+from helpers.parallel.amp import (
+    MasterWeights,
+    MiniAutocast,
+    MiniGradScaler,
+    MiniMasterWeights,
+    amp_step,
+    autocast,
+    matmul_fp8,
+    quantize_blocks,
+)
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
 
 
@@ -102,3 +114,35 @@ def test_blocks_protect_a_product_from_an_outlier_elsewhere():
     a[:, 0], b[0] = 1e6, 0  # an outlier that does not reach the result
     error = {block: ((matmul_fp8(a, b, block) - a @ b).norm() / (a @ b).norm()).item() for block in (512, 128)}
     assert error[512] > 0.9 and error[128] < 0.6 and not math.isnan(error[128])
+
+
+def trained_in_bf16(optimizer_class) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    model = GPT(GPTConfig.tiny()).bfloat16()
+    optimizer = optimizer_class(model.parameters(), torch.optim.AdamW, lr=3e-4)
+    for step in range(3):
+        model.zero_grad()
+        tokens, targets = characters().batch(step, 8, 32)
+        token_loss(model(tokens).float(), targets).backward()
+        optimizer.step()
+    return [parameter.detach() for parameter in (*model.parameters(), *optimizer.masters)]
+
+
+def test_the_small_master_weights_equal_the_complete_ones():
+    small, complete = trained_in_bf16(MiniMasterWeights), trained_in_bf16(MasterWeights)
+    assert all(torch.equal(one, other) for one, other in zip(small, complete, strict=True))
+
+
+ANSWERS = Path(__file__).parents[3] / "notebooks" / "04_amp.ipynb"
+
+
+def test_the_table_of_the_chapter_says_what_autocast_gives():
+    cells = {cell["id"]: "".join(cell["source"]) for cell in json.loads(ANSWERS.read_text(encoding="utf-8"))["cells"]}
+    rows = re.findall(r"^\| `([^`]+)` \| (fp\d\d) \| (fp\d\d) \|", cells["table-answer"], re.MULTILINE)
+    x, w = torch.ones(4, 4), torch.ones(4, 4)
+    for expression, *dtypes in rows:
+        for table, dtype in zip(("cuda", "cpu"), dtypes, strict=True):
+            with autocast(torch.float16, table=table):
+                result = eval(expression, {"x": x, "w": w, "F": F})  # an expression of the notebook
+            assert {torch.float16: "fp16", torch.float32: "fp32"}[result.dtype] == dtype, (expression, table)
+    assert [f'"{expression}": ...' in cells["autocast-table"] for expression, *_ in rows] == [True] * 7
