@@ -20,9 +20,10 @@ from tests.notebooks.chapter import (
     words,
 )
 
-PATH = {"minutes": 35, "words": 1300, "lines of code": 150}
-WHOLE = {"minutes": 80, "words": 3000, "lines of code": 350, "cells": 60}
-# Chapter 02 is history: three stations with 900 words and one exercise; what is behind them is an appendix.
+# Words count also in paragraphs that gloss a Chinese term. Before, these were left out, and 1,300 and 3,000 were the limits.
+PATH = {"minutes": 35, "words": 1700, "lines of code": 150}
+WHOLE = {"minutes": 85, "words": 3750, "lines of code": 350, "cells": 60}
+# Chapter 02 is history: three stations with 1,000 words and one exercise; what is behind them is an appendix.
 HISTORY = "02_data_parallel"
 CELL_LINES, WHY_WORDS, TAKEAWAYS, EXERCISES = 25, 160, 10, (2, 4)
 _IMAGE = re.compile(r"!\[([^\]]*)\]|<img\b([^>]*)>")
@@ -61,7 +62,7 @@ def limits(cells: list[dict], name: str) -> Iterator[str]:
     found, path = read_cells(cells), on_path(cells)
     on = [cell for place, cell in enumerate(cells) if place in path]
     has = {"minutes": sum(one.minutes for one in found if one.on_path), "words": words(on), "lines of code": lines(on)}
-    path_limits = PATH | ({"words": 900} if name == HISTORY else {})
+    path_limits = PATH | ({"words": 1000} if name == HISTORY else {})
     yield from (
         f"the path has {has[what]} {what}, at most {most}" for what, most in path_limits.items() if has[what] > most
     )
