@@ -11,9 +11,9 @@ The six programs are in nccl_programs.py. With `rules="nccl"`, ranks that talk b
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -21,7 +21,6 @@ from torch import Tensor
 
 from helpers import collectives
 from helpers.chapters import nccl_programs
-from helpers.collectives import ring_all_reduce
 from helpers.draw import Part, lines_scene, parts_scene, timeline_scene, topology_scene
 from helpers.draw.scene import Scene, stacked_scene
 from helpers.learner.words import book
@@ -35,8 +34,6 @@ from helpers.records import CommLog, Timeline
 from helpers.specs import Link
 
 AllReduce = Callable[[Tensor], object]
-REDUCE = {"sum": torch.sum, "avg": torch.mean, "max": torch.amax, "min": torch.amin, "prod": torch.prod}
-SIZES = (0, 1, 3, 1003)  # elements
 
 
 # -- one server, one ring --------------------------------------------------------------------------------------------
@@ -73,20 +70,10 @@ def ring_time_scene(num_bytes: float, link: Link, most: int = 1000) -> Scene:
     without = Link(latency=0.0, bandwidth=link.bandwidth)
     curves = {
         name: [(n, 1e3 * costs.seconds("all_reduce", num_bytes, n, one, "ring")) for n in range(2, most + 1, 2)]
-        for name, one in {"ring": link, "its bytes alone": without}.items()
+        for name, one in {"ring": link, "without latency": without}.items()
     }
     title = f"Ring all-reduce of {format_bytes(num_bytes)}, {link.latency * 1e6:g} µs, {link.bandwidth / 1e9:g} GB/s"
     return lines_scene(curves, title=title, x_name="GPUs", y_name="ms, predicted")
-
-
-def edited_ring(old: str, new: str) -> AllReduce:
-    """The ring all-reduce with one piece of its source replaced. ValueError unless `old` occurs once in it."""
-    source = inspect.getsource(ring_all_reduce)
-    if source.count(old) != 1:
-        raise ValueError(f"{old!r} occurs {source.count(old)} times in the ring; give a piece that occurs once")
-    names = dict(vars(inspect.getmodule(ring_all_reduce)))
-    exec(source.replace(old, new), names)
-    return names["ring_all_reduce"]
 
 
 # -- counted, compared, timed ----------------------------------------------------------------------------------------
@@ -106,51 +93,42 @@ def fastest_seconds(all_reduce: AllReduce, num_bytes: int, repeats: int = 5) -> 
     return min(seconds_of_steps(lambda: all_reduce(x), repeats))
 
 
-def count_equal_results() -> int:
-    """On a rank: how many of our all-reduces, by algorithm, operation and size, give what one process gives.
+def what_happened(ranks: Ranks, send_first: Callable[[], object]) -> tuple[str, str]:
+    """What happens when every rank sends before it receives, in the words of the question, and the report of the ranks.
 
-    AssertionError where one does not. The sizes include none, and a number that the ranks do not divide.
+    send_first: runs on each rank and returns the tensor that the rank received, as a list.
     """
-    rank, n, checked = dist.get_rank(), dist.get_world_size(), 0
-    for numel in SIZES:
-        torch.manual_seed(numel)  # so every rank knows what all of them start with
-        start = torch.randn(n, numel, dtype=torch.float64)
-        for op, reduce in REDUCE.items():
-            for algorithm in collectives.ALL_REDUCE:
-                x = start[rank].clone()
-                collectives.all_reduce(x, op, algorithm=algorithm)
-                torch.testing.assert_close(x, reduce(start, 0), rtol=1e-10, atol=1e-12)
-                checked += 1
-    return checked
+    try:
+        received = ranks.run(send_first)
+    except RankError as error:
+        waits = error.kind == "hang"
+        return "all four wait for ever" if waits else "an exception from torch on every rank", str(error)
+    return "each has its left neighbour's tensor", f"received on each rank: {received}"
 
 
-def all_reduce_noise(algorithm: str) -> Tensor:
-    """On a rank: the sum of the ranks' random numbers, by one algorithm."""
-    torch.manual_seed(dist.get_rank())
-    x = torch.randn(100_000)
-    collectives.all_reduce(x, algorithm=algorithm)
-    return x
+def who_raised(ranks: Ranks, function: Callable[[], object]) -> tuple[str, str]:
+    """Which ranks raise when they run the function, in the words of the question, and the report of the ranks."""
+    try:
+        ranks.run(function)
+    except RankError as error:
+        raised = sorted(error.tracebacks)
+        return "all four" if len(raised) == len(ranks) else f"ranks {' and '.join(map(str, raised))}", str(error)
+    return "no rank", ""
 
 
-def compare_bits(results: Mapping[str, Sequence[Tensor]]) -> tuple[str, str]:
-    """Where the results of several algorithms have the same bits, in the words of the question, and in a sentence.
+def where_bits_are_equal(same_on_ranks: bool, same_in_both: bool) -> str:
+    """Where the results of two algorithms have the same bits, in the words of the question.
 
-    results: algorithm -> the result of each rank. AssertionError where two algorithms differ by 1e-5 or more.
+    same_on_ranks: all ranks of an algorithm have the same bits. same_in_both: so do both algorithms on one rank.
     """
-    same_on_ranks = all(torch.equal(by_rank[0], other) for by_rank in results.values() for other in by_rank)
-    ring = results["ring"][0]
-    differing = [name for name, by_rank in results.items() if not torch.equal(by_rank[0], ring)]
-    assert all((by_rank[0] - ring).abs().max() < 1e-5 for by_rank in results.values())
     if not same_on_ranks:
-        return "not even on all ranks", "Two ranks of one algorithm have different bits."
-    text = "In each algorithm all ranks have the same bits."
-    if not differing:
-        return "everywhere", text
-    other = " and ".join(name.replace("_", "-") for name in differing)
-    return (
-        "on all ranks, but not in both algorithms",
-        f"{text} The bits of {other} differ from the ring's by under 1e-5.",
-    )
+        return "not even on all ranks"
+    return "everywhere" if same_in_both else "on all ranks, but not in both algorithms"
+
+
+def what_comparing_shows(results: Sequence[object]) -> str:
+    """Whether a comparison of the ranks' results, which are all wrong, shows that, in the words of the question."""
+    return "no: they all agree" if all(one == results[0] for one in results) else "yes: they hold different sums"
 
 
 def passed_on_rank_0(ranks: Ranks, all_reduce: AllReduce, numel: int) -> str:
@@ -306,5 +284,7 @@ def programs_scene() -> tuple[Scene, str]:
     scene = parts_scene(
         rows, title="Six programs: run with gloo, and checked by NCCL's rules", ends=dict.fromkeys(rows, "")
     )
+    said = (f"{name}: {gists[name]}: gloo: {gloo}, NCCL: {nccl}." for name, (gloo, nccl) in outcomes.items())
+    scene = replace(scene, summary=" ".join(said))
     *first, last = [name for name, (_, on_nccl) in outcomes.items() if HANGS_TEXT in on_nccl]
     return scene, f"{', '.join(first)} and {last}"
