@@ -85,6 +85,11 @@ class Chart:
     def __init__(self, axes: Axes, description: str) -> None:
         self.axes, self.description = axes, description
 
+    @property
+    def alternative(self) -> str:
+        """The title and the description, for those who cannot see the plot."""
+        return f"{self.axes.get_title(loc='left')}. {self.description}"
+
     def __repr__(self) -> str:
         return f"[chart] {self.axes.get_title(loc='left')}"
 
@@ -93,7 +98,7 @@ class Chart:
 
         with rc_context(_CHART_STYLE):
             png = encoded_figure(self.axes.figure, dpi=1.5 * SHOWN * DPI)  # 1.5 PNG pixels per pixel on the page
-        metadata = png_metadata(WIDTH, f"{self.axes.get_title(loc='left')}. {self.description}")
+        metadata = png_metadata(WIDTH, self.alternative)
         return {"text/plain": repr(self), "image/png": png}, metadata
 
 

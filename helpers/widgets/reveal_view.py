@@ -236,8 +236,6 @@ def live_widget(shown: Any) -> ipywidgets.Widget:
         return shown
     if isinstance(shown, Picture):
         shown = shown.scene
-    if isinstance(shown, Chart):
-        shown = shown.axes.figure
     made = ipywidgets.HTML(_html(shown))
     made.add_class("rr-guess")
     return made
@@ -245,11 +243,13 @@ def live_widget(shown: Any) -> ipywidgets.Widget:
 
 def saved_picture(shown: Sequence[Any], sentence: str) -> Bundle:
     """Data and metadata of the first picture with the sentence below it; both empty where there is no picture."""
-    for each in (item.axes.figure if isinstance(item, Chart) else item for item in shown):
+    for each in shown:
         if isinstance(each, Picture | Scene):
             return saved_bundle(with_sentence(each.scene if isinstance(each, Picture) else each, sentence))
         if isinstance(each, Explorer):
             return saved_bundle(each.saved)
+        if isinstance(each, Chart):
+            return {"image/png": _png(each.axes.figure)}, png_metadata(WIDTH, f"{each.alternative} {sentence}")
         if _is_figure(each):
             return {"image/png": _png(each)}, png_metadata(WIDTH, f"{_title(each)}. {sentence}")
     return {}, {}
@@ -262,9 +262,11 @@ def _html(shown: Any) -> str:
     if isinstance(shown, str | Words):
         # Aligned with pictures. Each line of what a program printed stays a line.
         return f'<div style="margin:0 14px; white-space:pre-line">{paragraphs(str(shown))}</div>'
+    alternative = shown.alternative if isinstance(shown, Chart) else ""
+    shown = shown.axes.figure if isinstance(shown, Chart) else shown
     if _is_figure(shown):
         # rr-light: the class of pictures made for a light page, which the course's style inverts on a dark one.
-        look = f'class="rr-light" alt="{escape(_title(shown))}"'
+        look = f'class="rr-light" alt="{escape(alternative or _title(shown))}"'
         return f'<img {look} src="data:image/png;base64,{_png(shown)}">'
     return f"<pre>{escape(str(shown))}</pre>"
 
