@@ -20,7 +20,7 @@ from tests.notebooks.chapter import (
     words,
 )
 
-# Words count also in paragraphs that gloss a Chinese term. Before, these were left out, and 1,300 and 3,000 were the limits.
+# Words count also in paragraphs with a Chinese term. Before, these were left out, and 1,300 and 3,000 were the limits.
 PATH = {"minutes": 35, "words": 1700, "lines of code": 150}
 WHOLE = {"minutes": 85, "words": 3750, "lines of code": 350, "cells": 60}
 # Chapter 02 is history: three stations with 1,000 words and one exercise; what is behind them is an appendix.
