@@ -1,0 +1,288 @@
+"""Runs the core file of each strategy on live ranks, and compares every rank with one process.
+
+The page notebooks/strategies.ipynb shows these core files. All of them train one small language model in float64: an
+embedding, four blocks of transformer_block.py, a norm and a head. `beside_one_process` returns what the page prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from helpers.compose.three_dimensions import process_groups, train_step
+from helpers.observe.comms import record_comms
+from helpers.observe.equality import Tensors, assert_equal
+from helpers.observe.memory import record_memory
+from helpers.observe.training import DataParallelRanks, OneProcess, Training
+from helpers.parallel.amp import MiniAutocast, MiniGradScaler, amp_step
+from helpers.parallel.ddp import BucketedDDP, MiniDDP
+from helpers.parallel.memory import recompute
+from helpers.parallel.pipeline.gpipe_and_1f1b import MiniPipeline
+from helpers.parallel.tensor_parallel.transformer_block import TensorParallelBlock, TransformerBlock
+from helpers.parallel.zero.mini_fsdp import MiniFSDP
+from helpers.quantities.units import format_bytes
+from helpers.ranks import Ranks
+from helpers.records import CommLog
+from helpers.workloads import GPT, GPTConfig, characters, rank_slice, token_loss
+
+HIDDEN, NUM_HEADS, MLP_WIDTH, NUM_BLOCKS, VOCABULARY = 16, 4, 32, 4, 68
+SEQUENCES, TOKENS, MICRO_BATCHES = 16, 12, 4  # of a global batch
+
+
+def language_model() -> nn.Sequential:
+    """Token ids (B, T) to logits (B, T, V)."""
+    blocks = (TransformerBlock(HIDDEN, NUM_HEADS, MLP_WIDTH) for _ in range(NUM_BLOCKS))
+    head = nn.Linear(HIDDEN, VOCABULARY, bias=False)
+    return nn.Sequential(nn.Embedding(VOCABULARY, HIDDEN), *blocks, nn.RMSNorm(HIDDEN), head).double()
+
+
+def batch(step: int) -> tuple[Tensor, Tensor]:
+    """Tokens and targets, (B, T) each: the global batch of a step, the same on every rank."""
+    return characters().batch(step, SEQUENCES, TOKENS)
+
+
+TRAINING = Training(model=language_model, batch=batch, options={"lr": 1e-2}, steps=3)
+CLIPPED = replace(TRAINING, max_norm=0.5)  # small enough that every step is clipped
+
+
+# ---- how a rank trains with each core file ----
+
+
+class DDP(DataParallelRanks):
+    default_training = TRAINING
+
+    def __init__(self, model: nn.Module, training: Training):
+        super().__init__(model, training, forward=MiniDDP(model, bucket_bytes=20_000, first_bucket_bytes=5_000))
+
+    def after_backward(self) -> None:
+        self.forward.wait()
+
+
+class LossScaling(DataParallelRanks):
+    """The five calls of amp_step without autocast. A scale is a power of two, so it changes no digit in float64."""
+
+    default_training = CLIPPED
+
+    def __init__(self, model: nn.Module, training: Training):
+        super().__init__(model, training, forward=BucketedDDP(model))
+        self.scaler = MiniGradScaler()
+
+    def step(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, None]:
+        losses = []
+
+        def loss_function(outputs: Tensor, targets: Tensor) -> Tensor:
+            losses.append(self.loss(outputs, targets))
+            return losses[-1]
+
+        amp_step(
+            self.forward, loss_function, self.optimizer, self.scaler, [(inputs, targets)], self.training.max_norm,
+            autocast=lambda dtype: nullcontext(),
+        )  # fmt: skip
+        return losses[0].detach(), None
+
+
+class Recomputation(DDP):
+    def __init__(self, model: nn.Module, training: Training):
+        super().__init__(model, training)
+        recompute_blocks(model)
+
+
+class Pipeline(OneProcess):
+    """One stage per rank. schedule: "gpipe" or "one_f_one_b"."""
+
+    default_training = TRAINING
+
+    def __init__(self, model: nn.Sequential, training: Training, schedule: str = "one_f_one_b"):
+        super().__init__(stage_of(model, dist.get_rank(), dist.get_world_size()), training)
+        self.pipeline = MiniPipeline(self.model, self.loss, (SEQUENCES // MICRO_BATCHES, TOKENS, HIDDEN))
+        self.run_schedule = getattr(self.pipeline, schedule)
+
+    def forward_backward(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
+        return self.run_schedule(inputs.chunk(MICRO_BATCHES), targets.chunk(MICRO_BATCHES))
+
+
+class TensorParallel(OneProcess):
+    default_training = TRAINING
+
+    def __init__(self, model: nn.Sequential, training: Training):
+        super().__init__(shard_blocks(model, None), training)
+
+    def state(self) -> Tensors:
+        return full_state(self.model)
+
+
+class ZeRO3(DataParallelRanks):
+    """Each layer is a unit of its own, which is gathered while it computes."""
+
+    default_training = TRAINING
+
+    def __init__(self, model: nn.Sequential, training: Training):
+        super().__init__(nn.Sequential(*(MiniFSDP(layer) for layer in model)), training)
+
+    def state(self) -> Tensors:
+        state = {}
+        for place, unit in enumerate(self.model):
+            state |= {f"{place}.{name}": tensor for name, tensor in unit.full_tensors(unit.shard).items()}
+            gradients = unit.full_tensors(unit.shard.grad)
+            state |= {f"{place}.{name}.grad": tensor for name, tensor in gradients.items()}
+        return state
+
+
+class ThreeDimensions(OneProcess):
+    """2 stages x 2 replicas x 2 shards on eight ranks."""
+
+    default_training = CLIPPED
+
+    def __init__(self, model: nn.Sequential, training: Training):
+        self.groups = process_groups(pp=2, dp=2, tp=2)
+        stage = stage_of(model, dist.get_rank(self.groups["pp"]), 2)
+        super().__init__(shard_blocks(stage, self.groups["tp"]), training)
+        shape = (SEQUENCES // 2 // MICRO_BATCHES, TOKENS, HIDDEN)
+        self.pipeline = MiniPipeline(self.model, self.loss, shape, self.groups["pp"])
+
+    def step(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor | None, None]:
+        loss = train_step(
+            self.pipeline.one_f_one_b, self.model, self.optimizer,
+            inputs.chunk(MICRO_BATCHES), targets.chunk(MICRO_BATCHES), self.groups, self.training.max_norm,
+        )  # fmt: skip
+        return loss, None
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        return dist.get_rank(self.groups["dp"]), 2
+
+    @property
+    def replicas(self) -> dist.ProcessGroup:
+        return self.groups["dp"]
+
+    def state(self) -> Tensors:
+        return full_state(self.model)
+
+
+def recompute_blocks(model: nn.Sequential) -> None:
+    for block in model:
+        if isinstance(block, TransformerBlock):
+            block.forward = partial(recompute, block.forward)
+
+
+def stage_of(model: nn.Sequential, rank: int, num_stages: int) -> nn.Sequential:
+    """The blocks of stage `rank`, under their names; the first stage has the embedding, the last one norm and head."""
+    first, last = (1 + NUM_BLOCKS * r // num_stages for r in (rank, rank + 1))
+    return model[first if rank else 0 : last if rank < num_stages - 1 else len(model)]
+
+
+def shard_blocks(model: nn.Sequential, group: dist.ProcessGroup | None) -> nn.Sequential:
+    """Replace each block by its shard on this rank, in place."""
+    for name, block in model.named_children():
+        if isinstance(block, TransformerBlock):
+            setattr(model, name, TensorParallelBlock(block, group))
+    return model
+
+
+def full_state(model: nn.Sequential) -> Tensors:
+    """Weights and gradients under their names in the plain model; shards are gathered to full tensors."""
+    group = next(module.group for module in model.modules() if isinstance(module, TensorParallelBlock))
+    state = {}
+    for name, parameter in model.named_parameters():
+        for suffix, tensor in (("", parameter.detach()), (".grad", parameter.grad)):
+            if getattr(parameter, "tensor_model_parallel", False):
+                pieces = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
+                dist.all_gather(pieces, tensor, group=group)
+                tensor = torch.cat(pieces, 1 if name.endswith(("output.weight", "down.weight")) else 0)
+            state[name.replace(".block", "") + suffix] = tensor.clone()
+    return state
+
+
+# ---- what the page prints ----
+
+
+class RankResult(NamedTuple):
+    """What a rank has after three steps, the messages of one step, and how many parameters it stores between steps."""
+
+    tensors: Tensors
+    log: CommLog
+    num_parameters: int
+
+
+def beside_one_process(ranks: Ranks, strategy: type[OneProcess], **options) -> str:
+    """Three lines: every rank compared with one process after three steps, what it sends in one step, what it stores.
+
+    Raises AssertionError where a tensor of a rank differs by more than 1e-10 of its norm, or where no rank has it.
+    """
+    alone = {name: tensor for name, tensor in strategy.default_training.run().items() if name != "norms"}
+    num_parameters = sum(parameter.numel() for parameter in language_model().parameters())
+    results = ranks.run(trained, strategy, **options)
+    found = {f"{name} of rank {r}": one for r, result in enumerate(results) for name, one in result.tensors.items()}
+    assert_equal({name: alone[name.partition(" of rank ")[0]] for name in found}, found)
+    if missing := alone.keys() - set().union(*(result.tensors for result in results)):
+        raise AssertionError(f"no rank has {sorted(missing)}")
+    log = max((result.log for result in results), key=CommLog.sent_bytes)
+    calls = ", ".join(f"{log.count(op)} {op}" for op in log.ops())
+    stored = max(result.num_parameters for result in results)
+    return (
+        f"all {len(results)} ranks equal one process after 3 steps: {len(alone)} tensors, within 1e-10 of the norm\n"
+        f"sent by one rank in one step: {format_bytes(log.sent_bytes())} ({calls})\n"
+        f"stored by one rank between steps: {stored:,} of {num_parameters:,} parameters"
+    )
+
+
+def trained(strategy: type[OneProcess], **options) -> RankResult:
+    """On a rank: train for three steps, and record the messages of one more step of a model that was built anew."""
+    training = strategy.default_training.under(strategy, **options)
+    built = training.build()
+    inputs, targets = (rank_slice(tensor, *built.rows) for tensor in batch(0))
+    with record_comms() as recorder:
+        built.step(inputs, targets)
+    return RankResult(training.run(), recorder.log, sum(parameter.numel() for parameter in built.model.parameters()))
+
+
+def autocast_beside_torch() -> str:
+    """A line: whether three steps in bfloat16 give the same weights with MiniAutocast as with PyTorch's autocast."""
+    ours, theirs = (weights_in_bfloat16(region) for region in (MiniAutocast, partial(torch.autocast, "cpu")))
+    is_equal = all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+    return f"MiniAutocast and torch.autocast in bfloat16: {'equal to the last bit' if is_equal else 'not equal'}"
+
+
+def weights_in_bfloat16(region: Callable) -> list[Tensor]:
+    torch.manual_seed(0)
+    model = GPT(GPTConfig.tiny())
+    optimizer, scaler = torch.optim.AdamW(model.parameters(), lr=1e-2), MiniGradScaler(1.0)
+    for step in range(3):
+        amp_step(model, token_loss, optimizer, scaler, [batch(step)], 0.5, dtype=torch.bfloat16, autocast=region)
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+def stored_activations() -> str:
+    """A line: the bytes that one process stores between forward and backward, with recomputation and without it."""
+    plain, recomputed = (activation_bytes(is_recomputed) for is_recomputed in (False, True))
+    return f"stored between forward and backward: {format_bytes(plain)}, with recomputation {format_bytes(recomputed)}"
+
+
+def activation_bytes(is_recomputed: bool) -> int:
+    model, (inputs, targets) = language_model(), batch(0)
+    if is_recomputed:
+        recompute_blocks(model)
+    with record_memory(model) as recorder:
+        loss = token_loss(model(inputs), targets)
+        recorder.mark("forward")
+        loss.backward()
+    return recorder.at("forward").activations
+
+
+def most_in_flight(ranks: Ranks, schedule: str) -> str:
+    """A line: how many micro-batches each rank has in flight at most, whose activations it stores."""
+    depths = ranks.run(depth_on_rank, schedule)
+    return f"micro-batches in flight at most, on ranks 0 to {len(depths) - 1}: {', '.join(map(str, depths))}"
+
+
+def depth_on_rank(schedule: str) -> int:
+    built = Pipeline.default_training.under(Pipeline, schedule=schedule).build()
+    built.step(*batch(0))
+    return built.pipeline.most_in_flight
