@@ -87,6 +87,15 @@ def with_layer(make, device):
     return {"out": out} | {name: p.grad for name, p in layer.named_parameters() if p.grad is not None}
 
 
+def with_mini_pipeline(schedule, device):
+    layers = of_seed_0(lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), device)
+    stage = layers[dist.get_rank()]
+    pipe = pipeline.MiniPipeline(stage, nn.functional.mse_loss, (1, 8))
+    x = torch.arange(32.0, dtype=torch.float64).view(4, 8).sin().to(device)
+    loss = getattr(pipe, schedule)(x.chunk(4), x.flip(1).chunk(4))
+    return {name: p.grad for name, p in stage.named_parameters()} | ({} if loss is None else {"loss": loss})
+
+
 def with_tensor_parallel(device, **options):
     model, group = gpt(device), dist.group.WORLD
     tensor_parallel.shard_tensor_parallel(model, group, **options)
@@ -180,7 +189,8 @@ WAYS = {make.__name__: partial(with_ddp, make) for make in DDPS} | {
     "Zero3": with_zero3,
     "Zero3, kept": partial(with_zero3, keep_parameters=True),
     "Zero3, offloaded": partial(with_zero3, host=host_of),
-    "ShardedLayer": partial(with_layer, zero.ShardedLayer),
+    "MiniFSDP": partial(with_layer, zero.MiniFSDP),
+    **{f"MiniPipeline {name}": partial(with_mini_pipeline, name) for name in ("gpipe", "one_f_one_b")},
     "TensorParallelMLP": partial(with_layer, lambda layer: tensor_parallel.TensorParallelMLP(*layer)),
     "tensor parallel": with_tensor_parallel,
     "sequence parallel": partial(with_tensor_parallel, sequence_parallel=True),

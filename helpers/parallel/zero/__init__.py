@@ -1,7 +1,6 @@
 """ZeRO: data parallelism without replicas. Each stage shards more of what every rank would otherwise store in full.
 
     MiniFSDP       stage 3 on one screen, in plain torch                mini_fsdp.py
-    ShardedLayer   one layer, fully sharded                             simple.py
     Zero1          shards the optimizer state                           stage1.py
     Zero2          shards gradients, too                                stage2.py
     Zero3          shards parameters, too, as FSDP does                 stage3.py
@@ -10,9 +9,8 @@ After Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trill
 """
 
 from helpers.parallel.zero.mini_fsdp import MiniFSDP
-from helpers.parallel.zero.simple import ShardedLayer
 from helpers.parallel.zero.stage1 import Zero1
 from helpers.parallel.zero.stage2 import Zero2
 from helpers.parallel.zero.stage3 import Zero3
 
-__all__ = ["MiniFSDP", "ShardedLayer", "Zero1", "Zero2", "Zero3"]
+__all__ = ["MiniFSDP", "Zero1", "Zero2", "Zero3"]

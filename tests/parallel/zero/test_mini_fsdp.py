@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import cloudpickle
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -161,6 +162,39 @@ def test_nothing_lives_on_after_a_step(ranks):
         return [one() is not None for one in seen]
 
     assert ranks[:2].run(alive) == [[False] * 2] * 2
+
+
+class Fragile(nn.Module):
+    """Its backward raises on request, after the unit has been gathered again."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.fail = nn.Linear(6, 6), nn.Linear(6, 6), False
+
+    def forward(self, x):
+        x = self.one(x)
+        if self.fail:
+            x.register_hook(lambda _: 1 / 0)
+        return self.two(x)
+
+
+@pytest.mark.cpu("a card raises what a hook raised when backward has ended, and the gradient is there")
+def test_a_backward_that_raised_leaves_nothing_behind(ranks):
+    def gradient(fail):
+        torch.manual_seed(0)
+        unit = MiniFSDP(Fragile())
+        unit.module.fail = fail
+        if fail:
+            with pytest.raises(ZeroDivisionError):
+                unit(torch.ones(2, 6)).sum().backward()
+        unit.module.fail = False
+        with torch.no_grad():
+            unit.shard += 1
+        unit(torch.ones(2, 6)).square().sum().backward()
+        return {"gradient": unit.shard.grad}
+
+    for found, expected in zip(ranks[:2].run(gradient, True), ranks[:2].run(gradient, False), strict=True):
+        assert_equal(expected, found)
 
 
 def test_evaluation_needs_no_backward(ranks):
