@@ -89,6 +89,7 @@ check: $(READY)
 	@$(PY) -c 'from importlinter.cli import lint_imports_command as lint; lint()' --no-logo
 	@$(PY) tools/tidy_notebooks.py --check
 	@$(PY) tools/build_labs.py --check
+	@$(PY) tools/build_strategies_page.py --check
 	@$(PY) tools/translate.py --pairs $$(cat tools/translated_at.txt)
 	@$(PY) tools/package_report.py
 
@@ -125,6 +126,7 @@ labs: $(READY)
 
 notebooks: $(READY)
 	@$(PY) tools/run_notebooks.py $(ONLY)
+	@$(PY) tools/build_strategies_page.py
 
 pictures: $(READY)
 	@$(PY) tools/pictures.py
