@@ -11,6 +11,7 @@ What two chapters need moves down, for example to `observe/training.py`. Some ch
     tensor_parallel_timing   the emulated durations of chapter 07 (tensor_parallel)
     torch_trainer            PyTorch's own parts as a trainer, for chapter 09 (composing)
     myths, myths_simulated   widespread claims that a run refutes, one function each
+    strategies               runs each core file that the page notebooks/strategies.ipynb shows
     sources                  the code of old articles that the page notebooks/sources.ipynb runs
 
 Nothing else imports a chapter. The interview (helpers/interview) has a list of myths, which names functions of

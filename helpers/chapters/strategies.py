@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -56,8 +55,6 @@ CLIPPED = replace(TRAINING, max_norm=0.5)  # small enough that every step is cli
 
 
 class DDP(DataParallelRanks):
-    default_training = TRAINING
-
     def __init__(self, model: nn.Module, training: Training):
         super().__init__(model, training, forward=MiniDDP(model, bucket_bytes=20_000, first_bucket_bytes=5_000))
 
@@ -75,17 +72,13 @@ class LossScaling(DataParallelRanks):
         self.scaler = MiniGradScaler()
 
     def step(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, None]:
-        losses = []
-
-        def loss_function(outputs: Tensor, targets: Tensor) -> Tensor:
-            losses.append(self.loss(outputs, targets))
-            return losses[-1]
-
+        with torch.no_grad():
+            loss = self.loss(self.model(inputs), targets)  # amp_step does not return it
         amp_step(
-            self.forward, loss_function, self.optimizer, self.scaler, [(inputs, targets)], self.training.max_norm,
+            self.forward, self.loss, self.optimizer, self.scaler, [(inputs, targets)], self.training.max_norm,
             autocast=lambda dtype: nullcontext(),
         )  # fmt: skip
-        return losses[0].detach(), None
+        return loss, None
 
 
 class Recomputation(DDP):
@@ -97,8 +90,6 @@ class Recomputation(DDP):
 class Pipeline(OneProcess):
     """One stage per rank. schedule: "gpipe" or "one_f_one_b"."""
 
-    default_training = TRAINING
-
     def __init__(self, model: nn.Sequential, training: Training, schedule: str = "one_f_one_b"):
         super().__init__(stage_of(model, dist.get_rank(), dist.get_world_size()), training)
         self.pipeline = MiniPipeline(self.model, self.loss, (SEQUENCES // MICRO_BATCHES, TOKENS, HIDDEN))
@@ -109,10 +100,8 @@ class Pipeline(OneProcess):
 
 
 class TensorParallel(OneProcess):
-    default_training = TRAINING
-
-    def __init__(self, model: nn.Sequential, training: Training):
-        super().__init__(shard_blocks(model, None), training)
+    def __init__(self, model: nn.Sequential, training: Training, group: dist.ProcessGroup | None = None):
+        super().__init__(shard_blocks(model, group), training)
 
     def state(self) -> Tensors:
         return full_state(self.model)
@@ -120,8 +109,6 @@ class TensorParallel(OneProcess):
 
 class ZeRO3(DataParallelRanks):
     """Each layer is a unit of its own, which is gathered while it computes."""
-
-    default_training = TRAINING
 
     def __init__(self, model: nn.Sequential, training: Training):
         super().__init__(nn.Sequential(*(MiniFSDP(layer) for layer in model)), training)
@@ -135,15 +122,16 @@ class ZeRO3(DataParallelRanks):
         return state
 
 
-class ThreeDimensions(OneProcess):
+class ThreeDimensions(TensorParallel):
     """2 stages x 2 replicas x 2 shards on eight ranks."""
 
     default_training = CLIPPED
 
     def __init__(self, model: nn.Sequential, training: Training):
         self.groups = process_groups(pp=2, dp=2, tp=2)
+        self.replicas, self.rows = self.groups["dp"], (dist.get_rank(self.groups["dp"]), 2)
         stage = stage_of(model, dist.get_rank(self.groups["pp"]), 2)
-        super().__init__(shard_blocks(stage, self.groups["tp"]), training)
+        super().__init__(stage, training, self.groups["tp"])
         shape = (SEQUENCES // 2 // MICRO_BATCHES, TOKENS, HIDDEN)
         self.pipeline = MiniPipeline(self.model, self.loss, shape, self.groups["pp"])
 
@@ -153,17 +141,6 @@ class ThreeDimensions(OneProcess):
             inputs.chunk(MICRO_BATCHES), targets.chunk(MICRO_BATCHES), self.groups, self.training.max_norm,
         )  # fmt: skip
         return loss, None
-
-    @property
-    def rows(self) -> tuple[int, int]:
-        return dist.get_rank(self.groups["dp"]), 2
-
-    @property
-    def replicas(self) -> dist.ProcessGroup:
-        return self.groups["dp"]
-
-    def state(self) -> Tensors:
-        return full_state(self.model)
 
 
 def recompute_blocks(model: nn.Sequential) -> None:
@@ -203,44 +180,38 @@ def full_state(model: nn.Sequential) -> Tensors:
 # ---- what the page prints ----
 
 
-class RankResult(NamedTuple):
-    """What a rank has after three steps, the messages of one step, and how many parameters it stores between steps."""
-
-    tensors: Tensors
-    log: CommLog
-    num_parameters: int
-
-
 def beside_one_process(ranks: Ranks, strategy: type[OneProcess], **options) -> str:
     """Three lines: every rank compared with one process after three steps, what it sends in one step, what it stores.
 
     Raises AssertionError where a tensor of a rank differs by more than 1e-10 of its norm, or where no rank has it.
     """
-    alone = {name: tensor for name, tensor in strategy.default_training.run().items() if name != "norms"}
-    num_parameters = sum(parameter.numel() for parameter in language_model().parameters())
-    results = ranks.run(trained, strategy, **options)
-    found = {f"{name} of rank {r}": one for r, result in enumerate(results) for name, one in result.tensors.items()}
+    training = getattr(strategy, "default_training", TRAINING)
+    alone = {name: tensor for name, tensor in training.run().items() if name != "norms"}
+    results, logs, stored = zip(*ranks.run(trained, training.under(strategy, **options)), strict=True)
+    found = {f"{name} of rank {rank}": one for rank, result in enumerate(results) for name, one in result.items()}
     assert_equal({name: alone[name.partition(" of rank ")[0]] for name in found}, found)
-    if missing := alone.keys() - set().union(*(result.tensors for result in results)):
+    if missing := alone.keys() - set().union(*results):
         raise AssertionError(f"no rank has {sorted(missing)}")
-    log = max((result.log for result in results), key=CommLog.sent_bytes)
+    log = max(logs, key=CommLog.sent_bytes)
     calls = ", ".join(f"{log.count(op)} {op}" for op in log.ops())
-    stored = max(result.num_parameters for result in results)
     return (
         f"all {len(results)} ranks equal one process after 3 steps: {len(alone)} tensors, within 1e-10 of the norm\n"
         f"sent by one rank in one step: {format_bytes(log.sent_bytes())} ({calls})\n"
-        f"stored by one rank between steps: {stored:,} of {num_parameters:,} parameters"
+        f"stored by one rank between steps: {max(stored):,} of {num_parameters(language_model()):,} parameters"
     )
 
 
-def trained(strategy: type[OneProcess], **options) -> RankResult:
-    """On a rank: train for three steps, and record the messages of one more step of a model that was built anew."""
-    training = strategy.default_training.under(strategy, **options)
+def trained(training: Training) -> tuple[Tensors, CommLog, int]:
+    """On a rank: what three steps give, the messages of one step of a new model, and how many parameters it stores."""
     built = training.build()
     inputs, targets = (rank_slice(tensor, *built.rows) for tensor in batch(0))
     with record_comms() as recorder:
         built.step(inputs, targets)
-    return RankResult(training.run(), recorder.log, sum(parameter.numel() for parameter in built.model.parameters()))
+    return training.run(), recorder.log, num_parameters(built.model)
+
+
+def num_parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def autocast_beside_torch() -> str:
@@ -283,6 +254,7 @@ def most_in_flight(ranks: Ranks, schedule: str) -> str:
 
 
 def depth_on_rank(schedule: str) -> int:
-    built = Pipeline.default_training.under(Pipeline, schedule=schedule).build()
+    built, depths = TRAINING.under(Pipeline, schedule=schedule).build(), []
+    built.model.register_forward_hook(lambda *_: depths.append(len(built.pipeline.in_flight) + 1))
     built.step(*batch(0))
-    return built.pipeline.most_in_flight
+    return max(depths)

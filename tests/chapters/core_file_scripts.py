@@ -146,7 +146,7 @@ def on_rank(rank, size):
 # Runs each script of its arguments in a process of its own. torch is imported once, which takes longer than a script.
 RUN_ALL = """
 import os, runpy, sys
-import torch, torch.distributed, torch.multiprocessing, torch._dynamo  # an optimizer imports the last one when it is made
+import torch, torch.distributed, torch.multiprocessing, torch._dynamo  # optimizers import the last one
 
 for path in sys.argv[1:]:
     if not (child := os.fork()):

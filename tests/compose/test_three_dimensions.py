@@ -129,7 +129,7 @@ def test_an_axis_that_is_left_out_is_noticed(eight, axis):
 
         three_dimensions.dist = Replaced(all_reduce=skipping)
         try:
-            return trained(ThreeDimensions)
+            return trained(ThreeDimensions.default_training.under(ThreeDimensions))
         finally:
             three_dimensions.dist = dist
 

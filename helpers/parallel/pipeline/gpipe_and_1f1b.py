@@ -78,7 +78,6 @@ class MiniPipeline:
     def start(self, inputs: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
         self.inputs, self.targets, self.loss = inputs, targets, None
         self.in_flight: deque[tuple[Tensor, Tensor]] = deque()  # (input, output) of each micro-batch, until backward
-        self.most_in_flight = 0
 
     def forward(self, j: int, x: Tensor | None) -> Tensor:
         """Run micro-batch j through the stage. The first stage reads the batch, and the last one computes the loss."""
@@ -88,7 +87,6 @@ class MiniPipeline:
             y = self.loss_function(y, self.targets[j]) / len(self.targets)
             self.loss = y.detach() if self.loss is None else self.loss + y.detach()
         self.in_flight.append((x, y))
-        self.most_in_flight = max(self.most_in_flight, len(self.in_flight))
         return y.detach()
 
     def backward(self, dy: Tensor | None) -> Tensor | None:
