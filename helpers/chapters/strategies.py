@@ -1,7 +1,7 @@
 """Runs the core file of each strategy on live ranks, and compares every rank with one process.
 
 The page notebooks/strategies.ipynb shows these core files. All of them train one small language model in float64: an
-embedding, four blocks of transformer_block.py, a norm and a head. `beside_one_process` returns what the page prints.
+embedding, four blocks of transformer_block.py, a norm and a head. `compare_with_one_process` returns what it prints.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def full_state(model: nn.Sequential) -> Tensors:
 # ---- what the page prints ----
 
 
-def beside_one_process(ranks: Ranks, strategy: type[OneProcess], **options) -> str:
+def compare_with_one_process(ranks: Ranks, strategy: type[OneProcess], **options) -> str:
     """Three lines: every rank compared with one process after three steps, what it sends in one step, what it stores.
 
     Raises AssertionError where a tensor of a rank differs by more than 1e-10 of its norm, or where no rank has it.
@@ -214,7 +214,7 @@ def num_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def autocast_beside_torch() -> str:
+def compare_autocast_with_torch() -> str:
     """A line: whether three steps in bfloat16 give the same weights with MiniAutocast as with PyTorch's autocast."""
     ours, theirs = (weights_in_bfloat16(region) for region in (MiniAutocast, partial(torch.autocast, "cpu")))
     is_equal = all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))

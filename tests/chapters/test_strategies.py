@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from helpers.chapters import strategies
-from helpers.chapters.strategies import beside_one_process
+from helpers.chapters.strategies import compare_with_one_process
 from tests.chapters.core_file_scripts import ON_RANK, ROOT, RUN_ALL, script
 from tests.notebooks.chapter import load
 from tools.build_strategies_page import NOTEBOOK, SHOWN
@@ -64,13 +64,13 @@ def test_copied_alone_it_runs_and_equals_one_process(path, printed):
 @pytest.mark.parametrize("num_ranks", [2, 4])
 @pytest.mark.parametrize("name", ["DDP", "LossScaling", "Recomputation", "Pipeline", "TensorParallel", "ZeRO3"])
 def test_every_rank_equals_one_process(ranks, name, num_ranks):
-    line = beside_one_process(ranks[:num_ranks], getattr(strategies, name)).splitlines()[0]
+    line = compare_with_one_process(ranks[:num_ranks], getattr(strategies, name)).splitlines()[0]
     assert line == f"all {num_ranks} ranks equal one process after 3 steps: 79 tensors, within 1e-10 of the norm"
 
 
 def test_a_rank_that_trains_otherwise_is_noticed(ranks):
     with pytest.raises(AssertionError, match="differs at"):
-        beside_one_process(ranks[:2], Unaveraged)
+        compare_with_one_process(ranks[:2], Unaveraged)
 
 
 class Unaveraged(strategies.DDP):
@@ -81,7 +81,7 @@ class Unaveraged(strategies.DDP):
 
 
 def test_the_lines_below_the_files(ranks):
-    assert strategies.autocast_beside_torch().endswith("equal to the last bit")
+    assert strategies.compare_autocast_with_torch().endswith("equal to the last bit")
     assert strategies.most_in_flight(ranks, "gpipe").endswith("ranks 0 to 3: 4, 4, 4, 4")
     assert strategies.most_in_flight(ranks, "one_f_one_b").endswith("ranks 0 to 3: 4, 3, 2, 1")
     plain, recomputed = (strategies.activation_bytes(one) for one in (False, True))

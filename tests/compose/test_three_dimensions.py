@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from helpers.chapters.strategies import (
     ThreeDimensions,
     batch,
-    beside_one_process,
+    compare_with_one_process,
     language_model,
     stage_of,
     trained,
@@ -37,7 +37,9 @@ SHAPES = [dict(pp=2, dp=2, tp=2), dict(pp=1, dp=2, tp=4), dict(pp=4, dp=1, tp=2)
 
 
 def test_eight_ranks_equal_one_process(eight):
-    assert beside_one_process(eight, ThreeDimensions).startswith("all 8 ranks equal one process after 3 steps: 79")
+    assert compare_with_one_process(eight, ThreeDimensions).startswith(
+        "all 8 ranks equal one process after 3 steps: 79"
+    )
 
 
 @pytest.mark.parametrize("sizes", SHAPES, ids=str)
@@ -87,8 +89,11 @@ def pytorchs():
     torch.manual_seed(0)
     rank = mesh.get_local_rank("pp")
     part = stage_of(language_model(), rank, 2)
-    plan = {f"*.{name}": ColwiseParallel() for name in ("query", "key", "value", "gate", "up")}
-    parallelize_module(part, mesh["tp"], plan | {f"*.{name}": RowwiseParallel() for name in ("output", "down")})
+    plan = {name: ColwiseParallel() for name in ("query", "key", "value", "gate", "up")}
+    plan |= {name: RowwiseParallel() for name in ("output", "down")}
+    for block in part:
+        if isinstance(block, TransformerBlock):
+            parallelize_module(block, mesh["tp"], plan)
     fully_shard(part, mesh=mesh["dp"])
     stage = pipelining.PipelineStage(part, rank, 2, computing_device(), group=mesh.get_group("pp"))
     schedule = pipelining.Schedule1F1B(stage, n_microbatches=4, loss_fn=token_loss)

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 class MiniPipeline:
     """Trains this rank's stage. Both schedules add to `.grad`, and return the batch's loss on the last rank.
 
-    loss_function(output, target): the mean over a micro-batch. activation_shape: that of every tensor between two
-    stages, for one micro-batch. group: the ranks of the stages in their order.
+    loss_function(output, target): the mean over a micro-batch. activation_shape: the shape of every tensor that is sent
+    between two stages, for one micro-batch. group: the ranks of the stages in their order.
     """
 
     def __init__(self, stage: nn.Module, loss_function: Callable, activation_shape: Sequence[int], group=None):

@@ -2,7 +2,7 @@
 
 Each rank of a group has some heads of the attention and some columns of the MLP. The matrices that read the block's
 input are column-parallel, and those that write its output are row-parallel, so nothing is sent between the two. (torch
-stores a matrix transposed, so dim 0 of a weight are its columns.)
+stores a matrix transposed, so dim 0 of a weight runs over its columns.)
 
     f    CopyToTensorParallelRegion        forward sends nothing        backward all-reduces the gradient
     g    ReduceFromTensorParallelRegion    forward all-reduces          backward sends nothing
@@ -96,7 +96,7 @@ class CopyToTensorParallelRegion(torch.autograd.Function):
 
 
 class ReduceFromTensorParallelRegion(torch.autograd.Function):
-    """g: every rank has a partial sum of y, and forward adds them. The gradient of a sum is that of each summand."""
+    """g: every rank has a partial sum of y, and forward adds them. Each partial sum has the gradient of the sum."""
 
     @staticmethod
     def forward(ctx, partial_sum: Tensor, group: dist.ProcessGroup | None) -> Tensor:

@@ -6,7 +6,7 @@ Each rank keeps 1/N of a module's parameters, as one flat shard, and trains on i
     backward    all-gathers them again, computes, frees them, and reduce-scatters the gradients
     optimizer   updates the shard; the gradient and the optimizer states are therefore sharded as well
 
-Wrap each layer of a model, not the whole model, because one unit at a time is gathered. A rank sends (N-1)/N of the
+Wrap each layer of a model, because one unit at a time is gathered; units are not nested. A rank sends (N-1)/N of the
 parameters three times per step, while DDP's all-reduce sends (N-1)/N of the gradients twice. stage3.py adds prefetch,
 mixed precision, offload and frozen parameters. After Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward
 Training Trillion Parameter Models", section 5.3.
