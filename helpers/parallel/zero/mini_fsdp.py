@@ -28,8 +28,9 @@ class MiniFSDP(nn.Module):
     """Runs `module` on N ranks and trains one parameter, `shard`, whose gradient is the mean over the ranks.
 
     All parameters of the module must be trainable and have one dtype, and it must return one tensor. Every rank calls
-    the same units in the same order. The optimizer must be elementwise, as AdamW is, because a shard may end inside a
-    tensor. Make the optimizer after this: `AdamW(model.parameters())`.
+    the same units in the same order. Wrap first and make the optimizer then: `AdamW(model.parameters())`. It must be
+    elementwise, because a shard may end inside a tensor. Whoever clips gradients adds the shards' squared norms over
+    the ranks first.
     """
 
     def __init__(self, module: nn.Module, group: dist.ProcessGroup | None = None):
