@@ -331,7 +331,6 @@ def forgotten_random_state_scene() -> tuple[Scene, str, str]:
     ours = differences["ours"]  # by name: the norm of the error, relative to the right tensor's norm
     assert {key for key in plain if ours[key]} == {key for key in plain if differences["PyTorch's"][key]}
     prefixes = {"the loss": "loss", "the last norm": "final_norm", "block 1": "blocks.1", "block 0": "blocks.0"}
-    prefixes["embeddings"] = ("token_emb", "position_emb")
     # The gradient of attention's key bias is left out: it is zero in theory, so its relative error means nothing.
     worst = {
         name: max(one for key, one in ours.items() if key.startswith(prefix) and "key.bias" not in key)
@@ -390,13 +389,15 @@ def segments_scene() -> tuple[Scene, int, int]:
     # Where the inside of a layer is 17 times as large as its input, as in a GPT block, more segments are best.
     assert best_segments(33, inside_bytes=17) == 33 and best_segments(64, inside_bytes=17) == 32  # of 33, 64 layers
     thin, gpts = GPTConfig(vocab_size=68, context=64, num_layers=12, num_heads=4, hidden=32), {}
-    for every in (4, 2, 1):
+    for every in (2, 1):
         run = record_training(thin, batch=16, prepare=partial(recompute_blocks, every=every), update=False)
         num_segments, bytes_per_input = 12 // every, 16 * 64 * 32 * 4  # batch x tokens x hidden x fp32
         gpts[f"{num_segments} segments"] = num_segments * bytes_per_input, _held_by_backward(run.peak)
     layers = {f"{n} segments": (n * unit, inputs[n] * unit) for n in counts}
     titles = {"64 linear layers: the peak": layers, "12 blocks of a GPT: the peak": gpts}
-    scenes = [_segment_bars(peaks, title) for title, peaks in titles.items()]
+    legend = {"activations": "inputs of segments", "temporaries": "the rest: the inside of the segment that runs"}
+    legends = (legend, {})  # of the first picture only; the second has the same colours
+    scenes = [_segment_bars(peaks, title, one) for (title, peaks), one in zip(titles.items(), legends, strict=True)]
     scene = stacked_scene(*scenes, title="The peak by segments")
     return scene, best_segments(64), min(inputs, key=inputs.get)
 
@@ -406,12 +407,11 @@ def _held_by_backward(peak: MemoryBreakdown) -> int:
     return peak.activations + peak.temporaries
 
 
-def _segment_bars(peaks: dict[str, tuple[int, float]], title: str) -> Scene:
+def _segment_bars(peaks: dict[str, tuple[int, float]], title: str, legend: dict[str, str]) -> Scene:
     """One bar per name. peaks: bytes of the segments' inputs, and of the whole peak."""
-    legend = {"activations": "inputs of segments", "temporaries": "the rest: the inside of the segment that runs"}
     sizes = {name: {"activations": inputs, "temporaries": peak - inputs} for name, (inputs, peak) in peaks.items()}
     ends = {name: format_bytes(peak) for name, (_, peak) in peaks.items()}
-    return parts_scene(_bars(sizes, format_bytes), title=title, ends=ends, legend=legend)
+    return parts_scene(_bars(sizes), title=title, ends=ends, legend=legend)
 
 
 def offload_scene() -> tuple[Scene, str, float]:

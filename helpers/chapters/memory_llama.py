@@ -14,13 +14,15 @@ from helpers.predict.memory import activations, activations_per_layer, edge_acti
 from helpers.predict.memory.activations import recomputed_layer
 from helpers.predict.memory.fine_tuning import adapter_params, layer_matrices, lora, qlora
 from helpers.records import MemoryBreakdown
-from helpers.specs import GPUS, LINKS, PRESETS, ModelSpec, Plan
+from helpers.specs import GPUS, PRESETS, ModelSpec, Plan
 
 LLAMA = PRESETS["llama3-8b"]
 WEIGHTS = MemoryBreakdown(parameters=model_states(LLAMA.num_params, Plan()).parameters)
 H100_BYTES = GPUS["H100"].memory
 REACHED_SHARE = 0.4  # of the peak FLOP/s: what a good training run reaches
-PCIE_5 = 2 * LINKS["PCIe 4 x16"].bandwidth  # bytes per second in one direction: each generation doubles the last
+PCIE_5 = 52.8e9  # bytes per second that an H100 copied to its host: github.com/NVIDIA/nvbandwidth/issues/24
+LOSS_TENSORS = 3  # of the logits' shape in fp32, at the peak of PyTorch's cross entropy: log-softmax and two gradients
+CHUNK_TOKENS = 256  # of the chunked loss
 
 
 def weights_scene() -> Scene:
@@ -38,13 +40,31 @@ def states_bars() -> Scene:
 
 
 def step_on_one_gpu(plan: Plan, *, chunked: bool = False, model: ModelSpec = LLAMA) -> MemoryBreakdown:
-    """Bytes of a step on one rank: model states, activations, and as temporaries the fp32 logits and their gradient.
+    """Bytes of a step on one rank: model states, activations, and as temporaries the tensors of the loss.
 
-    With recomputation, the activations of the one layer that backward recomputes are added. chunked: without logits.
+    With recomputation, the activations of the one layer that backward recomputes are added. chunked: whether the loss
+    takes some tokens at a time.
     """
     kept = activations(model, plan) + edge_activations(model, plan) + recomputed_layer(model, plan)
-    loss = 0 if chunked else 2 * logits(model, plan)
+    loss = chunked_loss_bytes(model) if chunked else LOSS_TENSORS * logits(model, plan)
     return replace(model_states(model.num_params, plan), activations=kept, temporaries=loss)
+
+
+def chunked_loss_bytes(model: ModelSpec = LLAMA) -> int:
+    """Bytes that the chunked loss holds: fp32 gradients of the head and of its input, and two tensors of a chunk."""
+    gradients = (model.vocab + model.seq) * model.hidden
+    return 4 * (gradients + 2 * CHUNK_TOKENS * model.vocab)
+
+
+def kept_per_token(model: ModelSpec = LLAMA) -> dict[str, int]:
+    """Part of a layer -> bytes per token that it keeps for backward, in bf16. The feed-forward part is gated."""
+    kv_width = model.kv_heads * model.head_dim
+    elements = {
+        "inputs": 4 * model.hidden,  # of two norms, of attention and of the feed-forward part
+        "attention": 2 * model.hidden + 2 * kv_width,  # queries and the output, keys and values
+        "feed-forward": 3 * model.ffn,  # gate, up and their product
+    }
+    return {part: 2 * number for part, number in elements.items()}
 
 
 def fitting_scene(ways: dict[str, MemoryBreakdown]) -> Scene:
@@ -54,30 +74,45 @@ def fitting_scene(ways: dict[str, MemoryBreakdown]) -> Scene:
 
 
 @dataclass(frozen=True)
-class RecomputeAndCopyTimes:
-    """Milliseconds per layer and sequence on an H100: one forward again, or the copy of what it keeps, one way."""
+class LayerTimes:
+    """Milliseconds of one layer and sequence on an H100: its forward, and the copy of what it keeps, one way."""
 
-    recompute: float
-    offload: float
+    forward: float
+    copy: float
+
+    @property
+    def recompute_adds(self) -> float:
+        """Recomputation runs the forward of the layer once more."""
+        return self.forward
+
+    @property
+    def offload_adds(self) -> float:
+        """The copy out hides behind forward, and the copy back behind backward, which takes twice as long."""
+        return max(0, self.copy - self.forward) + max(0, self.copy - 2 * self.forward)
 
 
-def offload_or_recompute(name: str) -> RecomputeAndCopyTimes:
-    """Time to recompute one layer, and to copy its activations over PCIe 5, for the preset of this name.
+def layer_times(name: str) -> LayerTimes:
+    """Times of one layer of the preset of this name: its forward, and the copy of its activations over PCIe 5.
 
-    Matrix products only, 2 operations per parameter and token, at 40 % of the peak; PCIe at its nominal rate.
+    Matrix products at 40 % of the peak rate: 2 operations per parameter and token, and causal attention, which computes
+    half of the map twice, for the scores and for the output. What the copy leaves out is the layer's input.
     """
     model = PRESETS[name]
-    operations = 2 * model.params_per_layer * model.seq
+    weights = 2 * model.params_per_layer * model.seq
+    attention = 2 * model.num_heads * model.head_dim * model.seq**2
     num_bytes = activations_per_layer(model, Plan()) - activations_per_layer(model, Plan(recompute="full"))
-    return RecomputeAndCopyTimes(operations / (REACHED_SHARE * GPUS["H100"].flops) * 1e3, num_bytes / PCIE_5 * 1e3)
+    return LayerTimes((weights + attention) / (REACHED_SHARE * GPUS["H100"].flops) * 1e3, num_bytes / PCIE_5 * 1e3)
 
 
 def print_offload_or_recompute() -> None:
-    """Print the times of `offload_or_recompute` for Llama-3 8B and 70B, as a table."""
-    print(f"{'one layer, 8,192 tokens':24}{'recompute':>12}{'copy, one way':>16}")
+    """Print what recomputation and offload add to a layer of Llama-3 8B and 70B, as a table."""
+    print(
+        f"{'one layer, 8,192 tokens':25}{'forward':>9}{'copy, one way':>15}{'recompute adds':>16}{'offload adds':>14}"
+    )
     for name in ("llama3-8b", "llama3-70b"):
-        times = offload_or_recompute(name)
-        print(f"{name:24}{times.recompute:>9.0f} ms{times.offload:>13.0f} ms")
+        times = layer_times(name)
+        columns = {9: times.forward, 15: times.copy, 16: times.recompute_adds, 14: times.offload_adds}
+        print(f"{name:25}" + "".join(f"{number:>{width - 3}.0f} ms" for width, number in columns.items()))
 
 
 def fine_tuning_scene() -> tuple[Scene, str, float]:
