@@ -338,7 +338,7 @@ def forgotten_random_state_scene() -> tuple[Scene, str, str]:
     }
     scene = parts_scene(
         _bars({name: {"gradients": one} for name, one in worst.items()}),
-        title="How far off, relative to the right one's norm: the loss, and the worst gradient of each part",
+        title="Relative error of the loss, and of the worst gradient of each part",
         ends={name: percent(one) if one else "equal to the last bit" for name, one in worst.items()},
     )
     gradients = [key for key in plain if key.endswith(".grad")]
@@ -365,7 +365,7 @@ def full_card_scene(bytes_per_sequence: float) -> tuple[Scene, str, int, int]:
     kinds = [kind for kind in MEMORY_KINDS if any(getattr(one, kind) for one in peaks.values())]
     bars = _bars({name: {kind: getattr(one, kind) for kind in kinds} for name, one in peaks.items()})
     ends = {name: f"{one.total / 1e6:.1f} MB, fits" for name, one in peaks.items()}
-    text = f"{states / 1e6:.1f} + {batch} × {bytes_per_sequence / 1e6:.1f} MB"
+    text = f"{states / 1e6:.2f} + {batch} × {bytes_per_sequence / 1e6:.2f} MB"
     bars[refused] = [Part(text=text, kind="waiting", size=asked)]
     ends[refused] = f"{asked / 1e6:.1f} MB, does not fit"
     legend = {kind: kind_word(kind) for kind in kinds} | {"waiting": "predicted, refused"}

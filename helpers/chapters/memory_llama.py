@@ -127,9 +127,9 @@ def fine_tuning_scene() -> tuple[Scene, str, float]:
     rest = LLAMA.num_params - LLAMA.num_layers * sum(rows * columns for rows, columns in shapes.values())  # in 16 bits
     four_bits = states["QLoRA"].total - 2 * rest - 12 * adapters
     said = (
-        f"QLoRA: {four_bits / 1e9:.1f} GB of matrices in 4 bits with their scales, {2 * rest / 1e9:.1f} GB of tables "
-        f"and head in 16 bits, and {12 * adapters / 1e9:.1f} GB for its {adapters / 1e6:.0f} million adapter weights, "
-        "12 bytes each (2 + 2 + 8, no master)."
+        f"QLoRA stores {four_bits / 1e9:.1f} GB of matrices in 4 bits with their scales, and {2 * rest / 1e9:.1f} GB "
+        f"of embedding, norms and head in 16 bits. Its {adapters / 1e6:.0f} million adapter weights take "
+        f"{12 * adapters / 1e9:.1f} GB, 12 bytes each (2 + 2 + 8, without master weights)."
     )
     scene = memory_scene(states, title="Model states of Llama-3 8B with AdamW; adapters of rank 16")
     return scene, said, states["LoRA"].total / 1e9
