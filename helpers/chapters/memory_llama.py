@@ -74,7 +74,7 @@ def fitting_scene(ways: dict[str, MemoryBreakdown]) -> Scene:
 
 
 @dataclass(frozen=True)
-class LayerTimes:
+class ForwardAndCopyTimes:
     """Milliseconds of one layer and sequence on an H100: its forward, and the copy of what it keeps, one way."""
 
     forward: float
@@ -91,7 +91,7 @@ class LayerTimes:
         return max(0, self.copy - self.forward) + max(0, self.copy - 2 * self.forward)
 
 
-def layer_times(name: str) -> LayerTimes:
+def layer_times(name: str) -> ForwardAndCopyTimes:
     """Times of one layer of the preset of this name: its forward, and the copy of its activations over PCIe 5.
 
     Matrix products at 40 % of the peak rate: 2 operations per parameter and token, and causal attention, which computes
@@ -101,7 +101,9 @@ def layer_times(name: str) -> LayerTimes:
     weights = 2 * model.params_per_layer * model.seq
     attention = 2 * model.num_heads * model.head_dim * model.seq**2
     num_bytes = activations_per_layer(model, Plan()) - activations_per_layer(model, Plan(recompute="full"))
-    return LayerTimes((weights + attention) / (REACHED_SHARE * GPUS["H100"].flops) * 1e3, num_bytes / PCIE_5 * 1e3)
+    return ForwardAndCopyTimes(
+        (weights + attention) / (REACHED_SHARE * GPUS["H100"].flops) * 1e3, num_bytes / PCIE_5 * 1e3
+    )
 
 
 def print_offload_or_recompute() -> None:
