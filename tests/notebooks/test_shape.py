@@ -93,7 +93,7 @@ EDITS = [  # rule, cell, what is replaced, by what, what the sentence holds
     (shape.limits, "B-text", "(6 min)", "(29 min)", "the path has 41 minutes"),
     (shape.limits, "D-text", "(6 min)", "(73 min)", "the chapter has 91 minutes"),
     (shape.limits, "B-text", "Text", "word " * 1700, "the path has 17"),
-    (shape.limits, "D-text", "Text", "word " * 3750, "the chapter has 38"),
+    (shape.limits, "D-text", "Text", "word " * 4200, "the chapter has 42"),
     (shape.limits, "A-guess", "guess", "a = 1\n" * 150 + "guess", "the path has 156 lines"),
     (shape.limits, "D-guess", "guess", "a = 1\n" * 350 + "guess", "the chapter has 360 lines"),
     (shape.long_cells, "map", "course_map()", "a = 1\n" * 26, "map has 26 lines"),
@@ -141,7 +141,7 @@ def test_too_many_cells_are_found_and_guesses_are_not_counted(good):
 
 
 def test_the_minutes_of_the_interview_corner_count(good):
-    full = edited(good, "D-text", "(6 min)", "(62 min)")
+    full = edited(good, "D-text", "(6 min)", "(67 min)")
     assert not list(shape.limits(full, "08_zero"))
     assert "the chapter has 9" in " ".join(shape.limits([*full, code("corner", 'corner("08_zero")')], "08_zero"))
 
