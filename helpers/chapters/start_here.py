@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from helpers.draw import Part, Scene, killed_rank_scene, parts_scene
+from helpers.draw import Part, Scene, hang_scene, killed_rank_scene, parts_scene
 from helpers.observe.torchrun import JobOutput
+from helpers.quantities import costs
 from helpers.ranks import RankError, Ranks
+from helpers.widgets import CollectiveExplorer
 
 CHUNKS = 4  # of a tensor in a ring of four ranks
 
@@ -30,9 +32,23 @@ def killed_scene(ranks: Ranks, train: Callable, step: int) -> Scene:
     return killed_rank_scene(error.rank, step, message, len(ranks))
 
 
+def positions_scene() -> Scene:
+    """Where the ranks of the chapter's script are, in which rank 1 goes past the all-reduce. Drawn from the script."""
+    return hang_scene(["if count > 0", "all_reduce", "the rest"], reached=[1, 2, 1, 1], skips=[(1, 1)])
+
+
 def what_one_sees(job: JobOutput) -> str:
     """The answer to the chapter's question what a person sees of a job in which one rank goes past the all-reduce."""
     return "silence" if job.is_silent else "an error that names rank 1"
+
+
+def compared_with_one_process(reported: float, losses: Sequence[Sequence[float]]) -> str:
+    """The answer to the chapter's question what the mean of the ranks' means is. losses: those of each rank."""
+    every = [loss for of_rank in losses for loss in of_rank]
+    true = sum(every) / len(every)
+    if abs(reported - true) < 1e-9:
+        return f"{true:.2f}, as in one process"
+    return f"more than {true:.2f}" if reported > true else f"less than {true:.2f}"
 
 
 def when_it_ended(job: JobOutput) -> str:
@@ -42,7 +58,7 @@ def when_it_ended(job: JobOutput) -> str:
 
 def last_words(error: RankError) -> str:
     """The answer to the chapter's question what a process that was killed has printed."""
-    return "an error" if error.tracebacks else "no line at all"
+    return "an error" if error.rank in error.tracebacks else "no line at all"
 
 
 def sent_scene(payload: int, sent: int) -> Scene:
@@ -63,3 +79,18 @@ def sent_scene(payload: int, sent: int) -> Scene:
     }
     legend = {"communication": "partial sums", "buffers": "finished sums"}
     return parts_scene(rows, title="What one rank sends in a ring of four", ends=ends, legend=legend)
+
+
+def sent_in_a_ring(payload: int, num_ranks: int) -> float:
+    """Bytes that each rank sends in a ring all-reduce, by the formula. payload: bytes that a rank passes in."""
+    return costs.sent_bytes("all_reduce", payload, num_ranks, "ring")
+
+
+def broadcast_explorer(num_ranks: int) -> CollectiveExplorer:
+    """The broadcast of station H, to press through round by round."""
+    return CollectiveExplorer("broadcast", algorithm="tree", ranks=num_ranks)
+
+
+def broadcast_rounds(num_ranks: int) -> int:
+    """Rounds of this broadcast, by the formula."""
+    return costs.rounds("broadcast", num_ranks, "tree")

@@ -5,7 +5,16 @@ import inspect
 import pytest
 
 from helpers.chapters import first_script
-from helpers.chapters.start_here import failure_of, killed_scene, last_words, sent_scene
+from helpers.chapters.start_here import (
+    broadcast_explorer,
+    broadcast_rounds,
+    compared_with_one_process,
+    failure_of,
+    killed_scene,
+    last_words,
+    sent_in_a_ring,
+    sent_scene,
+)
 from helpers.observe.torchrun import torchrun
 from tests.draw.scenes import texts
 
@@ -50,3 +59,14 @@ def test_a_failure_is_returned_and_its_absence_is_an_error(ranks):
 def test_the_bar_of_sent_bytes_has_a_part_per_message():
     scene = sent_scene(4_000_000, 6_000_000)
     assert texts(scene).count("1 MB") == 10 and "6 MB = 2 × 3/4 × 4 MB" in texts(scene)
+
+
+def test_a_mean_of_means_is_compared_with_the_mean():
+    losses = [[1.0, 1.0], [4.0]]
+    answers = [compared_with_one_process(reported, losses) for reported in (2.0, 2.5, 1.5)]
+    assert answers == ["2.00, as in one process", "more than 2.00", "less than 2.00"]
+
+
+def test_the_formulas_of_the_ring_and_of_the_tree():
+    assert sent_in_a_ring(4_000_000, 4) == 6_000_000 and sent_in_a_ring(8, 1) == 0
+    assert broadcast_rounds(64) == 6 and broadcast_explorer(8).num_steps == broadcast_rounds(8) == 3
