@@ -20,7 +20,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from helpers.draw import Part, Scene, parts_scene
+from helpers.chapters import four_verbs
+from helpers.draw import Part, Scene, memory_scene, parts_scene
 from helpers.observe.comms import record_comms
 from helpers.observe.equality import assert_equal
 from helpers.observe.stopwatch import seconds_of
@@ -28,12 +29,14 @@ from helpers.observe.training import OneProcess, Training
 from helpers.parallel.data_parallel import DataParallel, parallel_apply, replicate, scatter
 from helpers.parallel.ddp import DistributedDataParallel
 from helpers.parallel.shared.virtual_devices import VirtualDevices
+from helpers.predict.traffic.data_parallel import data_parallel_traffic, master_link_bytes
 from helpers.quantities.costs import sent_bytes
 from helpers.ranks import Ranks
 from helpers.records import MemoryBreakdown
 from helpers.workloads import GPT, MLP, GPTConfig, SmallResNet, characters, digits, rank_slice, synthetic, token_loss
 
 Work = Callable[[], object]
+ROUNDS = 20  # of each measurement with threads and processes
 
 
 class WithLoss(nn.Module):
@@ -99,7 +102,7 @@ def lock_scene(two: Ranks) -> tuple[Scene, str]:
         for way, times in {"one after the other": 1.0, "two threads": threads, "two processes": processes}.items():
             rows[f"{what}, {way}"] = [Part(text="", kind="other", size=1 / times)]
             ends[f"{what}, {way}"] = f"{times:.1f} times as fast"
-    scene = parts_scene(rows, title="The time that two pieces of work take", ends=ends)
+    scene = parts_scene(rows, title=f"The time for doing the same work twice, fastest of {ROUNDS} rounds", ends=ends)
     fast = by_work["pure Python"]
     answer = "twice as fast" if fast > 1.5 else "half as fast" if fast < 0.7 else "hardly faster than one"
     return scene, answer
@@ -165,6 +168,31 @@ def bytes_after_loss(loss_inside: bool) -> tuple[int, int, int]:
         return *stored, 4 * model.config.num_parameters
 
 
+def run_on_two_devices(module: nn.Module, batch: Tensor) -> tuple[str, str]:
+    """What DataParallel on two simulated devices says to this module, and which answer of the chapter's question holds.
+
+    The question is what happens in forward if a module has a tensor that is neither parameter nor buffer.
+    """
+    try:
+        with VirtualDevices(2) as devices:
+            DataParallel(module, devices)(batch)
+    except RuntimeError as error:
+        return "\n\n".join([str(error), *error.__notes__]), "replica 1 raises an error"
+    return "no error", "each replica uses its own copy"
+
+
+def stored_scene(bars: dict[str, MemoryBreakdown]) -> Scene:
+    """The bars of `memory_bars`, and the size of a small device."""
+    title = "Stored after the loss: temporaries are the gathered logits and what the loss keeps"
+    return memory_scene(bars, capacity=16e6, capacity_name="a small device:", title=title)
+
+
+def weights_and_gradients_bytes(parameter_bytes: int, num_devices: int) -> int:
+    """What crosses the master's link for weights and gradients in a step, by the formula, in bytes."""
+    traffic = data_parallel_traffic(parameter_bytes // 4, num_devices=num_devices, input_bytes=0, output_bytes=0)
+    return master_link_bytes(traffic)
+
+
 def memory_bars() -> dict[str, MemoryBreakdown]:
     """What the first device and another one store, with the loss on the first device and in the replicas.
 
@@ -206,9 +234,10 @@ def python_work() -> None:
 
 
 def matrix_work() -> None:
-    """Some milliseconds of matrix products, which release the lock."""
-    matrix = torch.ones(300, 300)
-    for _ in range(50):
+    """Some milliseconds of matrix products, which release the lock. Each thread or process uses one core for them."""
+    torch.set_num_threads(1)  # or a new thread might take all cores for one product
+    matrix = torch.ones(600, 600)
+    for _ in range(10):
         matrix @ matrix
 
 
@@ -221,7 +250,7 @@ def in_two_threads(work: Work) -> None:
         thread.join()
 
 
-def times_as_fast(two: Ranks, work: Work, rounds: int = 15) -> tuple[float, float]:
+def times_as_fast(two: Ranks, work: Work, rounds: int = ROUNDS) -> tuple[float, float]:
     """How many times as fast two threads, and two processes, do the work twice as one thread does it. 2 is perfect.
 
     two: a pool of two processes. The fastest of some rounds counts, because a busy machine only ever adds time.
@@ -232,7 +261,7 @@ def times_as_fast(two: Ranks, work: Work, rounds: int = 15) -> tuple[float, floa
 
 
 def autocast_by_thread() -> dict[str, torch.dtype]:
-    """In which dtype a linear layer computes under autocast with float16: here, in other threads, in our replicas.
+    """In which dtype a linear layer computes under autocast with float16: here, in other threads, in replicas.
 
     Autocast is on in one thread only, so a thread that does not enter it again computes in float32.
     """
@@ -249,7 +278,8 @@ def autocast_by_thread() -> dict[str, torch.dtype]:
             thread = threading.Thread(target=forward, args=(name, enters_autocast))
             thread.start()
             thread.join()
-        dtypes["our replicas"] = DataParallel(nn.Linear(4, 4), VirtualDevices(2))(x).dtype
+        dtypes["replicas in the lines of station B"] = four_verbs.data_parallel(nn.Linear(4, 4), x, ["cpu"] * 2).dtype
+        dtypes["replicas of this course's DataParallel"] = DataParallel(nn.Linear(4, 4), VirtualDevices(2))(x).dtype
     return dtypes
 
 

@@ -1,4 +1,4 @@
-"""Chapter 02: DataParallel in 25 lines gives the gradients of one process, and its pictures count every byte."""
+"""Chapter 02: DataParallel on one screen gives the gradients of one process, and its pictures count every byte."""
 
 import inspect
 
@@ -6,7 +6,15 @@ import pytest
 import torch
 
 from helpers.chapters import four_verbs
-from helpers.chapters.data_parallel import fullest, link_scene, links_of_both_scene, replicas_with_kept_statistics
+from helpers.chapters.data_parallel import (
+    autocast_by_thread,
+    fullest,
+    link_scene,
+    links_of_both_scene,
+    replicas_with_kept_statistics,
+    run_on_two_devices,
+    weights_and_gradients_bytes,
+)
 from helpers.parallel.data_parallel import DataParallel
 from helpers.parallel.shared.virtual_devices import VirtualDevices
 from helpers.records import MemoryBreakdown
@@ -20,7 +28,7 @@ def gradients(model, forward, tokens, targets):
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
-@pytest.mark.cpu("all devices are the CPU, where a copy is the tensor itself")
+@pytest.mark.cpu("all devices are the CPU")
 @pytest.mark.parametrize("num_devices", [1, 2, 3, 4, 12])
 def test_the_core_file_gives_the_gradients_of_one_process(num_devices):
     assert "helpers" not in inspect.getsource(four_verbs)
@@ -35,7 +43,8 @@ def test_the_core_file_gives_the_gradients_of_one_process(num_devices):
 def test_a_replica_has_weights_of_its_own_whose_gradients_flow_to_the_master():
     model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
     replica = four_verbs.replicate(model, "cpu")
-    assert replica is not model and replica[0] is not model[0] and replica[1].running_mean is model[1].running_mean
+    assert replica is not model and replica[0] is not model[0] and replica[1].running_mean is not model[1].running_mean
+    assert replica[0].weight is not model[0].weight and not replica[0].weight.is_leaf
     replica[0](torch.ones(1, 2)).sum().backward()
     assert model[0].weight.grad is not None
 
@@ -63,3 +72,35 @@ def test_the_fullest_device_is_named():
 
     assert fullest({"a: master": bar(2), "a: each other": bar(1)}) == "the master"
     assert fullest({"a: master": bar(1), "a: each other": bar(2)}) == "the last device"
+
+
+class Masked(torch.nn.Linear):
+    """A layer whose mask is a plain attribute, or a buffer."""
+
+    def __init__(self, is_buffer):
+        super().__init__(2, 2)
+        if is_buffer:
+            self.register_buffer("mask", torch.ones(2))
+        else:
+            self.mask = torch.ones(2)
+
+    def forward(self, x):
+        return super().forward(x) * self.mask
+
+
+@pytest.mark.cpu("the simulated devices are parts of the CPU")
+def test_a_plain_tensor_is_an_error_in_replica_1_and_a_buffer_is_not():
+    text, answer = run_on_two_devices(Masked(is_buffer=False), torch.ones(4, 2))
+    assert "register_buffer" in text and "replica 1 of 2" in text and answer == "replica 1 raises an error"
+    assert run_on_two_devices(Masked(is_buffer=True), torch.ones(4, 2))[1] == "each replica uses its own copy"
+
+
+@pytest.mark.cpu("autocast of the CPU")
+def test_only_replicas_that_are_given_the_dtype_compute_in_it():
+    dtypes = autocast_by_thread()
+    assert dtypes["replicas in the lines of station B"] == dtypes["a bare thread"] == torch.float32
+    assert dtypes["replicas of this course's DataParallel"] == torch.float16
+
+
+def test_the_formula_of_the_masters_link():
+    assert weights_and_gradients_bytes(400, 4) == 2 * 3 * 400
