@@ -4,9 +4,8 @@
     MiniMasterWeights   any torch optimizer on float32 copies of 16-bit parameters
     MiniGradScaler      dynamic loss scaling, with the four calls of torch.amp.GradScaler
     amp_step            one step of training: forward, then the five calls in their order
-Under autocast, parameters, gradients and optimizer states are float32. Nothing is sent, unless the scaler has a group.
+Under autocast, parameters, gradients and optimizer states are float32 (Micikevicius et al. 2018, arXiv:1710.03740).
 The complete versions, with torch's errors and checkpoints: loss_scaler.py, master_weights.py, shared/autocast.py.
-After Micikevicius et al. 2018, "Mixed Precision Training", arXiv:1710.03740.
 """
 
 from __future__ import annotations
@@ -73,9 +72,7 @@ class MiniGradScaler:
     group: the ranks that hold different gradients of one model (ZeRO, TP, PP); they must skip a step together.
     """
 
-    def __init__(
-        self, init_scale: float = 2.0**16, growth_interval: int = 2000, group: dist.ProcessGroup | None = None
-    ):
+    def __init__(self, init_scale=2.0**16, growth_interval=2000, group: dist.ProcessGroup | None = None):
         self.factor, self.growth_interval, self.group = init_scale, growth_interval, group
         self.good_steps, self.found_inf = 0, None  # found_inf is None until the gradients are unscaled
 
@@ -85,10 +82,10 @@ class MiniGradScaler:
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        device = parameters[0].device if parameters else torch.accelerator.current_accelerator(check_available=True)
         for gradient in gradients:
             gradient /= self.factor
-        is_finite = all(gradient.isfinite().all() for gradient in gradients)
-        self.found_inf = torch.tensor(float(not is_finite), device=parameters[0].device)
+        self.found_inf = torch.tensor(float(not all(g.isfinite().all() for g in gradients)), device=device)
         if self.group is not None:  # under DDP the gradients are equal already, and so is what each rank finds
             dist.all_reduce(self.found_inf, op=dist.ReduceOp.MAX, group=self.group)  # one element
 
