@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import yaml
 from PIL import Image, ImageChops
 
-from tools import moving_picture, pictures
+from tools import build_strategies_page, moving_picture, pictures
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -30,9 +31,11 @@ def shown() -> set[Path]:
     return {(page.parent / link).resolve() for page, link in found}
 
 
-def test_the_tool_makes_every_picture_and_every_picture_is_shown():
+def test_a_tool_makes_every_picture_and_every_picture_is_shown():
     there = {path for path in DOCS.iterdir() if path.suffix not in (".md", ".yaml")}
     made = {pictures.MOVING, *(DOCS / name for name in pictures.explorers())}
+    cells = json.loads((ROOT / build_strategies_page.NOTEBOOK).read_text(encoding="utf-8"))["cells"]
+    made |= {DOCS / name for name in build_strategies_page.page_of(cells, ROOT)[1]}
     assert shown() == there == made
 
 
