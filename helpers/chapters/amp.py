@@ -292,8 +292,7 @@ def _lanes(title: str, lanes: Iterable[Lane]) -> Scene:
 def three_steps(unscale_first: bool = False) -> tuple[float, int, float]:
     """On a rank: three steps, in the second of which rank 1 overflows.
 
-    Returns log2 of the loss scale, the number of skipped steps, and one weight. unscale_first: without DDP, a rank
-    unscales its own gradients and all-reduces them afterwards, so only rank 1 sees its overflow.
+    Returns log2 of the loss scale, the number of skipped steps, and one weight. unscale_first: the rank uses no DDP.
     """
     torch.manual_seed(0)
     layer = nn.Linear(8, 1, bias=False)
@@ -305,7 +304,7 @@ def three_steps(unscale_first: bool = False) -> tuple[float, int, float]:
         with autocast(torch.float16):
             loss = model(x).sum()
         scaler.scale(loss).backward()  # DDP: the all-reduce happens in here
-        if unscale_first:  # "I reduce the gradients myself, when they are unscaled"
+        if unscale_first:
             scaler.unscale_(optimizer)
             dist.all_reduce(layer.weight.grad, op=dist.ReduceOp.AVG)
         scaler.step(optimizer)

@@ -42,14 +42,15 @@ def format_limit_lines() -> Iterator[str]:
 
 
 def zeros_by_format() -> tuple[str, str]:
-    """The shares of the recorded gradients that become zero, as a line, and an answer of the notebook on bf16."""
+    """The shares of the recorded gradients that become zero, as a line, and an answer on fp16 with a loss scale."""
     gradients = recorded("gradients of activations")  # those of the chapter's first picture
     fp16, scaled = surviving(gradients, "fp16").zero, surviving(gradients, "fp16", 2.0**16).zero
     bf16 = surviving(gradients, "bf16").zero
     line = (
         f"become zero: fp16 {fp16:.1%}, fp16 with a loss scale of 65536 {scaled:.1%}, bf16 without a scale {bf16:.1%}"
     )
-    return line, "none" if bf16 == 0 else "more than in fp16" if bf16 > fp16 else "about as many as in fp16"
+    answers = ((0.0, "none"), (0.03, "about 1%"), (0.15, "about 10%"), (1.0, "about 25%"))
+    return line, next(words for limit, words in answers if scaled <= limit)
 
 
 def formulas_lines(formulas: dict[str, tuple]) -> tuple[list[str], str]:

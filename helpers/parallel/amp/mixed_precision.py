@@ -69,11 +69,11 @@ class MiniMasterWeights:
 class MiniGradScaler:
     """Multiplies the loss by a factor, divides the gradients by it, and searches for the largest factor that fits.
 
-    group: the ranks that hold different gradients of one model (ZeRO, TP, PP); they must skip a step together.
+    group: the ranks that combine what they found. device: where a rank without gradients keeps what it found.
     """
 
-    def __init__(self, init_scale=2.0**16, growth_interval=2000, group: dist.ProcessGroup | None = None):
-        self.factor, self.growth_interval, self.group = init_scale, growth_interval, group
+    def __init__(self, init_scale=2.0**16, growth_interval=2000, group: dist.ProcessGroup | None = None, device="cpu"):
+        self.factor, self.growth_interval, self.group, self.device = init_scale, growth_interval, group, device
         self.good_steps, self.found_inf = 0, None  # found_inf is None until the gradients are unscaled
 
     def scale(self, loss: Tensor) -> Tensor:
@@ -82,11 +82,11 @@ class MiniGradScaler:
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        device = parameters[0].device if parameters else torch.accelerator.current_accelerator(check_available=True)
+        device = gradients[0].device if gradients else self.device
         for gradient in gradients:
             gradient /= self.factor
         self.found_inf = torch.tensor(float(not all(g.isfinite().all() for g in gradients)), device=device)
-        if self.group is not None:  # under DDP the gradients are equal already, and so is what each rank finds
+        if self.group is not None:
             dist.all_reduce(self.found_inf, op=dist.ReduceOp.MAX, group=self.group)  # one element
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
