@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import statistics
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -204,13 +205,19 @@ def backward_with_hook(hook: Callable | None = None) -> tuple[int, Tensor]:
     return recorder.log.payload_bytes("all_reduce"), torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
-def hooks_fired() -> list[tuple[str, str]]:
-    """The name of each parameter and the thread in which its hook ran, in the order of one backward."""
+def hooks_fired(pause: float = 0.05) -> list[tuple[str, str, float]]:
+    """The hooks of one backward in order: the parameter's name, the hook's thread, and when it started.
+
+    Each hook then sleeps for `pause` seconds, which shows whether backward goes on meanwhile.
+    """
     model, fired = MLP([64, 96, 96, 32]), []
+
+    def record(name: str) -> None:
+        fired.append((name, threading.current_thread().name, time.perf_counter()))
+        time.sleep(pause)
+
     for name, parameter in model.named_parameters():
-        parameter.register_post_accumulate_grad_hook(
-            lambda _, name=name: fired.append((name, threading.current_thread().name))
-        )
+        parameter.register_post_accumulate_grad_hook(lambda _, name=name: record(name))
     model(torch.ones(4, 64)).sum().backward()
     return fired
 

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -76,14 +77,15 @@ def packed_scene(packed: Packed) -> Scene:
     return buckets_scene(packed, cap=25 * MIB, first_cap=MIB, title=title)
 
 
-def first_hooks() -> tuple[str, str]:
-    """Which hooks of an MLP fire first, and a line with all hooks in their order and their thread."""
-    fired = ddp.hooks_fired()
-    threads = ", ".join(sorted({thread for _, thread in fired}))
-    return (
-        f"the hooks of layer {fired[0][0].split('.')[1]}",
-        f"{' → '.join(name for name, _ in fired)}, in {threads}",
-    )
+def sleeping_hooks(pause: float = 0.05) -> tuple[str, str]:
+    """What backward does while the hooks of an MLP sleep, and a line with all hooks in their order and their thread."""
+    fired = ddp.hooks_fired(pause)
+    threads = ", ".join(sorted({thread for _, thread, _ in fired}))
+    starts = [start for _, _, start in fired]
+    has_waited = all(after - before >= pause for before, after in pairwise(starts))
+    said = "it waits until the hook has returned" if has_waited else "it computes the next gradients"
+    order = " → ".join(name for name, _, _ in fired)
+    return said, f"{order}, in {threads}, at least {pause * 1e3:.0f} ms apart" if has_waited else order
 
 
 def step_in_four_ways(speed: float) -> tuple[Steps, Steps]:
@@ -165,12 +167,12 @@ def _line_of_part(alone: Tensors, results: Sequence[Tensors], part: str) -> str:
 
 
 def first_messages(ranks: Ranks, theirs: Callable[[nn.Module], nn.Module]) -> tuple[int, Scene]:
-    """How many messages PyTorch's DDP sends in its first step, and the messages of two steps, of ours and of theirs."""
+    """How many messages PyTorch's DDP sends in two steps, and the messages of each step, of ours and of theirs."""
     ours_sent, theirs_sent = (ranks.run(ddp.message_sizes, wrap)[0] for wrap in (DistributedDataParallel, theirs))
     logs = {"this course's": ours_sent, "PyTorch's": theirs_sent}
     rows = {f"{who}, step {step + 1}": log[step] for step in (0, 1) for who, log in logs.items()}
     scene = payloads_scene(rows, title="Messages of the first two steps, as long as their bytes")
-    return len(theirs_sent[0]), scene
+    return sum(len(step) for step in theirs_sent), scene
 
 
 def bytes_by_packing(ranks: Ranks, packed: Packed) -> tuple[str, str]:
@@ -261,18 +263,18 @@ def streams_scene(layers: int = 6) -> Scene:
 # ---- stations G and H ----
 
 
-def skipped_layer(ranks: Ranks, two_steps: Callable[..., str], theirs: Callable) -> tuple[str, str]:
+def skipped_layer(ranks: Ranks, three_steps: Callable[..., str], theirs: Callable) -> tuple[str, str]:
     """Where PyTorch's DDP raises first if rank 1 skips a layer, and what it says.
 
-    two_steps: the notebook's function, which trains for two steps under a DDP and returns "done".
+    three_steps: the notebook's function, which trains for three steps under a DDP and returns "done".
     """
     try:
-        ranks.run(two_steps, theirs)
+        ranks.run(three_steps, theirs)
     except RankError as error:
         said = str(error)
     first = said.partition(". ")[0]
     lines = [first, *(one.strip() for one in said.splitlines() if one.startswith(("Parameter", "ranks")))]
-    cured = [ranks.run(two_steps, wrap, find_unused_parameters=True) for wrap in (DistributedDataParallel, theirs)]
+    cured = [ranks.run(three_steps, wrap, find_unused_parameters=True) for wrap in (DistributedDataParallel, theirs)]
     if cured == [["done"] * len(ranks)] * 2:
         lines.append("With `find_unused_parameters=True`, PyTorch's DDP and this course's DDP both finish.")
     in_second = first.startswith("rank 1 ") and "prior iteration" in said  # PyTorch's check before a forward

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 def main(checkpoint, epochs):
-    local_rank = int(os.environ["LOCAL_RANK"])  # torchrun sets it: this process's number on its machine
+    local_rank = int(os.environ["LOCAL_RANK"])  # torchrun sets it
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
     if on_gpu:
@@ -24,6 +24,7 @@ def main(checkpoint, epochs):
     dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
     torch.manual_seed(0)  # to repeat a run; DDP broadcasts the weights of rank 0 in any case
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)).to(device)
+    torch.manual_seed(dist.get_rank())  # from here on, dropout draws another mask on each rank
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     start = resume(checkpoint, model, optimizer, device)
     ddp = DistributedDataParallel(model, device_ids=[local_rank] if on_gpu else None, gradient_as_bucket_view=True)

@@ -17,7 +17,7 @@ class MiniDDP(nn.Module):
 
     def __init__(self, module: nn.Module, bucket_bytes: int = 25 * 2**20, first_bucket_bytes: int = 2**20):
         super().__init__()
-        self.module, self.is_syncing = module, True
+        self.module, self.is_syncing, self.ready, self.in_flight = module, True, set(), []
         for tensor in [*module.parameters(), *module.buffers()]:
             dist.broadcast(tensor.detach(), src=0)  # all replicas start with the weights of rank 0
         self.buckets, cap = [[]], first_bucket_bytes
@@ -26,16 +26,14 @@ class MiniDDP(nn.Module):
                 self.buckets, cap = [*self.buckets, []], bucket_bytes
             self.buckets[-1].append(parameter)
             parameter.register_post_accumulate_grad_hook(self.gradient_is_ready)
-        self.ready, self.in_flight = set(), []
 
     def forward(self, *args, **kwargs):
         return self.module(*args, **kwargs)
 
     def gradient_is_ready(self, parameter: nn.Parameter) -> None:
         """Send every bucket that is complete, in the same order on every rank. Autograd calls it during backward."""
-        if not self.is_syncing:
-            return
-        self.ready.add(parameter)
+        if self.is_syncing:
+            self.ready.add(parameter)
         while len(self.in_flight) < len(self.buckets) and self.ready.issuperset(self.buckets[len(self.in_flight)]):
             bucket = self.buckets[len(self.in_flight)]
             flat = torch.cat([p.grad.flatten() for p in bucket]) / dist.get_world_size()
@@ -43,6 +41,8 @@ class MiniDDP(nn.Module):
 
     def wait(self) -> None:
         """Return when every gradient is the mean over the ranks."""
+        if missing := sum(len(bucket) for bucket in self.buckets) - len(self.ready):
+            raise RuntimeError(f"{missing} parameter(s) got no gradient: use every parameter in the loss on every rank")
         for bucket, (flat, work) in zip(self.buckets, self.in_flight, strict=True):
             work.wait()
             for parameter, mean in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
