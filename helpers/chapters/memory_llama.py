@@ -68,8 +68,11 @@ def kept_per_token(model: ModelSpec = LLAMA) -> dict[str, int]:
 
 
 def fitting_scene(ways: dict[str, MemoryBreakdown]) -> Scene:
-    """One bar per way to train Llama-3 8B at 8,192 tokens, with the memory of an H100."""
-    title = "One rank's step of Llama-3 8B, 8,192 tokens, predicted"
+    """One bar per way to train Llama-3 8B at 8,192 tokens, with the memory of an H100.
+
+    A bar adds what need not exist at the same moment, such as gradients and the tensors of the loss: an upper bound.
+    """
+    title = "Llama-3 8B, one rank: predicted upper bounds"
     return memory_scene(ways, capacity=H100_BYTES, capacity_name="one H100", title=title)
 
 

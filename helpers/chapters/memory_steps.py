@@ -7,6 +7,7 @@ the chapter shows. Names that end in `_scene` return a `Scene`, a picture, mostl
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -45,6 +46,7 @@ from helpers.specs import Plan
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
 
 FP32 = Plan(precision="fp32")
+SHORT = 16  # tokens of a batch whose activations are small beside the model states
 BLOCK_PARTS = {  # module of a block -> what it keeps
     "": "", "attention_norm": "both norms: their inputs", "feed_forward_norm": "both norms: their inputs",
     "attention.query": "q, k, v and up: their inputs", "feed_forward.up": "q, k, v and up: their inputs",
@@ -81,26 +83,23 @@ def largest_tensors(recorder: MemoryRecorder) -> str:
 
 
 def peak_scene(recorder: MemoryRecorder) -> tuple[Scene, str, float, float]:
-    """The sum of states and activations beside the measured peak.
+    """The peak of a batch of 512 tokens and of a batch of 16.
 
-    The picture, a sentence on PyTorch's own meter, and the bytes of states per parameter at the peak, predicted and
-    measured.
+    recorder: of station B, which has 512 tokens. Returns the picture, a sentence on PyTorch's own meter, and the bytes
+    of states per parameter at the peak of the small batch, predicted and measured.
     """
-    peak, states = recorder.peak, model_states(WIDE_SPEC.num_params, FP32)
-    there = peak.parameters + peak.gradients + peak.optimizer
-    rest = {"activations": peak.activations, "temporaries": peak.temporaries}
-    added = MemoryBreakdown(**{kind: getattr(states, kind) for kind in STATE_KINDS}, **rest)
-    scene = memory_scene(
-        {"states + activations": added, "held at the peak": peak}, title="The sum that is often quoted, and the peak"
-    )
+    small = record_training(replace(WIDE, context=SHORT), batch=1, steps=2).peak
+    bars = {"512 tokens": recorder.peak, f"{SHORT} tokens": small}
+    scene = memory_scene(bars, title="The peak, measured")
     mine, theirs = record_training(update=False).peak.total, peak_by_torch()
     assert abs(mine / theirs - 1) < 0.02
     meters = (
         f"For a step without optimizer, this course's meter says {mine / 1e6:.2f} MB and PyTorch's own, `MemTracker`, "
         f"says {theirs / 1e6:.2f} MB."
     )
-    predicted = bytes_per_parameter(FP32) - torch.float32.itemsize  # there is no gradient yet
-    return scene, meters, predicted, there / WIDE_SPEC.num_params
+    there = small.parameters + small.gradients + small.optimizer
+    predicted = bytes_per_parameter(FP32)  # all gradients exist when backward ends
+    return scene, meters, predicted, round(there * torch.float32.itemsize / small.parameters, 2)
 
 
 def block_scene() -> tuple[Scene, int]:
@@ -131,14 +130,13 @@ def recomputed_work(ranks: Ranks) -> tuple[Scene, str, str]:
     return recomputed_work_scene(), f"Counted on a GPT: {ratio:.2f} times the operations.", measured
 
 
-def accumulation_scene() -> tuple[Scene, float, float]:
-    """The peak of two steps with 1 and 4 micro-batches, and with 4 of them in MB, as predicted and as measured."""
-    peaks = {m: record_training(steps=2, micro_batches=m).peak for m in (1, 4)}
+def accumulation_scene(peaks: dict[int, MemoryBreakdown]) -> tuple[Scene, float, float]:
+    """The peak of a step by number of micro-batches, and of the most of them in MB, as predicted and as measured."""
     whole = peaks[1].activations + peaks[1].temporaries
     predicted = model_states(WIDE_SPEC.num_params, FP32).total + whole / max(peaks)
     bars = {f"{m} micro-batch{'es' * (m > 1)}": peak for m, peak in peaks.items()}
-    scene = memory_scene(bars, title="The peak of two steps, measured")
-    return scene, round(predicted / 1e6, 1), peaks[4].total / 1e6
+    scene = memory_scene(bars, title="The peak of a step, measured")
+    return scene, round(predicted / 1e6, 1), round(peaks[max(peaks)].total / 1e6, 2)
 
 
 def peaks_scene(peaks: dict[str, MemoryBreakdown]) -> tuple[Scene, str]:
@@ -156,14 +154,15 @@ def peaks_scene(peaks: dict[str, MemoryBreakdown]) -> tuple[Scene, str]:
 def leak_scene() -> tuple[Scene, str]:
     """What four ways to collect losses hold after four steps: the picture, and the one that holds all four graphs."""
     versions = {
-        "training, loss": dict(keep=identity, backward=True),
-        "evaluation, loss": dict(keep=identity),
-        "evaluation, loss.item()": dict(keep=torch.Tensor.item),
-        "no_grad, loss": dict(keep=identity, grad=False),
+        "training, append(loss)": dict(keep=identity, backward=True),
+        "evaluation, append(loss)": dict(keep=identity),
+        "evaluation, append(loss.item())": dict(keep=torch.Tensor.item),
+        "no_grad, append(loss)": dict(keep=identity, grad=False),
     }
     found = {name: activations_after_steps(**way) for name, way in versions.items()}
     (grows,) = [name for name, sizes in found.items() if sizes[-1] > 3.9 * sizes[0] > 0]
-    bars = {name: MemoryBreakdown(activations=sizes[-1]) for name, sizes in found.items()}
+    bars = {name.removesuffix(")").replace("append(", ""): sizes[-1] for name, sizes in found.items()}
+    bars = {name: MemoryBreakdown(activations=size) for name, size in bars.items()}
     return memory_scene(bars, title="Activations held after four steps, measured"), grows
 
 
