@@ -47,11 +47,16 @@ def test_explorers_open_as_in_their_pictures(record):
     assert record["explorers"] == {name: one.sentence for name, one in pictures.explorers().items()}, AGAIN
 
 
+def without_number(message: str) -> str:
+    """The message without the number of the operation, which grows with what these ranks did for other tests."""
+    return re.sub(r"operation \d+", "operation", message)
+
+
 def test_the_code_and_the_message_are_todays(record, ranks, tmp_path):
     """Runs the script on four ranks again."""
     assert record["code"] == [[number, pictures.SCRIPT.splitlines()[number - 1]] for number in pictures.SHOWN_LINES]
     message, _ = pictures.message_of_ranks(ranks, tmp_path)
-    assert record["ranks"]["message"] == message, AGAIN
+    assert without_number(record["ranks"]["message"]) == without_number(message), AGAIN
     assert "rank 2 calls barrier" in message and f"line {record['ranks']['line']}" in message
 
 

@@ -3,8 +3,7 @@
 The notebook of chapter 05 calls these functions. `record_training` is the one experiment: a small GPT with a vocabulary
 of 2,048, in fp32, on four sequences of 128 tokens. The others change one thing in it. `ranks.run(f)` calls f on every
 rank of a pool of processes and returns the list of results; functions that begin with "On a rank" are for it. Names
-that end in `_scene` measure, and return a `Scene`, a picture for the notebook, often with numbers that the text quotes.
-`parts_scene` draws one bar per row, made of Parts; `ends` is the text at the end of a bar.
+that end in `_scene` measure, and return a `Scene`, a picture for the notebook. `parts_scene` draws one bar per row.
 
 `record_memory(model, optimizer)` counts bytes by kind: a `MemoryBreakdown` has parameters, gradients, optimizer,
 buffers, activations and temporaries, at a marked instant (`.at(mark)`) or at the peak (`.peak`).
