@@ -9,14 +9,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
-import queue
 import re
-import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -66,35 +61,28 @@ def script_in(folder: Path) -> Any:
 
 def message_of_ranks(ranks: Any, folder: Path) -> tuple[str, float]:
     """The course's error for the script on four ranks, and after how many seconds it came."""
-    from helpers.ranks import RankError
+    from helpers.chapters.start_here import failure_of
 
     train, start = script_in(folder).train, time.monotonic()
-    try:
-        ranks.run(train)
-    except RankError as error:
-        return str(error), time.monotonic() - start
-    raise AssertionError("the script should fail on the course's ranks, and it did not")
+    error = failure_of(ranks, train)
+    return str(error), time.monotonic() - start
 
 
 def lines_of_torchrun(folder: Path, silence: float) -> list[str]:
     """Every line that the job prints until none has come for `silence` seconds. Raises if it ends before that."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4", "train.py"]
-    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # otherwise torchrun prints a warning about this variable
-    job = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **both)
-    arrived: queue.Queue[str] = queue.Queue()
-    threading.Thread(target=lambda: [arrived.put(line) for line in job.stdout], daemon=True).start()
-    lines = [arrived.get(timeout=120).rstrip()]
+    from helpers.observe.torchrun import LIMIT, end_torchrun, lines_of, start_torchrun
+
+    job, lines, latest = start_torchrun(folder / "train.py", 4), [], 0.0
     try:
-        while True:
-            lines.append(arrived.get(timeout=silence).rstrip())
-    except queue.Empty:
-        if job.poll() is not None:
-            raise AssertionError(f"torchrun ended by itself: {lines}") from None
-        return lines
+        for line in lines_of(job, time.monotonic() + LIMIT):  # None where no line came for a moment
+            if line is not None:
+                lines.append(line.rstrip())
+                latest = time.monotonic()
+            elif lines and time.monotonic() - latest >= silence:
+                return lines
     finally:
-        os.killpg(job.pid, signal.SIGKILL)
-        job.wait()
+        end_torchrun(job)
+    raise AssertionError(f"torchrun ended by itself: {lines}")
 
 
 def titles() -> list[str]:

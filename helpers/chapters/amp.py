@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from helpers.chapters.amp_formats import in_words
 from helpers.chapters.amp_training import ScaledStep, scaled_steps, train_float64, zero_by_hand
 from helpers.draw import Part, lines_scene, magnitudes_scene, parts_scene
 from helpers.draw.number_formats import power_text
@@ -90,8 +91,7 @@ def underflow_scene() -> tuple[Scene, list[str], str]:
         lines.append(f"loss scale 2**{power:<3} predicted zero {shares[0]:>8}   counted {shares[1]:>8}")
     assert 0.005 < zeros[0] < 0.1 and zeros[16] < zeros[0] / 10  # scaling brings back over nine of ten
     scene = magnitudes_scene(exact, "fp16", title="This model's gradients of activations, unscaled, in fp16")
-    answers = ((0.2, "a few percent"), (0.7, "about half"), (1.0, "nearly all"))
-    return scene, lines, next(words for limit, words in answers if zeros[0] <= limit)
+    return scene, lines, in_words(zeros[0], {0.2: "a few percent", 0.7: "about half", 1.0: "nearly all"})
 
 
 # ---- loss scalers ----
@@ -223,7 +223,7 @@ def bytes_saved_for_backward(region) -> int:
 
 def kept_share_in_words(share: float) -> str:
     """An answer of the notebook."""
-    return "a quarter" if share < 0.4 else "half" if share < 0.6 else "about two thirds" if share < 0.8 else "as much"
+    return in_words(share, {0.4: "a quarter", 0.6: "half", 0.8: "about two thirds", math.inf: "as much"})
 
 
 # ---- master weights ----

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import timeit
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +21,11 @@ from helpers.predict.precision import recorded, surviving
 
 def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def in_words(value: float, answers: Mapping[float, str]) -> str:
+    """One of the answers to a question: that of the first limit which `value` does not exceed. answers: by limit."""
+    return next(words for limit, words in answers.items() if value <= limit)
 
 
 # ---- 16 bits ----
@@ -49,8 +54,7 @@ def zeros_by_format() -> tuple[str, str]:
     line = (
         f"become zero: fp16 {fp16:.1%}, fp16 with a loss scale of 65536 {scaled:.1%}, bf16 without a scale {bf16:.1%}"
     )
-    answers = ((0.0, "none"), (0.03, "about 1%"), (0.15, "about 10%"), (1.0, "about 25%"))
-    return line, next(words for limit, words in answers if scaled <= limit)
+    return line, in_words(scaled, {0.0: "none", 0.03: "about 1%", 0.15: "about 10%", 1.0: "about 25%"})
 
 
 def formulas_lines(formulas: dict[str, tuple]) -> tuple[list[str], str]:
@@ -153,9 +157,7 @@ def outlier_zeros(block: int, outlier: float = 1e5, size: int = 4096) -> float:
 
 def share_of_zeros_in_words(share: float) -> str:
     """An answer of the notebook."""
-    return (
-        "none" if share == 0 else "about a fifth" if share < 0.3 else "more than half" if share < 0.9 else "nearly all"
-    )
+    return in_words(share, {0.0: "none", 0.3: "about a fifth", 0.9: "more than half", 1.0: "nearly all"})
 
 
 def fp8_lines() -> Iterator[str]:

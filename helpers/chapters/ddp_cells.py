@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from helpers.chapters import ddp
+from helpers.chapters.start_here import failure_of
 from helpers.commands.rehearse import rehearse
 from helpers.draw import Axis, Scene, buckets_scene, curves_scene, hang_scene, payloads_scene, timeline_scene
 from helpers.observe.emulate import emulate_ddp_strategies
@@ -25,7 +26,7 @@ from helpers.parallel.ddp import DistributedDataParallel
 from helpers.parallel.shared.bucket_rule import MIB, split_into_buckets
 from helpers.predict.time.data_parallel import simulate_ddp_step
 from helpers.quantities import costs
-from helpers.ranks import RankError, Ranks
+from helpers.ranks import Ranks
 from helpers.records import Span, Timeline
 from helpers.specs import Link
 from helpers.workloads import GPT, GPTConfig, train_ddp
@@ -268,10 +269,7 @@ def skipped_layer(ranks: Ranks, three_steps: Callable[..., str], theirs: Callabl
 
     three_steps: the notebook's function, which trains for three steps under a DDP and returns "done".
     """
-    try:
-        ranks.run(three_steps, theirs)
-    except RankError as error:
-        said = str(error)
+    said = str(failure_of(ranks, three_steps, theirs))
     first = said.partition(". ")[0]
     lines = [first, *(one.strip() for one in said.splitlines() if one.startswith(("Parameter", "ranks")))]
     cured = [ranks.run(three_steps, wrap, find_unused_parameters=True) for wrap in (DistributedDataParallel, theirs)]
@@ -283,10 +281,7 @@ def skipped_layer(ranks: Ranks, three_steps: Callable[..., str], theirs: Callabl
 
 def uneven_batches(ranks: Ranks, epoch: Callable[[bool], int]) -> tuple[str, Scene, str]:
     """Who waits if rank 0 has a batch more, a picture, and the report. epoch: the notebook's loop, run without join."""
-    try:
-        ranks.run(epoch, False)
-    except RankError as error:
-        said = str(error)
+    said = str(failure_of(ranks, epoch, False))
     in_backward = "rank 0 waits in all_reduce" in said and ".backward()" in said
     waits = "rank 0, in the backward of its third batch" if in_backward else said.splitlines()[0]
     steps = ["all-reduce 1", "all-reduce 2", "all-reduce 3", "end of the epoch"]

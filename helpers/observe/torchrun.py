@@ -82,20 +82,22 @@ def torchrun(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "script.py"
         path.write_text(WHOLE_LINES + script, encoding="utf-8")
-        job = _start(path, ranks, restarts, env or {})
+        job = start_torchrun(path, ranks, restarts, env)
         try:
             return _watch(job, ranks or 1, silence, time.monotonic() + limit)
         finally:
-            _end(job)
+            end_torchrun(job)
 
 
-def _start(path: Path, ranks: int | None, restarts: int, env: Mapping[str, str]) -> subprocess.Popen[str]:
-    """Start torchrun in a session of its own, so that all of its processes can be ended together."""
+def start_torchrun(
+    path: Path, ranks: int | None, restarts: int = 0, env: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
+    """Start torchrun in a session of its own, so that `end_torchrun` can end all of its processes together."""
     options = ["--standalone", f"--max-restarts={restarts}"]
     options += [] if ranks is None else [f"--nproc-per-node={ranks}"]
     command = [sys.executable, "-m", "torch.distributed.run", *options, str(path)]
     both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **env}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
     return subprocess.Popen(command, start_new_session=True, env=environment, **both)
 
 
@@ -106,7 +108,7 @@ def _watch(job: subprocess.Popen[str], ranks: int, silence: float, give_up: floa
     """
     by_ranks: list[tuple[float, str]] = []  # lines that begin with "rank", and when they came
     all_lines: list[str] = []
-    for line in _lines(job, give_up):  # None where no line came for a moment
+    for line in lines_of(job, give_up):  # None where no line came for a moment
         now = time.monotonic()
         if line is not None:
             all_lines.append(line)
@@ -142,7 +144,7 @@ def _output(
     )
 
 
-def _lines(job: subprocess.Popen[str], give_up: float) -> Iterator[str | None]:
+def lines_of(job: subprocess.Popen[str], give_up: float) -> Iterator[str | None]:
     """Each line as it comes, and None a few times per second. It ends with the job."""
     arrived: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(job, arrived), daemon=True).start()
@@ -166,7 +168,7 @@ def _read(job: subprocess.Popen[str], arrived: queue.SimpleQueue[str | None]) ->
     arrived.put(None)  # the end
 
 
-def _end(job: subprocess.Popen[str]) -> None:
+def end_torchrun(job: subprocess.Popen[str]) -> None:
     """End torchrun, which ends its ranks; then whatever is left of its session."""
     job.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -248,10 +248,9 @@ def saved_picture(shown: Sequence[Any], sentence: str) -> Bundle:
             return saved_bundle(with_sentence(each.scene if isinstance(each, Picture) else each, sentence))
         if isinstance(each, Explorer):
             return saved_bundle(each.saved)
-        if isinstance(each, Chart):
-            return {"image/png": _png(each.axes.figure)}, png_metadata(WIDTH, f"{each.alternative} {sentence}")
-        if _is_figure(each):
-            return {"image/png": _png(each)}, png_metadata(WIDTH, f"{_title(each)}. {sentence}")
+        if plot := _plot(each):
+            figure, description = plot
+            return {"image/png": _png(figure)}, png_metadata(WIDTH, f"{description.removesuffix('.')}. {sentence}")
     return {}, {}
 
 
@@ -262,18 +261,21 @@ def _html(shown: Any) -> str:
     if isinstance(shown, str | Words):
         # Aligned with pictures. Each line of what a program printed stays a line.
         return f'<div style="margin:0 14px; white-space:pre-line">{paragraphs(str(shown))}</div>'
-    alternative = shown.alternative if isinstance(shown, Chart) else ""
-    shown = shown.axes.figure if isinstance(shown, Chart) else shown
-    if _is_figure(shown):
+    if plot := _plot(shown):
+        figure, description = plot
         # rr-light: the class of pictures made for a light page, which the course's style inverts on a dark one.
-        look = f'class="rr-light" alt="{escape(alternative or _title(shown))}"'
-        return f'<img {look} src="data:image/png;base64,{_png(shown)}">'
+        look = f'class="rr-light" alt="{escape(description)}"'
+        return f'<img {look} src="data:image/png;base64,{_png(figure)}">'
     return f"<pre>{escape(str(shown))}</pre>"
 
 
-def _is_figure(shown: Any) -> bool:
-    """Whether this is a figure of matplotlib, which is not imported just to find out."""
-    return type(shown).__module__ == "matplotlib.figure" and hasattr(shown, "savefig")
+def _plot(shown: Any) -> tuple[Figure, str] | None:
+    """The figure of a plot and its description; None for anything else."""
+    if isinstance(shown, Chart):
+        return shown.axes.figure, shown.alternative
+    # A figure of matplotlib, which is not imported just to find out.
+    is_figure = type(shown).__module__ == "matplotlib.figure" and hasattr(shown, "savefig")
+    return (shown, _title(shown)) if is_figure else None
 
 
 def _title(figure: Figure) -> str:
