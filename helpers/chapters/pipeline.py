@@ -1,10 +1,11 @@
 """Runs chapter 06: pipeline schedules on live ranks, compared with one process and with PyTorch's runtime.
 
-It also counts the messages and the activations of a step. Most functions take `ranks`, a pool of live processes, and a
-schedule, and return numbers or raise. `ranks.run(f)` calls f on every rank and returns the list of results; functions
-that say "on a rank" are for it. `ranks[:n]` is the pool's first n ranks. A `Schedule` gives each rank the order of its
-forwards and backwards; `one_f_one_b(4, 8)` is that of 4 ranks and 8 micro-batches. Our `PipelineStage(model, None,
-schedule, loss=…)` holds the layers of this rank and runs its part of a step; None stands for the group of all ranks.
+It also prepares what the chapter counts: messages, and activations at their peak. Most functions take `ranks`, a pool
+of live processes, and a schedule, and return numbers or raise. `ranks.run(f)` calls f on every rank and returns the
+list of results; functions that say "on a rank" are for it. `ranks[:n]` is the pool's first n ranks. A `Schedule` gives
+each rank the order of its forwards and backwards; `one_f_one_b(4, 8)` is that of 4 ranks and 8 micro-batches. Our
+`PipelineStage(model, None, schedule, loss=…)` holds the layers of this rank and runs its part of a step; None stands
+for the group of all ranks.
 
 A `Training` says what is trained, and `training.under(Strategy, **options)` how: a strategy is a subclass of
 `OneProcess`, which is built on each rank with the model and the training. `run()` trains, and `build()` returns the
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,14 +24,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from helpers.observe.comms import record_comms
 from helpers.observe.equality import Tensors, assert_equal
-from helpers.observe.memory import record_memory
 from helpers.observe.training import KEY_BIAS_ROUNDING, OneProcess, Training
-from helpers.parallel.pipeline import PipelineStage, partition
+from helpers.parallel.pipeline import MiniPipeline, PipelineStage, partition
+from helpers.predict.time.pipeline import simulate
+from helpers.quantities.units import format_bytes, format_seconds
 from helpers.ranks import RankError, Ranks
 from helpers.records import Timeline
-from helpers.schedules import Schedule, one_f_one_b
+from helpers.schedules import Action, Schedule, one_f_one_b, one_f_one_b_with
 from helpers.workloads import GPT, GPTConfig, SmallResNet, token_loss
 
 # Rows of the micro-batches and width of the layers whose activations are counted. Both are so large that the inputs, of
@@ -84,6 +85,19 @@ class PipelineRank(OneProcess):
         return {name: one.detach() for name, one in parameters.items()} | gradients
 
 
+def held_by(model: nn.Module, stage: nn.Module) -> Tensors:
+    """On a rank: the weights and gradients of its stage, by their names in the model."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    weights = {names[one]: one.detach().clone() for one in stage.parameters()}
+    return weights | {f"{names[one]}.grad": one.grad for one in stage.parameters()}
+
+
+def compare_with_one_process(by_rank: Sequence[Tensors]) -> str:
+    """The verdict on what `held_by` returned on each rank after three steps of AdamW with a learning rate of 0.01."""
+    expected = training_of("layers", max_norm=None).run()
+    return _compare({name: tensor for name, tensor in expected.items() if name != "losses"}, by_rank)
+
+
 def equal_to_one_process(ranks: Ranks, schedule: Schedule, kind: str = "layers", **options) -> str:
     """The verdict on losses, norms, gradients and weights of every rank. options: of PipelineStage.
 
@@ -99,18 +113,7 @@ def torch_equal_to_one_process(ranks: Ranks, schedule: Schedule) -> str:
     expected = training_of("layers", steps=1).build()
     expected.forward_backward(*expected.training.batch(0))
     gradients = {name: parameter.grad for name, parameter in expected.model.named_parameters()}
-    return _compare(gradients, ranks[: schedule.num_ranks].run(_gradients_by_torch, schedule))
-
-
-def peak_microbatches(ranks: Ranks, schedule: Schedule, *, recompute: bool = False) -> list[int]:
-    """For each rank, the activations at its peak, in units of what one micro-batch keeps of the widest layer."""
-    peaks = ranks[: schedule.num_ranks].run(_peak_bytes, schedule, recompute)
-    return [round(peak / (4 * ROWS * WIDE)) for peak in peaks]  # 4 bytes of each fp32 element
-
-
-def messages_of_a_step(ranks: Ranks, schedule: Schedule) -> int:
-    """How many messages all ranks send in one step, counted as they are sent and not from the schedule."""
-    return sum(ranks[: schedule.num_ranks].run(_count_sends, schedule))
+    return _compare(gradients, ranks[: schedule.num_ranks].run(gradients_by_torch, schedule))
 
 
 def exchange_between_two_ranks(ranks: Ranks, send: str) -> str:
@@ -173,6 +176,87 @@ def _compared(value: float, other: float, answers: tuple[str, str, str]) -> str:
     return equal if math.isclose(value, other, rel_tol=1e-9) else less if value < other else more
 
 
+class Recorder(MiniPipeline):
+    """Writes the order of a loop down as a list of actions. It computes nothing and sends nothing."""
+
+    def __init__(self, rank: int, num_stages: int):
+        self.rank, self.num_stages = rank, num_stages
+        self.previous = self.next = None  # without a neighbour, `exchange` returns at once
+
+    def start(self, inputs, targets):
+        self.row, self.num_backwards, self.loss = [], 0, None
+
+    def forward(self, j, x):
+        self.row.append(f"{self.rank}F{j}")
+
+    def backward(self, dy):
+        self.row.append(f"{self.rank}B{self.num_backwards}")
+        self.num_backwards += 1
+
+
+def recorded(loop: str, rank: int, num_stages: int, num_microbatches: int) -> list[str]:
+    """The actions of a rank in a loop of MiniPipeline, "gpipe" or "one_f_one_b", without a process group."""
+    recorder = Recorder(rank, num_stages)
+    getattr(recorder, loop)([None] * num_microbatches, [None] * num_microbatches)
+    return recorder.row
+
+
+def shortest_step(num_microbatches: int, in_flight: int, **times: float) -> float:
+    """Seconds of the fastest step of 1F1B on four ranks whose rank 0 has so many micro-batches in flight.
+
+    Rank 0 starts with `in_flight` forwards. Of the other ranks, every warm-up is tried that is not longer than the one
+    before it. times: as `simulate` takes them.
+    """
+    warm_ups = (
+        (in_flight, one, two, three)
+        for one in range(1, in_flight + 1)
+        for two in range(1, one + 1)
+        for three in range(1, two + 1)
+    )
+    return min(simulate(one_f_one_b_with(each, num_microbatches), **times).duration for each in warm_ups)
+
+
+def dualpipe_v(num_ranks: int, num_microbatches: int) -> Schedule:
+    """PyTorch's DualPipeV as data: rank r has the stages r and 2p - 1 - r of p ranks.
+
+    Raises ValueError for fewer micro-batches than stages, as PyTorch does.
+    """
+    from torch.distributed.pipelining.schedules import ScheduleDualPipeV
+
+    if num_microbatches < 2 * num_ranks:
+        raise ValueError(f"DualPipeV needs as many micro-batches as stages: {2 * num_ranks}, not {num_microbatches}")
+    maker = object.__new__(ScheduleDualPipeV)  # only its order is needed, and that needs no process group
+    maker.pp_group_size, maker._n_microbatches, maker._num_stages = num_ranks, num_microbatches, 2 * num_ranks
+    rows = ([Action.parse(str(one)) for one in maker._calculate_single_rank_operations(r)] for r in range(num_ranks))
+    return Schedule("dualpipe_v", 2 * num_ranks, num_microbatches, tuple(map(tuple, rows)), 2)
+
+
+def link_table(message: float, forward: float, parts: int) -> str:
+    """A table of links in Markdown: how long a message of so many bytes takes, whole and in `parts` parts at once.
+
+    forward: seconds of a stage's forward, of which the table gives the share.
+    """
+    rows = [f"| link | {format_bytes(message)} per message | {format_bytes(message / parts)} per message |"]
+    rows.append("|---|---|---|")
+    for gigabits in (10, 100, 400):
+        seconds = [num_bytes / (gigabits * 1e9 / 8) for num_bytes in (message, message / parts)]
+        cells = [f"{format_seconds(each)}, {each / forward:.2g} of the forward" for each in seconds]
+        rows.append(f"| {gigabits} Gb/s | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def bytes_by_axis(parameters: float, layers: int, message: float, degrees: dict[str, int]) -> Iterator[str]:
+    """Lines that say what one GPU sends on each axis of a job, in bf16, with rings for collectives.
+
+    parameters, layers: of the whole model. message: bytes of a stage's output. degrees: "pp", "tp" and "dp".
+    """
+    pp, tp, dp = (degrees[axis] for axis in ("pp", "tp", "dp"))
+    ring = {size: 2 * (size - 1) / size for size in (tp, dp)}  # how many times its tensor a rank sends
+    yield f"pp, per micro-batch and forward:  {format_bytes(message)}"
+    yield f"tp, per micro-batch and forward:  {format_bytes(2 * layers / pp * ring[tp] * message)}"
+    yield f"dp, once per step:                {format_bytes(ring[dp] * 2 * parameters / pp / tp)}"
+
+
 class TiedRun(NamedTuple):
     """A training of a GPT whose tied matrix is on two ranks.
 
@@ -204,7 +288,7 @@ def train_tied(ranks: Ranks, *, exchange: bool, steps: int = 10) -> TiedRun:
 # ---- on a rank ----
 
 
-def _gradients_by_torch(schedule: Schedule) -> Tensors:
+def gradients_by_torch(schedule: Schedule) -> Tensors:
     """One step of PyTorch's runtime in the order of our schedule; returns the gradients that this rank holds."""
     from torch.distributed import pipelining
     from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
@@ -225,21 +309,43 @@ def _gradients_by_torch(schedule: Schedule) -> Tensors:
     return {names[q]: q.grad for s in local for q in parts[s].parameters()}
 
 
-def _peak_bytes(schedule: Schedule, recompute: bool) -> int:
-    """On a rank: bytes of activations at the peak of the second step."""
+def wide_stage(schedule: Schedule) -> tuple[PipelineStage, Tensor, Tensor]:
+    """On a rank: its stage, of which a micro-batch keeps `one_microbatch_bytes()`, with inputs and targets."""
     layers = [nn.Sequential(nn.Linear(8, WIDE), nn.Tanh(), nn.Linear(WIDE, 8)) for _ in range(schedule.num_stages)]
-    stage, x, y = _after_first_step(layers, schedule, ROWS, recompute=recompute)
-    with record_memory(stage) as recorder:
-        stage.step(x, y)
-    return recorder.peak.activations
+    return _after_first_step(layers, schedule, ROWS)
 
 
-def _count_sends(schedule: Schedule) -> int:
-    """On a rank: how many messages it sends in the second step."""
-    stage, x, y = _after_first_step([nn.Linear(8, 8) for _ in range(schedule.num_stages)], schedule, rows=2)
-    with record_comms() as recorder:
-        stage.step(x, y)
-    return sum(event.op == "send" for event in recorder.log.events)
+def one_microbatch_bytes() -> int:
+    """What a micro-batch keeps of the wide layer of `wide_stage`, in fp32."""
+    return 4 * ROWS * WIDE
+
+
+def small_stage(schedule: Schedule) -> tuple[PipelineStage, Tensor, Tensor]:
+    """On a rank: its stages, each of one small layer, with inputs and targets."""
+    return _after_first_step([nn.Linear(8, 8) for _ in range(schedule.num_stages)], schedule, rows=2)
+
+
+def stage_and_batch(mesh) -> tuple[nn.Sequential, tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """On a rank of a mesh of 2 pp x 2 dp: its four layers, and inputs and targets of its replica's 8 micro-batches."""
+    model, x, y = _sharded_case()
+    first, replica = 4 * mesh.get_local_rank("pp"), mesh.get_local_rank("dp")
+    return model[first : first + 4], x.chunk(2)[replica].chunk(8), y.chunk(2)[replica].chunk(8)
+
+
+def assert_right_gradients(stage: nn.Sequential, mesh) -> None:
+    """On a rank of the mesh: raise AssertionError unless the sharded gradients are those of one process."""
+    model, x, y = _sharded_case()
+    nn.functional.mse_loss(model(x), y).backward()
+    first = 4 * mesh.get_local_rank("pp")
+    expected = {name: one.grad for name, one in model[first : first + 4].named_parameters()}
+    assert_equal(expected, {name: one.grad.full_tensor() for name, one in stage.named_parameters()})
+
+
+def _sharded_case() -> tuple[nn.Sequential, Tensor, Tensor]:
+    """A chain of eight layers in float64, and 32 inputs and targets of width 8."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(8)]).double()
+    return model, torch.randn(32, 8).double(), torch.randn(32, 8).double()
 
 
 def _train_tied_stage(exchange: bool, steps: int) -> tuple[list[Tensor], list[float]]:

@@ -1,11 +1,11 @@
 """Draws a pipeline's step rank by rank: which micro-batch each rank works on, where it idles, and how many it holds.
 
 A pipeline splits the layers of a model into stages, and a batch into micro-batches. Each rank has one stage or, in an
-interleaved schedule, several, which are its chunks. `pipeline_scene` takes Timelines as
-`predict.time.pipeline.simulate` returns them; chapter 06 and the pipeline explorer use it. The number in a bar is its
-micro-batch, and bars of a rank's later chunks are marked at their foot. On the right stand the micro-batches whose
-activations the rank holds, at most or at one instant; of a chunk it holds a part of one. Above each timeline stand its
-duration and its idle share.
+interleaved schedule, several, which are its chunks. In DualPipe a forward and a backward run at once, as two
+bars of half the height. `pipeline_scene` takes Timelines as `predict.time.pipeline.simulate` returns them; chapter 06
+and the pipeline explorer use it. The number in a bar is its micro-batch, and bars of a rank's later chunks are marked
+at their foot. On the right stand the micro-batches whose activations the rank holds, at most or at one instant; of a
+chunk it holds a part of one. Above each timeline stand its duration and its idle share.
 
 A Scene is a picture as plain data: rectangles (Rect), labels and lines, in pixels from the top left corner. Plain
 numbers in the code are such pixels. A kind of the palette, such as "forward", stands for a colour and a texture.
@@ -33,6 +33,7 @@ from helpers.draw.scene import (
 )
 from helpers.draw.timelines import IDLE, panel_titles, shared_title, used_kinds_legend
 from helpers.learner.words import book
+from helpers.predict.time.pipeline import KINDS
 from helpers.quantities.units import format_seconds
 from helpers.records import Span, Timeline
 from helpers.schedules import Action
@@ -69,7 +70,8 @@ def pipeline_scene(
     shown = [_with_schedule_name(timeline.shifted_to_zero()) for timeline in timelines]
     end = max(timeline.duration for timeline in shown) or 1e-9  # never 0
     title = title or shared_title(shown)
-    items, y = heading(title, used_kinds_legend(shown))  # title and legend, and the y where they end
+    # title and legend, and the y where they end
+    items, y = heading(title, used_kinds_legend([_apart(one) for one in shown]))
     # Pixels per second, and the micro-batches of the fullest rank, at which a memory bar has its full length.
     scale, most = (WIDTH - _LEFT - _RIGHT) / end, _most_in_flight(shown, num_ranks) or 1.0
     bars = []
@@ -139,8 +141,15 @@ class _Panel:
                 yield from self._memory(rank, WIDTH - _RIGHT + _MEMORY_LEFT, y)
 
     def _action(self, span: Span, y: float) -> Iterator[Rect | Label]:
-        """The bar of an action; texture, rounded corners, mark and number only where they can be seen."""
-        x, width, height = _LEFT + span.start * self.scale, span.duration * self.scale, self.bar_height
+        """The bar of an action, or two bars of half the height for the two actions of a pair."""
+        parts = _parts(span)
+        height = self.bar_height / len(parts)
+        for number, part in enumerate(parts):
+            yield from self._bar(part, y + number * height, height)
+
+    def _bar(self, span: Span, y: float, height: float) -> Iterator[Rect | Label]:
+        """The bar of a single action; texture, rounded corners, mark and number only where they can be seen."""
+        x, width = _LEFT + span.start * self.scale, span.duration * self.scale
         texture, action = PAINTS[span.kind].texture, Action.parse(span.name)  # "2F0": stage 2, forward, micro-batch 0
         tooltip = f"rank {span.rank} · {span.name} · {kind_word(span.kind)} · {format_seconds(span.duration)}"
         gap = 1.0 if width > 6 else 0.0  # between this bar and the next
@@ -190,6 +199,17 @@ def microbatches_in_flight(timeline: Timeline, rank: int, num_ranks: int, instan
     # At equal times an end (-1) sorts before a start (+1), so that a replaced micro-batch is not counted twice.
     changes = sorted([(holding.end, -1) for holding in holdings] + [(holding.start, 1) for holding in holdings])
     return max(accumulate(change for _, change in changes), default=0) / num_chunks
+
+
+def _parts(span: Span) -> list[Span]:
+    """The span itself, or one for each part of an overlapped pair; both last as long as the pair."""
+    singles = Action.parse(span.name).singles
+    return [span] if len(singles) == 1 else [replace(span, name=str(one), kind=KINDS[one.kind]) for one in singles]
+
+
+def _apart(timeline: Timeline) -> Timeline:
+    """The timeline in which each overlapped pair has become its two parts."""
+    return replace(timeline, spans=tuple(part for span in timeline.spans for part in _parts(span)))
 
 
 def _with_schedule_name(timeline: Timeline) -> Timeline:

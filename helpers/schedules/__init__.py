@@ -5,6 +5,7 @@ One Schedule feeds the runtime that trains, the simulator, the picture, and PyTo
 actions.py   Action (`2F0` is stage 2's forward of micro-batch 0), Schedule (what each rank does, in order), Message
              (what one stage sends another); awaited_by, sent_by: the message that an action needs, and the one it sends
 orders.py    naive, gpipe, one_f_one_b (1F1B), eager_one_f_one_b, interleaved, zb_h1, zb_h2 (zero bubble): schedules;
+             one_f_one_b_with: 1F1B with another warm-up;
              ORDERS: those that a Plan can name; repeated: several steps in a row; balanced: the layers of each stage
 validate.py  validate: checks that a schedule is complete, and names the actions at which it would hang
 """
@@ -18,6 +19,7 @@ from helpers.schedules.orders import (
     interleaved,
     naive,
     one_f_one_b,
+    one_f_one_b_with,
     repeated,
     zb_h1,
     zb_h2,
@@ -36,6 +38,7 @@ __all__ = [
     "interleaved",
     "naive",
     "one_f_one_b",
+    "one_f_one_b_with",
     "repeated",
     "sent_by",
     "validate",

@@ -124,12 +124,11 @@ class Schedule:
 
         Activations are kept from F to B; where backward is split, to W, which still needs the input of every layer.
         """
-        last = WEIGHT if self.splits_backward else BACKWARD
         current = largest = 0  # micro-batches in memory now, and the most so far
         for single in self.singles(rank):
             if single.kind == FORWARD:
                 current += 1
-            elif single.kind == last:
+            elif single.kind in (BACKWARD, WEIGHT):
                 current -= 1
             largest = max(largest, current)
         return largest

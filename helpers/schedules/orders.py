@@ -9,6 +9,7 @@ one_f_one_b  warm-up of p - i forwards, then one backward, one forward (Narayana
              Narayanan et al. 2021, section 2.2.1): p - i micro-batches in memory. If messages take no time, the bubble
              is as large as GPipe's
 interleaved  each rank holds c stages, p apart (Narayanan et al. 2021, section 2.2.2): a bubble c times smaller
+one_f_one_b_with   1F1B with a warm-up of your own for each rank
 eager_one_f_one_b  1F1B with a longer warm-up: messages travel while others are computed (Zhuang et al. 2022)
 zb_h1, zb_h2 backward in two parts, I (gradient of the input) and W (gradient of the weights). No other stage waits for
              W, so it can fill the bubble (Qi et al. 2023, section 2.3)
@@ -45,6 +46,11 @@ def one_f_one_b(num_stages: int, num_microbatches: int) -> Schedule:
 def eager_one_f_one_b(num_stages: int, num_microbatches: int) -> Schedule:
     """1F1B with a warm-up of 2 (p - i) - 1 forwards, so that slow messages hide; 2p - 1 micro-batches in memory."""
     return _one_f_one_b("eager_one_f_one_b", num_stages, num_microbatches, lambda i: 2 * (num_stages - i) - 1)
+
+
+def one_f_one_b_with(warm_up: Sequence[int], num_microbatches: int) -> Schedule:
+    """1F1B in which stage i starts with `warm_up[i]` forwards."""
+    return _one_f_one_b("one_f_one_b", len(warm_up), num_microbatches, warm_up.__getitem__)
 
 
 def interleaved(num_stages: int, num_microbatches: int, num_chunks: int = 2) -> Schedule:

@@ -157,7 +157,7 @@ class PipelineExplorer(RunButton, SteppedExplorer):
     def _with_memory(self, timeline: Timeline) -> Timeline:
         """The timeline with what each rank holds: the activations between a forward and its backward."""
         num_bytes = self._activation_bytes / self.order.num_chunks
-        return replace(timeline, held=held_activations(self.order, timeline.spans, num_bytes))
+        return replace(timeline, held=held_activations(timeline.spans, num_bytes))
 
 
 def _milliseconds(name: str):

@@ -436,7 +436,7 @@ WRONG_NUMBERS: dict[str, list[Answer]] = {
 }
 UNDER_WAY = question_task(
     "06.under_way",
-    "under_way(num_stages, forward, backward, message)",
+    "num_in_flight(num_stages, forward, backward, message)",
     Words(en="the number of micro-batches", zh="微批次的个数"),
     num_in_flight,
     WRONG_NUMBERS,

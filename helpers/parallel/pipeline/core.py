@@ -1,11 +1,12 @@
-"""A pipeline on one screen: each rank runs its row of a schedule, and for each action it receives, computes and sends.
+"""Runs any pipeline schedule: a rank goes through its row of actions, and for each it receives, computes and sends.
 
     warm-up       0F0 0F1 0F2            forwards fill the pipeline
     steady state  0F3 0B0 0F4 0B1 …      one forward and one backward in turn
     cool-down     0B2 0B3 0B4            the backwards that remain
 0F3 is the forward of micro-batch 3 on stage 0. B is a full backward. Some schedules split it into I, the gradients of
 the inputs, and W, those of the weights. The code below does not contain these three phases: the row says which
-action comes next, and a rank waits where a message has not arrived. stage.py adds what training needs.
+action comes next, and a rank waits where a message has not arrived. gpipe_and_1f1b.py has GPipe and 1F1B as loops, and
+stage.py adds to the class below what training needs.
 """
 
 from __future__ import annotations

@@ -52,23 +52,22 @@ def simulate(
     if not send >= 0:
         raise ValueError(f"simulate: send is {send!r}, but it must be 0 or more seconds")
     spans = tuple(_Simulation(schedule, seconds, send).spans())
-    held = () if activation_bytes is None else held_activations(schedule, spans, activation_bytes)
+    held = () if activation_bytes is None else held_activations(spans, activation_bytes)
     return Timeline(spans=spans, source="predicted", title=schedule.name, held=held)
 
 
-def held_activations(schedule: Schedule, spans: Sequence[Span], num_bytes: float) -> tuple[Holding, ...]:
+def held_activations(spans: Sequence[Span], num_bytes: float) -> tuple[Holding, ...]:
     """The activations that each rank holds in a simulated schedule: `num_bytes` per micro-batch and virtual stage.
 
     They are held from the start of F to the end of B; where backward is split, to the end of W, which needs the inputs
     of the layers.
     """
-    last = WEIGHT if schedule.splits_backward else BACKWARD
     starts, ends = {}, {}  # (stage, micro-batch) -> the span of its forward, and of the action that frees it
     for span in spans:
         for single in Action.parse(span.name).singles:  # an overlapped pair has two
             if single.kind == FORWARD:
                 starts[single.stage, single.microbatch] = span
-            elif single.kind == last:
+            elif single.kind in (BACKWARD, WEIGHT):
                 ends[single.stage, single.microbatch] = span
     return tuple(
         Holding(
