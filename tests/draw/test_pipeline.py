@@ -5,7 +5,18 @@ import pytest
 from helpers.draw import Label, Line, Rect, pipeline_scene
 from helpers.predict.time.pipeline import simulate
 from helpers.records import Timeline
-from helpers.schedules import eager_one_f_one_b, gpipe, interleaved, naive, one_f_one_b, repeated, zb_h1, zb_h2
+from helpers.schedules import (
+    Action,
+    Schedule,
+    eager_one_f_one_b,
+    gpipe,
+    interleaved,
+    naive,
+    one_f_one_b,
+    repeated,
+    zb_h1,
+    zb_h2,
+)
 
 TIMES = dict(forward=1.0, backward_input=1.0, backward_weight=1.0)
 
@@ -103,3 +114,15 @@ def test_what_the_chapter_says_of_its_steps_is_so():
     two = [simulate(repeated(order(4, 8), 2), **free) for order in (zb_h1, zb_h2)]
     assert [round(step.duration * 1e3) for step in two] == [540, 510]
     assert round(simulate(naive(4, 1), forward=0.08, backward_input=0.08, backward_weight=0.08).duration * 1e3) == 960
+
+
+def test_a_pair_is_two_bars_of_half_the_height_and_both_kinds_are_in_the_legend():
+    pair = Action.parse("(1F1;0B0)OVERLAP_F_B")
+    row = (Action.parse("0F0"), Action.parse("1F0"), Action.parse("1B0"), Action.parse("0F1"), pair)
+    row += (Action.parse("1B1"), Action.parse("0B1"))
+    scene = pipeline_scene(played(Schedule("pairs", 2, 2, (row,), 2), activation_bytes=1))
+    assert {bar.height for bar in bars(scene, "forward")} == {24.0, 12.0}
+    halves = [bar for fill in ("forward", "backward") for bar in bars(scene, fill) if bar.height == 12.0]
+    assert halves[0].width == halves[1].width and halves[0].y + 12.0 == halves[1].y
+    assert not bars(scene, "other") and "forward" in [label.text for label in of(Label, scene)]
+    assert memory_of(scene)[1:] == ["1.5"]  # in the pair: three halves of a micro-batch
