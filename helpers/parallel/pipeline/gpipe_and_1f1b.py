@@ -98,8 +98,8 @@ class MiniPipeline:
     def exchange(self, peer: int | None, send: Tensor | None = None, receives: bool = False) -> Tensor | None:
         """Send a tensor to a neighbour, receive one from it, or both; return what was received.
 
-        In the steady state both neighbours send and receive. As one batch the two do not wait for each other, while two
-        blocking sends would hang on NCCL. Beyond the ends of the pipeline there is no peer, and nothing is sent.
+        In the steady state both neighbours send and receive, so one batch starts the two messages together, and the
+        rank then waits for both. Beyond the ends of the pipeline there is no peer, and nothing is sent.
         """
         if peer is None or (send is None and not receives):
             return None
