@@ -7,7 +7,7 @@ Legend: N = ranks, P = bytes of the parameters. A rank stores P/N of each of the
                           reduce-scatters its gradients to the shards           (N-1)/N P
     optimizer             sends nothing, because each rank updates its own shard
 As in data parallelism, the batch is split and every rank computes with full weights; tensor parallelism never gathers
-them. simple.py shows the idea for one layer.
+them. mini_fsdp.py shows the idea on one screen.
 A unit (GatheredUnit in gathered_unit.py) is a group of parameters that are gathered, freed and reduced together, mostly
 those of one layer. Three files work together:
     stage3.py         decides when: hooks before and after each module's forward, and at each weight's gradient
@@ -94,6 +94,8 @@ class Zero3(nn.Module):
             self.units.append(unit)
             self._parameters |= unit.named_pieces()  # register_parameter would refuse names with dots
             self._units_of.setdefault(unit_module, []).append(unit)
+        self._root_units = set(self._units_of.get(module, ()))  # those of the model itself: gathered for a whole pass
+        self._gathered: set[gathered_unit.GatheredUnit] = set()  # other units with full weights, also while in flight
         self._reduction: gathered_unit.Reduction | None = None  # the reduce-scatter in flight
         self._forward_order, self._backward_order = gathered_unit.GatherOrder(), gathered_unit.GatherOrder()
         self._sync = True  # False inside no_sync
@@ -182,19 +184,20 @@ class Zero3(nn.Module):
         self._free_frozen()
         order = self._backward_order if gathered_unit.in_backward() else self._forward_order
         coming = order.next_after(unit, self.prefetch)
+        self._note_gathered(unit)
         unit.gather()
         self._gather_queue.add(unit)  # from now on, autograd saves this unit's weights as tickets
         for other in coming:
-            # full_vector: also units whose all-gather is in flight
-            num_gathered = sum(u.full_vector is not None for u in self.units if u not in self._root_units())
-            if num_gathered < self.limit:
+            if len(self._gathered) < self.limit:
+                self._note_gathered(other)
                 other.fetch()
 
-    def _root_units(self) -> list[gathered_unit.GatheredUnit]:
-        """Return the units of the model itself, which stay gathered during a whole pass."""
-        return self._units_of.get(self.module, [])
+    def _note_gathered(self, unit: gathered_unit.GatheredUnit) -> None:
+        if unit not in self._root_units:
+            self._gathered.add(unit)
 
     def _free(self, unit: gathered_unit.GatheredUnit) -> None:
+        self._gathered.discard(unit)
         if unit.full_vector is not None:
             self._gather_queue.remove(unit)
             unit.free()
@@ -202,12 +205,13 @@ class Zero3(nn.Module):
     def _free_frozen(self) -> None:
         """Free frozen units that backward no longer needs.
 
-        They get no gradient that would say so, but then no ticket for them is left in the graph.
+        They get no gradient that would say so, but then no ticket for them is left in the graph. Only gathered units
+        are looked at, so the work per unit does not grow with the model.
         """
         if not gathered_unit.in_backward():
             return
-        for unit in self.units:
-            if not unit.trainable and unit.is_gathered and not unit.tickets and unit not in self._root_units():
+        for unit in [unit for unit in self._gathered if not unit.trainable]:
+            if unit.is_gathered and not unit.tickets:
                 self._free(unit)
 
     # ---- backward ----

@@ -562,3 +562,28 @@ def test_what_does_not_fit_fits_with_shards_and_optimizer_on_the_host(ranks):
         assert_equal(right, state, rtol=0)
         assert crossed == {"shards to the device": 2 * 2 * shard, "gradients to the host": 2 * shard}
         assert on_host >= 4 * shard and peak <= budget
+
+
+def test_the_work_for_a_unit_does_not_grow_with_the_model(ranks):
+    """A step goes through the list of all units equally often, however many there are."""
+
+    class CountedList(list):
+        times = 0
+
+        def __iter__(self):
+            self.times += 1
+            return super().__iter__()
+
+        def __reversed__(self):
+            self.times += 1
+            return super().__reversed__()
+
+    def passes(num_units):
+        frozen = nn.Linear(6, 6).requires_grad_(False)  # has no gradient that would say when to free it
+        model = Zero3(nn.Sequential(frozen, *(nn.Linear(6, 6) for _ in range(num_units - 1))))
+        model.units = CountedList(model.units)
+        model(torch.ones(2, 6, requires_grad=True)).sum().backward()
+        return model.units.times
+
+    few, many = (ranks[:2].run(passes, num_units) for num_units in (4, 12))
+    assert few == many
