@@ -17,7 +17,7 @@ import tempfile
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import torch
 import torch.distributed as dist
@@ -37,13 +37,14 @@ from helpers.observe.training import (
 )
 from helpers.parallel.ddp import DistributedDataParallel
 from helpers.parallel.memory import Budget, OutOfBudget
-from helpers.parallel.zero import Zero1, Zero2, Zero3, sharded_checkpoint
+from helpers.parallel.zero import MiniFSDP, Zero1, Zero2, Zero3, sharded_checkpoint
 from helpers.predict.traffic.zero import zero_traffic
 from helpers.ranks import Ranks
 from helpers.records import CommEvent, CommLog, MemoryBreakdown
 from helpers.workloads import GPT, MLP, GPTConfig, rank_slice, token_loss
 
 WIDTHS = [64, 96, 96, 32]  # of the MLP of three layers, 18,656 parameters, whose messages are counted
+BACKWARD_MESSAGES = [f"{what} {layer}" for layer in (2, 1, 0) for what in ("gather", "reduce-scatter")]  # of its layers
 UNITS = [[0, 1], [2, 3], [4, 5]]  # indices of parameters: weight and bias of a layer are sent together
 WIDE = [64, 256, 256, 256, 256, 32]  # of an MLP of 0.9 MB of weights
 # AdamW divides by sqrt(v) + eps. Where a gradient holds rounding noise only, as that of attention's key bias does, an
@@ -142,11 +143,12 @@ def _counts(log: CommLog) -> Counter:
 def messages_in_order(engine: str, prefetch: int = 0) -> list[tuple[str, int, int]]:
     """On a rank: what a step sends, in the order of the calls: (operation, layer, bytes of payload).
 
-    engine: "ours" or "FSDP2". prefetch: how many layers ahead ours gathers. It is the second step, since ours learns in
-    the first one which layer follows which.
+    engine: "MiniFSDP", "Zero3" or "FSDP2". prefetch: how many layers ahead Zero3 gathers. It is the second step, since
+    Zero3 learns in the first one which layer follows which.
     """
     torch.manual_seed(0)
-    model = Zero3(MLP(WIDTHS), prefetch=prefetch) if engine == "ours" else _fsdp2(MLP(WIDTHS))
+    wrap = {"MiniFSDP": mini_fsdp_layers, "Zero3": partial(Zero3, prefetch=prefetch), "FSDP2": _fsdp2}[engine]
+    model = wrap(MLP(WIDTHS))
     for _ in range(2):
         with record_comms() as recorder:
             model(torch.randn(8, WIDTHS[0])).square().mean().backward()
@@ -160,6 +162,25 @@ def message_names(messages: list[tuple[str, int, int]]) -> list[str]:
     """The messages as the chapter names them: "gather 2", "reduce-scatter 2", …"""
     verbs = {"all_gather": "gather", "reduce_scatter": "reduce-scatter"}
     return [f"{verbs[op]} {layer}" for op, layer, _ in messages]
+
+
+def mini_fsdp_layers(model: MLP) -> MLP:
+    """Make each layer a unit of MiniFSDP."""
+    for index, layer in enumerate(model.layers):
+        model.layers[index] = MiniFSDP(layer)
+    return model
+
+
+def full_weights(model: nn.Module) -> Tensors:
+    """The full weights of an MLP, by name: of a plain one, or of one whose layers are units of MiniFSDP or FSDP2."""
+    state = {}
+    for index, layer in enumerate(model.layers):
+        if isinstance(layer, MiniFSDP):
+            found = layer.full_tensors(layer.shard)
+        else:
+            found = {name: getattr(p, "full_tensor", lambda p=p: p)() for name, p in layer.named_parameters()}
+        state |= {f"layers.{index}.{name}": tensor.detach().clone() for name, tensor in found.items()}
+    return state
 
 
 def _fsdp2(model: nn.Module) -> nn.Module:

@@ -91,17 +91,18 @@ class MemoryMeter(TorchDispatchMode):
     """Counts the bytes of all tensors that operations create inside `with MemoryMeter(existing) as meter:`.
 
     As a TorchDispatchMode it sees the result of every operation. It counts each storage, the memory behind one or more
-    tensors, once, until the storage is freed. existing: tensors that exist already; their bytes do not count, nor does
-    it count when they are freed. peak_bytes: the largest sum at any time. largest_bytes: the bytes of the largest
-    storage.
+    tensors, once, until the storage is freed, or emptied by `resize_(0)` as FSDP does. existing: tensors that exist
+    already; their bytes do not count, nor does it count when they are freed. peak_bytes: the largest sum at any time.
+    largest_bytes: the bytes of the largest storage.
     """
 
     def __init__(self, existing: Iterable[Tensor] = ()):
         super().__init__()
         self._current_bytes, self.peak_bytes, self.largest_bytes = 0, 0, 0
         self._followed: dict[int, weakref.ref] = {}  # id of a storage -> what reports that it is freed
+        self._counted: dict[int, int] = {}  # id of a followed storage -> its bytes; without those that existed already
         for tensor in existing:
-            self._follow(tensor.untyped_storage(), 0)
+            self._follow(tensor.untyped_storage(), is_new=False)
 
     @property
     def current_bytes(self) -> int:
@@ -110,6 +111,9 @@ class MemoryMeter(TorchDispatchMode):
         Tensors that only a cycle of references keeps alive are freed before, since they are no mistake of the learner.
         """
         gc.collect(1)  # the two young generations, which takes less time than a full collection
+        for key, reference in list(self._followed.items()):
+            if (storage := reference()) is not None:
+                self._count(key, storage.nbytes())  # no operation returned it after it was emptied
         return self._current_bytes
 
     @classmethod
@@ -120,24 +124,30 @@ class MemoryMeter(TorchDispatchMode):
         result = function(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):
-                storage = leaf.untyped_storage()
-                self._follow(storage, storage.nbytes())
+                self._follow(leaf.untyped_storage())
         return result
 
-    def _follow(self, storage: torch.UntypedStorage, num_bytes: int) -> None:
-        """Count the storage as `num_bytes` until it is freed, if it is not counted yet."""
+    def _follow(self, storage: torch.UntypedStorage, is_new: bool = True) -> None:
+        """Count the storage until it is freed. is_new: False for one that existed already, whose bytes do not count."""
         key = id(storage)
-        if key in self._followed:
-            return
+        if key not in self._followed:
 
-        def freed(_: weakref.ref) -> None:
-            self._followed.pop(key, None)
-            self._current_bytes -= num_bytes
+            def freed(_: weakref.ref) -> None:
+                self._followed.pop(key, None)
+                self._current_bytes -= self._counted.pop(key, 0)
 
-        self._followed[key] = weakref.ref(storage, freed)  # calls `freed` when the storage is gone
-        self._current_bytes += num_bytes
-        self.peak_bytes = max(self.peak_bytes, self._current_bytes)
-        self.largest_bytes = max(self.largest_bytes, num_bytes)
+            self._followed[key] = weakref.ref(storage, freed)  # calls `freed` when the storage is gone
+            if is_new:
+                self._counted[key] = 0
+        self._count(key, storage.nbytes())
+
+    def _count(self, key: int, num_bytes: int) -> None:
+        """Note that a followed storage now has so many bytes."""
+        if key in self._counted:
+            self._current_bytes += num_bytes - self._counted[key]
+            self._counted[key] = num_bytes
+            self.peak_bytes = max(self.peak_bytes, self._current_bytes)
+            self.largest_bytes = max(self.largest_bytes, num_bytes)
 
 
 @contextmanager

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
+import types
 
 import cloudpickle
 import pytest
@@ -13,10 +15,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from helpers.devices import computing_device
+from helpers.grading import grade
 from helpers.observe.comms import record_comms
 from helpers.observe.equality import assert_equal
 from helpers.parallel.zero import mini_fsdp
 from helpers.parallel.zero.mini_fsdp import GatheredParameters, MiniFSDP
+from helpers.ranks import Ranks
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -225,3 +229,27 @@ def test_without_a_version_counter_of_its_own_backward_would_raise(ranks):
             mini_fsdp.Unshard.forward = staticmethod(forward)
 
     assert ranks[:2].run(planted) == [True] * 2
+
+
+ANSWER = """
+import math
+
+def sharded_linear(x, shard, shape):
+    full = GatheredParameters(shard, None)
+    flat = Unshard.apply(shard, full)
+    output = x @ flat[: math.prod(shape)].view(shape).T
+    full.free()
+    output.register_hook(lambda _: full.gather())
+    return output
+"""
+
+
+def test_a_copy_of_the_file_alone_passes_the_labs_check():
+    source = inspect.getsource(mini_fsdp)
+    assert "helpers" not in source and len(source.splitlines()) <= 120, "plain torch, on one screen"
+    module = types.ModuleType("copied_fsdp")
+    exec(compile(source + ANSWER, "copied_fsdp.py", "exec"), module.__dict__)
+    cloudpickle.register_pickle_by_value(sys.modules.setdefault("copied_fsdp", module))
+    with Ranks(5, quiet=True) as five:
+        verdict = grade("08.stage3", module.sharded_linear, ranks=five)
+    assert verdict.passed, verdict

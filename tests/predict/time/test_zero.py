@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.predict.time.zero import Zero3Step, gpt_zero3_step, simulate_zero3_step
+from helpers.predict.time.zero import Zero3Step, compare_stages, gpt_zero3_step, simulate_zero3_step, stage1_seconds
 from helpers.specs import LINKS, PRESETS, Link
 
 # Two ranks: gathering or scattering a unit of 2 MB moves 1 MB, 1 s.
@@ -81,3 +81,17 @@ def test_for_7_billion_parameters_the_link_decides_whether_zero_3_is_sensible():
 def test_bad_input_gets_a_sentence(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+def test_stage_1_hides_what_compute_covers_and_stage_3_needs_a_faster_network_to_catch_up():
+    step = Zero3Step(names=("a", "b"), num_bytes=(100, 100), forward=(2.0, 2.0), backward=(4.0, 4.0))
+    link, options = Link(latency=0, bandwidth=50), dict(world_size=2)  # a message of a unit takes 1 s
+    assert stage1_seconds(step, link=link, overlap=False, **options) == 12 + 4
+    # 1 s until the first unit is gathered, 12 s of compute, 1 s for the last gradients
+    assert stage1_seconds(step, link=link, **options) == 1 + 12 + 1
+    assert stage1_seconds(step, link=link, num_microbatches=3, **options) == 1 + 36 + 1
+    slow = Link(latency=0, bandwidth=5)  # 10 s per message: 20 s of gathers, and the last reduction ends after 20 more
+    assert stage1_seconds(step, link=slow, **options) == 20 + 2 + 4 + 20
+    times = compare_stages(PRESETS["llama2-7b"], (300, 400, 1000), num_microbatches=1)
+    assert times["stage 3"][300] < times["stage 1"][300] and times["stage 3"][400] > times["stage 1, overlapped"][400]
+    assert times["stage 3"][1000] == pytest.approx(times["stage 1, overlapped"][1000], rel=0.01)
