@@ -75,6 +75,12 @@ def floor_scene(num_parameters: int = 70_000_000_000) -> Scene:
     )
 
 
+def ranks_that_fit(num_parameters: int, stage: int) -> str:
+    """The first of 8, 64 and 1,024 ranks on which the model states fit into 80 GB, or "never"."""
+    sizes = {n: model_states(num_parameters, Plan(dp=n, zero=stage)).total for n in (8, 64, 1024)}
+    return next((str(n) for n, size in sizes.items() if size <= GPU_BYTES), "never")
+
+
 def traffic_scene(counted: Mapping[str, float], *names: str) -> Scene:
     """What each of 4 ranks sends in a step, for these names: the bar is predicted, and a dot shows what was counted."""
     rows = {name: row for name, row in zero_shares(4).items() if name in names}

@@ -192,7 +192,10 @@ def test_a_prediction_that_is_not_the_declared_one(monkeypatch):
         ({"kind": "size"}, "the kind is 'size'; expected one of memory, traffic, time, count"),
         ({"choices": ["a"]}, "give two or more"),
         ({"choices": ["a", "b"], "key": "77.shrink"}, "declared answer 'no' is none"),
-        ({"order": ["free", "gather", "compute"], "key": "77.walk"}, "the declared order is gather, compute, free"),
+        (
+            {"order": ["free", "gather", "send"], "key": "77.walk"},
+            "the declared answer ('gather', 'compute', 'free') is none",
+        ),
     ],
 )
 def test_what_an_author_did_wrong_is_a_sentence_for_learners_and_an_error_for_us(monkeypatch, wrong, says):
