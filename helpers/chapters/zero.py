@@ -265,22 +265,12 @@ def equality_lines(ranks: Ranks) -> list[str]:
 # ---- the norm of the gradients ----
 
 
-def norm_of_shards() -> float:
-    """On a rank of 4: the norm that torch.nn.utils.clip_grad_norm_ finds in the shards that this rank holds."""
-    return nn.utils.clip_grad_norm_(list(_after_backward().parameters()), 0.5).item()
-
-
-def norm_of_all() -> float:
-    """On a rank of 4: the norm that Zero3.clip_grad_norm_ finds, which adds up the squares of all ranks' shards."""
-    return _after_backward().clip_grad_norm_(0.5).item()
-
-
 def norm_in_one_process() -> float:
     """The norm of all gradients of the same batch in one process."""
     return replace(TRAINING, steps=1, max_norm=0.5).run()["norms"].item()
 
 
-def _after_backward() -> Zero3:
+def zero3_after_backward() -> Zero3:
     """On a rank of 4: the model under stage 3 after the backward of the first batch."""
     built = TRAINING.under(ZeroRank, stage=3).build()
     built.forward_backward(*(rank_slice(rows, *built.rows) for rows in TRAINING.batch(0)))

@@ -1,6 +1,7 @@
 """Chapter 08's runs: the ranks agree, the messages have their order, and a wrong formula is noticed."""
 
 import pytest
+from torch import nn
 
 from helpers.chapters import zero, zero_cells
 from helpers.predict.memory import activations, logits
@@ -34,8 +35,14 @@ def test_prefetch_asks_for_the_next_layer_before_gradients_leave(ranks):
 
 def test_ranks_that_clip_what_they_hold_find_other_norms(ranks):
     norm = zero.norm_in_one_process()
-    assert len(set(ranks[:3].run(zero.norm_of_shards))) == 3
-    assert ranks[:3].run(zero.norm_of_all) == pytest.approx([norm] * 3, rel=1e-12)
+
+    def norm_on_rank(clip):
+        return clip(zero.zero3_after_backward()).item()
+
+    of_shards = ranks[:3].run(norm_on_rank, lambda model: nn.utils.clip_grad_norm_(list(model.parameters()), 0.5))
+    assert len(set(of_shards)) == 3
+    of_all = ranks[:3].run(norm_on_rank, lambda model: model.clip_grad_norm_(0.5))
+    assert of_all == pytest.approx([norm] * 3, rel=1e-12)
 
 
 def test_two_ranks_resume_what_three_saved(ranks):
