@@ -44,7 +44,6 @@ from helpers.records import CommEvent, CommLog, MemoryBreakdown
 from helpers.workloads import GPT, MLP, GPTConfig, rank_slice, token_loss
 
 WIDTHS = [64, 96, 96, 32]  # of the MLP of three layers, 18,656 parameters, whose messages are counted
-BACKWARD_MESSAGES = [f"{what} {layer}" for layer in (2, 1, 0) for what in ("gather", "reduce-scatter")]  # of its layers
 UNITS = [[0, 1], [2, 3], [4, 5]]  # indices of parameters: weight and bias of a layer are sent together
 WIDE = [64, 256, 256, 256, 256, 32]  # of an MLP of 0.9 MB of weights
 # AdamW divides by sqrt(v) + eps. Where a gradient holds rounding noise only, as that of attention's key bias does, an
