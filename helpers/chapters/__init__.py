@@ -5,6 +5,7 @@ What two chapters need moves down, for example to `observe/training.py`. Some ch
 
     first_script             the smallest program for torchrun, which chapter 00 (start_here) shows and runs
     amp_training             the trainings of chapter 04 (amp)
+    composing_cells          what the cells of chapter 09 (composing) draw
     ddp_cells                what the cells of chapter 03 (ddp) reveal
     four_verbs               DataParallel in its four verbs, which chapter 02 (data_parallel) shows and runs
     nccl_programs            the programs of chapter 01 that NCCL may not run

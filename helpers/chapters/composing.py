@@ -9,7 +9,7 @@ KEY_BIAS_ROUNDING, the tolerance for the gradient of attention's key bias, which
 
 What goes wrong: an optimizer that is made too early, a mean over the wrong group, the norms of single ranks, one seed
 for all tensor parallel ranks, tensor parallelism over the slow link. Functions that take `ranks` are called in the
-notebook; the others run on a rank, or in one process where they say so. Those that end in `_scene` return a picture.
+notebook; the others run on a rank, or in one process where they say so. composing_cells.py draws what they return.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ from torch.optim import AdamW
 
 from helpers.compose import Plan, Trainer
 from helpers.compose.axes import Axes
-from helpers.draw import Axis, Part, curves_scene, parts_scene
-from helpers.draw.scene import Scene
 from helpers.observe.comms import record_comms
 from helpers.observe.equality import Tensors, assert_equal
 from helpers.observe.timeline import record_timeline
@@ -187,60 +185,12 @@ def checked_bytes(ranks: Ranks, plan: Plan, num_sequences: int) -> float:
 
 # Five layouts of four ranks, whose bytes the chapter compares for 16 sequences.
 LAYOUTS = {
+    "pp 4": Plan(pp=4, num_microbatches=4),
     "dp 4": Plan(dp=4),
     "tp 4": Plan(tp=4),
-    "pp 4": Plan(pp=4, num_microbatches=4),
-    "tp 2 × dp 2": Plan(tp=2, dp=2),
     "pp 2 × dp 2": Plan(pp=2, dp=2, num_microbatches=2),
+    "dp 2 × tp 2": Plan(dp=2, tp=2),
 }
-
-
-def layouts_scene(ranks: Ranks) -> tuple[Scene, str, str]:
-    """Bytes of the busiest rank in each layout, by axis.
-
-    Returns the picture, a sentence on the count, and the layout whose ranks were counted to send the fewest bytes.
-    """
-    # A kind of memory only gives its colour to an axis here.
-    kinds, sent, counted = {"tp": "activations", "dp": "gradients", "pp": "buffers"}, {}, {}
-    for name, plan in LAYOUTS.items():
-        sent[name], counted[name] = bytes_of_busiest_rank(plan, 16), checked_bytes(ranks, plan, 16)
-        assert counted[name] == sum(sent[name].values())
-    rows = {
-        name: [Part(text=axis, kind=kinds[axis], size=size) for axis, size in by_axis.items()]
-        for name, by_axis in sent.items()
-    }
-    totals = {name: sum(by_axis.values()) for name, by_axis in sent.items()}
-    ends = {name: f"{total / 1e6:.2f} MB" for name, total in totals.items()}
-    legend = {kind: axis for axis, kind in kinds.items()}
-    scene = parts_scene(rows, ends=ends, legend=legend, title="Sent per step by the rank that sends most, by axis")
-    text = f"Counted on four ranks: equal to the byte in all {len(rows)} layouts."
-    return scene, text, min(counted, key=counted.get)
-
-
-def crossover_scene(ranks: Ranks) -> tuple[Scene, int]:
-    """MB that a rank sends by number of sequences, with dp 4 and with tp 2 x dp 2.
-
-    Returns the picture, and the number of sequences from which on dp 4 sends less.
-    """
-    numbers, curves = (4, 8, 12, 16, 20, 24), {}
-    for name in ("dp 4", "tp 2 × dp 2"):
-        curves[name] = [(n, sum(bytes_of_busiest_rank(LAYOUTS[name], n).values()) / 1e6) for n in numbers]
-        assert checked_bytes(ranks, LAYOUTS[name], 4) == round(curves[name][0][1] * 1e6)
-    pairs = zip(curves["tp 2 × dp 2"], curves["dp 4"], strict=True)
-    first = next(n for (n, with_tp), (_, without_tp) in pairs if without_tp < with_tp)
-    # dp 4 always sends the same, and tp grows linearly, so the curves cross where this line has the height `flat`.
-    flat, (start, *_, end) = curves["dp 4"][0][1], curves["tp 2 × dp 2"]
-    equal = start[0] + (flat - start[1]) * (end[0] - start[0]) / (end[1] - start[1])
-    scene = curves_scene(
-        curves,
-        x=Axis(name="sequences of 64 tokens per step", ticks=numbers),
-        y=Axis(name="MB sent by a rank", ticks=(0, 2, 4, 6, 8, 10)),
-        paints={"dp": "gradients", "tp": "activations"},  # colours, by the beginning of a curve's name
-        marks=[(equal, flat, f"equal at {equal:.1f}, so from {first} on")],
-        marks_below=True,
-        title="The bytes of tp grow with the batch, those of dp do not",
-    )
-    return scene, first
 
 
 # ---- the optimizer before the model is sharded ----

@@ -1,4 +1,4 @@
-"""Draws a device mesh: ranks on their nodes (mesh_scene), or dp x pp x tp as a solid with three axes (cube_scene).
+"""Draws a device mesh: ranks on their nodes (mesh_scene), or pp x dp x tp as a solid with three axes (cube_scene).
 
 A mesh arranges ranks along axes: dp (replicas), pp (pipeline stages), cp (parts of a sequence) and tp (shards of a
 layer). The group of a rank on an axis are the ranks that differ from it on that axis alone. Both scenes show the groups
@@ -47,8 +47,7 @@ _PAD, _GAP, _BETWEEN, _NODE_TITLE = 10.0, 6.0, 16.0, 22.0
 # and of a small text. From a height of _TALL on it has a line per axis; below _LOW everything on it is smaller.
 _STRIP, _LINE_PITCH, _NAME, _SMALL, _TALL, _LOW = 7.0, 15.0, 13.0, 9.7, 60.0, 31.0
 
-SOLID_AXES = ("dp", "pp", "tp")  # of cube_scene, in the order of the texts beside the solid
-RANK_ORDER = ("pp", "dp", "tp")  # how ranks are numbered: what changes fastest comes last
+SOLID_AXES = ("pp", "dp", "tp")  # of cube_scene, in the order in which ranks are numbered: the fastest comes last
 # Pixels of the solid at full size: a card, how far a replica lies right of and above the one in front, and the gap.
 _CARD_WIDTH, _CARD_HEIGHT, _DEPTH, _RISE, _SOLID_GAP = 104.0, 52.0, 124.0, 72.0, 24.0
 # Pixels: the left and upper edge of the solid, and the margin of a plane, on which the cards of a replica stand.
@@ -318,7 +317,7 @@ def cube_scene(mesh: Mesh, rank: int | None = 0) -> Scene:
     title = words("title", sizes=sizes, ranks=mesh.world_size)
     items: list[SceneItem] = [title_label(title)]
     if solid.width < _CARD_WIDTH:  # too narrow for the axes' names on the cards
-        items.append(Label(x=MARGIN, y=38, text=words("order", axes=", ".join(RANK_ORDER)), size=11, colour="muted"))
+        items.append(Label(x=MARGIN, y=38, text=words("order", axes=", ".join(SOLID_AXES)), size=11, colour="muted"))
     back_to_front = sorted(solid.at, key=lambda member: -mesh.coordinates(member)["dp"])
     for replica, members in groupby(back_to_front, lambda member: mesh.coordinates(member)["dp"]):
         items += _plane(replica, solid)
@@ -348,7 +347,7 @@ def _solid(mesh: Mesh) -> _Solid:
         1.0, *(most / (sum(span) + card) for most, span, card in zip(_SOLID_SIZE, spans, card_size, strict=True))
     )
     if _CARD_WIDTH * scale < _SMALLEST_CARD:
-        sizes = f"dp {mesh.dp} × pp {mesh.pp} × tp {mesh.tp}"
+        sizes = f"pp {mesh.pp} × dp {mesh.dp} × tp {mesh.tp}"
         raise ValueError(f"cube_scene has no room for {sizes}; take a smaller mesh, or mesh_scene")
     width, height = _CARD_WIDTH * scale, _CARD_HEIGHT * scale
     first = (_SOLID_LEFT + width / 2, _SOLID_TOP + behind * _RISE * scale + height / 2)  # the middle of rank 0's card
@@ -403,7 +402,7 @@ def _solid_card(
     axis = "chosen" if rank == chosen else next((name for name, group in groups.items() if rank in group), "")
     x, y = solid.at[rank]
     box = Rect(x=x - solid.width / 2, y=y - solid.height / 2, width=solid.width, height=solid.height, radius=5)
-    yield from card(box, rank, {name: solid.mesh.coordinates(rank)[name] for name in RANK_ORDER}, axis)
+    yield from card(box, rank, {name: solid.mesh.coordinates(rank)[name] for name in SOLID_AXES}, axis)
 
 
 def _axis_texts(axes: Iterable[str], mesh: Mesh, rank: int | None, groups: Mapping) -> Iterator[Rect | Label]:

@@ -32,7 +32,7 @@ from helpers.widgets.memory_explorer import MODEL_NAMES
 from helpers.widgets.strategy_explorer import cluster_of
 
 words = book("mesh")  # what a reader sees, by name, in the learner's language: learner/words/mesh.yaml
-AXES = ("dp", "pp", "tp")  # of the mesh: replicas, pipeline stages, ranks that share each layer
+AXES = ("pp", "dp", "tp")  # of the mesh: pipeline stages, replicas, ranks that share each layer; tp counts fastest
 MODELS = ("gpt2-medium", "llama3-8b", "llama2-13b", "llama3-70b", "gpt3-175b")
 GPU, NETWORK = "H100", LINKS["400 Gb/s"]
 _LIMIT = USABLE_SHARE * GPUS[GPU].memory  # bytes of a GPU's memory that a plan may use

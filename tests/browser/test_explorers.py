@@ -307,9 +307,9 @@ def test_the_advice_is_downloaded_as_a_page_to_print(notebook):
 
 def test_a_rank_is_chosen_and_its_groups_light_up(notebook):
     output, picture = shown(notebook, "MeshExplorer")
-    says(picture, "Rank 0 holds stage 0 of copy 0")
+    says(picture, "Rank 0 holds stage 0 of replica 0")
     notebook.press(notebook.dial("rank", output), "End", picture)
-    says(picture, "Rank 7 holds stage 1 of copy 1, part 1 of each matrix.")
+    says(picture, "Rank 7 holds stage 1 of replica 1, shard 1 of each matrix.")
     notebook.press(notebook.dial("GPUs per node", output), "ArrowLeft", picture)
     picture.locator("svg").get_by_text("node 3").first.wait_for(state="attached")
     notebook.press(notebook.dial("tp", output), "ArrowLeft", picture)

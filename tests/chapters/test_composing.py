@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from helpers.chapters import composing
+from helpers.chapters import composing, composing_cells
 from helpers.compose import Plan
 from helpers.records import CommEvent, Span, Timeline
 
@@ -29,6 +29,19 @@ def test_bytes_that_were_not_predicted_are_an_error(ranks, monkeypatch):
 def alone() -> list[float]:
     """The losses of two steps in one process without clipping."""
     return replace(composing.TRAINING, steps=2, max_norm=None).run()["losses"].tolist()
+
+
+def test_what_the_cells_draw_is_refused_where_it_is_wrong():
+    assert composing_cells.files_scene({"rank_0.pt": 60, "rank_1.pt": 41}, 100)[1] == "as large"
+    assert composing_cells.files_scene({"rank_0.pt": 100, "rank_1.pt": 100}, 100)[1] == "2.00 times as large"
+    assert composing_cells.effect_of_the_world([4, 3], [4, 3.5], [4, 3]) == "it trains, and learns more slowly"
+    assert composing_cells.effect_of_the_world([4, 3], [4, 3], [4, 3]).startswith("nothing")
+    with pytest.raises(AssertionError):
+        composing_cells.effect_of_the_world([4, 3], [4, 3.5], [4, 3.4])
+    with pytest.raises(AssertionError):
+        composing_cells.norms_scene([1.0, 2.0], 3.0, 1.0, 2.0)
+    with pytest.raises(AssertionError):
+        composing_cells.layouts_scene({"dp 4": 1.0})
 
 
 def test_an_optimizer_that_comes_first_moves_what_tp_leaves_whole(ranks):

@@ -130,7 +130,7 @@ def test_numbers_without_names_are_named_once_above():
     ("build", "sentence"),
     [
         (lambda: cube_scene(Mesh(dp=2, cp=2)), "the mesh has cp=2"),
-        (lambda: cube_scene(Mesh(dp=8, pp=4, tp=4)), "no room for dp 8 × pp 4 × tp 4"),
+        (lambda: cube_scene(Mesh(dp=8, pp=4, tp=4)), "no room for pp 4 × dp 8 × tp 4"),
         (lambda: cube_scene(MESH, 8), "rank 8 does not exist"),
         (
             lambda: mesh_plan_scene(MESH, {}, [], gpus_per_node=4, rank=0, limit=1, limit_name="", title=""),
