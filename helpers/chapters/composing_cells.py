@@ -33,6 +33,11 @@ def losses_scene(losses: Mapping[str, Sequence[float]], title: str) -> Scene:
     return curves_scene(curves, **axes, title=title)
 
 
+def share_in_words(share: float) -> str:
+    """A share of the parameters, in the words of the question if it is the expected one."""
+    return "about a twentieth" if 0.04 < share < 0.06 else f"{share:.1%}"
+
+
 def effect_of_the_world(over_dp: Sequence[float], over_world: Sequence[float], half: Sequence[float]) -> str:
     """What the losses say about a mean over the world, in the words of the question.
 

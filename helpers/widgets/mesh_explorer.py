@@ -46,7 +46,7 @@ class MeshExplorer(Explorer):
     click on a GPU in the picture chooses its rank, too.
     """
 
-    TEXT = "[widget] MeshExplorer: dp, pp, tp and ZeRO on nodes of GPUs, the groups of a rank, bytes by axis, memory"
+    TEXT = "[widget] MeshExplorer: pp, dp, tp and ZeRO on nodes of GPUs, the groups of a rank, bytes by axis, memory"
 
     def __init__(
         self, model: str = "llama3-8b", *, dp: int = 2, pp: int = 2, tp: int = 2, zero: int = 0, sequences: int = 64,

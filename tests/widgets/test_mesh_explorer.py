@@ -59,7 +59,7 @@ def test_each_rank_holds_what_the_formulas_say_of_its_stage():
     assert held == [memory(PRESETS["llama3-8b"], plan, stage).total for stage in (0, 1) for _ in range(4)]
     assert [(row["ranks"], row["nodes"]) for row in shown.rows] == [("0–3", "0"), ("4–7", "1")]
     assert [row["holds"] for row in shown.rows] == [format_bytes(held[0]), format_bytes(held[4])]
-    assert f"rank 7: dp 1, pp 1, tp 1; it holds {format_bytes(held[7])}" in tooltips(shown.scene)
+    assert f"rank 7: pp 1, dp 1, tp 1; it holds {format_bytes(held[7])}" in tooltips(shown.scene)
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
