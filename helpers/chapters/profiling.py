@@ -27,15 +27,17 @@ from torch.utils.data import DataLoader, Dataset
 from helpers.commands.broken_jobs import broken_job
 from helpers.commands.traces import TraceRun
 from helpers.commands.traces.waterfall import Waterfall
-from helpers.draw import Axis, Part, curves_scene, parts_scene
+from helpers.draw import Axis, Part, calls_scene, curves_scene, parts_scene
 from helpers.draw.scene import Scene
+from helpers.draw.timelines import trace_scene
+from helpers.draw.waterfall import PART_KINDS, waterfall_scene
 from helpers.observe.paced import PacedLinear, paced
 from helpers.observe.stopwatch import seconds_of_steps
 from helpers.observe.watchdog import Watchdog
 from helpers.parallel.ddp import DistributedDataParallel
 from helpers.predict.time.data_parallel import BackwardPass, simulate_ddp_step
 from helpers.ranks import Ranks
-from helpers.records import Timeline
+from helpers.records import Timeline, covered_seconds
 from helpers.specs import Link
 
 LAYERS, WIDTH, ROWS, STEPS = 4, 64, 4, 8  # of the job: layers and their width, rows of a batch, steps
@@ -112,7 +114,77 @@ def spans_of_a_step(run: TraceRun, number: int, rank: int) -> Timeline:
     return replace(run.timeline, spans=inside, held=(), title="", source="emulated")  # held: memory, which is left out
 
 
+# ---- pictures of a step ----
+
+
+def opening_scene() -> Scene:
+    """What a log says of each rank of `slow_job`, predicted: every step is as long as that of the slow rank."""
+    step = LOADING + LAYERS * (FORWARD + BACKWARD) * (1 + SLOW_RANK[1])
+    row = [Part(text="", kind="data", size=LOADING), Part(text="busy", kind="other", size=step - LOADING)]
+    name = "each of four ranks"
+    ends = {name: f"{step * 1e3:.0f} ms, busy {1 - LOADING / step:.0%}"}  # waiting in a message counts as busy
+    legend = {"data": "loading", "other": "a kernel runs"}
+    return parts_scene({name: row}, ends=ends, title="A step, as a log sees it", legend=legend)
+
+
+def own_parts_scene(parts: dict[str, float]) -> tuple[Scene, str]:
+    """A step as the trace of one rank shows it, in which waiting is part of an all-reduce; and its longest part.
+
+    The longest part besides compute, as a choice of the guess 10.spent.
+    """
+    own = {part: seconds for part, seconds in parts.items() if part != "waiting"}
+    own["communication"] += parts["waiting"]
+    names = {"communication": "all-reduces", "data": "loading data", "host": "Python between operators"}
+    scene = waterfall_scene(own, title="A step of rank 0, by kind and not in order of time")
+    return scene, names[max(names, key=own.get)]
+
+
+def messages_scene(run: TraceRun, number: int, rank: int) -> tuple[Scene, str]:
+    """A rank's step with its messages divided, and during which part of them bytes move, as a choice of 10.moving."""
+    own = [message for message in run.messages if (message.rank, message.step) == (rank, number)]
+    seconds = [(one.end - max(one.ready, one.last_ready), one.end - one.ready) for one in own]
+    share = sum(moving for moving, _ in seconds) / sum(both for _, both in seconds)
+    shown = spans_of_a_step(run, number, rank)
+    words = {"title": "The same step, emulated: compute, messages, and waiting for others"}
+    words["summary"] = f"Of all message time {share:.0%} is moving bytes."
+    steps = {rank: [(shown.start, f"step {number}")]}
+    scene = trace_scene(shown, start=shown.start, end=shown.end, ranks=[rank], steps=steps, **words)
+    return scene, "less than a third" if share < 1 / 3 else "about a half" if share < 2 / 3 else "nearly all of it"
+
+
+def explained(run: TraceRun, rank: int) -> str:
+    """How long a rank's messages waited and moved in all steps, as the package's reader of traces divides them."""
+    own = [message for message in run.messages if message.rank == rank]
+    waiting = sum(max(0.0, min(one.last_ready, one.end) - one.ready) for one in own)
+    moving = sum(one.end - max(one.ready, min(one.last_ready, one.end)) for one in own)
+    return f"explain says {waiting:.2f} s and {moving:.2f} s"
+
+
+def inside_scene(run: TraceRun, number: int) -> Scene:
+    """How long each rank is inside all-reduces in one step."""
+    steps = {rank: spans_of_a_step(run, number, rank).spans for rank in run.ranks}
+    lanes = ("communication", "waiting")
+    took = {f"rank {r}": covered_seconds(one for one in row if one.lane in lanes) for r, row in steps.items()}
+    rows = {name: [Part(text="all_reduce", kind="communication", size=seconds)] for name, seconds in took.items()}
+    ends = {name: f"{seconds * 1e3:.0f} ms" for name, seconds in took.items()}
+    return parts_scene(rows, ends=ends, title="Inside all-reduces in this step, by rank")
+
+
+def steps_scene(steps: dict[str, dict[str, float]], *, title: str) -> Scene:
+    """A row for each step, cut into its parts. steps: name -> part -> seconds."""
+    rows = {n: [Part(text=p, kind=PART_KINDS[p], size=size) for p, size in parts.items()] for n, parts in steps.items()}
+    ends = {name: f"{sum(parts.values()) * 1e3:.0f} ms" for name, parts in steps.items()}
+    return parts_scene(rows, ends=ends, title=title, legend={kind: part for part, kind in PART_KINDS.items()})
+
+
 # ---- a hang ----
+
+
+def who_meets_whom_scene() -> Scene:
+    """The all-reduces of the script that skips a batch on rank 1 in step 3: the n-th of a rank meets the n-th."""
+    others, rank_1 = [[f"all_reduce, step {step}" for step in steps] for steps in (range(2, 8), (2, 4, 5, 6, 7))]
+    title = "Who meets whom: ranks 0 and 2 (left), rank 1 (right), from step 2 on"
+    return calls_scene((others, [*rank_1, "barrier"]), matched=[(n, n) for n in range(5)], title=title)
 
 
 def monitored_barrier_error(absent: int, seconds: float = 1.0) -> str:
@@ -157,6 +229,13 @@ def train_with_drift(steps: int = 40) -> tuple[list[float], list[float], list[st
     return losses, norms, reports
 
 
+def drift_scene(norms: list[float], others: list[float]) -> Scene:
+    """The norm of a weight on two ranks, step by step."""
+    lines = {"rank 0": list(enumerate(norms, 1)), "rank 1": list(enumerate(others, 1))}
+    axes = {"x": Axis(name="step", ticks=(1, 10, 20, 30, 40)), "y": Axis(name="norm", ticks=(3.8, 4, 4.2, 4.4, 4.6))}
+    return curves_scene(lines, **axes, title="The norm of a weight that must be the same on both ranks")
+
+
 # ---- variables of the environment, and the loader ----
 
 
@@ -193,6 +272,12 @@ def late_step_seconds(prefetch_factor: int, late: float = 0.25, batch: int = 24)
     # With half the usual time per item, two workers load faster than a step computes, so their queues are full.
     rows = SlowRows(ITEMS * (batch + 2), ITEM_SECONDS / 2, (ITEMS * batch, late))
     return _steps(rows, num_workers=2, prefetch_factor=prefetch_factor)[batch - 1]  # `_steps` leaves out the first
+
+
+def loading_scene(seconds: dict[str, float], *, title: str) -> Scene:
+    """A row for each way to load, with the seconds of a step."""
+    rows = {name: [Part(text="", kind="data", size=size)] for name, size in seconds.items()}
+    return parts_scene(rows, ends={name: f"{size * 1e3:.0f} ms" for name, size in seconds.items()}, title=title)
 
 
 def _steps(rows: SlowRows, **options: int) -> list[float]:

@@ -64,3 +64,23 @@ def test_the_step_of_median_length_is_shown_and_does_not_tell_for_whom_it_waits(
         shown = profiling.spans_of_a_step(run, number, rank)
         assert step.start <= shown.start and shown.end <= step.end and shown.ranks == (rank,)
         assert not any("←" in span.name or span.lane == "host" for span in shown.spans)
+
+
+def test_the_log_of_the_opening_is_the_slow_job():
+    scene = profiling.opening_scene()
+    assert "170 ms, busy 94%" in scene.summary
+
+
+def test_a_trace_of_one_rank_shows_waiting_as_a_long_all_reduce():
+    run = example("a run")
+    number, parts = profiling.parts_of_a_step(run)
+    scene, most = profiling.own_parts_scene(parts[0])
+    assert most == "all-reduces" and "waiting" not in scene.summary
+    scene, share = profiling.messages_scene(run, number, rank=0)
+    moving = sum(
+        one.end - max(one.ready, one.last_ready) for one in run.messages if (one.rank, one.step) == (0, number)
+    )
+    both = sum(one.end - one.ready for one in run.messages if (one.rank, one.step) == (0, number))
+    limits = {"less than a third": (0, 1 / 3), "about a half": (1 / 3, 2 / 3), "nearly all of it": (2 / 3, 1)}
+    low, high = limits[share]
+    assert low <= moving / both <= high

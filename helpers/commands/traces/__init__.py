@@ -17,6 +17,7 @@ explain.py     `explain` and `compare`: the results as numbers
 cli.py         `python -m helpers explain`, and the results as lines of text
 perfetto.py    writes a Timeline in Chrome's trace format
 example.py     a made-up run, for the explorer of chapter 10
+simple.py      waiting, moving and launch delays in plain Python, which chapter 10 shows and anybody can copy
 """
 
 from helpers.commands.traces.cli import report_lines
