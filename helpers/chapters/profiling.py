@@ -177,6 +177,14 @@ def steps_scene(steps: dict[str, dict[str, float]], *, title: str) -> Scene:
     return parts_scene(rows, ends=ends, title=title, legend={kind: part for part, kind in PART_KINDS.items()})
 
 
+def shortened_by(before: dict[str, float], after: dict[str, float]) -> str:
+    """By how much a step became shorter, as a choice of 10.mended. before, after: its seconds by part."""
+    computed = SLOW_RANK[1] * LAYERS * (FORWARD + BACKWARD)  # seconds that the slow rank computes less
+    share = (sum(before.values()) - sum(after.values())) / computed
+    texts = {0.37: "about 24 ms: one rank of four", 0.75: "about 48 ms: half of it"}
+    return next((text for limit, text in texts.items() if share < limit), "about 96 ms: all of it")
+
+
 # ---- a hang ----
 
 
@@ -229,6 +237,13 @@ def train_with_drift(steps: int = 40) -> tuple[list[float], list[float], list[st
     return losses, norms, reports
 
 
+def what_differs(losses_differ: bool, norms_differ: bool) -> str:
+    """What differs between two ranks, as a choice of 10.drift."""
+    if losses_differ == norms_differ:
+        return "both" if losses_differ else "neither"
+    return "the loss" if losses_differ else "the weights of the LayerNorm"
+
+
 def drift_scene(norms: list[float], others: list[float]) -> Scene:
     """The norm of a weight on two ranks, step by step."""
     lines = {"rank 0": list(enumerate(norms, 1)), "rank 1": list(enumerate(others, 1))}
@@ -272,6 +287,12 @@ def late_step_seconds(prefetch_factor: int, late: float = 0.25, batch: int = 24)
     # With half the usual time per item, two workers load faster than a step computes, so their queues are full.
     rows = SlowRows(ITEMS * (batch + 2), ITEM_SECONDS / 2, (ITEMS * batch, late))
     return _steps(rows, num_workers=2, prefetch_factor=prefetch_factor)[batch - 1]  # `_steps` leaves out the first
+
+
+def which_queue_hides(short: float, long: float) -> str:
+    """Which queue hides a late batch, as a choice of 10.prefetch. short, long: seconds of the step with each queue."""
+    hides = [seconds < 0.13 for seconds in (short, long)]  # such a step waits for less than half of the delay
+    return "both" if all(hides) else "only the long one" if hides[1] else "neither"
 
 
 def loading_scene(seconds: dict[str, float], *, title: str) -> Scene:
@@ -358,10 +379,10 @@ def step_seconds_of_our_ddp(num_layers: int, *, overlap: bool = True, in_order: 
     return step_seconds(DistributedDataParallel(PacedStack(in_order), overlap=overlap, **caps), 3)
 
 
-def buckets_scene(ranks: Ranks) -> tuple[Scene, int, int]:
+def buckets_scene(ranks: Ranks) -> tuple[Scene, str, str]:
     """Seconds of a step by layers per bucket.
 
-    Returns the picture, and the best of 1, 4 and 16 layers, as predicted and as emulated.
+    Returns the picture, and the best of 1, 4 and 16 layers, as predicted and as emulated, as choices of 10.bucket.
     """
     sizes, emulated = (1, 2, 4, 8, 16), {}
     for size in (1, 4, 16):
@@ -374,13 +395,14 @@ def buckets_scene(ranks: Ranks) -> tuple[Scene, int, int]:
     x = Axis(name="layers per bucket", ticks=sizes, log=True)
     y = Axis(name="ms per step", ticks=(0, 200, 400, 600, 800))
     scene = curves_scene(curves, x=x, y=y, dots=True, title="Too small pays latency, too large hides nothing")
-    return scene, min(emulated, key=predicted_step_seconds), min(emulated, key=emulated.get)
+    names = {1: "1 layer: 16 small messages", 4: "4 layers: 4 messages", 16: "16 layers: 1 message after backward"}
+    return scene, names[min(emulated, key=predicted_step_seconds)], names[min(emulated, key=emulated.get)]
 
 
-def registration_order_scene(ranks: Ranks) -> tuple[Scene, tuple[bool, bool]]:
+def registration_order_scene(ranks: Ranks) -> tuple[Scene, str]:
     """Steps without overlap, and with layers registered in the wrong and in the right order.
 
-    Returns the picture, and whether the wrong order slows down the first step, and whether it slows down the second.
+    Returns the picture, and which steps the wrong order slows down, as a choice of 10.order.
     DDP fills its buckets in the reverse order of registration, and learns the real order in the first step.
     """
 
@@ -395,4 +417,5 @@ def registration_order_scene(ranks: Ranks) -> tuple[Scene, tuple[bool, bool]]:
     ends = {name: f"{size:.0f} ms" for name, size in ms.items()}
     limit = (ms["no overlap"] + ms["right order"]) / 2  # a step that takes longer than halfway hides too little
     scene = parts_scene(rows, ends=ends, title="A step with four layers per bucket, emulated")
-    return scene, tuple(ms[f"wrong order, step {step}"] > limit for step in (1, 2))
+    names = {(False, False): "none", (True, False): "only the first", (True, True): "all of them"}
+    return scene, names[tuple(ms[f"wrong order, step {step}"] > limit for step in (1, 2))]
