@@ -19,6 +19,7 @@ from helpers.draw.curves import Mark
 from helpers.draw.palette import kind_style
 from helpers.draw.scene import WIDTH, Label, Rect, Scene, heading
 from helpers.draw.timelines import IDLE
+from helpers.quantities.units import format_seconds
 
 TRACES = Path(__file__).parent / "gpu_traces"
 # The four steps that the chapter draws, by the letter that the picture gives them.
@@ -160,5 +161,5 @@ def step_line(letter: str, seconds: dict[str, float]) -> str:
     return (
         f"{letter}  step {seconds['step'] * 1e3:5.0f} ms   compute {seconds['compute'] / seconds['step']:4.0%}   "
         f"messages {seconds['exposed messages'] / seconds['step']:4.0%}   loader {loading:4.0%}   "
-        f"launch delay {seconds['launch delay'] * 1e3:7.3f} ms"
+        f"launch delay {format_seconds(seconds['launch delay'])}"
     )
