@@ -87,16 +87,16 @@ def slow_job() -> tuple[nn.Module, torch.optim.Optimizer, DataLoader]:
 
 
 def parts_of_a_step(run: TraceRun) -> tuple[int, dict[int, dict[str, float]]]:
-    """The number of the step of median length, and in it, for each rank, the seconds of each part such as "forward".
+    """The number of the shortest step, and in it, for each rank, the seconds of each part such as "compute".
 
-    The median, because the machine may be busy in another step. A `Waterfall` divides each step of each rank into
-    parts.
+    The shortest, because all steps have the same work, and the machine may be busy in another one. A `Waterfall`
+    divides each step of each rank into parts.
     """
     waterfall = Waterfall.of(run)
     tables = waterfall.tables
     # A table has a dict of seconds by part for each step. A step is as long as on the rank where it is longest.
     lengths = [max(sum(table[i].values()) for table in tables.values()) for i in range(len(waterfall.steps))]
-    index = lengths.index(statistics.median_low(lengths))
+    index = lengths.index(min(lengths))
     return waterfall.steps[index], {rank: table[index] for rank, table in tables.items()}
 
 
