@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
+import runpy
 
 import pytest
 
@@ -10,6 +12,8 @@ from helpers import schedules
 from helpers.grading import grade
 from helpers.grading.pipeline.schedule import action_lists, simulate
 from helpers.grading.scaling import measurements, planning
+from helpers.grading.scaling import step_terms as step
+from helpers.predict.by_hand import step_time
 from tests.grading.known_mistakes import assert_told_apart, each, repeated, world_of
 
 SEEDS = repeated("seed", range(8))
@@ -20,6 +24,7 @@ RIGHT_AND_WRONG = {
     "11.plans": (planning.best_plan(), planning.WRONG_CHOICES),
     "11.days": (planning.run_time(), planning.WRONG_DAYS),
     "11.fit": (measurements.fitted_law, measurements.WRONG_LAWS),
+    "11.step": (step.step_terms(), step.WRONG_TERMS),
 }
 
 
@@ -71,3 +76,14 @@ def test_what_is_not_as_many_values_as_were_asked_gets_a_sentence(ranks):
         assert "expected 2 values: the number of days, the number of GPU-hours" in verdict.text(
             "en"
         ) and "2 个值" in verdict.text("zh")
+
+
+@pytest.mark.parametrize(("key", "name"), [("11.step", "step_terms"), ("11.days", "training_days")])
+def test_a_copy_of_the_core_file_alone_passes_the_checks(ranks, tmp_path, key, name):
+    source = inspect.getsource(step_time)
+    assert "import" not in source.split('"""', 2)[2] and len(source.splitlines()) <= 120
+    path = tmp_path / "copied.py"
+    path.write_text(source, encoding="utf-8")
+    submitted = runpy.run_path(str(path))[name]
+    verdict = grade(key, lambda *case: submitted(*case), ranks=ranks)
+    assert verdict.passed, verdict.text()

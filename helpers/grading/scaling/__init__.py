@@ -1,9 +1,10 @@
 """Lab 11, scaling: names the tasks that a check judges.
 
-All six are small computations with which a training run on many GPUs is planned, or understood afterwards.
+All are small computations with which a training run on many GPUs is planned, or understood afterwards.
 
 measurements.py  11.efficiency and 11.fit: what times on several numbers of GPUs say
 planning.py      11.exposed and 11.bubble, what a step loses; 11.plans and 11.days, the fastest plan and its time
+step_terms.py    11.step, which only the chapter asks: the terms of a step of a Llama
 
 LAB is the record by which the grader finds the lab. "planning.BUBBLE" is the Task called BUBBLE in planning.py, which
 is imported only when it is asked for. `tasks` are in order from easy to hard.
@@ -22,4 +23,5 @@ LAB = Lab(
         "planning.DAYS",
         "measurements.FIT",
     ),
+    in_chapter=("step_terms.STEP",),
 )
