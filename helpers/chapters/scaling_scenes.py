@@ -27,6 +27,18 @@ LLAMA3_TFLOPS = {8192: 430, 16_384: 400}
 BIG, SMALL = "n=8192 cp=1 seq=8192", "8B FSDP8 compile"  # rows of steps.csv
 LARGE, LARGE_FP8 = "70B FSDP32 TP8 bf16", "70B FSDP32 TP8"
 Terms = Sequence[float]
+# What a cell calls a thing -> the choice in the question before it, which the cell must not print early.
+CHOICES = {
+    "tensor": "messages of tensor parallelism", "bubble": "the pipeline's bubble",
+    "data": "messages of data parallelism",
+    "NVLink at 450 GB/s": "NVLink at its line rate of 450 GB/s", "a free network": "a network that costs nothing",
+    "8B with recomputation": "the 8B run repeated 36 % of its forward",
+    "ZeRO-3": "tp 8 and ZeRO-3, no pipeline", "tp 64": "tp 64, no pipeline", "1 chunk": "tp 8, pp 16, 1 chunk",
+    "8 chunks": "tp 8, pp 16, 8 chunks",
+    "64 images each": "64 images per GPU", "32 images each": "32 images per GPU",
+    "64 each, NVLink": "NVLink between the GPUs", "1,024 divided": "1,024 images, divided among the GPUs",
+}  # fmt: skip
+TOKENS = {"16 billion": 16e9, "160 billion": 160e9, "1.6 trillion": 1.6e12, "15 trillion": 15e12}  # choices, too
 
 
 def published_row(name: str) -> MeasuredStep:
@@ -84,9 +96,23 @@ def utilization_table() -> str:
     return "\n".join(lines)
 
 
-def nearest_choice(values: Mapping[str, float], found: float) -> str:
-    """The name of the value whose logarithm is nearest to that of `found`; all are above 0."""
-    return min(values, key=lambda name: abs(log(values[name] / found)))
+def nearest_tokens(found: float) -> str:
+    """The choice in TOKENS that is nearest to `found` tokens, by factor."""
+    return min(TOKENS, key=lambda name: abs(log(TOKENS[name] / found)))
+
+
+def name_of_change(factor: float) -> str:
+    """The choice of 11.noise for a noise scale that has grown by this factor."""
+    if 1 / 1.5 < factor < 1.5:
+        return "about the same"
+    return "larger than before" if factor > 1 else "smaller than before"
+
+
+def name_of_speedup(speedup: float) -> str:
+    """The choice of 11.slow_link for this speed-up on four GPUs."""
+    if speedup < 1:
+        return "fewer than one GPU"
+    return "about 2 times as many" if speedup < 3 else "nearly 4 times as many"
 
 
 def published_doublings() -> list[tuple[str, int, int, float]]:

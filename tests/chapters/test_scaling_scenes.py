@@ -77,5 +77,12 @@ def test_hybrid_sharding_halves_a_step_behind_one_network_card_and_gains_little_
     assert said.count("4.7 s") == 2
 
 
-def test_the_nearest_choice_is_the_nearest_by_factor():
-    assert scenes.nearest_choice({"16": 16, "160": 160}, 60) == "160"
+def test_the_nearest_number_of_tokens_is_nearest_by_factor():
+    assert scenes.nearest_tokens(60e9) == "160 billion"
+
+
+def test_what_was_measured_is_named_like_a_choice():
+    assert [scenes.name_of_change(factor) for factor in (0.5, 1.1, 8)] == [
+        "smaller than before", "about the same", "larger than before",
+    ]  # fmt: skip
+    assert [scenes.name_of_speedup(speedup)[:5] for speedup in (0.3, 2, 3.8)] == ["fewer", "about", "nearl"]
