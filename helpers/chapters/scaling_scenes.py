@@ -21,7 +21,8 @@ from helpers.predict.time.step import step_time
 from helpers.specs import GPUS, LINKS, PRESETS, Cluster, Link, Plan
 
 # The kind of the palette, and so the colour, of each term of a step, in the order of `step_terms`.
-TERMS = {"forward": "compute", "waiting": "bubble", "weight_grad": "tensor parallelism", "communication": "exposed"}
+TERMS = {"forward": "compute", "waiting": "bubble", "weight_grad": "tensor parallelism"}
+TERMS |= {"communication": "exposed data parallelism"}
 # TFLOP/s per GPU of Llama-3 405B with 8,192 tokens per sequence, by GPUs: The Llama 3 Herd of Models, table 4.
 LLAMA3_TFLOPS = {8192: 430, 16_384: 400}
 BIG, SMALL = "n=8192 cp=1 seq=8192", "8B FSDP8 compile"  # rows of steps.csv
