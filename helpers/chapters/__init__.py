@@ -7,7 +7,9 @@ What two chapters need moves down, for example to `observe/training.py`. Some ch
     amp_training             the trainings of chapter 04 (amp)
     composing_cells          what the cells of chapter 09 (composing) draw
     ddp_cells                what the cells of chapter 03 (ddp) reveal
-    four_verbs               DataParallel in its four verbs, which chapter 02 (data_parallel) shows and runs
+    fault_tolerance_cells    what the cells of chapter 12 (fault_tolerance) reveal
+    silent_corruption        a GPU that computes a wrong number, for chapter 12 (fault_tolerance)
+    four_verbs               DataParallel in 25 lines, which chapter 02 (data_parallel) shows and runs
     nccl_programs            the programs of chapter 01 that NCCL may not run
     tensor_parallel_timing   the emulated durations of chapter 07 (tensor_parallel)
     torch_trainer            PyTorch's own parts as a trainer, for chapter 09 (composing)

@@ -98,9 +98,9 @@ def compare_with_torch(ranks: Ranks, config: GPTConfig = MEDIUM, repeats: int = 
 
 
 def _time_our_saves(folder: Path, config: GPTConfig, repeats: int) -> tuple[list[float], list[float]]:
-    """On a rank: the seconds and the stalls of our saves, as `_timed` returns them."""
+    """On a rank: the seconds and the stalls of our saves, as `time_saves` returns them."""
     saver = AsyncSaver(trainer_of(Plan(dp=2, zero=3), config))
-    return _timed(lambda i: saver.save(folder / f"ours_{i}"), lambda _: saver.wait(), repeats)
+    return time_saves(lambda i: saver.save(folder / f"ours_{i}"), lambda _: saver.wait(), repeats)
 
 
 def _time_torch_saves(folder: Path, repeats: int) -> tuple[dict[str, Tensor], tuple[list[float], list[float]]]:
@@ -119,14 +119,14 @@ def _time_torch_saves(folder: Path, repeats: int) -> tuple[dict[str, Tensor], tu
         }
 
     rows, columns = shard(0, values), shard(-1, {name: torch.zeros_like(one) for name, one in values.items()})
-    times = _timed(
+    times = time_saves(
         lambda i: dcp.async_save(rows, checkpoint_id=folder / f"torch_{i}"), lambda future: future.result(), repeats
     )
     dcp.load(columns, checkpoint_id=folder / "torch_0")
     return {name: one.full_tensor() if one.dim() else one for name, one in columns.items()}, times
 
 
-def _timed(begin: Callable, wait: Callable, repeats: int) -> tuple[list[float], list[float]]:
+def time_saves(begin: Callable, wait: Callable, repeats: int) -> tuple[list[float], list[float]]:
     """Seconds until each save is on the disk, and for how long it stopped the step. begin(number) starts a save."""
     totals, stalls = [], []
     for i in range(repeats + 1):

@@ -33,8 +33,11 @@ _STEP_TOP, _STEP_BAR, _STEP_PITCH = 36.0, 20.0, 28.0  # the same pixels of step_
 _SHORTEST = 0.004  # of a step: terms below this share are shown together in one row
 
 
-def waterfall_scene(parts: Mapping[str, float], *, title: str) -> Scene:
-    """A bar for each part; `parts` maps names of PART_KINDS to seconds. Raises ValueError if no part is above 0."""
+def waterfall_scene(parts: Mapping[str, float], *, title: str, kinds: Mapping[str, str] = PART_KINDS) -> Scene:
+    """A bar for each part. `parts` maps names to seconds, and `kinds` maps them to kinds of the palette.
+
+    Raises ValueError if no part is above 0.
+    """
     total = sum(parts.values())
     if not total > 0:
         raise ValueError(f"waterfall_scene got {dict(parts)!r}: give at least one part of more than 0 seconds")
@@ -47,7 +50,7 @@ def waterfall_scene(parts: Mapping[str, float], *, title: str) -> Scene:
         y, text = _TOP + number * _PITCH, f"{format_seconds(seconds)} · {seconds / total:.0%}"
         items.append(Label(x=left - 12, y=y + _BAR / 2, text=name, size=13, anchor="end"))
         items.append(Rect(x=left, y=y, width=total * scale, height=_BAR, fill="panel"))
-        style = {**kind_style(PART_KINDS[name]), "radius": 2, "tooltip": f"{name}: {text}"}
+        style = {**kind_style(kinds[name]), "radius": 2, "tooltip": f"{name}: {text}"}
         items.append(Rect(x=x, y=y, width=max(1.0, seconds * scale), height=_BAR, **style))
         x += seconds * scale
         items.append(Label(x=left + total * scale + 10, y=y + _BAR / 2, text=text, size=13, bold=True))

@@ -6,8 +6,9 @@
         account = job.wait()
 
 A job trains in several processes, the ranks. When one dies, the agent ends the others, and starts all of them again
-from the last checkpoint, perhaps fewer than before. The time between two such starts is a generation. The last two
-modules show another way, in which replicas go on without a restart. A replica is one full copy of the model.
+from the last checkpoint, perhaps fewer than before. The time between two such starts is a generation. The modules
+lighthouse.py and healing.py show another way, in which replicas go on without a restart. A replica is one full copy of
+the model.
 
 This package exports Job, Account, Generation (the result), Kill, kill_plan (planned deaths), Beat, Heartbeat,
 RankStatus, verdict (who is alive), Rendezvous and regroup. Chapter 12 of the course uses all of it, and
@@ -23,6 +24,9 @@ heartbeat.py        each rank's heartbeats, and who is alive, slow, hung or dead
 chaos.py            planned deaths as data, and how a rank carries one out
 account.py          the result: losses, generations, repeated steps
 resume_without.py   what goes wrong when a checkpoint lacks a part of the state
+mini.py             heartbeat, verdict and rendezvous on one screen, in plain torch
+mini_job.py         a small job that uses mini.py, with its agent
+crash_safe.py       a save that survives any crash, in plain torch
 lighthouse.py       who takes part in the next step, if a job goes on without a restart
 healing.py          replicas that go on without a restart, and give their state to the ones that come back
 """

@@ -62,15 +62,15 @@ def test_the_step_in_which_two_runs_part_is_told():
 
 
 def test_a_round_in_vain_is_hatched_and_a_copy_that_is_away_has_no_place():
-    scene = healing_scene(rounds_of_healing(), title="Copy 2 dies and returns")
+    scene = healing_scene(rounds_of_healing(), title="Replica 2 dies and returns")
     cells = rects_with_tooltip(scene)
     assert len(cells) == 3 + 3 + 2 + 3 and sum(cell.texture == "hatch" for cell in cells) == 3
     arrows = [item for item in scene.items if isinstance(item, Line) and item.arrow]
-    assert len(arrows) == 1 and arrows[0].y2 > arrows[0].y1, "from copy 0 down to copy 2"
+    assert len(arrows) == 1 and arrows[0].y2 > arrows[0].y1, "from replica 0 down to replica 2"
     texts = [label.text for label in scene.labels()]
     assert texts[-10:] == ["1", "6", "2", "–", "2", "4", "3", "6", "step", "samples"]
-    assert "Copy 2 did 2 of 3 steps, and was healed by copy 0 before step 3." in scene.summary
-    assert "Copy 1 did 3 of 3 steps." in scene.summary
+    assert "Replica 2 did 2 of 3 steps, and was healed by replica 0 before step 3." in scene.summary
+    assert "Replica 1 did 3 of 3 steps." in scene.summary
 
 
 def test_no_round_is_no_picture():
