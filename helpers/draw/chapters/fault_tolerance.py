@@ -70,15 +70,6 @@ def loss_over_time_scene(history: Sequence[tuple[int, int, float, float]], *, de
     return curves_scene(curves, x=x, y=y, dots=True, gaps=gaps, marks=marks, title=title)
 
 
-def losses_by_step_scene(runs: Mapping[str, Mapping[int, float]], *, title: str) -> Scene:
-    """The losses by step of two runs that should be equal; the first is a wide band, so that both can be seen."""
-    below, above = runs  # the names of the two; below: drawn first, as the band
-    curves = {name: sorted(losses.items()) for name, losses in runs.items()}
-    x, y = _axis(words("closed.step"), [0, max(runs[below])]), _axis("loss", runs[below].values())
-    paints = {below: "buffers", above: "ink"}
-    return curves_scene(curves, x=x, y=y, dots=True, paints=paints, bands=[below], title=title)
-
-
 def _axis(name: str, values: Collection[float]) -> Axis:
     """An axis with round ticks from at most the least of the values to at least the greatest."""
     least, most = min(values), max(values)

@@ -8,7 +8,6 @@ from helpers.draw.chapters.fault_tolerance import (
     heartbeats_scene,
     loss_differences_scene,
     loss_over_time_scene,
-    losses_by_step_scene,
 )
 from tests.draw.scenes import rects_with_tooltip, rounds_of_healing
 
@@ -27,11 +26,6 @@ def test_between_two_generations_nobody_trains():
     ends = [item.x1 for item in scene.items if getattr(item, "width", 0) == 3 and hasattr(item, "x1")]
     assert ends[0] < ends[1] < gap.x < gap.x + gap.width <= ends[2]
     assert {"generation 0", "generation 1", "rank 2 dies"} <= {label.text for label in scene.labels()}
-
-
-def test_a_run_that_was_killed_lies_on_the_undisturbed_one():
-    scene = losses_by_step_scene({"undisturbed": {2: 3.5, 1: 4.0}, "killed": {1: 4.0, 2: 3.5}}, title="by step")
-    assert "undisturbed: from 4 (1) to 3.5 (2)" in scene.summary and "killed: from 4 (1) to 3.5 (2)" in scene.summary
 
 
 def test_a_beat_without_a_new_step_shows_whether_its_rank_waits():
