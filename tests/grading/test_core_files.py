@@ -14,6 +14,7 @@ import pytest
 from helpers.chapters import four_verbs
 from helpers.collectives import ring_all_reduce
 from helpers.parallel.amp import mixed_precision
+from helpers.parallel.tensor_parallel import transformer_block
 from tests.grading.submissions import Submission
 
 MAX_LINES = 120
@@ -55,6 +56,14 @@ def step_together(optimizer, parameters, scale):
     scaler.update()
     return scaler.factor
 """
+OPERATOR_F = """
+def identity_all_reduce(x):
+    return CopyToTensorParallelRegion.apply(x, None)
+"""
+OPERATOR_G = """
+def all_reduce_identity(x):
+    return ReduceFromTensorParallelRegion.apply(x, None)
+"""
 RING = "\nall_reduce = ring_all_reduce\n"
 
 
@@ -63,7 +72,7 @@ def core(task: str, module: ModuleType, adapter: str) -> Submission:
     source = inspect.getsource(module)
     assert "helpers" not in source.split('"""', 2)[2], "plain torch, nothing of this course"
     assert len(source.splitlines()) <= MAX_LINES
-    lab = {"01": "01_collectives", "02": "02_data_parallel", "04": "04_amp"}[task[:2]]
+    lab = {"01": "01_collectives", "02": "02_data_parallel", "04": "04_amp", "07": "07_tensor_parallel"}[task[:2]]
     return Submission(lab=lab, name="core", task=task, write=lambda: source + adapter, alone=True)
 
 
@@ -73,6 +82,8 @@ CASES = [
     core("04.scaler", mixed_precision, SCALER),
     core("04.order", mixed_precision, ORDER),
     core("04.overflow", mixed_precision, OVERFLOW),
+    core("07.identity_all_reduce", transformer_block, OPERATOR_F),
+    core("07.all_reduce_identity", transformer_block, OPERATOR_G),
 ]
 
 

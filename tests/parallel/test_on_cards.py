@@ -96,6 +96,15 @@ def with_mini_pipeline(schedule, device):
     return {name: p.grad for name, p in stage.named_parameters()} | ({} if loss is None else {"loss": loss})
 
 
+def with_tensor_parallel_block(device):
+    block = of_seed_0(lambda: tensor_parallel.TransformerBlock(8, 2, 4), device)
+    block = tensor_parallel.TensorParallelBlock(block)
+    out = block(torch.arange(32.0, dtype=torch.float64).view(1, 4, 8).sin().to(device))
+    out.square().sum().backward()
+    found = {"out": out.detach()} | {name: p.grad for name, p in block.named_parameters()}
+    return {name: tensor.round(decimals=12) for name, tensor in found.items()}  # the last bits of some gradients differ
+
+
 def with_tensor_parallel(device, **options):
     model, group = gpt(device), dist.group.WORLD
     tensor_parallel.shard_tensor_parallel(model, group, **options)
@@ -191,7 +200,7 @@ WAYS = {make.__name__: partial(with_ddp, make) for make in DDPS} | {
     "Zero3, offloaded": partial(with_zero3, host=host_of),
     "MiniFSDP": partial(with_layer, zero.MiniFSDP),
     **{f"MiniPipeline {name}": partial(with_mini_pipeline, name) for name in ("gpipe", "one_f_one_b")},
-    "TensorParallelMLP": partial(with_layer, lambda layer: tensor_parallel.TensorParallelMLP(*layer)),
+    "TensorParallelBlock": with_tensor_parallel_block,
     "tensor parallel": with_tensor_parallel,
     "sequence parallel": partial(with_tensor_parallel, sequence_parallel=True),
     **{f"pipeline {name}": partial(with_pipeline, name) for name in ORDERS},

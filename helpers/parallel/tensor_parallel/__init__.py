@@ -1,7 +1,6 @@
 """Tensor parallelism: each rank stores a shard of each matrix, and the model's own file does not change.
 
 transformer_block.py TensorParallelBlock: a transformer block and its two operators on one screen, in plain torch
-simple.py            TensorParallelMLP: two matrices, with conjugate.py's operators
 shard.py             shard_tensor_parallel: shards a whole model by a plan, which maps names of modules to how each is
                      split; GPT_PLAN and MLP_PLAN are the plans for the course's models
 layers.py            ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding, and vocab_parallel_cross_entropy,
@@ -18,7 +17,6 @@ from helpers.parallel.tensor_parallel.layers import (
     vocab_parallel_cross_entropy,
 )
 from helpers.parallel.tensor_parallel.shard import GPT_PLAN, MLP_PLAN, shard_tensor_parallel
-from helpers.parallel.tensor_parallel.simple import TensorParallelMLP
 from helpers.parallel.tensor_parallel.splits import gather_full_state
 from helpers.parallel.tensor_parallel.transformer_block import TensorParallelBlock, TransformerBlock
 
@@ -28,7 +26,6 @@ __all__ = [
     "ColumnParallelLinear",
     "RowParallelLinear",
     "TensorParallelBlock",
-    "TensorParallelMLP",
     "TransformerBlock",
     "VocabParallelEmbedding",
     "gather_full_state",
