@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from helpers.chapters.tensor_parallel import fused_splits_scene
 from helpers.chapters.tensor_parallel_timing import LayerTimes, waiting_share
 from helpers.draw import Axis, Matrix, curves_scene, shards_scene
 from helpers.draw.scene import Scene, stacked_scene
@@ -76,6 +77,17 @@ def heads_scene() -> Scene:
         for name, stored, count, text in rows
     ]  # fmt: skip
     return shards_scene(heads, title="A row is what one rank stores, the number is the head")
+
+
+def which_heads(rows: int, head: int) -> str:
+    """The choice of the guess 07.gqa that says what a rank stores of two key heads. head: the rows of one head."""
+    return "a replica of one head" if rows == head else "both heads" if rows > head else "half a head"
+
+
+def attention_of_equal_blocks() -> tuple[Scene, str]:
+    """The picture of a fused Q, K, V in equal blocks and by heads, and the choice of 07.fused that is right."""
+    scene, is_right = fused_splits_scene()
+    return scene, "the same model" if is_right else "another model, without an error"
 
 
 def sequence_scene() -> Scene:
@@ -204,7 +216,21 @@ def _products_share(model: ModelSpec, size: int, tokens: int) -> float:
     return sum(2 * tokens * columns * depth for columns, depth in shapes) / seconds / gpu.flops
 
 
-# ---- bytes ----
+# ---- norms, and bytes ----
+
+
+def which_norm(added: Mapping[int, float], true: Mapping[int, float]) -> str:
+    """The choice of the guess 07.norm that is right. Number of ranks -> norm: with all squares added, and the true one.
+
+    RuntimeError where the added squares neither grow nor shrink with the number of ranks.
+    """
+    if abs(added[4] - true[4]) < 1e-9:
+        return "right"
+    if added[4] > added[2] > true[2]:
+        return "too large, and more so with more ranks"
+    if added[4] < added[2] < true[2]:
+        return "too small, and more so with more ranks"
+    raise RuntimeError(f"the norm is {added}, and {true} is right: no choice of the guess says that")
 
 
 def gpt3_layer_line() -> str:
