@@ -32,8 +32,9 @@ CONVERSIONS = {0, 1, 2, 8, 24, 60, 3600, *(1024**n for n in range(1, 5))}
 # Functions whose durations a model paces, besides all whose name begins with "emulat". Those of chapter 10 read the
 # traces of a job whose layers sleep.
 PACED = set(
-    "Pace PacedFunction buckets_scene explain late_step_seconds loading_seconds paced parts_of_a_step "
-    "registration_order_scene seconds_by_link sleep spans_of_a_step".split()
+    "Pace PacedFunction buckets_scene explain late_step_seconds loading_seconds messages_scene own_parts_scene "
+    "paced parts_of_a_step registration_order_scene seconds_by_link shortened_by sleep spans_of_a_step "
+    "which_queue_hides".split()
 )
 BY_RULES = {"programs_scene", "rehearse", "rehearse_function"}
 Bound = dict[str, list[ast.AST]]  # name -> the expressions that a cell binds it to
