@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from helpers.compose import Plan, Trainer
-from helpers.compose.axes import Axes
+from helpers.compose.three_dimensions import process_groups
 from helpers.observe.comms import record_comms
 from helpers.observe.equality import Tensors, assert_equal
 from helpers.observe.timeline import record_timeline
@@ -234,13 +234,14 @@ class AveragedOverAxis(OneProcess):
     """
 
     def __init__(self, model: nn.Module, training: Training, axis: str, divisor: int | None = None):
-        axes = Axes(SQUARE.mesh)
-        tp, self.replicas = axes.group("tp"), axes.group("dp")  # losses are averaged over `replicas`
-        self.group = dist.group.WORLD if axis == "world" else axes.group(axis)
-        self.divisor, self.rows = divisor or dist.get_world_size(self.group), (axes.coordinates["dp"], SQUARE.dp)
-        shard_tensor_parallel(model, tp)
-        super().__init__(model, training)
-        self.loss = partial(vocab_parallel_cross_entropy, group=tp)
+        groups = process_groups(pp=1, dp=2, tp=2)
+        self.replicas = groups["dp"]  # over which the printed losses are averaged
+        self.rows = dist.get_rank(groups["dp"]), 2  # this rank reads this part of the batch, of 2 parts
+        self.group = dist.group.WORLD if axis == "world" else groups[axis]
+        self.divisor = divisor or dist.get_world_size(self.group)
+        shard_tensor_parallel(model, groups["tp"])
+        super().__init__(model, training)  # makes the optimizer
+        self.loss = partial(vocab_parallel_cross_entropy, group=groups["tp"])
 
     def after_backward(self) -> None:
         for parameter in self.model.parameters():

@@ -131,6 +131,19 @@ def one_seed_scene(live: Sequence[tuple[list[float], dict[str, Tensor]]]) -> tup
     return scene, "equal, to the last bit" if is_equal else "different"
 
 
+def hidden_in_words(exposed: float, seconds: float) -> str:
+    """How much of a link's time is hidden behind compute, in the words of the question.
+
+    exposed: seconds in which the rank waited. seconds: of the messages on the slow link.
+    """
+    return "none of it" if exposed >= seconds else "about half of it" if exposed > seconds / 4 else "nearly all of it"
+
+
+def exposed_means() -> str:
+    """What the word "exposed" in the picture of two steps means."""
+    return "Exposed: rank 0 waits for a link or for another rank, and computes nothing."
+
+
 def files_scene(files: Mapping[str, int], single: int) -> tuple[Scene, str]:
     """The sizes in bytes of the files of eight ranks and of one process, and their ratio in the question's words."""
     rows = {name: [Part(text="", kind="parameters", size=size)] for name, size in files.items()}

@@ -125,11 +125,12 @@ class ZeRO3(DataParallelRanks):
 class ThreeDimensions(TensorParallel):
     """2 stages x 2 replicas x 2 shards on eight ranks."""
 
-    default_training = CLIPPED
+    default_training = CLIPPED  # three steps of AdamW, whose gradients are clipped
 
     def __init__(self, model: nn.Sequential, training: Training):
         self.groups = process_groups(pp=2, dp=2, tp=2)
-        self.replicas, self.rows = self.groups["dp"], (dist.get_rank(self.groups["dp"]), 2)
+        self.replicas = self.groups["dp"]  # over which the printed losses are averaged
+        self.rows = dist.get_rank(self.groups["dp"]), 2  # this rank reads this part of the batch, of 2 parts
         stage = stage_of(model, dist.get_rank(self.groups["pp"]), 2)
         super().__init__(stage, training, self.groups["tp"])
         shape = (SEQUENCES // 2 // MICRO_BATCHES, TOKENS, HIDDEN)
