@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
@@ -274,6 +275,14 @@ def zero3_after_backward() -> Zero3:
     built = TRAINING.under(ZeroRank, stage=3).build()
     built.forward_backward(*(rank_slice(rows, *built.rows) for rows in TRAINING.batch(0)))
     return built.forward
+
+
+def weights_after_clipping(clip: Callable[[Zero3], Tensor]) -> Tensors:
+    """On a rank of 4: the full weights after the backward of the first batch, `clip(model)`, and a step of SGD."""
+    model = zero3_after_backward()
+    clip(model)
+    torch.optim.SGD(model.parameters(), lr=1.0).step()
+    return model.full_state()
 
 
 # ---- saved by some ranks, resumed by others ----

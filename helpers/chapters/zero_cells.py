@@ -5,7 +5,9 @@ P = bytes of all parameters. Names that end in `_scene` return a `Scene`, a pict
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import torch
 
 from helpers.chapters.zero import WIDTHS
 from helpers.draw import (
@@ -21,6 +23,7 @@ from helpers.draw import (
     zero_shares,
 )
 from helpers.draw.chapters.zero import reshard_scene
+from helpers.observe.equality import Tensors
 from helpers.predict.memory import model_states
 from helpers.predict.traffic.zero import data_parallel_share
 from helpers.records import CommLog, MemoryBreakdown, Timeline
@@ -54,7 +57,7 @@ def stored_scene(stored: Mapping[str, MemoryBreakdown], num_parameters: int) -> 
 
 
 def stages_scene(stages: Mapping[str, MemoryBreakdown]) -> Scene:
-    """The model of the opening under each stage, with the memory of one GPU."""
+    """Model states of 7.5 billion parameters on 64 ranks, by engine, with the memory of one GPU."""
     return memory_scene(stages, capacity=GPU_BYTES, capacity_name="one GPU", title="7.5 billion parameters on 64 ranks")
 
 
@@ -159,6 +162,23 @@ def crossing(times: Mapping[str, Mapping[float, float]], stage_1: str) -> float:
     stage_1: "stage 1", which hides nothing, or "stage 1, overlapped".
     """
     return next(speed for speed, taken in times["stage 3"].items() if taken <= 1.01 * times[stage_1][speed])
+
+
+def norms_text(norms: Sequence[float], whole: float) -> str:
+    """The norm that each of four ranks finds for its own shards, and the norm that one process finds."""
+    found = "  ".join(f"{norm:.4f}" for norm in norms)
+    return f"Norms that the four ranks find: {found}. The norm in one process: {whole:.4f}."
+
+
+def clipping_in_words(own_clip: Sequence[Tensors], zero3_clip: Sequence[Tensors]) -> str:
+    """In the words of the question: the weights of all ranks after each rank clipped by its own norm.
+
+    own_clip, zero3_clip: the full weights of each rank after either way to clip. The second way is right.
+    """
+    first, right = own_clip[0], zero3_clip[0]
+    equal = all(torch.equal(one[name], first[name]) for one in own_clip for name in first)
+    wrong = any(not torch.allclose(first[name], right[name], rtol=1e-6) for name in first)
+    return "different on each rank" if not equal else "equal on all ranks, and wrong" if wrong else "right on all ranks"
 
 
 def resumed_scene() -> Scene:
