@@ -44,7 +44,9 @@ def main(arguments: list[str] | None = None) -> int:
     commands.add_parser("rehearse", help="what of a script for CUDA and NCCL would fail on GPUs: train.py --nproc 4")
     commands.add_parser("explain", help="where a step's time went, and which rank is to blame: trace.json [other.json]")
     commands.add_parser("plan", help="which plan trains a model on a cluster, and why: --model llama3-70b --gpus 32")
-    commands.add_parser("quiz", help="interview questions that come back in time; --mock, --drill, --anki; --lang zh")
+    commands.add_parser(
+        "quiz", help="interview questions that come back in time; --mock, --drill, --dialogue; --lang zh"
+    )
     commands.add_parser("napkin", help="20 formulas and 20 numbers on one page to print; --lang zh -o napkin.html")
     commands.add_parser("grade", help="grade notebooks of a lab, one or a class; --mine shows what you have done")
     parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""Asks interview questions: a bank of cards in two languages, a quiz over them, mock interviews, drills and rounds.
+"""Asks interview questions: a bank of cards in two languages, a quiz, mock interviews, drills, rounds and dialogues.
 
 `Quiz()` is one quiz, which `python -m helpers quiz` plays in a terminal. FSRS, a schedule for flash cards, says when a
 card is asked again. `corner("03_ddp")` shows a chapter's cards in its notebook.
@@ -7,6 +7,7 @@ bank_file, cards            what a card is, read from bank/*.yaml; the numbers i
 answers, reviews, quiz      judging an answer, scheduling the next review, running a quiz
 drills, mock, sheet         programs to write against the clock, the mock interview, and the sheet after it
 round_items, round_attempt  debugging, review and design rounds
+dialogues, dialogue_html    worked interviews, which a learner follows turn by turn
 card_html, anki, napkin, reference_tables           cards and tables as HTML, an Anki deck, and a page to print
 quiz_command, terminal, terminal_interviews         the command `quiz`, and what plays all of this in a terminal
 """

@@ -1,7 +1,8 @@
 """Implements the command `python -m helpers quiz`: parses its arguments and starts the quiz or what they ask for.
 
 Instead of a quiz, options list the topics (--list), start a mock interview (--mock), a drill (--drill: a program to
-write) or a round (--round: mistakes to find, or a plan to design), or write the cards as an Anki deck (--anki).
+write), a round (--round: mistakes to find, or a plan to design) or a worked interview (--dialogue), or write the cards
+as an Anki deck (--anki).
 `words(key, language, **values)` is a sentence of the quiz.
 """
 
@@ -17,6 +18,7 @@ from typing import Any, NoReturn
 
 from helpers.interview.bank_file import load_all
 from helpers.interview.cards import LEVELS, topic_name, words
+from helpers.interview.dialogues import words as dialogue_words
 from helpers.interview.quiz import FORMS, Quiz, list_topics
 from helpers.interview.reviews import ReviewLog
 from helpers.interview.terminal import Quit, QuizPlayer, TerminalScreen
@@ -25,7 +27,7 @@ from helpers.learner.words import language as chosen_language
 from helpers.learner.words.wrapping import aligned
 
 COUNT = 10  # questions of a quiz: about ten minutes
-INSTEAD_OF_QUIZ = ("list", "mock", "drill", "round", "anki")  # options, of which at most one may be given
+INSTEAD_OF_QUIZ = ("list", "mock", "drill", "round", "dialogue", "anki")  # options, of which at most one may be given
 
 
 def main(arguments: Sequence[str], check: Callable[[str, Any], Any] | None = None) -> int:
@@ -68,11 +70,13 @@ def _start(options: argparse.Namespace, screen: TerminalScreen, check: Callable[
     given = [f"--{name}" for name in INSTEAD_OF_QUIZ if getattr(options, name) not in (None, False)]
     if len(given) > 1:
         raise ValueError(words("one_of", screen.language, given=given))
+    if options.page is not None and not options.dialogue:
+        raise ValueError(dialogue_words("page_needs", screen.language, key="rl-30b", path=options.page))
     if options.anki is not None:
         _export(options, screen)
     elif options.list:
         show_topics(screen)
-    elif options.drill is None and options.round is None and not options.mock:
+    elif not {"--mock", "--drill", "--round", "--dialogue"} & set(given):
         QuizPlayer(_quiz(options, screen.language), screen).run()
     else:
         from helpers.interview import terminal_interviews  # takes longer to import than the quiz
@@ -81,6 +85,8 @@ def _start(options: argparse.Namespace, screen: TerminalScreen, check: Callable[
             terminal_interviews.run_drill(options.drill, screen, check)
         elif options.round is not None:
             terminal_interviews.run_round(options.round, screen)
+        elif options.dialogue is not None:
+            terminal_interviews.run_dialogue(options.dialogue, screen, options.page)
         else:
             level, topics = _one_level(options, screen.language), _names(options.topic)
             terminal_interviews.run_mock_interview(screen, check, level=level, topics=topics)
@@ -206,9 +212,11 @@ def _parser(language: str, given: Sequence[str]) -> argparse.ArgumentParser:
     other = parser.add_argument_group(words("instead", language))
     other.add_argument("--list", action="store_true", help=words("help_list", language))
     other.add_argument("--mock", action="store_true", help=words("help_mock", language))
-    # const: --drill and --round without a name give "", which lists all drills or rounds.
+    # const: --drill, --round and --dialogue without a name give "", which lists them all.
     other.add_argument("--drill", nargs="?", const="", metavar="03.average", help=words("help_drill", language))
     other.add_argument("--round", nargs="?", const="", metavar="debugging", help=words("help_round", language))
+    other.add_argument("--dialogue", nargs="?", const="", metavar="rl-30b", help=words("help_dialogue", language))
+    other.add_argument("--page", metavar="FILE.html", help=words("help_page", language))
     other.add_argument("--anki", metavar="FILE.apkg", help=words("help_anki", language))
     other.add_argument("-h", "--help", action="help", help=words("help_help", language))
     return parser

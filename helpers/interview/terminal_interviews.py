@@ -1,8 +1,9 @@
-"""Plays drills, mock interviews and rounds in a terminal, on the `TerminalScreen` of `terminal.py`.
+"""Plays drills, mock interviews, rounds and dialogues in a terminal, on the `TerminalScreen` of `terminal.py`.
 
 A drill is a program to write against the clock: it is written in a file, and Enter passes it to the lab's check. A mock
 interview is five cards and a drill. In a round, wrong lines of a log or of code are marked by their numbers, or
-questions on a training plan are answered. `quiz_command.py` calls `run_drill`, `run_mock_interview` and `run_round`.
+questions on a training plan are answered. A dialogue is a worked interview, shown turn by turn. `quiz_command.py` calls
+`run_drill`, `run_mock_interview`, `run_round` and `run_dialogue`.
 
 `screen.say(key, **values)` prints the sentence of this key in the learner's language, `screen.text` a paragraph,
 `screen.line` one line, `screen.block` lines as they are; `screen.ask(prompt)` returns what is typed and raises Quit for
@@ -19,6 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from helpers.interview.cards import topic_name, words
+from helpers.interview.dialogue_html import scorecard_text, speaker, write_page
+from helpers.interview.dialogues import Dialogue, DialogueStep, dialogue, dialogue_names
+from helpers.interview.dialogues import words as dialogue_words
 from helpers.interview.drills import Attempt, Drill, DrillOutcome, Judge, Stopwatch, clock_text, drills
 from helpers.interview.mock import CARD_SECONDS, MockInterview
 from helpers.interview.round_attempt import (
@@ -34,6 +38,7 @@ from helpers.interview.sheet import Sheet
 from helpers.interview.terminal import SKIP, Quit, TerminalScreen, show_answer
 
 HINT = ("h", "hint", "提示")
+ALL = ("a", "all", "全部")
 YES, NO = ("y", "yes", "是", "对"), ("n", "no", "否", "不是", "")  # "": Enter alone means no
 
 
@@ -335,3 +340,70 @@ def _play_design(attempt: DesignAttempt, screen: TerminalScreen) -> None:
         answer = _ask_until_readable(attempt.answer, round_words("ask_answer", screen.language), screen)
         screen.text(answer.sentence, style="right" if answer.points else "wrong")
         screen.text(attempt.text(question.why, question))
+
+
+# -- dialogues -------------------------------------------------------------------------------------------------------
+def run_dialogue(name: str, screen: TerminalScreen, page: str | None = None) -> None:
+    """One dialogue, or the list of dialogues for an empty name. page: the HTML file to write instead of playing it.
+
+    Raises ValueError for an unknown name, and where the page cannot be written.
+    """
+    if not name:
+        show_dialogues(screen)
+        return
+    one = dialogue(name, screen.language)
+    if page is not None:
+        write_dialogue(one, page, screen)
+        return
+    screen.text(one.title.in_(screen.language), style="bold")
+    screen.text(dialogue_words("intro", screen.language, minutes=one.minutes))
+    shows_all = False
+    with suppress(Quit):
+        for step in one.steps():
+            shows_all = shows_all or _wants_all(step, screen)
+            _show_step(one, step, screen)
+
+
+def show_dialogues(screen: TerminalScreen) -> None:
+    """Print the ids, titles and minutes of all dialogues."""
+    for name in dialogue_names():
+        one = dialogue(name)
+        minutes = words("minutes", screen.language, count=one.minutes)
+        screen.text(f"{one.title.in_(screen.language)} · {minutes}", first=f"  {one.id:<16} ")
+    screen.line()
+    screen.text(dialogue_words("how", screen.language, key=dialogue_names()[0]))
+
+
+def write_dialogue(one: Dialogue, page: str, screen: TerminalScreen) -> None:
+    """Write the page to print. Raises ValueError with the reason where that fails."""
+    try:
+        path = write_page(one, page, screen.language)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ValueError(dialogue_words("unwritten", screen.language, path=page, reason=reason)) from None
+    screen.text(dialogue_words("written", screen.language, path=path))
+
+
+def _wants_all(step: DialogueStep, screen: TerminalScreen) -> bool:
+    """Let the learner answer before a turn of the candidate; whether everything that follows is to be shown at once."""
+    if step.asks_first:
+        return screen.ask(dialogue_words("ask_own", screen.language)).lower() in ALL
+    if step.turn is None:
+        screen.ask(dialogue_words("ask_scorecard", screen.language))
+    return False
+
+
+def _show_step(one: Dialogue, step: DialogueStep, screen: TerminalScreen) -> None:
+    """Print a turn with its whiteboard, or the scorecard."""
+    screen.heading(dialogue_words("place", screen.language, number=step.number, total=step.total))
+    if step.turn is None:
+        for line in scorecard_text(one, screen.language).splitlines():
+            screen.text(line)
+        return
+    screen.text(speaker(step.turn, screen.language), style="bold")
+    screen.text(step.turn.text.in_(screen.language))
+    if step.turn.board:
+        screen.line()
+        for row in step.turn.board.lines(screen.language):
+            screen.text("  |  ".join(filter(None, row)), first="  ")
+    screen.line()

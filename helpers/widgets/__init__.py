@@ -7,6 +7,7 @@ Clock                 counts down against a limit in the browser, also while the
 CourseMap             what course_map returns: chapters, stations, what is passed and which cards are due
 CollectiveExplorer    any collective and algorithm, step by step: which rank has which chunk, bytes and seconds so far
 DataParallelExplorer  one step of nn.DataParallel: devices, the master's link, parameters, Python's lock
+DialogueView          a worked interview, turn by turn, in which the learner answers before the candidate does
 DrillView             a function to write in 15 minutes, with a clock; helpers.grading.drill(key) brings the lab's check
 FaultExplorer         a week of a job that fails: nodes, rate, save, repair, interval; how often it should save
 MemoryExplorer        the bytes of each rank by kind: model, plan, batch, GPU; does it fit, and what would help
@@ -36,6 +37,7 @@ votes                 how a class guessed, read from the folder GUESS_BOX
 from helpers.widgets.clock import Clock
 from helpers.widgets.collective_explorer import CollectiveExplorer
 from helpers.widgets.data_parallel_explorer import DataParallelExplorer, OverlapExplorer
+from helpers.widgets.dialogue_view import DialogueView
 from helpers.widgets.fault_explorer import FaultExplorer
 from helpers.widgets.guess_results import my_calibration, my_guesses, votes
 from helpers.widgets.guess_view import guess
@@ -56,7 +58,8 @@ from helpers.widgets.trace_explorer import TraceExplorer
 from helpers.widgets.zero_explorer import ZeroExplorer
 
 __all__ = [
-    "Clock", "CollectiveExplorer", "CourseMap", "DataParallelExplorer", "DrillView", "FaultExplorer", "MemoryExplorer",
+    "Clock", "CollectiveExplorer", "CourseMap", "DataParallelExplorer", "DialogueView", "DrillView",
+    "FaultExplorer", "MemoryExplorer",
     "MeshExplorer", "MockView", "OverlapExplorer", "PipelineExplorer", "PrecisionExplorer", "ProgressView", "QuizView",
     "RoundView", "ScalingExplorer", "StrategyExplorer", "TensorSplitExplorer", "TimelineExplorer", "TraceExplorer",
     "ZeroExplorer", "course_map", "guess", "my_calibration", "my_guesses", "reveal", "votes",
