@@ -36,6 +36,7 @@ from helpers.interview.round_items import rounds
 from helpers.interview.round_items import words as round_words
 from helpers.interview.sheet import Sheet
 from helpers.interview.terminal import SKIP, Quit, TerminalScreen, show_answer
+from helpers.learner.words.wrapping import aligned, width
 
 HINT = ("h", "hint", "提示")
 ALL = ("a", "all", "全部")
@@ -393,17 +394,27 @@ def _wants_all(step: DialogueStep, screen: TerminalScreen) -> bool:
     return False
 
 
+def _show_board(rows: list[list[str]], screen: TerminalScreen) -> None:
+    """Print a whiteboard in columns, or with bars between its cells where the terminal is too narrow for columns."""
+    lines = [f"  {line.rstrip()}" for line in aligned(rows, left=len(rows[0]))]
+    if max(map(width, lines)) <= screen.columns:
+        for line in lines:
+            screen.line(line)
+        return
+    for row in rows:
+        screen.text(" | ".join(filter(None, row)), first="  ")
+
+
 def _show_step(one: Dialogue, step: DialogueStep, screen: TerminalScreen) -> None:
     """Print a turn with its whiteboard, or the scorecard."""
     screen.heading(dialogue_words("place", screen.language, number=step.number, total=step.total))
     if step.turn is None:
         for line in scorecard_text(one, screen.language).splitlines():
-            screen.text(line)
+            screen.text(line.removeprefix("- "), first="- " if line.startswith("- ") else "")
         return
     screen.text(speaker(step.turn, screen.language), style="bold")
     screen.text(step.turn.text.in_(screen.language))
     if step.turn.board:
         screen.line()
-        for row in step.turn.board.lines(screen.language):
-            screen.text("  |  ".join(filter(None, row)), first="  ")
+        _show_board(step.turn.board.lines(screen.language), screen)
     screen.line()
