@@ -13,10 +13,6 @@ ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ("sources", "strategies", "take_it_to_work")  # pages to look things up in, which are no chapters
 PAGES = sorted((ROOT / "notebooks").glob("*.ipynb"))
 CHAPTERS = [path for path in PAGES if path.stem not in REFERENCE]
-# Its exercises still wait: the rules that do not bind yet, by their names.
-WAITS = {
-    "interview": {"asked"},
-}
 
 FENCE = re.compile(r"^(```|~~~).*?^\1[^\n]*$", re.DOTALL | re.MULTILINE)
 CHINESE = re.compile(r"[\u4e00-\u9fff]")

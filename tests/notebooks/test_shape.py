@@ -8,7 +8,7 @@ import pytest
 
 from helpers.learner.course import read_cells
 from tests.notebooks import shape
-from tests.notebooks.chapter import CHAPTERS, WAITS, load, words
+from tests.notebooks.chapter import CHAPTERS, load, words
 
 
 @pytest.fixture(params=shape.RULES, ids=lambda rule: rule.__name__)
@@ -19,9 +19,7 @@ def rule(request):
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 def test_a_chapter_in_stations_has_its_shape(path):
     found = {rule.__name__: list(rule(load(path), path.stem)) for rule in shape.RULES}
-    waits = WAITS.get(path.stem, ())
-    assert not [name for name in waits if not found[name]], "kept by now: take it out of WAITS"
-    assert {name: sentences for name, sentences in found.items() if sentences and name not in waits} == {}
+    assert {name: sentences for name, sentences in found.items() if sentences} == {}
 
 
 def test_every_chapter_is_in_stations():

@@ -1,0 +1,400 @@
+"""Provides what the cells of the interview chapter call: pictures, comparisons with one process, and lines of text.
+
+The cells show the subject's own code, such as the ring of ring attention or the loop that loses work to failures. The
+functions here run this code on live ranks, compare it with one process, or format what it found. A function that
+returns lines returns one text, with line breaks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from helpers.draw import Scene, memory_scene
+from helpers.interview.card_html import folded
+from helpers.interview.reference_tables import Myths, Refutation, myths
+from helpers.observe.comms import record_comms
+from helpers.predict.advice import Advice, advise
+from helpers.predict.failures import daly_interval, job_mtbf, lost_share, young_interval
+from helpers.predict.memory import model_states
+from helpers.predict.memory.capacity import gpus_needed
+from helpers.predict.memory.fine_tuning import kv_cache_bytes, lora, qlora, rl_states, weight_sync_seconds
+from helpers.predict.time.collectives import tokens_that_hide
+from helpers.predict.traffic.context_and_expert_parallel import ring_attention_bytes, ulysses_bytes
+from helpers.ranks import Ranks
+from helpers.specs import CLUSTERS, GPUS, LINKS, PRESETS, ModelSpec, Plan
+
+H100, V100 = GPUS["H100"], GPUS["V100"]
+USABLE = 0.94  # the share of a GPU's memory that is left after the CUDA context, NCCL's buffers and fragmentation
+
+
+# -- how many GPUs ---------------------------------------------------------------------------------------------------
+def opening_scene() -> Scene:
+    """The model states of two models on one GPU, with the memory of an H100."""
+    names = {"GPT-2 XL": "gpt2-xl", "Llama-3 8B": "llama3-8b"}
+    states = {name: model_states(PRESETS[preset].num_params, Plan()) for name, preset in names.items()}
+    title = "Model states between two steps, on one GPU"
+    return memory_scene(states, capacity=H100.memory, capacity_name="one H100", title=title)
+
+
+def sharded_states_scene(num_params: int) -> Scene:
+    """The model states per GPU under ZeRO-3 on 16, 32 and 64 GPUs."""
+    states = {f"ZeRO-3 on {size}": model_states(num_params, Plan(dp=size, zero=3)) for size in (16, 32, 64)}
+    title = "States per GPU; the rest is for activations"
+    return memory_scene(states, capacity=USABLE * H100.memory, capacity_name="94 % of 80 GB", title=title)
+
+
+def gpu_counts(num_bytes: float) -> str:
+    """Lines: how many H100s hold these bytes, by the data sheet's memory and by the memory that the device reports."""
+    lines = [f"{num_bytes / 1e9:,.0f} GB of model states"]
+    for name, memory in {"data sheet": H100.memory, "reported": H100.reported}.items():
+        for usable in (1.0, USABLE):
+            count = gpus_needed(num_bytes, memory, usable=usable)
+            lines.append(f"{name:<10} {memory / 1e9:.1f} GB, {usable:4.0%} usable: {count} GPUs")
+    return "\n".join(lines)
+
+
+# -- which strategy --------------------------------------------------------------------------------------------------
+def axis_lines(plan: Plan, sent: Mapping[str, float], *, rank: int) -> str:
+    """Lines: with whom a rank talks on each axis, on how many nodes of eight GPUs, and how much it sends per step.
+
+    sent: bytes per step by the name of the axis.
+    """
+    lines = [f"{plan.world_size} GPUs; rank {rank} has the coordinates {plan.mesh.coordinates(rank)}"]
+    for axis, num_bytes in sent.items():
+        members = plan.mesh.ranks_along(axis, rank)
+        nodes = len({member // 8 for member in members})
+        where = f"with ranks {members[0]} to {members[-1]} on {nodes} node{'s' * (nodes > 1)}"
+        lines.append(f"{axis}: {where}; sends {num_bytes / 1e9:6.1f} GB per step")
+    return "\n".join(lines)
+
+
+def lines_by_network(model: str, networks: Sequence[tuple[int, str]]) -> str:
+    """Lines: from how many tokens ZeRO-3's messages hide on each network, and what the planner then advises.
+
+    networks: network cards per node, and the name of their link.
+    """
+    lines = []
+    for cards, link in networks:
+        cluster = replace(CLUSTERS["4 nodes of 8 H100, 8 x 400 Gb/s"], inter=LINKS[link], network_cards=cards)
+        enough, strategy = tokens_that_hide(cluster), advise(PRESETS[model], cluster).strategy
+        lines.append(f"{cards} x {link:<9} per node: from {enough:9,.0f} tokens on; planner, {model}: {strategy}")
+    return "\n".join(lines)
+
+
+# -- claims ----------------------------------------------------------------------------------------------------------
+class Claims:
+    """The claims with these names, each with its refutation folded, and all others behind one line to click."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        by_name = {one.id: one for one in myths()}
+        self.first = Myths(by_name.pop(name) for name in names)
+        self.others = Myths(by_name.values())
+
+    def __repr__(self) -> str:
+        claims = "\n".join(f"- {one.claim.en}" for one in self.first)
+        return f"Claims that a run refutes: {len(self.first)}, and {len(self.others)} more\n{claims}"
+
+    def _repr_html_(self) -> str:
+        summary = f"{len(self.others)} more claims · 另外 {len(self.others)} 条说法"
+        return f"<div>{self.first._repr_html_()}{folded(summary, self.others._repr_html_())}</div>"
+
+
+def refuted_line(refutations: Sequence[Refutation]) -> str:
+    """How many claims were run and refuted. AssertionError where a run found something else than the text says."""
+    problems = [sentence for one in refutations for sentence in one.problems]
+    assert not problems, problems
+    return f"{len(refutations)} claims were run on four ranks, and {len(refutations)} were refuted"
+
+
+# -- long sequences and experts --------------------------------------------------------------------------------------
+def pass_on(block: Tensor) -> Tensor:
+    """Send a block to the next rank of the ring, and return the block of the previous rank, which has its shape."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    received = torch.empty_like(block)
+    send = dist.P2POp(dist.isend, block, (rank + 1) % size)
+    receive = dist.P2POp(dist.irecv, received, (rank - 1) % size)
+    for work in dist.batch_isend_irecv([send, receive]):
+        work.wait()
+    return received
+
+
+def attention_in_both_ways(
+    ranks: Ranks, qkv: Tensor, ring: Callable[[Tensor], Tensor], ulysses: Callable[[Tensor], Tensor]
+) -> tuple[dict[str, int], str]:
+    """Bytes that a rank sends in each way, by name, and lines that say so.
+
+    qkv: query, key and value of all tokens, (3, heads, tokens, head_dim) in float64. Both functions return the output
+    for this rank's tokens, (heads, own tokens, head_dim). AssertionError where an output differs from one process, or
+    where other bytes were sent than predicted.
+    """
+    expected = nn.functional.scaled_dot_product_attention(*qkv)
+    _, heads, tokens, head_dim = qkv.shape
+    spec = ModelSpec(num_layers=1, hidden=heads * head_dim, num_heads=heads, vocab=8, seq=tokens)
+    counted, lines = {}, []
+    ways = {"ring attention": (ring, ring_attention_bytes), "Ulysses": (ulysses, ulysses_bytes)}
+    for name, (attention, formula) in ways.items():
+        outs, sent = zip(*ranks.run(_recorded, attention, qkv), strict=True)
+        torch.testing.assert_close(torch.cat(outs, 1), expected, rtol=1e-10, atol=1e-12)
+        assert set(sent) == {formula(spec, cp=len(outs), dtype_bytes=8)}
+        counted[name] = sent[0]
+        lines.append(f"{name:<14} equals one process; a rank sends {sent[0]:,.0f} B, as predicted")
+    return counted, "\n".join(lines)
+
+
+def _recorded(attention: Callable[[Tensor], Tensor], qkv: Tensor) -> tuple[Tensor, int]:
+    with record_comms() as recorder:
+        out = attention(qkv)
+    return out, sum(event.sent_bytes() for event in recorder.log.events)
+
+
+def routed_tokens() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Tokens, chosen experts, their weights, and experts, for four ranks with eight tokens and one expert each.
+
+    tokens: (4 ranks, 8, 16). chosen, weights: (4, 8, 2), for the two experts of a token. experts: (4, 16, 16), one
+    matrix per rank. The router scores each expert half a point lower than the one before.
+    """
+    torch.manual_seed(0)
+    tokens, scores = torch.randn(4, 8, 16).double(), torch.randn(4, 8, 4).double()
+    experts = torch.randn(4, 16, 16).double()
+    weights, chosen = (scores - torch.arange(4) / 2).softmax(-1).topk(2)
+    return tokens, chosen, weights, experts
+
+
+def tokens_per_expert(ranks: Ranks, moe: Callable[..., tuple[Tensor, int]]) -> list[int]:
+    """Tokens that each of four experts gets under `routed_tokens`.
+
+    moe(tokens, chosen, weights, experts) gets one rank's part, and returns its output, (8, 16), and how many tokens
+    came to its expert. AssertionError where the output differs from one process.
+    """
+    tokens, chosen, weights, experts = routed_tokens()
+    shares = [(*share, experts) for share in zip(tokens, chosen, weights, strict=True)]
+    outs, load = zip(*ranks.run(lambda: moe(*shares[dist.get_rank()])), strict=True)
+    every = torch.einsum("rth,ehk->rtek", tokens, experts).relu().gather(2, chosen[..., None].expand(4, 8, 2, 16))
+    torch.testing.assert_close(torch.stack(outs), (every * weights[..., None]).sum(2), rtol=1e-10, atol=1e-12)
+    assert sum(load) == chosen.numel()
+    return list(load)
+
+
+# -- the compiler and new weights ------------------------------------------------------------------------------------
+class Block(nn.Module):
+    """A residual block with two linear layers of 1 MiB each in fp32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(256, 1024, bias=False), nn.Linear(1024, 256, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (batch, 256); returns the same shape."""
+        return x + self.down(torch.relu(self.up(x)))
+
+
+class EightBlocks(nn.Module):
+    """Eight equal blocks, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (batch, 256); returns the same shape."""
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+Prepare = Callable[[nn.Module, Callable, DeviceMesh], nn.Module]
+
+
+def linear_layers_by_graph(prepare: Prepare) -> list[int]:
+    """The number of linear layers in each graph that the compiler gets in one step of EightBlocks.
+
+    prepare(model, compiler, mesh) compiles the model with the backend `compiler`, which compiles nothing and counts. It
+    may wrap the model with FSDP2 or DDP on `mesh`, which is this process alone.
+    """
+    counts: list[int] = []
+
+    def compiler(graph: Any, inputs: Any) -> Callable:
+        counts.append(sum("linear" in str(node.target) for node in graph.graph.nodes))
+        return graph.forward
+
+    with _one_process_group() as mesh:
+        torch._dynamo.reset()
+        torch._logging.set_logs(all=logging.ERROR)
+        model = prepare(EightBlocks(), compiler, mesh)
+        model(torch.ones(4, 256, requires_grad=True)).sum().backward()
+    return counts
+
+
+@contextmanager
+def _one_process_group() -> Iterator[DeviceMesh]:
+    """A process group of this process alone, and a mesh over it."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield init_device_mesh("cpu", (1,))
+    finally:
+        dist.destroy_process_group()
+
+
+def compiled_lines(ways: Mapping[str, Sequence[int]]) -> str:
+    """Lines: the graphs of each way to compile, by name, with their linear layers."""
+    return "\n".join(
+        f"{name:<34}{len(counts)} graph{'s' * (len(counts) > 1)}, {sum(counts)} linear layers: {list(counts)}"
+        for name, counts in ways.items()
+    )
+
+
+def whole_under_ddp(model: nn.Module, compiler: Callable, mesh: DeviceMesh) -> nn.Module:
+    """The model under DDP with buckets of 2 MiB, compiled as a whole."""
+    wrapped = nn.parallel.DistributedDataParallel(model, process_group=mesh.get_group(), bucket_cap_mb=2)
+    return torch.compile(wrapped, backend=compiler)
+
+
+def post_training_lines(num_params: int) -> str:
+    """Lines: the bytes of PPO and GRPO, the time of new weights on the network, and the bytes of the answers."""
+    lines, grpo = [], dict(critic=False)
+    for name, models in {"PPO": {}, "GRPO": grpo, "GRPO, rewards by rule": grpo | dict(reward_model=False)}.items():
+        total = rl_states(num_params, **models)
+        count = gpus_needed(total, H100.memory, usable=USABLE, per_node=8)
+        lines.append(f"{name:<22} {total / num_params:.0f} bytes per parameter, {total / 1e12:.2f} TB: {count} H100s")
+    for num_links in (1, 8):
+        seconds = weight_sync_seconds(num_params, LINKS["400 Gb/s"], num_links=num_links)
+        size = f"{2 * num_params / 1e9:.0f} GB of new weights"
+        lines.append(f"{size} over {num_links} x 400 Gb/s: {seconds:.2f} s on the network")
+    cache = kv_cache_bytes(PRESETS["llama3-70b"], tokens=256 * 4096)
+    lines.append(f"256 answers of 4,096 tokens: {cache / 1e9:.0f} GB of keys and values")
+    return "\n".join(lines)
+
+
+# -- a job that runs for months --------------------------------------------------------------------------------------
+def interval_lines(share_lost: Callable[[float, float, float], float], *, save: float, gpu_mtbf: float) -> str:
+    """Lines for two numbers of GPUs: how often to save, and what is lost then, four times as often, and as rarely.
+
+    share_lost(interval, save, mtbf) simulates failures, all in seconds. save: how long a checkpoint stops the job.
+    gpu_mtbf: seconds between failures of one GPU. AssertionError where another interval loses less than the best one.
+    """
+    lines = []
+    for gpus in (1024, 16_384):
+        mtbf = job_mtbf(gpu_mtbf, gpus)
+        best, daly = young_interval(save, mtbf), daly_interval(save, mtbf)
+        often, right, rarely = (share_lost(factor * best, save, mtbf) for factor in (1 / 4, 1, 4))
+        assert right < min(often, rarely) and abs(right - lost_share(best, save, mtbf)) < 0.01
+        lines.append(f"{gpus:>6,} GPUs: a failure every {mtbf / 3600:4.1f} h, so save every {best / 60:.1f} min")
+        lines.append(f"        (Daly {daly / 60:.1f}); lost {right:.1%}; 4 x as often {often:.1%}, rarely {rarely:.1%}")
+    return "\n".join(lines)
+
+
+def slow_step_lines() -> str:
+    """Lines: what stays the same for two causes of slow steps when a step takes 0.8 s in place of 0.5 s."""
+    lines = []
+    for name, every_steps in {"the loop": True, "something outside": False}.items():
+        found = [_periods(_end_times(seconds, every_steps)) for seconds in (0.5, 0.8)]
+        same = "steps" if found[0][0] == found[1][0] else "minutes"
+        assert same == ("steps" if every_steps else "minutes")
+        periods = ", then ".join(f"every {steps} steps = {minutes} min" for steps, minutes in found)
+        lines.append(f"{name}: {periods}: the same in {same}")
+    return "\n".join(lines)
+
+
+def _end_times(step_seconds: float, every_steps: bool, steps: int = 20_000) -> list[float]:
+    """When each step ends. A slow one takes 30 times as long; it comes every 2,400 steps, or every 1,200 seconds."""
+    times, now, due = [], 0.0, 1200.0
+    for step in range(1, steps + 1):
+        is_slow = step % 2400 == 0 if every_steps else now >= due
+        due += 1200.0 if is_slow and not every_steps else 0.0
+        now += (30 if is_slow else 1) * step_seconds
+        times.append(now)
+    return times
+
+
+def _periods(times: Sequence[float]) -> tuple[int, int]:
+    """Steps and minutes from one slow step to the next, in the mean."""
+    took = [end - start for start, end in zip([0, *times], times, strict=False)]
+    slow = [place for place, seconds in enumerate(took) if seconds > 3 * took[0]]
+    gaps = len(slow) - 1
+    return round((slow[-1] - slow[0]) / gaps), round((times[slow[-1]] - times[slow[0]]) / gaps / 60)
+
+
+Training = tuple[Tensor, Tensor, int]  # weights, momentum, samples read
+
+
+def resumed_on_three(ranks: Ranks, three_steps: Callable[..., Training]) -> tuple[str, str]:
+    """The batch with which three ranks continue like one process, in the words of the question, and lines.
+
+    three_steps(data, state, global_batch) trains three steps on the ranks that call it. Four ranks with 3 samples each
+    train first, and three ranks continue from their state.
+    """
+    torch.manual_seed(0)
+    data, start = torch.randn(72, 5).double(), (torch.zeros(5).double(), torch.zeros(5).double(), 0)
+    alone = ranks[:1].run(three_steps, data, ranks[:1].run(three_steps, data, start, 12)[0], 12)[0]
+    saved = ranks.run(three_steps, data, start, 12)[0]
+    equal, lines = [], []
+    for name, batch in {"global batch kept, 12": 12, "local batch kept, 9": 9}.items():
+        weight, _, seen = ranks[:3].run(three_steps, data, saved, batch)[0]
+        is_same = torch.allclose(weight, alone[0], rtol=1e-10)
+        equal += [batch // 3] if is_same else []
+        verdict = "equal to" if is_same else "different from"
+        lines.append(f"3 ranks, {name}: {seen} samples read, {verdict} the run of one process")
+    (samples,) = equal
+    return f"{samples} samples per rank", "\n".join(lines)
+
+
+# -- older questions -------------------------------------------------------------------------------------------------
+LLAMA_65B = ModelSpec(
+    num_layers=80, hidden=8192, num_heads=64, ffn_hidden=22_016, vocab=32_000, seq=2048, gated=True,
+    tied_embeddings=False, bias=False, norm="rms", positions="rope",
+)  # fmt: skip
+TWO_WIDE_LAYERS = ModelSpec(num_layers=2, hidden=14_336, num_heads=112, vocab=50_257, seq=1024)
+
+
+def ways_on_four_v100s() -> tuple[str, str]:
+    """The only way to train LLaMA 65B that fits four V100s, and lines about three ways.
+
+    AssertionError where the memory that the device reports decides otherwise than the data sheet's.
+    """
+    states = {
+        "all weights": model_states(LLAMA_65B.num_params, Plan()).total,
+        "16-bit weights with LoRA": lora(LLAMA_65B, rank=16).total,
+        "4-bit weights with QLoRA only": qlora(LLAMA_65B, rank=16).total,
+    }
+    fitting, lines = [], []
+    for name, total in states.items():
+        fits, by_reported = (total / 4 < USABLE * memory for memory in (V100.memory, V100.reported))
+        assert fits == by_reported
+        fitting += [name] if fits else []
+        verdict = "fits" if fits else "does not fit"
+        lines.append(f"{name:<30}{total / 1e9:8.1f} GB in all{total / 4e9:7.1f} GB per card   {verdict}")
+    full = gpus_needed(states["all weights"], V100.memory, usable=USABLE)
+    lines.append(f"V100s for full training: {full}")
+    (only,) = fitting
+    return only, "\n".join(lines)
+
+
+def planner_answers(questions: Mapping[str, tuple[str, str]]) -> tuple[dict[str, str], str]:
+    """The planner's strategy for each question, or "nothing fits", and lines with its plans.
+
+    questions: name -> (preset of a model, name of a cluster).
+    """
+    said, lines = {}, []
+    for name, (model, cluster) in questions.items():
+        found = advise(PRESETS[model], CLUSTERS[cluster])
+        said[name] = found.strategy or "nothing fits"
+        plan = found.chosen.plan_text if found.chosen else found.remarks[0]
+        lines.append(f"{name:<36}{said[name]:<23}{plan}")
+    return said, "\n".join(lines)
+
+
+def two_wide_layers() -> tuple[Advice, Scene]:
+    """The planner's advice for a model of two very wide layers on four V100s, and the memory of four strategies."""
+    found = advise(TWO_WIDE_LAYERS, CLUSTERS["4 V100"])
+    needs = {name: found[name].memory for name in ("PP", "ZeRO-1", "ZeRO-3", "TP")}
+    title = "Two very wide layers on four V100s"
+    return found, memory_scene(needs, capacity=found.request.usable, capacity_name="usable", title=title)

@@ -1,0 +1,146 @@
+"""The interview chapter: what its cells call finds planted mistakes, and its lines have the numbers of the texts."""
+
+import re
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+from helpers.chapters import interview
+from helpers.interview.reference_tables import myths
+from helpers.ranks import Ranks
+from helpers.specs import PRESETS, Plan
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    with Ranks(4) as pool:
+        yield pool
+
+
+def test_a_few_claims_are_in_view_and_all_others_are_one_click_away():
+    names = ["mean-of-means", "busy-is-fast"]
+    view = interview.Claims(names)
+    assert [one.id for one in view.first] == names
+    assert len(view.first) + len(view.others) == len(myths())
+    html = view._repr_html_()
+    assert html.index(f"{len(view.others)} more claims") > html.index(view.first[1].claim.zh)
+    assert view.others[0].claim.en not in repr(view)
+
+
+def test_a_claim_whose_run_finds_something_else_is_not_called_refuted(ranks):
+    claim = myths()[0]
+    right = claim.refute(ranks)
+    assert "1 claims were run on four ranks, and 1 were refuted" in interview.refuted_line([right])
+    wrong = type(right)(myth=claim, numbers={name: value + 1 for name, value in right.numbers.items()})
+    with pytest.raises(AssertionError, match="the run returns"):
+        interview.refuted_line([wrong])
+
+
+def gathers_everything(qkv):
+    """Attention that is right and sends neither what the ring nor what Ulysses sends."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    own = qkv.chunk(n, 2)[rank].contiguous()
+    parts = [torch.empty_like(own) for _ in range(n)]
+    dist.all_gather(parts, own)
+    query, (_, key, value) = own[0], torch.cat(parts, 2)
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value)
+
+
+def sees_only_its_own_block(qkv):
+    own = qkv.chunk(dist.get_world_size(), 2)[dist.get_rank()]
+    return torch.nn.functional.scaled_dot_product_attention(*own)
+
+
+@pytest.mark.parametrize(("wrong", "message"), [(gathers_everything, None), (sees_only_its_own_block, "not close")])
+def test_wrong_attention_and_wrong_bytes_are_found(ranks, wrong, message):
+    torch.manual_seed(0)
+    qkv = torch.randn(3, 4, 16, 8, dtype=torch.float64)
+    with pytest.raises(AssertionError, match=message):
+        interview.attention_in_both_ways(ranks, qkv, wrong, wrong)
+
+
+def test_pass_on_brings_the_block_of_the_previous_rank(ranks):
+    assert ranks.run(lambda: interview.pass_on(torch.tensor([dist.get_rank()])).item()) == [3, 0, 1, 2]
+
+
+def test_experts_that_do_not_weight_their_results_are_found(ranks):
+    with pytest.raises(AssertionError, match="not close"):
+        interview.tokens_per_expert(ranks, lambda tokens, chosen, weights, experts: (torch.zeros_like(tokens), 16))
+
+
+def block_by_block(model, compiler, mesh):
+    for block in model.blocks:
+        block.compile(backend=compiler)
+        fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def block_by_block_as_a_whole(model, compiler, mesh):
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    return torch.compile(fully_shard(model, mesh=mesh), backend=compiler)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch looks at it while it compiles
+@pytest.mark.parametrize(
+    ("prepare", "layers"),
+    [
+        (lambda model, compiler, mesh: torch.compile(model, backend=compiler), [16]),
+        (block_by_block, [2]),
+        (block_by_block_as_a_whole, [2]),  # the hooks of FSDP2 end the graph, as the chapter says
+        (interview.whole_under_ddp, [1, 2, 2, 2, 2, 2, 2, 2, 1]),
+    ],
+)
+def test_what_the_compiler_gets(prepare, layers):
+    assert interview.linear_layers_by_graph(prepare) == layers
+    assert not dist.is_initialized()
+
+
+def test_lines_have_the_numbers_of_the_texts():
+    counts = re.findall(r"(\d+) GPUs", interview.gpu_counts(1120e9))
+    assert counts == ["14", "15", "14", "14"]
+    lines = interview.post_training_lines(70_000_000_000)
+    assert all(number in lines for number in ("36 bytes", "20 bytes", "18 bytes", "2.80 s", "0.35 s", "344 GB"))
+    networks = interview.lines_by_network("llama3-70b", ((1, "400 Gb/s"), (8, "400 Gb/s"))).splitlines()
+    assert "7,912 tokens" in networks[0] and " 989 tokens" in networks[1]
+
+
+def test_rank_77_of_256_has_its_tensor_parallel_group_on_one_node():
+    plan = Plan(dp=8, tp=8, pp=4, num_microbatches=16, zero=1)
+    lines = interview.axis_lines(plan, {"tp": 1e9, "dp": 1e9}, rank=77).splitlines()
+    assert lines[1].startswith("tp: with ranks 72 to 79 on 1 node; sends")
+    assert lines[2].startswith("dp: with ranks 69 to 125 on 8 nodes; sends")
+
+
+def test_the_bytes_of_llama_70b_in_a_ring_and_with_ulysses_are_those_of_the_text():
+    model = PRESETS["llama3-70b"]
+    found = {
+        size: (interview.ring_attention_bytes(model, cp=size), interview.ulysses_bytes(model, cp=size))
+        for size in (8, 16)
+    }
+    assert [[round(each / 1e6) for each in both] for both in found.values()] == [[29, 33], [31, 20]]
+
+
+def test_a_simulation_in_which_rare_checkpoints_lose_nothing_is_found():
+    with pytest.raises(AssertionError):
+        interview.interval_lines(lambda interval, save, mtbf: save / interval, save=60, gpu_mtbf=50_000 * 3600)
+
+
+def test_slow_steps_are_the_same_in_steps_or_in_minutes():
+    loop, outside = interview.slow_step_lines().splitlines()
+    assert "every 2400 steps = 20 min, then every 2400 steps = 32 min: the same in steps" in loop
+    assert outside.endswith("the same in minutes")
+
+
+def test_a_training_that_ignores_its_batch_has_no_single_answer(ranks):
+    with pytest.raises(ValueError, match="too many values"):
+        interview.resumed_on_three(ranks, lambda data, state, global_batch: state)
+
+
+def test_the_older_questions():
+    assert interview.ways_on_four_v100s()[0] == "4-bit weights with QLoRA only"
+    assert interview.two_wide_layers()[0].strategy == "TP"
+    said, lines = interview.planner_answers({"small": ("llama3-8b", "1 RTX 4090"), "fits": ("gpt2", "1 T4")})
+    assert said == {"small": "nothing fits", "fits": "one GPU"} and len(lines.splitlines()) == 2
