@@ -141,6 +141,8 @@ def test_a_training_that_ignores_its_batch_has_no_single_answer(ranks):
 
 def test_the_older_questions():
     assert interview.ways_on_four_v100s()[0] == "4-bit weights with QLoRA only"
+    weights = 2 * interview.LLAMA_65B.num_params  # bytes: more than is usable, and less than the cards report
+    assert 4 * 0.94 * interview.V100.reported < weights < 4 * interview.V100.reported
     assert interview.two_wide_layers()[0].strategy == "TP"
     said, lines = interview.planner_answers({"small": ("llama3-8b", "1 RTX 4090"), "fits": ("gpt2", "1 T4")})
     assert said == {"small": "nothing fits", "fits": "one GPU"} and len(lines.splitlines()) == 2
