@@ -31,9 +31,9 @@ SIZES, ENDS = (1, 2, 3, 4, 6, 8), ("passed", "skipped", "failed")
 HEAD = (
     "# on_cards",
     "",
-    "Passed tests of each room by the worlds that they used (a test may use several), then all of them by their end.",
+    "Passed tests of each package by the worlds that they used (a test may use several), then all of them by outcome.",
     "",
-    f"| room | {' | '.join(f'{size} ranks' for size in SIZES)} | {' | '.join(ENDS)} | seconds |",
+    f"| package | {' | '.join(f'{size} ranks' for size in SIZES)} | {' | '.join(ENDS)} | seconds |",
     f"| --- |{' --- |' * (len(SIZES) + len(ENDS) + 1)}",
 )
 MADE = "Made by `python -m pytest --device card` on the last lines of `make test-slow`, {}."
@@ -107,7 +107,10 @@ class OnCards(Ranks):
 
 
 class Table:
-    """Which rooms passed on how many ranks, in benchmarks/results/on_cards.md; a room's row is renewed when it runs."""
+    """Which packages passed on how many ranks, in benchmarks/results/on_cards.md.
+
+    A run of a package's tests renews the row of this package.
+    """
 
     def __init__(self, path: Path = TABLE) -> None:
         self.path, self.sizes, self.ends, self.seconds = path, defaultdict(Counter), defaultdict(Counter), Counter()
@@ -125,20 +128,20 @@ class Table:
         OnCards.worlds.clear()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        room = str(Path(report.nodeid.partition("::")[0]).parent)
-        self.seconds[room] += report.duration
+        package = str(Path(report.nodeid.partition("::")[0]).parent)
+        self.seconds[package] += report.duration
         if report.when == "call" or not report.passed:
-            self.ends[room][report.outcome] += 1
+            self.ends[package][report.outcome] += 1
         if report.when == "call" and report.passed:
-            self.sizes[room].update(list(OnCards.worlds))
+            self.sizes[package].update(list(OnCards.worlds))
 
     def pytest_sessionfinish(self) -> None:
         rows = read(self.path)
-        for room, ends in self.ends.items():
-            numbers = [*(self.sizes[room][size] for size in SIZES), *(ends[end] for end in ENDS)]
-            rows[room] = " | ".join([*map(str, numbers), f"{self.seconds[room]:.0f}"])
+        for package, ends in self.ends.items():
+            numbers = [*(self.sizes[package][size] for size in SIZES), *(ends[end] for end in ENDS)]
+            rows[package] = " | ".join([*map(str, numbers), f"{self.seconds[package]:.0f}"])
         if self.ends:
-            lines = [f"| {room} | {row} |" for room, row in sorted(rows.items())]
+            lines = [f"| {package} | {row} |" for package, row in sorted(rows.items())]
             self.path.write_text("\n".join([*HEAD, *lines, "", MADE.format(machine()), ""]), encoding="utf-8")
 
 
