@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from helpers.commands.broken_jobs import broken_job
+from helpers.commands.jobs.hang import HangReport, position_sentences
 from helpers.commands.traces import TraceRun
 from helpers.commands.traces.waterfall import Waterfall
 from helpers.draw import Axis, Part, calls_scene, curves_scene, parts_scene
@@ -124,7 +125,7 @@ def opening_scene() -> Scene:
     name = "each of four ranks"
     ends = {name: f"{step * 1e3:.0f} ms, busy {1 - LOADING / step:.0%}"}  # waiting in a message counts as busy
     legend = {"data": "loading", "other": "a kernel runs"}
-    return parts_scene({name: row}, ends=ends, title="A step, as a log sees it", legend=legend)
+    return parts_scene({name: row}, ends=ends, title="What the log says about a step, predicted", legend=legend)
 
 
 def own_parts_scene(parts: dict[str, float]) -> tuple[Scene, str]:
@@ -149,7 +150,8 @@ def messages_scene(run: TraceRun, number: int, rank: int) -> tuple[Scene, str]:
     words["summary"] = f"Of all message time {share:.0%} is moving bytes."
     steps = {rank: [(shown.start, f"step {number}")]}
     scene = trace_scene(shown, start=shown.start, end=shown.end, ranks=[rank], steps=steps, **words)
-    return scene, "less than a third" if share < 1 / 3 else "about a half" if share < 2 / 3 else "nearly all of it"
+    texts = {1 / 3: "less than a third of it", 2 / 3: "about a half of it"}
+    return scene, next((text for limit, text in texts.items() if share < limit), "nearly all of this time")
 
 
 def explained(run: TraceRun, rank: int) -> str:
@@ -186,8 +188,8 @@ def shortened_by(before: TraceRun, after: TraceRun) -> str:
 
     computed = SLOW_RANK[1] * LAYERS * (FORWARD + BACKWARD)  # seconds that the slow rank computes less
     share = (shortest(before) - shortest(after)) / computed
-    texts = {0.37: "about 24 ms: one rank of four", 0.7: "about 48 ms: half of it"}
-    return next((text for limit, text in texts.items() if share < limit), "about 96 ms: all of it")
+    texts = {0.37: "about 24 ms", 0.7: "about 48 ms"}
+    return next((text for limit, text in texts.items() if share < limit), "about 96 ms")
 
 
 # ---- a hang ----
@@ -196,8 +198,21 @@ def shortened_by(before: TraceRun, after: TraceRun) -> str:
 def who_meets_whom_scene() -> Scene:
     """The all-reduces of the script that skips a batch on rank 1 in step 3: the n-th of a rank meets the n-th."""
     others, rank_1 = [[f"all_reduce, step {step}" for step in steps] for steps in (range(2, 8), (2, 4, 5, 6, 7))]
-    title = "Who meets whom: ranks 0 and 2 (left), rank 1 (right), from step 2 on"
+    title = "Which calls meet, from step 2 on: ranks 0 and 2 (left), rank 1 (right)"
     return calls_scene((others, [*rank_1, "barrier"]), matched=[(n, n) for n in range(5)], title=title)
+
+
+def hang_step(report: HangReport) -> str:
+    """The step in which the script hangs, as a choice of 10.stands: its n-th call belongs to step n - 1."""
+    return f"in step {report.cause.divergence.number - 1}, the last"
+
+
+def hang_text(report: HangReport) -> str:
+    """In which call the ranks first call different operations, its step, and where each rank is."""
+    number = report.cause.divergence.number
+    text = f"In call {number}, the ranks call different operations for the first time."
+    step = f"Call {number} belongs to step {number - 1} on a rank that skipped no step, because steps count from 0."
+    return "\n\n".join([f"{text} {step}", *map(str, position_sentences(report.state))])
 
 
 def monitored_barrier_error(absent: int, seconds: float = 1.0) -> str:
@@ -387,10 +402,10 @@ def step_seconds_of_our_ddp(num_layers: int, *, overlap: bool = True, in_order: 
 def buckets_scene(ranks: Ranks) -> tuple[Scene, str, str]:
     """Seconds of a step by layers per bucket.
 
-    Returns the picture, and the best of 1, 4 and 16 layers, as predicted and as emulated, as choices of 10.bucket.
+    Returns the picture, and the best of 1, 2, 4 and 16 layers, as predicted and as emulated, as choices of 10.bucket.
     """
     sizes, emulated = (1, 2, 4, 8, 16), {}
-    for size in (1, 4, 16):
+    for size in (1, 2, 4, 16):
         steps = zip(*ranks.run(step_seconds_of_torch_ddp, size), strict=True)
         _, *later = steps  # DDP rebuilds its buckets after the first step
         # A step lasts until its slowest rank ends. Of the steps, the one that the machine disturbed least counts.
@@ -399,8 +414,8 @@ def buckets_scene(ranks: Ranks) -> tuple[Scene, str, str]:
     curves["emulated"] = [(size, seconds * 1e3) for size, seconds in emulated.items()]
     x = Axis(name="layers per bucket", ticks=sizes, log=True)
     y = Axis(name="ms per step", ticks=(0, 200, 400, 600, 800))
-    scene = curves_scene(curves, x=x, y=y, dots=True, title="Too small pays latency, too large hides nothing")
-    names = {1: "1 layer: 16 small messages", 4: "4 layers: 4 messages", 16: "16 layers: 1 message after backward"}
+    scene = curves_scene(curves, x=x, y=y, dots=True, title="Time of a step, by the size of its buckets")
+    names = {size: f"{size} layer{'s' * (size > 1)}, {16 // size} message{'s' * (size < 16)}" for size in emulated}
     return scene, names[min(emulated, key=predicted_step_seconds)], names[min(emulated, key=emulated.get)]
 
 

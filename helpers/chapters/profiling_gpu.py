@@ -1,8 +1,9 @@
 """Shows what traces of real GPUs say, for chapter 10: four steps side by side, and how far a CPU is ahead of its GPU.
 
 The traces in the folder gpu_traces are public and were trimmed to one step each; its README names their sources and
-licences. `gpu_steps_scene` and `lead_scene` draw them, `diagnosis` names what each of four steps loses, and the other
-functions count what the chapter's text says. The lead of a CPU is the time from the launch of a kernel to its start.
+licences. `gpu_steps_scene` and `lead_scene` draw them, `diagnosis` names what each of four GPUs waits for, and the
+other functions count what the chapter's text says. The lead of a CPU is the time from the launch of a kernel to its
+start.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ FOUR_WORKERS = "resnet50_v100_kineto_4_workers"  # the script of A, with four pr
 READS_VALUES, USES_GRAPHS = "recommender_8a100_hta", "recommender_2v100_hta"  # with .item(), and with CUDA graphs
 _TOP, _BAR, _PITCH, _LEFT, _RIGHT = 8.0, 34.0, 46.0, 44.0, 76.0  # pixels of gpu_steps_scene
 _SLICES = 170  # of a step
+_SHARE = 0.15  # of a step, which a part must exceed to be named in `diagnosis`
 _BIN = 0.002  # seconds of the step for each point of lead_scene
 _AFTER = 0.002  # seconds before the first and after the last .item() in which the lead is compared
 
@@ -100,18 +102,21 @@ def shares(name: str) -> dict[str, float]:
 
 
 def diagnosis() -> str:
-    """What each of the four steps is: the one with the largest share of loading, messages, idle time and compute."""
-    found = {letter: shares(name) for letter, name in STEPS.items()}
-    names = {max(found, key=lambda letter: found[letter]["loading"]): "loader"}
-    names[max(found, key=lambda letter: found[letter]["messages"])] = "messages"
-    names[max(found, key=lambda letter: found[letter]["idle"])] = "launches"
-    names[max(found, key=lambda letter: found[letter]["compute"])] = "healthy"
-    return ", ".join(f"{letter} {names[letter]}" for letter in STEPS)
+    """What each of the four GPUs waits for: the parts other than compute with more than `_SHARE` of its step.
+
+    Idle time is waiting for launches.
+    """
+    names, texts = {"loading": "loader", "idle": "launches", "messages": "messages"}, []
+    for letter, name in STEPS.items():
+        found = shares(name)
+        waits = [text for part, text in names.items() if found[part] > _SHARE]
+        texts.append(f"{letter} {' and '.join(waits) or 'nothing'}")
+    return ", ".join(texts)
 
 
 def lead_text(seconds: float) -> str:
     """A lead as one of the choices of the guess 10.ahead."""
-    limits = {"about 10 µs": 1e-4, "about 1 ms": 1e-2, "about 80 ms, most of a step": 1.0}
+    limits = {"about 10 µs": 1e-4, "about 1 ms": 1e-2, "about 80 ms": 1.0}
     return next(text for text, limit in limits.items() if seconds < limit)
 
 
@@ -156,10 +161,10 @@ def launches_of_graphs() -> str:
 
 
 def step_line(letter: str, seconds: dict[str, float]) -> str:
-    """A line for a step: what `gpu_seconds` says of it, and the loader's part."""
-    loading = shares(STEPS[letter])["loading"]
+    """A line for a step: what `gpu_seconds` says of it, the loader's part, and the rest, in which the GPU is idle."""
+    found = shares(STEPS[letter])
     return (
-        f"{letter}  step {seconds['step'] * 1e3:5.0f} ms   compute {seconds['compute'] / seconds['step']:4.0%}   "
-        f"messages {seconds['exposed messages'] / seconds['step']:4.0%}   loader {loading:4.0%}   "
-        f"launch delay {format_seconds(seconds['launch delay'])}"
+        f"{letter}  step {seconds['step'] * 1e3:3.0f} ms  compute {seconds['compute'] / seconds['step']:4.0%}  "
+        f"messages {seconds['exposed messages'] / seconds['step']:4.0%}  loader {found['loading']:4.0%}  "
+        f"other gaps {found['idle']:4.0%}  launch delay {format_seconds(seconds['launch delay'])}"
     )

@@ -29,7 +29,10 @@ def is_message(event):
 
 
 def message_calls(events):
-    """Name -> (called, returned) on one rank. The n-th call of a kind meets the n-th call of the other ranks."""
+    """Name -> (called, returned) on one rank. The n-th call of a kind meets the n-th call of the other ranks.
+
+    This counting fits a job with one group. With several groups, pass the events of one group at a time.
+    """
     calls, count = {}, Counter()
     for event in filter(is_message, events):
         kind = event["name"].partition("(")[0]
@@ -40,17 +43,25 @@ def message_calls(events):
 
 def on_one_clock(calls):
     """Shifts each rank's clock so that its messages end when rank 0's do: all leave an all-reduce together."""
-    shifts = [median(own[name][1] - calls[0][name][1] for name in own if name in calls[0]) for own in calls]
-    return [{name: (c - s, r - s) for name, (c, r) in own.items()} for own, s in zip(calls, shifts, strict=True)]
+    shifted = []
+    for messages in calls:
+        shift = median(messages[name][1] - calls[0][name][1] for name in messages if name in calls[0])
+        shifted.append({name: (called - shift, returned - shift) for name, (called, returned) in messages.items()})
+    return shifted
 
 
 def split(calls):
-    """Name -> seconds (waiting, moving) on each rank. Bytes move only after the last rank has called."""
-    last = {}
-    for own in calls:
-        for name, (called, _) in own.items():
-            last[name] = max(called, last.get(name, called))
-    return [{name: (min(last[name], r) - c, r - min(last[name], r)) for name, (c, r) in own.items()} for own in calls]
+    """Name -> seconds (waiting, moving) on each rank. The time until the last rank has called counts as waiting."""
+    last_call = {}
+    for messages in calls:
+        for name, (called, _) in messages.items():
+            last_call[name] = max(called, last_call.get(name, called))
+    parts = [{} for _ in calls]
+    for own, messages in zip(parts, calls, strict=True):
+        for name, (called, returned) in messages.items():
+            ready = min(last_call[name], returned)  # a rank may return before the last rank has called
+            own[name] = (ready - called, returned - ready)
+    return parts
 
 
 def exposed(communication, compute):
@@ -77,10 +88,11 @@ def launch_delays(events):
 def gpu_seconds(events):
     """Of a traced step: its seconds, those of compute and of exposed messages, and the median launch delay."""
     step = next(event for event in events if event["name"].startswith("ProfilerStep"))
-    spans = {True: [], False: []}  # of messages, of compute
+    messages, compute = [], []
     for event in events:
         if event["cat"] in GPU:
-            spans[is_message(event)].append((max(event["start"], step["start"]), min(event["end"], step["end"])))
-    seconds = {"step": step["end"] - step["start"], "compute": exposed(spans[False], [])}
-    seconds["exposed messages"] = exposed(spans[True], spans[False])
+            spans = messages if is_message(event) else compute
+            spans.append((max(event["start"], step["start"]), min(event["end"], step["end"])))
+    seconds = {"step": step["end"] - step["start"], "compute": exposed(compute, [])}
+    seconds["exposed messages"] = exposed(messages, compute)
     return seconds | {"launch delay": median(delay for _, delay in launch_delays(events))}
