@@ -100,6 +100,19 @@ def measure_noise_scale(
     return scales
 
 
+def own_and_mean_norms(model: FlatDDP, loss: torch.Tensor) -> tuple[float, float]:
+    """The squared norms of this rank's own gradient, and of the mean over all ranks."""
+    loss.backward()  # `FlatDDP` sends nothing yet, so each rank has its own gradient
+    own = squared_norm(model)
+    model.average_gradients()  # the all-reduce
+    return own, squared_norm(model)
+
+
+def squared_norm(model: torch.nn.Module) -> float:
+    """The squared norm of the gradients of all parameters."""
+    return sum(float(one.grad.double().square().sum()) for one in model.parameters())
+
+
 def _gradient_norms(
     batch: int, batches: int, trained: Sequence[int], seed: int
 ) -> dict[int, list[tuple[float, float]]]:
@@ -112,16 +125,10 @@ def _gradient_norms(
     model, corpus, draws = FlatDDP(GPT(GPTConfig.tiny())), characters(), count()  # draws: the numbers of the batches
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
-    def square() -> float:
-        return sum(float(one.grad.double().square().sum()) for one in model.parameters())
-
     def norms() -> tuple[float, float]:
         optimizer.zero_grad()
         tokens, targets = corpus.batch(next(draws), batch * where["world_size"], 32, **where)
-        token_loss(model(tokens), targets).backward()
-        local = square()
-        model.average_gradients()  # `FlatDDP` averages only when it is called, so the local ones were there before
-        return local, square()
+        return own_and_mean_norms(model, token_loss(model(tokens), targets))
 
     by_steps, done = {}, 0
     for steps in sorted(trained):

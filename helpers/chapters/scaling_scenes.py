@@ -25,6 +25,7 @@ TERMS = {"forward": "compute", "waiting": "bubble", "weight_grad": "tensor paral
 TERMS |= {"communication": "exposed data parallelism"}
 # TFLOP/s per GPU of Llama-3 405B with 8,192 tokens per sequence, by GPUs: The Llama 3 Herd of Models, table 4.
 LLAMA3_TFLOPS = {8192: 430, 16_384: 400}
+CHINCHILLA = 20  # training tokens per parameter, the rule of thumb of Hoffmann et al. 2022
 BIG, SMALL = "n=8192 cp=1 seq=8192", "8B FSDP8 compile"  # rows of steps.csv
 LARGE, LARGE_FP8 = "70B FSDP32 TP8 bf16", "70B FSDP32 TP8"
 Terms = Sequence[float]
@@ -32,8 +33,8 @@ Terms = Sequence[float]
 CHOICES = {
     "tensor": "messages of tensor parallelism", "bubble": "the pipeline's bubble",
     "data": "messages of data parallelism",
-    "NVLink at 450 GB/s": "NVLink at its line rate of 450 GB/s", "a free network": "a network that costs nothing",
-    "8B with recomputation": "the 8B run repeated 36 % of its forward",
+    "NVLink at 450 GB/s": "NVLink carries only 370 GB/s", "a free network": "the network carries only 50 GB/s",
+    "8B with recomputation": "the 8B run recomputes nothing",
     "ZeRO-3": "tp 8 and ZeRO-3, no pipeline", "tp 64": "tp 64, no pipeline", "1 chunk": "tp 8, pp 16, 1 chunk",
     "8 chunks": "tp 8, pp 16, 8 chunks",
     "64 images each": "64 images per GPU", "32 images each": "32 images per GPU",
@@ -43,7 +44,7 @@ TOKENS = {"16 billion": 16e9, "160 billion": 160e9, "1.6 trillion": 1.6e12, "15 
 
 
 def published_row(name: str) -> MeasuredStep:
-    """The published step with this name, whose `seconds` are what the source printed or what follows from it."""
+    """The published step with this name, whose `seconds` are what the source printed or what follows from its rate."""
     return {row.name: row for row in published_steps() if row.group in ("Llama 3 T4", "TorchTitan")}[name]
 
 
@@ -56,20 +57,25 @@ def opening_scene() -> Scene:
         Part(text=f"at the data sheet's rate: {best:.1f} s", kind="forward", size=best),
         Part(text="where does this time go?", kind="waiting", size=row.seconds - best),
     ]
-    name = "published"
+    name = "from the published rate"
     title = "A step of Llama-3 405B on 8,192 H100s"
     return parts_scene({name: parts}, ends={name: f"{row.seconds:.1f} s"}, title=title)
 
 
-def terms_scene(steps: Mapping[str, Terms], *, published: Mapping[str, float], title: str) -> Scene:
-    """A row for each predicted step, divided into its terms, and below it the published step of the same name."""
+def terms_scene(
+    steps: Mapping[str, Terms], *, published: Mapping[str, float], title: str, source: str = "published"
+) -> Scene:
+    """A row for each predicted step, divided into its terms, and below it the published step of the same name.
+
+    source: what the row of a published step is called.
+    """
     rows: dict[str, list[Part]] = {}
     ends = {}
     for name, terms in steps.items():
         rows[name] = [Part(text="", kind=kind, size=size) for kind, size in zip(TERMS, terms, strict=True)]
         ends[name] = f"{sum(terms):.1f} s predicted"
         if name in published:
-            row, seconds = "published" if len(steps) == 1 else f"{name}, published", published[name]
+            row, seconds = source if len(steps) == 1 else f"{name}, {source}", published[name]
             rows[row] = [Part(text="", kind="optimizer", size=seconds)]
             off = sum(terms) / seconds - 1
             ends[row] = f"{seconds:.1f} s; the prediction is {abs(off):.0%} {'shorter' if off < 0 else 'longer'}"
@@ -185,6 +191,13 @@ def links_scene(predicted: Mapping[int, float], emulated: Mapping[int, float]) -
     )
 
 
+def models_between_nodes(nodes: int, micro_batches: int) -> dict[str, float]:
+    """What a node sends to others per step under ZeRO-3 and under hybrid sharding, in sizes of the model."""
+    away = (nodes - 1) / nodes  # the share of the model that lies in other nodes
+    per_micro_batch = 2 + 1  # gathers for forward and backward, and a reduce-scatter
+    return {"ZeRO-3": micro_batches * per_micro_batch * away, "hybrid": 2 * away}  # hybrid: one all-reduce per step
+
+
 def hybrid_scene(nodes: int, micro_batches: int) -> Scene:
     """A step of Llama-2 7B under ZeRO-3 and hybrid sharding, with one network card per node and with eight."""
     shared = dict(dp=8 * nodes, zero=3, num_microbatches=micro_batches, recompute="full")
@@ -203,6 +216,11 @@ def hybrid_scene(nodes: int, micro_batches: int) -> Scene:
     return parts_scene(rows, ends=ends, title=title, legend=legend)
 
 
+def loss_to_input(fit: CurveFit) -> float:
+    """What the shared input adds to an image on the most GPUs, where 1 is what an image costs on one GPU."""
+    return {part.name: part.lost[-1] for part in fit.parts}["input"]
+
+
 def causes_scene(fits: Mapping[str, CurveFit]) -> Scene:
     """What a sample on 16 GPUs costs more than on one, as each fit divides it, by the assumption of the fit."""
     kinds = {"batch": "forward", "gradients": "communication", "stragglers": "waiting", "input": "data"}
@@ -211,6 +229,6 @@ def causes_scene(fits: Mapping[str, CurveFit]) -> Scene:
         name: [Part(text="", kind=kinds[part.name], size=max(0.0, part.lost[-1])) for part in fit.parts]
         for name, fit in fits.items()
     }
-    ends = {name: f"{sum(part.size for part in parts):.0%}" for name, parts in rows.items()}
+    ends = {name: f"{sum(part.size for part in parts):.0%} in all" for name, parts in rows.items()}
     title = "What an image costs more on 16 GPUs than on one, by the assumption of the fit"
     return parts_scene(rows, ends=ends, title=title, legend=legend | {"data": "shared input"})

@@ -4,6 +4,7 @@ import pytest
 
 from helpers.chapters import scaling_scenes as scenes
 from helpers.predict.by_hand.step_time import dollars_per_million_tokens, fitted_utilization, step_terms, training_days
+from helpers.predict.scaling import explain_curve
 from helpers.predict.time.calibrate import calibrate
 
 H100 = {"peak": 989e12, "utilization": 0.5, "nvlink": 370e9, "network": 50e9}
@@ -54,10 +55,12 @@ def test_a_prediction_is_drawn_above_what_was_published_and_says_by_how_much_it_
     assert "10.0 s predicted" in scene.summary and "published: 12.5 s; the prediction is 20% shorter" in scene.summary
     two = {"8 GPUs": (8.0, 0, 0, 0), "16 GPUs": (4.0, 0, 0, 0)}
     assert "16 GPUs, published: 5.0 s" in scenes.terms_scene(two, published={"16 GPUs": 5.0}, title="Two").summary
+    summary = scenes.terms_scene(two, published={"16 GPUs": 5.0}, title="Two", source="from the rate").summary
+    assert "16 GPUs, from the rate: 5.0 s" in summary
 
 
 def test_the_step_of_405b_takes_more_than_twice_as_long_as_the_data_sheet_says():
-    assert "published: 12.5 s" in scenes.opening_scene().summary
+    assert "from the published rate: 12.5 s" in scenes.opening_scene().summary
 
 
 def test_twice_the_gpus_are_nearly_twice_as_fast_in_every_published_pair():
@@ -75,6 +78,16 @@ def test_hybrid_sharding_halves_a_step_behind_one_network_card_and_gains_little_
     said = scenes.hybrid_scene(8, 4).summary
     assert "ZeRO-3, 1 network card per node: 13.6 s" in said and "hybrid, 1 network card per node: 5.9 s" in said
     assert said.count("4.7 s") == 2
+
+
+def test_zero_3_sends_three_models_per_micro_batch_between_nodes_and_hybrid_sharding_two_per_step():
+    sent = scenes.models_between_nodes(8, 4)
+    assert sent == {"ZeRO-3": pytest.approx(12 * 7 / 8), "hybrid": pytest.approx(2 * 7 / 8)}
+
+
+def test_only_a_divided_batch_leaves_nothing_to_the_shared_input():
+    assert scenes.loss_to_input(explain_curve(images=64)) > 0.3
+    assert scenes.loss_to_input(explain_curve(images=1024, kind="strong")) < 0.01
 
 
 def test_the_nearest_number_of_tokens_is_nearest_by_factor():

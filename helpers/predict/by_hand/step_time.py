@@ -26,7 +26,8 @@ def step_terms(model, plan, hardware):
     # 4. Each layer sends its activations four times in forward, four times in backward, and again where it recomputes.
     sent = (8 + 4 * plan["recomputed"]) * activations * (plan["tp"] - 1) / plan["tp"]
     tensor = runs_of_layers * sent / hardware["nvlink"]
-    # 5. ZeRO-3 gathers the weights twice and reduces the gradients once.
+    # 5. Weights travel twice per step and gradients once: ZeRO-3 with one micro-batch, and an upper bound with more of
+    #    them if the gathered weights are kept. ZeRO-3 that frees the weights repeats this for each micro-batch.
     data = 3 * weights * (plan["dp"] - 1) / plan["dp"] / hardware["network"]
     # 6. Compute can hide these messages, so only the rest costs time.
     exposed = max(0.0, data - compute)
