@@ -326,8 +326,8 @@ def fused_splits_scene() -> tuple[Scene, bool]:
 
     In the picture each matrix has four heads, and `ranks` of a matrix says which rank holds each head.
     """
-    halves = {"Q, K, V cut into two equal blocks": [(0, 0, 0, 0), (0, 0, 1, 1), (1, 1, 1, 1)]}
-    halves["Q, K, V, each of the three by heads"] = [(0, 0, 1, 1)] * 3
+    halves = {"Q, K, V in two equal blocks": [(0, 0, 0, 0), (0, 0, 1, 1), (1, 1, 1, 1)]}
+    halves["Q, K and V, each split by heads"] = [(0, 0, 1, 1)] * 3
     scenes = []
     for title, ranks_of in halves.items():
         parts = dict(num_rows=8, num_columns=6, cut="rows", num_parts=4, shape="8 rows", part_text="4 heads")

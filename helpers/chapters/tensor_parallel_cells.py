@@ -18,6 +18,7 @@ from helpers.chapters.tensor_parallel_timing import LayerTimes, waiting_share
 from helpers.draw import Axis, Matrix, curves_scene, shards_scene
 from helpers.draw.scene import Scene, stacked_scene
 from helpers.observe.equality import assert_equal
+from helpers.parallel.tensor_parallel.splits import even_split
 from helpers.parallel.tensor_parallel.transformer_block import TransformerBlock
 from helpers.predict.memory import activations_per_layer
 from helpers.predict.time.kernels import product_seconds
@@ -40,7 +41,9 @@ def opening_scene() -> Scene:
         Matrix(**x), "·", Matrix(**a, cut="columns", num_parts=2), "=",
         Matrix(name="XA", **result, cut="columns", num_parts=2),
     ]  # fmt: skip
-    partial_sums = [Matrix(name=f"rank {rank} has", **result, ranks=(rank,)) for rank in range(2)]
+    partial_sums = [
+        Matrix(name=f"partial sum {rank}", **result, ranks=(rank,), part_text=f"on rank {rank}") for rank in range(2)
+    ]
     by_rows = [
         Matrix(**x, cut="columns", num_parts=2), "·", Matrix(**a, cut="rows", num_parts=2), "=",
         partial_sums[0], "+", partial_sums[1],
@@ -56,10 +59,9 @@ def pair_scene() -> Scene:
     """GeLU(XA)B on two ranks, which add up once at the end."""
     hidden = Matrix(name="GeLU(XA)", num_rows=2, num_columns=6, cut="columns", num_parts=2)
     b = Matrix(name="B", num_rows=6, num_columns=4, cut="rows", num_parts=2)
-    sums = [Matrix(name=f"rank {rank} adds", num_rows=2, num_columns=4, ranks=(rank,)) for rank in range(2)]
-    return shards_scene(
-        [hidden, "·", b, "=", sums[0], "+", sums[1]], title="The columns of GeLU(XA) meet the rows of B"
-    )
+    part = dict(num_rows=2, num_columns=4)
+    sums = [Matrix(name=f"partial sum {rank}", **part, ranks=(rank,), part_text=f"on rank {rank}") for rank in range(2)]
+    return shards_scene([hidden, "·", b, "=", sums[0], "+", sums[1]], title="Columns of GeLU(XA) times rows of B")
 
 
 def heads_scene() -> Scene:
@@ -76,7 +78,7 @@ def heads_scene() -> Scene:
         )
         for name, stored, count, text in rows
     ]  # fmt: skip
-    return shards_scene(heads, title="A row is what one rank stores, the number is the head")
+    return shards_scene(heads, title="What each rank stores: the number is the head")
 
 
 def which_heads(rows: int, head: int) -> str:
@@ -84,17 +86,24 @@ def which_heads(rows: int, head: int) -> str:
     return "a replica of one head" if rows == head else "both heads" if rows > head else "half a head"
 
 
-def attention_of_equal_blocks() -> tuple[Scene, str]:
-    """The picture of a fused Q, K, V in equal blocks and by heads, and the choice of 07.fused that is right."""
+def keys_of_equal_blocks() -> tuple[Scene, str]:
+    """The picture of a fused Q, K, V in equal blocks and by heads, and the choice of 07.fused_keys that is right.
+
+    RuntimeError where rank 0's keys come from several matrices, or where equal blocks compute the same attention.
+    """
     scene, is_right = fused_splits_scene()
-    return scene, "the same model" if is_right else "another model, without an error"
+    owners = torch.arange(3).repeat_interleave(8)  # of the 24 rows of the fused weight: 0 is Q, 1 is K, 2 is V
+    _, keys, _ = even_split(24, 2).take(owners, 0).chunk(3)  # as a rank divides its block: queries, keys and values
+    if is_right or len(set(keys.tolist())) > 1:
+        raise RuntimeError(f"equal blocks give rank 0 the keys {keys.tolist()}: no choice of the guess says that")
+    return scene, f"rows of {'QKV'[keys[0]]}"
 
 
 def sequence_scene() -> Scene:
     """The MLP in forward under sequence parallelism: shards of tokens outside, shards of columns inside."""
     tokens = dict(num_rows=4, num_columns=3, cut="rows", num_parts=2, part_text="each: half of the tokens")
     steps = [
-        Matrix(name="norm", **tokens),
+        Matrix(name="LayerNorm", **tokens),
         "→",
         Matrix(name="all-gather", num_rows=4, num_columns=3),
         "→",
@@ -216,7 +225,7 @@ def _products_share(model: ModelSpec, size: int, tokens: int) -> float:
     return sum(2 * tokens * columns * depth for columns, depth in shapes) / seconds / gpu.flops
 
 
-# ---- norms, and bytes ----
+# ---- gradient norms, and bytes ----
 
 
 def which_norm(added: Mapping[int, float], true: Mapping[int, float]) -> str:
@@ -240,8 +249,8 @@ def gpt3_layer_line() -> str:
         activations_per_layer(model, Plan(tp=8, sequence_parallel=is_on)) / 1e6 for is_on in (False, True)
     )
     return (
-        f"Of the 34 bytes of chapter 05, 10 + 24/N are left, and 34/N with sequence parallelism. A layer of GPT-3, one "
-        f"sequence, N = 8: {without:.0f} MB and {with_sequence:.0f} MB."
+        f"A layer of GPT-3 with one sequence, on 8 ranks: {without:.0f} MB of activations per rank with tensor "
+        f"parallelism, and {with_sequence:.0f} MB with sequence parallelism."
     )
 
 
@@ -255,8 +264,8 @@ def step_bytes_scene(payload: float, gradients: float, tokens: int) -> Scene:
     return curves_scene(
         curves,
         x=Axis(name="tokens in a step", ticks=ticks, log=True),
-        y=Axis(name="MB passed to all-reduce, per rank", ticks=(1, 10, 100, 1000), log=True),
+        y=Axis(name="MB that a rank passes to all-reduce", ticks=(1, 10, 100, 1000), log=True),
         marks=[(tokens, payload, "this step")],
-        title="Activations travel, not weights",
+        title="Bytes per step: activations or gradients",
         marks_below=True,
     )

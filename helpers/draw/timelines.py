@@ -193,7 +193,13 @@ def _summary(timelines: list[Timeline]) -> str:
     """A sentence on each timeline, for readers who cannot see the picture."""
     pairs = zip(timelines, panel_titles(timelines), strict=True)
     return " ".join(
-        words("panel", title=title, num_ranks=timeline.num_ranks, says=exposed_sentence(timeline))
+        words(
+            "panel" if timeline.num_ranks > 1 else "panel_of_rank",
+            title=title,
+            num_ranks=timeline.num_ranks,
+            rank=timeline.ranks[0],
+            says=exposed_sentence(timeline),
+        )
         for timeline, title in pairs
     )
 

@@ -50,6 +50,10 @@ def test_our_blocks_train_like_one_process(ranks):
     assert_equal(cells.train_blocks(cells.two_blocks), ranks[:2].run(cells.train_blocks, sharded))
 
 
+def test_equal_blocks_of_a_fused_matrix_give_queries_for_keys():
+    assert cells.keys_of_equal_blocks()[1] == "rows of Q"
+
+
 def test_thin_products_reach_a_smaller_share_of_the_peak():
     table = [row.split() for row in cells.products_table().splitlines()[1:]]
     assert table == [["1", "28,672", "68", "%", "67", "%"], ["8", "3,584", "65", "%", "60", "%"],

@@ -104,6 +104,12 @@ def test_ticks_are_round(end, expected):
     assert marks[0] == 0 and (marks[1] if len(marks) > 1 else 0.0) == pytest.approx(expected)
 
 
+def test_the_sentence_on_a_single_rank_names_it():
+    one = Timeline(spans=[span(3, "forward", 0, 1)], source="predicted")
+    assert "predicted, rank 3:" in timeline_scene(one).summary
+    assert "predicted, 2 ranks:" in timeline_scene(ddp_step(num_ranks=2)).summary
+
+
 def test_a_mark_stands_at_its_seconds_and_the_axis_reaches_it():
     step = ddp_step(num_ranks=1)
     scene = timeline_scene(step, marks=[(2 * step.duration, "elsewhere")])

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 class TransformerBlock(nn.Module):
     """The block on one process, as in Llama: RMSNorm, causal attention, SwiGLU, no biases. (B, T, h) to (B, T, h).
 
+    Every query head has its own key and value head; grouped queries are left out.
     Legend: B = sequences, T = tokens, h = hidden, H = heads, d = h / H, m = width of the MLP.
     """
 
@@ -73,7 +74,7 @@ class TensorParallelBlock(nn.Module):
     def shard(self, full: Tensor, dim: int) -> nn.Parameter:
         piece = full.detach().chunk(dist.get_world_size(self.group), dim)[dist.get_rank(self.group)]
         parameter = nn.Parameter(piece.clone(memory_format=torch.contiguous_format))  # the full matrix can be freed
-        parameter.tensor_model_parallel = True  # Megatron's mark: whoever needs the full norm adds the shards' squares
+        parameter.tensor_model_parallel = True  # Megatron's mark, by which other code tells a shard from a replica
         return parameter
 
     def forward(self, x: Tensor) -> Tensor:
@@ -83,7 +84,7 @@ class TensorParallelBlock(nn.Module):
 
 
 class CopyToTensorParallelRegion(torch.autograd.Function):
-    """f: every rank reads the same x. Its own matrices give a partial sum of dx, so backward adds the partial sums."""
+    """f: every rank reads the same x. Each rank's matrices give a partial sum of dx, and backward adds these sums."""
 
     @staticmethod
     def forward(ctx, x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
@@ -96,7 +97,7 @@ class CopyToTensorParallelRegion(torch.autograd.Function):
 
 
 class ReduceFromTensorParallelRegion(torch.autograd.Function):
-    """g: every rank has a partial sum of y, and forward adds them. Each partial sum has the gradient of the sum."""
+    """g: each rank has a partial sum of y, and forward adds them. Each partial sum has the gradient of their sum."""
 
     @staticmethod
     def forward(ctx, partial_sum: Tensor, group: dist.ProcessGroup | None) -> Tensor:
