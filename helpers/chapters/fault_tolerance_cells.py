@@ -18,6 +18,7 @@ from helpers.draw import Axis, Part, Scene, curves_scene, parts_scene
 from helpers.draw.chapters import fault_tolerance as pictures
 from helpers.draw.waterfall import waterfall_scene
 from helpers.elastic import Account, mini_job
+from helpers.elastic.healing import train_replicas as train_replicas  # a cell imports it from here
 from helpers.observe.equality import assert_equal
 from helpers.observe.restarts import RestartedJob
 from helpers.predict.failures import LLAMA3
@@ -36,8 +37,8 @@ RESTART = {  # a part of a restart, and its colour
 # ---- stations A and B ----
 def opening_scene() -> Scene:
     """The failures of Llama 3's training, by kind."""
-    counts = dict(list(LLAMA3.items())[:6])
-    counts[f"{len(LLAMA3) - 6} other kinds"] = sum(LLAMA3.values()) - sum(counts.values())
+    counts = dict(list(LLAMA3.items())[:5])
+    counts[f"{len(LLAMA3) - 5} other kinds"] = sum(LLAMA3.values()) - sum(counts.values())
     rows = {name: [Part(text="", kind="communication", size=count)] for name, count in counts.items()}
     title = f"What stopped Llama 3: {sum(counts.values())} failures, by kind"
     return parts_scene(rows, ends={name: str(count) for name, count in counts.items()}, title=title)
@@ -133,11 +134,11 @@ def first_wrong_losses(runs: Mapping[str, tuple[list[float], list[float]]], stop
     return said, pictures.loss_differences_scene(runs, stopped=stop, title=title)
 
 
-def interval_scene(curves: Mapping[str, list[tuple[int, float]]], best: int) -> Scene:
-    """The share of the time that is lost, by the number of steps between two saves."""
-    total = dict(next(iter(curves.values())))
+def interval_scene(shares: Mapping[str, Mapping[int, float]], best: int) -> Scene:
+    """The shares of the time that are lost, in %, by the number of steps between two saves; first their sum."""
+    total = next(iter(shares.values()))
     return curves_scene(
-        curves,
+        {name: [(n, one) for n, one in points.items() if n % 4 == 0] for name, points in shares.items()},
         x=Axis(name="steps between two saves", ticks=(4, 12, 24, 36, 48)),
         y=Axis(name="% of the time lost", ticks=(0, 5, 10, 15, 20)),
         marks=[(best, total[best], f"least: {best} steps")],
@@ -168,7 +169,7 @@ def restart_scene(cold: Mapping[str, float], warm: Mapping[str, float]) -> tuple
     return max(cold, key=cold.__getitem__), waterfall_scene(cold, kinds=RESTART, title=title), text
 
 
-def healed_by(run: Any) -> tuple[str, Scene, str]:
+def replica_returns(run: Any) -> tuple[str, Scene, str]:
     """From where a replica that comes back gets its weights, a picture of all rounds, and a line."""
     (healed,) = (one for one in run.rounds if one.behind)
     scene = pictures.healing_scene(run.rounds, title="Four replicas: which took part, and which was healed")
@@ -181,14 +182,14 @@ def healed_by(run: Any) -> tuple[str, Scene, str]:
 
 
 def node_returns(happened: RestartedJob, alone: Mapping[int, float]) -> tuple[str, str]:
-    """What the other node did when one came back, and a line per generation and about the losses."""
+    """Which finished steps were done again when a node died and came back; a line per generation and on the losses."""
     equal = sum(abs(loss - alone[step]) < 1e-9 for step, loss in happened.losses.items())
-    *_, shrunk, last = happened.generations
-    restarted = last.ranks > shrunk.ranks and last.after <= shrunk.last_step  # from a checkpoint, both of them
+    done = [step for one in happened.generations for step in range(one.after + 1, one.last_step + 1)]
+    again = [str(step) for step in sorted({*done}) if done.count(step) > 1]
     lines = [
         f"Generation {one.number}: {one.ranks} rank{'s' * (one.ranks > 1)}, steps {one.after + 1} to {one.last_step}."
         for one in happened.generations
     ]
     lines.append(f"{equal} of {len(alone)} losses are those of one undisturbed process, up to rounding.")
-    said = "it is stopped, and both start from the newest checkpoint"
-    return said if restarted else "it goes on alone until the job ends", "\n\n".join(lines)
+    said = f"steps {' and '.join(again)}" if len(again) > 1 else f"only step {again[0]}" if again else "none"
+    return said, "\n\n".join(lines)

@@ -90,7 +90,8 @@ def watch(processes, keys, steps):
 def run(num_ranks, folder, steps, faults=(), context=multiprocessing, max_restarts=3):
     """The agent. faults: one per generation. Returns (start, beats, end, reason, times) of each generation, in seconds.
 
-    times: for each rank when it began, had met the others and had loaded, and the step of its checkpoint.
+    times: for each rank when it began, had met the others and had loaded, and the step of its checkpoint; an empty list
+    for a rank that died before it had loaded.
     """
     server, history = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False), []
     for generation in range(max_restarts + 1):
@@ -104,7 +105,8 @@ def run(num_ranks, folder, steps, faults=(), context=multiprocessing, max_restar
         for process in processes:  # all of them end, because no collective can end without the lost rank
             process.kill()
             process.join()
-        times = [[float(one) for one in keys.get(f"times{rank}").split()] for rank in range(num_ranks)]
+        names = [f"times{rank}" for rank in range(num_ranks)]  # `get` would wait for a key that a dead rank never set
+        times = [[float(one) for one in keys.get(name).split()] if keys.check([name]) else [] for name in names]
         history.append((start, beats, end, reason, times))
         if not reason:
             return history
