@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import re
 
-from helpers.chapters.fault_tolerance import DAMAGED, KILLED, REFUSED, compare_with_torch, damage_checkpoints
+from helpers.chapters.fault_tolerance import (
+    DAMAGED,
+    KILLED,
+    REFUSED,
+    compare_with_torch,
+    damage_checkpoints,
+    what_finds_a_flipped_bit,
+)
 
 SAID = {
     **dict.fromkeys(KILLED, "step_00020 is being written, or its save was interrupted"),
@@ -28,3 +35,8 @@ def test_every_damage_is_named_and_the_older_checkpoint_is_offered():
 def test_torchs_own_checkpoint_holds_the_same_and_is_cut_anew_the_same(ranks):
     row = compare_with_torch(ranks, repeats=1)
     assert row.equal.startswith("equal:") and row.our_stall < row.ours and row.torch_stall < row.torch
+
+
+def test_torch_load_reads_a_flipped_bit_without_an_error_so_the_message_decides():
+    assert what_finds_a_flipped_bit("rank_1.pt is damaged: its SHA-256 is not the one") == "only a checksum of the file"
+    assert what_finds_a_flipped_bit("rank_1.pt has 5 of 9 bytes") == "the size of the file"

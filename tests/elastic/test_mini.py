@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import multiprocessing
 import runpy
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -38,6 +39,16 @@ def test_every_rank_ends_like_one_process_whatever_death_rank_1_dies(forked, tmp
 def test_a_job_that_dies_in_every_generation_gives_up(forked, tmp_path):
     with pytest.raises(RuntimeError, match="gave up after 1 restarts: a process has ended"):
         mini_job.run(2, tmp_path, 5, [("SIGKILL", 0, 2)] * 2, forked, max_restarts=1)
+
+
+def end_at_once(*_):
+    sys.exit(1)
+
+
+def test_a_rank_that_dies_before_it_has_loaded_does_not_block_the_agent(monkeypatch, tmp_path):
+    monkeypatch.setattr(mini_job, "train", end_at_once)
+    with pytest.raises(RuntimeError, match="gave up after 0 restarts: a process has ended"):
+        mini_job.run(2, tmp_path, 5, context=multiprocessing.get_context("fork"), max_restarts=0)
 
 
 def standalone(module, folder) -> dict:
