@@ -129,10 +129,10 @@ def exchange_by_blocking_sends(ranks: Ranks) -> tuple[str, str]:
 def _exchange(ranks: Ranks, send: str) -> tuple[str, str]:
     """The report, and who waits: an answer of the question, or the report's first line where it is none of them."""
     try:
-        return f"messages received by ranks 0 and 1: {ranks[:2].run(exchange_messages, send)}", "it runs"
+        return f"messages received by ranks 0 and 1: {ranks[:2].run(exchange_messages, send)}", "it runs to the end"
     except RankError as error:
         report = error.words.in_("en")
-        wait = "both wait in a send" if "ranks 0, 1 wait in send" in report else report.partition("\n")[0]
+        wait = "both wait forever in a send" if "ranks 0, 1 wait in send" in report else report.partition("\n")[0]
         return str(error), wait
 
 
@@ -289,7 +289,7 @@ def train_tied(ranks: Ranks, *, exchange: bool, steps: int = 10) -> TiedRun:
 
 
 def gradients_by_torch(schedule: Schedule) -> Tensors:
-    """One step of PyTorch's runtime in the order of our schedule; returns the gradients that this rank holds."""
+    """One step of PyTorch's engine with this schedule; returns the gradients that this rank holds."""
     from torch.distributed import pipelining
     from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 

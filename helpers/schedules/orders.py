@@ -69,8 +69,8 @@ def interleaved(num_stages: int, num_microbatches: int, num_chunks: int = 2) -> 
     if num_microbatches % num_ranks:
         more = num_microbatches + -num_microbatches % num_ranks  # rounded up to a multiple of the ranks
         raise ValueError(
-            f"interleaved: {num_microbatches} micro-batches go in rounds of {num_ranks}, one for each rank, and are "
-            f"no whole number of rounds; take {more}"
+            f"interleaved: {num_microbatches} micro-batches go in rounds of {num_ranks}, one for each rank, but "
+            f"{num_microbatches} is not a multiple of {num_ranks}; take {more}"
         )
     rows, order = [], list(_rounds(num_ranks, num_chunks, num_microbatches))
     for rank in range(num_ranks):

@@ -112,7 +112,7 @@ def test_bytes_and_seconds_of_a_real_job():
 def test_blocking_sends_wait_for_each_other_and_posted_ones_do_not(ranks):
     assert exchange_between_two_ranks(ranks, "isend").endswith("[2, 2]")
     report, waits = exchange_by_blocking_sends(ranks)
-    assert report.startswith("every rank waits for another one") and waits == "both wait in a send"
+    assert report.startswith("every rank waits for another one") and waits == "both wait forever in a send"
 
 
 def test_steps_are_compared_in_the_words_of_the_questions():

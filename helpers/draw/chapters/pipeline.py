@@ -81,7 +81,7 @@ def blocking_sends_scene() -> Scene:
         ("send activation 0", "send activation 1", "recv gradient 0", "recv gradient 1"),
         ("recv activation 0", "send gradient 0", "recv activation 1", "send gradient 1"),
     )
-    title = "Each send waits for a receive that stands behind the other send"
+    title = "Each rank waits in a send for a receive that the other rank has not reached"
     return calls_scene(calls, matched=[(0, 0)], awaited=[(1, 2), (2, 1)], title=title)
 
 
@@ -105,7 +105,8 @@ def _call_arrow(left: int, right: int, columns: tuple[float, float], *, is_from_
 def _calls_summary(calls: Sequence[Sequence[str]], matched: Sequence[tuple[int, int]]) -> str:
     """What the picture shows, for readers who cannot see it."""
     lists = " ".join(f"Rank {rank}: {', '.join(texts)}." for rank, texts in enumerate(calls))
-    return f"{lists} Calls that meet: {len(matched)} pairs. Where a call meets nobody its rank waits."
+    noun = "pair of calls completes" if len(matched) == 1 else "pairs of calls complete"
+    return f"{lists} {len(matched)} {noun} each other. A rank waits at its first call without a partner."
 
 
 # -- layers split into stages ----------------------------------------------------------------------------------------
@@ -193,6 +194,6 @@ def tied_weights_scene(runs: Mapping[str, TiedWeightsRun]) -> Scene:
     differences = {name: list(enumerate(run.apart)) for name, run in runs.items()}
     # The name of the vertical axis stands below the title and continues it: "Loss", "of the batch".
     above = lines_scene(losses, title="Loss", x_name="step", y_name="of the batch")
-    title = "Largest difference between the two copies"
+    title = "Largest difference between the two replicas"
     below = lines_scene(differences, title=title, x_name="step", y_name="of one weight")
     return stacked_scene(above, below, title="A tied matrix, with and without the exchange")

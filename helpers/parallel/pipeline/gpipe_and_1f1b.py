@@ -31,6 +31,7 @@ class MiniPipeline:
 
     def __init__(self, stage: nn.Module, loss_function: Callable, activation_shape: Sequence[int], group=None):
         self.stage, self.loss_function, self.group = stage, loss_function, group
+        # self.buffer() makes an empty tensor, into which a message is received.
         self.buffer = partial(next(stage.parameters()).new_empty, activation_shape)
         self.rank, self.num_stages = dist.get_rank(group), dist.get_world_size(group)
         self.is_first, self.is_last = self.rank == 0, self.rank == self.num_stages - 1
@@ -98,8 +99,7 @@ class MiniPipeline:
     def exchange(self, peer: int | None, send: Tensor | None = None, receives: bool = False) -> Tensor | None:
         """Send a tensor to a neighbour, receive one from it, or both; return what was received.
 
-        In the steady state both neighbours send and receive, so one batch starts the two messages together, and the
-        rank then waits for both. Beyond the ends of the pipeline there is no peer, and nothing is sent.
+        One batch starts both messages. Beyond the ends of the pipeline there is no peer, and nothing is sent.
         """
         if peer is None or (send is None and not receives):
             return None

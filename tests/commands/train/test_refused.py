@@ -36,7 +36,7 @@ def refused(capsys, line: str) -> str:
         ("--plan dp=1 --schedule interleaved", "--schedule interleaved needs pp above 1"),
         ("--plan dp=1 --chunks 2", "--chunks 2 needs pp above 1"),
         ("--plan dp=3", "3 * 1 = 3 does not divide it; the nearest that work are 15 and 18"),
-        ("--plan pp=2 --schedule interleaved --microbatches 3 --batch 18", "no whole number of rounds; take 4"),
+        ("--plan pp=2 --schedule interleaved --microbatches 3 --batch 18", "3 is not a multiple of 2; take 4"),
         ("--steps 0", "--steps 0: expected 1 or more"),
         ("--steps abc", "--steps: invalid int value: 'abc'; --help shows all options"),
         ("--zero 7", "--zero: invalid choice: 7"),
