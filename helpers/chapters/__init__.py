@@ -16,6 +16,7 @@ What two chapters need moves down, for example to `observe/training.py`. Some ch
     myths, myths_simulated   widespread claims that a run refutes, one function each
     strategies               runs each core file that the page notebooks/strategies.ipynb shows
     sources                  the code of old articles that the page notebooks/sources.ipynb runs
+    take_it_to_work          the folder and the terminal of the page notebooks/take_it_to_work.ipynb
 
 Nothing else imports a chapter. The interview (helpers/interview) has a list of myths, which names functions of
 `myths.py` and `myths_simulated.py` by their dotted path.
