@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from helpers.chapters.sources import FOLDER, attempt, batch_sizes, flat_keys, key_meanings, load_config
+from helpers.chapters.sources import (
+    FOLDER,
+    attempt,
+    batch_sizes,
+    flat_keys,
+    key_meanings,
+    load_config,
+    roadmap_scene,
+)
 
 SCRIPT = Path(__file__).with_name("deepspeed_train.py")
 
@@ -86,3 +94,13 @@ def test_a_failure_and_a_warning_are_told_and_nothing_is_kept(capsys):
         ">>> import warnings\n>>> warnings.warn('old')\n>>> x = 2\n    runs\n    warns: old\n>>> raise"
     )
     assert said.endswith("\n    ValueError: no ib0. \n")
+
+
+def test_the_roadmap_puts_a_dot_at_the_release_and_a_square_at_the_printed_year():
+    scene = roadmap_scene({"DDP": (2021, 2017), "FSDP": (2023, 2022)})
+    marks = {item.tooltip: item for item in scene.items if getattr(item, "tooltip", "")}
+    released, printed = marks["DDP: first released in 2017"], marks["DDP: printed 2021"]
+    ticks = {item.text: item.x for item in scene.items if getattr(item, "text", "").isdigit()}
+    assert released.x + released.width / 2 == pytest.approx(ticks["2017"]) and released.radius > 0
+    assert printed.x + printed.width / 2 == pytest.approx(ticks["2021"]) and printed.radius == 0
+    assert printed.y == released.y < marks["FSDP: printed 2023"].y
