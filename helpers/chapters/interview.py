@@ -20,7 +20,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from helpers.draw import Scene, memory_scene
 from helpers.interview.card_html import folded
-from helpers.interview.reference_tables import Myths, Refutation, myths
+from helpers.interview.cards import NotebookCell
+from helpers.interview.reference_tables import Myth, Myths, Refutation, myths
+from helpers.learner.words import Words
 from helpers.observe.comms import record_comms
 from helpers.predict.advice import Advice, advise
 from helpers.predict.failures import daly_interval, job_mtbf, lost_share, young_interval
@@ -52,13 +54,15 @@ def sharded_states_scene(num_params: int) -> Scene:
     return memory_scene(states, capacity=USABLE * H100.memory, capacity_name="94 % of 80 GB", title=title)
 
 
-def gpu_counts(num_bytes: float) -> str:
-    """Lines: how many H100s hold these bytes, by the data sheet's memory and by the memory that the device reports."""
-    lines = [f"{num_bytes / 1e9:,.0f} GB of model states"]
-    for name, memory in {"data sheet": H100.memory, "reported": H100.reported}.items():
-        for usable in (1.0, USABLE):
-            count = gpus_needed(num_bytes, memory, usable=usable)
-            lines.append(f"{name:<10} {memory / 1e9:.1f} GB, {usable:4.0%} usable: {count} GPUs")
+def gpu_counts(models: Sequence[int]) -> str:
+    """Lines for models with so many parameters: the H100s that hold the model states, by three ways to count."""
+    lines = []
+    for num_params in models:
+        total = model_states(num_params, Plan()).total
+        full, usable = (gpus_needed(total, H100.memory, usable=share) for share in (1.0, USABLE))
+        nodes = gpus_needed(total, H100.memory, usable=USABLE, per_node=8)
+        counts = f"{full} GPUs of {H100.memory / 1e9:.0f} GB, {usable} with {USABLE:.0%} usable, {nodes} in whole nodes"
+        lines.append(f"{num_params / 1e9:3.0f}B: {total / 1e9:,.0f} GB; {counts}")
     return "\n".join(lines)
 
 
@@ -68,12 +72,13 @@ def axis_lines(plan: Plan, sent: Mapping[str, float], *, rank: int) -> str:
 
     sent: bytes per step by the name of the axis.
     """
-    lines = [f"{plan.world_size} GPUs; rank {rank} has the coordinates {plan.mesh.coordinates(rank)}"]
+    place = plan.mesh.coordinates(rank)
+    lines = [f"{plan.world_size} GPUs; rank {rank} is " + ", ".join(f"number {place[axis]} on {axis}" for axis in sent)]
     for axis, num_bytes in sent.items():
         members = plan.mesh.ranks_along(axis, rank)
         nodes = len({member // 8 for member in members})
-        where = f"with ranks {members[0]} to {members[-1]} on {nodes} node{'s' * (nodes > 1)}"
-        lines.append(f"{axis}: {where}; sends {num_bytes / 1e9:6.1f} GB per step")
+        where = f"ranks {', '.join(map(str, members))} on {nodes} node{'s' * (nodes > 1)}"
+        lines.append(f"{axis}: sends {num_bytes / 1e9:6.1f} GB per step; {where}")
     return "\n".join(lines)
 
 
@@ -85,26 +90,59 @@ def lines_by_network(model: str, networks: Sequence[tuple[int, str]]) -> str:
     lines = []
     for cards, link in networks:
         cluster = replace(CLUSTERS["4 nodes of 8 H100, 8 x 400 Gb/s"], inter=LINKS[link], network_cards=cards)
-        enough, strategy = tokens_that_hide(cluster), advise(PRESETS[model], cluster).strategy
-        lines.append(f"{cards} x {link:<9} per node: from {enough:9,.0f} tokens on; planner, {model}: {strategy}")
+        enough, chosen = tokens_that_hide(cluster), advise(PRESETS[model], cluster).chosen
+        plan = chosen.plan_text.partition(", ")[0] if chosen else "nothing fits"
+        lines.append(f"H100, {cards} x {link:<9} per node: from {enough:9,.0f} tokens on; planner, {model}: {plan}")
     return "\n".join(lines)
 
 
 # -- claims ----------------------------------------------------------------------------------------------------------
+TRUE_CLAIMS = (
+    Myth(
+        id="zero-1-sends-like-ddp",
+        claim=Words(
+            en="ZeRO-1 sends as many bytes per step as DDP.",
+            zh="ZeRO-1 每步发送的字节与 DDP 一样多。",
+        ),
+        truth=Words(
+            en="True. DDP's all-reduce consists of a reduce-scatter and an all-gather, and ZeRO-1 sends these two.",
+            zh="正确。DDP 的 all-reduce 由 reduce-scatter 和 all-gather 组成，ZeRO-1 发送的正是这两者。",
+        ),
+        run="",
+        finds=(),
+        shown_by=NotebookCell(notebook="08_zero", anchor="traffic-table"),
+    ),
+    Myth(
+        id="one-f-one-b-idles-as-long",
+        claim=Words(
+            en="If messages take no time, 1F1B idles as long as GPipe.",
+            zh="如果消息不花时间，1F1B 的空闲时间与 GPipe 一样长。",
+        ),
+        truth=Words(
+            en="True. 1F1B saves memory, because a stage stores the activations of fewer micro-batches.",
+            zh="正确。1F1B 节省的是显存，因为一段保存的微批次激活值更少。",
+        ),
+        run="",
+        finds=(),
+        shown_by=NotebookCell(notebook="06_pipeline", anchor="emulate"),
+    ),
+)
+
+
 class Claims:
-    """The claims with these names, each with its refutation folded, and all others behind one line to click."""
+    """The claims with these names, wrong or true, each with its answer folded, and the other wrong ones in one fold."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        by_name = {one.id: one for one in myths()}
+        by_name = {one.id: one for one in (*myths(), *TRUE_CLAIMS)}
         self.first = Myths(by_name.pop(name) for name in names)
-        self.others = Myths(by_name.values())
+        self.others = Myths(one for one in by_name.values() if one not in TRUE_CLAIMS)
 
     def __repr__(self) -> str:
         claims = "\n".join(f"- {one.claim.en}" for one in self.first)
-        return f"Claims that a run refutes: {len(self.first)}, and {len(self.others)} more\n{claims}"
+        return f"Claims to judge: {len(self.first)}, and {len(self.others)} more wrong claims\n{claims}"
 
     def _repr_html_(self) -> str:
-        summary = f"{len(self.others)} more claims · 另外 {len(self.others)} 条说法"
+        summary = f"{len(self.others)} more wrong claims · 另外 {len(self.others)} 条错误的说法"
         return f"<div>{self.first._repr_html_()}{folded(summary, self.others._repr_html_())}</div>"
 
 
@@ -112,7 +150,7 @@ def refuted_line(refutations: Sequence[Refutation]) -> str:
     """How many claims were run and refuted. AssertionError where a run found something else than the text says."""
     problems = [sentence for one in refutations for sentence in one.problems]
     assert not problems, problems
-    return f"{len(refutations)} claims were run on four ranks, and {len(refutations)} were refuted"
+    return f"This wrong claim and {len(refutations) - 1} others were run on four ranks; each run contradicts its claim"
 
 
 # -- long sequences and experts --------------------------------------------------------------------------------------
@@ -125,6 +163,12 @@ def pass_on(block: Tensor) -> Tensor:
     for work in dist.batch_isend_irecv([send, receive]):
         work.wait()
     return received
+
+
+def merge_heads(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    """The outputs of two blocks of keys as one, for all heads. out: (heads, queries, d). lse: (heads, queries, 1)."""
+    lse = torch.logaddexp(lse_a, lse_b)
+    return out_a * (lse_a - lse).exp() + out_b * (lse_b - lse).exp(), lse
 
 
 def attention_in_both_ways(
@@ -263,8 +307,9 @@ def post_training_lines(num_params: int) -> str:
     lines, grpo = [], dict(critic=False)
     for name, models in {"PPO": {}, "GRPO": grpo, "GRPO, rewards by rule": grpo | dict(reward_model=False)}.items():
         total = rl_states(num_params, **models)
-        count = gpus_needed(total, H100.memory, usable=USABLE, per_node=8)
-        lines.append(f"{name:<22} {total / num_params:.0f} bytes per parameter, {total / 1e12:.2f} TB: {count} H100s")
+        least, rented = (gpus_needed(total, H100.memory, usable=USABLE, per_node=size) for size in (1, 8))
+        gpus = f"{least} H100s, {rented} in whole nodes"
+        lines.append(f"{name:<22} {total / num_params:.0f} bytes per parameter, {total / 1e12:.2f} TB: {gpus}")
     for num_links in (1, 8):
         seconds = weight_sync_seconds(num_params, LINKS["400 Gb/s"], num_links=num_links)
         size = f"{2 * num_params / 1e9:.0f} GB of new weights"

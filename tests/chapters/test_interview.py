@@ -8,6 +8,8 @@ import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
 from helpers.chapters import interview
+from helpers.chapters.myths import zero_1_costs_traffic
+from helpers.chapters.myths_simulated import one_f_one_b_has_a_smaller_bubble
 from helpers.interview.reference_tables import myths
 from helpers.ranks import Ranks
 from helpers.specs import PRESETS, Plan
@@ -25,14 +27,24 @@ def test_a_few_claims_are_in_view_and_all_others_are_one_click_away():
     assert [one.id for one in view.first] == names
     assert len(view.first) + len(view.others) == len(myths())
     html = view._repr_html_()
-    assert html.index(f"{len(view.others)} more claims") > html.index(view.first[1].claim.zh)
+    assert html.index(f"{len(view.others)} more wrong claims") > html.index(view.first[1].claim.zh)
     assert view.others[0].claim.en not in repr(view)
+
+
+def test_the_true_claims_stand_among_the_wrong_ones_and_are_true(ranks):
+    names = ["mean-of-means", "zero-1-sends-like-ddp", "one-f-one-b-idles-as-long"]
+    view = interview.Claims(names)
+    assert [one.id for one in view.first] == names and len(view.others) == len(myths()) - 1
+    sent = zero_1_costs_traffic(ranks)
+    assert sent["stage_1"] == pytest.approx(sent["data_parallel"])
+    idle = one_f_one_b_has_a_smaller_bubble(ranks)
+    assert idle["one_f_one_b_bubble"] == pytest.approx(idle["gpipe_bubble"])
 
 
 def test_a_claim_whose_run_finds_something_else_is_not_called_refuted(ranks):
     claim = myths()[0]
     right = claim.refute(ranks)
-    assert "1 claims were run on four ranks, and 1 were refuted" in interview.refuted_line([right])
+    assert "This wrong claim and 0 others were run on four ranks" in interview.refuted_line([right])
     wrong = type(right)(myth=claim, numbers={name: value + 1 for name, value in right.numbers.items()})
     with pytest.raises(AssertionError, match="the run returns"):
         interview.refuted_line([wrong])
@@ -99,8 +111,9 @@ def test_what_the_compiler_gets(prepare, layers):
 
 
 def test_lines_have_the_numbers_of_the_texts():
-    counts = re.findall(r"(\d+) GPUs", interview.gpu_counts(1120e9))
-    assert counts == ["14", "15", "14", "14"]
+    counts = interview.gpu_counts([70_000_000_000, 120_000_000_000]).splitlines()
+    found = [[int(one) for one in re.findall(r"(\d+) (?:GPUs|with|in)", line)] for line in counts]
+    assert found == [[14, 15, 16], [24, 26, 32]]
     lines = interview.post_training_lines(70_000_000_000)
     assert all(number in lines for number in ("36 bytes", "20 bytes", "18 bytes", "2.80 s", "0.35 s", "344 GB"))
     networks = interview.lines_by_network("llama3-70b", ((1, "400 Gb/s"), (8, "400 Gb/s"))).splitlines()
@@ -110,8 +123,9 @@ def test_lines_have_the_numbers_of_the_texts():
 def test_rank_77_of_256_has_its_tensor_parallel_group_on_one_node():
     plan = Plan(dp=8, tp=8, pp=4, num_microbatches=16, zero=1)
     lines = interview.axis_lines(plan, {"tp": 1e9, "dp": 1e9}, rank=77).splitlines()
-    assert lines[1].startswith("tp: with ranks 72 to 79 on 1 node; sends")
-    assert lines[2].startswith("dp: with ranks 69 to 125 on 8 nodes; sends")
+    assert lines[0] == "256 GPUs; rank 77 is number 5 on tp, number 1 on dp"
+    assert lines[1].endswith("ranks 72, 73, 74, 75, 76, 77, 78, 79 on 1 node")
+    assert lines[2].endswith("ranks 69, 77, 85, 93, 101, 109, 117, 125 on 8 nodes")
 
 
 def test_the_bytes_of_llama_70b_in_a_ring_and_with_ulysses_are_those_of_the_text():
