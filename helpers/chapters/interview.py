@@ -50,7 +50,7 @@ def opening_scene() -> Scene:
 def sharded_states_scene(num_params: int) -> Scene:
     """The model states per GPU under ZeRO-3 on 16, 32 and 64 GPUs."""
     states = {f"ZeRO-3 on {size}": model_states(num_params, Plan(dp=size, zero=3)) for size in (16, 32, 64)}
-    title = "States per GPU; the rest is for activations"
+    title = f"Model states of {num_params / 1e9:.0f}B parameters per GPU"
     return memory_scene(states, capacity=USABLE * H100.memory, capacity_name="94 % of 80 GB", title=title)
 
 
@@ -340,12 +340,12 @@ def interval_lines(share_lost: Callable[[float, float, float], float], *, save: 
 def slow_step_lines() -> str:
     """Lines: what stays the same for two causes of slow steps when a step takes 0.8 s in place of 0.5 s."""
     lines = []
-    for name, every_steps in {"the loop": True, "something outside": False}.items():
+    for name, every_steps in {"a cause in the loop": True, "a cause outside": False}.items():
         found = [_periods(_end_times(seconds, every_steps)) for seconds in (0.5, 0.8)]
         same = "steps" if found[0][0] == found[1][0] else "minutes"
         assert same == ("steps" if every_steps else "minutes")
         periods = ", then ".join(f"every {steps} steps = {minutes} min" for steps, minutes in found)
-        lines.append(f"{name}: {periods}: the same in {same}")
+        lines.append(f"{name}: {periods}; the same in {same}")
     return "\n".join(lines)
 
 
@@ -382,7 +382,7 @@ def resumed_on_three(ranks: Ranks, three_steps: Callable[..., Training]) -> tupl
     alone = ranks[:1].run(three_steps, data, ranks[:1].run(three_steps, data, start, 12)[0], 12)[0]
     saved = ranks.run(three_steps, data, start, 12)[0]
     equal, lines = [], []
-    for name, batch in {"global batch kept, 12": 12, "local batch kept, 9": 9}.items():
+    for name, batch in {"4 samples per rank, 12 in all": 12, "3 samples per rank, 9 in all": 9}.items():
         weight, _, seen = ranks[:3].run(three_steps, data, saved, batch)[0]
         is_same = torch.allclose(weight, alone[0], rtol=1e-10)
         equal += [batch // 3] if is_same else []
@@ -432,8 +432,8 @@ def planner_answers(questions: Mapping[str, tuple[str, str]]) -> tuple[dict[str,
     for name, (model, cluster) in questions.items():
         found = advise(PRESETS[model], CLUSTERS[cluster])
         said[name] = found.strategy or "nothing fits"
-        plan = found.chosen.plan_text if found.chosen else found.remarks[0]
-        lines.append(f"{name:<36}{said[name]:<23}{plan}")
+        title, plan = (found.chosen.title, found.chosen.plan_text) if found.chosen else (said[name], found.remarks[0])
+        lines.append(f"{name:<36}{title:<15}{plan}")
     return said, "\n".join(lines)
 
 

@@ -144,7 +144,7 @@ def test_a_simulation_in_which_rare_checkpoints_lose_nothing_is_found():
 
 def test_slow_steps_are_the_same_in_steps_or_in_minutes():
     loop, outside = interview.slow_step_lines().splitlines()
-    assert "every 2400 steps = 20 min, then every 2400 steps = 32 min: the same in steps" in loop
+    assert "every 2400 steps = 20 min, then every 2400 steps = 32 min; the same in steps" in loop
     assert outside.endswith("the same in minutes")
 
 
