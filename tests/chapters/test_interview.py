@@ -1,6 +1,7 @@
 """The interview chapter: what its cells call finds planted mistakes, and its lines have the numbers of the texts."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,8 +12,10 @@ from helpers.chapters import interview
 from helpers.chapters.myths import zero_1_costs_traffic
 from helpers.chapters.myths_simulated import one_f_one_b_has_a_smaller_bubble
 from helpers.interview.reference_tables import myths
+from helpers.predict.advice import advise
+from helpers.predict.failures import lost_share, young_interval
 from helpers.ranks import Ranks
-from helpers.specs import PRESETS, Plan
+from helpers.specs import CLUSTERS, PRESETS, Plan
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +145,13 @@ def test_a_simulation_in_which_rare_checkpoints_lose_nothing_is_found():
         interview.interval_lines(lambda interval, save, mtbf: save / interval, save=60, gpu_mtbf=50_000 * 3600)
 
 
+def test_the_shares_that_are_lost_with_other_intervals_are_those_of_the_text():
+    mtbf = 50_000 * 3600 / 1024
+    best = young_interval(60, mtbf)
+    shares = [f"{lost_share(factor * best, 60, mtbf):.1%}" for factor in (1, 1 / 2, 2, 4)]
+    assert shares == ["2.6%", "3.3%", "3.3%", "5.6%"]
+
+
 def test_slow_steps_are_the_same_in_steps_or_in_minutes():
     loop, outside = interview.slow_step_lines().splitlines()
     assert "every 2400 steps = 20 min, then every 2400 steps = 32 min; the same in steps" in loop
@@ -158,5 +168,7 @@ def test_the_older_questions():
     weights = 2 * interview.LLAMA_65B.num_params  # bytes: more than is usable, and less than the cards report
     assert 4 * 0.94 * interview.V100.reported < weights < 4 * interview.V100.reported
     assert interview.two_wide_layers()[0].strategy == "TP"
+    shorter = replace(PRESETS["llama3-8b"], seq=2048)
+    assert advise(shorter, CLUSTERS["1 RTX 4090"]).strategy == "offload"
     said, lines = interview.planner_answers({"small": ("llama3-8b", "1 RTX 4090"), "fits": ("gpt2", "1 T4")})
     assert said == {"small": "nothing fits", "fits": "one GPU"} and len(lines.splitlines()) == 2
