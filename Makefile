@@ -1,15 +1,15 @@
-# make course      set up if needed, lay your copies in work/, open JupyterLab there     PORT=8890 IP=0.0.0.0
-#                  WORK=~/rank-by-rank: copies there, in a home or on a stick; this folder may then be read-only
-#                  OUTPUTS=1: the copies show what the cells give, for a projector; without it they ask first
+# make course      set up if needed, put your copies in work/, open JupyterLab there     PORT=8890 IP=0.0.0.0
+#                  WORK=~/rank-by-rank: copies there, in a home or on a USB stick; this folder may then be read-only
+#                  OUTPUTS=1: the copies show the cells' outputs, for a projector; without it they ask for a guess first
 #                  LANGUAGE=zh: copies, errors, explorers, hints and quiz speak Chinese (中文) from now on; LANGUAGE=en: English
 # make quiz        interview questions in the terminal                                   ARGS="--lang zh --mock"
-# make test        set up if needed, then every check and every test but the slow ones     ONLY=zero: a topic's, in a minute
-# make test-slow   the slow tests, at most an hour, with a table; again: go on with the rest   SEED=0
+# make test        set up if needed, then every check and every test but the slow ones     ONLY=zero: one topic, in a minute
+# make test-slow   the slow tests, at most an hour, with a table; run again to go on   SEED=0
 #                  then every strategy on practice cards
 # make test-gpu    the tests that need an NVIDIA GPU
-# make bench       measure beside PyTorch's own engines, tables in benchmarks/results/   ONLY=ranks
-# make check       ruff, import-linter, tidy notebooks, labs as built: the quick checks
-# make labs        build labs/ from solutions/, after a change to a solution
+# make bench       compare with PyTorch's own engines, tables in benchmarks/results/   ONLY=ranks
+# make check       the quick checks: ruff, import-linter, tidy notebooks, labs up to date
+# make labs        build labs/ from solutions/, after you change a solution
 # make notebooks   run every chapter again and save it                                   ONLY=notebooks/03_ddp.ipynb
 # make pictures    make the pictures of README and docs/ again, from runs on this machine
 # make wheelhouse  download everything once, for rooms without internet
@@ -63,7 +63,7 @@ test test-slow test-gpu notebooks pictures: export RANKS_LANGUAGE := en
 .PHONY: help course quiz test test-slow test-gpu bench check labs notebooks pictures wheelhouse doctor
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile
+	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
 
 $(STAMP): pyproject.toml constraints.txt tools/install.py
 	@command -v $(PYTHON) >/dev/null 2>&1 || { echo "Set-up stopped. There is no $(PYTHON) here: install Python 3.11 or newer, or name yours with PYTHON=."; exit 1; }

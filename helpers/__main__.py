@@ -37,11 +37,11 @@ def main(arguments: list[str] | None = None) -> int:
     # Only `doctor`, which has no options, comes this far; the other names are for `--help` and for error messages.
     parser = argparse.ArgumentParser(prog="python -m helpers", description="Rank by Rank on the command line.")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("doctor", help="what this machine gives the course, and advice for each thing that is wrong")
-    commands.add_parser("train", help="a small GPT by any plan, on live ranks: --plan dp=2,tp=2,pp=2 --steps 50")
-    commands.add_parser("hang", help="any training job; where it stands still, which rank left the line: -- train.py")
+    commands.add_parser("doctor", help="check what this machine offers the course, with advice for each problem")
+    commands.add_parser("train", help="train a small GPT by any plan, on live ranks: --plan dp=2,tp=2,pp=2 --steps 50")
+    commands.add_parser("hang", help="any training job: where it hangs, and which rank is the cause: -- train.py")
     commands.add_parser("profile", help="start any training job and record a window of its steps: -- train.py")
-    commands.add_parser("rehearse", help="what of a script for CUDA and NCCL would fail on GPUs: train.py --nproc 4")
+    commands.add_parser("rehearse", help="check what a CUDA and NCCL script would do wrong on GPUs: train.py --nproc 4")
     commands.add_parser("explain", help="where a step's time went, and which rank is to blame: trace.json [other.json]")
     commands.add_parser("plan", help="which plan trains a model on a cluster, and why: --model llama3-70b --gpus 32")
     commands.add_parser(

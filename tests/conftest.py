@@ -60,7 +60,7 @@ def pytest_terminal_summary(terminalreporter) -> None:
     """A rank that heard nothing any more: a check asks new ranks, so nothing failed, but it is a mistake of ours."""
     for report in terminalreporter.stats.get("passed", []):
         for _, text in report.sections:
-            if "has not taken up the task" in text:
+            if "did not receive the task" in text:
                 terminalreporter.write_line(f"{report.nodeid}: a rank was deaf\n{text}")
 
 

@@ -46,12 +46,12 @@ def parser() -> argparse.ArgumentParser:
     add("--mine", action="store_true", help="grade nothing, show what you have done so far")
     add("--viva", action="store_true", help="then three questions to each about their own code, in OUT/viva")
     add("--out", type=Path, help="folder for reports and state (default: graded); the same one resumes")
-    add("--lab", help="such as 03_ddp, if the notebooks do not tell")
+    add("--lab", help="the lab, such as 03_ddp, if the notebooks do not say")
     add("--seed", type=int, help="of the inputs, kept for the whole class (default: drawn)")
     add("--seed-file", type=Path, help="a file with that number in it, not to be seen on the command line")
     add("--jobs", type=int, help="submissions at a time (default: one a core)")
     add("--checks", type=Path, help="folder of private checks, with files such as 03_ddp.py")
-    add("--rung", choices=levels, help="how strictly to shut in (default: as strictly as possible)")
+    add("--rung", choices=levels, help="how strictly to isolate code (default: as strictly as possible)")
     add(RISK, action="store_true", help="grade also where nothing but Python keeps learners' code from your files")
     add("--lang", choices=LANGUAGES, help="of the verdicts; the one chosen, if not given")
     return made
@@ -197,7 +197,7 @@ def _seed(options: argparse.Namespace) -> int | None:
     try:
         return int(options.seed_file.read_text(encoding="utf-8").strip())
     except ValueError:
-        raise ValueError(f"{options.seed_file} holds no whole number: write one, such as 4711.") from None
+        raise ValueError(f"{options.seed_file} contains no whole number: write one, such as 4711.") from None
 
 
 def _private(options: argparse.Namespace, out: Path) -> tuple[str, ...]:

@@ -83,8 +83,8 @@ def sum_loss(loss: Callable[[Tensor, Tensor], Tensor], model: nn.Module, tp: dis
         return SumLoss(summed, lambda targets: int((targets != IGNORED).sum()))
     if has_sharded_logits:
         raise ValueError(
-            f"{getattr(loss, '__name__', loss)} would see only this rank's part of the vocabulary: use token_loss, "
-            "which adds up over the parts, or tp=1"
+            f"{getattr(loss, '__name__', loss)} would see only this rank's vocabulary shard: use token_loss, "
+            "which adds up over the shards, or tp=1"
         )
     return SumLoss(lambda output, target: loss(output, target) * len(target), len)
 

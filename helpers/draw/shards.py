@@ -244,9 +244,9 @@ def _rank_names(matrix: Matrix, cells: _Cells) -> Iterator[Label]:
 
 def _sentence(matrix: Matrix) -> str:
     """How the matrix is split and who holds it, for readers who cannot see the picture."""
-    split = f"cut by {matrix.cut} into {matrix.num_parts} parts" if matrix.cut else "not cut"
+    split = f"split by {matrix.cut} into {matrix.num_parts} parts" if matrix.cut else "not split"
     if matrix.cut == "flat":
-        split = f"cut as one line of numbers into {matrix.num_parts} parts"
+        split = f"split as one flat vector into {matrix.num_parts} parts"
     is_on_all = matrix.owners == (None,)
     owners = "every rank holds all of it" if is_on_all else f"held by ranks {_ranges(matrix.owners)}"
     return f"{matrix.name}, {matrix.shape_words}, is {split}; {owners}."

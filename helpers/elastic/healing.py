@@ -233,7 +233,7 @@ class ReplicaRun:
         AssertionError, which says where they are not.
         """
         for one in self.rounds:
-            assert len(set(one.digests)) <= 1, f"after step {one.step + 1} the copies' weights differ: {one}"
+            assert len(set(one.digests)) <= 1, f"after step {one.step + 1} the replicas' weights differ: {one}"
         losses, weights = trained_alone(self.rounds, self.settings)
         found = [{"losses": torch.tensor(self.losses, dtype=torch.float64)} | own for own in self.weights.values()]
         return assert_equal({"losses": losses} | weights, found, rtol=1e-10, atol=TOLERANCES)

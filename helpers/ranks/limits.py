@@ -105,7 +105,7 @@ def choose_device(device: str, num_ranks: int) -> tuple[str, str, list[int]]:
         return "cuda", "nccl", list(range(num_ranks))
     if device == "nccl":
         raise ValueError(
-            f"NCCL needs one GPU a rank: {num_ranks} ranks, but {gpus} GPU{'s' if gpus > 1 else ''}. "
+            f"NCCL needs one GPU per rank: {num_ranks} ranks, but {gpus} GPU{'s' if gpus > 1 else ''}. "
             f'Use Ranks({gpus}), or device="cuda" to let ranks share a GPU through gloo.'
         )
     if device == "cuda":
@@ -122,7 +122,7 @@ def choose_rules(rules: str | None, kind: str, backend: str = "") -> str:
     if rules not in (None, "gloo", "nccl"):
         raise ValueError(f'rules must be "gloo" or "nccl" (say after each run what NCCL would do), but got {rules!r}.')
     if rules == "nccl" and backend != "wire":
-        instead = "`python -m helpers rehearse` plays them" if kind == "torchrun" else "NCCL itself is there"
+        instead = "`python -m helpers rehearse` simulates them" if kind == "torchrun" else "NCCL itself is there"
         raise ValueError(
             f'rules="nccl" needs ranks on CPU or on cards that the notebook starts; under {kind}, {instead}.'
         )

@@ -61,7 +61,7 @@ class Action(NamedTuple):
         single = _SINGLE.fullmatch(text)
         if not single:
             raise ValueError(
-                f"{text!r} is no action: write stage, kind and micro-batch, as in 2F0. "
+                f"{text!r} is not an action: write stage, kind and micro-batch, as in 2F0. "
                 "The kinds are F (forward), B (backward), I (gradient of the input), W (gradient of the weights)"
             )
         return cls(int(single[1]), single[2], int(single[3]))
@@ -101,7 +101,7 @@ class Schedule:
                 stage = single.stage
                 if owners.setdefault(stage, rank) != rank:
                     raise ValueError(
-                        f"schedule {self.name}: {single} stands in rank {rank}'s row, but stage {stage} "
+                        f"schedule {self.name}: {single} is in rank {rank}'s row, but stage {stage} "
                         f"belongs to rank {owners[stage]}; a stage runs on one rank"
                     )
         return owners

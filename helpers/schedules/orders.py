@@ -62,15 +62,15 @@ def interleaved(num_stages: int, num_microbatches: int, num_chunks: int = 2) -> 
     _check("interleaved", num_stages, num_microbatches)
     if num_chunks < 1 or num_stages % num_chunks:
         raise ValueError(
-            f"interleaved: {num_stages} virtual stages cannot be shared out in {num_chunks} chunks a rank; "
+            f"interleaved: {num_stages} virtual stages cannot be divided into {num_chunks} chunks per rank; "
             "num_stages must be num_chunks times the number of ranks"
         )
     num_ranks = num_stages // num_chunks
     if num_microbatches % num_ranks:
         more = num_microbatches + -num_microbatches % num_ranks  # rounded up to a multiple of the ranks
         raise ValueError(
-            f"interleaved: {num_microbatches} micro-batches go in rounds of {num_ranks}, one for each rank, but "
-            f"{num_microbatches} is not a multiple of {num_ranks}; take {more}"
+            f"interleaved: {num_microbatches} micro-batches are not a whole number of rounds of "
+            f"{num_ranks}, one for each rank; take {more}"
         )
     rows, order = [], list(_rounds(num_ranks, num_chunks, num_microbatches))
     for rank in range(num_ranks):
@@ -191,8 +191,8 @@ def balanced(costs: Sequence[float], num_stages: int) -> list[int]:
     num_layers = len(costs)
     if not 1 <= num_stages <= num_layers:
         raise ValueError(
-            f"{num_layers} layers cannot be cut into {num_stages} stages: each needs at least one layer, so choose 1 "
-            f"to {num_layers} stages, or cut the model into more layers"
+            f"{num_layers} layers cannot be divided into {num_stages} stages: each needs at least one layer, so choose "
+            f"1 to {num_layers} stages, or split the model into more layers"
         )
     sums = list(accumulate(costs, initial=0.0))
     # best[s][n]: the cost of the slowest stage when s stages share the first n layers in the best way

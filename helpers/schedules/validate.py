@@ -94,7 +94,7 @@ def _check_complete(schedule: Schedule) -> None:
     if counts:
         stage, kind, j = min(counts)
         raise ValueError(
-            f"schedule {schedule.name} holds {stage}{kind}{j}, but it has {schedule.num_stages} stages and "
+            f"schedule {schedule.name} contains {stage}{kind}{j}, but it has {schedule.num_stages} stages and "
             f"{schedule.num_microbatches} micro-batches, both counted from 0"
         )
 

@@ -34,7 +34,7 @@ class PrecisionExplorer(Explorer):
     loss scale, 1 to 2**24). Raises ValueError for no magnitudes.
     """
 
-    TEXT = "[widget] PrecisionExplorer: what a number format keeps of a GPT's numbers, with dials for format and scale"
+    TEXT = "[widget] PrecisionExplorer: what a number format keeps of a GPT's values, with dials for format and scale"
 
     def __init__(self, magnitudes: Magnitudes | Mapping[str, Magnitudes] | None = None) -> None:
         given = recorded_magnitudes() if magnitudes is None else magnitudes

@@ -39,7 +39,7 @@ class TensorSplitExplorer(Explorer):
     Raises ValueError for an unknown starting value.
     """
 
-    TEXT = "[widget] TensorSplitExplorer: a layer cut over ranks, number by number, with dials for cut, ranks and link"
+    TEXT = "[widget] TensorSplitExplorer: a layer sharded over ranks, by elements, with dials for split, ranks and link"
 
     def __init__(self, cut: str = "mlp", *, ranks: int = 2, sequence_parallel: bool = False) -> None:
         # The texts named as tooltips say in a few words what each dial means.

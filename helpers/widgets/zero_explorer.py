@@ -47,7 +47,7 @@ class ZeroExplorer(SteppedExplorer):
     Raises ValueError for a stage other than 0 to 3.
     """
 
-    TEXT = "[widget] ZeroExplorer: a training step at each ZeRO stage, number by number, and a real model's bytes"
+    TEXT = "[widget] ZeroExplorer: a training step at each ZeRO stage, element by element, and a real model's bytes"
 
     def __init__(self, stage: int = 3, *, step: int = 1) -> None:
         # The texts named as tooltips say in a few words what each dial means.

@@ -256,20 +256,20 @@ def test_a_pipeline_is_stepped_and_run(notebook):
     notebook.press(notebook.dial("schedule", output), "Space ArrowDown Enter", picture)
     says(picture, re.compile("holds at most 5.5 micro-batches, 5.50 GB.$"))  # nothing ran with these dials yet
     notebook.press(notebook.dial("micro-batches", output), "ArrowLeft", picture)
-    picture.get_by_role("alert").filter(has_text="6 micro-batches go in rounds of 4").wait_for()
+    picture.get_by_role("alert").filter(has_text="6 micro-batches are not a whole number of rounds of 4").wait_for()
 
 
 def test_a_layer_that_is_cut_is_followed_forward_and_backward(notebook):
     output, picture = shown(notebook, "TensorSplitExplorer")
     notebook.press(notebook.dial("ranks", output), "ArrowRight", picture)
     notebook.press(notebook.dial("sequence parallel", output), "ArrowRight", picture)
-    says(picture, "all-gather of X, 12 numbers here, 67.1 MB")
+    says(picture, "all-gather of X, 12 elements here, 67.1 MB")
     output.get_by_role("button", name="backward: weights").click()
     says(picture, "Sent in this pass: all-gather of X")
     for cut, words in (
         ("attention by heads", "whole heads"),
-        ("embedding by words", "gives zeros"),
-        ("head and loss by words", "Logits stay cut"),
+        ("embedding by vocabulary", "gives zeros"),
+        ("head and loss by vocabulary", "Logits stay sharded"),
     ):
         output.locator("select").select_option(label=cut)
         says(picture, words)
@@ -279,8 +279,8 @@ def test_a_layer_that_is_cut_is_followed_forward_and_backward(notebook):
 
 def test_zero_is_stepped_through(notebook):
     output, picture = shown(notebook, "ZeroExplorer")
-    says(picture, "Before the step: rank r owns number r of each layer.")
-    for words in ("gather the numbers", "compute, each rank with its own batch", "free what others own"):
+    says(picture, "Before the step: rank r owns element r of each layer.")
+    for words in ("gather the numbers", "compute, each rank with its own batch", "free what other ranks own"):
         output.get_by_role("button", name="next").click()
         says(picture, f"Forward, layer a: {words}")
     notebook.press(notebook.dial("stage", output), "Space ArrowUp Enter", picture)

@@ -96,7 +96,7 @@ def type_a_range(notebook, outputs) -> None:
     low.fill("10")
     high.fill("0.03 s")
     outputs["step"].get_by_role("button", name="That is my guess").click()
-    outputs["step-shown"].get_by_text("Your range holds it.").wait_for()
+    outputs["step-shown"].get_by_text("Your range contains the answer.").wait_for()
     outputs["step-shown"].locator(".rr-explorer svg[role=img]").first.wait_for()
 
 

@@ -19,7 +19,7 @@ SAID = {
     "small_files": r"rank 1 could not write .*File too large",
     "slow_rank": "rank 1 did not write its part of step_00020 within 0.5 s",
     "flipped": "rank_1.pt is damaged: .*the checksum of",
-    "half": "rank_1.pt has .* bytes: it was not written to its end",
+    "half": "rank_1.pt has .* bytes: it was not written completely",
     "no_file": "rank_0.pt is missing",
     "flipped_manifest": "manifest.json cannot be read",
     "no_manifest": "there is no manifest.json",

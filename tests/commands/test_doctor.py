@@ -107,7 +107,7 @@ def test_gpus_pinned_by_a_teacher_are_shown():
 
 
 @pytest.mark.parametrize(
-    "gpus, words", [(0, "gloo on CPU"), (1, "Ranks(1) would use NCCL"), (8, "NCCL, one rank a GPU")]
+    "gpus, words", [(0, "gloo on CPU"), (1, "Ranks(1) would use NCCL"), (8, "NCCL, one GPU per rank")]
 )
 def test_the_backend_follows_the_gpus(gpus, words):
     assert words in doctor.check_backend(gpus).value
@@ -129,7 +129,7 @@ def test_the_report_puts_advice_below_its_line():
     assert lines[0].startswith("wrong  Python")
     assert lines[1].strip() == found[0].advice
     assert lines[2].startswith("ok     torch")
-    assert "1 thing" in lines[-1]
+    assert "1 problem" in lines[-1]
 
 
 def test_the_exit_code_is_one_if_something_is_fatal(monkeypatch, capsys):
@@ -143,7 +143,7 @@ def test_the_exit_code_is_one_if_something_is_fatal(monkeypatch, capsys):
 def test_the_whole_report_on_this_machine_with_four_talking_ranks():
     result = subprocess.run([sys.executable, "-m", "helpers", "doctor"], capture_output=True, text=True, timeout=150)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "4 ranks    talk, " in result.stdout
+    assert "4 ranks    communicate, " in result.stdout
     assert result.stderr == ""
 
 

@@ -63,14 +63,14 @@ def trained(make, plan, loss=token_loss, rows=8, targets=None):
         (dict(plan=Plan(dp=2)), "pp=1 x dp=2 x cp=1 x tp=1 = 2 ranks, but there are 4"),
         (
             dict(plan=Plan(pp=4, num_microbatches=4), make=lambda: gpt(num_layers=1)),
-            "3 layers cannot be cut into 4 stages",
+            "3 layers cannot be divided into 4 stages",
         ),
         (dict(plan=Plan(tp=4), make=lambda: gpt(num_heads=2)), "2 heads of 16, which 4 ranks cannot share"),
         (dict(plan=Plan(dp=4), rows=6), "dp \\* num_microbatches = 4 \\* 1 = 4 divides"),
         (dict(plan=Plan(dp=4), targets=torch.full((8, 8), -100)), "without one target that counts"),
         (
             dict(plan=Plan(tp=4), loss=nn.functional.mse_loss),
-            "mse_loss would see only this rank's part of the vocabulary",
+            "mse_loss would see only this rank's vocabulary shard",
         ),
         (dict(plan=Plan(pp=2, dp=2, num_microbatches=3, num_chunks=2, schedule="interleaved")), "interleaved"),
     ],

@@ -68,11 +68,11 @@ def test_words():
     scene = SCENES["column parallel"]
     texts = [label.text for label in scene.labels()]
     assert {"(B·T) × C", "every rank: all of it", "each: 1/4 of the columns", "no communication", "6 × 8"} <= set(texts)
-    assert "X, (B·T) × C, is not cut; every rank holds all of it." in scene.summary
-    assert "A, 6 × 8, is cut by columns into 4 parts; held by ranks 0 to 3." in scene.summary
+    assert "X, (B·T) × C, is not split; every rank holds all of it." in scene.summary
+    assert "A, 6 × 8, is split by columns into 4 parts; held by ranks 0 to 3." in scene.summary
     assert "held by ranks 1." in SCENES["row parallel"].summary
     mixed = Matrix(name="A", num_rows=1, num_columns=4, cut="flat", num_parts=4, ranks=(0, 1, 5, 7))
-    assert "cut as one line of numbers into 4 parts; held by ranks 0 to 1, 5, 7." in shards_scene([mixed]).summary
+    assert "split as one flat vector into 4 parts; held by ranks 0 to 1, 5, 7." in shards_scene([mixed]).summary
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,9 @@ def test_a_bar_far_beyond_the_limit_is_cut_and_keeps_its_bytes_in_words():
     scene = SCENES["strategies"]
     right = max(bar.x + bar.width for bar in bars(scene, "DDP"))
     assert right <= max(bar.x + bar.width for bar in bars(scene, "ZeRO-1")) + 1 < scene.width - 250
-    cuts = [item for item in scene.items if isinstance(item, Line) and item.tooltip == "the bar goes on, not to scale"]
+    cuts = [
+        item for item in scene.items if isinstance(item, Line) and item.tooltip == "the bar continues, not to scale"
+    ]
     assert len(cuts) == 2 * 3 and "1.15 TB · too much" in texts(scene)
     assert {"15.3 × usable", "4.39 × usable", "2.6 × usable"} <= set(texts(scene))  # bars of one length, three sizes
 

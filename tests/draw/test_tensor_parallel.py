@@ -28,7 +28,7 @@ def test_each_cell_says_where_it_stands_and_whose_it_is():
     assert "one process: A, row 0, column 3: 2, of rank 1" in said
     assert "rank 1: A₁, row 0, column 1: 2, of rank 1" in said
     assert "rank 0: X, row 3, column 0: -1, on every rank" in said
-    assert "all-reduce of Z: 12 numbers" in said and "Z₁: a term of a sum over the ranks" in said
+    assert "all-reduce of Z: 12 elements" in said and "Z₁: a partial sum of one rank" in said
 
 
 def test_terms_are_framed_and_messages_are_arrows():

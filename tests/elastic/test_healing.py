@@ -64,7 +64,7 @@ def test_the_verdict_sees_a_step_of_other_samples_and_copies_that_differ():
     first, second = found.rounds
     with pytest.raises(AssertionError, match="losses differs"):
         replace(found, rounds=(replace(first, members=(0,)), second)).check_equal()
-    with pytest.raises(AssertionError, match="after step 1 the copies' weights differ"):
+    with pytest.raises(AssertionError, match="after step 1 the replicas' weights differ"):
         replace(found, rounds=(replace(first, digests=("a", "b")), second)).check_equal()
 
 

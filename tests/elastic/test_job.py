@@ -179,7 +179,7 @@ def test_a_job_can_be_closed_in_the_middle_and_another_goes_on_from_what_is_whol
         (dict(steps=0), "at least 1 step"),
         (dict(save_every=0), "at least 1 step"),
         (dict(pace=5), "pace from 0 to 1"),
-        (dict(spares=4), "more would wait for ever"),
+        (dict(spares=4), "more would never be used"),
         (dict(min_ranks=4), "give 1 to 3"),
         (dict(batch=10), "multiple of 3"),
         (dict(ranks=4, plan=Plan(tp=4)), "give min_ranks=4 or more"),

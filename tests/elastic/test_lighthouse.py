@@ -35,7 +35,7 @@ def test_rows_are_left_out_or_shared_and_never_taken_twice(share):
 
 def test_rounds_without_a_step_come_to_an_end():
     lighthouse = Lighthouse()
-    with pytest.raises(RuntimeError, match="5 rounds in a row brought no step; .*no such shape"):
+    with pytest.raises(RuntimeError, match="5 rounds in a row completed no step; .*no such shape"):
         for _ in range(6):  # the sixth finds five behind it
             lighthouse.store.set("0.0/request", '{"steps": 0, "report": null, "error": "no such shape"}')
             lighthouse.read_request(0, "0.0")
@@ -45,16 +45,16 @@ def test_rounds_without_a_step_come_to_an_end():
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
-        (dict(copies=0), "copies=0, .*: give 1 to 16 copies"),
+        (dict(copies=0), "copies=0, .*: give 1 to 16 replicas"),
         (dict(steps=0), "steps=0"),
         (dict(limit=0.0), "limit=0"),
         (dict(share="half"), "share=half, .* a share of"),
         (dict(moment="dawn"), "moment=dawn"),
-        (dict(kill={4: 1}), "copies count from 0 to 3"),
+        (dict(kill={4: 1}), "replicas count from 0 to 3"),
         (dict(kill={1: 12}), "0 to 11"),
-        (dict(kill={1: 4}, back={1: 4}), "a copy returns after it has died"),
-        (dict(back={1: 4}), "a copy returns after it has died"),
-        (dict(copies=2, kill={0: 4, 1: 5}), "after step 5 nobody is left"),
+        (dict(kill={1: 4}, back={1: 4}), "a replica returns after it has died"),
+        (dict(back={1: 4}), "a replica returns after it has died"),
+        (dict(copies=2, kill={0: 4, 1: 5}), "after step 5 no replica is left"),
     ],
 )
 def test_what_makes_no_run_is_said(said, sentence):

@@ -58,8 +58,8 @@ def test_what_is_not_written_is_no_attempt_to_be_helped_with(notes):
 def test_where_a_teacher_has_taken_the_solutions_away_nothing_is_offered(notes, tmp_path, monkeypatch):
     monkeypatch.setattr(lab_notebooks, "ROOT", tmp_path)
     assert not [text for text in (said(notes, untouched) for _ in range(4)) if "solution" in text]
-    assert "whoever gave you the lab keeps the answers" in solution(KEY)
-    assert "with whoever gave you the lab" in rubric("03")
+    assert "the person who gave you the lab keeps the answers" in solution(KEY)
+    assert "with the person who gave you the lab" in rubric("03")
 
 
 def test_grading_a_class_offers_nothing(notes, ranks):
@@ -103,7 +103,7 @@ def mine(tmp_path, monkeypatch):
 @pytest.mark.parametrize("text", ["YOUR ANSWER HERE", "", " \n"])
 def test_nothing_is_shown_before_something_is_written(mine, text):
     mine(text)
-    assert "no answer yet" in rubric("03") and "Rubric" not in rubric("03")
+    assert "no saved answer yet" in rubric("03") and "Rubric" not in rubric("03")
     with use_language("zh"):
         assert "还没有" in rubric("03")
 

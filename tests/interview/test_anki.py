@@ -107,7 +107,7 @@ def test_a_second_deck_has_the_same_guids_whatever_the_language(tmp_path):
 def test_a_file_of_somebody_else_is_never_overwritten(tmp_path):
     path = tmp_path / "mine.apkg"
     path.write_text("years of work")
-    with pytest.raises(ValueError, match="is there already and is no deck of this course"):
+    with pytest.raises(ValueError, match="already exists and is not a deck of this course"):
         export(path, CARDS)
     assert path.read_text() == "years of work"
     with zipfile.ZipFile(path, "w") as file:
@@ -120,7 +120,7 @@ def test_a_file_of_somebody_else_is_never_overwritten(tmp_path):
     ("name", "sentence"),
     [
         ("deck.zip", "must end in .apkg"), (".apkg", "must end in .apkg"),
-        ("none/deck.apkg", "There is no folder"), ("folder.apkg", "is there already"),
+        ("none/deck.apkg", "There is no folder"), ("folder.apkg", "already exists"),
     ],
 )  # fmt: skip
 def test_a_name_that_will_not_do(tmp_path, name, sentence):

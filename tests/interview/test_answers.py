@@ -48,10 +48,10 @@ def test_numbers_and_units(given, unit, value):
         ("1e999", "cannot be read"),
         ("1/0", "cannot be read"),
         ("9" * 500, "cannot be read"),
-        ("64,2", "the comma does not part thousands"),
+        ("64,2", "the comma does not separate thousands"),
         ("64.2 Mb", "'Mb' means bits: write a capital B"),
-        ("64.2 foo", "'foo' is no unit that is known here"),
-        ("64.2 s", "'s' does not measure what is asked: the answer is wanted in MB"),
+        ("64.2 foo", "'foo' is not a known unit"),
+        ("64.2 s", "'s' does not measure what is asked: give the answer in MB"),
         ("6 4", "cannot be read"),
     ],
 )
@@ -113,7 +113,7 @@ def test_a_choice_by_letter(given, passed):
 
 @pytest.mark.parametrize("given", ["", "d", "0", "2", "ab", "two"])
 def test_a_letter_that_is_not_there(given):
-    with pytest.raises(ValueError, match="is none of the options: give one letter, a, b, c"):
+    with pytest.raises(ValueError, match="is not one of the options: give one letter, a, b, c"):
         judge_choice(given, ("one", "two", "three"), "two", "en")
     with pytest.raises(ValueError, match="不是评分"):
         judge_rating("d" + given, "zh")

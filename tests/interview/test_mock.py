@@ -214,7 +214,7 @@ def test_a_call_at_the_wrong_time_says_what_is_at_hand(mock, stage, call, senten
 
 def test_a_rating_that_is_none_leaves_the_card(mock):
     interview = mock().begin()
-    with pytest.raises(ValueError, match="'super' is no rating"):
+    with pytest.raises(ValueError, match="'super' is not a rating"):
         interview.rate("super")
     assert interview.card is interview.cards[0] and interview.watch.ended is None
 

@@ -64,7 +64,7 @@ def test_where_the_longer_answer_stands_already_more_are_the_follow_ups(quiz):
 def test_letters_and_numbers_with_help_and_a_question_that_stays(quiz):
     code, out, err = quiz("--form choice --count 1", "?\nz\nm\na\n")
     assert (code, err) == (0, "")
-    assert "Folded card: answer aloud" in out and "'z' is none of the options" in out
+    assert "Folded card: answer aloud" in out and "'z' is not one of the options" in out
     assert "comes once you have answered" in out
     assert "Asked 1, right " in out
     code, out, _ = quiz("--form number --count 1", "much\n3\n\n")
@@ -80,7 +80,7 @@ def test_the_last_lines_say_how_many_were_hard_and_count_what_was_chosen(quiz):
 
 def test_a_digit_is_no_choice(quiz):
     _, out, _ = quiz("--form choice --count 1", "1\na\n")
-    assert "'1' is none of the options: give one letter" in out and "Asked 1, right " in out
+    assert "'1' is not one of the options: give one letter" in out and "Asked 1, right " in out
 
 
 def test_a_chinese_system_is_told_of_lang_once_and_only_where_nothing_was_chosen(quiz, monkeypatch):
@@ -156,7 +156,7 @@ def test_a_damaged_progress_file_is_told_and_the_quiz_goes_on(quiz, home):
         (["--topic", "dpd", "--lang", "zh"], 2, "没有主题 'dpd'：现有主题为 start_here"),
         (["--count", "0"], 2, "count is '0': give how many cards"),
         (["--count=many", "--lang=zh"], 2, "题数 'many' 不对"),
-        (["--anki", "deck.zip"], 2, "deck.zip is no name for an Anki deck"),
+        (["--anki", "deck.zip"], 2, "deck.zip is not a name for an Anki deck"),
         (["--drill", "99.x"], 2, "There is no drill '99.x'"),
         (["--mock", "--list"], 2, "--list, --mock cannot be asked for together"),
         (["--drill", "03.average", "--round"], 2, "--drill, --round cannot be asked for together"),
@@ -249,12 +249,12 @@ class Typist:
 
 def test_a_terminal_sees_colour_and_ctrl_c_ends_it_with_a_summary(home):
     with Typist(["--topic", "ddp", "--form", "folded"]) as typist:
-        assert "\x1b[1m" in typist.until("press Enter to see ours:")
+        assert "\x1b[1m" in typist.until("press Enter to see the model answer:")
         typist.type("\n")
         typist.until("4 easy (m: the longer answer):")
         typist.type("3\n")
         typist.until("Noted as good.")
-        typist.until("press Enter to see ours:")
+        typist.until("press Enter to see the model answer:")
         typist.interrupt("Asked 1, right 1.")
         typist.until("Due within a day")
         assert typist.ends() == 0

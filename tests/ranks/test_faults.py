@@ -218,7 +218,7 @@ def test_an_endless_loop_is_interrupted_and_every_line_shown(kernel, tmp_path):
     source = "if rank == 1:\n    print('looping')\n    while True: pass\ndist.all_reduce(x)"
     reply = interrupted(kernel, source, tmp_path)
     assert reply.shown.startswith("RankError (interrupted)"), reply.shown
-    assert "rank 1 stands at cell line 5" in reply.message
+    assert "rank 1 is at cell line 5" in reply.message
     assert "ranks 0, 2, 3 wait in all_reduce, cell line 6" in reply.message
     assert_next_cell_works(kernel, "kept")
 
@@ -234,7 +234,7 @@ def test_a_cell_beyond_its_time(kernel):
     ranks_cell(kernel, PREPARE)
     reply = kernel.run("%%ranks --timeout 1\nif rank == 0:\n    while True: pass\ndist.all_reduce(x)", limit=LIMIT)
     assert reply.shown.startswith("RankError (timeout)"), reply.shown
-    assert "no end after 1 s" in reply.message and "rank 0 stands at cell line 3" in reply.message
+    assert "no end after 1 s" in reply.message and "rank 0 is at cell line 3" in reply.message
     assert_next_cell_works(kernel, "kept")
 
 
@@ -242,7 +242,9 @@ def test_a_rank_that_keeps_pythons_lock_has_its_line_too(kernel):
     ranks_cell(kernel, PREPARE)
     endless = "import re\nif rank == 1:\n    re.match('(a+)+$', 'a' * 64 + 'b')\ndist.all_reduce(x)"
     reply = kernel.run(f"%%ranks --timeout 4\n{endless}", limit=LIMIT)
-    assert "rank 1 gives no answer, since C code keeps Python's lock, at cell line 4" in reply.message, reply.message
+    assert "rank 1 does not answer, because C code holds Python's lock (GIL), at cell line 4" in reply.message, (
+        reply.message
+    )
     assert_next_cell_works(kernel, "lost")
 
 

@@ -51,7 +51,7 @@ def test_nccl_without_a_gpu(monkeypatch):
 
 def test_nccl_with_too_few_gpus(monkeypatch):
     monkeypatch.setattr(limits, "num_gpus", lambda: 2)
-    with pytest.raises(ValueError, match=r"one GPU a rank: 4 ranks, but 2 GPUs\. Use Ranks\(2\)"):
+    with pytest.raises(ValueError, match=r"one GPU per rank: 4 ranks, but 2 GPUs\. Use Ranks\(2\)"):
         limits.choose_device("nccl", 4)
 
 

@@ -80,7 +80,7 @@ def test_after_it_a_cell_runs_and_a_name_of_the_notebook_is_told(bare_kernel):
     assert bare_kernel.run(setup + "ranks = Ranks(2, device='cpu', quiet=True)").error is None
     reply = bare_kernel.run("%%ranks\nprint(lr)")
     assert "raised NameError: name 'lr' is not defined" in reply.shown
-    assert "`lr` lives in the notebook" in reply.shown and "ranks.run(f, lr)" in reply.shown
+    assert "`lr` exists only in the notebook" in reply.shown and "ranks.run(f, lr)" in reply.shown
     reply = bare_kernel.run("%%ranks\nprint(lrr)")
     assert "'lrr' is not defined" in reply.shown and "lives in the notebook" not in reply.shown
     assert bare_kernel.run("%%ranks\nlr = 0.2\nlr").text == "ranks 0, 1 │ 0.2\n"

@@ -89,7 +89,7 @@ def keeps_pythons_lock() -> None:
 
 def test_where_the_threads_of_a_rank_without_an_answer_were_is_kept_for_us(ranks, monkeypatch, caplog):
     monkeypatch.setattr(ranks, "timeout", 4)
-    with pytest.raises(RankError, match="give no answer|gives no answer"):
+    with pytest.raises(RankError, match="does not answer"):
         ranks.run(keeps_pythons_lock)
     assert re.search(r"Thread 0x\w+ .*\n(  File .*\n)*  File .*worker.py.* in control", caplog.text), caplog.text
 
@@ -103,7 +103,7 @@ def test_a_rank_that_has_not_taken_up_its_task_is_said_to_be_deaf(ranks, monkeyp
     caplog.set_level("CRITICAL", logger="helpers.ranks.report")
     ranks.run(hears_nothing_from_now_on)
     monkeypatch.setattr(ranks, "timeout", 4)
-    with pytest.raises(RankError, match="rank 3 has not taken up the task") as caught:
+    with pytest.raises(RankError, match="rank 3 did not receive the task") as caught:
         ranks.run(len, "abcd")
     assert caught.value.kind == "deaf" and ranks.run(len, "abcd") == [4] * 4
 

@@ -69,7 +69,7 @@ class Wait:
     gives: str = "[7, 7]"
 
 
-LOOP = {"source": ON_RANKS + "while True: pass", "says": (INTERRUPTED, "stand at cell line 4", KEPT)}
+LOOP = {"source": ON_RANKS + "while True: pass", "says": (INTERRUPTED, "are at cell line 4", KEPT)}
 C_CODE = {"source": ON_RANKS + "re.match('(a+)+$', 'a' * 64 + 'b')", "says": (INTERRUPTED, LOST)}
 START = {"source": HANGS_AT_START + "Ranks(3, device='cpu')", "says": (STARTING, "run this cell again")}
 CHECK = {"says": NOT_COUNTED, "then": CHECKS_WORK, "gives": "True"}

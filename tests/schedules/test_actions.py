@@ -77,7 +77,7 @@ def test_rows_and_stages_must_agree():
 
 
 def test_a_stage_on_two_ranks_gets_a_sentence():
-    with pytest.raises(ValueError, match="0B0 stands in rank 1's row, but stage 0 belongs to rank 0"):
+    with pytest.raises(ValueError, match="0B0 is in rank 1's row, but stage 0 belongs to rank 0"):
         _ = written("0F0\n1F0,1B0,0B0\n").rank_of
 
 

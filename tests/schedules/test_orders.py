@@ -98,9 +98,9 @@ def test_a_size_that_is_no_count_gets_a_sentence(name):
 
 
 def test_interleaving_says_what_does_not_divide():
-    with pytest.raises(ValueError, match="5 virtual stages cannot be shared out in 2 chunks a rank"):
+    with pytest.raises(ValueError, match="5 virtual stages cannot be divided into 2 chunks per rank"):
         interleaved(5, 4, num_chunks=2)
-    with pytest.raises(ValueError, match="6 micro-batches go in rounds of 4.*take 8"):
+    with pytest.raises(ValueError, match="6 micro-batches are not a whole number of rounds of 4.*take 8"):
         interleaved(8, 6, num_chunks=2)
 
 

@@ -36,7 +36,7 @@ def test_twice_is_too_often():
 
 def test_a_stage_or_micro_batch_that_is_not_there_is_named():
     rows = (*gpipe(2, 1).actions[:1], (*gpipe(2, 1).actions[1], *gpipe(2, 2).actions[1][1:2]))
-    with pytest.raises(ValueError, match="holds 1F1, but it has 2 stages and 1 micro-batches"):
+    with pytest.raises(ValueError, match="contains 1F1, but it has 2 stages and 1 micro-batches"):
         validate(Schedule("mine", 2, 1, rows))
 
 

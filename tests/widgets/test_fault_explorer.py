@@ -18,7 +18,7 @@ def test_it_starts_with_a_save_each_hour_and_says_what_is_better():
 def test_the_table_has_the_formulas_and_a_shorter_save_shortens_all_of_them():
     shown = FaultExplorer()
     names = [row["interval by"].partition(":")[0] for row in shown.rows]
-    assert names == ["your dial", "Young", "Daly", "availability"]
+    assert names == ["your setting", "Young", "Daly", "availability"]
     assert [row["work between two saves"] for row in shown.rows] == ["1 h", "14.7 min", "14 min", "15.4 min"]
     before = shown.intervals
     shown.save.value = 10

@@ -92,9 +92,9 @@ def test_one_click_opens_a_result_and_the_row_says_that_nobody_guessed():
         ("77.shrink", "no", "Right."),
         ("77.walk", "1 2 3", None),
         ("77.walk", ["gather", "compute", "free"], "Right."),
-        ("77.walk", ["free", "compute", "gather"], "The order is another one."),
-        ("77.step", "10 to 30", "Your range holds it."),
-        ("77.step", ("1", "4"), "Your range lies below it; its middle is 10 times too small."),
+        ("77.walk", ["free", "compute", "gather"], "The right order is different."),
+        ("77.step", "10 to 30", "Your range contains the answer."),
+        ("77.step", ("1", "4"), "Your range lies below the answer; its middle is 10 times too small."),
     ],
 )
 def test_the_row_says_how_far_off(key, given, said):
@@ -254,7 +254,7 @@ def test_an_order_is_pressed_and_shown_shuffled_alike_each_time():
     assert [item.description for item in asked.controls.items if item.disabled][0][1:4] == " · "
     asked.controls.again_button.click()
     asked.controls.send_button.click()
-    assert "Press each of the 3 once" in asked.text and not noted()
+    assert "Press each of the 3 items once" in asked.text and not noted()
     for text in ("free", "gather", "compute"):
         asked.controls.items[texts.index(text)].click()
     asked.controls.send_button.click()

@@ -108,8 +108,8 @@ def test_calibration_by_kind():
         0,
     )
     said = my_calibration().sentence
-    assert said.startswith("memory: typically 2 times high (1 guess) · memory: 0 of 1 choices and orders right")
-    assert "time: typically 5 times low (1 guess)" in said and "asks cards first where you were far off" in said
+    assert said.startswith("memory: typically 2 times too high (1 guess) · memory: 0 of 1 choices and orders right")
+    assert "time: typically 5 times too low (1 guess)" in said and "asks cards first where you were far off" in said
     assert "memory" in drawn(my_calibration().scene)
 
 
@@ -218,7 +218,7 @@ def test_a_box_that_cannot_be_written_gets_a_sentence_once_and_nothing_is_lost(t
     monkeypatch.setenv("GUESS_BOX", str(tmp_path / "file"))
     asked = ask("77.bytes")
     asked.answer("6")
-    assert "box cannot be written" in asked.text and asked.value == 6.0 and len(noted()) == 1
+    assert "(GUESS_BOX) cannot be written" in asked.text and asked.value == 6.0 and len(noted()) == 1
     second = ask("77.shrink")
     second.answer("yes")
     assert "box" not in second.text and len(noted()) == 2

@@ -111,7 +111,7 @@ def test_what_cannot_be_gets_a_sentence_and_keeps_the_dials(turn, words):
 def test_the_words_say_what_dominates_and_the_smallest_change():
     explorer = explorer_with(Plan(dp=8))
     assert explorer.sentence.startswith("It does not fit: it needs 174 GB, and 75.2 GB are usable (94 % of 80.0 GB).")
-    assert "Most is optimizer state: 96.4 GB, 56 %." in explorer.sentence
+    assert "The largest part is optimizer state: 96.4 GB, 56 %." in explorer.sentence
     assert explorer.sentence.endswith("ZeRO-3 instead of 0: 174 GB → 64.3 GB, costs half as much traffic again.")
     assert list(explorer.bars) == ["ranks 0-7", "after the change"]
 
@@ -204,7 +204,9 @@ def test_a_rank_is_held_against_its_own_stage():
 
 def test_without_hints_the_change_is_left_to_the_learner_and_the_button():
     explorer = MemoryExplorer(hints=False)
-    assert list(explorer.bars) == ["rank 0"] and explorer.sentence.endswith("Most is optimizer state: 96.4 GB, 56 %.")
+    assert list(explorer.bars) == ["rank 0"] and explorer.sentence.endswith(
+        "The largest part is optimizer state: 96.4 GB, 56 %."
+    )
     explorer.make_it_fit.click()
     assert explorer.advice.fits
 

@@ -38,7 +38,7 @@ def test_bytes_and_link_stand_on_each_axis():
     }  # fmt: skip
     assert any(text.text.startswith("NVLink 4 in node 0") for text in shown.scene.labels())
     shown.gpus_per_node.value = 2
-    assert shown.link("tp", 0) != shown.cluster.intra and "Here tp leaves the node" in shown.sentence
+    assert shown.link("tp", 0) != shown.cluster.intra and "Here tp spans several nodes" in shown.sentence
 
 
 def test_a_group_that_has_several_cards_to_itself_says_how_many():
@@ -72,11 +72,14 @@ def test_a_higher_stage_of_zero_holds_less(zero):
 @pytest.mark.parametrize(
     ("setting", "sentence"),
     [
-        ({"dp": 64}, "takes 256 ranks, and the picture has room for 64. dp 16 is the most beside the other two"),
-        ({"dp": 8, "tp": 8}, "has room for 64. tp 4 is the most"),
-        ({"dp": 4, "sequences": 2}, "2 sequences do not reach for 4 copies"),
+        (
+            {"dp": 64},
+            "takes 256 ranks, but the picture holds at most 64. With the other two as they are, dp is at most 16",
+        ),
+        ({"dp": 8, "tp": 8}, "holds at most 64. With the other two as they are, tp is at most 4"),
+        ({"dp": 4, "sequences": 2}, "2 sequences are too few for 4 replicas"),
         ({"zero": 3}, "ZeRO-3 with pp 2 would send its messages for each of 32"),
-        ({"model": "gpt2-medium", "pp": 16, "dp": 1}, "24 layers cannot be cut into 16 equal stages. pp 8 works"),
+        ({"model": "gpt2-medium", "pp": 16, "dp": 1}, "24 layers cannot be divided into 16 equal stages. pp 8 works"),
     ],
 )
 def test_what_cannot_be_is_a_sentence_in_the_place_of_the_picture(setting, sentence):

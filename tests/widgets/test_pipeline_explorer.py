@@ -67,7 +67,10 @@ def test_fewer_micro_batches_than_ranks_work_and_say_what_it_costs():
 
 def test_a_setting_that_does_not_divide_gets_a_sentence():
     shown = explorer(schedule="interleaved", microbatches=6)
-    assert shown.text.startswith("interleaved: 6 micro-batches go in rounds of 4") and "alert" in shown.html.value
+    assert (
+        shown.text.startswith("interleaved: 6 micro-batches are not a whole number of rounds of 4")
+        and "alert" in shown.html.value
+    )
     shown.microbatches.value = 8
     assert shown.text.startswith("Bubble")
 

@@ -125,7 +125,7 @@ def test_nothing_due_says_so_and_can_be_asked_ahead(view):
     while quiz.question:
         quiz.answer("again" if quiz.quiz.asked == 0 else "easy")
         quiz.next()
-    assert "Nothing is due with these dials." in quiz.text and "Weakest: start_here." in quiz.text
+    assert "Nothing is due with these settings." in quiz.text and "Weakest: start_here." in quiz.text
     quiz.ahead_button.click()
     assert quiz.question.card.topic == "start_here"
     quiz.skip()

@@ -20,9 +20,9 @@ def communication(**settings):
 def test_it_starts_with_the_mlp_and_its_one_sum():
     shown = explorer()
     assert shown.sentence == (
-        "A is cut by columns and B by rows, so ReLU has all it needs and one sum at the end is enough. Sent in this "
-        "pass: all-reduce of Z, 12 numbers here, 67.1 MB and 155 µs at real size. Joined, the ranks' results are equal "
-        "to one process."
+        "A is split by columns and B by rows, so ReLU has all that it needs and one sum at the end is enough. Sent in "
+        "this pass: all-reduce of Z, 12 elements here, 67.1 MB and 155 µs at real size. Joined, the ranks' results are "
+        "equal to one process."
     )
 
 
@@ -86,15 +86,15 @@ def test_the_table_has_a_row_for_each_operation():
     assert rows[1] == {
         "pass": "forward",
         "operation": "all-reduce of m",
-        "numbers here": "4",
+        "elements here": "4",
         "bytes at real size": "32.8 kB",
-        "a rank of a ring sends": "49.2 kB",
+        "each rank sends (ring)": "49.2 kB",
         "time": "18.1 µs",
     }
 
 
 def test_a_bad_start_gets_a_sentence():
-    with pytest.raises(ValueError, match="the dial 'cut' would start at 'diagonal'"):
+    with pytest.raises(ValueError, match="the dial 'split' would start at 'diagonal'"):
         TensorSplitExplorer("diagonal")
     with pytest.raises(ValueError, match="the dial 'ranks' would start at 3; expected one of 2, 4"):
         TensorSplitExplorer(ranks=3)

@@ -89,7 +89,7 @@ def test_of_many_ranks_four_are_drawn_and_the_one_that_is_waited_for_is_among_th
     shown = TraceExplorer(folder)
     assert shown.ranks == (0, 1, 2, 5) and len(shown.rows) == 6
     assert TraceExplorer(read(folder), ranks=(4, 5)).ranks == (4, 5)
-    with pytest.raises(ValueError, match=r"no rank 7; give some of 0, 1, 2, 3, 4, 5"):
+    with pytest.raises(ValueError, match=r"no rank 7; give ranks from 0, 1, 2, 3, 4, 5"):
         TraceExplorer(folder, ranks=(0, 7))
 
 
@@ -97,7 +97,7 @@ def test_what_a_trace_lacks_is_said(tmp_path):
     folder = make(tmp_path, world=2, steps=3)
     next(folder.glob("worker1.*")).unlink()
     shown = TraceExplorer(folder)
-    assert "nobody waits" in shown.sentence and "There is rank 0 of 2 alone" in shown.sentence
+    assert "no rank waits" in shown.sentence and "The folder has only rank 0 of 2" in shown.sentence
     for path in folder.iterdir():
         path.write_text(path.read_text().replace("ProfilerStep#", "epoch "))
     shown = TraceExplorer(folder)

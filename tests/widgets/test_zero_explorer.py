@@ -35,20 +35,20 @@ def test_stage_3_sends_half_as_much_again():
 
 def test_gather_compute_free():
     said = [explorer(step).sentence for step in (2, 3, 4)]
-    assert said[0].startswith("Forward, layer a: gather the numbers that a rank lacks. The all-gather makes each rank")
-    assert "send 4 B, 4 of 36 B so far. A rank holds 46 B now, 56 B at most." in said[0]
+    assert said[0].startswith("Forward, layer a: gather the elements that a rank lacks. The all-gather makes each rank")
+    assert "send 4 B, 4 of 36 B so far. A rank holds 46 B now and 56 B at most." in said[0]
     assert said[1].startswith("Forward, layer a: compute") and "46 B now" in said[1]
-    assert said[2].startswith("Forward, layer a: free what others own. A rank holds 42 B now")
-    assert said[2].endswith("Between steps 1.88 GB a rank with 7.5 billion parameters on 64 ranks.")
+    assert said[2].startswith("Forward, layer a: free what other ranks own. A rank holds 42 B now")
+    assert said[2].endswith("With 7.5 billion parameters on 64 ranks, a rank holds 1.88 GB between steps.")
 
 
 def test_a_number_says_who_holds_it():
     said = tooltips(explorer(2).scene)
     assert "rank 0, parameters, a1: 0, the same on every rank" in said
-    assert "rank 1, parameters, a1: 0, its own to keep" in said
+    assert "rank 1, parameters, a1: 0, its own shard" in said
     assert "rank 0 does not hold b1 of the parameters" in said
     assert "rank 0, gradients, c2: -6, of its own batch" in tooltips(explorer(12).scene)
-    assert "rank 0, parameters, a1: 0, of no use" in tooltips(explorer(11, stage=2).scene)
+    assert "rank 0, parameters, a1: 0, not used" in tooltips(explorer(11, stage=2).scene)
 
 
 def test_messages_are_arrows_between_the_ranks():
@@ -75,7 +75,7 @@ def test_the_legend_stays_where_it_is_at_every_step():
         tuple(
             (item.x, item.y)
             for item in explorer(step, stage=stage).scene.items
-            if getattr(item, "text", "") == "of no use"
+            if getattr(item, "text", "") == "not used"
         )
         for stage, step in ((0, 1), (1, 10), (3, 12))
     }

@@ -79,7 +79,7 @@ class BrokenJob:
         part = part or self.line
         found = [number for number, line in enumerate(self.script.splitlines(), start=1) if part in line]
         if len(found) != 1:
-            raise ValueError(f"{part!r} stands in {len(found)} lines of {self.path.name}; it must stand in 1")
+            raise ValueError(f"{part!r} is in {len(found)} lines of {self.path.name}; it must be in 1")
         return found[0]
 
 
@@ -96,7 +96,7 @@ def broken_job(name: str) -> BrokenJob:
     """The broken job of this name, such as "patient_03". Raises ValueError where there is none."""
     known = {job.name: job for job in broken_jobs()}
     if name not in known:
-        raise ValueError(f"there is no patient {name!r}: give one of {', '.join(known)}")
+        raise ValueError(f"there is no broken job {name!r}: give one of {', '.join(known)}")
     return known[name]
 
 

@@ -126,7 +126,7 @@ def main(arguments: Sequence[str]) -> int:
     """Returns the job's own exit code, 3 where it hung, 2 where it could not be started, 130 after Ctrl-C."""
     options = parser(
         "hang",
-        "Start a training job with a thread of ours inside. When it stands still, say which rank left the line, at "
+        "Start a training job and watch it. If it hangs, say which rank diverged from the others, at "
         "which operation and line, with every rank's stack.",
     )
     options.add_argument("--pid", type=int, help="look into a process that hangs already, with py-spy")
@@ -146,9 +146,9 @@ def main(arguments: Sequence[str]) -> int:
 def parser(name: str, description: str) -> argparse.ArgumentParser:
     """The options that `hang` and `profile` share."""
     options = argparse.ArgumentParser(prog=f"python -m helpers {name}", description=description)
-    options.add_argument("--nproc", type=int, help="ranks of a script (default: 2); torchrun says it itself")
-    options.add_argument("--limit", type=float, default=30.0, help="seconds of standing still (default: 30)")
-    options.add_argument("command", nargs="*", metavar="-- train.py", help="the job, behind two dashes")
+    options.add_argument("--nproc", type=int, help="ranks of a script (default: 2); torchrun sets it itself")
+    options.add_argument("--limit", type=float, default=30.0, help="seconds without progress (default: 30)")
+    options.add_argument("command", nargs="*", metavar="-- train.py", help="the job, after two dashes")
     return options
 
 
@@ -195,8 +195,9 @@ def report_lines(report: HangReport) -> list[str]:
 
 
 def _sentences(cause: HangCause, state: JobState) -> list[Words]:
-    """What is wrong, which other ranks died, and where every rank is."""
-    return [*cause_sentences(cause, state), *other_deaths(cause, state), *position_sentences(state)]
+    """What is wrong, which other ranks raised or died, and where every rank is."""
+    others = [*other_errors(cause, state), *other_deaths(cause, state)]
+    return [*cause_sentences(cause, state), *others, *position_sentences(state)]
 
 
 def cause_sentences(cause: HangCause, state: JobState) -> list[Words]:
@@ -220,7 +221,9 @@ def cause_sentences(cause: HangCause, state: JobState) -> list[Words]:
         # The ranks at fault issued a collective that the others did not.
         kind = "alone" if kind in ("skipped", "finished") and set(cause.ranks) <= divergence.calls.keys() else kind
     if kind == "raised":
-        fields["text"] = f"{process.failure.type_name}: {process.failure.message}"
+        fields["text"], _ = _error(process)
+        same = [rank for rank, other in state.ranks.items() if other.failure and _error(other) == _error(process)]
+        fields["ranks"] = rank_names(sorted(same))
         lines = [rank_words["raised"].format(**fields)]
         if any(word in fields["text"].lower() for word in _GPU_WORDS) and not _has_gpu():
             lines.append(words["gpu"])
@@ -244,6 +247,27 @@ def _death(process: ProcessState) -> Words:
     name = "noted" if process.crash else "seen" if process.line else "alone"
     fields = {"ranks": rank_names([process.rank]), "how": describe_exit(process.exit_code)}
     return rank_words[f"died.{name}"].format(**fields, place=_line(process.line))
+
+
+def _error(process: ProcessState) -> tuple[str, Frame | None]:
+    """The error that a rank raised, in words, and its line."""
+    return f"{process.failure.type_name}: {process.failure.message}", process.line
+
+
+def other_errors(cause: HangCause, state: JobState) -> list[Words]:
+    """Where a rank raised: the errors of the other ranks, each once with all of its ranks and its line.
+
+    An error that only follows from another rank's end, such as "Connection closed by peer", is left out.
+    """
+    if cause.kind != "raised":
+        return []
+    ranks_with: dict[tuple[str, Frame | None], list[int]] = {}  # (error, line) -> ranks
+    for rank, process in sorted(state.ranks.items()):
+        if process.failure and not process.failure.is_consequence:
+            ranks_with.setdefault(_error(process), []).append(rank)
+    ranks_with.pop(_error(state.ranks[cause.ranks[0]]), None)  # the first sentence names those
+    raised = [{"ranks": rank_names(who), "text": text, "place": _line(at)} for (text, at), who in ranks_with.items()]
+    return [rank_words["raised"].format(**fields) for fields in raised]
 
 
 def other_deaths(cause: HangCause, state: JobState) -> list[Words]:

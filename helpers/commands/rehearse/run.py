@@ -149,10 +149,10 @@ def main(arguments: Sequence[str]) -> int:
     cut = arguments.index("--") if "--" in arguments else len(arguments)  # the script's own arguments stand behind it
     parser = argparse.ArgumentParser(
         prog="python -m helpers rehearse",
-        description="Run a script for CUDA and NCCL on practice cards on this machine: what would fail on GPUs, where.",
+        description="Run a CUDA and NCCL script on practice cards on this machine: what would fail on GPUs, and where.",
     )
     add = parser.add_argument
-    add("script", help="train.py; its own arguments stand behind two dashes: -- --epochs 1")
+    add("script", help="train.py; its own arguments follow two dashes: -- --epochs 1")
     add("--nproc", type=int, default=4, help="ranks on each node, as torchrun's (default: 4)")
     add("--nnodes", type=int, default=1, help="nodes (default: 1)")
     add("--memory", default=MEMORY, help=f"of each GPU (default: {MEMORY})")

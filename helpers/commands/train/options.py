@@ -93,24 +93,24 @@ def parser() -> argparse.ArgumentParser:
     known, add = Plan.KNOWN, arguments.add_argument
     add("--plan", metavar="dp=2,tp=2,pp=2", help="ranks on each axis; their product is the number of ranks")
     add("--zero", type=int, choices=known["zero"], help="ZeRO stage over dp (default: 0)")
-    add("--schedule", choices=known["schedule"], help="of a pipeline (default: one_f_one_b)")
+    add("--schedule", choices=known["schedule"], help="pipeline schedule (default: one_f_one_b)")
     add("--chunks", type=int, help="stages on each rank, for the schedule interleaved (default then: 2)")
-    add("--microbatches", type=int, help="per step and copy (default: pp)")
-    add("--sequence-parallel", action=argparse.BooleanOptionalAction, help="cut tokens between the matrices over tp")
-    add("--recompute", choices=known["recompute"], help="activations again in backward (default: none)")
-    add("--size", choices=SIZES, help="of the GPT: " + ", ".join(f"{k} {v}" for k, v in SIZES.items()))
-    add("--dtype", choices=DTYPES, help="of autocast (default: fp32, which is none)")
+    add("--microbatches", type=int, help="micro-batches per step and replica (default: pp)")
+    add("--sequence-parallel", action=argparse.BooleanOptionalAction, help="shard tokens over tp between the matrices")
+    add("--recompute", choices=known["recompute"], help="recompute activations in backward (default: none)")
+    add("--size", choices=SIZES, help="size of the GPT: " + ", ".join(f"{k} {v}" for k, v in SIZES.items()))
+    add("--dtype", choices=DTYPES, help="dtype of autocast (default: fp32, no autocast)")
     add("--batch", type=int, help="sequences in a step, over all ranks (default: 16)")
-    add("--seed", type=int, help="of weights and data (default: 0)")
+    add("--seed", type=int, help="seed of weights and data (default: 0)")
     add("--dropout", type=float, help="share of activations that is dropped; a resumed run drops others (default: 0)")
     add("--lr", type=float, help="learning rate of AdamW (default: 0.0005)")
     add("--steps", type=int, help="the step at which to end, counted from the first run (default: 50)")
-    add("--save", type=Path, metavar="FOLDER", help="for checkpoints and pictures (default: a new one in runs/)")
-    add("--save-every", type=int, metavar="STEPS", help="besides the end and Ctrl-C (default: 100)")
-    add("--resume", type=Path, metavar="FOLDER", help="a run, or one of its checkpoints; another --plan is welcome")
-    again = "from the newest checkpoint in --save, if there is one: for a line that is started again"
+    add("--save", type=Path, metavar="FOLDER", help="folder for checkpoints and pictures (default: a new one in runs/)")
+    add("--save-every", type=int, metavar="STEPS", help="save this often, and at the end and on Ctrl-C (default: 100)")
+    add("--resume", type=Path, metavar="FOLDER", help="go on from a run or one of its checkpoints; --plan may differ")
+    again = "resume from the newest checkpoint in --save, if there is one: for jobs that restart"
     add("--go-on", action="store_true", help=again)
-    chaos = "kill a rank in a step with this probability, by --seed, and account for it"
+    chaos = "kill a rank in each step with this probability, drawn by --seed"
     add("--chaos", type=float, metavar="0.02", help=chaos)
     add("--grace", type=float, metavar="SECONDS", help="from SIGTERM to the end, for a step and a save (default: 25)")
     return arguments
@@ -163,7 +163,7 @@ def _check_attempt(attempt: dict[str, Any]) -> None:
     if attempt["chaos"] and "RANK" in os.environ:  # torchrun has set RANK
         raise ValueError(
             "--chaos kills ranks that this command has started itself, and keeps the account; torchrun starts all of "
-            "them again as new processes, so nobody would be left who could. Leave it out, and kill a rank by hand"
+            "them again as new processes, so no process would be left to do this. Leave it out, and kill a rank by hand"
         )
     if not attempt["grace"] > 0:
         raise ValueError(f"--grace {attempt['grace']:g}: expected the seconds that are left after SIGTERM, such as 25")
@@ -209,7 +209,7 @@ def axes_of(text: str) -> dict[str, int]:
         if axis not in AXES:
             option = axis.replace("_", "-")
             own = f" --{option} is an option of its own." if axis in DEFAULTS else ""
-            raise ValueError(f"--plan {text}: {axis!r} is no axis; there are dp, pp and tp, as in dp=2,tp=2,pp=2.{own}")
+            raise ValueError(f"--plan {text}: {axis!r} is not an axis; give dp, pp and tp, as in dp=2,tp=2,pp=2.{own}")
         if axis in sizes or not size.isdecimal():
             raise ValueError(f"--plan {text}: give each axis once, with its number of ranks, as in dp=2,tp=2,pp=2")
         sizes[axis] = int(size)
@@ -224,7 +224,7 @@ def checkpoint_in(folder: Path) -> Path:
         return folder
     if newest := newest_in(folder):
         return newest
-    raise ValueError(f"--resume {folder}: it holds no whole checkpoint; give {RUN_EXAMPLES}")
+    raise ValueError(f"--resume {folder}: it holds no complete checkpoint; give {RUN_EXAMPLES}")
 
 
 def newest_in(folder: Path) -> Path | None:

@@ -148,7 +148,7 @@ class CheckpointTensors:
             missing[piece.start : piece.start + piece.numel] = False
         if missing.any():
             raise ValueError(
-                f"the checkpoint has only a part of {key} of {name}: {int(missing.sum())} numbers are missing"
+                f"the checkpoint has only a part of {key} of {name}: {int(missing.sum())} elements are missing"
             )
         return flat.view(shape)
 

@@ -83,7 +83,7 @@ def _bucket(
     for name, size in bucket:
         yield from _gradient(name, size, x, top + _PAD, size * scale)
         x += size * scale
-    name, state = f"all_reduce {number}", f"{format_bytes(total)}, {'full' if is_full else 'what was left'}"
+    name, state = f"all_reduce {number}", f"{format_bytes(total)}, {'full' if is_full else 'not full'}"
     text_pixels = max(text_width(state, 11), text_width("all_reduce 0", 12, bold=True))
     middle, y = max(left + width / 2, 4 + text_pixels / 2), top + height + 16  # never beyond the left edge
     yield Label(x=middle, y=y, text=name, bold=True, anchor="middle")

@@ -81,7 +81,7 @@ def blocking_sends_scene() -> Scene:
         ("send activation 0", "send activation 1", "recv gradient 0", "recv gradient 1"),
         ("recv activation 0", "send gradient 0", "recv activation 1", "send gradient 1"),
     )
-    title = "Each rank waits in a send for a receive that the other rank has not reached"
+    title = "Each send waits for a receive that comes after the other send"
     return calls_scene(calls, matched=[(0, 0)], awaited=[(1, 2), (2, 1)], title=title)
 
 
@@ -105,8 +105,7 @@ def _call_arrow(left: int, right: int, columns: tuple[float, float], *, is_from_
 def _calls_summary(calls: Sequence[Sequence[str]], matched: Sequence[tuple[int, int]]) -> str:
     """What the picture shows, for readers who cannot see it."""
     lists = " ".join(f"Rank {rank}: {', '.join(texts)}." for rank, texts in enumerate(calls))
-    noun = "pair of calls completes" if len(matched) == 1 else "pairs of calls complete"
-    return f"{lists} {len(matched)} {noun} each other. A rank waits at its first call without a partner."
+    return f"{lists} Calls that meet: {len(matched)} pairs. A rank waits where its call has no counterpart."
 
 
 # -- layers split into stages ----------------------------------------------------------------------------------------
@@ -118,7 +117,7 @@ def stage_splits_scene(costs: Sequence[float], splits: Mapping[str, Sequence[int
     """
     for name, sizes in splits.items():
         if sum(sizes) != len(costs):
-            raise ValueError(f"the cut {name!r} shares out {sum(sizes)} layers of {len(costs)}: give a size a stage")
+            raise ValueError(f"the split {name!r} has {sum(sizes)} layers of {len(costs)}: give a size for each stage")
     stages_by_split = {name: _stages(costs, sizes) for name, sizes in splits.items()}
     panel_width = (WIDTH - MARGIN) / len(splits)
     highest_cost = max(sum(stage) for stages in stages_by_split.values() for stage in stages)

@@ -136,7 +136,7 @@ class GradScaler:
         if new_scale is not None:
             self._scale = _checked(new_scale)
         elif not found:
-            raise RuntimeError(f"update() before step(): no gradient was looked at; {_ORDER}")
+            raise RuntimeError(f"update() before step(): no gradient was checked; {_ORDER}")
         else:
             self._adapt(any(bool(flag) for flag in found))
         self._progress, self._bad_loss = {}, None

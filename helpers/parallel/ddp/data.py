@@ -44,7 +44,7 @@ class DistributedSampler(Sampler[int]):
                 f"{self.num_replicas - 1}"
             )
         if len(dataset) == 0:
-            raise ValueError("DistributedSampler got an empty data set: it has nothing to hand out")
+            raise ValueError("DistributedSampler got an empty data set: there is nothing to sample")
         self.dataset, self.shuffle, self.seed, self.drop_last, self.epoch = dataset, shuffle, seed, drop_last, 0
 
     def set_epoch(self, epoch: int) -> None:

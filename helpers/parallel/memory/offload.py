@@ -42,7 +42,7 @@ class PinnedDevices(Devices):
 
     def __init__(self, device: torch.device | str = "cuda"):
         if not is_accelerator(device):
-            raise ValueError(f"PinnedDevices({str(device)!r}): expected a CUDA device; on a CPU, Budget pretends one")
+            raise ValueError(f"PinnedDevices({str(device)!r}): expected a CUDA device; on a CPU, Budget emulates one")
         super().__init__([device, "cpu"])
         self._module = module_of(device)  # torch.cuda, or the module of another kind of accelerator
         self.stream = self._module.Stream(self.devices[GPU])

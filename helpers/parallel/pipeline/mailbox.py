@@ -125,8 +125,8 @@ class StageMailbox:
         known = self.shapes.setdefault(message.channel, now)
         if known != now:
             raise ValueError(
-                f"stage {message.stage} was told to expect {tuple(known[0])} of {known[1]}, and now {tuple(now[0])} of "
-                f"{now[1]} is on its way: every micro-batch of every step has one shape, so pad or drop the last batch"
+                f"stage {message.stage} expects messages of shape {tuple(known[0])} and {known[1]}, but now "
+                f"one has {tuple(now[0])} and {now[1]}: all micro-batches need one shape, so pad or drop the last batch"
             )
         return is_new
 
@@ -186,7 +186,7 @@ def _header(tensor: Tensor) -> Tensor:
     """Return the header that announces such tensors. Raises ValueError where it cannot describe them."""
     if tensor.dtype not in _DTYPES or tensor.dim() > _HEADER - 2:
         raise ValueError(
-            f"a stage gave a tensor of {tensor.dtype} with {tensor.dim()} dimensions to the next one: give floating-"
+            f"a stage passed a tensor of {tensor.dtype} with {tensor.dim()} dimensions to the next one: give floating-"
             "point numbers, which have gradients, of at most 8 dimensions"
         )
     sizes = [*tensor.shape, *[0] * (_HEADER - 2 - tensor.dim())]

@@ -45,9 +45,9 @@ def layers_of(model: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
         if isinstance(model, kind):
             return chain(model)
     raise ValueError(
-        f"layers_of cannot cut a {type(model).__name__}: its forward may do more than call its children one after the "
-        "other. Give a list of modules that do the same in a row, as FunctionLayer(lambda x: x.mean((2, 3)), …) does "
-        "for a mean"
+        f"layers_of cannot split a {type(model).__name__}: its forward may do more than call its children one after "
+        "the other. Give a list of modules that do the same in a row, as FunctionLayer(lambda x: x.mean((2, 3)), …) "
+        "does for a mean"
     )
 
 

@@ -151,7 +151,7 @@ class PipelineStage(PipelineCore):
         y = checkpoint(chunk, x) if self.recompute else chunk(x)
         if not isinstance(y, Tensor):
             raise ValueError(
-                f"stage {stage} returned a {type(y).__name__}, but a stage hands on one tensor: cut the model "
+                f"stage {stage} returned a {type(y).__name__}, but a stage passes on one tensor: split the model "
                 "elsewhere, or put what the next stage needs into one tensor"
             )
         return y

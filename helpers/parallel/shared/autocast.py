@@ -276,5 +276,5 @@ def _check(dtype: object, device_type: str, table: str) -> None:
         raise ValueError(f"autocast({dtype}): a region lowers to torch.bfloat16 or torch.float16; choose one of them")
     for what, value, known in (("device_type", device_type, kinds), ("table", table, RULES)):
         if value not in known:
-            choices = " and ".join(f'"{kind}"' for kind in known)
-            raise ValueError(f"autocast({what}={value!r}): known are {choices}, as words, without an index")
+            choices = " or ".join(f'"{kind}"' for kind in known)
+            raise ValueError(f"autocast({what}={value!r}): give {choices}, without an index")

@@ -30,8 +30,8 @@ def split_into_buckets(
     """
     if min(bucket_cap, first_bucket_cap) <= 0:
         raise ValueError(
-            f"bucket caps of {bucket_cap} and {first_bucket_cap} bytes were given, but a bucket needs room: "
-            "give more than 0, or a very small cap for one gradient a bucket"
+            f"bucket caps of {bucket_cap} and {first_bucket_cap} bytes were given, but a cap must be above 0: "
+            "give a larger one, or 1 for one gradient per bucket"
         )
     open_buckets: dict[Hashable, list[int]] = {}  # by key; one at a time for each
     closed: list[list[int]] = []

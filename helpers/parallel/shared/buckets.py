@@ -44,7 +44,7 @@ class Slot:
         if self.fired > self.expected:
             raise RuntimeError(
                 f"the gradient of {self.name} arrived {self.fired} times in one backward, {self.expected} expected: "
-                "its bucket may already be on its way. A parameter used in two reentrant checkpoints does this. Pass "
+                "its bucket may already be in flight. A parameter used in two reentrant checkpoints does this. Pass "
                 "use_reentrant=False to torch.utils.checkpoint, or static_graph=True to DistributedDataParallel"
             )
 

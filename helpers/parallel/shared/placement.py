@@ -90,8 +90,8 @@ def axes_of(placed: Iterable[tuple[Tensor | None, Placements]]) -> list[Placemen
         missing = [placement for axis, placement in axes.items() if axis not in placements]
         if gradient is not None and missing:
             raise ValueError(
-                f"nobody said how a parameter of shape {tuple(gradient.shape)} lies on the ranks "
-                f"{list(missing[0].ranks)} of {missing[0].axis}, on which others lie: say it with place(parameter, "
-                f"Placement.replicated({missing[0].axis!r}, group)), or .sharded if each rank has a part of its own"
+                f"a parameter of shape {tuple(gradient.shape)} has no placement on the ranks "
+                f"{list(missing[0].ranks)} of {missing[0].axis}, but others have one: give it with place(parameter, "
+                f"Placement.replicated({missing[0].axis!r}, group)), or .sharded if each rank has a shard of its own"
             )
     return list(axes.values())

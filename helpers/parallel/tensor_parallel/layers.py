@@ -239,7 +239,7 @@ class VocabParallelEmbedding(nn.Module):
         super().__init__()
         if embedding.padding_idx is not None or embedding.max_norm is not None or embedding.sparse:
             raise ValueError(
-                "VocabParallelEmbedding cuts a plain nn.Embedding: leave out padding_idx, max_norm and sparse"
+                "VocabParallelEmbedding shards a plain nn.Embedding: leave out padding_idx, max_norm and sparse"
             )
         self.group, self.sequence_dim = group, sequence_dim
         self.num_embeddings, self.embedding_dim = embedding.num_embeddings, embedding.embedding_dim

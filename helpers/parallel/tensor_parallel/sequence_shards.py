@@ -198,10 +198,10 @@ def _next_numbers(device: torch.device) -> Tensor:
 def _difference_message(rank: int, name: str) -> str:
     if name == "random generator":
         return (
-            f"the random generators of rank 0 and rank {rank} differ, so dropout would part them: call "
+            f"the random generators of rank 0 and rank {rank} differ, so dropout would make them diverge: call "
             "torch.manual_seed with the same number on all ranks of this group before sharding"
         )
     return (
-        f"rank {rank} holds another {name} than rank 0, so their parts would not fit together: build the model after "
+        f"rank {rank} holds another {name} than rank 0, so their shards would not fit together: build the model after "
         "torch.manual_seed with the same number on all ranks of this group, or load the same checkpoint"
     )

@@ -91,7 +91,7 @@ def shard_tensor_parallel(
     where sizes do not divide, or where the plan names what is not there; the model is then unchanged.
     """
     if any(hasattr(module, "splits") for module in model.modules()):
-        raise RuntimeError(f"this {type(model).__name__} is sharded already: a part cannot be cut again; build it anew")
+        raise RuntimeError(f"this {type(model).__name__} is already sharded: build a new model, and shard that one")
     entries = resolve_plan(model, plan if plan is not None else _plan_of(model))
     check_same_models(model, group)
     if sequence_parallel and not any(entry.word == "sequence" for entry in entries):
@@ -193,7 +193,7 @@ def resolve_plan(model: nn.Module, plan: Mapping[str, str]) -> list[PlannedModul
             for name in names:
                 if not isinstance(modules[name], KINDS[word]):
                     kinds = " or ".join(kind.__name__ for kind in KINDS[word])
-                    raise ValueError(f"{word!r} cuts a {kinds}, but {name} is a {type(modules[name]).__name__}")
+                    raise ValueError(f"{word!r} shards a {kinds}, but {name} is a {type(modules[name]).__name__}")
                 parent = modules[name.rpartition(".")[0]]
                 planned[name] = PlannedModule(name, parent, modules[name], word, together)
     return [planned[name] for name in modules if name in planned and planned[name].word != "whole"]

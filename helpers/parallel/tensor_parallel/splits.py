@@ -47,7 +47,7 @@ class Split:
         """Return rank `rank`'s shard of a full tensor, in new memory. Raises ValueError for another size."""
         if tensor.shape[self.dim] != self.whole:
             raise ValueError(
-                f"this cut is for {self.whole} entries, but dimension {self.dim} of {tuple(tensor.shape)} has "
+                f"this split is for {self.whole} entries, but dimension {self.dim} of {tuple(tensor.shape)} has "
                 f"{tensor.shape[self.dim]}: the sizes of a fused layer's matrices must add up to it"
             )
         parts = [tensor.narrow(self.dim, start, stop - start) for start, stop in self.ranges[rank]]
@@ -179,7 +179,7 @@ def restore_tied_parameters(model: nn.Module, pairs: Iterable[tuple[nn.Module, n
 def _different_splits_message(model: nn.Module, parameter: nn.Parameter) -> str:
     owners = [name for name, other in model.named_parameters(remove_duplicate=False) if other is parameter]
     return (
-        f"{' and '.join(owners)} are one parameter, but the plan cuts them in different ways: give both the same word"
+        f"{' and '.join(owners)} are one parameter, but the plan shards them in different ways: give both the same word"
     )
 
 

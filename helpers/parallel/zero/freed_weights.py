@@ -49,7 +49,7 @@ class FreedWeight(nn.Parameter):
         # a property arrives as the method-wrapper of its getter, whose __self__ has the property's name
         what = getattr(getattr(function, "__self__", None), "__name__", None) or getattr(function, "__name__", function)
         raise RuntimeError(
-            f"{name} is freed, and {what} wants its values: this rank holds only a shard of it. It is whole while the "
+            f"{name} is freed, and {what} wants its values: this rank holds only a shard of it. It is full while the "
             "module that owns it runs: use it in that module's forward, called as module(x). To read it, take "
             f"model.full_state()[{name!r}]; to train it, model.parameters()"
         )

@@ -47,7 +47,7 @@ def save(
     """
     shards, folder, group = local_shards(sharded, optimizer, model), Path(folder), sharded.group
     if (folder / ".metadata").exists():
-        raise ValueError(f"{folder} holds a checkpoint already: give each its own folder, such as step_100")
+        raise ValueError(f"{folder} already holds a checkpoint: give each checkpoint its own folder, such as step_100")
     partial = folder.with_name(folder.name + PARTIAL)
     if group.rank() == 0:
         shutil.rmtree(partial, ignore_errors=True)  # a save that was interrupted may have left it
@@ -240,7 +240,7 @@ def check_files(folder: Path) -> dict[str, md.TensorStorageMetadata]:
     """Return what is stored, by name. Raises ValueError if the checkpoint is not complete."""
     if not (folder / ".metadata").exists():
         why = "it does not exist" if not folder.exists() else "it has no .metadata, which is written last"
-        raise ValueError(f"{folder} holds no whole checkpoint: {why}. Was the save interrupted? Take an earlier one")
+        raise ValueError(f"{folder} holds no complete checkpoint: {why}. Was the save interrupted? Take an earlier one")
     try:
         metadata = dcp.FileSystemReader(folder).read_metadata()
     except (EOFError, pickle.UnpicklingError) as error:
@@ -267,11 +267,11 @@ def _check_fits(shards: LocalShards, about: dict, folder: str | os.PathLike) -> 
             if here.get(name) != saved.get(name):
                 raise ValueError(
                     f"{folder} is a checkpoint of another model: {name} is {saved.get(name, 'not in it')} there and "
-                    f"{here.get(name, 'not in it')} here. Build the model that was saved, and name parameters as then"
+                    f"{here.get(name, 'not in it')} here. Build the model that was saved, with the same parameter names"
                 )
     names = [members for _, members in about["groups"]]
     if shards.optimizer is not None and names != [members for _, members in shards.groups]:
         raise ValueError(
             f"{folder} was saved with parameter groups of {[len(n) for n in names]} parameters; this optimizer has "
-            f"{[len(members) for _, members in shards.groups]}, or others in them: build the groups as then"
+            f"{[len(members) for _, members in shards.groups]}, or other parameters in them: build the same groups"
         )

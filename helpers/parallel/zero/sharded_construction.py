@@ -78,7 +78,7 @@ class ShardedConstruction(TorchDispatchMode):
             raise RuntimeError(
                 f"no operation of the constructor gave values to a tensor of shape {tuple(tensor.shape)}. Some do "
                 "nothing on the meta device, such as torch.nn.init.trunc_normal_: initialise with normal_, or "
-                "build the model as ever and wrap it"
+                "build the model as usual and wrap it"
             )
 
     def fill_buffers(self, model: nn.Module) -> None:

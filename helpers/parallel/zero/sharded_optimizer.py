@@ -57,7 +57,7 @@ def check_elementwise(
     except Exception as error:
         raise ValueError(_refusal(name, f"it does not take a part of a tensor ({error})")) from error
     if not torch.allclose(full.double(), parts.double(), rtol=1e-3, atol=0):  # 1e-3: the trial may be in 16 bits
-        raise ValueError(_refusal(name, "a step on the parts of a matrix gave other values than on the whole"))
+        raise ValueError(_refusal(name, "a step on the parts of a matrix gave other values than on the full matrix"))
 
 
 def _needs_closure(optimizer_class: object) -> bool:

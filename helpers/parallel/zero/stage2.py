@@ -159,7 +159,7 @@ class Zero2(ShardedOptimizer):
         bucket = self._bucket_of[id(entry)]
         if id(entry) not in bucket.waiting:
             raise RuntimeError(
-                f"the gradient of {entry.name} came twice in one backward; its bucket may be under way. A parameter "
+                f"the gradient of {entry.name} came twice in one backward; its bucket may be in flight. A parameter "
                 "used in two reentrant checkpoints does this: pass use_reentrant=False to torch.utils.checkpoint"
             )
         bucket.take(entry)

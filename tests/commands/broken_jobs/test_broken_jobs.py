@@ -70,9 +70,9 @@ def test_its_texts_are_plain(name):
 
 def test_a_name_or_a_line_that_is_not_there_is_a_sentence():
     assert broken_job("patient_03") is ALL["patient_03"]
-    with pytest.raises(ValueError, match="there is no patient 'x': give one of patient_01, patient_02"):
+    with pytest.raises(ValueError, match="there is no broken job 'x': give one of patient_01, patient_02"):
         broken_job("x")
-    with pytest.raises(ValueError, match="'import' stands in 5 lines of patient_01.py; it must stand in 1"):
+    with pytest.raises(ValueError, match="'import' is in 5 lines of patient_01.py; it must be in 1"):
         ALL["patient_01"].line_number("import")
 
 

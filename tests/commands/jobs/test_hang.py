@@ -109,7 +109,7 @@ WORKS = """
 def test_who_works_is_not_said_to_hang(job):
     """Longer than the limit, on all ranks: each computes, and no clock on the wall counts what it waits for a core."""
     found = job(WORKS.format(seconds=1.0), limit=0.3)
-    assert (found.outcome, found.cause.kind) == ("ended", "ended") and "no rank stood still" in str(found)
+    assert (found.outcome, found.cause.kind) == ("ended", "ended") and "no rank hung" in str(found)
 
 
 TRAINS = """
@@ -134,7 +134,7 @@ def test_rank_line_and_torchs_analyzer_are_right_under_ddp(job):
     said, text = found.torch, str(found)
     assert (found.outcome, found.cause.kind, found.cause.ranks) == ("hang", "skipped", (1,))
     assert (said.number, said.ranks) == (found.cause.divergence.number, (1,))
-    assert "rank 1 left the line: it never came to all_reduce" in text
+    assert "rank 1 diverges from the others: it never reached all_reduce" in text
     assert "rank 1 waits in barrier, train.py line 9" in text
     assert "rank 0 waits in all_reduce, train.py line 11: `dist.all_reduce(metric)`" in text
 
@@ -155,7 +155,7 @@ def test_what_stands_behind_the_two_dashes_is_the_jobs():
             "invalid syntax (train.py, line 2)\n  at train.py line 2: `def train(:`",
         ),
         ("import sys; sys.exit('give --config')", "ranks 0, 1 ended without a traceback ("),
-        pytest.param("import torch; torch.ones(1).cuda()", "It asks for a GPU, and torch finds none", marks=NO_GPU),
+        pytest.param("import torch; torch.ones(1).cuda()", "It asks for a GPU, but torch finds none", marks=NO_GPU),
     ],
 )
 def test_a_script_that_fails_at_once_gets_a_sentence(job, text, said):
@@ -166,10 +166,10 @@ def test_a_script_that_fails_at_once_gets_a_sentence(job, text, said):
     ("line", "said"),
     [
         ("hang", "no script was given"),
-        ("hang -- nowhere.py", "`nowhere.py` is not there"),
-        ("hang -- -m nowhere", "`-m nowhere` is not there"),
+        ("hang -- nowhere.py", "`nowhere.py` does not exist"),
+        ("hang -- -m nowhere", "`-m nowhere` does not exist"),
         ("hang --nproc 0 -- train.py", "expected 1 or more"),
-        ("hang --nproc 2 -- torchrun train.py", "says itself how many"),
+        ("hang --nproc 2 -- torchrun train.py", "itself sets how many"),
         ("hang --limit 0 -- train.py", "expected seconds above 0"),
         ("hang --pid 4194304", "no such process"),
         ("profile --active 0 -- train.py", "1 or more that are active"),
@@ -190,7 +190,7 @@ def test_torchrun_is_this_interpreters_and_a_script_gets_two_ranks(tmp_path):
 
 def test_pyspy_looks_into_a_job_that_hangs_already(monkeypatch, tmp_path):
     monkeypatch.setattr(hang.shutil, "which", lambda name: None)
-    with pytest.raises(ValueError, match=f"pip install py-spy, then py-spy dump --pid {os.getpid()}"):
+    with pytest.raises(ValueError, match=f"pip install py-spy. Then py-spy dump --pid {os.getpid()}"):
         hang.stacks_of_process(os.getpid())
     spy = tmp_path / "py-spy"
     spy.write_text("#!/bin/sh\necho stacks of $3\n")

@@ -60,7 +60,7 @@ def test_one_step_in_ten_is_told_with_its_rhythm(made, part):
 @pytest.mark.parametrize(("steps", "is_short"), [(3, True), (20, False)])
 def test_a_short_window_says_what_it_cannot_show(made, steps, is_short):
     assert (
-        any("In 3 steps nobody sees" in line for line in report_lines(explain(read(made(steps=steps))), 200))
+        any("A window of 3 steps cannot show" in line for line in report_lines(explain(read(made(steps=steps))), 200))
         == is_short
     )
 
@@ -99,7 +99,7 @@ def test_clocks_of_other_machines_are_put_together(made, drift):
             assert run.clocks[rank].to_first_clock(at + offset + slope * at) == pytest.approx(at, abs=5e-4), rank
     explanation = explain(run)
     assert (explanation.straggler.rank, explanation.straggler.cause) == (2, "compute")
-    assert "Clocks were put together: rank 1 was " in "\n".join(report_lines(explanation))
+    assert "Clocks were aligned: rank 1 was " in "\n".join(report_lines(explanation))
 
 
 def test_ranks_of_one_machine_share_its_clock(made):

@@ -165,7 +165,7 @@ def test_machines_that_met_in_no_collective_keep_their_clocks(made):
 
         rewrite(file_of(folder, rank), silent)
     run = read(folder)
-    assert "Rank 1 met nobody in a collective" in notes_of(run) and run.clocks[1].offset == 0
+    assert "Rank 1 met no other rank in a collective" in notes_of(run) and run.clocks[1].offset == 0
     assert explain(run).parts["waiting"] == 0 and len(explain(run).steps) == 4
 
 

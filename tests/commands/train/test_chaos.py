@@ -25,8 +25,8 @@ def test_ranks_killed_in_a_step_and_in_a_save_leave_no_trace_in_the_losses(train
     code, said = train(ranks[:2], line)
     said = " ".join(said.split())
     assert code == 0 and EQUAL in said and "after 2 deaths" in said
-    assert "Rank 0 was killed in step 3. All ranks are new" in said and "go on after step 2." in said
-    assert "Rank 0 was killed in the save after step 6. All ranks are new" in said
+    assert "Rank 0 was killed in step 3. All ranks were restarted" in said and "go on after step 2." in said
+    assert "Rank 0 was killed in the save after step 6. All ranks were restarted" in said
     whole = {path.parent.name for path in (tmp_path / "run").glob("step_*/manifest.json")}
     assert whole == {f"step_0000{step}" for step in (2, 4, 6, 8)}
 
@@ -36,7 +36,7 @@ def test_a_loss_that_differs_is_found_and_the_run_fails(train, ranks, monkeypatc
     monkeypatch.setattr(Chaos, "compared", lambda self, other: REAL(self, other | {5: other[5] + 1e-12}))
     code, said = train(ranks[:2], "--plan pp=2 --steps 6 --chaos 0.2 --save-every 2 --seed 7 --save run")
     assert code == 1 and "The losses differ, first in step 5" in said
-    assert "handed over what was predicted, to the byte" in " ".join(said.split())  # step 3 is the first of new ranks
+    assert "payload equals the prediction, to the byte" in " ".join(said.split())  # step 3 is the first of new ranks
 
 
 REAL = Chaos.compared
@@ -48,7 +48,7 @@ def test_the_account_counts_a_step_that_is_done_again_once_more():
         chaos.enter("step", step)
         chaos.stepped(step, 1.0)
     assert chaos.done_again == 2 and len(chaos.losses) == 4 and chaos.lost > 0
-    assert chaos.account().startswith("Nobody was killed")
+    assert chaos.account().startswith("No rank was killed")
     chaos.restarted()
     assert chaos.account().startswith("Account: 4 steps, 2 of them done again after 1 death;")
 
@@ -101,7 +101,7 @@ def test_sigterm_saves_within_its_grace_or_says_what_there_is(hangs, capfd, monk
     assert "SIGTERM: stopping after this step, and saving, within 0.05 s." in capfd.readouterr().err
     assert ranks.saved == (["step_00001"] if hangs else ["step_00001", "step_00002"])
     assert f"helpers train --resume run/{ranks.saved[-1]}" in said
-    assert ("The 0.05 s after SIGTERM were over before this could be saved." in said) == hangs
+    assert ("The 0.05 s after SIGTERM were over before the checkpoint was saved." in said) == hangs
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0, "an alarm is left, which would end somebody else"
 
 
@@ -124,6 +124,8 @@ def test_who_goes_on_takes_the_newest_whole_checkpoint_and_puts_the_damaged_one_
     assert checks.resume_from_undamaged(options, None).resume == Path("run/step_00002") and damaged.exists()
     options = checks.resume_from_undamaged(options, said.append)
     assert options.resume == Path("run/step_00002") and checks.check(options) == 2
-    assert len(said) == 1 and "goes on from run/step_00002; the damaged one lies in run/step_00003.damaged." in said[0]
+    assert (
+        len(said) == 1 and "goes on from run/step_00002; the damaged one is now in run/step_00003.damaged." in said[0]
+    )
     assert Loop(ranks[:1], options, 2, Screen(options, io.StringIO())).run() == 0
     assert parse_options(f"--size tiny {line} 4".split()).resume == Path("run/step_00004")

@@ -21,14 +21,14 @@ def refused(capsys, line: str) -> str:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("--plan dp=2,xp=2", "'xp' is no axis; there are dp, pp and tp"),
+        ("--plan dp=2,xp=2", "'xp' is not an axis; give dp, pp and tp"),
         ("--plan dp=2,zero=1", "--zero is an option of its own"),
         ("--plan dp", "give each axis once, with its number of ranks"),
         ("--plan dp=2,dp=2", "give each axis once"),
         ("--plan dp=0", "dp is 0, but it must be a whole number of at least 1"),
         ("--plan cp=2", "its attention is not written yet. The nearest plan that works is cp=1, tp=2"),
         ("--plan dp=2,pp=2 --zero 3", "The nearest plans that work are zero=1 with pp=2"),
-        ("--plan pp=8", "6 layers cannot be cut into 8 stages"),
+        ("--plan pp=8", "6 layers cannot be divided into 8 stages"),
         ("--plan tp=3", "8 heads cannot be shared equally by 3 ranks, since a head stays whole"),
         ("--plan tp=3", "the nearest that works is tp 2 or 4"),
         ("--plan tp=16", "the nearest that works is tp 8"),
@@ -36,7 +36,7 @@ def refused(capsys, line: str) -> str:
         ("--plan dp=1 --schedule interleaved", "--schedule interleaved needs pp above 1"),
         ("--plan dp=1 --chunks 2", "--chunks 2 needs pp above 1"),
         ("--plan dp=3", "3 * 1 = 3 does not divide it; the nearest that work are 15 and 18"),
-        ("--plan pp=2 --schedule interleaved --microbatches 3 --batch 18", "3 is not a multiple of 2; take 4"),
+        ("--plan pp=2 --schedule interleaved --microbatches 3 --batch 18", "not a whole number of rounds of 2"),
         ("--steps 0", "--steps 0: expected 1 or more"),
         ("--steps abc", "--steps: invalid int value: 'abc'; --help shows all options"),
         ("--zero 7", "--zero: invalid choice: 7"),
@@ -71,7 +71,7 @@ def test_ranks_that_cannot_start_say_why(capsys, monkeypatch, tmp_path):
 
 def test_chaos_is_not_for_torchruns_ranks(capsys, monkeypatch):
     monkeypatch.setenv("RANK", "0")
-    assert "nobody would be left who could" in refused(capsys, "--chaos 0.1")
+    assert "no process would be left to do this" in refused(capsys, "--chaos 0.1")
 
 
 def test_torchruns_report_ends_with_the_sentence(capsys, monkeypatch, tmp_path):
@@ -93,7 +93,7 @@ def test_a_checkpoint_that_does_not_fit(capsys, saved):
     another = refused(capsys, "--resume run/step_00001 --size small --steps 2")
     assert "of another model: its token_embedding.weight is (68, 32)" in another
     assert "run holds a checkpoint of step 1 already" in refused(capsys, "--save run")
-    assert "it holds no whole checkpoint" in refused(capsys, "--resume .")
+    assert "it holds no complete checkpoint" in refused(capsys, "--resume .")
     for damaged in ("{", "[]"):
         (saved / "train.json").write_text(damaged)
         assert "train.json cannot be read" in refused(capsys, "--resume run --steps 2")

@@ -56,7 +56,7 @@ class Pressed:
     [
         (-1, "Stopped before the first step was done; there is nothing to save."),
         (0, "Stopped before the first step was done; there is nothing to save."),
-        (1, "broke off after step 1.\nYou asked to stop at once.\nNo checkpoint was saved."),
+        (1, "ended after step 1.\nYou asked to stop at once.\nNo checkpoint was saved."),
     ],
 )
 def test_an_interrupted_run_is_not_told_to_save_more_often(last, says):

@@ -30,7 +30,7 @@ def test_a_run_goes_on_under_another_plan_as_if_it_had_not_stopped(train, ranks,
     code, then = train(ranks[:2], "--plan pp=2 --resume cut --steps 5")
     assert code == 0 and list(losses(then)) == [4, 5] and list(whole) == [1, 2, 3, 4, 5]
     assert losses(first) | losses(then) == pytest.approx(whole, abs=2e-4)
-    assert "Each rank handed over what was predicted, to the byte." in first
+    assert "Each rank's payload equals the prediction, to the byte." in first
     assert "--resume cut --steps 10" in then
     assert {"step_00003", "step_00005", "train.json"} <= {path.name for path in (tmp_path / "cut").iterdir()}
     assert (tmp_path / "cut" / "timeline.svg").read_text().startswith("<svg")
@@ -53,7 +53,7 @@ def test_the_same_line_under_torchrun_with_two_agents(train, ranks, losses, tmp_
     said = run_agents(f"helpers train {line} {tmp_path / 'two'}", [*MEET, "--node-rank=0"], [*MEET, "--node-rank=1"])
     text = "\n".join(said)
     assert losses(text) == pytest.approx(losses(train(ranks[:2], f"{line} one")[1]), abs=2e-4)
-    assert len(losses(text)) == 3 and "What a rank hands over by axis" in text and "torchrun … -m helpers train" in text
+    assert len(losses(text)) == 3 and "Payload per rank by axis" in text and "torchrun … -m helpers train" in text
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
@@ -115,7 +115,7 @@ def test_a_rank_that_is_killed_has_left_its_last_words(train, ranks, tmp_path, m
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
     train(ranks[:1], "--plan dp=1 --steps 1 --save run")
     told = json.loads((tmp_path / "error.json").read_text())["message"]
-    assert told["message"].startswith("This rank ended without a word") and int(told["extraInfo"]["timestamp"])
+    assert told["message"].startswith("This rank ended without a message") and int(told["extraInfo"]["timestamp"])
     assert told["message"].endswith("helpers train --resume run/step_00001")
 
 
@@ -125,8 +125,8 @@ def test_a_rank_that_is_killed_has_left_its_last_words(train, ranks, tmp_path, m
 def test_a_rank_that_dies_leaves_the_last_checkpoint(train, ranks, losses, tmp_path, of, plant, step):
     doomed = Saboteur(ranks[:2], getattr(on_ranks, of), {"step": 4, "save": 2}[of], plant)
     code, said = train(doomed, "--plan dp=2 --zero 1 --steps 6 --save-every 2 --save run")
-    assert code == 1 and f"broke off after step {step}" in said and "rank 1" in said and "SIGKILL" in said
-    assert "The last whole checkpoint is run/step_00002" in said and "variables" not in said
+    assert code == 1 and f"ended after step {step}" in said and "rank 1" in said and "SIGKILL" in said
+    assert "The last complete checkpoint is run/step_00002" in said and "variables" not in said
     code, said = train(ranks[:2], "--resume run")
     assert code == 0 and list(losses(said)) == [3, 4, 5, 6]
 

@@ -42,14 +42,14 @@ HARMS = {
     "a tensor": (DAMAGED["flipped"], "rank_1.pt is damaged: .*the checksum of [a-z_]+ of blocks"),
     "the end": (
         lambda at: flip_bit(at / "rank_1.pt", -1),
-        "rank_1.pt is damaged: .*though all of its tensors are whole",
+        "rank_1.pt is damaged: .*though all of its tensors are intact",
     ),
     "half": (DAMAGED["half"], r"rank_1.pt has [\d,]+ of [\d,]+ bytes"),
     "gone": (DAMAGED["no_file"], "rank_0.pt is missing"),
     "a number": (lambda at: changed(at / MANIFEST, '"numel": 1', '"numel": 2'), "cannot be read .its checksum"),
     "cut manifest": (lambda at: os.truncate(at / MANIFEST, 1000), "manifest.json cannot be read"),
     "no manifest": (DAMAGED["no_manifest"], "holds no checkpoint of a Trainer"),
-    "newer": (lambda at: changed(at / MANIFEST, '"format": 2', '"format": 7'), "is of format 7, and .* reads 1 and 2"),
+    "newer": (lambda at: changed(at / MANIFEST, '"format": 2', '"format": 7'), "is of format 7, but .* reads 1 and 2"),
 }
 
 
@@ -73,11 +73,13 @@ def test_the_newest_whole_one(run, tmp_path_factory):
 
 
 def test_a_folder_that_is_none_and_one_in_which_all_are_damaged(run):
-    with pytest.raises(ValueError, match="nowhere is no folder: give the one"):
+    with pytest.raises(ValueError, match="nowhere is not a folder: give the folder"):
         newest(run / "nowhere")
     for steps in (10, 20, 30):
         (step_folder(run, steps) / "rank_1.pt").unlink()
-    with pytest.raises(ValueError, match="no whole checkpoint: .*step_00030/rank_1.pt is missing.*step_00010/rank_1"):
+    with pytest.raises(
+        ValueError, match="no complete checkpoint: .*step_00030/rank_1.pt is missing.*step_00010/rank_1"
+    ):
         newest(run)
 
 

@@ -29,7 +29,7 @@ def test_every_bucket_is_one_message_and_the_last_is_what_was_left():
     assert [text for text in texts if text.endswith(("full", "left"))] == [
         "400 B, full",
         "600 B, full",
-        "200 B, what was left",
+        "200 B, not full",
     ]
 
 

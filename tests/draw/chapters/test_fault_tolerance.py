@@ -22,7 +22,7 @@ ROWS = [("generation 0", 1, 22, "rank 2 dies"), ("generation 1", 21, 39, "rank 0
 
 def test_between_two_generations_nobody_trains():
     scene = loss_over_time_scene(HISTORY, death="rank 2 dies", title="by the clock")
-    (gap,) = (item for item in scene.items if isinstance(item, Rect) and item.tooltip == "nobody trains")
+    (gap,) = (item for item in scene.items if isinstance(item, Rect) and item.tooltip == "no rank trains")
     ends = [item.x1 for item in scene.items if getattr(item, "width", 0) == 3 and hasattr(item, "x1")]
     assert ends[0] < ends[1] < gap.x < gap.x + gap.width <= ends[2]
     assert {"generation 0", "generation 1", "rank 2 dies"} <= {label.text for label in scene.labels()}

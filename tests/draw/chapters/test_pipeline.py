@@ -24,7 +24,7 @@ def test_the_slowest_stage_of_each_cut_is_marked():
     scene = stage_splits_scene([1, 1, 1, 3], {"even": [2, 2], "best": [3, 1]}, title="cuts")
     assert scene.summary == "even: 2, 4. best: 3, 3."
     assert [label.text for label in scene.labels() if label.bold and "=" in label.text] == ["= 4", "= 3", "= 3"]
-    with pytest.raises(ValueError, match="shares out 3 layers of 4"):
+    with pytest.raises(ValueError, match="has 3 layers of 4"):
         stage_splits_scene([1, 1, 1, 3], {"short": [2, 1]}, title="cuts")
 
 

@@ -35,6 +35,6 @@ def test_the_same_line_has_other_cuts_and_other_zeros_on_fewer_ranks():
     frames = [item.width for item in scene.items if isinstance(item, Rect) and item.stroke]
     zeros = [item.width for item in scene.items if isinstance(item, Rect) and item.texture == "hatch"]
     assert len(frames) == 4 + 3 and frames[0] < frames[-1] and len(zeros) == 2
-    assert "shards of 3, 3 ranks into shards of 4" in scene.summary
+    assert "shards of 3 elements, 3 ranks into shards of 4" in scene.summary
     with pytest.raises(ValueError, match="0 ranks"):
         reshard_scene({"a": 4}, 4, 0, title="none")

@@ -147,9 +147,9 @@ def told(got, due=DUE, **more) -> str:
         (DUE / 1000, "it is 0.001 times the right value"),
         (-DUE, "it has the opposite sign of the right value"),
         (DUE * 0, "it is zero everywhere, expected for example 4.75 at [3]"),
-        (DUE.flip(0), "it has the right numbers in another order: at [0] it is 4.75, expected 0.512346"),
+        (DUE.flip(0), "it has the right values in another order: at [0] it is 4.75, expected 0.512346"),
         (DUE + torch.tensor([0.0, 1.0, 0.0, 0.0]), "it at [1] is -0.5, expected -1.5"),
-        (DUE * math.nan, "it at [0] is nan, expected 0.512346; of its 4 numbers 4 are inf or NaN"),
+        (DUE * math.nan, "it at [0] is nan, expected 0.512346; of its 4 elements 4 are inf or NaN"),
     ],
 )
 def test_a_wrong_tensor(got, sentence):

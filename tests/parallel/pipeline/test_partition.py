@@ -53,7 +53,7 @@ def test_no_other_cut_is_better():
 
 
 def test_bad_cuts_get_a_sentence():
-    with pytest.raises(ValueError, match="3 layers cannot be cut into 4 stages.*choose 1 to 3"):
+    with pytest.raises(ValueError, match="3 layers cannot be divided into 4 stages.*choose 1 to 3"):
         balanced([1, 1, 1], 4)
     with pytest.raises(ValueError, match="partition got 2 costs for 1 layers"):
         partition([nn.Linear(2, 2)], 1, [1.0, 2.0])

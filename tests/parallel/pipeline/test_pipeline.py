@@ -321,7 +321,7 @@ class Unknown(nn.Module):
     "model, schedule, said",
     [
         (linears(2), gpipe(3, 1), "schedule gpipe is for 3 ranks, but the group has 2"),
-        (linears(3), interleaved(4, 2, 2), "3 layers cannot be cut into 4 stages"),
+        (linears(3), interleaved(4, 2, 2), "3 layers cannot be divided into 4 stages"),
         (Unknown(), gpipe(2, 1), "cannot cut a Unknown"),
         (linears(2), Schedule("mine", 2, 1, (gpipe(2, 1).actions[0], ())), "never does 1F0"),
     ],
@@ -344,7 +344,7 @@ def test_a_batch_that_does_not_divide_gets_a_sentence(ranks):
 
 
 def test_another_batch_size_later_gets_a_sentence(ranks):
-    with pytest.raises(RankError, match=r"stage 1 was told to expect \(2, 8\).*pad or drop the last batch"):
+    with pytest.raises(RankError, match=r"stage 1 expects messages of shape \(2, 8\).*pad or drop the last batch"):
         ranks[:2].run(run_with, linears(2), [8, 4])
 
 
@@ -354,7 +354,7 @@ def pair(x):
 
 def test_an_output_that_is_no_tensor_gets_a_sentence(ranks):
     layers = nn.ModuleList([FunctionLayer(pair), nn.Linear(8, 8)])
-    with pytest.raises(RankError, match="stage 0 returned a tuple, but a stage hands on one tensor"):
+    with pytest.raises(RankError, match="stage 0 returned a tuple, but a stage passes on one tensor"):
         ranks[:2].run(run_with, layers, [8])
 
 

@@ -32,7 +32,7 @@ def test_no_gradient_no_bucket():
 
 
 def test_a_cap_of_zero_gets_a_sentence():
-    with pytest.raises(ValueError, match="a bucket needs room: give more than 0"):
+    with pytest.raises(ValueError, match="a cap must be above 0: give a larger one"):
         split_into_buckets([1], bucket_cap=0)
 
 

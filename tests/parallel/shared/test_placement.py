@@ -38,7 +38,7 @@ def test_a_gradient_of_which_nobody_said_how_it_lies_gets_a_sentence():
     """Such as an adapter that was added after the model was cut."""
     cut, added = place(nn.Parameter(torch.ones(4)), lies("tp", 0, 1)), nn.Parameter(torch.ones(2))
     with pytest.raises(
-        ValueError, match=r"how a parameter of shape \(2,\) lies on the ranks \[0, 1\] of tp.*replicated"
+        ValueError, match=r"a parameter of shape \(2,\) has no placement on the ranks \[0, 1\] of tp.*replicated"
     ):
         axes_of([(cut, placements_of(cut)), (added, placements_of(added))])
     assert axes_of([(cut, placements_of(cut)), (None, {})]) == [lies("tp", 0, 1)]  # a frozen one is not counted

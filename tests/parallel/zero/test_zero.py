@@ -544,7 +544,7 @@ def said(what):
         ("twice", "layers.0.weight is layers.0.weight once more"),
         ("frozen", "none of them trainable"),
         ("optimizer", "Adafactor is not elementwise"),
-        ("bucket", "a bucket needs room"),
+        ("bucket", "a cap must be above 0"),
         ("different", "where rank 0 has layers.0.weight (4, 8)"),
     ],
 )

@@ -103,11 +103,11 @@ def test_best_plans_differ_in_layout_and_those_that_cannot_be_told_apart_come_fi
 
 
 WARNED = {  # what must be said of the first plan, if it is so
-    "bubble": ("gpt2-xl", "8 H100", dict(global_batch=8), lambda one: one.bubble > 0.15, "The pipeline waits"),
+    "bubble": ("gpt2-xl", "8 H100", dict(global_batch=8), lambda one: one.bubble > 0.15, "The pipeline is idle"),
     "few": ("llama3-405b", "128 nodes of 8 H100, 8 x 400 Gb/s", dict(global_batch=256),
             lambda one: one.plan.num_microbatches < 4 * one.plan.pp > 4, "are few"),
     "tokens": ("llama3-8b", FAST, dict(global_batch=16_384), lambda one: True, "million tokens is beyond"),
-    "sums": ("llama3-70b", FAST, dict(precision="mixed"), lambda one: one.plan.num_microbatches > 32, "up in 16 bits"),
+    "sums": ("llama3-70b", FAST, dict(precision="mixed"), lambda one: one.plan.num_microbatches > 32, "lated in bf16"),
     "bf16": ("gpt2", "4 V100", {}, lambda one: True, "no bf16 units: train in fp16"),
 }  # fmt: skip
 
@@ -153,17 +153,17 @@ def test_offload_names_the_hosts_bytes_and_the_adapters_that_would_do():
     host = 14 * PRESETS["gpt2-xl"].num_params
     assert advice.chosen.host_bytes == host and f"must hold {host / 1e9:.1f} GB" in text
     count, fp32 = advice.plan.num_microbatches, 16 * PRESETS["gpt2-xl"].num_params
-    assert f"gradients of {count} micro-batches in 16 bits; with fp32 sums it holds {fp32 / 1e9:.1f} GB" in text
+    assert f"gradients of {count} micro-batches in bf16; with fp32 accumulation it holds {fp32 / 1e9:.1f} GB" in text
 
 
 def test_a_tight_first_plan_says_at_once_what_fits_without_warnings_and_what_all_share():
     advice = advise(PRESETS["llama3-70b"], replace(CLUSTERS[FAST], num_nodes=2))
     assert advice.chosen.warnings.keys() == {"sums", "full"}
     head, legend_ = " ".join(advice.text.split()).split("Marks:")
-    assert 0 < head.index("With an optimizer in 8 bits") < head.index("layout") and advice.alternative in head
+    assert 0 < head.index("With an 8-bit optimizer") < head.index("layout") and advice.alternative in head
     assert "fp32 gradients" in advice.alternative and "68.0 GB per rank" in advice.alternative
-    assert legend_.count("fragments") == legend_.count("up in 16 bits") == 1 and "fragments" not in head
-    assert all("16-bit sums" in one.plan_text for one in advice.best)
+    assert legend_.count("fragmentation") == legend_.count("accumulated in bf16") == 1 and "fragmentation" not in head
+    assert all("bf16 accumulation" in one.plan_text for one in advice.best)
     assert not ask("llama3-8b", "8 H100").alternative
 
 

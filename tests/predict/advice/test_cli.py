@@ -29,7 +29,7 @@ def test_the_command_prints_plans_criticism_json_and_a_page(capsys, tmp_path):
     code, (out, _) = told(capsys, *small, "--lang", "zh")
     assert code == 0 and "一步" in out
     code, (out, _) = told(capsys, "--model", "ResNet152", "--gpus", "16", "--gpu", "a100", "--batch", "1024")
-    assert code == 0 and "images a second" in out
+    assert code == 0 and "images per second" in out
 
 
 def example(text: str) -> list[str]:
@@ -101,20 +101,20 @@ BAD = {  # the options, and what the sentence says; the option's name comes firs
     "no model": (("--gpus", "8"), "the following arguments are required: --model"),
     "no such option": ((*HERE, "--nodes", "2"), "unrecognized arguments: --nodes 2"),
     "a prime number": (("--model", "gpt2", "--gpus", "13"),
-     "--gpus is 13, which is no whole number of nodes of 8: take 8 or 16"),
+     "--gpus is 13, which is not a whole number of nodes of 8: give 8 or 16"),
     "larger nodes": ((*HERE, "--gpus-per-node", "16"),
-     "--gpus is 8, which is no whole number of nodes of 16: take 16,"),
+     "--gpus is 8, which is not a whole number of nodes of 16: give 16,"),
     "rows": (("--model", "gpt2", "--gpus", "1", "--gpu", "T4", "--row", "9"), "--row is 9, but the table has"),
-    "--mine twice": ((*HERE, "--mine", "tp=8,tp=4"), "--mine is 'tp=8,tp=4', which is no plan .* tp is given twice"),
-    "--mine a typo": ((*HERE, "--mine", "tp=2,pq=4"), "--mine .* 'pq' is none of dp, tp"),
-    "--mine another world": ((*HERE, "--mine", "tp=2,dp=8"), "--mine .* it is for 16 GPUs, and here are 8"),
+    "--mine twice": ((*HERE, "--mine", "tp=8,tp=4"), "--mine is 'tp=8,tp=4', which is not a plan .* tp is given twice"),
+    "--mine a typo": ((*HERE, "--mine", "tp=2,pq=4"), "--mine .* 'pq' is not one of dp, tp"),
+    "--mine another world": ((*HERE, "--mine", "tp=2,dp=8"), "--mine .* it is for 16 GPUs, but the cluster has 8"),
     "--mine heads": ((*HERE, "--mine", "tp=8"), "--mine .*: tp=8 does not divide num_heads=12"),
     "--mine an odd batch": ((*HERE, "--mine", "dp=8,micro_batch=5"),
-     "--mine .* a step has 64 sequences, and it takes 40"),
+     "--mine .* a step has 64 sequences, but it trains 40"),
     "--mine chunks": ((*HERE, "--mine", "pp=4,dp=2,num_chunks=3,num_microbatches=2,micro_batch=16"),
      "--mine .*: 2 micro-batches do not divide by pp=4"),
     "--mine a value": ((*HERE, "--mine", "tp=2,zero=5"), "--mine .*: zero is 5, but it must be one of"),
-    "--mine nothing": ((*HERE, "--mine", ""), "--mine is '', which is no plan"),
+    "--mine nothing": ((*HERE, "--mine", ""), "--mine is '', which is not a plan"),
     "--mine and --lora": ((*HERE, "--mine", "tp=2", "--lora", "8"), "--mine does not go together with --lora"),
     "--mine and --row": ((*HERE, "--mine", "tp=2", "--row", "2"), "--mine does not go together with --row"),
     "--page and --row": ((*HERE, "--row", "2", "--page", "x.html"), "--row does not go together with --page"),

@@ -21,7 +21,7 @@ def test_what_is_lost_binds_and_stands_against_a_plan():
         and mine.step.binds == "tensor cores"
     )
     assert mine.lost_share == pytest.approx(mine.step.seconds / mine.best.seconds - 1) and mine.lost_share > 0.1
-    assert any("512 micro-batches are added up in 16 bits" in words for words in mine.estimate.warnings.values())
+    assert any("512 micro-batches are accumulated in bf16" in words for words in mine.estimate.warnings.values())
     assert "% longer than the planner's" in repr(mine) and mine.best.plan_text in repr(mine)
 
 
@@ -34,11 +34,11 @@ def test_a_plan_that_does_not_fit_names_its_smallest_change_and_loses_nothing_th
 def test_the_planners_own_plan_is_praised():
     own = criticise(MODEL, FAST, Plan(tp=8, pp=4, num_microbatches=512)).best.plan
     same = criticise(MODEL, FAST, own)
-    assert same.lost_share == 0 and "The planner takes the same plan." in repr(same)
+    assert same.lost_share == 0 and "The planner chooses the same plan." in repr(same)
 
 
 def test_what_suits_neither_cluster_nor_batch_is_a_sentence():
-    with pytest.raises(ValueError, match="trains 32 sequences a step .* and the batch has 512"):
+    with pytest.raises(ValueError, match="trains 32 sequences per step .* but the batch has 512"):
         criticise(MODEL, FAST, Plan(dp=32), global_batch=512)
     with pytest.raises(ValueError, match="for 8 ranks and the cluster has 32 GPUs"):
         criticise(MODEL, FAST, Plan(dp=8))
@@ -50,8 +50,9 @@ def test_a_typed_plan_takes_what_is_left_out():
     assert read_plan("tp=8 pp=4", MODEL, FAST, 512).precision == "mixed_fp32_grads"  # they fit
     assert read_plan("tp=8 pp=4 precision=mixed", MODEL, FAST, 512).precision == "mixed"
     words = criticise(MODEL, FAST, read_plan("dp=32 zero=3 shard_ranks=8 fp8=1 recompute=full", MODEL, FAST, 512))
-    assert words.estimate.plan.fp8 is True and "ZeRO-3, sharded among 8, micro-batch 1 x 16, 16-bit sums, fp8" in repr(
-        words
+    assert (
+        words.estimate.plan.fp8 is True
+        and "ZeRO-3, sharded among 8, micro-batch 1 x 16, bf16 accumulation, fp8" in repr(words)
     )
 
 

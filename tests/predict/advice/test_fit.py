@@ -28,7 +28,7 @@ def test_a_plan_that_fits_says_so_and_changes_nothing():
 def test_what_dominates_is_the_largest_kind():
     advice = fit(LLAMA, Plan(dp=8), H100)
     assert advice.memory.dominant == "optimizer"
-    assert "Most is optimizer state: 96.4 GB, 56 %." in advice.text
+    assert "The largest part is optimizer state: 96.4 GB, 56 %." in advice.text
     assert fit(LLAMA, Plan(dp=8, zero=3, micro_batch=4), H100).memory.dominant == "activations"
 
 
@@ -111,7 +111,7 @@ def test_what_fits_nowhere_gets_a_sentence():
     tiny = replace(H100, memory=1e6)
     advice = fit(LLAMA, Plan(), tiny)
     assert advice.suggested is None
-    assert advice.remedy.startswith("Nothing that this search knows makes it fit; shorten the sequence")
+    assert advice.remedy.startswith("No change that this search tries makes it fit; shorten the sequence")
 
 
 def test_the_fullest_rank_is_the_fullest_of_all_stages():

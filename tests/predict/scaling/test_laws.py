@@ -65,7 +65,7 @@ def test_of_four_rows_none_is_called_wrong_and_a_perfect_one_has_no_largest_spee
     assert fit_amdahl((1, 2, 4, 8), (1.0, 2.0, 2.5, 8.0)).outlier is None
     perfect = fit_amdahl((1, 2, 4), (1.0, 2.1, 4.4))
     assert (perfect.serial, perfect.largest) == (0, float("inf"))
-    assert "no largest speed-up" in repr(perfect)
+    assert "no upper limit on the speed-up" in repr(perfect)
 
 
 @pytest.mark.parametrize(

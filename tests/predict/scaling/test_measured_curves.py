@@ -41,8 +41,8 @@ def test_a_header_in_other_words_is_understood(text):
     ("text", "gpus", "said"),
     [
         ("a,b\n1,100\n2,190", (1, 2), "line 1: the header 'a, b' was not understood"),
-        ("1,100\n4,360\n2,190", (1, 2, 4), "line 3: 2 GPUs came late"),
-        ("1,100\n2,190\n2,180", (1, 2), "line 3: 2 GPUs stood there before; the mean of 190 and 180"),
+        ("1,100\n4,360\n2,190", (1, 2, 4), "line 3: 2 GPUs came out of order"),
+        ("1,100\n2,190\n2,180", (1, 2), "line 3: 2 GPUs appeared before; the mean of 190 and 180"),
         ("2,200\n4,380", (2, 4), "line 1: no row is of 1 GPU, so speed-up is relative to 2 GPUs"),
         ("1,100\n2,1900", (1, 2), "line 2: 1900 on 2 GPUs is 9.50 times the ideal"),
         ("1,100\n2,19", (1, 2), "line 2: 19 on 2 GPUs is less than on the smallest count"),
@@ -58,14 +58,14 @@ def test_what_is_odd_is_said_and_read_all_the_same(text, gpus, said):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("1,100\n3O,200", "line 2: '3O' is no count of GPUs"),
-        ("1,100\n-2,200", "line 2: '-2' is no count"),
-        ("1,100\n2.5,200", "line 2: '2.5' is no count"),
-        ("1,100\n2,-200", "line 2: '-200' is no number of samples"),
-        ("1,100\n2,fast", "line 2: 'fast' is no number"),
-        ("1,100\n2,1e999", "line 2: '1e999' is no number"),
-        ("1;100\n2;1 900,5", "line 2: '1 900,5' is no number"),
-        ("1,100\n2\n", "line 2: '2' has no two columns"),
+        ("1,100\n3O,200", "line 2: '3O' is not a count of GPUs"),
+        ("1,100\n-2,200", "line 2: '-2' is not a count"),
+        ("1,100\n2.5,200", "line 2: '2.5' is not a count"),
+        ("1,100\n2,-200", "line 2: '-200' is not a number of samples"),
+        ("1,100\n2,fast", "line 2: 'fast' is not a number"),
+        ("1,100\n2,1e999", "line 2: '1e999' is not a number"),
+        ("1;100\n2;1 900,5", "line 2: '1 900,5' is not a number"),
+        ("1,100\n2\n", "line 2: '2' does not have two columns"),
         ("1,x\n-1,5\n", "line 1: 'x'.* line 2: '-1'"),
         ("gpus,seconds\n1,0.5", "line 1: the column 'seconds' holds seconds"),
         ("gpus,rate\n", "no measurements"),
@@ -80,7 +80,7 @@ def test_what_cannot_be_read_names_line_and_value(text, said):
 
 def test_a_wrong_row_among_many_is_named_by_the_fit():
     rows = [f"{2**i},{100 * one * (0.6 if i == 2 else 1)}" for i, one in enumerate(LAW)]
-    assert "The row of 4 GPUs was left out, -40%" in repr(read_measurements("\n".join(rows)))
+    assert "The row of 4 GPUs was left out, because it is -40%" in repr(read_measurements("\n".join(rows)))
 
 
 def test_it_speaks_chinese_too():

@@ -74,7 +74,7 @@ def test_an_inner_stage_has_two_neighbours_and_one_stage_none():
         (Plan(dp=2, pp=2, zero=3, num_microbatches=2), "zero=3, pp=2"),
         (Plan(cp=2), "cp=2"),
         (Plan(tp=3), "does not divide num_heads=4"),
-        (Plan(pp=7, num_microbatches=7), "6 layers cannot be cut into 7 stages"),
+        (Plan(pp=7, num_microbatches=7), "6 layers cannot be divided into 7 stages"),
     ],
     ids=str,
 )
