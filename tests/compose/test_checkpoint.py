@@ -93,7 +93,7 @@ def test_a_checkpoint_of_another_model(ranks, saved):
 
 
 def test_a_folder_that_holds_one_already(ranks, saved):
-    with pytest.raises(RankError, match="holds a checkpoint already"):
+    with pytest.raises(RankError, match="already holds a checkpoint"):
         ranks[:2].run(run, Plan(dp=2, zero=1), saved, last=1)
 
 

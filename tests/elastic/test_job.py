@@ -148,7 +148,9 @@ def test_a_job_that_cannot_go_on_says_why(limits, said):
 def test_of_a_job_whose_ranks_all_raise_the_reason_comes_first(ranks, tmp_path):
     saved_on(ranks, step_folder(tmp_path, 1))
     with Job(**SMALL, folder=tmp_path) as job:
-        with pytest.raises(RuntimeError, match="(?s)^rank.* raised ValueError.*is of another model.*nobody is left"):
+        with pytest.raises(
+            RuntimeError, match="(?s)^rank.* raised ValueError.*is a checkpoint of another model.*no process is left"
+        ):
             job.start().wait()
 
 

@@ -91,7 +91,9 @@ def test_a_load_offers_the_newest_whole_one_on_every_rank(ranks, run):
     flip_bit(step_folder(run, 30) / "rank_1.pt")
     (step_folder(run, 20) / "rank_0.pt").unlink()
     for said in ranks[:2].run(loaded, step_folder(run, 30)):
-        assert "step_00030/rank_1.pt is damaged" in said and said.endswith(f"beside it is {step_folder(run, 10)}")
+        assert "step_00030/rank_1.pt is damaged" in said and said.endswith(
+            f"in the same folder is {step_folder(run, 10)}"
+        )
 
 
 def test_one_that_is_being_written_is_no_checkpoint(run):

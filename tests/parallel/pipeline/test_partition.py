@@ -57,7 +57,7 @@ def test_bad_cuts_get_a_sentence():
         balanced([1, 1, 1], 4)
     with pytest.raises(ValueError, match="partition got 2 costs for 1 layers"):
         partition([nn.Linear(2, 2)], 1, [1.0, 2.0])
-    with pytest.raises(ValueError, match="cannot cut a Bilinear"):
+    with pytest.raises(ValueError, match="cannot split a Bilinear"):
         layers_of(nn.Bilinear(1, 1, 1))
 
 

@@ -322,7 +322,7 @@ class Unknown(nn.Module):
     [
         (linears(2), gpipe(3, 1), "schedule gpipe is for 3 ranks, but the group has 2"),
         (linears(3), interleaved(4, 2, 2), "3 layers cannot be divided into 4 stages"),
-        (Unknown(), gpipe(2, 1), "cannot cut a Unknown"),
+        (Unknown(), gpipe(2, 1), "cannot split a Unknown"),
         (linears(2), Schedule("mine", 2, 1, (gpipe(2, 1).actions[0], ())), "never does 1F0"),
     ],
 )

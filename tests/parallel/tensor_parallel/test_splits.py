@@ -107,7 +107,7 @@ def test_layers_named_in_braces_read_one_input():
         ({"blocks.7.feed_forward.up": "column"}, r"'blocks.7.feed_forward.up', but .* blocks\.\*\.feed_forward\.up"),
         ({"hed": "vocabulary"}, "closest are head"),
         ({"head": "columns"}, "the plan says 'columns' for 'head'; it knows column, row"),
-        ({"final_norm": "row"}, "'row' cuts a Linear, but final_norm is a LayerNorm"),
+        ({"final_norm": "row"}, "'row' shards a Linear, but final_norm is a LayerNorm"),
         ({"blocks.0.attention.{query,kee}": "column"}, "the plan names 'blocks.0.attention.kee'"),
     ],
 )

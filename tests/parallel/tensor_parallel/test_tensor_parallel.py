@@ -424,7 +424,7 @@ def sharded_with(plan=None, group=None, seed=0, kind="tied", twice=False, sequen
     ("given", "sentence"),
     [
         (dict(plan={"blocks.*.atention.query": "column"}), "closest are blocks.*.attention.query"),
-        (dict(plan={"final_norm": "column"}), "'column' cuts a Linear, but final_norm is a LayerNorm"),
+        (dict(plan={"final_norm": "column"}), "'column' shards a Linear, but final_norm is a LayerNorm"),
         (dict(plan={"final_norm": "colum"}), "the plan says 'colum' for 'final_norm'; it knows column, row"),
         (dict(plan={"token_embedding": "vocabulary"}), "token_embedding.weight and head.weight are one parameter"),
         (dict(plan={"token_embedding": "vocabulary", "head": "row"}), "give both the same word"),
@@ -433,7 +433,7 @@ def sharded_with(plan=None, group=None, seed=0, kind="tied", twice=False, sequen
         (dict(num_kv_heads=3), "blocks.0.attention.key has 3 heads of 2, which 4 ranks cannot share"),
         (dict(plan={"blocks.*.feed_forward.up": "column"}, hidden=12, kind="mlp of 2"), "closest are layers"),
         (dict(kind="mlp of 2", plan={"layers.1": "column"}), "nearest sizes that work are 8 or 12"),
-        (dict(twice=True), "RuntimeError: this GPT is sharded already"),
+        (dict(twice=True), "RuntimeError: this GPT is already sharded"),
     ],
 )
 def test_bad_plans_and_sizes_get_a_sentence_and_leave_the_model_as_it_was(ranks, given, sentence):

@@ -236,7 +236,7 @@ def test_a_checkpoint_is_never_overwritten_and_leaves_nothing_half(ranks, saved)
         except ValueError as error:
             return str(error)
 
-    assert all("holds a checkpoint already" in text for text in ranks[:2].run(again, str(saved)))
+    assert all("already holds a checkpoint" in text for text in ranks[:2].run(again, str(saved)))
     assert [path.name for path in saved.parent.iterdir()] == ["step_3"]
 
 
