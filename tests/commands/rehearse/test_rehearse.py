@@ -204,7 +204,7 @@ def test_a_sentence_for_what_cannot_be_started(tmp_path, capsys):
     (tmp_path / "c.py").write_text("int main() {}\n")
     for arguments, told in (
         (["nowhere.py"], "does not exist"),
-        ([str(tmp_path / "c.py")], "no Python"),
+        ([str(tmp_path / "c.py")], "is not Python"),
         ([str(tmp_path / "c.py"), "--nproc", "0"], "nproc=0"),
         ([str(tmp_path / "c.py"), "--memory", "much"], "much"),
         ([str(tmp_path / "c.py"), "--nproc", "100000"], "GB of memory"),

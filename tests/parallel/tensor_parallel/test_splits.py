@@ -40,7 +40,7 @@ def test_a_cut_by_inputs_takes_columns():
 
 
 def test_a_cut_for_another_size_gets_a_sentence():
-    with pytest.raises(ValueError, match=r"cut is for 9 entries, but dimension 0 of \(12, 2\) has 12"):
+    with pytest.raises(ValueError, match=r"split is for 9 entries, but dimension 0 of \(12, 2\) has 12"):
         fused_split((3, 3, 3), 3).take(TENSOR, 0)
 
 
