@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 
 GPU = ("kernel", "gpu_memcpy", "gpu_memset")  # categories of events that run on a GPU
+LAUNCHES = ("cuda_runtime", "cuda_driver")  # categories of calls that start them; Triton kernels use the driver
 
 
 def load_events(path):
@@ -79,7 +80,7 @@ def exposed(communication, compute):
 
 def launch_delays(events):
     """(when the CPU launched a kernel, seconds until it started on the GPU), in order of the launches."""
-    launched = {e["args"].get("correlation"): e["start"] for e in events if e["cat"] == "cuda_runtime"}
+    launched = {e["args"].get("correlation"): e["start"] for e in events if e["cat"] in LAUNCHES}
     kernels = [e for e in events if e["cat"] in GPU and e["args"].get("correlation") in launched]
     times = [(launched[kernel["args"]["correlation"]], kernel["start"]) for kernel in kernels]
     return [(launch, start - launch) for launch, start in sorted(times)]
