@@ -19,7 +19,12 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 CHAPTERS = [path for path in NOTEBOOKS if path.stem[:2].isdigit()]
 # A number that is as large as the answer and counts another thing: AdamW's two moments, in the error of a full card;
 # what eight GPUs lost; the states between two steps, which station B says are fewer at the peak.
-COINCIDENCES = {"05.offload": "8.18 MiB", "05.few_tokens": "16 B", "11.mfu": "29 % to 45 %", "interview.idle": "43 %    operatio"}
+COINCIDENCES = {
+    "05.offload": "8.18 MiB",
+    "05.few_tokens": "16 B",
+    "11.mfu": "29 % to 45 %",
+    "interview.idle": "43 %    operatio",
+}
 
 
 @cache
