@@ -20,6 +20,7 @@ from helpers.learner.words import language as chosen_language
 
 CELL = "text-align:left;vertical-align:top;padding:.15em 1.4em .15em 0;border-bottom:1px solid rgba(128,128,128,.4)"
 LINE = "border-left:4px solid rgba(128,128,128,{shade});padding:.1em 0 .1em 1em;margin:.9em 0"
+SHORT = 12  # characters
 NOTE_COLUMNS = ("criterion", "evidence", "mark", "comment")
 
 
@@ -76,15 +77,20 @@ def table_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table of texts; the head is left out where it is empty."""
     titles = "".join(f'<th scope="col" style="{CELL}">{inline(title)}</th>' for title in head)
     top = f"<thead><tr>{titles}</tr></thead>" if head else ""
-    cells = ["".join(f'<td style="{CELL}">{inline(cell)}</td>' for cell in row) for row in rows]
+    cells = ["".join(f'<td style="{cell_style(cell)}">{inline(cell)}</td>' for cell in row) for row in rows]
     body = "".join(f"<tr>{row}</tr>" for row in cells)
     return f'<table style="border-collapse:collapse;margin:.4em 0;font-size:93%">{top}<tbody>{body}</tbody></table>'
+
+
+def cell_style(text: str) -> str:
+    """The CSS of a cell; a short one, such as a number with its unit, stays on one line."""
+    return f"{CELL};white-space:nowrap" if len(text) <= SHORT else CELL
 
 
 def scorecard_html(one: Dialogue, lang: str) -> str:
     """The scorecard with the level, and below it the sources of the published numbers."""
     head = [words(f"column.{name}", lang) for name in NOTE_COLUMNS]
-    links = quiz_words("between", lang).join(anchor(source.source, source.url) for source in one.sources)
+    links = "; ".join(anchor(source.source, source.url) for source in one.sources)
     sources = f"<p><small>{escape(words('sources', lang))}{quiz_words('colon', lang)}{links}</small></p>"
     table = table_html(head, note_rows(one, lang))
     title = escape(words("scorecard", lang))
