@@ -232,16 +232,15 @@ def dualpipe_v(num_ranks: int, num_microbatches: int) -> Schedule:
 
 
 def link_table(message: float, forward: float, parts: int) -> str:
-    """A table of links in Markdown: how long a message of so many bytes takes, whole and in `parts` parts at once.
+    """Text with a row for each link: how long a message of so many bytes takes, whole and in `parts` parts at once.
 
     forward: seconds of a stage's forward, of which the table gives the share.
     """
-    rows = [f"| link | {format_bytes(message)} per message | {format_bytes(message / parts)} per message |"]
-    rows.append("|---|---|---|")
+    rows = [f"{'link':10}  {format_bytes(message) + ' per message':30}  {format_bytes(message / parts)} per message"]
     for gigabits in (10, 100, 400):
         seconds = [num_bytes / (gigabits * 1e9 / 8) for num_bytes in (message, message / parts)]
-        cells = [f"{format_seconds(each)}, {each / forward:.2g} of the forward" for each in seconds]
-        rows.append(f"| {gigabits} Gb/s | {' | '.join(cells)} |")
+        whole, in_parts = (f"{format_seconds(each)}, {each / forward:.2g} of the forward" for each in seconds)
+        rows.append(f"{f'{gigabits} Gb/s':10}  {whole:30}  {in_parts}")
     return "\n".join(rows)
 
 

@@ -259,14 +259,20 @@ def _html(shown: Any) -> str:
     if isinstance(shown, Scene):
         return to_svg(shown)
     if isinstance(shown, str | Words):
-        # Aligned with pictures. Each line of what a program printed stays a line.
-        return f'<div style="margin:0 14px; white-space:pre-line">{paragraphs(str(shown))}</div>'
+        return "".join(_text_html(block) for block in str(shown).split("\n\n"))
     if plot := _plot(shown):
         figure, description = plot
         # rr-light: the class of pictures made for a light page, which the course's style inverts on a dark one.
         look = f'class="rr-light" alt="{escape(description)}"'
         return f'<img {look} src="data:image/png;base64,{_png(figure)}">'
     return f"<pre>{escape(str(shown))}</pre>"
+
+
+def _text_html(block: str) -> str:
+    """A block of a text, aligned with pictures. Each line stays a line, and the columns of a table stay columns."""
+    if any("  " in line.strip() for line in block.splitlines()):
+        return f'<pre style="margin:.5em 14px; line-height:1.3; overflow-x:auto">{escape(block)}</pre>'
+    return f'<div style="margin:0 14px; white-space:pre-line">{paragraphs(block)}</div>'
 
 
 def _plot(shown: Any) -> tuple[Figure, str] | None:

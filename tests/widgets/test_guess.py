@@ -63,6 +63,16 @@ def test_a_question_alone_works_and_has_a_key_of_its_own():
     assert guess("每个 rank 多少字节").question.key != guess("每个 rank 多少消息").question.key
 
 
+def test_a_table_in_a_text_keeps_its_columns():
+    asked, shown = (
+        ask("77.bytes"),
+        reveal("77.bytes", "Two **engines**.\n\n         sent\nDDP      1.5 P\nZeRO-3  2.25 P"),
+    )
+    asked.no_idea()
+    assert "<b>engines</b>" in shown.body.children[0].value
+    assert "\nDDP      1.5 P\nZeRO-3  2.25 P</pre>" in shown.body.children[0].value
+
+
 @pytest.mark.parametrize("key", ASKED)
 def test_each_form_is_answered_and_its_result_opens_by_itself(key):
     asked, shown = ask(key), reveal(key, SCENE, "**Four** and three.")
