@@ -267,7 +267,7 @@ def test_a_layer_that_is_cut_is_followed_forward_and_backward(notebook):
     output.get_by_role("button", name="backward: weights").click()
     says(picture, "Sent in this pass: all-gather of X")
     for cut, words in (
-        ("attention by heads", "whole heads"),
+        ("attention by heads", "complete heads"),
         ("embedding by vocabulary", "gives zeros"),
         ("head and loss by vocabulary", "Logits stay sharded"),
     ):
@@ -280,7 +280,7 @@ def test_a_layer_that_is_cut_is_followed_forward_and_backward(notebook):
 def test_zero_is_stepped_through(notebook):
     output, picture = shown(notebook, "ZeroExplorer")
     says(picture, "Before the step: rank r owns element r of each layer.")
-    for words in ("gather the numbers", "compute, each rank with its own batch", "free what other ranks own"):
+    for words in ("gather the elements", "compute, each rank with its own batch", "free what other ranks own"):
         output.get_by_role("button", name="next").click()
         says(picture, f"Forward, layer a: {words}")
     notebook.press(notebook.dial("stage", output), "Space ArrowUp Enter", picture)
