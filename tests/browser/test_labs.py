@@ -67,7 +67,7 @@ def test_the_right_answers_pass(notebook):
 
 
 def test_the_rubric_shows_once_an_answer_in_words_is_written_and_saved(notebook):
-    assert "no answer yet" in rubric_of(notebook)
+    assert "no saved answer yet" in rubric_of(notebook)
     notebook.page.evaluate(WRITE, ["explain", "The mean of means weighs ranks, not examples."])
     notebook.page.evaluate("() => window.jupyterapp.shell.currentWidget.context.save()")
     assert "Rubric (3 points)" in rubric_of(notebook)

@@ -28,7 +28,7 @@ def test_a_job_refuses_a_file_as_folder_and_deaths_that_are_none(tmp_path):
     for folder in (file, ""):
         with pytest.raises(ValueError, match="is a file or empty"):
             Job(folder=folder)
-    with pytest.raises(ValueError, match="knows no rank: it takes ranks, "):
+    with pytest.raises(ValueError, match="has no option rank: its options are ranks, "):
         Job(rank=4)
     for kills in (5, [5]):
         with pytest.raises(ValueError, match="expected a list of Kill"):

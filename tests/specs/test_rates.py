@@ -108,9 +108,10 @@ def test_examples_compute_at_the_share_of_the_table_and_products_at_the_time_mod
     texts = [card.full_answer("en") for card in load_all()]
     texts += ["\n".join(source(cell) for cell in load(path)) for path in PAGES]
     found = [shares_of_the_peak(text) for text in texts]
-    assert sum(map(bool, found)) >= 5 and set().union(*found) == {round(100 * COMPUTE_SHARE)}
+    asked = {60}  # a row of chapter 07 that says what faster compute would change
+    assert sum(map(bool, found)) >= 5 and set().union(*found) - asked == {round(100 * COMPUTE_SHARE)}
     (card,) = (card for card in load_all() if card.id == "scaling-the-other-half")
-    assert f"about {100 * sustained_share(GPUS['H100']):.0f} % of the data sheet's rate" in card.full_answer("en")
+    assert f"at about {100 * sustained_share(GPUS['H100']):.0f} % of the data sheet" in card.full_answer("en")
 
 
 def test_a_rate_that_the_table_does_not_have_is_found():
@@ -124,12 +125,12 @@ def test_chapter_07_says_what_the_table_gives_for_its_example():
     text = " ".join(" ".join(source(cell).split()) for cell in load(next(p for p in PAGES if p.stem[:2] == "07")))
     llama, message = PRESETS["llama3-70b"], 2 * 8192 * 8192
     ring = LayerTimes.of(llama, GPUS["H100"], reached("NVLink 4"), 8).waiting_share
-    assert f"about 370 of the 450 GB/s, and then {100 * ring:.0f} % of the step waits" in text
+    assert f"| ring at 370 GB/s | {100 * ring:.0f} % |" in text
     adds = 4 * switch_seconds(message, "NVLink 5")
     wide, narrow = (LayerTimes.of(llama, GPUS["GB200"], LINKS["NVLink 5"], n).busy for n in (64, 8))
-    assert f"about {1e3 * adds:.1f} ms if NVLink 5 reaches the share" in text
-    assert f"So {100 * adds / (adds + wide):.0f} % still waits" in text
-    assert f"where 8 ranks wait for {100 * adds / (adds + narrow):.0f} %" in text
+    assert f"0.006) ms = {1e3 * adds:.1f} ms waiting" in text
+    assert f"{1e3 * wide:.2f}) = {100 * adds / (adds + wide):.0f} %" in text
+    assert f"With NVLS on 8 of these GPUs, a GPU waits for {100 * adds / (adds + narrow):.0f} % of the step" in text
 
 
 def test_chapter_06_says_at_which_rate_a_message_takes_as_long_as_a_forward():
@@ -138,4 +139,7 @@ def test_chapter_06_says_at_which_rate_a_message_takes_as_long_as_a_forward():
     forward, message = 80 / 4 * sum(layers.compute), layers.message
     assert LINKS["10 Gb/s"].seconds(message) == pytest.approx(forward, rel=0.05)
     share = LINKS["400 Gb/s"].seconds(message) / forward
-    assert f"as long as a forward at 10 Gb/s, and {100 * share:.0f} % of it at 400 Gb/s" in text
+    assert "If a message takes as long as a forward (at about 10 Gb/s)" in text
+    # The chapter counts causal attention, and these times the whole of it.
+    (printed,) = re.findall(r"share 2.7 ms / 97 ms = (\S+) %", text)
+    assert float(printed) == pytest.approx(100 * share, rel=0.1)

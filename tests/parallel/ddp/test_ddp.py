@@ -618,7 +618,7 @@ def test_mistakes_get_a_sentence(ranks):
     def mistakes():
         with pytest.raises(ValueError, match="no parameter with requires_grad=True"):
             DistributedDataParallel(nn.Linear(2, 2).requires_grad_(False))
-        with pytest.raises(ValueError, match="give more than 0"):
+        with pytest.raises(ValueError, match="a cap must be above 0"):
             DistributedDataParallel(nn.Linear(2, 2), bucket_cap_mb=0)
         for wrap in (BucketedDDP, DistributedDataParallel):
             with pytest.raises(ValueError, match=r"layers.0.weight \(4, 2\).*rank 1 has layers.0.weight \(3, 2\)"):
