@@ -44,7 +44,6 @@ from helpers.workloads import GPT, GPTConfig, characters, token_loss
 TINY = GPTConfig.tiny(context=16)
 TEN_MILLION = GPTConfig.ten_million().spec  # a `spec` has the sizes that the predictions need
 WIDE = ModelSpec(num_layers=4, hidden=128, num_heads=4, vocab=256, seq=128)  # the model whose memory is measured
-SPLITS = ("columns", "rows")  # along which a matrix is divided
 
 
 # ---- equal to one process ----

@@ -54,17 +54,19 @@ class DialogueView(InterviewView):
     # -- actions -------------------------------------------------------------------------------------------------------
     def next(self) -> None:
         """Show the next step, and above it what the learner has written; after the last step nothing happens."""
-        if self.shown < len(self.steps):
-            if self.own.value.strip():
-                self._own[self.steps[self.shown].number] = self.own.value.strip()
-            self.own.value = ""
-            self.shown += 1
-            self._draw()
+        self._show(min(self.shown + 1, len(self.steps)))
 
     def show_all(self) -> None:
         """Show all that is left at once."""
-        while self.shown < len(self.steps):
-            self.next()
+        self._show(len(self.steps))
+
+    def _show(self, count: int) -> None:
+        """Show so many steps, and above the first new one what the learner has written."""
+        if count > self.shown:
+            if self.own.value.strip():
+                self._own[self.steps[self.shown].number] = self.own.value.strip()
+            self.shown, self.own.value = count, ""
+            self._draw()
 
     def restart(self) -> None:
         """Begin again with the question, without what the learner wrote."""
@@ -98,8 +100,8 @@ class DialogueView(InterviewView):
         place = self._text("place", number=self.shown, total=len(self.steps))
         intro = self._text("intro", minutes=one.minutes)
         self.heading.value = f'<p class="rr-question">{one.title.in_(lang)}</p><p class="rr-meta">{intro} {place}</p>'
-        turns = [turn_html(step.turn, lang, own=self._own.get(step.number, "")) for step in self.steps if step.turn]
-        shown = "".join(turns[: self.shown])
+        steps = [step for step in self.steps[: self.shown] if step.turn]
+        shown = "".join(turn_html(step.turn, lang, own=self._own.get(step.number, "")) for step in steps)
         self.transcript.value = f'<div lang="{lang}" aria-live="polite" style="margin:0 14px">{shown}</div>'
         self.scorecard.show(scorecard_html(one, lang) if is_over else "")
         self.invitation.value = f'<p class="rr-meta">{self._text("your_turn")}</p>'

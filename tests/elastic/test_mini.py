@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import multiprocessing
 import runpy
 import sys
@@ -13,8 +12,7 @@ import pytest
 from helpers.chapters.fault_tolerance_cells import compared_with_one_process, restart_parts
 from helpers.elastic import crash_safe, mini, mini_job
 from helpers.grading import grade
-
-MAX_LINES = 120
+from tests.standalone import standalone
 
 
 @pytest.fixture(scope="module")
@@ -51,22 +49,11 @@ def test_a_rank_that_dies_before_it_has_loaded_does_not_block_the_agent(monkeypa
         mini_job.run(2, tmp_path, 5, context=multiprocessing.get_context("fork"), max_restarts=0)
 
 
-def standalone(module, folder) -> dict:
-    """The names of a copy of this module's file, which runs alone, outside the package."""
-    source = inspect.getsource(module)
-    assert "helpers" not in source.split('"""', 2)[2], "plain torch, nothing of this course"
-    assert len(source.splitlines()) <= MAX_LINES
-    path = folder / "copied.py"
-    path.write_text(source, encoding="utf-8")
-    return runpy.run_path(str(path))
-
-
 def test_a_copy_of_the_file_alone_passes_the_labs_check_of_the_verdict(tmp_path):
-    path = tmp_path
-    standalone(mini, path)
+    path = standalone(mini, tmp_path)
 
     def verdict(beats, ranks, started, now, limits):
-        return runpy.run_path(str(path / "copied.py"))["verdict"](beats, ranks, started, now, limits)
+        return runpy.run_path(path)["verdict"](beats, ranks, started, now, limits)
 
     answer = grade("12.verdict", verdict)
     assert answer.passed, answer.text()
@@ -74,8 +61,7 @@ def test_a_copy_of_the_file_alone_passes_the_labs_check_of_the_verdict(tmp_path)
 
 def test_a_copy_of_the_save_alone_survives_every_crash_of_the_labs_disk(tmp_path):
     """The names open, os and torch of the copy lead to the simulated disk; the order of the calls is the copy's own."""
-    standalone(crash_safe, tmp_path)
-    path = str(tmp_path / "copied.py")
+    path = standalone(crash_safe, tmp_path)
 
     def save(disk, name, data, tell):
         copied = runpy.run_path(path)["save"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import runpy
 from collections.abc import Callable
 from functools import partial
@@ -18,8 +17,7 @@ from helpers.observe.memory import record_memory
 from helpers.parallel.memory import chunked_loss, recomputation
 from helpers.parallel.memory.recomputation import recompute
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
-
-MAX_LINES = 120
+from tests.standalone import standalone
 
 
 def trained(run: Callable | None = None, steps: int = 3) -> dict[str, Tensor]:
@@ -70,16 +68,6 @@ def test_only_the_inputs_are_kept():
         return recorder.at("forward").activations
 
     assert kept(recompute) < kept(lambda function, x: function(x)) / 2
-
-
-def standalone(module, folder) -> str:
-    """The path of a copy of this module's file, which runs alone, outside the package."""
-    source = inspect.getsource(module)
-    assert "helpers" not in source.split('"""', 2)[2], "plain torch, nothing of this course"
-    assert len(source.splitlines()) <= MAX_LINES
-    path = folder / "copied.py"
-    path.write_text(source, encoding="utf-8")
-    return str(path)
 
 
 def test_a_copy_of_the_file_alone_passes_the_labs_check(ranks, tmp_path):
