@@ -7,7 +7,7 @@ import time
 import psutil
 import pytest
 
-from helpers.ranks.limits import load_per_core
+from tests.timing import assert_one_of_three_is_within
 
 LIMIT = 1.0  # seconds from the press of Stop to a free prompt, on an idle machine
 CELLS = {
@@ -94,18 +94,24 @@ def start_loop(notebook, lab) -> None:
 
 
 def test_stop_ends_a_check_and_a_cell_on_the_ranks(notebook, lab):
-    notebook.start("check")
-    took = seconds_to_stop(notebook, "check")
-    text = shown(notebook, "check")
-    print(f"check: {took:.2f} s\n{text}")
-    assert "the check was interrupted" in text and "No attempt was counted." in text and "Traceback" not in text
-    assert took < LIMIT * load_per_core()
-    start_loop(notebook, lab)
-    took = seconds_to_stop(notebook, "loop")
-    text = shown(notebook, "loop")
-    print(f"%%ranks: {took:.2f} s\n{text}")
-    assert "the run was interrupted" in text and "Your variables are kept" in text and "Traceback" not in text
-    assert took < LIMIT * load_per_core()
+    def seconds_to_end_a_check(attempt: int) -> float:
+        notebook.start("check")
+        took = seconds_to_stop(notebook, "check")
+        text = shown(notebook, "check")
+        print(f"check: {took:.2f} s\n{text}")
+        assert "the check was interrupted" in text and "No attempt was counted." in text and "Traceback" not in text
+        return took
+
+    def seconds_to_end_a_cell(attempt: int) -> float:
+        start_loop(notebook, lab)
+        took = seconds_to_stop(notebook, "loop")
+        text = shown(notebook, "loop")
+        print(f"%%ranks: {took:.2f} s\n{text}")
+        assert "the run was interrupted" in text and "Your variables are kept" in text and "Traceback" not in text
+        return took
+
+    assert_one_of_three_is_within(LIMIT, seconds_to_end_a_check)
+    assert_one_of_three_is_within(LIMIT, seconds_to_end_a_cell)
     notebook.run("right")
     assert notebook.result("right") == "True"
 
@@ -124,14 +130,17 @@ def test_restart_in_a_check_leaves_no_process(notebook):
 
 
 def test_stop_ends_a_check_and_the_run_all_that_waits_behind_it(notebook, lab):
-    (lab.work / "began").unlink(missing_ok=True)
-    notebook.start("check")
-    notebook.page.evaluate("() => void window.jupyterapp.commands.execute('notebook:run-all-cells')")
-    start = time.monotonic()
-    press(notebook, "interrupt")
-    notebook.page.wait_for_function(IS_IDLE)
-    print(f"run all behind a check: {time.monotonic() - start:.2f} s")
-    assert time.monotonic() - start < LIMIT * load_per_core()
+    def seconds_to_end_both(attempt: int) -> float:
+        (lab.work / "began").unlink(missing_ok=True)
+        notebook.start("check")
+        notebook.page.evaluate("() => void window.jupyterapp.commands.execute('notebook:run-all-cells')")
+        start = time.monotonic()
+        press(notebook, "interrupt")
+        notebook.page.wait_for_function(IS_IDLE)
+        print(f"run all behind a check: {time.monotonic() - start:.2f} s")
+        return time.monotonic() - start
+
+    assert_one_of_three_is_within(LIMIT, seconds_to_end_both)
     notebook.run("right")
     assert notebook.result("right") == "True" and not (lab.work / "began").exists()
 

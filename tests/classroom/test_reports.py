@@ -34,8 +34,8 @@ from helpers.classroom.results import (
 from helpers.classroom.similarity import SimilarPair
 from helpers.classroom.submissions import find_submissions
 from helpers.learner.progress import record
-from helpers.ranks.limits import load_per_core
 from tests.classroom import notebooks
+from tests.timing import assert_one_of_three_is_within
 
 HINT = "all_reduce adds up. For the mean, divide by the number of ranks."
 ADA = GradedSubmission(
@@ -239,23 +239,28 @@ def test_what_is_graded_is_not_graded_again_unless_the_file_changed(tmp_path, se
 @pytest.mark.parametrize(("begins", "num_graded"), [("2 submissions.", 0), ("[1/2]", 1)])
 def test_ctrl_c_leaves_a_report_a_sentence_and_no_process(tmp_path, begins, num_graded):
     """Also while the process from which sandboxes are forked still imports torch and the labs."""
-    folder, out = tmp_path / "class", tmp_path / "out"
+    folder = tmp_path / "class"
     (folder / "x").mkdir(parents=True)
     (folder / "a.ipynb").write_text("text")
     source = "import time\ndef average_gradients(model):\n    time.sleep(10**6)"
     notebooks.write(folder / "b.ipynb", notebooks.handed_in({"03.average": source}))
-    command = notebooks.grade_command(folder, out, "--jobs", "1")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        for line in process.stdout:
-            if line.startswith(begins):
-                pressed = time.monotonic()
-                process.send_signal(signal.SIGINT)
-                break
-        rest = process.stdout.read()
-        took = time.monotonic() - pressed
-    assert process.returncode == 130 and f"Interrupted: {num_graded} of 2 are graded" in rest
-    assert took < 1.0 * load_per_core(), took
-    assert "Traceback" not in rest and "interrupted" in (out / "report.html").read_text()
+
+    def seconds_to_end(attempt: int) -> float:
+        out = tmp_path / f"out{attempt}"
+        command = notebooks.grade_command(folder, out, "--jobs", "1")
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            for line in process.stdout:
+                if line.startswith(begins):
+                    pressed = time.monotonic()
+                    process.send_signal(signal.SIGINT)
+                    break
+            rest = process.stdout.read()
+            took = time.monotonic() - pressed
+        assert process.returncode == 130 and f"Interrupted: {num_graded} of 2 are graded" in rest
+        assert "Traceback" not in rest and "interrupted" in (out / "report.html").read_text()
+        return took
+
+    assert_one_of_three_is_within(1.0, seconds_to_end)
 
 
 def test_nothing_to_grade_is_a_sentence(tmp_path, capsys):

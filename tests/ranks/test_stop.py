@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from helpers.ranks.limits import load_per_core
 from tests.ranks.kernel import Kernel
+from tests.timing import assert_one_of_three_is_within
 
 LIMIT = 1.0  # seconds from the interrupt to a free prompt, on an idle machine
 KEPT, LOST = "Your variables are kept", "their variables are lost; the next cell starts new ones"
@@ -157,11 +157,15 @@ def stopped(kernel, wait, began):
 def test_stop_gives_back_the_prompt(kernel, home, name):
     wait, noted = WAITS[name], home / ".rank-by-rank" / "progress.jsonl"
     before = noted.read_text()
-    reply = stopped(kernel, wait, home / "began")
-    said = reply.text + reply.shown
-    print(f"{name}: {reply.seconds:.2f} s\n{said}")
-    assert all(text in said for text in wait.says), said
-    assert "helpers/" not in said and "Traceback" not in said, said
-    assert noted.read_text() == before, "an attempt was counted"
-    assert reply.seconds < LIMIT * load_per_core()
+
+    def seconds_to_prompt(attempt: int) -> float:
+        reply = stopped(kernel, wait, home / "began")
+        said = reply.text + reply.shown
+        print(f"{name}: {reply.seconds:.2f} s\n{said}")
+        assert all(text in said for text in wait.says), said
+        assert "helpers/" not in said and "Traceback" not in said, said
+        assert noted.read_text() == before, "an attempt was counted"
+        return reply.seconds
+
+    assert_one_of_three_is_within(LIMIT, seconds_to_prompt)
     assert kernel.run(wait.then).text.endswith(wait.gives)
