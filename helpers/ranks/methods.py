@@ -15,7 +15,7 @@ methods: `_allgather_base` is all_gather_single, and so on.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 
 import torch
@@ -23,7 +23,16 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 
-from helpers.ranks.work import Signature, WireWork, all_to_all_single, crossed_signature, describe_tensor, signature
+from helpers.ranks.gloo import BlockingCall
+from helpers.ranks.work import (
+    Signature,
+    WireWork,
+    all_to_all_single,
+    crossed_signature,
+    describe_tensor,
+    reduce_name,
+    signature,
+)
 
 SUM = dist.ReduceOp.SUM
 
@@ -62,17 +71,36 @@ class Methods:
     operation apart, since all ranks must call the same one.
     """
 
+    def _averaged(self, issue: Callable, opts, outputs: Sequence[Tensor]) -> Callable:
+        """How to issue a reduction. `issue` itself, unless whole numbers are averaged under NCCL's rules.
+
+        gloo refuses these. NCCL adds them and divides the sum by the number of ranks, without the remainder.
+        """
+        whole = not (outputs[0].is_floating_point() or outputs[0].is_complex())
+        if not whole or reduce_name(opts.reduceOp) != "AVG" or self.group.session.config.rules != "nccl":
+            return issue
+        opts.reduceOp = SUM
+
+        def sum_and_divide() -> None:
+            issue().wait()
+            for output in outputs:
+                output.div_(len(self.group.ranks), rounding_mode="trunc")
+
+        return lambda: BlockingCall(sum_and_divide)
+
     # -- one tensor, the same on every rank ------------------------------------------------------------------------
     def allreduce(self, tensors, opts=SUM, timeout=None) -> WireWork:
         tensors = _list(tensors)
         opts = _filled(c10d.AllreduceOptions(), opts, timeout, reduceOp=opts)
         sig = signature("all_reduce", tensors, reduce_op=opts.reduceOp)
-        return self.group.collective(sig, lambda: self.inner.allreduce(tensors, opts), tensors, opts)
+        issue = self._averaged(lambda: self.inner.allreduce(tensors, opts), opts, tensors)
+        return self.group.collective(sig, issue, tensors, opts)
 
     def allreduce_coalesced(self, tensors, opts=None) -> WireWork:
         tensors, opts = list(tensors), opts or c10d.AllreduceCoalescedOptions()
         sig = signature("all_reduce", tensors, reduce_op=opts.reduceOp, extra=" coalesced")
-        return self.group.collective(sig, lambda: self.inner.allreduce_coalesced(tensors, opts), tensors, opts)
+        issue = self._averaged(lambda: self.inner.allreduce_coalesced(tensors, opts), opts, tensors)
+        return self.group.collective(sig, issue, tensors, opts)
 
     def broadcast(self, tensors, opts=0, timeout=None) -> WireWork:
         tensors = _list(tensors)
@@ -84,7 +112,8 @@ class Methods:
         tensors = _list(tensors)
         opts = _filled(c10d.ReduceOptions(), opts, timeout, rootRank=opts, reduceOp=op)
         sig = signature("reduce", tensors, root=opts.rootRank, reduce_op=opts.reduceOp)
-        return self.group.collective(sig, lambda: self.inner.reduce(tensors, opts), tensors, opts)
+        issue = self._averaged(lambda: self.inner.reduce(tensors, opts), opts, tensors)
+        return self.group.collective(sig, issue, tensors, opts)
 
     # -- all_gather ------------------------------------------------------------------------------------------------
     def allgather(self, outputs, inputs, opts=None) -> WireWork:
@@ -118,21 +147,22 @@ class Methods:
         outputs, inputs = _list(outputs), _lists(inputs)
         opts = _filled(c10d.ReduceScatterOptions(), opts, timeout, reduceOp=opts)
         sig = signature("reduce_scatter", list(chain(*inputs)), reduce_op=opts.reduceOp)
-        return self.group.collective(
-            sig, lambda: self.inner.reduce_scatter(outputs, inputs, opts), outputs, opts, inputs
-        )
+        issue = self._averaged(lambda: self.inner.reduce_scatter(outputs, inputs, opts), opts, outputs)
+        return self.group.collective(sig, issue, outputs, opts, inputs)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts=None) -> WireWork:
         opts = opts or c10d.ReduceScatterOptions()
         sig = signature("reduce_scatter", [input], reduce_op=opts.reduceOp, extra=" of a tensor")
         flat = _flat(output), _flat(input)
-        return self.group.collective(sig, lambda: self.inner._reduce_scatter_base(*flat, opts), [output], opts, [input])
+        issue = self._averaged(lambda: self.inner._reduce_scatter_base(*flat, opts), opts, [output])
+        return self.group.collective(sig, issue, [output], opts, [input])
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None) -> WireWork:
         outputs, inputs, opts = list(outputs), list(inputs), opts or c10d.ReduceScatterOptions()
         sig = signature("reduce_scatter", inputs, reduce_op=opts.reduceOp, extra=" of tensors, coalesced")
-        issue = self.inner.reduce_scatter_tensor_coalesced
-        return self.group.collective(sig, lambda: issue(outputs, inputs, opts), outputs, opts, inputs)
+        call = self.inner.reduce_scatter_tensor_coalesced
+        issue = self._averaged(lambda: call(outputs, inputs, opts), opts, outputs)
+        return self.group.collective(sig, issue, outputs, opts, inputs)
 
     # -- rooted: only the root has lists ---------------------------------------------------------------------------
     def gather(self, outputs, inputs, opts=0, timeout=None) -> WireWork:

@@ -183,6 +183,13 @@ class Capture(io.TextIOBase):
 
     encoding = "utf-8"
 
+    def fileno(self) -> int:
+        """The process's own standard output, for whoever needs a descriptor: faulthandler, or a child's stdout.
+
+        What is written there goes past `send`.
+        """
+        return 1
+
     def __init__(self, send: Callable[[str], None]):
         self._send = send
         self._begin()

@@ -18,7 +18,9 @@ from helpers.devices.cards.torch_patches import replace_in_torch
 
 _NAME = "NVIDIA practice card"  # what the script reads as the name of its GPU
 # Names of torch.card that torch.cuda does not get, because it keeps its own or gets a function of this file.
-_OWN = ("memory", "device", "device_count", "current_device", "set_device")
+_OWN = ("memory", "device", "device_count", "current_device", "set_device", "is_initialized")
+# Functions that initialize CUDA when a script calls them.
+_INITIALIZING = ("synchronize", "current_stream", "default_stream", "get_device_capability", "get_rng_state")
 
 
 class Device:
@@ -47,6 +49,11 @@ def _set_device(device) -> None:
         gpus.choose(index)
 
 
+def _current_device() -> int:
+    gpus.initialize()
+    return gpus.current
+
+
 def _exchange(index: int) -> int:
     """Make this GPU the current one. Returns the one before; -1, which changes nothing, for -1."""
     return gpus.choose(index) if index >= 0 else -1
@@ -67,10 +74,12 @@ def replace(memory: int) -> None:
                     setattr(module, name, of_card)
     # Where the script asks for numbers of a GPU or for versions, it is told those of an H100 with CUDA 12.8.
     cuda.device, cuda.device_of = Device, DeviceOf
-    cuda.set_device, cuda.current_device, cuda._exchange_device = _set_device, lambda: gpus.current, _exchange
+    cuda.set_device, cuda.current_device, cuda._exchange_device = _set_device, _current_device, _exchange
+    cuda.is_initialized = gpus.is_initialized
     cuda._maybe_exchange_device = _exchange
     cuda.device_count = lambda: len(gpus.visible())
-    cuda.init = cuda._lazy_init = cuda.ipc_collect = cuda.set_per_process_memory_fraction = lambda *_, **__: None
+    cuda.init = cuda._lazy_init = gpus.initialize
+    cuda.ipc_collect = cuda.set_per_process_memory_fraction = lambda *_, **__: None
     cuda.StreamContext = cuda.stream
     card.Stream.is_capturing = lambda stream: False
     cuda.is_current_stream_capturing = lambda: False
@@ -93,6 +102,8 @@ def replace(memory: int) -> None:
 
 def _later(name: str, *args, **kwargs):
     """Call this function of torch.card, with None for each device that is a GPU: there is only one card."""
+    if name in _INITIALIZING:
+        gpus.initialize()
     return getattr(torch.card, name)(*map(_without_gpu, args), **{k: _without_gpu(v) for k, v in kwargs.items()})
 
 

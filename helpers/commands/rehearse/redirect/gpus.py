@@ -11,7 +11,9 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,9 +34,11 @@ INVALID = (  # CUDA's message for a number that the node does not have
 count = 1  # GPUs of the node
 current = 0  # the current GPU, as torch.cuda.current_device()
 was_set = False  # whether the script chose the current GPU
+was_asked = False  # whether the script called a function that initializes CUDA without a tensor
 home_gpu: int | None = None  # where the first tensor was put
 # Address of a storage -> the storage and its GPU, of all storages that are not on the home GPU.
 gpu_of_storage: dict[int, tuple[weakref.ref, int]] = {}
+_last = threading.local()  # .gpu: of the inputs of this thread's last operation, once several GPUs are in use
 
 
 def begin(gpus_of_node: int) -> None:
@@ -48,12 +52,33 @@ def begin(gpus_of_node: int) -> None:
     usual = memory.resize
 
     def resize(storage: torch.UntypedStorage, num_bytes: int) -> None:
-        is_new = home_gpu != current and not memory.holds(storage)  # a storage on the home GPU needs no entry
+        is_new = not memory.holds(storage)
         usual(storage, num_bytes)
-        if is_new:
-            _mark(storage, current)
+        index = _index_for_cpp()
+        if is_new and index != home_gpu:  # a storage on the home GPU needs no entry
+            _mark(storage, index)
 
     memory.resize = resize
+
+
+def is_initialized() -> bool:
+    """Whether CUDA is initialized: the script chose a GPU, put a tensor on one, or asked for something of one."""
+    return was_set or was_asked or home_gpu is not None
+
+
+def initialize() -> None:
+    """What a call of torch.cuda that initializes CUDA does."""
+    global was_asked
+    was_asked = True
+
+
+def _index_for_cpp() -> int:
+    """The GPU of a storage for which nobody named one, such as those that C++ makes for DDP's buckets.
+
+    C++ makes them where the tensors are with which it works: on the GPU of this thread's last operation, or on the home
+    GPU. Only the first tensor of all is on the current GPU.
+    """
+    return getattr(_last, "gpu", current if home_gpu is None else home_gpu)
 
 
 @functools.cache
@@ -99,6 +124,19 @@ def gpu_of(card: Tensor) -> int:
     return current if home_gpu is None else home_gpu
 
 
+def made_on(index: int, make: Callable[[], Any]) -> Any:
+    """What `make()` returns, with a note that all tensors in it are on GPU `index`."""
+    before = getattr(_last, "gpu", None)
+    _last.gpu = index
+    try:
+        return put(make(), index)
+    finally:
+        if before is None:
+            del _last.gpu
+        else:
+            _last.gpu = before
+
+
 def put(made: Any, index: int | None) -> Any:
     """Write down that all tensors in `made`, which an operation has made, are on GPU `index`. Returns `made`."""
     if index is not None and (index != home_gpu or gpu_of_storage):
@@ -128,7 +166,8 @@ def _compare() -> None:
     """From now on, every operation compares the numbers of its tensors, and its results are on the GPU of the first."""
     usual = CardTensor.__torch_dispatch__
 
-    def dispatch(cls, func, types, args=(), kwargs=None):
+    # By this name, `raise_or_defer` knows that no Python code of the script is between autograd's engine and an operation.
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         if not gpu_of_storage:
             return usual(func, types, args, kwargs)
         inputs = _card_tensors((args, kwargs))
@@ -137,6 +176,8 @@ def _compare() -> None:
         if len(found) > 1 and func not in CROSSING and not func._schema.name.startswith("c10d::"):
             text = "Expected all tensors to be on the same device, but found at least two devices, "
             raise_or_defer(RuntimeError(f"{text}cuda:{found[0]} and cuda:{found[1]}!"))
+        if inputs:
+            _last.gpu = gpu_of(inputs[0])
         made = usual(func, types, args, kwargs)
         if inputs:
             # A view shares its storage with an input and keeps its GPU. _raw is the tensor on the CPU behind a card's.
@@ -145,7 +186,7 @@ def _compare() -> None:
             put(new, gpu_of(inputs[0]))
         return made
 
-    CardTensor.__torch_dispatch__ = classmethod(dispatch)
+    CardTensor.__torch_dispatch__ = classmethod(__torch_dispatch__)
 
 
 def _card_tensors(values: Any) -> list[CardTensor]:

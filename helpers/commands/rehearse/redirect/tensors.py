@@ -6,9 +6,9 @@ properties of torch are replaced by ones that translate: `gpus` knows which numb
 (`gpu_of`), which number the script means (`gpu_index`), and writes it down for new tensors (`put`). `checked` gives a
 number back, or the current one for None, and raises CUDA's error for a GPU that the node does not have.
 
-A name here that ends in -ing wraps a function of torch: `_placing(make)` is `make` with this translation added. Two
-more parts are replaced for DTensors: the tensor from which DTensor learns the shape of a result, and the state of the
-generator from which the ranks draw their parts of one random tensor.
+A name here that ends in -ing wraps a function of torch: `_placing(make)` is `make` with this translation added. Three
+more parts are replaced for DTensors: the tensor from which DTensor learns the shape of a result, the state of the
+generator from which the ranks draw their parts of one random tensor, and attention.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import _op_schema, _random
+from torch.distributed.tensor import DTensor, Replicate, Shard, _op_schema, _random
+from torch.overrides import handle_torch_function
 from torch.utils._device import _device_constructors
 from torch.utils._pytree import tree_map
 
@@ -62,8 +63,10 @@ def replace() -> None:
     library.impl("empty.memory_format", functools.partial(_made, aten.empty.memory_format), "CUDA")
     library.impl("empty_strided", functools.partial(_made, aten.empty_strided.default), "CUDA")
     others.fallback(lambda op, *args, **kwargs: _made(op, *args, **kwargs), "CUDA")
-    for owner, name in ((torch, "tensor"), (torch, "as_tensor"), (torch, "asarray"), (Tensor, "new_tensor")):
-        setattr(owner, name, _placing(getattr(owner, name)))
+    for name in ("tensor", "as_tensor", "asarray"):
+        setattr(torch, name, wrapper := _placing(getattr(torch, name)))
+        _device_constructors().add(wrapper)  # the set of functions for which `with torch.device(...)` has an effect
+    Tensor.new_tensor = _placing(Tensor.new_tensor)
     Tensor.to, Tensor.cuda = _moving(Tensor.to), _cuda
     _let_numbers_be_gpus()
     Tensor.data, CardTensor.data = _moved_data(torch._C.TensorBase.data), _moved_data(CardTensor.data)
@@ -137,20 +140,37 @@ def _made(op, *args, **kwargs) -> Any:
     """The kernel for CUDA of an operation that makes a tensor from nothing: it makes the tensor on the card."""
     index = gpus.checked(torch.device(kwargs.get("device") or "cuda").index)
     # _creates(op) is the card's own kernel for the operation.
-    return gpus.put(_creates(op)(*args, **(kwargs | {"device": gpus.CARD})), index)
+    return gpus.made_on(index, lambda: _creates(op)(*args, **(kwargs | {"device": gpus.CARD})))
 
 
 def _placing(make: Callable) -> Callable:
-    """A function that makes a tensor of data, which takes "cuda" as its device."""
+    """A function that makes a tensor of data, which takes "cuda" as its device, also in `with torch.device("cuda")`.
+
+    The data may be a list in which tensors of the card stand. Their numbers are read, as torch does.
+    """
 
     @functools.wraps(make)
     def wrapper(*args, device=None, **kwargs):
+        if torch._C._is_torch_function_mode_enabled():  # a mode must see this function, not the one that it replaces
+            named = {} if device is None else {"device": device}
+            return handle_torch_function(wrapper, (), *args, **kwargs, **named)
+        args, kwargs = _with_numbers(args), _with_numbers(kwargs)
         index = gpus.gpu_index(device)
         if index is None:
             return make(*args, **kwargs) if device is None else make(*args, device=device, **kwargs)
-        return gpus.put(make(*args, device=gpus.CARD, **kwargs), index)
+        return gpus.made_on(index, lambda: make(*args, device=gpus.CARD, **kwargs))
 
     return wrapper
+
+
+def _with_numbers(arguments: Any) -> Any:
+    """The arguments, in which lists and tuples hold CPU tensors in place of tensors of the card."""
+    lists = lambda one: isinstance(one, (list, tuple))  # noqa: E731
+    numbers = lambda one: one.cpu() if isinstance(one, CardTensor) else one  # noqa: E731
+    convert = lambda one: tree_map(numbers, one) if lists(one) else one  # noqa: E731
+    if isinstance(arguments, dict):
+        return {name: convert(one) for name, one in arguments.items()}
+    return tuple(convert(one) for one in arguments)
 
 
 def _moving(move: Callable) -> Callable:
@@ -169,8 +189,7 @@ def _moving(move: Callable) -> Callable:
                 args = (gpus.CARD, *args[1:])
         if isinstance(self, CardTensor) and gpus.gpu_of(self) != index:
             kwargs["copy"] = True  # on the same card, but for the script it is another GPU
-        moved = move(self, *args, **kwargs)
-        return moved if moved is self else gpus.put(moved, index)
+        return gpus.made_on(index, lambda: move(self, *args, **kwargs))
 
     return to
 
@@ -280,9 +299,28 @@ def _restore(storage, location: str):
 
 
 def replace_dtensor() -> None:
-    """Replace the two parts of DTensor that the docstring of this module names."""
+    """Replace the parts of DTensor that the docstring of this module names."""
     _op_schema._rebuild_tensor_from_dtensor_meta = _shaped
     _random._PhiloxState = GeneratorState
+    usual = torch.nn.functional.scaled_dot_product_attention
+    replacement = functools.wraps(usual)(functools.partial(_attention, usual))
+    torch_patches.replace_in_torch("scaled_dot_product_attention", usual, replacement)
+
+
+def _attention(usual, query: Tensor, key: Tensor, value: Tensor, attn_mask=None, *args, **kwargs) -> Tensor:
+    """Attention, which for DTensors runs on the parts of this rank, as the kernels of CUDA do. usual: torch's own.
+
+    On CUDA, torch chooses a fused kernel before DTensor sees the call. DTensor knows these kernels: it divides the batch
+    (dimension 0) or the heads (1), and makes all tensors complete in every other dimension. A device that is made in
+    Python would ask DTensor for the choice, which DTensor does not know.
+    """
+    if not isinstance(query, DTensor):
+        return usual(query, key, value, attn_mask, *args, **kwargs)
+    mesh = query.device_mesh
+    placements = [one if one in (Shard(0), Shard(1)) else Replicate() for one in query.placements]
+    local = [one.redistribute(mesh, placements).to_local() for one in (query, key, value)]
+    mask = attn_mask.full_tensor() if isinstance(attn_mask, DTensor) else attn_mask
+    return DTensor.from_local(usual(*local, mask, *args, **kwargs), mesh, placements)
 
 
 def _shaped(spec) -> Tensor:
