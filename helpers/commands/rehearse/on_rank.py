@@ -14,6 +14,7 @@ import traceback
 import types
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch.cuda.comm
 import torch.distributed.device_mesh
@@ -24,7 +25,7 @@ import torch.distributed.tensor.parallel  # noqa: F401
 from torch import Tensor
 from torch.utils._pytree import tree_iter
 
-from helpers.commands.rehearse import rank_notes, redirect
+from helpers.commands.rehearse import rank_notes, redirect, spawning
 from helpers.devices.cards import races, tensor
 from helpers.devices.cards.tensor import CardTensor, memory
 from helpers.ranks import wire, worker
@@ -93,11 +94,15 @@ def run(task: ScriptTask) -> int:
     wire.subscribe(lambda event: messages.update({(event.op, "number"): 1, (event.op, "bytes"): event.payload_bytes}))
     _keep_journal(rank, task.folder)
     redirect.install(task.gpus_of_node, task.folder, task.memory)
-    module, ok = _as_main(task), False  # ok: whether the script ended without an error
+    spawning.replace()
+    ok = False  # whether the script ended without an error
     tensor.memory.by_kind = bytes_by_kind  # which the error of a full card calls
+    _prepare(task)
     try:
-        with open(task.path, "rb") as file:
-            exec(compile(file.read(), task.path, "exec", dont_inherit=True), vars(module))
+        if spawning.starts_ranks(Path(task.path).read_text(encoding="utf-8")):
+            spawning.run_script(task.path, task.folder, rank, int(os.environ["WORLD_SIZE"]), lambda: _execute(task))
+        else:
+            _execute(task)
         ok = True
         return 0
     except SystemExit as end:
@@ -128,15 +133,19 @@ def _keep_journal(rank: int, folder: str) -> None:
     races.listen(note=journal.note, found=journal.note_finding, describe=describe)
 
 
-def _as_main(task: ScriptTask) -> types.ModuleType:
-    """A new module `__main__` for the script, with the working folder and arguments that it expects."""
+def _prepare(task: ScriptTask) -> None:
+    """Give the script the working folder, arguments and path of imports that it expects."""
     os.chdir(task.cwd)
     sys.argv = [task.path, *task.args]
     sys.path[:0] = [os.path.dirname(task.path)]
+
+
+def _execute(task: ScriptTask) -> None:
+    """Run the script in a new module `__main__`."""
     module = types.ModuleType("__main__")
     module.__file__ = task.path
     sys.modules["__main__"] = module
-    return module
+    exec(compile(Path(task.path).read_bytes(), task.path, "exec", dont_inherit=True), vars(module))
 
 
 def _print_from_here_alone() -> None:

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.utils._pytree import tree_iter
 
-from helpers.commands.rehearse import rank_notes
+from helpers.commands.rehearse import rank_notes, spawning
 from helpers.commands.rehearse.redirect import gpus
 from helpers.devices.call_site import call_site
 from helpers.devices.cards.tensor import CardTensor
@@ -83,8 +83,9 @@ def _init(
 
     The script's timeout is replaced by LONG, and its pg_options are dropped, because they are NCCL's.
     """
-    rank = int(os.environ["RANK"]) if rank < 0 else rank
-    world_size = int(os.environ["WORLD_SIZE"]) if world_size < 0 else world_size
+    spawning.check_group()
+    rank = _rendezvous("RANK") if rank < 0 else rank
+    world_size = _rendezvous("WORLD_SIZE") if world_size < 0 else world_size
     world = os.path.join(folder, f"{WORLD}{next(_worlds)}")
     os.makedirs(world, exist_ok=True)
     # eager: NCCL makes its communicators at once, which it does if it knows the device. cpu: what happens to tensors on
@@ -94,13 +95,23 @@ def _init(
     rules |= {"cpu": {"nccl": "refused", "gloo": "together"}.get(backend, "apart")}
     wire.reset()  # forgets the groups and counters of a default group that the script made before
     wire.install(wire.WireConfig(rank=rank, world_size=world_size, board_dir=world, **rules))
-    if store is None and init_method in (None, "env://"):
+    # Other addresses, such as tcp://localhost:12355, need no free port here, because all ranks share a folder.
+    if store is None and (init_method in (None, "env://") or init_method.startswith("tcp://")):
         store, init_method = dist.FileStore(os.path.join(world, "store"), world_size), None
     if device_id is not None:
         device_id = torch.device("cuda", gpus.gpu_index(device_id))
     _bound[0], _chosen[0] = device_id is not None, device_id and device_id.index
     where = {"store": store, "init_method": init_method, "world_size": world_size, "rank": rank}
     init("wire", timeout=LONG, group_name=group_name, device_id=device_id, **where, **more)
+
+
+def _rendezvous(name: str) -> int:
+    """A number from one of torchrun's variables. Raises torch's error where it is not set."""
+    if name not in os.environ:
+        raise ValueError(
+            f"Error initializing torch.distributed using env:// rendezvous: environment variable {name} expected, but not set"
+        )
+    return int(os.environ[name])
 
 
 def _new_group(new_group, ranks=None, timeout=None, backend=None, pg_options=None, *args, **kwargs):
