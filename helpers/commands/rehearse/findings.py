@@ -15,7 +15,7 @@ the `problem` of the report instead. `words[key]` is a sentence in every languag
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from helpers.commands.rehearse.processes import RehearsalProcesses
@@ -34,6 +34,7 @@ _LIMITS = (  # parts of torch's messages about something that a device made in P
 )  # fmt: skip
 # Functions of torch that only call the next one, so their frames say nothing.
 _PASSING = ("_call_impl", "_wrapped_call_impl", "wrapper", "inner", "decorate_context")
+_WORKER_FRAMES = re.compile(r'File "(.+?)", line (\d+), in (\S+)')
 MAX_LIBRARY_FRAMES = 3  # that a chain of calls shows below the script's own line
 MAX_MESSAGE = 300  # characters of torch's message
 
@@ -99,7 +100,7 @@ def _failures(outcome: RehearsalOutcome) -> list[Finding]:
     """The mistakes that ranks raised by themselves. Ranks with the same message at the same line share a finding."""
     by_message: dict[tuple, dict[int, Failure]] = {}  # (type, message, line) -> rank -> its failure
     for state in outcome.processes.causes:
-        failure = state.failure
+        failure = _from_worker(state.failure)
         if _is_no_mistake(failure) or (failure.type_name == FULL and outcome.is_short):
             continue
         # What differs from rank to rank is left out: the number of the GPU, the bytes of a full card, and the lines of
@@ -129,10 +130,25 @@ def _failure(outcome: RehearsalOutcome, failures: dict[int, Failure]) -> Finding
     else:
         text = Words.of(f"{failure.type_name}: ") + text
     lines = dict.fromkeys(line for one in failures.values() if (line := learner_frame(one.frames)))
+    if "in forked subprocess" in failure.message:
+        cure = words["fork"]
     if "invalid device ordinal" in failure.message:  # the script took a number of a GPU that the node does not have
         cure = words["local"].format(count=outcome.nproc)
     where = {"ranks": tuple(sorted(failures)), "sites": tuple(lines), "chain": tuple(chain)}
     return Finding(kind=kind, words=text, cure=cure, **where)
+
+
+def _from_worker(failure: Failure) -> Failure:
+    """The failure; or, if a DataLoader's worker passed it on, the one in the worker, with the worker's frames.
+
+    torch makes one message of it: "Caught RuntimeError in DataLoader worker process 0.", the traceback, and the error.
+    """
+    if not re.match(r"Caught \w+ in DataLoader worker process", failure.message):
+        return failure
+    *_, said = failure.message.strip().splitlines()
+    name, _, message = said.partition(": ")
+    frames = [(path, int(line), function) for path, line, function in _WORKER_FRAMES.findall(failure.message)]
+    return replace(failure, type_name=name, message=message, words=Words.of(message), frames=failure.frames + frames)
 
 
 def _is_no_mistake(failure: Failure) -> bool:

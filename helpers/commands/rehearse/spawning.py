@@ -3,9 +3,9 @@
 The main part of such a script must run once. Therefore rank 0 runs it alone, as the launcher, without torchrun's
 environment variables, while the other ranks wait for one of two decisions, which rank 0 writes into the ranks' folder:
 
-    spawn     The main part called mp.spawn, start_processes or Process(...).start(). Rank r then runs the function that
-              was started as number r, in the file imported as `__mp_main__`, as a child process does. Rank 0 runs number
-              0 within this call, and goes on with the main part afterwards.
+    spawn     The main part called mp.spawn, start_processes or Process(...).start(). Rank r then runs the function
+              that was started as number r, in the file imported as `__mp_main__`, as a child process does. Rank 0 runs
+              number 0 within this call, and goes on with the main part afterwards.
     torchrun  The main part needs torchrun's variables or makes a process group itself. Then all ranks run the file as
               torchrun's workers do, rank 0 from its beginning.
 

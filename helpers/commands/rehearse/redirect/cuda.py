@@ -18,7 +18,7 @@ from helpers.devices.cards.torch_patches import replace_in_torch
 
 _NAME = "NVIDIA practice card"  # what the script reads as the name of its GPU
 # Names of torch.card that torch.cuda does not get, because it keeps its own or gets a function of this file.
-_OWN = ("memory", "device", "device_count", "current_device", "set_device", "is_initialized")
+_OWN = ("memory", "device", "device_count", "current_device", "set_device", "is_initialized", "_is_in_bad_fork")
 # Functions that initialize CUDA when a script calls them.
 _INITIALIZING = ("synchronize", "current_stream", "default_stream", "get_device_capability", "get_rng_state")
 
@@ -75,7 +75,7 @@ def replace(memory: int) -> None:
     # Where the script asks for numbers of a GPU or for versions, it is told those of an H100 with CUDA 12.8.
     cuda.device, cuda.device_of = Device, DeviceOf
     cuda.set_device, cuda.current_device, cuda._exchange_device = _set_device, _current_device, _exchange
-    cuda.is_initialized = gpus.is_initialized
+    cuda.is_initialized, cuda._is_in_bad_fork = gpus.is_initialized, lambda: gpus.is_forked
     cuda._maybe_exchange_device = _exchange
     cuda.device_count = lambda: len(gpus.visible())
     cuda.init = cuda._lazy_init = gpus.initialize

@@ -31,9 +31,14 @@ INVALID = (  # CUDA's message for a number that the node does not have
     "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
     "incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1"
 )
+FORKED = (  # CUDA's message in a process that was forked after CUDA had been initialized
+    "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start "
+    "method"
+)
 count = 1  # GPUs of the node
 current = 0  # the current GPU, as torch.cuda.current_device()
 was_set = False  # whether the script chose the current GPU
+is_forked = False  # whether this process was forked after CUDA had been initialized
 was_asked = False  # whether the script called a function that initializes CUDA without a tensor
 home_gpu: int | None = None  # where the first tensor was put
 # Address of a storage -> the storage and its GPU, of all storages that are not on the home GPU.
@@ -59,6 +64,20 @@ def begin(gpus_of_node: int) -> None:
             _mark(storage, index)
 
     memory.resize = resize
+    os.register_at_fork(after_in_child=_forked)
+
+
+def _forked() -> None:
+    """In a process that is forked, such as a DataLoader's worker: it has no CUDA if its parent has initialized it."""
+    global is_forked
+    if not is_initialized():
+        return
+    is_forked = True
+
+    def refuse(cls, func, types, args=(), kwargs=None):
+        raise RuntimeError(FORKED)
+
+    CardTensor.__torch_dispatch__ = classmethod(refuse)
 
 
 def is_initialized() -> bool:
@@ -97,6 +116,8 @@ def choose(index: int) -> int:
 
 def checked(index: int | None) -> int:
     """The number of a GPU; None stands for the current one. Raises CUDA's error if the node does not have it."""
+    if is_forked:
+        raise RuntimeError(FORKED)
     if index is None:
         index = current
     if not 0 <= index < len(visible()):
@@ -166,7 +187,7 @@ def _compare() -> None:
     """From now on, every operation compares the numbers of its tensors, and its results are on the GPU of the first."""
     usual = CardTensor.__torch_dispatch__
 
-    # By this name, `raise_or_defer` knows that no Python code of the script is between autograd's engine and an operation.
+    # By this name, `raise_or_defer` knows that the script's code is not between autograd's engine and an operation.
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         if not gpu_of_storage:
             return usual(func, types, args, kwargs)

@@ -108,9 +108,8 @@ def _init(
 def _rendezvous(name: str) -> int:
     """A number from one of torchrun's variables. Raises torch's error where it is not set."""
     if name not in os.environ:
-        raise ValueError(
-            f"Error initializing torch.distributed using env:// rendezvous: environment variable {name} expected, but not set"
-        )
+        where = "Error initializing torch.distributed using env:// rendezvous"
+        raise ValueError(f"{where}: environment variable {name} expected, but not set")
     return int(os.environ[name])
 
 

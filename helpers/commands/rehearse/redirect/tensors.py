@@ -310,9 +310,9 @@ def replace_dtensor() -> None:
 def _attention(usual, query: Tensor, key: Tensor, value: Tensor, attn_mask=None, *args, **kwargs) -> Tensor:
     """Attention, which for DTensors runs on the parts of this rank, as the kernels of CUDA do. usual: torch's own.
 
-    On CUDA, torch chooses a fused kernel before DTensor sees the call. DTensor knows these kernels: it divides the batch
-    (dimension 0) or the heads (1), and makes all tensors complete in every other dimension. A device that is made in
-    Python would ask DTensor for the choice, which DTensor does not know.
+    On CUDA, torch chooses a fused kernel before DTensor sees the call. DTensor knows these kernels: it divides the
+    batch (dimension 0) or the heads (1), and makes all tensors complete in every other dimension. A device that is made
+    in Python would ask DTensor for the choice, which DTensor does not know.
     """
     if not isinstance(query, DTensor):
         return usual(query, key, value, attn_mask, *args, **kwargs)
