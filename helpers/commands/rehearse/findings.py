@@ -15,6 +15,7 @@ the `problem` of the report instead. `words[key]` is a sentence in every languag
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +25,7 @@ from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
 from helpers.ranks.errors import Failure, RankError
 from helpers.ranks.nccl.verdicts import words as nccl_words
-from helpers.ranks.sites import describe, is_engine, is_library, is_package, learner_frame, rank_names
+from helpers.ranks.sites import Frame, describe, is_engine, is_library, is_package, learner_frame, rank_names
 
 FULL = "OutOfMemoryError"  # the type of the exception of a card that is full
 _LIMITS = (  # parts of torch's messages about something that a device made in Python cannot do
@@ -34,8 +35,14 @@ _LIMITS = (  # parts of torch's messages about something that a device made in P
 )  # fmt: skip
 # Functions of torch that only call the next one, so their frames say nothing.
 _PASSING = ("_call_impl", "_wrapped_call_impl", "wrapper", "inner", "decorate_context")
+_CURES = {  # part of a message of torch -> the key of the cure
+    "in forked subprocess": "fork",
+    "Expected to have finished reduction in the prior iteration": "unused",
+}
+_NUMBERED = re.compile(r"\b(cuda|[Rr]ank)[: ]\d+")
 _WORKER_FRAMES = re.compile(r'File "(.+?)", line (\d+), in (\S+)')
 MAX_LIBRARY_FRAMES = 3  # that a chain of calls shows below the script's own line
+MAX_NAMES = 4  # of parameters in one warning
 MAX_MESSAGE = 300  # characters of torch's message
 
 
@@ -85,7 +92,7 @@ def findings_of(outcome: RehearsalOutcome) -> tuple[Finding, ...]:
     verdicts = [one for one in verdicts if not any(_is_same(one, other) for other in failures)]
     if outcome.exits or outcome.processes.causes or any(state.dead for state in outcome.processes.states):
         verdicts = [one for one in verdicts if one.kind != "hangs"]  # the ranks wait for one that has ended
-    found = [*failures, *verdicts, *_shared_gpus(outcome)]
+    found = [*failures, *verdicts, *_shared_gpus(outcome), *warnings_of(outcome)]
     if outcome.verdict == "hang" and not outcome.exits and not any(one.is_mistake for one in found):
         found.append(_hang(outcome))
     return tuple(found)
@@ -103,9 +110,9 @@ def _failures(outcome: RehearsalOutcome) -> list[Finding]:
         failure = _from_worker(state.failure)
         if _is_no_mistake(failure) or (failure.type_name == FULL and outcome.is_short):
             continue
-        # What differs from rank to rank is left out: the number of the GPU, the bytes of a full card, and the lines of
-        # a mismatch, at which the ranks by nature call different collectives.
-        message = "" if failure.type_name == FULL else re.sub(r"cuda:\d+", "cuda", str(failure.words))
+        # What differs from rank to rank is left out: the numbers of the GPU and of the rank, the bytes of a full card,
+        # and the lines of a mismatch, at which the ranks by nature call different collectives.
+        message = "" if failure.type_name == FULL else _NUMBERED.sub(r"\1", str(failure.words))
         line = None if failure.wire_kind == "mismatch" else learner_frame(failure.frames)
         by_message.setdefault((failure.type_name, message, line), {})[state.rank] = failure
     return [_failure(outcome, failures) for failures in by_message.values()]
@@ -126,16 +133,23 @@ def _failure(outcome: RehearsalOutcome, failures: dict[int, Failure]) -> Finding
     if any(frame[2] == "new_group" for one in failures.values() for frame in one.frames if one.wire_kind == "mismatch"):
         cure = nccl_words["cure.groups"]
     elif failure.wire_kind == "mismatch":  # the ranks issued different collectives, which NCCL would not notice
-        kind, cure, text = "unnoticed", nccl_words["cure.differ"], Words.of("\n").join([text, words["unnoticed"]])
+        cure = words["shapes"] if _is_one_operation(failure.message) else nccl_words["cure.differ"]
+        kind, text = "unnoticed", Words.of("\n").join([text, words["unnoticed"]])
     else:
         text = Words.of(f"{failure.type_name}: ") + text
     lines = dict.fromkeys(line for one in failures.values() if (line := learner_frame(one.frames)))
-    if "in forked subprocess" in failure.message:
-        cure = words["fork"]
+    for sign, key in _CURES.items():
+        if sign in failure.message:
+            cure = words[key]
     if "invalid device ordinal" in failure.message:  # the script took a number of a GPU that the node does not have
         cure = words["local"].format(count=outcome.nproc)
     where = {"ranks": tuple(sorted(failures)), "sites": tuple(lines), "chain": tuple(chain)}
     return Finding(kind=kind, words=text, cure=cure, **where)
+
+
+def _is_one_operation(message: str) -> bool:
+    """Whether all ranks in the engine's message about a mismatch call the same operation, with other tensors."""
+    return len(set(re.findall(r" calls? (\w+)", message))) == 1
 
 
 def _from_worker(failure: Failure) -> Failure:
@@ -226,6 +240,55 @@ def _shared(outcome: RehearsalOutcome, what: str) -> list[dict[int, dict]]:
             if note["what"] == what:
                 found.setdefault((rank // outcome.nproc, note["name"]), {})[rank] = note
     return [notes for notes in found.values() if len(notes) > 1]
+
+
+def warnings_of(outcome: RehearsalOutcome) -> list[Finding]:
+    """The warnings about wrong values without an error, which silent.py has noted on the ranks."""
+    found, noted = [], outcome.noted
+    for what in ("untrained", "same epoch", "one tensor", "no backward", "other gpu"):
+        by_line: dict[tuple, dict[int, dict]] = {}  # (line, name) -> rank -> its note
+        for rank, notes in noted.items():
+            for note in notes:
+                if note["what"] == what and (what != "other gpu" or _is_of_another(rank, note["name"], outcome)):
+                    by_line.setdefault((tuple(note["site"]), note.get("name")), {})[rank] = note
+        found += [_warning(what.replace(" ", "_"), by_rank, site) for (site, _), by_rank in by_line.items()]
+    return found + [*_apart(noted)]
+
+
+def _warning(key: str, by_rank: dict[int, dict], site: Frame) -> Finding:
+    """One warning. by_rank: rank -> its note."""
+    note, ranks = next(iter(by_rank.values())), tuple(sorted(by_rank))
+    named = {"ranks": rank_names(ranks), "name": note.get("name"), "count": note.get("steps")}
+    named["bytes"] = format_bytes(note.get("bytes", 0))
+    text, cure = words[f"silent.{key}"].format(**named), words[f"silent_cure.{key}"]
+    return Finding(kind=WARNING, ranks=ranks, sites=(site,), words=text, cure=cure)
+
+
+def _is_of_another(rank: int, gpu: int, outcome: RehearsalOutcome) -> bool:
+    """Whether another rank of this rank's node sends from this GPU."""
+    noted, nproc = outcome.noted, outcome.nproc
+    neighbours = [one for one in noted if one // nproc == rank // nproc and one != rank]
+    return any(note["what"] == "gpu" and note["name"] == gpu for one in neighbours for note in noted[one])
+
+
+def _apart(noted: dict[int, list[dict[str, Any]]]) -> Iterator[Finding]:
+    """Parameters that were equal on all their ranks before the first step, and differ at the end."""
+    rows: dict[tuple, dict[int, dict]] = {}  # (place, shape, ranks) -> rank -> its note
+    for rank, notes in noted.items():
+        for note in notes:
+            if note["what"] == "values":
+                rows.setdefault((note["place"], tuple(note["shape"]), tuple(note["ranks"])), {})[rank] = note
+    found: dict[tuple[int, ...], list[dict]] = {}  # ranks -> a note of each parameter
+    for (_, _, ranks), by_rank in rows.items():
+        starts, ends = ({tuple(note[when]) for note in by_rank.values()} for when in ("before", "after"))
+        if len(by_rank) == len(ranks) > 1 and len(starts) == 1 and len(ends) > 1:
+            found.setdefault(ranks, []).append(by_rank[min(by_rank)])
+    for ranks, notes in found.items():
+        names = [note["name"] or f"{tuple(note['shape'])}" for note in notes]
+        shown = names[:MAX_NAMES] + (["…"] if len(names) > MAX_NAMES else [])
+        text = words["silent.apart"].format(names=shown, ranks=rank_names(ranks))
+        sites = (tuple(notes[0]["site"]),)
+        yield Finding(kind=WARNING, ranks=tuple(ranks), sites=sites, words=text, cure=words["silent_cure.apart"])
 
 
 def headline(outcome: RehearsalOutcome, found: tuple[Finding, ...]) -> Words:

@@ -25,7 +25,7 @@ import torch.distributed.tensor.parallel  # noqa: F401
 from torch import Tensor
 from torch.utils._pytree import tree_iter
 
-from helpers.commands.rehearse import rank_notes, redirect, spawning
+from helpers.commands.rehearse import rank_notes, redirect, silent, spawning
 from helpers.devices.cards import races, tensor
 from helpers.devices.cards.tensor import CardTensor, memory
 from helpers.ranks import wire, worker
@@ -95,6 +95,7 @@ def run(task: ScriptTask) -> int:
     _keep_journal(rank, task.folder)
     redirect.install(task.gpus_of_node, task.folder, task.memory)
     spawning.replace()
+    silent.watch()
     ok = False  # whether the script ended without an error
     tensor.memory.by_kind = bytes_by_kind  # which the error of a full card calls
     _prepare(task)
@@ -116,6 +117,8 @@ def run(task: ScriptTask) -> int:
         return code
     finally:
         journal.note("end", ok=ok)
+        if ok:
+            silent.note_at_the_end()
         listed = sorted({op for op, _ in messages})
         counts = [(op, messages[op, "number"], messages[op, "bytes"]) for op in listed]
         rank_notes.note("end", peak=tensor.memory.peak, messages=counts)

@@ -29,8 +29,12 @@ from helpers.records import Holding, Span
 THREAD_CATEGORIES = ("cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver")
 GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 STEP = re.compile(r"ProfilerStep#(\d+)")
-# What in the name of an annotation says that data is loaded there.
-_DATA = re.compile(r"data ?load|enumerate\(|\b(?:data|load|loading|loader|fetch|(?:next|get) batch)\b", re.IGNORECASE)
+# Names of annotations that say that data is loaded there. "data_parallel_step" and "sparse_data_dist" do not.
+_DATA = re.compile(
+    r"data ?load|enumerate\(|\b(?:load|fetch)(?:ing)? (?:next )?(?:data|batch|sample)"
+    r"|^\W*(?:data|load|loading|loader|fetch|(?:next|get) batch)\W*$",
+    re.IGNORECASE,
+)
 # Beginnings of the names of operators that do not compute themselves.
 _BOOKKEEPING = ("autograd::engine::", "torch::autograd::AccumulateGrad", "RegisterPostBackward", "FSDP::")
 _MICROSECOND = 1e-6  # seconds

@@ -43,6 +43,8 @@ was_asked = False  # whether the script called a function that initializes CUDA 
 home_gpu: int | None = None  # where the first tensor was put
 # Address of a storage -> the storage and its GPU, of all storages that are not on the home GPU.
 gpu_of_storage: dict[int, tuple[weakref.ref, int]] = {}
+# GPU that is not the home GPU -> the bytes that were put there, and the line that put the first of them.
+elsewhere: dict[int, tuple[int, Any]] = {}
 _last = threading.local()  # .gpu: of the inputs of this thread's last operation, once several GPUs are in use
 
 
@@ -179,6 +181,8 @@ def _mark(storage: torch.UntypedStorage, index: int) -> None:
     if not gpu_of_storage:
         rank_notes.note_once("not rehearsed", name="two_gpus", site=call_site())
         _compare()
+    held, site = elsewhere.get(index) or (0, call_site())
+    elsewhere[index] = held + storage.nbytes(), site
     gpu_of_storage[key] = weakref.ref(storage, lambda _: gpu_of_storage.pop(key, None)), index
 
 
