@@ -113,8 +113,10 @@ def _failures(outcome: RehearsalOutcome) -> list[Finding]:
         # What differs from rank to rank is left out: the numbers of the GPU and of the rank, the bytes of a full card,
         # and the lines of a mismatch, at which the ranks by nature call different collectives.
         message = "" if failure.type_name == FULL else _NUMBERED.sub(r"\1", str(failure.words))
-        line = None if failure.wire_kind == "mismatch" else learner_frame(failure.frames)
-        by_message.setdefault((failure.type_name, message, line), {})[state.rank] = failure
+        key = failure.type_name, message, learner_frame(failure.frames)
+        if failure.wire_kind == "mismatch":  # autograd may have given it another type
+            key = "", message, None
+        by_message.setdefault(key, {})[state.rank] = failure
     return [_failure(outcome, failures) for failures in by_message.values()]
 
 

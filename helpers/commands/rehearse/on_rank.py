@@ -25,7 +25,8 @@ import torch.distributed.tensor.parallel  # noqa: F401
 from torch import Tensor
 from torch.utils._pytree import tree_iter
 
-from helpers.commands.rehearse import rank_notes, redirect, silent, spawning
+from helpers.commands.rehearse import rank_notes, redirect, spawning
+from helpers.commands.rehearse.redirect import silent
 from helpers.devices.cards import races, tensor
 from helpers.devices.cards.tensor import CardTensor, memory
 from helpers.ranks import wire, worker

@@ -95,6 +95,7 @@ class Replay:
 
     def __init__(self, programs: Mapping[int, Sequence[Record]], rules: ReplayOptions, made: frozenset = frozenset()):
         self.rules, self.made = rules, set(made)
+        self.is_from_the_start = not made  # or else earlier records have been forgotten
         self.hosts = {rank: Host(rank, records) for rank, records in programs.items()}
         # (rank, communicator) -> its operations that are not done, in order
         self.queues: defaultdict[tuple, deque[PostedOperation]] = defaultdict(deque)

@@ -10,9 +10,12 @@ Each mistake has a name, and a sentence "hang.NAME" and an advice "cure.NAME":
     half_batched   one side of a message is in batch_isend_irecv, the other is not
     first_batch    a batch is the first use of a group, and other ranks of the group never come to make its communicator
     missing        a rank has ended, or does something else, without the call for which others wait
+    fewer          as before, after it has made this call less often than the others
     first_use      pairs of ranks make their first communicators in orders that do not agree
     first_orders   as before, with the communicators of groups
     messages       sends and receives wait for each other in a circle
+    receives       as before, and all that run are receives, so that no buffer helps
+    no_partner     a message waits, and its peer has posted fewer of the other side
     orders         the ranks use several groups in orders that do not agree
     in_line        messages and collectives of one group wait for each other
     differ         the ranks call different collectives
@@ -63,6 +66,11 @@ def deadlock_verdict(kind: str, deadlock: Deadlock, extra: str = "") -> NcclVerd
     """The verdict about a replay that does not move on. extra: the name of a sentence "extra.NAME" that goes first."""
     half = _half_batched_message(deadlock)
     name = "half_batched" if half else _pattern(deadlock)
+    if name == "messages" and kind == HANGS:
+        name = "receives"  # sends do not hang for certain, because they may be buffered
+    counted = _messages_without_partner(deadlock) if name in ("in_line", "missing") else None
+    if name == "in_line" and counted:
+        name = "no_partner"
     # A host that is not blocked stands in the cycle only because its last operation does, which has a line of its own.
     nodes = [node for node in deadlock.cycle if not _is_over(node) or not deadlock.edges[node]]
     nodes = sorted(nodes, key=_urgency) if deadlock.is_circle else nodes
@@ -74,6 +82,9 @@ def deadlock_verdict(kind: str, deadlock: Deadlock, extra: str = "") -> NcclVerd
         where = {"what": describe_operation(record, groups=groups), "place": describe(record.site)}
         lines.insert(0, words["line.stands"].format(ranks=rank_names([rank]), n=1, **where))  # n: how many ranks
         sites.insert(0, record.site)
+    if name == "missing" and not counted and (counted := _numbers_of_calls(deadlock)):
+        name = "fewer"
+    lines += [counted] if counted else []
     head = [words["extra." + extra]] if extra else []
     text = Words.of("\n  ").join([Words.of(" ").join([*head, words[f"hang.{name}"]]), *lines])
     ranks = tuple(sorted({node.rank for node in nodes}))
@@ -115,6 +126,42 @@ def _half_batched_message(deadlock: Deadlock) -> tuple[int, Record] | None:
                 if fits and other.is_batch != record.is_batch:
                     return message.peer, other
     return None
+
+
+def _messages_without_partner(deadlock: Deadlock) -> Words | None:
+    """How many messages a rank of the cycle has posted and how many its peer has, if the peer has posted fewer."""
+    for node in deadlock.cycle:
+        for message in node.open if isinstance(node, PostedOperation) else ():
+            group, sends = node.record.group, message.sends
+            own = _number_of_messages(deadlock.replay, node.rank, message.peer, sends, group)
+            peers = _number_of_messages(deadlock.replay, message.peer, node.rank, not sends, group)
+            if peers < own and deadlock.replay.is_from_the_start:
+                named = {"a": node.rank, "b": message.peer, "own": own, "peers": peers}
+                return words["count.sends" if sends else "count.receives"].format(**named)
+    return None
+
+
+def _number_of_messages(replay: Replay, rank: int, peer: int, sends: bool, group: tuple) -> int:
+    records = replay.hosts[rank].records if rank in replay.hosts else ()
+    messages = [one for record in records if record.group == group for one in record.messages]
+    return sum(one.peer == peer and one.sends == sends for one in messages)
+
+
+def _numbers_of_calls(deadlock: Deadlock) -> Words | None:
+    """How often each rank has made the call for which the cycle waits, if all have made it and some less often."""
+    posts = [node for node in deadlock.cycle if isinstance(node, PostedOperation) and node.record.is_collective]
+    if not posts or not deadlock.replay.is_from_the_start:
+        return None
+    name, group = posts[0].record.name, posts[0].record.group
+    numbers: dict[int, list[int]] = {}  # how often -> ranks
+    for rank in group[1]:
+        records = deadlock.replay.hosts[rank].records if rank in deadlock.replay.hosts else ()
+        number = sum(one.kind == "post" and one.name == name and one.group == group for one in records)
+        numbers.setdefault(number, []).append(rank)
+    if len(numbers) < 2 or 0 in numbers:
+        return None
+    parts = [words["count.times"].format(ranks=rank_names(ranks), n=number) for number, ranks in numbers.items()]
+    return words["count.calls"].format(name=name, numbers=parts)
 
 
 def _unfinished_records(replay: Replay, rank: int) -> Iterator[Record]:

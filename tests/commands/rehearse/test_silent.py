@@ -92,13 +92,13 @@ CASES = {  # name -> the wrong script, the right one, and what the warning says 
     "past the wrapper": (
         APART.replace("{call}", "model.module"),
         APART.replace("{call}", "model"),
-        "weight, bias had equal values on ranks 0 and 1",
+        "weight, bias had equal values on ranks 0, 1",
         "optimizer = torch.optim.SGD",
     ),
     "blocks alone": (
         BLOCKS_ALONE.replace("{root}", ""),
         BLOCKS_ALONE.replace("{root}", "fully_shard(model)"),
-        "0.weight had equal values on ranks 0 and 1",
+        "0.weight had equal values on ranks 0, 1",
         "optimizer = torch.optim.SGD",
     ),
     "other GPU": (

@@ -181,8 +181,9 @@ def _mark(storage: torch.UntypedStorage, index: int) -> None:
     if not gpu_of_storage:
         rank_notes.note_once("not rehearsed", name="two_gpus", site=call_site())
         _compare()
-    held, site = elsewhere.get(index) or (0, call_site())
-    elsewhere[index] = held + storage.nbytes(), site
+    if key not in gpu_of_storage:
+        held, site = elsewhere.get(index) or (0, call_site())
+        elsewhere[index] = held + storage.nbytes(), site
     gpu_of_storage[key] = weakref.ref(storage, lambda _: gpu_of_storage.pop(key, None)), index
 
 

@@ -30,7 +30,6 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils.data import DistributedSampler
 
 from helpers.commands.rehearse import rank_notes
-from helpers.commands.rehearse.redirect import gpus
 from helpers.devices.call_site import Frame, call_site
 from helpers.devices.cards.torch_patches import replace_in_torch
 
@@ -179,6 +178,8 @@ def _names_in_modules(parameters: Sequence[Tensor]) -> dict[int, str]:
 
 def note_at_the_end() -> None:
     """Note what is known only now: optimizers without gradients, and the values of parameters."""
+    from helpers.commands.rehearse.redirect import gpus  # it needs the card, which is installed when a script begins
+
     for record in _made.values():
         if record.steps and not record.steps_with_gradients:
             rank_notes.note("untrained", steps=record.steps, site=record.site)
