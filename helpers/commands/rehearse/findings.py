@@ -15,24 +15,27 @@ the `problem` of the report instead. `words[key]` is a sentence in every languag
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from helpers.commands.rehearse.limits import (
+    is_course_code,
+    is_limit,
+    is_no_mistake,
+    is_own_fault,
+    is_sparse,
+    killed_below,
+)
 from helpers.commands.rehearse.processes import RehearsalProcesses
 from helpers.commands.rehearse.report import WARNING, Finding, words
+from helpers.commands.rehearse.silent_warnings import warnings_of
 from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
 from helpers.ranks.errors import Failure, RankError
 from helpers.ranks.nccl.verdicts import words as nccl_words
-from helpers.ranks.sites import Frame, describe, is_engine, is_library, is_package, learner_frame, rank_names
+from helpers.ranks.sites import describe, is_library, learner_frame, rank_names
 
 FULL = "OutOfMemoryError"  # the type of the exception of a card that is full
-_LIMITS = (  # parts of torch's messages about something that a device made in Python cannot do
-    "incompatible tensor type", "Could not run '", "PrivateUse1", "not linked with support for cuda",
-    "NestedTensorImpl", "data is not allocated yet", "Torch not compiled with CUDA",
-    "without ATen_cuda", "_C' has no attribute '_cuda",
-)  # fmt: skip
 # Functions of torch that only call the next one, so their frames say nothing.
 _PASSING = ("_call_impl", "_wrapped_call_impl", "wrapper", "inner", "decorate_context")
 _CURES = {  # part of a message of torch -> the key of the cure
@@ -42,7 +45,6 @@ _CURES = {  # part of a message of torch -> the key of the cure
 _NUMBERED = re.compile(r"\b(cuda|[Rr]ank)[: ]\d+")
 _WORKER_FRAMES = re.compile(r'File "(.+?)", line (\d+), in (\S+)')
 MAX_LIBRARY_FRAMES = 3  # that a chain of calls shows below the script's own line
-MAX_NAMES = 4  # of parameters in one warning
 MAX_MESSAGE = 300  # characters of torch's message
 
 
@@ -92,10 +94,36 @@ def findings_of(outcome: RehearsalOutcome) -> tuple[Finding, ...]:
     verdicts = [one for one in verdicts if not any(_is_same(one, other) for other in failures)]
     if outcome.exits or outcome.processes.causes or any(state.dead for state in outcome.processes.states):
         verdicts = [one for one in verdicts if one.kind != "hangs"]  # the ranks wait for one that has ended
-    found = [*failures, *verdicts, *_shared_gpus(outcome), *warnings_of(outcome)]
+    found = [*failures, *verdicts, *_shared_gpus(outcome)]
+    found += warnings_of(outcome.noted, outcome.nproc, outcome.memory)
     if outcome.verdict == "hang" and not outcome.exits and not any(one.is_mistake for one in found):
         found.append(_hang(outcome))
-    return tuple(found)
+    if outcome.verdict == "ok":
+        found = [one if _has_own_line(one) else _as_note(one) for one in found]
+    return tuple(_each_once(found))
+
+
+def _has_own_line(finding: Finding) -> bool:
+    """Whether one of its lines is the script's, and not all of them a library's."""
+    return not finding.sites or not all(is_library(site[0]) for site in finding.sites)
+
+
+def _as_note(finding: Finding) -> Finding:
+    """What two lines of a library do to each other, in a script that ran to its end, is no mistake of the script."""
+    return replace(finding, kind=WARNING, words=Words.of("\n").join([words["in_library"], finding.words]))
+
+
+def _each_once(found: list[Finding]) -> list[Finding]:
+    """Findings of one kind that say the same are one, with the ranks and the lines of all."""
+    merged: dict[tuple, Finding] = {}  # (kind, text) -> finding
+    for one in found:
+        key = one.kind, str(one.words)
+        if key in merged:
+            first = merged[key]
+            ranks, sites = sorted({*first.ranks, *one.ranks}), dict.fromkeys([*first.sites, *one.sites])
+            one = replace(first, ranks=tuple(ranks), sites=tuple(sites))
+        merged[key] = one
+    return [*merged.values()]
 
 
 def _is_same(verdict: Finding, failure: Finding) -> bool:
@@ -108,7 +136,7 @@ def _failures(outcome: RehearsalOutcome) -> list[Finding]:
     by_message: dict[tuple, dict[int, Failure]] = {}  # (type, message, line) -> rank -> its failure
     for state in outcome.processes.causes:
         failure = _from_worker(state.failure)
-        if _is_no_mistake(failure) or (failure.type_name == FULL and outcome.is_short):
+        if is_no_mistake(failure) or (failure.type_name == FULL and outcome.is_short):
             continue
         # What differs from rank to rank is left out: the numbers of the GPU and of the rank, the bytes of a full card,
         # and the lines of a mismatch, at which the ranks by nature call different collectives.
@@ -125,7 +153,7 @@ def _failure(outcome: RehearsalOutcome, failures: dict[int, Failure]) -> Finding
     failure = failures[min(failures)]  # of the lowest rank; which rank raised first changes from run to run
     line_of_learner = learner_frame(failure.frames)
     # The calls in the script, then the innermost calls of a library below its last line.
-    chain = [frame for frame in failure.frames if not is_library(frame[0]) and not _is_course_code(frame[0])]
+    chain = [frame for frame in failure.frames if not is_library(frame[0]) and not is_course_code(frame[0])]
     if line_of_learner in failure.frames:
         inside = failure.frames[failure.frames.index(line_of_learner) + 1 :]
         called = [frame for frame in inside if is_library(frame[0]) and frame[2] not in _PASSING]
@@ -165,39 +193,6 @@ def _from_worker(failure: Failure) -> Failure:
     name, _, message = said.partition(": ")
     frames = [(path, int(line), function) for path, line, function in _WORKER_FRAMES.findall(failure.message)]
     return replace(failure, type_name=name, message=message, words=Words.of(message), frames=failure.frames + frames)
-
-
-def _is_no_mistake(failure: Failure) -> bool:
-    """Whether a failure comes from the rehearsal or this machine, so that it would not occur on GPUs."""
-    known = failure.type_name in ("KeyboardInterrupt", "ModuleNotFoundError", "NotRehearsed")
-    return known or _is_sparse(failure) or _is_own_fault(failure) or _is_limit(failure)
-
-
-def _is_sparse(failure: Failure) -> bool:
-    """Whether the script made a sparse tensor, which a practice card does not hold."""
-    return failure.type_name == "NotImplementedError" and "practice card holds dense" in failure.message
-
-
-def _is_course_code(path: str) -> bool:
-    """Whether a file is this course's code, which runs below the script, or no file at all, such as "<string>".
-
-    The engine is the part of this course's code that runs ranks; the package is the rest of it.
-    """
-    return is_engine(path) or is_package(path) or path.startswith("<")
-
-
-def _is_limit(failure: Failure) -> bool:
-    """Whether torch wants something of the card that no device made in Python has."""
-    return any(sign in failure.message for sign in _LIMITS)
-
-
-def _is_own_fault(failure: Failure) -> bool:
-    """Whether the rehearsal's own code has failed, and not the script."""
-    if not failure.frames or not _is_course_code(failure.frames[-1][0]):
-        return False
-    # A practice card raises none of these on purpose, and a TypeError about an argument only by a wrong call.
-    accidents = ("AttributeError", "NameError", "KeyError", "ImportError", "UnboundLocalError", "JSONDecodeError")
-    return failure.type_name in accidents or failure.type_name == "TypeError" and " argument" in failure.message
 
 
 def in_cudas_words(text: str) -> str:
@@ -244,55 +239,6 @@ def _shared(outcome: RehearsalOutcome, what: str) -> list[dict[int, dict]]:
     return [notes for notes in found.values() if len(notes) > 1]
 
 
-def warnings_of(outcome: RehearsalOutcome) -> list[Finding]:
-    """The warnings about wrong values without an error, which silent.py has noted on the ranks."""
-    found, noted = [], outcome.noted
-    for what in ("untrained", "same epoch", "one tensor", "no backward", "other gpu"):
-        by_line: dict[tuple, dict[int, dict]] = {}  # (line, name) -> rank -> its note
-        for rank, notes in noted.items():
-            for note in notes:
-                if note["what"] == what and (what != "other gpu" or _is_of_another(rank, note["name"], outcome)):
-                    by_line.setdefault((tuple(note["site"]), note.get("name")), {})[rank] = note
-        found += [_warning(what.replace(" ", "_"), by_rank, site) for (site, _), by_rank in by_line.items()]
-    return found + [*_apart(noted)]
-
-
-def _warning(key: str, by_rank: dict[int, dict], site: Frame) -> Finding:
-    """One warning. by_rank: rank -> its note."""
-    note, ranks = next(iter(by_rank.values())), tuple(sorted(by_rank))
-    named = {"ranks": rank_names(ranks), "name": note.get("name"), "count": note.get("steps")}
-    named["bytes"] = format_bytes(note.get("bytes", 0))
-    text, cure = words[f"silent.{key}"].format(**named), words[f"silent_cure.{key}"]
-    return Finding(kind=WARNING, ranks=ranks, sites=(site,), words=text, cure=cure)
-
-
-def _is_of_another(rank: int, gpu: int, outcome: RehearsalOutcome) -> bool:
-    """Whether another rank of this rank's node sends from this GPU."""
-    noted, nproc = outcome.noted, outcome.nproc
-    neighbours = [one for one in noted if one // nproc == rank // nproc and one != rank]
-    return any(note["what"] == "gpu" and note["name"] == gpu for one in neighbours for note in noted[one])
-
-
-def _apart(noted: dict[int, list[dict[str, Any]]]) -> Iterator[Finding]:
-    """Parameters that were equal on all their ranks before the first step, and differ at the end."""
-    rows: dict[tuple, dict[int, dict]] = {}  # (place, shape, ranks) -> rank -> its note
-    for rank, notes in noted.items():
-        for note in notes:
-            if note["what"] == "values":
-                rows.setdefault((note["place"], tuple(note["shape"]), tuple(note["ranks"])), {})[rank] = note
-    found: dict[tuple[int, ...], list[dict]] = {}  # ranks -> a note of each parameter
-    for (_, _, ranks), by_rank in rows.items():
-        starts, ends = ({tuple(note[when]) for note in by_rank.values()} for when in ("before", "after"))
-        if len(by_rank) == len(ranks) > 1 and len(starts) == 1 and len(ends) > 1:
-            found.setdefault(ranks, []).append(by_rank[min(by_rank)])
-    for ranks, notes in found.items():
-        names = [note["name"] or f"{tuple(note['shape'])}" for note in notes]
-        shown = names[:MAX_NAMES] + (["…"] if len(names) > MAX_NAMES else [])
-        text = words["silent.apart"].format(names=shown, ranks=rank_names(ranks))
-        sites = (tuple(notes[0]["site"]),)
-        yield Finding(kind=WARNING, ranks=tuple(ranks), sites=sites, words=text, cure=words["silent_cure.apart"])
-
-
 def headline(outcome: RehearsalOutcome, found: tuple[Finding, ...]) -> Words:
     """How it ended, in one line."""
     states = outcome.processes.states
@@ -319,17 +265,20 @@ def problem(outcome: RehearsalOutcome, found: tuple[Finding, ...]) -> Words | No
             return words["problem.module"].format(said=failure.message)
         if name == "NotRehearsed":
             return failure.words
-        if _is_limit(failure):
+        if is_limit(failure):
             line = learner_frame(failure.frames)
-            message = failure.message.splitlines()[0][:MAX_MESSAGE]
+            message = next(filter(None, failure.message.splitlines()), name)[:MAX_MESSAGE]
             return words["problem.limit"].format(said=message, place=describe(line) if line else "?")
-        if _is_own_fault(failure):
+        if is_own_fault(failure):
             return words["problem.own"].format(said=f"{name}: {failure.message}", place=describe(failure.frames[-1]))
-        if _is_sparse(failure):
+        if is_sparse(failure):
             return words["stops"].format(what=words["not.sparse"])
         if name == FULL:  # this machine's memory ended before the card's, otherwise it would be a mistake
             held, asked = format_bytes(outcome.processes.card_bytes), format_bytes(outcome.memory)
             return words["short"].format(held=held, memory=asked)
+    killed = killed_below(outcome.processes.exit_codes)
+    if killed and not outcome.processes.causes:
+        return words["problem.killed"].format(ranks=rank_names(killed))
     if outcome.verdict in ("timeout", "interrupted"):
         return Words.of("\n").join(outcome.processes.places)
     return None if outcome.verdict == "ok" else outcome.error.words

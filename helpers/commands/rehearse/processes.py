@@ -53,7 +53,8 @@ class RehearsalProcesses(Watch):
     card_bytes: bytes that it can hold, which is less if this machine has less. seed: from which the ranks' random seeds
     and hash seeds are derived. same_order: why sets have one order on all ranks, "chosen" or "memory", or "".
     After `watch`: places, sentences that say where each rank is; deaths, sentences that say how and where each rank
-    died whose process ended; causes, the ranks that failed by themselves; verdicts, what NCCL would have done.
+    died whose process ended; exit_codes, of those ranks; causes, the ranks that failed by themselves; verdicts, what
+    NCCL would have done.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class RehearsalProcesses(Watch):
                 report.exit_codes[state.rank] = self._zygote_of(state.rank).exit_status(state.pid)
         error = None if verdict == "ok" else report.error(verdict, seconds=self.clock)
         self.places, self.deaths = report.all_places(), report.death_lines()
+        self.exit_codes = report.exit_codes
         self.causes = _causes(self.states)
         self.verdicts = _verdicts(self.folder)  # before the ranks end, while those that hang are still in their calls
         self.announce_end()

@@ -5,6 +5,7 @@ A note goes straight to a file, so a rank that is killed loses none. It is a dic
 "gpu"             an operation used the GPU `name`; was_set: whether the script had chosen the current GPU; site: line
 "guess"           an operation `op` without tensors on a GPU used the current GPU `name`; site
 "not rehearsed"   the script used something that no rehearsal can try, called `name`; site
+"saved", "values" … mistakes that raise no error: see redirect/silent_data.py and redirect/silent_training.py
 "exit"            the script called sys.exit with an error `code`; frames: of the call
 "end"             the last note: peak, the most bytes on the card; messages: [operation, number, bytes] of each
 """

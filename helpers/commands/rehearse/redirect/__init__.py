@@ -10,6 +10,8 @@ here, so it needs no wrapper and works in every thread. A call that C++ would re
     cuda        torch.cuda's names, torch.accelerator's, autocast
     groups      process groups that ask for NCCL get the wire, this course's backend over gloo, with NCCL's rules
     unsupported what no rehearsal can try is replaced, and the report names it
+
+silent_data and silent_training replace nothing. They watch for mistakes that raise no error.
 """
 
 from __future__ import annotations

@@ -43,9 +43,27 @@ was_asked = False  # whether the script called a function that initializes CUDA 
 home_gpu: int | None = None  # where the first tensor was put
 # Address of a storage -> the storage and its GPU, of all storages that are not on the home GPU.
 gpu_of_storage: dict[int, tuple[weakref.ref, int]] = {}
-# GPU that is not the home GPU -> the bytes that were put there, and the line that put the first of them.
-elsewhere: dict[int, tuple[int, Any]] = {}
+elsewhere: dict[int, Held] = {}  # GPU that is not the home GPU -> what this process holds there
 _last = threading.local()  # .gpu: of the inputs of this thread's last operation, once several GPUs are in use
+
+
+class Held:
+    """Bytes that this process holds on a GPU, the most that it held, and the line that put the first of them there.
+
+    An operation that copies between GPUs counts its result on the wrong one for a moment, so the most is taken before
+    the next storage comes.
+    """
+
+    def __init__(self, site: Any):
+        self.num_bytes, self.site, self._most = 0, site, 0
+
+    @property
+    def most(self) -> int:
+        return max(self._most, self.num_bytes)
+
+    def add(self, num_bytes: int) -> None:
+        self._most = self.most
+        self.num_bytes += num_bytes
 
 
 def begin(gpus_of_node: int) -> None:
@@ -175,16 +193,24 @@ def _mark(storage: torch.UntypedStorage, index: int) -> None:
     if home_gpu is None:
         home_gpu = index
     key = storage._cdata
+    known = gpu_of_storage.get(key)
+    if known is not None and known[1] == index:
+        return
+    if known is not None:
+        elsewhere[gpu_of_storage.pop(key)[1]].num_bytes -= storage.nbytes()
     if index == home_gpu:
-        gpu_of_storage.pop(key, None)
         return
     if not gpu_of_storage:
         rank_notes.note_once("not rehearsed", name="two_gpus", site=call_site())
         _compare()
-    if key not in gpu_of_storage:
-        held, site = elsewhere.get(index) or (0, call_site())
-        elsewhere[index] = held + storage.nbytes(), site
-    gpu_of_storage[key] = weakref.ref(storage, lambda _: gpu_of_storage.pop(key, None)), index
+    num_bytes, held = storage.nbytes(), elsewhere.setdefault(index, Held(call_site()))
+    held.add(num_bytes)
+
+    def forget(_: Any) -> None:
+        if gpu_of_storage.pop(key, None):
+            held.num_bytes -= num_bytes
+
+    gpu_of_storage[key] = weakref.ref(storage, forget), index
 
 
 @functools.cache  # once is enough

@@ -1,0 +1,113 @@
+"""Notes mistakes in the data of a script, its files and its lists of tensors that raise no error and do not stop it.
+
+Each rank notes what it has seen (rank_notes), and `silent_warnings.py` compares the notes of all ranks afterwards:
+
+"same epoch"  a DistributedSampler that shuffles gave the same order twice, because set_epoch was not called
+"order"       what decides the order of a DistributedSampler: its seed and its epoch, as numbers; name: which pass
+"one tensor"  the list that a collective fills holds one tensor more than once
+"no backward" torch's own warning that autograd passes a collective that has no backward
+"other gpu"   a rank put tensors on a GPU of another rank of its node
+"saved"       torch.save wrote the file `name`; calls: how many collectives of each group the rank had called before
+"loaded"      torch.load read the file `name`; calls
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+import weakref
+from collections import Counter
+
+import torch
+from torch.distributed import distributed_c10d
+from torch.utils.data import DistributedSampler
+
+from helpers.commands.rehearse import rank_notes
+from helpers.devices.call_site import call_site
+from helpers.devices.cards.torch_patches import replace_in_torch
+from helpers.ranks import wire
+
+NO_BACKWARD = "an autograd kernel was not registered"  # a part of torch's warning
+# Collectives that fill a list -> its place among the arguments, and its name.
+_FILLED = {"all_gather": (0, "tensor_list"), "gather": (1, "gather_list"), "all_to_all": (0, "output_tensor_list")}
+_passes: weakref.WeakKeyDictionary[DistributedSampler, int] = weakref.WeakKeyDictionary()
+_orders: weakref.WeakKeyDictionary[DistributedSampler, tuple] = weakref.WeakKeyDictionary()
+_calls: Counter[tuple[int, ...]] = Counter()  # ranks of a group -> how many collectives this rank has called
+MAX_PASSES = 3  # of a sampler that are compared
+
+
+def watch() -> None:
+    """Watch the script of this rank from now on."""
+    wire.subscribe(lambda event: _calls.update([event.group_ranks] if event.peer is None else []))
+    torch.save = torch.serialization.save = _noting_file(torch.save, "saved", 1, "f")
+    torch.load = torch.serialization.load = _noting_file(torch.load, "loaded", 0, "f")
+    DistributedSampler.__iter__ = _noting_order(DistributedSampler.__iter__)
+    for op, (place, name) in _FILLED.items():
+        usual_op = getattr(distributed_c10d, op)
+        replace_in_torch(op, usual_op, _noting_list(usual_op, place, name))
+    # With this level, DDP names the parameters in its errors.
+    torch.distributed.set_debug_level(torch.distributed.DebugLevel.INFO)
+    usual = warnings.showwarning
+
+    def show(message, category, filename, lineno, file=None, line=None) -> None:
+        if NO_BACKWARD in str(message):
+            operation = str(message).partition(":: ")[2].partition(":")[0] or str(message).partition(": ")[0]
+            rank_notes.note_once("no backward", name=operation.removeprefix("c10d::").rstrip("_"), site=call_site())
+        usual(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = show
+    warnings.filterwarnings("always", message=f".*{NO_BACKWARD}.*")
+
+
+def _noting_order(iterate):
+    @functools.wraps(iterate)
+    def wrapper(self):
+        order = (self.epoch, os.getpid())
+        if self.shuffle and _orders.get(self) == order:
+            rank_notes.note_once("same epoch", name="DistributedSampler", site=call_site())
+        _orders[self] = order
+        number = _passes[self] = _passes.get(self, 0) + 1
+        if number <= MAX_PASSES and self.shuffle:
+            rank_notes.note_once("order", name=number, order=[self.seed, self.epoch], site=call_site())
+        return iterate(self)
+
+    return wrapper
+
+
+def _noting_list(function, place: int, name: str):
+    """A collective that notes whether one tensor stands more than once in the list that it fills.
+
+    place, name: of that list among the arguments.
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        filled = args[place] if len(args) > place else kwargs.get(name)
+        if isinstance(filled, list | tuple) and len({id(one) for one in filled}) < len(filled):
+            rank_notes.note_once("one tensor", name=function.__name__, site=call_site())
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def _noting_file(function, what: str, place: int, name: str):
+    """torch.save or torch.load that notes the file, which stands at this place among the arguments."""
+
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        file = args[place] if len(args) > place else kwargs.get(name)
+        if isinstance(file, str | os.PathLike):
+            calls = [[list(ranks), number] for ranks, number in _calls.items()]
+            rank_notes.note_once(what, name=os.path.realpath(file), calls=calls, site=call_site())
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def note_at_the_end() -> None:
+    """Note what is known only now: the bytes that were put on GPUs of other ranks."""
+    from helpers.commands.rehearse.redirect import gpus  # it needs the card, which is installed when a script begins
+
+    for index, held in gpus.elsewhere.items():
+        rank_notes.note("other gpu", name=index, bytes=held.most, site=held.site)

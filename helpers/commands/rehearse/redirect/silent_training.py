@@ -1,0 +1,301 @@
+"""Notes mistakes in optimizers, parameters and gradients that raise no error and do not stop a script.
+
+Each rank notes what it has seen (rank_notes), and `silent_warnings.py` compares the notes of all ranks afterwards:
+
+"untrained"      an optimizer none of whose parameters had a gradient in any of its steps; site: where it was made
+"values"         sums of a parameter that ranks should keep equal, before the first step and at the end
+"buffers"        sums of a buffer of a DDP module that does not broadcast its buffers, at the end
+"rates"          the learning rates of an optimizer of parameters that ranks should keep equal, at the end
+"averaged twice" the script reduces a gradient that DDP has averaged
+"local norm"     clip_grad_norm_ of torch.nn.utils for parameters that FSDP1 has split
+"scaled norm"    gradients are clipped before GradScaler has unscaled them
+"batches"        numbers that stand for what the data parallel module got from a DataLoader in each step
+
+Names of parameters are those of the module that the script wrapped.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import weakref
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler, OptState
+from torch.distributed import distributed_c10d
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.utils._pytree import tree_iter
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from helpers.commands.rehearse import rank_notes
+from helpers.devices.call_site import Frame, call_site
+from helpers.devices.cards.tensor import CardTensor
+from helpers.devices.cards.torch_patches import replace_in_torch
+
+MAX_STEPS = 4  # whose batches are compared
+MAX_ELEMENTS = 4096  # of a batch that are compared
+_made: weakref.WeakKeyDictionary[Optimizer, _OptimizerRecord] = weakref.WeakKeyDictionary()
+_wrapped: weakref.WeakKeyDictionary[DistributedDataParallel, Frame] = weakref.WeakKeyDictionary()  # where it was made
+_scalers: weakref.WeakSet[GradScaler] = weakref.WeakSet()
+_values: dict[int, _Values] = {}  # id of a parameter -> its values before the first step
+_by_hand: dict[int, tuple[int, ...]] = {}  # id of a parameter -> the ranks over which the script reduces its gradient
+
+
+class _Batches:
+    """What the data parallel module gets. ranks: over which it is data parallel; site: the line that calls it."""
+
+    loaded = False  # whether a DataLoader has given a batch since the last step
+    fed: int | None = None  # the number of what the module got first since the last step
+    numbers: list[int] = []  # of the first steps
+    ranks: tuple[int, ...] = ()
+    site: Frame | None = None
+
+
+class _OptimizerRecord:
+    """Where an optimizer was made, its steps, and in how many of them one of its parameters had a gradient."""
+
+    def __init__(self, site: Frame):
+        self.site, self.steps, self.steps_with_gradients = site, 0, 0
+        self.ranks: tuple[int, ...] = ()  # that must keep its parameters equal
+
+
+class _Values:
+    """A parameter before the first step, with the ranks on which it must stay equal.
+
+    why: "module" if data parallelism should keep it equal, "gradient" if the script reduces its gradient by hand.
+    """
+
+    def __init__(self, parameter: Tensor, name: str, ranks: Sequence[int], site: Frame, why: str):
+        self.parameter, self.name, self.ranks, self.site, self.why = parameter, name, tuple(ranks), site, why
+        self.before = _sums(parameter)
+        # Parameters that begin as zeros or ones say nothing: shards of different ranks do so, too.
+        self.varied = parameter.numel() > 0 and bool((parameter.detach() != parameter.detach().flatten()[0]).any())
+
+
+def _sums(tensor: Tensor) -> list[float]:
+    """Two sums that differ for tensors with other elements: of all elements, and of all with growing weights."""
+    flat = tensor.detach().cpu().double().flatten()
+    return [flat.sum().item(), (flat * torch.arange(1, len(flat) + 1)).sum().item()]
+
+
+def _number_of(values: Any) -> int | None:
+    """A number that stands for the elements of the first tensor in `values`; None where there is no tensor."""
+    tensor = next((leaf for leaf in tree_iter(values) if isinstance(leaf, Tensor)), None)
+    if tensor is None or isinstance(tensor, DTensor):
+        return None
+    with torch.no_grad():
+        return zlib.crc32(tensor.detach().flatten()[:MAX_ELEMENTS].cpu().double().numpy().tobytes())
+
+
+def watch() -> None:
+    """Watch the script of this rank from now on."""
+    Optimizer.__init__ = _after(Optimizer.__init__, lambda one: _made.update({one: _OptimizerRecord(call_site())}))
+    GradScaler.__init__ = _after(GradScaler.__init__, _scalers.add)
+    wrap = DistributedDataParallel.__init__
+    DistributedDataParallel.__init__ = _after(wrap, lambda one: _wrapped.update({one: call_site()}))
+    register_optimizer_step_pre_hook(_before_step)
+    all_reduce, clip = distributed_c10d.all_reduce, nn.utils.clip_grad_norm_
+    replace_in_torch("all_reduce", all_reduce, _noting_gradient(all_reduce))
+    replace_in_torch("clip_grad_norm_", clip, _noting_norm(clip))
+    DistributedDataParallel._pre_forward = _noting_inputs(DistributedDataParallel._pre_forward)
+    FullyShardedDataParallel.forward = _noting_inputs(FullyShardedDataParallel.forward)
+    FSDPState._root_pre_forward = _noting_inputs(FSDPState._root_pre_forward)
+    _BaseDataLoaderIter.__next__ = _noting_batch(_BaseDataLoaderIter.__next__)
+
+
+def _after(init, then):
+    """A constructor that calls `then(self)` afterwards."""
+
+    @functools.wraps(init)
+    def wrapper(self, *args, **kwargs):
+        init(self, *args, **kwargs)
+        then(self)
+
+    return wrapper
+
+
+# -- gradients -------------------------------------------------------------------------------------------------------
+def _noting_gradient(usual):
+    """all_reduce that notes whose gradient it reduces, until the optimizer of that parameter has made some steps."""
+
+    @functools.wraps(usual)
+    def wrapper(*args, **kwargs):
+        parameter = _owner(args[0] if args else kwargs.get("tensor"))
+        if parameter is not None:
+            group = args[2] if len(args) > 2 else kwargs.get("group")
+            _by_hand[id(parameter)] = tuple(torch.distributed.get_process_group_ranks(group))
+            if any(_is_averaged_by(wrapper, parameter) for wrapper in _wrapped):
+                rank_notes.note_once("averaged twice", site=call_site())
+        return usual(*args, **kwargs)
+
+    return wrapper
+
+
+def _owner(tensor: Any) -> Tensor | None:
+    """The parameter whose gradient this tensor is, among those of optimizers in their first steps."""
+    if not isinstance(tensor, Tensor) or tensor.grad_fn is not None:
+        return None
+    young = (optimizer for optimizer, record in list(_made.items()) if record.steps < MAX_STEPS)
+    parameters = (one for optimizer in young for group in optimizer.param_groups for one in group["params"])
+    place = _place(tensor)
+    return next((one for one in parameters if one.grad is not None and _place(one.grad) == place), None)
+
+
+def _place(tensor: Tensor) -> tuple[int, int]:
+    """The storage of a tensor, and how many elements it has there; `grad` and `grad.data` have the same."""
+    raw = tensor._raw if isinstance(tensor, CardTensor) else tensor
+    return raw.untyped_storage()._cdata, raw.numel()
+
+
+def _is_averaged_by(wrapper: DistributedDataParallel, parameter: Tensor) -> bool:
+    if not wrapper.require_backward_grad_sync or wrapper.process_group is None:
+        return False
+    return wrapper.process_group.size() > 1 and any(one is parameter for one in wrapper.module.parameters())
+
+
+def _noting_norm(usual):
+    """clip_grad_norm_ that notes gradients of which a rank has only a part, and gradients that are still scaled."""
+
+    @functools.wraps(usual)
+    def wrapper(parameters, *args, **kwargs):
+        parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        given = {id(one) for one in parameters}
+        for module in _fsdp1_modules():
+            is_split = module.sharding_strategy != ShardingStrategy.NO_SHARD and module.process_group.size() > 1
+            if is_split and any(id(one) in given for one in module.parameters()):
+                rank_notes.note_once("local norm", site=call_site())
+        if any(_is_scaled(scaler) for scaler in _scalers):
+            rank_notes.note_once("scaled norm", site=call_site())
+        return usual(parameters, *args, **kwargs)
+
+    return wrapper
+
+
+def _fsdp1_modules() -> list[FullyShardedDataParallel]:
+    return [one for one in gc.get_objects() if isinstance(one, FullyShardedDataParallel)]
+
+
+def _is_scaled(scaler: GradScaler) -> bool:
+    """Whether a loss was scaled and no optimizer's gradients have been unscaled since."""
+    if not scaler.is_enabled() or scaler._scale is None or scaler.get_scale() == 1:
+        return False
+    stages = [one["stage"] for one in scaler._per_optimizer_states.values()]
+    return OptState.UNSCALED not in stages
+
+
+# -- batches ---------------------------------------------------------------------------------------------------------
+def _noting_batch(usual):
+    @functools.wraps(usual)
+    def wrapper(self):
+        batch = usual(self)
+        _Batches.loaded = True
+        return batch
+
+    return wrapper
+
+
+def _noting_inputs(forward):
+    """A data parallel module's forward that notes what it gets first in each of the first steps."""
+
+    @functools.wraps(forward)
+    def wrapper(self, *args, **kwargs):
+        is_first = torch.is_grad_enabled() and _Batches.fed is None and len(_Batches.numbers) < MAX_STEPS
+        if is_first:
+            inputs = args[1:] if isinstance(self, FSDPState) else (args, kwargs)  # without the module itself
+            _Batches.fed, _Batches.site = _number_of(inputs), call_site()
+        result = forward(self, *args, **kwargs)
+        if is_first and (group := _group_of(self)) is not None:  # FSDP2 makes its groups in its first forward
+            _Batches.ranks = tuple(torch.distributed.get_process_group_ranks(group))
+        return result
+
+    return wrapper
+
+
+def _group_of(module: Any) -> torch.distributed.ProcessGroup | None:
+    """The process group over which a module is data parallel."""
+    if not isinstance(module, FSDPState):
+        return getattr(module, "process_group", None)
+    groups = (state._fsdp_param_group for state in [module, *module._state_ctx.all_states])
+    first = next((one for one in groups if one is not None), None)
+    return getattr(first.mesh_info, "shard_process_group", None) if first is not None else None
+
+
+# -- steps and the end -----------------------------------------------------------------------------------------------
+def _before_step(optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
+    record = _made.get(optimizer)
+    if record is None:
+        return
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if record.steps == 0:
+        _remember(parameters, record)
+    record.steps += 1
+    record.steps_with_gradients += any(parameter.grad is not None for parameter in parameters)
+    if _Batches.loaded and _Batches.fed is not None and len(_Batches.numbers) < MAX_STEPS:
+        _Batches.numbers.append(_Batches.fed)
+    _Batches.loaded, _Batches.fed = False, None
+
+
+def _remember(parameters: Sequence[Tensor], record: _OptimizerRecord) -> None:
+    """Keep the values of the parameters that must stay equal on several ranks: those of a module in DDP, whole
+    parameters beside sharded ones in one optimizer, and those whose gradients the script reduces."""
+    known = {}  # id of a parameter -> its name, and the ranks of its group
+    for wrapper in _wrapped:
+        if wrapper.process_group is not None:
+            ranks = torch.distributed.get_process_group_ranks(wrapper.process_group)
+            known |= {id(one): (name, ranks) for name, one in wrapper.module.named_parameters()}
+    meshes = [one.device_mesh for one in parameters if isinstance(one, DTensor)]
+    names = _names_in_modules(parameters)
+    for parameter in parameters:
+        key, more = id(parameter), (record.site, "module")
+        if isinstance(parameter, DTensor) or key in _values:
+            continue
+        if key in known:
+            _values[key] = _Values(parameter, *known[key], *more)
+        elif meshes:
+            _values[key] = _Values(parameter, names.get(key, ""), sorted(meshes[0].mesh.flatten().tolist()), *more)
+        elif key in _by_hand:
+            _values[key] = _Values(parameter, names.get(key, ""), _by_hand[key], record.site, "gradient")
+    kept = [_values[id(one)].ranks for one in parameters if id(one) in _values]
+    record.ranks = kept[0] if kept else _Batches.ranks
+
+
+def _names_in_modules(parameters: Sequence[Tensor]) -> dict[int, str]:
+    """Names of parameters in the largest module of the script's variables that holds them."""
+    modules = [one for one in gc.get_objects() if isinstance(one, nn.Module)]
+    wanted, best = {id(parameter) for parameter in parameters}, {}
+    for module in modules:
+        names = {id(one): name for name, one in module.named_parameters()}
+        if len(names.keys() & wanted) > len(best.keys() & wanted):
+            best = names
+    return best
+
+
+def note_at_the_end() -> None:
+    """Note what is known only now: optimizers, the values of parameters and buffers, and the first batches."""
+    for place, (optimizer, record) in enumerate(_made.items()):
+        if record.steps and not record.steps_with_gradients:
+            rank_notes.note("untrained", steps=record.steps, site=record.site)
+        if record.steps and record.ranks:
+            rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
+            rank_notes.note("rates", place=place, ranks=record.ranks, rates=rates, site=record.site)
+    for place, one in enumerate(_values.values()):
+        if one.varied:
+            more = {"shape": list(one.parameter.shape), "ranks": one.ranks, "site": one.site, "why": one.why}
+            rank_notes.note("values", name=one.name, place=place, before=one.before, after=_sums(one.parameter), **more)
+    for wrapper, site in _wrapped.items():
+        if not wrapper.broadcast_buffers and wrapper.process_group is not None:
+            ranks = torch.distributed.get_process_group_ranks(wrapper.process_group)
+            for name, one in wrapper.module.named_buffers():
+                if one.is_floating_point():
+                    rank_notes.note("buffers", name=name, ranks=ranks, after=_sums(one), site=site)
+    if len(_Batches.numbers) > 1:
+        batches = {"numbers": _Batches.numbers, "ranks": _Batches.ranks, "site": _Batches.site}
+        rank_notes.note("batches", **batches)

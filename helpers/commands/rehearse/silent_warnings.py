@@ -1,0 +1,138 @@
+"""Turns what silent_data.py and silent_training.py noted on the ranks into warnings about wrong values.
+
+None of them raises an error, and each is about something that a script which is right does not do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from helpers.commands.rehearse.report import WARNING, Finding, words
+from helpers.quantities.units import format_bytes
+from helpers.ranks.sites import Frame, rank_names
+
+MAX_NAMES = 4  # of parameters in one warning
+# Kinds of notes that are a warning by themselves, without those of other ranks.
+_ALONE = ("untrained", "same epoch", "one tensor", "no backward", "averaged twice", "local norm", "scaled norm")
+Notes = Mapping[int, list[dict[str, Any]]]  # rank -> its notes
+ByRank = dict[int, dict[str, Any]]  # rank -> one of its notes
+
+
+def warnings_of(noted: Notes, nproc: int, memory: int) -> list[Finding]:
+    """All warnings. nproc: ranks on each node; memory: bytes of each GPU."""
+    found = []
+    for what in _ALONE:
+        for (site, _), by_rank in _grouped(noted, what, lambda note: (_site(note), note.get("name"))).items():
+            note = next(iter(by_rank.values()))
+            named = {"name": note.get("name"), "count": note.get("steps")}
+            found.append(_warning(what.replace(" ", "_"), by_rank, site, **named))
+    found += [*_other_gpus(noted, nproc, memory), *_apart(noted), *_of_one_group(noted), *_orders(noted)]
+    return found + [*_files(noted, nproc)]
+
+
+def _grouped(noted: Notes, what: str, key) -> dict[Any, ByRank]:
+    """key(note) -> rank -> its last such note, of the notes of one kind."""
+    found: dict[Any, ByRank] = {}
+    for rank, notes in noted.items():
+        for note in notes:
+            if note["what"] == what:
+                found.setdefault(key(note), {})[rank] = note
+    return found
+
+
+def _site(note: Mapping[str, Any]) -> Frame:
+    return tuple(note["site"])
+
+
+def _warning(key: str, ranks, *sites: Frame, **named: Any) -> Finding:
+    """One warning about these ranks, at these lines. key: of its sentence and of its cure."""
+    ranks = tuple(sorted(ranks))
+    text = words[f"silent.{key}"].format(ranks=rank_names(ranks), **named)
+    return Finding(kind=WARNING, ranks=ranks, sites=sites, words=text, cure=words[f"silent_cure.{key}"])
+
+
+def _other_gpus(noted: Notes, nproc: int, memory: int) -> Iterator[Finding]:
+    """Ranks that put tensors on a GPU from which another rank of their node sends. They count there, too."""
+    for rank, notes in noted.items():
+        for note in (one for one in notes if one["what"] == "other gpu"):
+            owners = [other for other in noted if other // nproc == rank // nproc and other != rank]
+            owners = [one for one in owners if _has_note(noted[one], "gpu", note["name"])]
+            if owners:
+                peak = next((one["peak"] for one in noted[owners[0]] if one["what"] == "end"), 0) + note["bytes"]
+                key = "full_gpu" if peak > memory else "other_gpu"
+                sizes = {"bytes": format_bytes(note["bytes"]), "peak": format_bytes(peak)}
+                yield _warning(key, [rank], _site(note), name=note["name"], memory=format_bytes(memory), **sizes)
+
+
+def _has_note(notes: list[dict[str, Any]], what: str, name: Any) -> bool:
+    return any(note["what"] == what and note["name"] == name for note in notes)
+
+
+def _apart(noted: Notes) -> Iterator[Finding]:
+    """Parameters that ranks should keep equal: equal before the first step and not at the end, or never equal."""
+    rows = _grouped(noted, "values", lambda one: (one["place"], tuple(one["shape"]), tuple(one["ranks"]), one["why"]))
+    found: dict[tuple, list[dict]] = {}  # (key of the sentence, ranks) -> a note of each parameter
+    for (_, _, ranks, why), by_rank in rows.items():
+        starts, ends = ({tuple(note[when]) for note in by_rank.values()} for when in ("before", "after"))
+        if len(by_rank) == len(ranks) > 1 and len(ends) > 1:
+            if len(starts) == 1:
+                found.setdefault(("apart", ranks), []).append(by_rank[min(by_rank)])
+            elif why == "gradient":
+                found.setdefault(("never_equal", ranks), []).append(by_rank[min(by_rank)])
+    for (key, ranks), notes in found.items():
+        names = [note["name"] or f"{tuple(note['shape'])}" for note in notes]
+        shown = names[:MAX_NAMES] + (["…"] if len(names) > MAX_NAMES else [])
+        yield _warning(key, ranks, _site(notes[0]), names=shown)
+
+
+def _of_one_group(noted: Notes) -> Iterator[Finding]:
+    """What the ranks of a data parallel group should have different (batches) or equal (learning rates, buffers)."""
+    for ranks, by_rank in _grouped(noted, "batches", lambda note: tuple(note["ranks"])).items():
+        numbers = [note["numbers"] for note in by_rank.values()]
+        if len(by_rank) == len(ranks) > 1 and len(set(numbers[0])) > 1 and all(one == numbers[0] for one in numbers):
+            yield _warning("same_batches", ranks, _site(by_rank[min(by_rank)]))
+    for (_, ranks), by_rank in _grouped(noted, "rates", lambda note: (note["place"], tuple(note["ranks"]))).items():
+        rates = {tuple(note["rates"]) for note in by_rank.values()}
+        if len(by_rank) == len(ranks) > 1 and len(rates) > 1:
+            shown = [f"{rate[0]:g}" for rate in sorted(rates)]
+            yield _warning("rates", ranks, _site(by_rank[min(by_rank)]), rates=shown)
+    names: dict[tuple, list[str]] = {}  # ranks -> names of buffers that differ
+    for (name, ranks), by_rank in _grouped(noted, "buffers", lambda one: (one["name"], tuple(one["ranks"]))).items():
+        if len(by_rank) == len(ranks) > 1 and len({tuple(note["after"]) for note in by_rank.values()}) > 1:
+            names.setdefault(ranks, []).append(name)
+    for ranks, differ in names.items():
+        site = next(note["site"] for notes in noted.values() for note in notes if note["what"] == "buffers")
+        yield _warning("buffers", ranks, tuple(site), names=differ[:MAX_NAMES])
+
+
+def _orders(noted: Notes) -> Iterator[Finding]:
+    """Samplers of one pass over the data that have other seeds or epochs on some ranks, and so mix their shares."""
+    for _, by_rank in sorted(_grouped(noted, "order", lambda note: note["name"]).items()):
+        if len({tuple(note["order"]) for note in by_rank.values()}) > 1:
+            parts = [f"{note['order'][0]} + {note['order'][1]} (rank {rank})" for rank, note in sorted(by_rank.items())]
+            yield _warning("order", by_rank, _site(by_rank[min(by_rank)]), orders=parts[:MAX_NAMES])
+            return
+
+
+def _files(noted: Notes, nproc: int) -> Iterator[Finding]:
+    """Files that several ranks of a node write, or that a rank reads although nothing orders it after the writing."""
+    saved = _grouped(noted, "saved", lambda note: note["name"])
+    for path, by_rank in saved.items():
+        nodes = [rank // nproc for rank in by_rank]
+        if len(nodes) > len(set(nodes)):
+            yield _warning("same_file", by_rank, _site(by_rank[min(by_rank)]), name=path.rpartition("/")[2])
+    for path, readers in _grouped(noted, "loaded", lambda note: note["name"]).items():
+        for writer, wrote in saved.get(path, {}).items():
+            early = [
+                r for r, read in readers.items() if r != writer and r not in saved[path] and not _is_after(read, wrote)
+            ]
+            if early:
+                sites = _site(readers[early[0]]), _site(wrote)
+                yield _warning("early_read", early, *sites, name=path.rpartition("/")[2], writer=writer)
+
+
+def _is_after(read: Mapping[str, Any], wrote: Mapping[str, Any]) -> bool:
+    """Whether the reader has called more collectives of some group than the writer had called before it wrote."""
+    before = {tuple(ranks): number for ranks, number in wrote["calls"]}
+    return any(number > before.get(tuple(ranks), 0) for ranks, number in read["calls"])
