@@ -95,7 +95,8 @@ def findings_of(outcome: RehearsalOutcome) -> tuple[Finding, ...]:
     if outcome.exits or outcome.processes.causes or any(state.dead for state in outcome.processes.states):
         verdicts = [one for one in verdicts if one.kind != "hangs"]  # the ranks wait for one that has ended
     found = [*failures, *verdicts, *_shared_gpus(outcome)]
-    found += warnings_of(outcome.noted, outcome.nproc, outcome.memory)
+    if not any(one.is_mistake for one in found):  # otherwise wrong values may be its consequence
+        found += warnings_of(outcome.noted, outcome.nproc, outcome.memory)
     if outcome.verdict == "hang" and not outcome.exits and not any(one.is_mistake for one in found):
         found.append(_hang(outcome))
     if outcome.verdict == "ok":
@@ -140,7 +141,7 @@ def _failures(outcome: RehearsalOutcome) -> list[Finding]:
             continue
         # What differs from rank to rank is left out: the numbers of the GPU and of the rank, the bytes of a full card,
         # and the lines of a mismatch, at which the ranks by nature call different collectives.
-        message = "" if failure.type_name == FULL else _NUMBERED.sub(r"\1", str(failure.words))
+        message = "" if failure.type_name == FULL else _NUMBERED.sub(r"\1", in_cudas_words(str(failure.words)))
         key = failure.type_name, message, learner_frame(failure.frames)
         if failure.wire_kind == "mismatch":  # autograd may have given it another type
             key = "", message, None
@@ -200,7 +201,8 @@ def in_cudas_words(text: str) -> str:
     names = {"card:0": "cuda", "card out of memory": "CUDA out of memory", "torch.card": "torch.cuda"}
     for cards, cudas in names.items():
         text = text.replace(cards, cudas)
-    return text
+    text = text.replace("helpers.ranks.wire.Wire", "torch.distributed.distributed_c10d.ProcessGroup")
+    return re.sub(r" object at 0x[0-9a-f]+", " object", text)  # an address differs from rank to rank
 
 
 def _hang(outcome: RehearsalOutcome) -> Finding:

@@ -5,7 +5,8 @@ None of them raises an error, and each is about something that a script which is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from helpers.commands.rehearse.report import WARNING, Finding, words
@@ -15,6 +16,7 @@ from helpers.ranks.sites import Frame, rank_names
 MAX_NAMES = 4  # of parameters in one warning
 # Kinds of notes that are a warning by themselves, without those of other ranks.
 _ALONE = ("untrained", "same epoch", "one tensor", "no backward", "averaged twice", "local norm", "scaled norm")
+_APART = {"module": "apart", "unfrozen": "unfrozen", "gradient": "apart_by_hand"}  # why -> key of the sentence
 Notes = Mapping[int, list[dict[str, Any]]]  # rank -> its notes
 ByRank = dict[int, dict[str, Any]]  # rank -> one of its notes
 
@@ -27,8 +29,9 @@ def warnings_of(noted: Notes, nproc: int, memory: int) -> list[Finding]:
             note = next(iter(by_rank.values()))
             named = {"name": note.get("name"), "count": note.get("steps")}
             found.append(_warning(what.replace(" ", "_"), by_rank, site, **named))
-    found += [*_other_gpus(noted, nproc, memory), *_apart(noted), *_of_one_group(noted), *_orders(noted)]
-    return found + [*_files(noted, nproc)]
+    of_groups = [*_of_one_group(noted)]
+    apart = [one for one in _apart(noted) if words["silent_cure.rates"] not in [other.cure for other in of_groups]]
+    return [*found, *_other_gpus(noted, nproc, memory), *apart, *of_groups, *_orders(noted), *_files(noted, nproc)]
 
 
 def _grouped(noted: Notes, what: str, key) -> dict[Any, ByRank]:
@@ -45,11 +48,16 @@ def _site(note: Mapping[str, Any]) -> Frame:
     return tuple(note["site"])
 
 
-def _warning(key: str, ranks, *sites: Frame, **named: Any) -> Finding:
-    """One warning about these ranks, at these lines. key: of its sentence and of its cure."""
+def _warning(key: str, ranks: Iterable[int] | ByRank, *sites: Frame, **named: Any) -> Finding:
+    """One warning about these ranks, at these lines, with the chain of calls if `ranks` has notes.
+
+    key: of its sentence and of its cure.
+    """
+    chain = next(iter(ranks.values())).get("chain", []) if isinstance(ranks, dict) else []
     ranks = tuple(sorted(ranks))
     text = words[f"silent.{key}"].format(ranks=rank_names(ranks), **named)
-    return Finding(kind=WARNING, ranks=ranks, sites=sites, words=text, cure=words[f"silent_cure.{key}"])
+    more = {"cure": words[f"silent_cure.{key}"], "chain": tuple(map(tuple, chain))}
+    return Finding(kind=WARNING, ranks=ranks, sites=sites, words=text, **more)
 
 
 def _other_gpus(noted: Notes, nproc: int, memory: int) -> Iterator[Finding]:
@@ -77,13 +85,13 @@ def _apart(noted: Notes) -> Iterator[Finding]:
         starts, ends = ({tuple(note[when]) for note in by_rank.values()} for when in ("before", "after"))
         if len(by_rank) == len(ranks) > 1 and len(ends) > 1:
             if len(starts) == 1:
-                found.setdefault(("apart", ranks), []).append(by_rank[min(by_rank)])
+                found.setdefault((_APART[why], ranks), []).append(by_rank[min(by_rank)])
             elif why == "gradient":
                 found.setdefault(("never_equal", ranks), []).append(by_rank[min(by_rank)])
     for (key, ranks), notes in found.items():
         names = [note["name"] or f"{tuple(note['shape'])}" for note in notes]
         shown = names[:MAX_NAMES] + (["…"] if len(names) > MAX_NAMES else [])
-        yield _warning(key, ranks, _site(notes[0]), names=shown)
+        yield _warning(key, ranks, *map(tuple, notes[0]["sites"]), names=shown)
 
 
 def _of_one_group(noted: Notes) -> Iterator[Finding]:
@@ -91,12 +99,17 @@ def _of_one_group(noted: Notes) -> Iterator[Finding]:
     for ranks, by_rank in _grouped(noted, "batches", lambda note: tuple(note["ranks"])).items():
         numbers = [note["numbers"] for note in by_rank.values()]
         if len(by_rank) == len(ranks) > 1 and len(set(numbers[0])) > 1 and all(one == numbers[0] for one in numbers):
-            yield _warning("same_batches", ranks, _site(by_rank[min(by_rank)]))
+            yield _warning("same_batches", ranks, *map(tuple, by_rank[min(by_rank)]["sites"]))
     for (_, ranks), by_rank in _grouped(noted, "rates", lambda note: (note["place"], tuple(note["ranks"]))).items():
         rates = {tuple(note["rates"]) for note in by_rank.values()}
         if len(by_rank) == len(ranks) > 1 and len(rates) > 1:
             shown = [f"{rate[0]:g}" for rate in sorted(rates)]
             yield _warning("rates", ranks, _site(by_rank[min(by_rank)]), rates=shown)
+    for (_, ranks), by_rank in _grouped(noted, "replicated", lambda one: (one["place"], tuple(one["ranks"]))).items():
+        sums = [note["sums"] for note in by_rank.values()]
+        if len(by_rank) == len(ranks) and not all(_is_close(one, sums[0]) for one in sums):
+            yield _warning("replicated", by_rank, _site(by_rank[min(by_rank)]))
+            break
     names: dict[tuple, list[str]] = {}  # ranks -> names of buffers that differ
     for (name, ranks), by_rank in _grouped(noted, "buffers", lambda one: (one["name"], tuple(one["ranks"]))).items():
         if len(by_rank) == len(ranks) > 1 and len({tuple(note["after"]) for note in by_rank.values()}) > 1:
@@ -104,6 +117,11 @@ def _of_one_group(noted: Notes) -> Iterator[Finding]:
     for ranks, differ in names.items():
         site = next(note["site"] for notes in noted.values() for note in notes if note["what"] == "buffers")
         yield _warning("buffers", ranks, tuple(site), names=differ[:MAX_NAMES])
+
+
+def _is_close(sums: list[float], others: list[float]) -> bool:
+    """Whether two sums agree but for rounding."""
+    return all(math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-3) for a, b in zip(sums, others, strict=True))
 
 
 def _orders(noted: Notes) -> Iterator[Finding]:
@@ -120,6 +138,10 @@ def _files(noted: Notes, nproc: int) -> Iterator[Finding]:
     saved = _grouped(noted, "saved", lambda note: note["name"])
     for path, by_rank in saved.items():
         nodes = [rank // nproc for rank in by_rank]
+        parts = [name for note in by_rank.values() for name in note["parts"]]
+        if parts and len(by_rank) == 1:
+            named = {"names": parts[:MAX_NAMES], "name": path.rpartition("/")[2]}
+            yield _warning("part_saved", by_rank, _site(by_rank[min(by_rank)]), **named)
         if len(nodes) > len(set(nodes)):
             yield _warning("same_file", by_rank, _site(by_rank[min(by_rank)]), name=path.rpartition("/")[2])
     for path, readers in _grouped(noted, "loaded", lambda note: note["name"]).items():

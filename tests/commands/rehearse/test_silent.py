@@ -70,6 +70,117 @@ dist.barrier()
 if rank == 0:
     os.unlink(path)
 """
+MODEL = """
+torch.manual_seed({seed})
+model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).cuda()
+"""
+DDP = (
+    MODEL.replace("{seed}", "0")
+    + """
+model = nn.parallel.DistributedDataParallel(model, device_ids=[rank]{options})
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+)
+STEPS = """
+torch.manual_seed(rank)
+for step in range(3):
+    model(torch.randn(3, 4, device="cuda")).square().sum().backward()
+    {before}
+    optimizer.step()
+    optimizer.zero_grad()
+    {after}
+"""
+BY_HAND = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def average():
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad.data, op=dist.ReduceOp.AVG)
+"""
+LOADER = (
+    DDP.replace("{options}", "")
+    + """
+data = TensorDataset(torch.randn(16, 4, generator=torch.Generator().manual_seed(1)))
+loader = DataLoader(data, batch_size=4{sampler})
+for (x,) in loader:
+    model(x.cuda()).sum().backward()
+    optimizer.step()
+"""
+)
+RATES = (
+    DDP.replace("{options}", "") + "scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, {gamma})\n" + STEPS
+)
+UNFROZEN = (
+    MODEL.replace("{seed}", "0")
+    + """
+model[0].requires_grad_({at_first})
+model = nn.parallel.DistributedDataParallel(model, device_ids=[rank])
+model.module[0].requires_grad_(True)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+    + STEPS
+)
+FSDP1 = """
+from torch.distributed.fsdp import FullyShardedDataParallel
+model = FullyShardedDataParallel(nn.Linear(4, 4).cuda(), device_id=rank)
+model(torch.randn(3, 4, device="cuda")).sum().backward()
+{clip}
+"""
+SCALED = (
+    MODEL.replace("{seed}", "0")
+    + """
+optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cuda")
+scaler.scale(model(torch.randn(3, 4, device="cuda")).sum()).backward()
+{unscale}
+nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+scaler.step(optimizer)
+scaler.update()
+"""
+)
+FILES = """
+folder = f"/tmp/rehearsed-{os.environ['MASTER_PORT']}"
+os.makedirs(folder, exist_ok=True)
+path = folder + "/state.pt"
+{body}
+dist.barrier()
+if rank == 0:
+    import shutil
+    shutil.rmtree(folder)
+"""
+EARLY = FILES.replace(
+    "{body}",
+    """
+if rank == 0:
+    torch.save({"step": 1}, path)
+{between}
+while not os.path.exists(path) or not os.path.getsize(path):
+    pass
+if rank == 1:
+    torch.load(path)
+""",
+)
+PARTS = FILES.replace(
+    "{body}",
+    """
+model = nn.Linear(4, 4).cuda()
+fully_shard(model)
+state = {name: {gather} for name, one in model.state_dict().items()}
+if rank == 0:
+    torch.save({"model": state}, path)
+""",
+)
+REPLICATED = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+model = parallelize_module(nn.Linear(4, 4).cuda(), init_device_mesh("cuda", (2,)), ColwiseParallel())
+torch.manual_seed({seed})
+model(torch.randn(3, 4, device="cuda"))
+"""
+
+
+def steps(before: str = "pass", after: str = "pass") -> str:
+    return STEPS.replace("{before}", before).replace("{after}", after)
+
+
 CASES = {  # name -> the wrong script, the right one, and what the warning says with the line at which it stands
     "untrained": (
         UNTRAINED.replace("{before}", OPTIMIZER).replace("{after}", ""),
@@ -106,6 +217,90 @@ CASES = {  # name -> the wrong script, the right one, and what the warning says 
         OTHER_GPU.replace("{where}", ', map_location=f"cuda:{rank}"'),
         "rank 1 put 4.00 kB on cuda:0, which is the GPU of another rank",
         "state = torch.load(path)",
+    ),
+    "averaged twice": (
+        DDP.replace("{options}", "") + steps("dist.all_reduce(model.module[0].weight.grad.data)"),
+        DDP.replace("{options}", "") + steps(),
+        "DistributedDataParallel has averaged already",
+        "dist.all_reduce",
+    ),
+    "other weights": (
+        MODEL.replace("{seed}", "rank") + BY_HAND + steps("average()"),
+        MODEL.replace("{seed}", "0") + BY_HAND + steps("average()"),
+        "had other values on each rank from the start",
+        "dist.all_reduce(parameter.grad.data",
+    ),
+    "a gradient left out": (
+        MODEL.replace("{seed}", "0") + BY_HAND + steps("if step < 2: average()"),
+        MODEL.replace("{seed}", "0") + BY_HAND + steps("average()"),
+        "and yet they have different ones at the end",
+        "dist.all_reduce(parameter.grad.data",
+    ),
+    "same batches": (
+        LOADER.replace("{sampler}", ""),
+        LOADER.replace("{sampler}", ", sampler=DistributedSampler(data)"),
+        "A DataLoader gave all of ranks 0, 1 the same batches",
+        "loader = DataLoader(data, batch_size=4)",
+    ),
+    "learning rates": (
+        RATES.replace("{gamma}", "0.5 + 0.1 * rank").replace("{before}", "pass").replace("{after}", "scheduler.step()"),
+        RATES.replace("{gamma}", "0.5").replace("{before}", "pass").replace("{after}", "scheduler.step()"),
+        "The learning rates of this optimizer differ",
+        "scheduler.step()",
+    ),
+    "buffers": (
+        DDP.replace("{options}", ", broadcast_buffers=False") + steps(),
+        DDP.replace("{options}", "") + steps(),
+        "1.running_mean, 1.running_var differ",
+        "broadcast_buffers=False",
+    ),
+    "unfrozen": (
+        UNFROZEN.replace("{at_first}", "False").replace("{before}", "pass").replace("{after}", "pass"),
+        UNFROZEN.replace("{at_first}", "True").replace("{before}", "pass").replace("{after}", "pass"),
+        "0.weight, 0.bias became trainable after DistributedDataParallel",
+        "model = nn.parallel.DistributedDataParallel",
+    ),
+    "local norm": (
+        FSDP1.replace("{clip}", "nn.utils.clip_grad_norm_(model.parameters(), 1.0)"),
+        FSDP1.replace("{clip}", "model.clip_grad_norm_(1.0)"),
+        "takes the norm of the part of the gradients",
+        "nn.utils.clip_grad_norm_",
+    ),
+    "scaled norm": (
+        SCALED.replace("{unscale}", ""),
+        SCALED.replace("{unscale}", "scaler.unscale_(optimizer)"),
+        "while GradScaler's factor is still in them",
+        "nn.utils.clip_grad_norm_",
+    ),
+    "order": (
+        SAME_EPOCH.replace("{set_epoch}", "sampler.set_epoch(epoch)").replace("(data)", "(data, seed=rank)", 1),
+        SAME_EPOCH.replace("{set_epoch}", "sampler.set_epoch(epoch)").replace("(data)", "(data, seed=3)", 1),
+        "these differ between ranks: 0 + 0 (rank 0), 1 + 0 (rank 1)",
+        "for batch in DataLoader",
+    ),
+    "same file": (
+        FILES.replace("{body}", "torch.save({}, path)"),
+        FILES.replace("{body}", "torch.save({}, f'{path}{rank}')"),
+        "ranks 0, 1 write the same file, state.pt",
+        "torch.save({}, path)",
+    ),
+    "early read": (
+        EARLY.replace("{between}", ""),
+        EARLY.replace("{between}", "dist.barrier()"),
+        "at which rank 0 writes state.pt and the line at which rank 1 must read it",
+        "torch.load(path)",
+    ),
+    "parts": (
+        PARTS.replace("{gather}", "one.to_local()"),
+        PARTS.replace("{gather}", "one.full_tensor()"),
+        "Only rank 0 writes state.pt, and of weight, bias it writes the part",
+        "torch.save",
+    ),
+    "replicated": (
+        REPLICATED.replace("{seed}", "rank"),
+        REPLICATED.replace("{seed}", "0"),
+        "declared equal on ranks 0, 1 (Replicate) has other values",
+        "model(torch.randn",
     ),
 }
 

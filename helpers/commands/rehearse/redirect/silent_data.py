@@ -7,26 +7,32 @@ Each rank notes what it has seen (rank_notes), and `silent_warnings.py` compares
 "one tensor"  the list that a collective fills holds one tensor more than once
 "no backward" torch's own warning that autograd passes a collective that has no backward
 "other gpu"   a rank put tensors on a GPU of another rank of its node
-"saved"       torch.save wrote the file `name`; calls: how many collectives of each group the rank had called before
+"saved"       torch.save wrote the file `name`; calls: how many collectives of each group the rank had called before;
+              parts: names of parameters of which the file has this rank's part alone
 "loaded"      torch.load read the file `name`; calls
 """
 
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import warnings
 import weakref
 from collections import Counter
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.distributed import distributed_c10d
+from torch.distributed.tensor import DTensor
 from torch.utils.data import DistributedSampler
 
 from helpers.commands.rehearse import rank_notes
-from helpers.devices.call_site import call_site
+from helpers.devices.call_site import call_site, main_stack
 from helpers.devices.cards.torch_patches import replace_in_torch
 from helpers.ranks import wire
+from helpers.ranks.sites import is_engine, is_library, is_package
 
 NO_BACKWARD = "an autograd kernel was not registered"  # a part of torch's warning
 # Collectives that fill a list -> its place among the arguments, and its name.
@@ -53,11 +59,17 @@ def watch() -> None:
     def show(message, category, filename, lineno, file=None, line=None) -> None:
         if NO_BACKWARD in str(message):
             operation = str(message).partition(":: ")[2].partition(":")[0] or str(message).partition(": ")[0]
-            rank_notes.note_once("no backward", name=operation.removeprefix("c10d::").rstrip("_"), site=call_site())
+            rank_notes.note_once("no backward", name=operation.removeprefix("c10d::").rstrip("_"), **where())
         usual(message, category, filename, lineno, file, line)
 
     warnings.showwarning = show
     warnings.filterwarnings("always", message=f".*{NO_BACKWARD}.*")
+
+
+def where() -> dict[str, Any]:
+    """The line of the script that makes this call, for a note, and the calls of the script that led to it."""
+    own = [one for one in main_stack() if not (is_library(one[0]) or is_engine(one[0]) or is_package(one[0]))]
+    return {"site": call_site(), "chain": own}
 
 
 def _noting_order(iterate):
@@ -65,11 +77,11 @@ def _noting_order(iterate):
     def wrapper(self):
         order = (self.epoch, os.getpid())
         if self.shuffle and _orders.get(self) == order:
-            rank_notes.note_once("same epoch", name="DistributedSampler", site=call_site())
+            rank_notes.note_once("same epoch", name="DistributedSampler", **where())
         _orders[self] = order
         number = _passes[self] = _passes.get(self, 0) + 1
         if number <= MAX_PASSES and self.shuffle:
-            rank_notes.note_once("order", name=number, order=[self.seed, self.epoch], site=call_site())
+            rank_notes.note_once("order", name=number, order=[self.seed, self.epoch], **where())
         return iterate(self)
 
     return wrapper
@@ -85,7 +97,7 @@ def _noting_list(function, place: int, name: str):
     def wrapper(*args, **kwargs):
         filled = args[place] if len(args) > place else kwargs.get(name)
         if isinstance(filled, list | tuple) and len({id(one) for one in filled}) < len(filled):
-            rank_notes.note_once("one tensor", name=function.__name__, site=call_site())
+            rank_notes.note_once("one tensor", name=function.__name__, **where())
         return function(*args, **kwargs)
 
     return wrapper
@@ -99,10 +111,27 @@ def _noting_file(function, what: str, place: int, name: str):
         file = args[place] if len(args) > place else kwargs.get(name)
         if isinstance(file, str | os.PathLike):
             calls = [[list(ranks), number] for ranks, number in _calls.items()]
-            rank_notes.note_once(what, name=os.path.realpath(file), calls=calls, site=call_site())
+            more = {"parts": _parts(args[0] if args else kwargs.get("obj"))} if what == "saved" else {}
+            rank_notes.note_once(what, name=os.path.realpath(file), calls=calls, **more, **where())
         return function(*args, **kwargs)
 
     return wrapper
+
+
+def _parts(saved: Any) -> list[str]:
+    """Names of parameters in nested dictionaries whose tensors have the shape of this rank's part of a DTensor."""
+    found, sharded = [], {}  # name -> the DTensor of a module
+    for module in [one for one in gc.get_objects() if isinstance(one, nn.Module)] if isinstance(saved, dict) else []:
+        sharded |= {name: one for name, one in module.named_parameters() if isinstance(one, DTensor)}
+    dictionaries = [saved] if sharded else []
+    for one in dictionaries:  # it grows below
+        dictionaries += [value for value in one.values() if isinstance(value, dict)]
+        for name, value in one.items():
+            whole = sharded.get(name)
+            if whole is not None and isinstance(value, Tensor) and not isinstance(value, DTensor):
+                if value.shape == whole.to_local().shape != whole.shape:
+                    found.append(name)
+    return found
 
 
 def note_at_the_end() -> None:

@@ -7,6 +7,7 @@ Each rank notes what it has seen (rank_notes), and `silent_warnings.py` compares
 "buffers"        sums of a buffer of a DDP module that does not broadcast its buffers, at the end
 "rates"          the learning rates of an optimizer of parameters that ranks should keep equal, at the end
 "averaged twice" the script reduces a gradient that DDP has averaged
+"replicated"     sums of a tensor that DTensor.from_local declares equal on all ranks
 "local norm"     clip_grad_norm_ of torch.nn.utils for parameters that FSDP1 has split
 "scaled norm"    gradients are clipped before GradScaler has unscaled them
 "batches"        numbers that stand for what the data parallel module got from a DataLoader in each step
@@ -31,11 +32,14 @@ from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_iter
+from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from helpers.commands.rehearse import rank_notes
+from helpers.commands.rehearse.redirect.silent_data import where
 from helpers.devices.call_site import Frame, call_site
 from helpers.devices.cards.tensor import CardTensor
 from helpers.devices.cards.torch_patches import replace_in_torch
@@ -43,20 +47,27 @@ from helpers.devices.cards.torch_patches import replace_in_torch
 MAX_STEPS = 4  # whose batches are compared
 MAX_ELEMENTS = 4096  # of a batch that are compared
 _made: weakref.WeakKeyDictionary[Optimizer, _OptimizerRecord] = weakref.WeakKeyDictionary()
+_records: list[_OptimizerRecord] = []  # of all optimizers, also of those that are gone when the script ends
 _wrapped: weakref.WeakKeyDictionary[DistributedDataParallel, Frame] = weakref.WeakKeyDictionary()  # where it was made
+_buffers: list[tuple[str, Tensor, list[int], Frame]] = []  # that DDP does not broadcast: name, buffer, ranks, line
+_trainable: set[int] = set()  # ids of the parameters that had requires_grad when they were wrapped
+_loaders: weakref.WeakKeyDictionary[Any, Frame] = weakref.WeakKeyDictionary()  # also iterator -> where it was made
 _scalers: weakref.WeakSet[GradScaler] = weakref.WeakSet()
+_moved: dict[int, Frame] = {}  # id of a parameter -> the line that moved its module to a GPU
+_replicated: list[Frame] = []  # lines that declared a tensor equal on all ranks
 _values: dict[int, _Values] = {}  # id of a parameter -> its values before the first step
-_by_hand: dict[int, tuple[int, ...]] = {}  # id of a parameter -> the ranks over which the script reduces its gradient
+# Id of a parameter -> the ranks over which the script reduces its gradient, and the line that does.
+_by_hand: dict[int, tuple[tuple[int, ...], Frame]] = {}
 
 
 class _Batches:
-    """What the data parallel module gets. ranks: over which it is data parallel; site: the line that calls it."""
+    """What the data parallel module gets. ranks: over which it is data parallel; sites: its DataLoader, its call."""
 
-    loaded = False  # whether a DataLoader has given a batch since the last step
+    loader: Frame | None = None  # where the DataLoader was made that has given a batch since the last step
     fed: int | None = None  # the number of what the module got first since the last step
     numbers: list[int] = []  # of the first steps
     ranks: tuple[int, ...] = ()
-    site: Frame | None = None
+    sites: tuple[Frame, ...] = ()
 
 
 class _OptimizerRecord:
@@ -65,16 +76,23 @@ class _OptimizerRecord:
     def __init__(self, site: Frame):
         self.site, self.steps, self.steps_with_gradients = site, 0, 0
         self.ranks: tuple[int, ...] = ()  # that must keep its parameters equal
+        self.rates: list[float] = []  # the learning rates of its last step
+        self.scheduled: Frame | None = None  # where a scheduler last changed them
+        _records.append(self)
 
 
 class _Values:
     """A parameter before the first step, with the ranks on which it must stay equal.
 
     why: "module" if data parallelism should keep it equal, "gradient" if the script reduces its gradient by hand.
+    sites: the lines to name. wrapped: the line at which DDP took the parameter, if it did.
     """
 
-    def __init__(self, parameter: Tensor, name: str, ranks: Sequence[int], site: Frame, why: str):
-        self.parameter, self.name, self.ranks, self.site, self.why = parameter, name, tuple(ranks), site, why
+    def __init__(
+        self, parameter: Tensor, name: str, ranks: Sequence[int], *sites: Frame | None, why: str, wrapped=None
+    ):
+        self.parameter, self.name, self.ranks, self.why, self.wrapped = parameter, name, tuple(ranks), why, wrapped
+        self.sites = [site for site in sites if site]
         self.before = _sums(parameter)
         # Parameters that begin as zeros or ones say nothing: shards of different ranks do so, too.
         self.varied = parameter.numel() > 0 and bool((parameter.detach() != parameter.detach().flatten()[0]).any())
@@ -100,7 +118,8 @@ def watch() -> None:
     Optimizer.__init__ = _after(Optimizer.__init__, lambda one: _made.update({one: _OptimizerRecord(call_site())}))
     GradScaler.__init__ = _after(GradScaler.__init__, _scalers.add)
     wrap = DistributedDataParallel.__init__
-    DistributedDataParallel.__init__ = _after(wrap, lambda one: _wrapped.update({one: call_site()}))
+    DistributedDataParallel.__init__ = _after(wrap, _note_wrapper)
+    nn.Module._apply = _noting_move(nn.Module._apply)
     register_optimizer_step_pre_hook(_before_step)
     all_reduce, clip = distributed_c10d.all_reduce, nn.utils.clip_grad_norm_
     replace_in_torch("all_reduce", all_reduce, _noting_gradient(all_reduce))
@@ -108,7 +127,12 @@ def watch() -> None:
     DistributedDataParallel._pre_forward = _noting_inputs(DistributedDataParallel._pre_forward)
     FullyShardedDataParallel.forward = _noting_inputs(FullyShardedDataParallel.forward)
     FSDPState._root_pre_forward = _noting_inputs(FSDPState._root_pre_forward)
+    DataLoader.__init__ = _after(DataLoader.__init__, lambda one: _loaders.update({one: call_site()}))
+    DataLoader._get_iterator = _noting_iterator(DataLoader._get_iterator)
     _BaseDataLoaderIter.__next__ = _noting_batch(_BaseDataLoaderIter.__next__)
+    for scheduler in (LRScheduler, ReduceLROnPlateau):
+        scheduler.step = _noting_rates(scheduler.step)
+    DTensor.from_local = staticmethod(_noting_replicated(DTensor.from_local))
 
 
 def _after(init, then):
@@ -122,6 +146,27 @@ def _after(init, then):
     return wrapper
 
 
+def _noting_move(usual):
+    """Module._apply, which `.cuda()` and `.to()` call, with a note of the line for each parameter."""
+
+    @functools.wraps(usual)
+    def wrapper(self, *args, **kwargs):
+        result, site = usual(self, *args, **kwargs), call_site()
+        _moved.update((id(one), site) for one in self.parameters(recurse=False))
+        return result
+
+    return wrapper
+
+
+def _note_wrapper(wrapper: DistributedDataParallel) -> None:
+    _wrapped[wrapper] = site = call_site()
+    _trainable.update(id(one) for one in wrapper.module.parameters() if one.requires_grad)
+    if not wrapper.broadcast_buffers and wrapper.process_group is not None:
+        ranks = torch.distributed.get_process_group_ranks(wrapper.process_group)
+        buffers = wrapper.module.named_buffers()
+        _buffers.extend((name, one, ranks, site) for name, one in buffers if one.is_floating_point())
+
+
 # -- gradients -------------------------------------------------------------------------------------------------------
 def _noting_gradient(usual):
     """all_reduce that notes whose gradient it reduces, until the optimizer of that parameter has made some steps."""
@@ -131,9 +176,9 @@ def _noting_gradient(usual):
         parameter = _owner(args[0] if args else kwargs.get("tensor"))
         if parameter is not None:
             group = args[2] if len(args) > 2 else kwargs.get("group")
-            _by_hand[id(parameter)] = tuple(torch.distributed.get_process_group_ranks(group))
+            _by_hand[id(parameter)] = tuple(torch.distributed.get_process_group_ranks(group)), call_site()
             if any(_is_averaged_by(wrapper, parameter) for wrapper in _wrapped):
-                rank_notes.note_once("averaged twice", site=call_site())
+                rank_notes.note_once("averaged twice", **where())
         return usual(*args, **kwargs)
 
     return wrapper
@@ -171,9 +216,9 @@ def _noting_norm(usual):
         for module in _fsdp1_modules():
             is_split = module.sharding_strategy != ShardingStrategy.NO_SHARD and module.process_group.size() > 1
             if is_split and any(id(one) in given for one in module.parameters()):
-                rank_notes.note_once("local norm", site=call_site())
+                rank_notes.note_once("local norm", **where())
         if any(_is_scaled(scaler) for scaler in _scalers):
-            rank_notes.note_once("scaled norm", site=call_site())
+            rank_notes.note_once("scaled norm", **where())
         return usual(parameters, *args, **kwargs)
 
     return wrapper
@@ -192,11 +237,21 @@ def _is_scaled(scaler: GradScaler) -> bool:
 
 
 # -- batches ---------------------------------------------------------------------------------------------------------
+def _noting_iterator(usual):
+    @functools.wraps(usual)
+    def wrapper(self):
+        iterator = usual(self)
+        _loaders[iterator] = _loaders.get(self) or call_site()
+        return iterator
+
+    return wrapper
+
+
 def _noting_batch(usual):
     @functools.wraps(usual)
     def wrapper(self):
         batch = usual(self)
-        _Batches.loaded = True
+        _Batches.loader = _loaders.get(self)
         return batch
 
     return wrapper
@@ -210,7 +265,8 @@ def _noting_inputs(forward):
         is_first = torch.is_grad_enabled() and _Batches.fed is None and len(_Batches.numbers) < MAX_STEPS
         if is_first:
             inputs = args[1:] if isinstance(self, FSDPState) else (args, kwargs)  # without the module itself
-            _Batches.fed, _Batches.site = _number_of(inputs), call_site()
+            _Batches.fed = _number_of(inputs)
+            _Batches.sites = tuple(filter(None, (_Batches.loader, call_site())))
         result = forward(self, *args, **kwargs)
         if is_first and (group := _group_of(self)) is not None:  # FSDP2 makes its groups in its first forward
             _Batches.ranks = tuple(torch.distributed.get_process_group_ranks(group))
@@ -228,6 +284,39 @@ def _group_of(module: Any) -> torch.distributed.ProcessGroup | None:
     return getattr(first.mesh_info, "shard_process_group", None) if first is not None else None
 
 
+# -- learning rates, and tensors that are declared equal -------------------------------------------------------------
+def _noting_rates(step):
+    """A scheduler's step that notes its line for the optimizer, if it has changed a learning rate."""
+
+    @functools.wraps(step)
+    def wrapper(self, *args, **kwargs):
+        before = [group.get("lr") for group in self.optimizer.param_groups]
+        result = step(self, *args, **kwargs)
+        record = _made.get(self.optimizer)
+        if record is not None and before != [group.get("lr") for group in self.optimizer.param_groups]:
+            record.scheduled = call_site()
+        return result
+
+    return wrapper
+
+
+def _noting_replicated(from_local):
+    """DTensor.from_local that notes the values of the first tensors that it declares to be equal on all ranks."""
+
+    @functools.wraps(from_local)
+    def wrapper(local, device_mesh=None, placements=None, **kwargs):
+        made = from_local(local, device_mesh, placements, **kwargs)
+        mesh = made.device_mesh
+        is_equal = mesh.ndim == 1 and mesh.size() > 1 and all(one.is_replicate() for one in made.placements)
+        if is_equal and len(_replicated) < MAX_STEPS and not isinstance(local, DTensor):
+            _replicated.append(call_site())
+            sums, ranks = _sums(local), mesh.mesh.tolist()
+            rank_notes.note("replicated", place=len(_replicated), ranks=ranks, sums=sums, **where())
+        return made
+
+    return wrapper
+
+
 # -- steps and the end -----------------------------------------------------------------------------------------------
 def _before_step(optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
     record = _made.get(optimizer)
@@ -238,31 +327,36 @@ def _before_step(optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
         _remember(parameters, record)
     record.steps += 1
     record.steps_with_gradients += any(parameter.grad is not None for parameter in parameters)
-    if _Batches.loaded and _Batches.fed is not None and len(_Batches.numbers) < MAX_STEPS:
+    record.rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
+    if _Batches.loader and _Batches.fed is not None and len(_Batches.numbers) < MAX_STEPS:
         _Batches.numbers.append(_Batches.fed)
-    _Batches.loaded, _Batches.fed = False, None
+    _Batches.loader, _Batches.fed = None, None
 
 
 def _remember(parameters: Sequence[Tensor], record: _OptimizerRecord) -> None:
     """Keep the values of the parameters that must stay equal on several ranks: those of a module in DDP, whole
     parameters beside sharded ones in one optimizer, and those whose gradients the script reduces."""
-    known = {}  # id of a parameter -> its name, and the ranks of its group
-    for wrapper in _wrapped:
+    known = {}  # id of a parameter -> its name, the ranks of its group, and the line that wrapped it
+    for wrapper, site in _wrapped.items():
         if wrapper.process_group is not None:
             ranks = torch.distributed.get_process_group_ranks(wrapper.process_group)
-            known |= {id(one): (name, ranks) for name, one in wrapper.module.named_parameters()}
+            known |= {id(one): (name, ranks, site) for name, one in wrapper.module.named_parameters()}
     meshes = [one.device_mesh for one in parameters if isinstance(one, DTensor)]
     names = _names_in_modules(parameters)
     for parameter in parameters:
-        key, more = id(parameter), (record.site, "module")
+        key = id(parameter)
         if isinstance(parameter, DTensor) or key in _values:
             continue
+        name, step = names.get(key, ""), call_site()
         if key in known:
-            _values[key] = _Values(parameter, *known[key], *more)
+            name, ranks, site = known[key]
+            _values[key] = _Values(parameter, name, ranks, record.site, step, why="module", wrapped=site)
         elif meshes:
-            _values[key] = _Values(parameter, names.get(key, ""), sorted(meshes[0].mesh.flatten().tolist()), *more)
+            ranks = sorted(meshes[0].mesh.flatten().tolist())
+            _values[key] = _Values(parameter, name, ranks, record.site, step, why="module")
         elif key in _by_hand:
-            _values[key] = _Values(parameter, names.get(key, ""), _by_hand[key], record.site, "gradient")
+            ranks, site = _by_hand[key]
+            _values[key] = _Values(parameter, name, ranks, _moved.get(key), site, step, why="gradient")
     kept = [_values[id(one)].ranks for one in parameters if id(one) in _values]
     record.ranks = kept[0] if kept else _Batches.ranks
 
@@ -280,22 +374,20 @@ def _names_in_modules(parameters: Sequence[Tensor]) -> dict[int, str]:
 
 def note_at_the_end() -> None:
     """Note what is known only now: optimizers, the values of parameters and buffers, and the first batches."""
-    for place, (optimizer, record) in enumerate(_made.items()):
+    for place, record in enumerate(_records):
         if record.steps and not record.steps_with_gradients:
             rank_notes.note("untrained", steps=record.steps, site=record.site)
         if record.steps and record.ranks:
-            rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
-            rank_notes.note("rates", place=place, ranks=record.ranks, rates=rates, site=record.site)
+            site = record.scheduled or record.site
+            rank_notes.note("rates", place=place, ranks=record.ranks, rates=record.rates, site=site)
     for place, one in enumerate(_values.values()):
         if one.varied:
-            more = {"shape": list(one.parameter.shape), "ranks": one.ranks, "site": one.site, "why": one.why}
+            is_late = one.wrapped and one.parameter.requires_grad and id(one.parameter) not in _trainable
+            why, sites = ("unfrozen", [one.wrapped, *one.sites]) if is_late else (one.why, one.sites)
+            more = {"shape": list(one.parameter.shape), "ranks": one.ranks, "sites": sites, "why": why}
             rank_notes.note("values", name=one.name, place=place, before=one.before, after=_sums(one.parameter), **more)
-    for wrapper, site in _wrapped.items():
-        if not wrapper.broadcast_buffers and wrapper.process_group is not None:
-            ranks = torch.distributed.get_process_group_ranks(wrapper.process_group)
-            for name, one in wrapper.module.named_buffers():
-                if one.is_floating_point():
-                    rank_notes.note("buffers", name=name, ranks=ranks, after=_sums(one), site=site)
+    for name, buffer, ranks, site in _buffers:
+        rank_notes.note("buffers", name=name, ranks=ranks, after=_sums(buffer), site=site)
     if len(_Batches.numbers) > 1:
-        batches = {"numbers": _Batches.numbers, "ranks": _Batches.ranks, "site": _Batches.site}
+        batches = {"numbers": _Batches.numbers, "ranks": _Batches.ranks, "sites": _Batches.sites}
         rank_notes.note("batches", **batches)
