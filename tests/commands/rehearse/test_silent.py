@@ -29,11 +29,33 @@ for step in range(2):
 OPTIMIZER = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
 SAME_EPOCH = """
 data = TensorDataset(torch.arange(8.0))
+model = nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 sampler = DistributedSampler(data)
 for epoch in range(3):
     {set_epoch}
-    for batch in DataLoader(data, batch_size=2, sampler=sampler):
-        pass
+    for (batch,) in DataLoader(data, batch_size=2, sampler=sampler):
+        model(batch[:, None]).sum().backward()
+        optimizer.step()
+"""
+ONE_ORDER_TWICE = """
+data = TensorDataset(torch.arange(8.0))
+model = nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+train, test = (DataLoader(data, batch_size=2, sampler=DistributedSampler(data)) for _ in range(2))
+for epoch in range(3):
+    print(len(next(iter(train))[0]))
+    train.sampler.set_epoch(epoch)
+    for (batch,) in train:
+        model(batch[:, None]).sum().backward()
+        optimizer.step()
+    for place, (batch,) in enumerate(test):
+        with torch.no_grad():
+            model(batch[:, None])
+        if place == 1:
+            break
+for (batch,) in train:
+    model(batch[:, None])
 """
 LISTS = """
 x = torch.full((2,), float(rank), device="cuda")
@@ -192,7 +214,7 @@ CASES = {  # name -> the wrong script, the right one, and what the warning says 
         SAME_EPOCH.replace("{set_epoch}", "pass"),
         SAME_EPOCH.replace("{set_epoch}", "sampler.set_epoch(epoch)"),
         "gives the same order in every epoch",
-        "for batch in DataLoader",
+        "for (batch,) in DataLoader",
     ),
     "one tensor": (
         LISTS.replace("{copies}", "[torch.empty_like(x)] * 2"),
@@ -273,10 +295,12 @@ CASES = {  # name -> the wrong script, the right one, and what the warning says 
         "nn.utils.clip_grad_norm_",
     ),
     "order": (
-        SAME_EPOCH.replace("{set_epoch}", "sampler.set_epoch(epoch)").replace("(data)", "(data, seed=rank)", 1),
-        SAME_EPOCH.replace("{set_epoch}", "sampler.set_epoch(epoch)").replace("(data)", "(data, seed=3)", 1),
+        SAME_EPOCH.replace("{set_epoch}", "sampler.set_epoch(epoch)").replace(
+            "Sampler(data)", "Sampler(data, seed=rank)"
+        ),
+        SAME_EPOCH.replace("{set_epoch}", "sampler.set_epoch(epoch)").replace("Sampler(data)", "Sampler(data, seed=3)"),
         "these differ between ranks: 0 + 0 (rank 0), 1 + 0 (rank 1)",
-        "for batch in DataLoader",
+        "for (batch,) in DataLoader",
     ),
     "same file": (
         FILES.replace("{body}", "torch.save({}, path)"),
@@ -318,6 +342,11 @@ def test_a_wrong_value_without_an_error_is_a_warning(name: str):
     assert said in str(found.words) and line in str(found.lines()) and found.cure
     clean = rehearsed(right)
     assert clean.ok and not clean.findings, str(clean)
+
+
+def test_a_look_at_the_first_batch_and_an_evaluation_may_have_an_order_again():
+    report = rehearsed(ONE_ORDER_TWICE)
+    assert report.ok and not report.findings, str(report)
 
 
 def test_one_mistake_of_all_ranks_is_one_finding_with_names():

@@ -2,8 +2,8 @@
 
 Each rank notes what it has seen (rank_notes), and `silent_warnings.py` compares the notes of all ranks afterwards:
 
-"same epoch"  a DistributedSampler that shuffles gave the same order twice, because set_epoch was not called
-"order"       what decides the order of a DistributedSampler: its seed and its epoch, as numbers; name: which pass
+"same epoch"  two passes of training had one order of a DistributedSampler that shuffles, for want of set_epoch
+"order"       what decides the order of a pass of training: the sampler's seed and epoch; name: which pass
 "one tensor"  the list that a collective fills holds one tensor more than once
 "no backward" torch's own warning that autograd passes a collective that has no backward
 "other gpu"   a rank put tensors on a GPU of another rank of its node
@@ -20,13 +20,16 @@ import os
 import warnings
 import weakref
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed import distributed_c10d
 from torch.distributed.tensor import DTensor
-from torch.utils.data import DistributedSampler
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from helpers.commands.rehearse import rank_notes
 from helpers.devices.call_site import call_site, main_stack
@@ -37,8 +40,8 @@ from helpers.ranks.sites import is_engine, is_library, is_package
 NO_BACKWARD = "an autograd kernel was not registered"  # a part of torch's warning
 # Collectives that fill a list -> its place among the arguments, and its name.
 _FILLED = {"all_gather": (0, "tensor_list"), "gather": (1, "gather_list"), "all_to_all": (0, "output_tensor_list")}
-_passes: weakref.WeakKeyDictionary[DistributedSampler, int] = weakref.WeakKeyDictionary()
-_orders: weakref.WeakKeyDictionary[DistributedSampler, tuple] = weakref.WeakKeyDictionary()
+_trained: weakref.WeakKeyDictionary[DistributedSampler, list[int]] = weakref.WeakKeyDictionary()  # epochs of its passes
+_steps = [0]  # how many all optimizers have made
 _calls: Counter[tuple[int, ...]] = Counter()  # ranks of a group -> how many collectives this rank has called
 MAX_PASSES = 3  # of a sampler that are compared
 
@@ -48,7 +51,9 @@ def watch() -> None:
     wire.subscribe(lambda event: _calls.update([event.group_ranks] if event.peer is None else []))
     torch.save = torch.serialization.save = _noting_file(torch.save, "saved", 1, "f")
     torch.load = torch.serialization.load = _noting_file(torch.load, "loaded", 0, "f")
-    DistributedSampler.__iter__ = _noting_order(DistributedSampler.__iter__)
+    register_optimizer_step_pre_hook(_count_step)
+    DataLoader.__iter__ = _noting_pass(DataLoader.__iter__)
+    _BaseDataLoaderIter.__next__ = _noting_training(_BaseDataLoaderIter.__next__)
     for op, (place, name) in _FILLED.items():
         usual_op = getattr(distributed_c10d, op)
         replace_in_torch(op, usual_op, _noting_list(usual_op, place, name))
@@ -72,19 +77,63 @@ def where() -> dict[str, Any]:
     return {"site": call_site(), "chain": own}
 
 
-def _noting_order(iterate):
+@dataclass
+class _Pass:
+    """A pass over a DataLoader whose DistributedSampler shuffles.
+
+    epoch: of the sampler when it began. steps: of all optimizers before it. place: the line that began it.
+    """
+
+    sampler: DistributedSampler
+    epoch: int
+    steps: int
+    place: dict[str, Any]
+    is_training: bool = False
+
+
+def _noting_pass(iterate):
+    """DataLoader.__iter__, which remembers in the iterator the pass that begins."""
+
     @functools.wraps(iterate)
     def wrapper(self):
-        order = (self.epoch, os.getpid())
-        if self.shuffle and _orders.get(self) == order:
-            rank_notes.note_once("same epoch", name="DistributedSampler", **where())
-        _orders[self] = order
-        number = _passes[self] = _passes.get(self, 0) + 1
-        if number <= MAX_PASSES and self.shuffle:
-            rank_notes.note_once("order", name=number, order=[self.seed, self.epoch], **where())
-        return iterate(self)
+        iterator, sampler = iterate(self), getattr(self.batch_sampler or self, "sampler", None)
+        is_usual = isinstance(sampler, DistributedSampler) and type(sampler).__iter__ is DistributedSampler.__iter__
+        if is_usual and sampler.shuffle:
+            vars(iterator)["rehearsed_pass"] = _Pass(sampler, sampler.epoch, _steps[0], where())
+        return iterator
 
     return wrapper
+
+
+def _noting_training(next_batch):
+    """The iterator's __next__. Once it is called after an optimizer's step, its pass is one of training.
+
+    An evaluation, or a look at the first batch, has no such step, and may have the order of another pass.
+    """
+
+    @functools.wraps(next_batch)
+    def wrapper(self):
+        one = vars(self).get("rehearsed_pass")
+        if one and not one.is_training and _steps[0] > one.steps and torch.is_grad_enabled():
+            one.is_training = True
+            _note_order(one)
+        return next_batch(self)
+
+    return wrapper
+
+
+def _note_order(one: _Pass) -> None:
+    """Note the order of a pass that trains, and whether the pass before had it as well."""
+    epochs = _trained.setdefault(one.sampler, [])
+    if epochs and epochs[-1] == one.epoch:
+        rank_notes.note_once("same epoch", name="DistributedSampler", **one.place)
+    epochs.append(one.epoch)
+    if len(epochs) <= MAX_PASSES:
+        rank_notes.note_once("order", name=len(epochs), order=[one.sampler.seed, one.epoch], **one.place)
+
+
+def _count_step(optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
+    _steps[0] += 1
 
 
 def _noting_list(function, place: int, name: str):
