@@ -1,6 +1,7 @@
 """Writes what a rank notes for the report while its script runs, one line per note, and reads it afterwards.
 
-A note goes straight to a file, so a rank that is killed loses none. It is a dictionary whose "what" is its kind:
+A note goes straight to a file, so a rank that is killed loses none. It is a dictionary whose "what" is its kind, and
+whose "launch" says how often the script had started its own ranks, 0 for one that torchrun starts:
 
 "gpu"             an operation used the GPU `name`; was_set: whether the script had chosen the current GPU; site: line
 "guess"           an operation `op` without tensors on a GPU used the current GPU `name`; site
@@ -18,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 _file: int | None = None  # file descriptor of this rank's notes, None where no rehearsal runs
-_noted_once: set[str] = set()  # [kind, name] as JSON, of what `note_once` has written
+_noted_once: set[str] = set()  # [kind, name, launch] as JSON, of what `note_once` has written
+launch = 0  # how often the script has started its own ranks so far; other processes would run each time
 
 
 def open_notes(rank: int, folder: str) -> None:
@@ -30,12 +32,12 @@ def open_notes(rank: int, folder: str) -> None:
 def note(what: str, **more: Any) -> None:
     """Write a note. Nothing happens where no rehearsal runs."""
     if _file is not None:
-        os.write(_file, json.dumps({"what": what, **more}).encode() + b"\n")
+        os.write(_file, json.dumps({"what": what, "launch": launch, **more}).encode() + b"\n")
 
 
 def note_once(what: str, **more: Any) -> None:
-    """Write a note only if there was none of this kind with this `name`."""
-    key = json.dumps([what, more.get("name")])
+    """Write a note only if there was none of this kind with this `name` in this launch."""
+    key = json.dumps([what, more.get("name"), launch])
     if key not in _noted_once:
         _noted_once.add(key)
         note(what, **more)

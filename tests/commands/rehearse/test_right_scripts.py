@@ -103,6 +103,18 @@ STARTS = {
         "    [one.start() for one in processes], [one.join() for one in processes]"
     ),
 }
+WITHOUT_A_CURRENT_GPU = """
+rank = int(os.environ["LOCAL_RANK"])
+dist.init_process_group({backend})
+model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4).to({gpu}))
+dist.barrier()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(2):
+    model(torch.randn(2, 4, device={gpu})).sum().backward()
+    optimizer.step()
+dist.barrier({barrier})
+dist.destroy_process_group()
+"""
 FORKED = """
 class Samples(torch.utils.data.Dataset):
     def __len__(self):
@@ -134,6 +146,15 @@ def test_a_script_that_starts_its_own_ranks_runs_its_main_part_once(name: str):
     assert report.ok and not report.findings, str(report)
     assert all("device True" in text for text in report.printed.values())
     assert "the main part runs once, for 2" in report.printed[0] and "main part" not in report.printed[1]
+
+
+@pytest.mark.parametrize(
+    ("backend", "gpu", "barrier"),
+    [("'nccl'", "rank", ""), ("'nccl'", "rank", "device_ids=[rank]"), ("'gloo'", "rank", ""), ("'gloo'", "0", "")],
+)
+def test_a_barrier_without_a_current_gpu_runs_where_torch_documents_it(backend: str, gpu: str, barrier: str):
+    report = rehearsed(WITHOUT_A_CURRENT_GPU.format(backend=backend, gpu=gpu, barrier=barrier))
+    assert report.ok and not report.findings and not report.not_rehearsed, str(report)
 
 
 def test_what_cannot_be_pickled_is_the_scripts_mistake():

@@ -44,7 +44,8 @@ home_gpu: int | None = None  # where the first tensor was put
 # Address of a storage -> the storage and its GPU, of all storages that are not on the home GPU.
 gpu_of_storage: dict[int, tuple[weakref.ref, int]] = {}
 elsewhere: dict[int, Held] = {}  # GPU that is not the home GPU -> what this process holds there
-_last = threading.local()  # .gpu: of the inputs of this thread's last operation, once several GPUs are in use
+# Of this thread. gpu: of the inputs of its last operation, once several GPUs are in use; made_on: see that function.
+_last = threading.local()
 
 
 class Held:
@@ -117,7 +118,9 @@ def _index_for_cpp() -> int:
     C++ makes them where the tensors are with which it works: on the GPU of this thread's last operation, or on the home
     GPU. Only the first tensor of all is on the current GPU.
     """
-    return getattr(_last, "gpu", current if home_gpu is None else home_gpu)
+    home = current if home_gpu is None else home_gpu
+    made_on = getattr(_last, "made_on", None)
+    return made_on if made_on is not None else getattr(_last, "gpu", home) if gpu_of_storage else home
 
 
 @functools.cache
@@ -167,15 +170,11 @@ def gpu_of(card: Tensor) -> int:
 
 def made_on(index: int, make: Callable[[], Any]) -> Any:
     """What `make()` returns, with a note that all tensors in it are on GPU `index`."""
-    before = getattr(_last, "gpu", None)
-    _last.gpu = index
+    before, _last.made_on = getattr(_last, "made_on", None), index
     try:
         return put(make(), index)
     finally:
-        if before is None:
-            del _last.gpu
-        else:
-            _last.gpu = before
+        _last.made_on = before
 
 
 def put(made: Any, index: int | None) -> Any:
@@ -235,7 +234,8 @@ def _compare() -> None:
             # A view shares its storage with an input and keeps its GPU. _raw is the tensor on the CPU behind a card's.
             old = {card._raw.untyped_storage()._cdata for card in inputs}
             new = [card for card in _card_tensors(made) if card._raw.untyped_storage()._cdata not in old]
-            put(new, gpu_of(inputs[0]))
+            made_on = getattr(_last, "made_on", None)
+            put(new, gpu_of(inputs[0]) if made_on is None else made_on)
         return made
 
     CardTensor.__torch_dispatch__ = classmethod(__torch_dispatch__)

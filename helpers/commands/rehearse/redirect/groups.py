@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import datetime
 import functools
-import itertools
 import os
 import warnings
+import weakref
 from collections import Counter
 from types import SimpleNamespace
 
@@ -29,10 +29,10 @@ from helpers.ranks import wire, work
 from helpers.ranks.group import WireGroup
 
 LONG = datetime.timedelta(hours=1)  # for operations, because the process that watches the ranks ends what hangs
-# For each default group that the ranks make, a folder "world1", … with its store, its journals, and its boards (files
-# in which the ranks announce their operations to each other).
+# For each default group that the ranks make, a folder "world0.1", … with its store, its journals, and its boards (files
+# in which the ranks announce their operations to each other). The first number is that of the launch.
 WORLD = "world"
-_worlds = itertools.count(1)
+_worlds: Counter[int] = Counter()  # launch -> how many default groups it has made; a rank may miss a whole launch
 # Whether the default group was given its device, without which torch refuses to split it. (A list, so that functions
 # change its item without `global`; so is `_chosen`.)
 _bound = [False]
@@ -86,7 +86,8 @@ def _init(
     spawning.check_group()
     rank = _rendezvous("RANK") if rank < 0 else rank
     world_size = _rendezvous("WORLD_SIZE") if world_size < 0 else world_size
-    world = os.path.join(folder, f"{WORLD}{next(_worlds)}")
+    _worlds[rank_notes.launch] += 1
+    world = os.path.join(folder, f"{WORLD}{rank_notes.launch}.{_worlds[rank_notes.launch]}")
     os.makedirs(world, exist_ok=True)
     # eager: NCCL makes its communicators at once, which it does if it knows the device. cpu: what happens to tensors on
     # the CPU. They are "refused" if NCCL is the only backend. With gloo alone, one group sends them "together" with the
@@ -150,6 +151,7 @@ def _split_group(parent_pg=None, split_ranks=None, *args, **kwargs) -> dist.Proc
         c10d._hash_ranks_to_str = hashed
 
 
+_first_used: weakref.WeakKeyDictionary[WireGroup, int] = weakref.WeakKeyDictionary()  # group -> GPU of its first tensor
 _chosen: list[int | None] = [None]  # the device that the script gave to init_process_group, or to this barrier
 
 
@@ -166,21 +168,40 @@ def _barrier(barrier, group=None, async_op=False, device_ids=None):
 
 
 def _noting(operate):
-    """A method of the wire's group, with a note of the GPU that the operation uses.
+    """A method of the wire's group, with a note of the GPU that the operation uses under NCCL.
 
-    That is the GPU of its tensors. An operation without a tensor on a GPU, such as a barrier, uses the current GPU,
-    which is a guess of torch unless the script has named a device.
+    That is the GPU of its tensors. A barrier has none, and torch chooses the GPU as `_gpu_of_barrier` does.
     """
 
     @functools.wraps(operate)
     def wrapper(self, *args, **kwargs):
         first = next((leaf for leaf in tree_iter((args, kwargs)) if isinstance(leaf, torch.Tensor)), None)
+        if self.session.config.rules != "nccl" or self.session.config.rank not in self.ranks:
+            return operate(self, *args, **kwargs)
         # visible(): the node's number of each GPU, because ranks may number theirs differently (CUDA_VISIBLE_DEVICES).
         if isinstance(first, CardTensor):
-            rank_notes.note_once("gpu", name=gpus.visible()[gpus.gpu_of(first)], was_set=gpus.was_set, site=call_site())
-        elif _chosen[0] is None and self.session.config.rank in self.ranks:
-            op = getattr(args[0], "name", args[0]) if args else "barrier"
-            rank_notes.note_once("guess", name=gpus.visible()[gpus.current], op=str(op), site=call_site())
+            _first_used.setdefault(self, gpus.gpu_of(first))
+            name = gpus.visible()[gpus.gpu_of(first)]
+            rank_notes.note_once("gpu", name=name, was_set=gpus.was_set, site=call_site())
+        elif first is None:
+            index = _gpu_of_barrier(self)
+            if _chosen[0] is None and self not in _first_used:
+                op = getattr(args[0], "name", args[0]) if args else "barrier"
+                rank_notes.note_once("guess", name=gpus.visible()[index], op=str(op), site=call_site())
+            before, gpus.current = gpus.current, index  # the wire makes a tensor for it
+            try:
+                return operate(self, *args, **kwargs)
+            finally:
+                gpus.current = before
         return operate(self, *args, **kwargs)
 
     return wrapper
+
+
+def _gpu_of_barrier(group: WireGroup) -> int:
+    """The GPU on which NCCL's barrier runs, in the order that torch documents at `dist.barrier`.
+
+    It is the device that the script has named, that of the group's first tensor, or the rank modulo the GPUs.
+    """
+    guess = group.session.config.rank % len(gpus.visible())
+    return _first_used.get(group, guess) if _chosen[0] is None else gpus.gpu_index(_chosen[0])
