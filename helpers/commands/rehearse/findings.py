@@ -233,11 +233,11 @@ def _shared_gpus(outcome: RehearsalOutcome) -> list[Finding]:
 
 def _shared(outcome: RehearsalOutcome, what: str) -> list[dict[int, dict]]:
     """For each GPU of a node that two ranks or more share: rank -> its note of this kind, whose "name" is the GPU."""
-    found: dict[tuple[int, int], dict[int, dict]] = {}  # (node, GPU) -> rank -> its note
+    found: dict[tuple[int, int, int], dict[int, dict]] = {}  # (launch, node, GPU) -> rank -> its note
     for rank, notes in outcome.noted.items():
         for note in notes:
             if note["what"] == what:
-                found.setdefault((rank // outcome.nproc, note["name"]), {})[rank] = note
+                found.setdefault((note["launch"], rank // outcome.nproc, note["name"]), {})[rank] = note
     return [notes for notes in found.values() if len(notes) > 1]
 
 

@@ -120,7 +120,7 @@ def run(task: ScriptTask) -> int:
     finally:
         journal.note("end", ok=ok)
         if ok:
-            silent_data.note_at_the_end()
+            redirect.note_other_gpus()
             silent_training.note_at_the_end()
         listed = sorted({op for op, _ in messages})
         counts = [(op, messages[op, "number"], messages[op, "bytes"]) for op in listed]
@@ -130,7 +130,7 @@ def run(task: ScriptTask) -> int:
 def _keep_journal(rank: int, folder: str) -> None:
     """Keep a journal of what happens outside of every process group, such as races between streams.
 
-    Each default group of the script has a folder "world1", … with journals, and this one is in "world0".
+    Each default group of the script has a folder "world0.1", … with journals, and this one is in "world0".
     """
     world = os.path.join(folder, "world0")
     os.makedirs(world, exist_ok=True)

@@ -25,6 +25,8 @@ from helpers.ranks.transport import pack_call
 from helpers.ranks.watch import SETTLE_SECONDS, RankState, Watch
 
 RANK = "helpers.commands.rehearse.on_rank"  # the module that the zygote has imported before it forks ranks
+# File and function in which a rank waits for another launch of ranks by the script, or for the end of one.
+BETWEEN_LAUNCHES = (os.path.join(os.path.dirname(__file__), "spawning.py"), "_wait_for")
 END_LIMIT = 1.0  # seconds that an interrupted rank gets for its last notes
 REFRESH_SECONDS = 0.4  # that the ranks get to say where they are
 SECOND_ZYGOTE_BYTES = 1_000_000_000  # that must be free for a second zygote
@@ -76,6 +78,12 @@ class RehearsalProcesses(Watch):
 
     def _zygote_of(self, rank: int) -> process.ZygoteClient:
         return self.zygotes[rank % len(self.zygotes)]
+
+    def is_stuck(self, state: RankState) -> bool:
+        """The same of a rank that waits between two launches, which it does for ranks that are stuck themselves."""
+        if state.where and state.where.frames and state.where.frames[-1][::2] == BETWEEN_LAUNCHES:
+            return any(Watch.is_stuck(self, one) for one in self.unfinished)
+        return super().is_stuck(state)
 
     def __enter__(self) -> RehearsalProcesses:
         return self

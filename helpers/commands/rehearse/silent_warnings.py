@@ -44,6 +44,11 @@ def _grouped(noted: Notes, what: str, key) -> dict[Any, ByRank]:
     return found
 
 
+def _place(note: Mapping[str, Any]) -> tuple:
+    """Which launch and which of its optimizers or tensors, and over which ranks; alike on all of these."""
+    return (note["launch"], note["place"]), tuple(note["ranks"])
+
+
 def _site(note: Mapping[str, Any]) -> Frame:
     return tuple(note["site"])
 
@@ -65,7 +70,8 @@ def _other_gpus(noted: Notes, nproc: int, memory: int) -> Iterator[Finding]:
     for rank, notes in noted.items():
         for note in (one for one in notes if one["what"] == "other gpu"):
             owners = [other for other in noted if other // nproc == rank // nproc and other != rank]
-            owners = [one for one in owners if _has_note(noted[one], "gpu", note["name"])]
+            wanted = {"what": "gpu", "name": note["name"], "launch": note["launch"]}
+            owners = [one for one in owners if any(wanted.items() <= sent.items() for sent in noted[one])]
             if owners:
                 peak = next((one["peak"] for one in noted[owners[0]] if one["what"] == "end"), 0) + note["bytes"]
                 key = "full_gpu" if peak > memory else "other_gpu"
@@ -73,15 +79,11 @@ def _other_gpus(noted: Notes, nproc: int, memory: int) -> Iterator[Finding]:
                 yield _warning(key, [rank], _site(note), name=note["name"], memory=format_bytes(memory), **sizes)
 
 
-def _has_note(notes: list[dict[str, Any]], what: str, name: Any) -> bool:
-    return any(note["what"] == what and note["name"] == name for note in notes)
-
-
 def _apart(noted: Notes) -> Iterator[Finding]:
     """Parameters that ranks should keep equal: equal before the first step and not at the end, or never equal."""
-    rows = _grouped(noted, "values", lambda one: (one["place"], tuple(one["shape"]), tuple(one["ranks"]), one["why"]))
+    rows = _grouped(noted, "values", lambda note: (*_place(note), tuple(note["shape"]), note["why"]))
     found: dict[tuple, list[dict]] = {}  # (key of the sentence, ranks) -> a note of each parameter
-    for (_, _, ranks, why), by_rank in rows.items():
+    for (_, ranks, _, why), by_rank in rows.items():
         starts, ends = ({tuple(note[when]) for note in by_rank.values()} for when in ("before", "after"))
         if len(by_rank) == len(ranks) > 1 and len(ends) > 1:
             if len(starts) == 1:
@@ -100,12 +102,12 @@ def _of_one_group(noted: Notes) -> Iterator[Finding]:
         numbers = [note["numbers"] for note in by_rank.values()]
         if len(by_rank) == len(ranks) > 1 and len(set(numbers[0])) > 1 and all(one == numbers[0] for one in numbers):
             yield _warning("same_batches", ranks, *map(tuple, by_rank[min(by_rank)]["sites"]))
-    for (_, ranks), by_rank in _grouped(noted, "rates", lambda note: (note["place"], tuple(note["ranks"]))).items():
+    for (_, ranks), by_rank in _grouped(noted, "rates", _place).items():
         rates = {tuple(note["rates"]) for note in by_rank.values()}
         if len(by_rank) == len(ranks) > 1 and len(rates) > 1:
             shown = [f"{rate[0]:g}" for rate in sorted(rates)]
             yield _warning("rates", ranks, _site(by_rank[min(by_rank)]), rates=shown)
-    for (_, ranks), by_rank in _grouped(noted, "replicated", lambda one: (one["place"], tuple(one["ranks"]))).items():
+    for (_, ranks), by_rank in _grouped(noted, "replicated", _place).items():
         sums = [note["sums"] for note in by_rank.values()]
         if len(by_rank) == len(ranks) and not all(_is_close(one, sums[0]) for one in sums):
             yield _warning("replicated", by_rank, _site(by_rank[min(by_rank)]))

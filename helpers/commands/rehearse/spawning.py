@@ -1,11 +1,13 @@
 """Rehearses scripts that start their own ranks with torch.multiprocessing, as `python script.py` does without torchrun.
 
 The main part of such a script must run once. Therefore rank 0 runs it alone, as the launcher, without torchrun's
-environment variables, while the other ranks wait for one of two decisions, which rank 0 writes into the ranks' folder:
+environment variables, while the other ranks wait for its decisions, which rank 0 writes into the ranks' folder:
 
     spawn     The main part called mp.spawn, start_processes or Process(...).start(). Rank r then runs the function
               that was started as number r, in the file imported as `__mp_main__`, as a child process does. Rank 0 runs
-              number 0 within this call, and goes on with the main part afterwards.
+              number 0 within this call, waits until the others have ended, and goes on with the main part. A script
+              may do this several times. A rank for which there is no function waits for the next decision.
+    end       The main part has ended.
     torchrun  The main part needs torchrun's variables or makes a process group itself. Then all ranks run the file as
               torchrun's workers do, rank 0 from its beginning.
 
@@ -30,8 +32,10 @@ from typing import Any
 
 import torch.multiprocessing
 
+from helpers.commands.rehearse import rank_notes
 from helpers.commands.rehearse.redirect.unsupported import NotRehearsed
 from helpers.devices.cards.torch_patches import replace_in_torch
+from helpers.ranks.nccl import journal
 from helpers.ranks.sites import is_library
 
 TORCHRUN = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE") + (
@@ -77,8 +81,8 @@ class Launcher:
 
     def __init__(self, path: str, folder: str, world_size: int):
         self.path, self.folder, self.world_size = path, Path(folder), world_size
-        self.calls: list[bytes] = []  # pickled: (function, arguments, named arguments) of each process, by its number
-        self.has_run = False
+        # Pickled, of each process that was started and has not run: (function, arguments, named arguments).
+        self.calls: list[bytes] = []
 
     def add(self, function: Callable, args: tuple, named: dict[str, Any]) -> None:
         """Take one more process. Raises the script's error for what cannot be pickled."""
@@ -87,34 +91,42 @@ class Launcher:
         self.calls.append(bytes(ForkingPickler.dumps((function, args, named))))
 
     def run(self) -> None:
-        """Let all ranks run the functions that were started; on this rank, number 0. A second call does nothing."""
-        if self.has_run or not self.calls:
+        """Let all ranks run the functions that were started; on this rank, number 0. Without any, it does nothing."""
+        calls, self.calls = self.calls, []
+        if not calls:
             return
-        if len(self.calls) < self.world_size:
-            raise NotRehearsed("fewer_processes")
-        self.has_run = True
-        decide(self.folder, ("spawn", self.calls, dict(os.environ)))
+        decide(self.folder, ("spawn", calls, dict(os.environ)))
         before, main = dict(os.environ), sys.modules["__main__"]
         try:
-            run_as_child(self.path, self.calls[0])
+            run_as_child(self.path, calls[0])
         finally:
             os.environ.clear()
             os.environ.update(before)
             sys.modules["__main__"] = main
+        for rank in range(1, len(calls)):
+            _wait_for(self.folder / f"ended{rank_notes.launch}.{rank}")
 
 
 def decide(folder: Path, decision: tuple) -> None:
-    """Write down the decision for which the other ranks wait."""
+    """Write down the next decision, for which the other ranks wait. Each but the last is a launch."""
+    rank_notes.launch += 1
     unfinished = folder / "decision.part"
     unfinished.write_bytes(pickle.dumps(decision))
-    unfinished.rename(folder / "decision")
+    unfinished.rename(folder / f"decision{rank_notes.launch}")
 
 
 def wait_for_decision(folder: Path) -> tuple:
-    """The decision of rank 0. The process that watches the ranks ends this wait if rank 0 fails."""
-    while not (folder / "decision").exists():
+    """The next decision of rank 0. The process that watches the ranks ends this wait if rank 0 fails."""
+    rank_notes.launch += 1
+    path = folder / f"decision{rank_notes.launch}"
+    _wait_for(path)
+    return pickle.loads(path.read_bytes())
+
+
+def _wait_for(path: Path) -> None:
+    """Wait until another rank has made a file. RehearsalProcesses knows this function by its name."""
+    while not path.exists():
         time.sleep(WAIT_SECONDS)
-    return pickle.loads((folder / "decision").read_bytes())
 
 
 def run_as_child(path: str, call: bytes) -> None:
@@ -124,25 +136,24 @@ def run_as_child(path: str, call: bytes) -> None:
     module = types.ModuleType("__mp_main__")
     module.__file__ = path
     sys.modules["__mp_main__"] = sys.modules["__main__"] = module
+    from helpers.commands.rehearse.redirect import gpus  # it needs the card, which is installed when a script begins
+
+    if torch.distributed.is_initialized():  # the process of an earlier launch would have ended with its group
+        torch.distributed.destroy_process_group()
     try:
-        exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), vars(module))
-        function, args, named = pickle.loads(call)
-        function(*args, **named)
+        with gpus.new_process():
+            exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), vars(module))
+            function, args, named = pickle.loads(call)
+            function(*args, **named)
+        journal.note("end")  # so that ranks that wait for this process hang, as they would when it had ended
     finally:
         _launcher = outer
 
 
 def run_script(path: str, folder: str, rank: int, world_size: int, execute: Callable[[], None]) -> None:
     """Run a script that starts its own ranks, on this rank. execute: runs the file as `__main__`."""
-    place = Path(folder)
     if rank > 0:
-        decision, *more = wait_for_decision(place)
-        if decision == "torchrun":
-            return execute()
-        calls, environment = more
-        os.environ.clear()
-        os.environ.update(environment)
-        return run_as_child(path, calls[rank])
+        return _follow(path, Path(folder), rank, execute)
     started = Launcher(path, folder, world_size)
     try:
         with _as_launcher(started), _without_torchrun():
@@ -151,10 +162,28 @@ def run_script(path: str, folder: str, rank: int, world_size: int, execute: Call
     except NeedsTorchrun:
         pass
     except KeyError as error:
-        if started.has_run or not error.args or error.args[0] not in TORCHRUN:
+        if rank_notes.launch or not error.args or error.args[0] not in TORCHRUN:
             raise
-    if not started.has_run:
-        decide(place, ("torchrun",))
+    finally:
+        if rank_notes.launch:
+            decide(started.folder, ("end",))
+    if not rank_notes.launch:
+        decide(started.folder, ("torchrun",))
+        rank_notes.launch = 0
+        execute()
+
+
+def _follow(path: str, folder: Path, rank: int, execute: Callable[[], None]) -> None:
+    """Do what the launcher decides, on a rank other than 0."""
+    while (decision := wait_for_decision(folder))[0] == "spawn":
+        _, calls, environment = decision
+        if rank < len(calls):
+            os.environ.clear()
+            os.environ.update(environment)
+            run_as_child(path, calls[rank])
+            (folder / f"ended{rank_notes.launch}.{rank}").touch()
+    if decision[0] == "torchrun":
+        rank_notes.launch = 0
         execute()
 
 
@@ -180,7 +209,7 @@ def _without_torchrun() -> Iterator[None]:
 
 def check_group() -> None:
     """Raises NeedsTorchrun where the main part of a script makes a process group before it has started ranks."""
-    if _launcher is not None:
+    if _launcher is not None and not rank_notes.launch:
         raise NeedsTorchrun
 
 
@@ -198,7 +227,7 @@ class _Started:
         return True
 
     def pids(self) -> list[int]:
-        return [os.getpid()] * len(self.launcher.calls)
+        return [os.getpid()] * self.launcher.world_size
 
 
 def _start_processes(fn, args=(), nprocs=1, join=True, daemon=False, start_method="spawn") -> _Started | None:
@@ -270,14 +299,14 @@ class _Rank:
     def start(self) -> None:
         assert _launcher is not None
         _launcher.add(self.target, self.args, self.named)
-        self.launcher = _launcher
+        self.launcher, self.launch = _launcher, rank_notes.launch
 
     def join(self, timeout: float | None = None) -> None:
         self.launcher.run()
         self.exitcode = 0
 
     def is_alive(self) -> bool:
-        return not self.launcher.has_run
+        return rank_notes.launch == self.launch
 
     def terminate(self) -> None:
         """The process that watches the ranks ends them."""

@@ -103,6 +103,37 @@ STARTS = {
         "    [one.start() for one in processes], [one.join() for one in processes]"
     ),
 }
+SEVERAL_LAUNCHES = """
+def main(rank, world):
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "12355"
+    assert torch.cuda.current_device() == 0
+    torch.cuda.set_device(world - 1 - rank)
+    dist.init_process_group("nccl", rank=rank, world_size=world)
+    total = torch.ones((), device="cuda")
+    dist.all_reduce(total)
+    open(f"{os.environ['FOLDER']}/{world}.{rank}", "w").write(str(total.item()))
+
+
+if __name__ == "__main__":
+    import tempfile
+    with tempfile.TemporaryDirectory() as os.environ["FOLDER"]:
+        for world in (2, 1, 2):
+            mp.spawn(main, args=(world,), nprocs=world)
+            for rank in range(world):  # join waits for all ranks
+                with open(f"{os.environ['FOLDER']}/{world}.{rank}") as file:
+                    print("total", world, float(file.read()))
+                os.unlink(file.name)
+"""
+HANGS_IN_A_LAUNCH = """
+def main(rank, world):
+    dist.init_process_group("nccl", init_method="tcp://localhost:12355", rank=rank, world_size=world)
+    for _ in range(1 + rank):
+        dist.all_reduce(torch.ones((), device=rank))
+
+
+if __name__ == "__main__":
+    mp.spawn(main, args=(2,), nprocs=2)
+"""
 WITHOUT_A_CURRENT_GPU = """
 rank = int(os.environ["LOCAL_RANK"])
 dist.init_process_group({backend})
@@ -146,6 +177,18 @@ def test_a_script_that_starts_its_own_ranks_runs_its_main_part_once(name: str):
     assert report.ok and not report.findings, str(report)
     assert all("device True" in text for text in report.printed.values())
     assert "the main part runs once, for 2" in report.printed[0] and "main part" not in report.printed[1]
+
+
+def test_a_script_starts_ranks_several_times_and_not_always_all():
+    report = rehearsed(SEVERAL_LAUNCHES)
+    assert report.ok and not report.findings, str(report)
+    totals = ["total 2 2.0"] * 2 + ["total 1 1.0"] + ["total 2 2.0"] * 2
+    assert report.printed[0].splitlines() == totals and not report.printed.get(1)
+
+
+def test_a_rank_that_hangs_in_a_launch_is_found_at_its_line():
+    (found,) = rehearsed(HANGS_IN_A_LAUNCH).findings
+    assert found.kind == "hangs" and "dist.all_reduce(torch.ones" in str(found.lines())
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,12 @@ silent_data and silent_training replace nothing. They watch for mistakes that ra
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+
+from helpers.devices.call_site import call_site, main_stack
+from helpers.ranks.sites import is_engine, is_library, is_package
 
 _TENSORS = frozenset(dir(torch._C._VariableFunctions))  # functions that make or take tensors
 
@@ -41,3 +46,16 @@ def install(gpus_of_node: int, folder: str, memory: int) -> None:
     for name, maker in vars(torch).items():
         if hasattr(maker, "__wrapped__") and name in _TENSORS:
             torch.jit._builtins._register_builtin(maker, f"aten::{name}")
+
+
+def note_other_gpus() -> None:
+    """Note what this process has put on GPUs that are not its own."""
+    from helpers.commands.rehearse.redirect import gpus
+
+    gpus.note_elsewhere()
+
+
+def where() -> dict[str, Any]:
+    """The line of the script that makes this call, for a note, and the calls of the script that led to it."""
+    own = [one for one in main_stack() if not (is_library(one[0]) or is_engine(one[0]) or is_package(one[0]))]
+    return {"site": call_site(), "chain": own}

@@ -8,19 +8,20 @@ operation compares the numbers of its tensors. A number is always that of the sc
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_iter
 
-from helpers.commands.rehearse import rank_notes
+from helpers.commands.rehearse import rank_notes, redirect
 from helpers.devices.call_site import call_site
 from helpers.devices.cards.errors import CROSSING, raise_or_defer
 from helpers.devices.cards.tensor import CardTensor, memory
@@ -49,14 +50,14 @@ _last = threading.local()
 
 
 class Held:
-    """Bytes that this process holds on a GPU, the most that it held, and the line that put the first of them there.
+    """Bytes that this process holds on a GPU, the most that it held, and the place that put the first of them there.
 
     An operation that copies between GPUs counts its result on the wrong one for a moment, so the most is taken before
     the next storage comes.
     """
 
-    def __init__(self, site: Any):
-        self.num_bytes, self.site, self._most = 0, site, 0
+    def __init__(self, place: dict[str, Any]):
+        self.num_bytes, self.place, self._most = 0, place, 0
 
     @property
     def most(self) -> int:
@@ -99,6 +100,29 @@ def _forked() -> None:
         raise RuntimeError(FORKED)
 
     CardTensor.__torch_dispatch__ = classmethod(refuse)
+
+
+@contextlib.contextmanager
+def new_process() -> Iterator[None]:
+    """Inside this context, the script's code finds the GPUs as a process does that has just been started."""
+    global current, was_set, was_asked, home_gpu
+    kept = (current, was_set, was_asked, home_gpu), dict(gpu_of_storage), dict(elsewhere)
+    current, was_set, was_asked, home_gpu = 0, False, False, None
+    gpu_of_storage.clear(), elsewhere.clear(), visible.cache_clear()
+    try:
+        yield
+        note_elsewhere()
+    finally:
+        (current, was_set, was_asked, home_gpu), storages, more = kept
+        gpu_of_storage.clear(), elsewhere.clear(), visible.cache_clear()
+        gpu_of_storage.update({key: value for key, value in storages.items() if value[0]()})
+        elsewhere.update(more)
+
+
+def note_elsewhere() -> None:
+    """Note how many bytes are on GPUs that are not the home GPU."""
+    for index, held in elsewhere.items():
+        rank_notes.note("other gpu", name=index, bytes=held.most, **held.place)
 
 
 def is_initialized() -> bool:
@@ -202,7 +226,7 @@ def _mark(storage: torch.UntypedStorage, index: int) -> None:
     if not gpu_of_storage:
         rank_notes.note_once("not rehearsed", name="two_gpus", site=call_site())
         _compare()
-    num_bytes, held = storage.nbytes(), elsewhere.setdefault(index, Held(call_site()))
+    num_bytes, held = storage.nbytes(), elsewhere.get(index) or elsewhere.setdefault(index, Held(redirect.where()))
     held.add(num_bytes)
 
     def forget(_: Any) -> None:

@@ -31,11 +31,9 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader, DistributedSampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from helpers.commands.rehearse import rank_notes
-from helpers.devices.call_site import call_site, main_stack
+from helpers.commands.rehearse import rank_notes, redirect
 from helpers.devices.cards.torch_patches import replace_in_torch
 from helpers.ranks import wire
-from helpers.ranks.sites import is_engine, is_library, is_package
 
 NO_BACKWARD = "an autograd kernel was not registered"  # a part of torch's warning
 # Collectives that fill a list -> its place among the arguments, and its name.
@@ -64,17 +62,11 @@ def watch() -> None:
     def show(message, category, filename, lineno, file=None, line=None) -> None:
         if NO_BACKWARD in str(message):
             operation = str(message).partition(":: ")[2].partition(":")[0] or str(message).partition(": ")[0]
-            rank_notes.note_once("no backward", name=operation.removeprefix("c10d::").rstrip("_"), **where())
+            rank_notes.note_once("no backward", name=operation.removeprefix("c10d::").rstrip("_"), **redirect.where())
         usual(message, category, filename, lineno, file, line)
 
     warnings.showwarning = show
     warnings.filterwarnings("always", message=f".*{NO_BACKWARD}.*")
-
-
-def where() -> dict[str, Any]:
-    """The line of the script that makes this call, for a note, and the calls of the script that led to it."""
-    own = [one for one in main_stack() if not (is_library(one[0]) or is_engine(one[0]) or is_package(one[0]))]
-    return {"site": call_site(), "chain": own}
 
 
 @dataclass
@@ -99,7 +91,7 @@ def _noting_pass(iterate):
         iterator, sampler = iterate(self), getattr(self.batch_sampler or self, "sampler", None)
         is_usual = isinstance(sampler, DistributedSampler) and type(sampler).__iter__ is DistributedSampler.__iter__
         if is_usual and sampler.shuffle:
-            vars(iterator)["rehearsed_pass"] = _Pass(sampler, sampler.epoch, _steps[0], where())
+            vars(iterator)["rehearsed_pass"] = _Pass(sampler, sampler.epoch, _steps[0], redirect.where())
         return iterator
 
     return wrapper
@@ -146,7 +138,7 @@ def _noting_list(function, place: int, name: str):
     def wrapper(*args, **kwargs):
         filled = args[place] if len(args) > place else kwargs.get(name)
         if isinstance(filled, list | tuple) and len({id(one) for one in filled}) < len(filled):
-            rank_notes.note_once("one tensor", name=function.__name__, **where())
+            rank_notes.note_once("one tensor", name=function.__name__, **redirect.where())
         return function(*args, **kwargs)
 
     return wrapper
@@ -161,7 +153,7 @@ def _noting_file(function, what: str, place: int, name: str):
         if isinstance(file, str | os.PathLike):
             calls = [[list(ranks), number] for ranks, number in _calls.items()]
             more = {"parts": _parts(args[0] if args else kwargs.get("obj"))} if what == "saved" else {}
-            rank_notes.note_once(what, name=os.path.realpath(file), calls=calls, **more, **where())
+            rank_notes.note_once(what, name=os.path.realpath(file), calls=calls, **more, **redirect.where())
         return function(*args, **kwargs)
 
     return wrapper
@@ -181,11 +173,3 @@ def _parts(saved: Any) -> list[str]:
                 if value.shape == whole.to_local().shape != whole.shape:
                     found.append(name)
     return found
-
-
-def note_at_the_end() -> None:
-    """Note what is known only now: the bytes that were put on GPUs of other ranks."""
-    from helpers.commands.rehearse.redirect import gpus  # it needs the card, which is installed when a script begins
-
-    for index, held in gpus.elsewhere.items():
-        rank_notes.note("other gpu", name=index, bytes=held.most, site=held.site)

@@ -21,6 +21,7 @@ import functools
 import gc
 import weakref
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,8 +39,7 @@ from torch.utils._pytree import tree_iter
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from helpers.commands.rehearse import rank_notes
-from helpers.commands.rehearse.redirect.silent_data import where
+from helpers.commands.rehearse import rank_notes, redirect
 from helpers.devices.call_site import Frame, call_site
 from helpers.devices.cards.tensor import CardTensor
 from helpers.devices.cards.torch_patches import replace_in_torch
@@ -75,6 +75,7 @@ class _OptimizerRecord:
 
     def __init__(self, site: Frame):
         self.site, self.steps, self.steps_with_gradients = site, 0, 0
+        self.launch = rank_notes.launch
         self.ranks: tuple[int, ...] = ()  # that must keep its parameters equal
         self.rates: list[float] = []  # the learning rates of its last step
         self.scheduled: Frame | None = None  # where a scheduler last changed them
@@ -92,7 +93,7 @@ class _Values:
         self, parameter: Tensor, name: str, ranks: Sequence[int], *sites: Frame | None, why: str, wrapped=None
     ):
         self.parameter, self.name, self.ranks, self.why, self.wrapped = parameter, name, tuple(ranks), why, wrapped
-        self.sites = [site for site in sites if site]
+        self.sites, self.launch = [site for site in sites if site], rank_notes.launch
         self.before = _sums(parameter)
         # Parameters that begin as zeros or ones say nothing: shards of different ranks do so, too.
         self.varied = parameter.numel() > 0 and bool((parameter.detach() != parameter.detach().flatten()[0]).any())
@@ -178,7 +179,7 @@ def _noting_gradient(usual):
             group = args[2] if len(args) > 2 else kwargs.get("group")
             _by_hand[id(parameter)] = tuple(torch.distributed.get_process_group_ranks(group)), call_site()
             if any(_is_averaged_by(wrapper, parameter) for wrapper in _wrapped):
-                rank_notes.note_once("averaged twice", **where())
+                rank_notes.note_once("averaged twice", **redirect.where())
         return usual(*args, **kwargs)
 
     return wrapper
@@ -216,9 +217,9 @@ def _noting_norm(usual):
         for module in _fsdp1_modules():
             is_split = module.sharding_strategy != ShardingStrategy.NO_SHARD and module.process_group.size() > 1
             if is_split and any(id(one) in given for one in module.parameters()):
-                rank_notes.note_once("local norm", **where())
+                rank_notes.note_once("local norm", **redirect.where())
         if any(_is_scaled(scaler) for scaler in _scalers):
-            rank_notes.note_once("scaled norm", **where())
+            rank_notes.note_once("scaled norm", **redirect.where())
         return usual(parameters, *args, **kwargs)
 
     return wrapper
@@ -311,7 +312,7 @@ def _noting_replicated(from_local):
         if is_equal and len(_replicated) < MAX_STEPS and not isinstance(local, DTensor):
             _replicated.append(call_site())
             sums, ranks = _sums(local), mesh.mesh.tolist()
-            rank_notes.note("replicated", place=len(_replicated), ranks=ranks, sums=sums, **where())
+            rank_notes.note("replicated", place=len(_replicated), ranks=ranks, sums=sums, **redirect.where())
         return made
 
     return wrapper
@@ -373,19 +374,26 @@ def _names_in_modules(parameters: Sequence[Tensor]) -> dict[int, str]:
 
 
 def note_at_the_end() -> None:
-    """Note what is known only now: optimizers, the values of parameters and buffers, and the first batches."""
-    for place, record in enumerate(_records):
+    """Note what is known only now: optimizers, the values of parameters and buffers, and the first batches.
+
+    `place` numbers the optimizers, or the parameters, of one launch of ranks. Ranks are compared place by place.
+    """
+    places = Counter()
+    for record in _records:
         if record.steps and not record.steps_with_gradients:
             rank_notes.note("untrained", steps=record.steps, site=record.site)
         if record.steps and record.ranks:
-            site = record.scheduled or record.site
-            rank_notes.note("rates", place=place, ranks=record.ranks, rates=record.rates, site=site)
-    for place, one in enumerate(_values.values()):
+            places["rates", record.launch] += 1
+            more = {"place": places["rates", record.launch], "launch": record.launch, "ranks": record.ranks}
+            rank_notes.note("rates", rates=record.rates, site=record.scheduled or record.site, **more)
+    for one in _values.values():
+        places["values", one.launch] += 1
         if one.varied:
             is_late = one.wrapped and one.parameter.requires_grad and id(one.parameter) not in _trainable
             why, sites = ("unfrozen", [one.wrapped, *one.sites]) if is_late else (one.why, one.sites)
-            more = {"shape": list(one.parameter.shape), "ranks": one.ranks, "sites": sites, "why": why}
-            rank_notes.note("values", name=one.name, place=place, before=one.before, after=_sums(one.parameter), **more)
+            more = {"place": places["values", one.launch], "launch": one.launch, "ranks": one.ranks, "why": why}
+            more |= {"shape": list(one.parameter.shape), "sites": sites}
+            rank_notes.note("values", name=one.name, before=one.before, after=_sums(one.parameter), **more)
     for name, buffer, ranks, site in _buffers:
         rank_notes.note("buffers", name=name, ranks=ranks, after=_sums(buffer), site=site)
     if len(_Batches.numbers) > 1:
