@@ -200,6 +200,14 @@ def test_a_barrier_without_a_current_gpu_runs_where_torch_documents_it(backend: 
     assert report.ok and not report.findings and not report.not_rehearsed, str(report)
 
 
+def test_ddp_with_a_model_on_two_gpus_is_no_mistake_and_ends_the_rehearsal():
+    report = rehearsed("""
+dist.init_process_group("gloo")
+nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(2, 2).to(0), nn.Linear(2, 2).to(1)))
+""")
+    assert not report.ok and not report.findings and "two GPUs in one process" in str(report.problem), str(report)
+
+
 def test_what_cannot_be_pickled_is_the_scripts_mistake():
     report = rehearsed(SPAWNED.replace("{start}", "mp.spawn(lambda rank: None, nprocs=world)"))
     assert not report.ok and "pickle" in str(report).lower() and "mp.spawn(lambda" in str(report)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import itertools
 import os
 import warnings
 import weakref
@@ -18,10 +19,11 @@ from types import SimpleNamespace
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_iter
 
 from helpers.commands.rehearse import rank_notes, spawning
-from helpers.commands.rehearse.redirect import gpus
+from helpers.commands.rehearse.redirect import gpus, unsupported
 from helpers.devices.call_site import call_site
 from helpers.devices.cards.tensor import CardTensor
 from helpers.devices.cards.torch_patches import replace_in_torch
@@ -51,6 +53,7 @@ def replace(folder: str) -> None:
     for name in ("collective", "message"):  # the two methods through which each operation of a group goes
         setattr(WireGroup, name, _noting(getattr(WireGroup, name)))
     replace_in_torch("barrier", c10d.barrier, functools.wraps(c10d.barrier)(functools.partial(_barrier, c10d.barrier)))
+    DistributedDataParallel.__init__ = _on_one_gpu(DistributedDataParallel.__init__)
     on_cpu = c10d._get_object_coll_device  # for a backend that torch does not know, it says "cpu"
     replace_in_torch("_get_object_coll_device", on_cpu, functools.partial(_object_device, on_cpu))
     default = lambda group=None: torch.device(_object_device(on_cpu, group))  # noqa: E731
@@ -61,6 +64,19 @@ def replace(folder: str) -> None:
         options = type("Options", (SimpleNamespace,), {"__init__": lambda self, *a, **k: None})
         options.config = SimpleNamespace()
         dist.ProcessGroupNCCL = c10d.ProcessGroupNCCL = SimpleNamespace(Options=options)
+
+
+def _on_one_gpu(init):
+    """DDP's `__init__`, which ends the rehearsal for a model on several GPUs, because C++ sees one card for all."""
+
+    @functools.wraps(init)
+    def wrapper(self, module, *args, **kwargs):
+        tensors = itertools.chain(module.parameters(), module.buffers())
+        if len({gpus.gpu_of(one) for one in tensors if isinstance(one, CardTensor)}) > 1:
+            raise unsupported.NotRehearsed("two_gpus")
+        init(self, module, *args, **kwargs)
+
+    return wrapper
 
 
 def _object_device(usual, group=None) -> str:
