@@ -41,6 +41,13 @@ _PASSING = ("_call_impl", "_wrapped_call_impl", "wrapper", "inner", "decorate_co
 _CURES = {  # part of a message of torch -> the key of the cure
     "in forked subprocess": "fork",
     "Expected to have finished reduction in the prior iteration": "unused",
+    "Expected to mark a variable ready only once": "marked_twice",
+    "is not part of group": "root",
+    "got mixed torch.Tensor and DTensor": "mixed",
+    "Default process group has not been initialized": "too_early",
+    'Unexpected key(s) in state_dict: "module.': "prefix",
+    "found at least two devices": "constant",
+    "must NOT be specified on non-": "one_side",
 }
 _NUMBERED = re.compile(r"\b(cuda|[Rr]ank)[: ]\d+")
 _WORKER_FRAMES = re.compile(r'File "(.+?)", line (\d+), in (\S+)')

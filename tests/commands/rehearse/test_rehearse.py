@@ -190,7 +190,7 @@ def test_a_script_that_does_not_end_is_ended():
 
 @pytest.mark.parametrize("verdict", ["timeout", "interrupted"])
 def test_where_it_was_stopped_stands_without_another_word(verdict):
-    crew = SimpleNamespace(causes=[], places=[Words.of("rank 0 is at a line")])
+    crew = SimpleNamespace(exit_codes={}, causes=[], places=[Words.of("rank 0 is at a line")])
     scene = SimpleNamespace(exits={}, processes=crew, verdict=verdict)
     assert str(findings.problem(scene, ())) == "rank 0 is at a line"
 
