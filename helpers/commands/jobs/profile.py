@@ -64,13 +64,19 @@ def profile_job(
     folder = folder.resolve()
     window = {"wait": wait, "warmup": warmup, "active": active, "folder": str(folder)}
     env, probes = {profiler_probe.WINDOW: json.dumps(window)}, {"_ranks_profiler": profiler_probe.__file__}
+    before = _traces(folder)
     report = watch_job(command, nproc=nproc, limit=limit, probes=probes, env=env)
     steps = {}
     for path in list(folder.glob("rank*.steps")):  # each rank wrote how many steps it made
         steps[int(path.stem.removeprefix("rank"))] = int(path.read_text())
         path.unlink()
-    num_traces = len(list(folder.glob("rank*.pt.trace.json")))
+    num_traces = len(_traces(folder) - before)
     return ProfiledJob(report=report, folder=folder, num_traces=num_traces, steps=steps, window=(wait, warmup, active))
+
+
+def _traces(folder: Path) -> set[tuple[Path, int]]:
+    """The traces in the folder, with the times at which they were written, since an earlier job may have left some."""
+    return {(path, path.stat().st_mtime_ns) for path in folder.glob("rank*.pt.trace.json")}
 
 
 def main(arguments: Sequence[str]) -> int:

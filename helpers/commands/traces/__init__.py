@@ -7,17 +7,18 @@
 
 Nothing here imports torch. The traces may be from gloo, NCCL or this course's wire, on CPUs or GPUs.
 
-files.py       reads trace files: JSON, packed, archived, cut off
-lanes.py       turns one rank's file into spans of compute, data loading, host time, and messages
-messages.py    matches the messages of all ranks and finds the last rank to arrive
-clocks.py      estimates the offset and drift of each rank's clock
-run.py         `read`: all of the above, for all ranks
-waterfall.py   divides each step into parts, and finds the straggler and the critical path
-explain.py     `explain` and `compare`: the results as numbers
-cli.py         `python -m helpers explain`, and the results as lines of text
-perfetto.py    writes a Timeline in Chrome's trace format
-example.py     a made-up run, for the explorer of chapter 10
-simple.py      waiting, moving and launch delays in plain Python, which chapter 10 shows and anybody can copy
+files.py         reads trace files: JSON, packed, archived, cut off
+several_runs.py  tells apart the runs whose traces lie in one folder
+lanes.py         turns one rank's file into spans of compute, data loading, host time, and messages
+messages.py      matches the messages of all ranks and finds the last rank to arrive
+clocks.py        estimates the offset and drift of each rank's clock
+run.py           `read`: all of the above, for all ranks
+waterfall.py     divides each step into parts, and finds the straggler and the critical path
+explain.py       `explain` and `compare`: the results as numbers
+cli.py           `python -m helpers explain`, and the results as lines of text
+perfetto.py      writes a Timeline in Chrome's trace format
+example.py       a made-up run, for the explorer of chapter 10
+simple.py        waiting, moving and launch delays in plain Python, which chapter 10 shows and anybody can copy
 """
 
 from helpers.commands.traces.cli import report_lines

@@ -17,7 +17,7 @@ from helpers.commands.traces.explain import Explanation, compare, explain
 from helpers.commands.traces.files import words
 from helpers.commands.traces.perfetto import to_chrome_trace
 from helpers.commands.traces.run import read
-from helpers.commands.traces.waterfall import PARTS
+from helpers.commands.traces.waterfall import MIN_MATCHED, PARTS
 from helpers.learner.words.wrapping import aligned, complain, wrap
 from helpers.quantities.units import format_bytes, format_seconds
 
@@ -28,6 +28,7 @@ MAX_NAME = 28  # columns of an operator's name or shapes
 MIN_STEPS = 10  # of the profiler's window: a shorter one may miss what happens in one step of ten
 MIN_OFFSET = 1e-6  # seconds: a smaller offset of a clock is not reported
 MUCH_COMMUNICATION = 0.2  # of a step: from here on, a report without a straggler names the network
+MIN_GAP = 1e-6  # seconds: a shorter gap is not listed
 MIN_PATH_SHARE = 0.01  # of a step: a shorter piece of the critical path is not listed
 
 
@@ -38,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("trace", type=Path, help="a file, a folder with one per rank, or a zip archive of them")
     options.add_argument("other", type=Path, nargs="?", help="another one, to compare it with")
+    options.add_argument("--run", type=int, metavar="NUMBER", help="which run of the folder, if it holds several")
     options.add_argument("--json", action="store_true", help="print numbers as JSON")
     perfetto = "write all ranks' lanes for https://ui.perfetto.dev"
     options.add_argument("--perfetto", type=Path, metavar="FILE", help=perfetto)
@@ -49,7 +51,7 @@ def main(arguments: list[str]) -> int:
     given = parser().parse_args(arguments)
     columns = shutil.get_terminal_size().columns
     try:
-        runs = [read(path) for path in (given.trace, given.other) if path]
+        runs = [read(given.trace, run=given.run)] + [read(path) for path in (given.other,) if path]
         explanations = [explain(run) for run in runs]
         if given.perfetto:
             to_chrome_trace(runs[0].timeline, given.perfetto)
@@ -72,13 +74,13 @@ def report_lines(explanation: Explanation, columns: int = 80) -> list[str]:
     """Plain lines of at most `columns`, in the reader's language. Only rows of a table may be wider."""
     sections = [
         _title(explanation),
-        [words("head.waterfall"), *_waterfall(explanation), words("exposed", **_exposed(explanation))],
+        [words("head.waterfall"), *_waterfall(explanation), _exposed(explanation)],
         _by_rank(explanation),
         [*_straggler(explanation)],
         _critical_path(explanation),
         _gaps(explanation),
         _operators(explanation),
-        [*_memory(explanation), *_clocks(explanation), *map(str, explanation.notes)],
+        [*_memory(explanation), *_clocks(explanation), *map(str, explanation.notes), words("not_looked_at")],
     ]
     return _wrapped(sections, columns)
 
@@ -88,11 +90,19 @@ def comparison_lines(one: Explanation, other: Explanation, columns: int = 80) ->
     rows = [["", one.title, other.title, words("head.change")]]
     for name, (before, after) in compare(one, other).items():
         title = words(f"part.{name}") if name in (*PARTS, "step") else _short(name)
-        change = f"{after / before - 1:+.0%}" if before else "–"
-        rows.append([title, format_seconds(before), format_seconds(after), change])
+        texts = [_seconds_of(name, one, before), _seconds_of(name, other, after)]
+        change = f"{after / before - 1:+.0%}" if before and "–" not in texts else "–"
+        rows.append([title, *texts, change])
     head = words("head.compare", one=one.title, other=other.title)
     stragglers = ([f"{each.title}:", *_straggler(each)] for each in (one, other) if len(each.ranks) > 1)
-    return _wrapped([[head, *_table(rows)], *stragglers], columns)
+    notes = ([f"{each.title}:", *map(str, each.notes)] for each in (one, other) if each.notes)
+    return _wrapped([[head, *_table(rows)], *stragglers, *notes, [words("not_looked_at")]], columns)
+
+
+def _seconds_of(name: str, explanation: Explanation, seconds: float) -> str:
+    """The seconds of a part or an operator as text; "–" for an operator that a trace lacks and for unknown waiting."""
+    is_unknown = name == "waiting" and not explanation.knows_waiting
+    return "–" if is_unknown or (not seconds and name not in (*PARTS, "step")) else format_seconds(seconds)
 
 
 def _wrapped(sections: Iterable[Sequence[str]], columns: int) -> list[str]:
@@ -129,10 +139,11 @@ def _step_numbers(steps: Sequence[int]) -> str:
     return ", ".join(map(str, steps[:MAX_ROWS])) + more
 
 
-def _exposed(explanation: Explanation) -> dict[str, str]:
+def _exposed(explanation: Explanation) -> str:
     """How much communication no compute hides, how much of that is waiting, and how much is hidden."""
     waiting, hidden = format_seconds(explanation.parts["waiting"]), format_seconds(explanation.hidden)
-    return {"exposed": format_seconds(explanation.exposed), "waiting": waiting, "hidden": hidden}
+    key = "exposed" if explanation.knows_waiting else "exposed_unmatched"
+    return words(key, exposed=format_seconds(explanation.exposed), waiting=waiting, hidden=hidden)
 
 
 def _waterfall(explanation: Explanation) -> list[str]:
@@ -142,7 +153,8 @@ def _waterfall(explanation: Explanation) -> list[str]:
         share = explanation.parts[part] / (explanation.seconds or 1.0)
         start, end = round(before * BAR_WIDTH), round((before + share) * BAR_WIDTH)
         bar = f"{' ' * start + '━' * (end - start):{BAR_WIDTH}}"
-        rows.append([words(f"part.{part}"), format_seconds(explanation.parts[part]), f"{share:>4.0%}", bar])
+        seconds = _seconds_of(part, explanation, explanation.parts[part])
+        rows.append([words(f"part.{part}"), seconds, "–" if seconds == "–" else f"{share:>4.0%}", bar])
         before += share
     return _table(rows)
 
@@ -150,7 +162,11 @@ def _waterfall(explanation: Explanation) -> list[str]:
 def _by_rank(explanation: Explanation) -> list[str]:
     head = [words("head.rank"), *(words(f"part.{part}") for part in PARTS), words("head.waited_for")]
     rows = [
-        [str(rank), *(format_seconds(row[part]) for part in PARTS), format_seconds(explanation.waited_for[rank])]
+        [
+            str(rank),
+            *(_seconds_of(part, explanation, row[part]) for part in PARTS),
+            _seconds_of("waiting", explanation, explanation.waited_for[rank]),
+        ]
         for rank, row in explanation.by_rank.items()
     ]
     return [words("head.by_rank"), *_table([head, *rows])] if len(rows) > 1 else []
@@ -162,6 +178,9 @@ def _straggler(explanation: Explanation) -> Iterable[str]:
         return
     if 0 < len(steps) < MIN_STEPS and explanation.has_steps:
         yield words("straggler.window", count=len(steps))
+    if straggler is None and explanation.matched < MIN_MATCHED:
+        yield words("straggler.unmatched", share=explanation.matched)
+        return
     if straggler is None:
         moving = explanation.parts["communication"]
         is_much = moving > MUCH_COMMUNICATION * explanation.seconds
@@ -185,16 +204,18 @@ def _critical_path(explanation: Explanation) -> list[str]:
         for rank, part, seconds in explanation.path[:MAX_ROWS]
         if seconds > MIN_PATH_SHARE * explanation.seconds
     ]
-    return [f"{words('head.path')}: {', '.join(pieces)}"] if len(explanation.ranks) > 1 else []
+    crosses_ranks = len(explanation.ranks) > 1 and explanation.knows_waiting
+    return [f"{words('head.path')}: {', '.join(pieces)}"] if crosses_ranks else []
 
 
 def _gaps(explanation: Explanation) -> list[str]:
-    if not explanation.gaps:
+    gaps = [gap for gap in explanation.gaps[:MAX_ROWS] if gap.seconds >= MIN_GAP]
+    if not gaps:
         return []
     key = "gap" if explanation.has_steps else "gap_whole"
     rows = [
         "  " + words(key, seconds=format_seconds(gap.seconds), rank=gap.rank, step=gap.step, name=_short(gap.name))
-        for gap in explanation.gaps[:MAX_ROWS]
+        for gap in gaps
     ]
     return [words("head.gaps_gpu" if explanation.on_gpu else "head.gaps"), *map(str.rstrip, rows)]
 
@@ -204,6 +225,9 @@ def _operators(explanation: Explanation) -> list[str]:
     for operator in explanation.operators[:MAX_ROWS]:
         shapes = "" if operator.shapes in ("[]", "") else _short(operator.shapes.replace(" ", ""))
         rows.append([_short(operator.name), shapes, format_seconds(operator.seconds), f"{operator.calls:.1f}"])
+    if more := explanation.operators[MAX_ROWS:]:
+        seconds, calls = sum(operator.seconds for operator in more), sum(operator.calls for operator in more)
+        rows.append([words("head.more_operators", count=len(more)), "", format_seconds(seconds), f"{calls:.1f}"])
     return [words("head.operators"), *_table(rows, left=2)] if len(rows) > 1 else []
 
 

@@ -11,7 +11,7 @@ import heapq
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 
 from helpers.commands.traces.run import TraceRun, without_gc
@@ -56,6 +56,7 @@ class Explanation:
     ranks: those whose traces were read. world_size: of the run. steps: the numbers of the steps that all ranks have.
     seconds: of a step. parts: part -> seconds; they add up to `seconds`. by_rank: rank -> its parts.
     hidden: communication and waiting behind compute or data loading.
+    matched: which share of the messages' time is of messages whose part on the other ranks was found; 1 without any.
     waited_for: rank -> how long each of the others waits for it.
     path: the critical path across ranks, as (rank, part, seconds).
     clocks: rank -> offset in seconds and drift in seconds per second. spread: how exactly they are known, seconds.
@@ -71,6 +72,7 @@ class Explanation:
     parts: Mapping[str, float]
     by_rank: Mapping[int, Mapping[str, float]]
     hidden: float
+    matched: float
     waited_for: Mapping[int, float]
     straggler: Straggler | None
     path: tuple[tuple[int, str, float], ...]
@@ -88,13 +90,22 @@ class Explanation:
         return self.parts["communication"] + self.parts["waiting"]
 
     @property
+    def knows_waiting(self) -> bool:
+        """Whether any message met its other side, so that waiting can be told from moving bytes."""
+        return self.matched > 0
+
+    @property
     def has_steps(self) -> bool:
         """Whether the trace names its steps; if not, the whole trace counts as one step with the number -1."""
         return self.steps != (-1,)
 
     def as_dict(self) -> dict:
-        """For JSON, with the notes in the reader's language."""
-        return asdict(self) | {"exposed": self.exposed, "notes": [str(note) for note in self.notes]}
+        """For JSON, with the notes in the reader's language, and only the operators that take longest."""
+        operators = [asdict(operator) for operator in self.operators[:MAX_OPERATORS]]
+        more = {"operators": operators, "operators_left_out": len(self.operators) - len(operators)}
+        return (
+            asdict(replace(self, operators=())) | more | {"exposed": self.exposed, "notes": list(map(str, self.notes))}
+        )
 
 
 @without_gc()  # it makes very many objects and no reference cycles
@@ -112,7 +123,8 @@ def explain(run: TraceRun) -> Explanation:
     return Explanation(
         title=run.timeline.title, ranks=run.ranks, world_size=run.world_size, steps=waterfall.steps,
         seconds=sum(parts.values()), parts=parts, by_rank=by_rank, hidden=waterfall.hidden(), waited_for=waited_for,
-        straggler=find_straggler(waterfall), path=tuple((*key, seconds) for key, seconds in path),
+        matched=waterfall.matched, straggler=find_straggler(waterfall),
+        path=tuple((*key, seconds) for key, seconds in path),
         gaps=_gaps(run, waterfall), operators=_operators(run),
         clocks={rank: (clock.offset, clock.drift) for rank, clock in run.clocks.items()},
         spread=max((clock.spread or 0.0 for clock in run.clocks.values()), default=0.0),
@@ -154,14 +166,14 @@ def _host_name(host_spans: list[Span], rank: int, gap: Segment) -> str:
 
 
 def _operators(run: TraceRun) -> tuple[Operator, ...]:
-    """The operators that take longest."""
+    """All operators that take time, the longest first."""
     sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])  # (name, shapes) -> [seconds, calls]
     for table in run.operators.values():
         for key, (seconds, calls) in table.items():
             sums[key][0] += seconds
             sums[key][1] += calls
     num_steps = sum(map(len, run.steps.values())) or 1  # of all ranks together
-    longest = sorted(sums.items(), key=lambda item: -item[1][0])[:MAX_OPERATORS]
+    longest = sorted(((key, sums) for key, sums in sums.items() if sums[0]), key=lambda item: -item[1][0])
     return tuple(
         Operator(name=name, shapes=shapes, seconds=seconds / num_steps, calls=calls / num_steps)
         for (name, shapes), (seconds, calls) in longest

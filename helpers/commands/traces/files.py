@@ -19,7 +19,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,11 @@ SCHEMA_VERSION = 1  # that torch 2 writes
 GZIP_MAGIC, ZIP_MAGIC = b"\x1f\x8b", b"PK"  # the first bytes of such files
 GZIP_FORMAT = 31  # the `wbits` with which zlib expects gzip's header
 _EVENTS = '"traceEvents"'
+# The categories that torch 1.8 to 1.10 wrote -> those of today. Labels were operators then.
+_OLD_CATEGORIES = {"Operator": "cpu_op", "Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset"}
+_OLD_CATEGORIES |= {"Runtime": "cuda_runtime"}
+_OLD_LABELS = ("ProfilerStep#", "enumerate(", "Optimizer.", "##")
+STEP = re.compile(r"ProfilerStep#(\d+)")
 _RANK = re.compile(r"rank[-_ .]?(\d+)", re.IGNORECASE)
 
 
@@ -41,6 +46,7 @@ class EventFields(msgspec.Struct, gc=False):  # gc=False: the garbage collector 
 
     shapes: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Dims")
     external: Any = msgspec.field(default=None, name="External id")  # joins a kernel to the operator that launched it
+    old_external: Any = msgspec.field(default=None, name="external id")  # the same, as torch 1.8 to 1.10 wrote it
     num_bytes: Any = msgspec.field(default=None, name="Bytes")  # allocated; negative where they are freed
     address: Any = msgspec.field(default=None, name="Addr")
     device: Any = msgspec.field(default=None, name="Device Type")
@@ -93,12 +99,16 @@ _TRACE, _FIELDS, _ALL = map(msgspec.json.Decoder, (_ValidTrace, EventFields, dic
 
 @dataclass(frozen=True, kw_only=True)
 class TraceFile:
-    """The content of one file. head: all fields besides the events. notes: sentences about what was wrong with it."""
+    """The content of one file. head: all fields besides the events. notes: sentences about what was wrong with it.
+
+    folder: in which it lies, on the disk or in an archive.
+    """
 
     name: str
     head: dict[str, Any]
     events: list[Event]
     notes: tuple[Words, ...] = ()
+    folder: Path = Path()
 
     @property
     def distributed_info(self) -> dict[str, Any]:
@@ -108,11 +118,22 @@ class TraceFile:
 
     @property
     def rank(self) -> int | None:
-        """The rank from the head, or from the file's name, or None."""
+        """The rank from the head, or from the name of the file or its folder, or None."""
         if (rank := number(self.distributed_info, "rank")) is not None:
             return rank
-        found = _RANK.search(self.name)
+        found = _RANK.search(self.name) or _RANK.fullmatch(self.folder.name)
         return int(found[1]) if found else None
+
+    @property
+    def owner(self) -> int | str:
+        """Who wrote it: the rank, or else its name without the time that torch's trace handler writes into it."""
+        name = re.sub(r"\.\d+(?=\.pt\.trace)", "", self.name)
+        return str(self.folder / name) if self.rank is None else self.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks the job had; 0 where the file does not tell."""
+        return number(self.distributed_info, "world_size") or 0
 
     @property
     def host(self) -> str:
@@ -137,6 +158,19 @@ class TraceFile:
         """The smallest `ts` of its events, in microseconds."""
         return min(event.ts for event in self.events)
 
+    @cached_property
+    def window(self) -> tuple[float, float]:
+        """When its first event with a duration begins and its last one ends, in microseconds from its base's zero."""
+        timed = [event for event in self.events if event.ph == "X"] or self.events
+        first, last = min(event.ts for event in timed), max(event.ts + max(event.dur, 0.0) for event in timed)
+        return self.base / 1e3 + first, self.base / 1e3 + last
+
+    @cached_property
+    def steps(self) -> set[int]:
+        """The numbers of the steps that it names."""
+        found = (STEP.match(event.name) for event in self.events if event.name.startswith("ProfilerStep#"))
+        return {int(step[1]) for step in found if step}
+
 
 def number(fields: dict[str, Any], name: str) -> int | None:
     """The field as a whole number of at least 0; None where it is missing or something else."""
@@ -149,17 +183,28 @@ def whole_number(value: Any) -> int | None:
 
 
 def load_files(path: str | Path) -> list[TraceFile]:
-    """Every trace in a file, an archive or a folder.
+    """Every trace in a file, an archive or a folder. A file that is no trace is left out if others can be read.
 
     Raises ValueError, with a sentence for the user, where there is none that can be read.
     """
     path = Path(path)
     if not path.exists():
         raise ValueError(f"{path}: there is no such file or folder; give a trace, or the folder of its ranks")
-    files = [file for one in _paths(path) for file in _read(one) if file.events]
+    files, problems = [], []
+    for one in _paths(path):
+        for place, content in _read(one):
+            try:
+                file = replace(_parsed(place.name, content), folder=place.parent)
+            except ValueError as problem:
+                problems.append(problem)
+            else:
+                files += [file] if file.events else []
+    if not files and problems:
+        raise problems[0]
     if not files:
         raise ValueError(f"{path}: this trace holds no operator and no kernel; did its window open, and has it ended?")
-    return files
+    left_out = tuple(words["note.left_out"].format(problem=problem) for problem in problems)
+    return [replace(files[0], notes=files[0].notes + left_out), *files[1:]]
 
 
 def _paths(path: Path) -> list[Path]:
@@ -172,11 +217,11 @@ def _paths(path: Path) -> list[Path]:
     raise ValueError(f"{path} holds no trace; expected files such as rank0.pt.trace.json or rank0.json.gz")
 
 
-def _read(path: Path) -> Iterator[TraceFile]:
-    """The trace in a file, or all traces in a zip archive."""
+def _read(path: Path) -> Iterator[tuple[Path, bytes]]:
+    """The place and the content of a file, or of all traces in a zip archive."""
     data = path.read_bytes()
     if data[:2] != ZIP_MAGIC:
-        yield _parsed(path.name, _unpacked(data))
+        yield path, _unpacked(data)
         return
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
@@ -186,7 +231,10 @@ def _read(path: Path) -> Iterator[TraceFile]:
     if not names:
         raise ValueError(f"{path} is a zip archive without a .json file; expected the traces of one run")
     for name in names:
-        yield _parsed(Path(name).name, _unpacked(archive.read(name)))
+        try:
+            yield Path(name), _unpacked(archive.read(name))
+        except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError) as problem:
+            raise ValueError(f"{path}: {name} cannot be unpacked ({problem}); make the archive once more") from None
 
 
 def _unpacked(data: bytes) -> bytes:
@@ -214,7 +262,7 @@ def _parsed(name: str, content: bytes) -> TraceFile:
     with suppress(msgspec.DecodeError):  # cut off, or in another form: then each event is checked on its own below
         head = msgspec.structs.asdict(_TRACE.decode(text))
         if head["schemaVersion"] == SCHEMA_VERSION:
-            return TraceFile(name=name, events=head.pop("events"), head=head)
+            return TraceFile(name=name, events=_with_present_names(head.pop("events")), head=head)
     text = content.decode("utf-8", errors="replace")
     try:
         data: Any = json.loads(text, strict=False)  # strict=False: Kineto does not escape control characters
@@ -233,7 +281,17 @@ def _parsed(name: str, content: bytes) -> TraceFile:
     version = data.get("schemaVersion", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
         notes += (words["note.version"].format(file=name, version=version, ours=SCHEMA_VERSION),)
-    return TraceFile(name=name, head=data, events=[made for event in events if (made := _event(event))], notes=notes)
+    events = _with_present_names([made for event in events if (made := _event(event))])
+    return TraceFile(name=name, head=data, events=events, notes=notes)
+
+
+def _with_present_names(events: list[Event]) -> list[Event]:
+    """The events, with the categories that torch writes today."""
+    for event in events:
+        if isinstance(event.cat, str) and event.cat in _OLD_CATEGORIES:
+            is_label = event.cat == "Operator" and event.name.startswith(_OLD_LABELS)
+            event.cat = "user_annotation" if is_label else _OLD_CATEGORIES[event.cat]
+    return events
 
 
 def _event(event: Any) -> Event | None:

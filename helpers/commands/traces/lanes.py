@@ -15,26 +15,44 @@ import functools
 import json
 import math
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
-from helpers.commands.traces.files import Event, TraceFile, whole_number
+from helpers.commands.traces.files import STEP, Event, TraceFile, whole_number
 from helpers.commands.traces.messages import TracedMessage, add_gloo_calls, is_call, is_message, message_of
 from helpers.records import Holding, Span
 
 THREAD_CATEGORIES = ("cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver")
 GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
-STEP = re.compile(r"ProfilerStep#(\d+)")
-# Names of annotations that say that data is loaded there. "data_parallel_step" and "sparse_data_dist" do not.
-_DATA = re.compile(
-    r"data ?load|enumerate\(|\b(?:load|fetch)(?:ing)? (?:next )?(?:data|batch|sample)"
-    r"|^\W*(?:data|load|loading|loader|fetch|(?:next|get) batch)\W*$",
-    re.IGNORECASE,
+# Kinds that say again what others say, or when a thread or a stream waited: their time is in the parts already.
+_REPEATED = ("gpu_user_annotation", "cuda_sync", "cuda_event", "overhead", "Trace", "cpu_instant_event", None, "")
+# What a label says if data is loaded in it, in lower case and with one space between its words; see `is_loading`.
+_THINGS = r"(?:data|batch|batches|inputs|samples?|examples?|dataset|loader|iter|iterator)"
+_LOADING = re.compile(
+    r"\bdata ?load|\b(?:data|batch|inputs?|samples?) (?:load|fetch|read|copy|transfer|wait|time|prefetch|pipeline)"
+    r"|\b(?:(?:pre)?(?:load|fetch)(?:ing|er)?|read|get|next|prepare|collate|copy|move|wait) (?:\w+ ){0,2}"
+    + _THINGS
+    + r"\b"
+    r"|\b(?:h ?2 ?d|h ?to ?d)\b|\bhost to device\b|\b(?:data|batch|inputs?) (?:\w+ )?to (?:gpu|cuda|device)\b"
+    r"|^(?:data|dataset|load|loading|loader|fetch|prefetch|collate|to device|to gpu)$|加载数据|数据加载|读取数据"
 )
+# What it says if something else is moved, although it names data or loading.
+_NOT_LOADING = re.compile(
+    r"data parallel|\bdist\b|all ?(?:2|to) ?all|reduce|gather|scatter|broadcast|checkpoint|state|weight|param|model"
+    r"|optimizer|\bgrad|\bloss|balanc|forward|backward|\b(?:ptr|size|norm)\b"
+)
+_WORD_ENDS = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\W_]+")  # also those in "DataLoader"
+# Operators and labels of a model at work. A label around one of them is no loading, whatever it says.
+_MODEL = re.compile(
+    r"aten::(?:linear|matmul|mm|addmm|bmm|baddbmm|embedding|layer_norm|batch_norm|group_norm|scaled_dot_product_attention"
+    r"|cross_entropy_loss|nll_loss)\b|autograd::|DistributedDataParallel\.forward|Optimizer\.step"
+)
+# Names of calls that give work to a device, and torch's labels around the calls of a GPU's collectives.
+_LAUNCH = re.compile(r"(?:cuda|hip|cu|xpu|ur|ze)\w*(?:Launch|Memcpy)\w*|runFunction|enqueue|nccl:")
 # Beginnings of the names of operators that do not compute themselves.
 _BOOKKEEPING = ("autograd::engine::", "torch::autograd::AccumulateGrad", "RegisterPostBackward", "FSDP::")
 _MICROSECOND = 1e-6  # seconds
@@ -58,6 +76,8 @@ class RankTrack:
 
     host: the name of the machine, while the lane "host" is host time. on_gpu: whether the trace has kernels.
     allocations: what was allocated, when. operators: (name, shapes) -> [seconds, calls].
+    unknown: category -> how many events of this kind were left out, since this file does not know it.
+    lacks_kernels: whether the threads gave work to a device, of which the trace has no kernel.
     """
 
     rank: int
@@ -68,6 +88,43 @@ class RankTrack:
     steps: list[Step] = field(default_factory=list)
     allocations: list[Holding] = field(default_factory=list)
     operators: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0]))
+    unknown: Counter[str] = field(default_factory=Counter)
+    lacks_kernels: bool = False
+
+
+@functools.cache
+def is_loading(label: str) -> bool:
+    """Whether a label says that data is loaded: "load_batch" does, "data_parallel_step" and "sparse_data_dist" do not.
+
+    torch itself writes "enumerate(DataLoader)#…" around each batch that a DataLoader gives.
+    """
+    plain = _WORD_ENDS.sub(" ", label).strip().lower()
+    return is_loader(label) or bool(_LOADING.search(plain) and not _NOT_LOADING.search(plain))
+
+
+def is_loader(label: str) -> bool:
+    """Whether torch wrote this label around a DataLoader, so that all inside it is loading."""
+    return label.startswith("enumerate(DataLoader)")
+
+
+@functools.cache
+def _is_of_model(name: str) -> bool:
+    return _MODEL.match(name) is not None
+
+
+def _unlabel_model(events: list[Event]) -> None:
+    """Makes plain frames of the labels that say that they load but enclose an operator of the model.
+
+    events: of one thread, in order of their start.
+    """
+    labels = [event for event in events if event.cat == "user_annotation" and is_loading(event.name)]
+    works = [event.ts for event in events if labels and _is_of_model(event.name)]
+    of_model = {
+        label.name for label in labels if bisect_left(works, label.ts) < bisect_left(works, label.ts + label.dur)
+    }
+    for label in labels:
+        if label.name in of_model and not is_loader(label.name):
+            label.cat = "python_function"
 
 
 class _Context:
@@ -100,14 +157,17 @@ def track_of(file: TraceFile, rank: int, origin: float) -> RankTrack:
     timed = [event for event in file.events if event.ph == "X" and event.dur >= 0]
     kernels = [event for event in timed if event.cat in GPU_CATEGORIES]
     track.on_gpu = bool(kernels)
+    track.unknown = Counter(str(event.cat) for event in timed if not _is_known(event))
+    track.lacks_kernels = not kernels and any(_is_of_thread(event) and _LAUNCH.match(event.name) for event in timed)
     track.messages = _messages(kernels or timed, timed, file, rank, origin)
     threads: dict[Any, list[Event]] = defaultdict(list)
     for event in timed:  # without kernels, an event of a message is no work of the thread
-        if event.cat in THREAD_CATEGORIES and (kernels or not is_message(event.name)):
+        if _is_of_thread(event) and (kernels or not is_message(event.name)):
             threads[event.tid].append(event)
     main, launches = _main_thread(timed), {}
     for thread, events in threads.items():
         events.sort(key=lambda event: (event.ts, -event.dur))  # an outer event before those inside it
+        _unlabel_model(events)
         spans = _cut(events, track, origin, launches)
         # Of other threads, such as autograd's, only their work counts: their host time is mostly waiting.
         track.spans += spans if thread == main else [span for span in spans if span.name and span.lane != "host"]
@@ -119,6 +179,15 @@ def track_of(file: TraceFile, rank: int, origin: float) -> RankTrack:
         message.step = track.steps[index].number if index >= 0 else None
     track.allocations = _allocations(file.events, track, origin)
     return track
+
+
+def _is_of_thread(event: Event) -> bool:
+    """Whether a thread of the CPU did this. Other devices' calls are in categories such as "xpu_runtime"."""
+    return event.cat in THREAD_CATEGORIES or str(event.cat).endswith(("_runtime", "_driver"))
+
+
+def _is_known(event: Event) -> bool:
+    return event.cat in _REPEATED or event.cat in GPU_CATEGORIES or _is_of_thread(event) or is_message(event.name)
 
 
 def _messages(
@@ -162,7 +231,7 @@ def _opened(name: str, category: str, outer: _Context) -> _Context:
     if category == "user_annotation":
         if name.startswith("Optimizer."):
             kind = "optimizer"
-        lane = "data" if lane == "data" or _DATA.search(name.replace("_", " ")) else "host"
+        lane = "data" if lane == "data" or is_loading(name) else "host"
         name = "" if STEP.match(name) else name
     elif category == "cpu_op":
         if not root:
@@ -249,7 +318,7 @@ def _kernel_spans(kernels: list[Event], track: RankTrack, origin: float, launche
     for event in kernels:
         if is_message(event.name):
             continue
-        external = whole_number(event.fields.external)
+        external = whole_number(event.fields.external or event.fields.old_external)
         kind, root, key = launches.get(external, ("other", event.name, (event.name, "")))
         start = (event.ts - origin) * _MICROSECOND
         sums = track.operators[key]

@@ -27,7 +27,7 @@ from helpers.commands.traces.files import Event, number
 _OPS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
 _OPS |= {"sendrecv": "sendrecv"}  # NCCL's kernel for send, recv and all-to-all; its name does not tell which
 _OPS |= {"alltoall": "all_to_all", "broadcast": "broadcast", "barrier": "barrier", "send": "send", "recv": "recv"}
-_OPS |= {"gather": "gather", "scatter": "scatter", "reduce": "reduce"}
+_OPS |= {"crossdevicereduce": "all_reduce", "gather": "gather", "scatter": "scatter", "reduce": "reduce"}
 # In these no rank can end before all have arrived.
 ALL_ARRIVE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 _P2P = ("send", "recv")
@@ -36,7 +36,11 @@ _GLOO_SUBSTITUTES = {"reduce_scatter": ("all_reduce",)}  # gloo has no reduce-sc
 # Names of events that carry bytes, with the operation as one of two groups. NCCL has called its kernels
 # ncclDevKernel_AllReduce_…, ncclSymkDevKernel_…, ncclKernel_… and ncclAllReduceRingLLKernel_…; on AMD it is rccl….
 # (?!:) leaves out annotations such as "nccl:all_reduce", which stand around a call and carry no bytes.
-_EVENT_NAME = re.compile(r"(?:gloo|wire|mpi|ucc):(\w+)|(?:void )?[nr]ccl(?!:)(?:Symk)?(?:Dev)?(?:Kernel_)?(\w+)")
+# The last line is for kernels that move bytes without NCCL: symmetric memory's and those of inference engines.
+_EVENT_NAME = re.compile(
+    r"(?:gloo|wire|mpi|ucc):(\w+)|(?:void )?[nr]ccl(?!:)(?:Symk)?(?:Dev)?(?:Kernel_)?(\w+)"
+    r"|.*?((?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)\w*_kernel|cross_device_reduce)"
+)
 _BYTES = {"float8": 1, "half": 2, "bfloat16": 2, "short": 2, "int": 4, "float": 4, "long": 8, "double": 8}
 _BYTES |= {"float16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}
 _BYTES |= dict.fromkeys(("char", "byte", "bool", "uint8", "int8"), 1)
@@ -90,7 +94,7 @@ def message_of(event: Event, rank: int, origin: float) -> TracedMessage | None:
         return None
     args = event.args
     name_match = _EVENT_NAME.match(name)
-    op = _op_of(str(args.get("Collective name") or name_match[1] or name_match[2]))
+    op = _op_of(str(args.get("Collective name") or next(filter(None, name_match.groups()))))
     ends = (number(args, "Src Rank"), number(args, "Dst Rank"))  # sender and receiver, None for one that is not named
     if op in _P2P and ends != (None, None):  # Kineto names only the other side, so this rank is the missing one
         group = tuple(rank if end is None else end for end in ends)

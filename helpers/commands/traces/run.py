@@ -17,9 +17,10 @@ from operator import attrgetter
 from pathlib import Path
 
 from helpers.commands.traces.clocks import RankClock, estimate_clocks
-from helpers.commands.traces.files import TraceFile, load_files, number, words
+from helpers.commands.traces.files import TraceFile, load_files, words
 from helpers.commands.traces.lanes import RankTrack, Step, track_of
-from helpers.commands.traces.messages import TracedMessage, find_last_ready, match_messages
+from helpers.commands.traces.messages import TracedMessage, find_last_ready, is_call, is_message, match_messages
+from helpers.commands.traces.several_runs import choose_run
 from helpers.learner.words import Words
 from helpers.records import Span, Timeline
 
@@ -64,16 +65,17 @@ def without_gc() -> Iterator[None]:
 
 
 @without_gc()
-def read(path: str | Path) -> TraceRun:
+def read(path: str | Path, *, run: int | None = None) -> TraceRun:
     """Reads the traces of torch.profiler in a file, a folder (one file per rank) or an archive, complete or cut off.
 
+    run: which one, counted from 1 in order of time, if there are traces of several runs; by default the newest.
     `notes` of the result says what is missing. Raises ValueError, with a sentence for the user, where nothing can be
     read. The base of a file is a time in nanoseconds to which each of its times, in microseconds, is added. shifts:
     rank -> how many microseconds its base lies behind the earliest. start: the first time of all, from that base.
     """
     files = load_files(path)
     notes = [note for file in files for note in file.notes]
-    by_rank = _by_rank(files, notes)
+    by_rank = _by_rank(choose_run(files, run, notes), notes)
     bases = {rank: min(file.base for file in of_rank) for rank, of_rank in by_rank.items()}
     first_base = min(bases.values())
     shifts = {rank: (base - first_base) / 1e3 for rank, base in bases.items()}  # microseconds
@@ -81,7 +83,7 @@ def read(path: str | Path) -> TraceRun:
     tracks = {rank: _joined_track(of_rank, rank, start - shifts[rank]) for rank, of_rank in by_rank.items()}
     if not any(track.spans or track.messages for track in tracks.values()):
         raise ValueError(f"{path}: this trace holds no operator and no kernel; did the profiler record CPU or CUDA?")
-    world = max([len(tracks), *(number(file.distributed_info, "world_size") or 0 for file in files)])
+    world = max([len(tracks), *(file.world_size for of_rank in by_rank.values() for file in of_rank)])
     return run_of(tracks, title=Path(path).name, world=world, notes=notes)
 
 
@@ -105,30 +107,18 @@ def run_of(tracks: Mapping[int, RankTrack], *, title: str, world: int, notes: It
 def _by_rank(files: list[TraceFile], notes: list[Words]) -> dict[int, list[TraceFile]]:
     """The files of each rank, in order. A file that does not name its rank gets the lowest free one.
 
-    With torch.profiler's `repeat`, one rank writes several files with different steps, and all of them count. Where
-    files have steps in common, the job was run again, and only the latest file counts.
+    With torch.profiler's `repeat`, one rank writes several files with different steps, and all of them count.
     """
-    found: dict[int, list[TraceFile]] = defaultdict(list)
+    of_owners: dict[int | str, list[TraceFile]] = defaultdict(list)
     for file in files:
-        if file.rank is not None:
-            found[file.rank].append(file)
-    for file in files:
-        if file.rank is None:
-            rank = next(rank for rank in range(len(files)) if rank not in found)
-            found[rank].append(file)
-            if len(files) > 1:
-                notes.append(words["note.no_rank"].format(file=file.name, rank=rank))
-    for rank, of_rank in found.items():
-        if len(of_rank) == 1:
-            continue
-        of_rank.sort(key=lambda file: file.base / 1e3 + file.first)
-        # For each file the names of its steps, such as "ProfilerStep#3".
-        names = [{event.name for event in file.events if event.name.startswith("ProfilerStep#")} for file in of_rank]
-        # Files without steps count as one step "", which all of them have. Is some step in more than one file?
-        if max(Counter(name for of_file in names for name in of_file or {""}).values()) > 1:
-            notes.append(words["note.twice"].format(rank=rank, count=len(of_rank), file=of_rank[-1].name))
-            found[rank] = of_rank[-1:]
-    return dict(sorted(found.items()))
+        of_owners[file.owner].append(file)
+    found = {owner: of_owner for owner, of_owner in of_owners.items() if isinstance(owner, int)}
+    for owner in [owner for owner in of_owners if owner not in found]:
+        rank = next(rank for rank in range(len(files)) if rank not in found)
+        found[rank], file = of_owners[owner], of_owners[owner][0]
+        if len(files) > 1 or any(is_call(event.name) or is_message(event.name) for event in file.events):
+            notes.append(words["note.no_rank"].format(file=file.name, rank=rank))
+    return {rank: sorted(of_rank, key=lambda file: file.window[0]) for rank, of_rank in sorted(found.items())}
 
 
 def _joined_track(files: list[TraceFile], rank: int, origin: float) -> RankTrack:
@@ -138,6 +128,7 @@ def _joined_track(files: list[TraceFile], rank: int, origin: float) -> RankTrack
     for other in others:
         for name in ("spans", "messages", "steps", "allocations"):
             getattr(track, name).extend(getattr(other, name))
+        track.unknown += other.unknown
         for key, (seconds, calls) in other.operators.items():
             track.operators[key][0] += seconds
             track.operators[key][1] += calls
@@ -194,6 +185,12 @@ def _notes(tracks: Mapping[int, RankTrack], world: int, clocks: Mapping[int, Ran
     own_clock = [rank for rank, clock in list(clocks.items())[1:] if not clock.num_collectives]
     if own_clock:
         notes.append(words["note.clocks"].format(ranks=own_clock))
+    unknown = sum((track.unknown for track in tracks.values()), Counter())
+    if unknown:
+        kinds = [words["note.kind"].format(kind=kind, count=count) for kind, count in unknown.most_common()]
+        notes.append(words["note.unknown"].format(kinds=kinds))
+    if lacking := [rank for rank, track in tracks.items() if track.lacks_kernels]:
+        notes.append(words["note.kernels"].format(ranks=lacking))
     unmatched = sum(message.last_ready is None for track in tracks.values() for message in track.messages)
     if unmatched and len(tracks) > 1:
         notes.append(words["note.unmatched"].format(count=unmatched))

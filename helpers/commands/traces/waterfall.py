@@ -26,6 +26,7 @@ CAUSES = ("compute", "data", "communication", "host")  # of a straggler; communi
 # Shares of a step. The loss of a step is the time that one rank costs the others in it: see `find_straggler`.
 MIN_EXCESS = 0.04  # a rank is a straggler in all steps if its median loss is at least this share
 MIN_EXCESS_SELDOM = 0.15  # a rank is a straggler in some steps if it loses at least this share in a slow one
+MIN_MATCHED = 0.9  # of the time of messages: with less of it matched, nothing is said of a link
 SLOW_SHARE = 0.5  # of the loss in a slow step, not of the step: a step that loses more than this counts as slow
 
 
@@ -105,11 +106,13 @@ class Waterfall:
     """The segments of all ranks. segments: rank -> its segments. steps: the numbers of the steps that every rank has.
 
     indices: rank -> index into `TraceRun.steps` -> index into `steps`; steps that some rank lacks have none.
+    matched: which share of the messages' time is of messages whose part on the other ranks was found; 1 without any.
     """
 
     segments: dict[int, list[Segment]]
     steps: tuple[int, ...]
     indices: dict[int, dict[int, int]]
+    matched: float = 1.0
 
     @classmethod
     def of(cls, run: TraceRun) -> Waterfall:
@@ -126,7 +129,11 @@ class Waterfall:
             for rank in run.ranks
         }
         found = {rank: segments(run, rank, spans[rank]) for rank in spans}
-        return cls(segments=found, steps=tuple(common), indices=indices)
+        seconds = {is_matched: 0.0 for is_matched in (True, False)}
+        for message in run.messages:
+            seconds[message.last_ready is not None] += message.end - message.ready
+        matched = seconds[True] / sum(seconds.values()) if any(seconds.values()) else 1.0
+        return cls(segments=found, steps=tuple(common), indices=indices, matched=matched)
 
     @functools.cached_property
     def tables(self) -> dict[int, list[dict[str, float]]]:
@@ -208,7 +215,8 @@ def find_straggler(waterfall: Waterfall) -> Straggler | None:
     """The straggler; None where no rank stands out, or where there is only one rank.
 
     Two things must come together: one part of the rank's step is longer than the others', and the others wait for the
-    rank longer than it waits itself. The loss of a step is the smaller of the two. If the median over the steps is
+    rank longer than it waits itself. The loss of a step is the smaller of the two. Communication is a cause only where
+    most messages met their other side, since otherwise it contains waiting. If the median over the steps is
     large enough, the rank is always late. Otherwise one slow step in ten is enough.
     """
     tables, waited_for = waterfall.tables, waterfall.waited_for
@@ -221,7 +229,9 @@ def find_straggler(waterfall: Waterfall) -> Straggler | None:
         rank: [seconds / num_others - step["waiting"] for seconds, step in zip(waited_for[rank], row, strict=True)]
         for rank, row in tables.items()
     }
-    losses = {key: list(map(min, excess, net_waits[key[0]])) for key, excess in longer.items()}
+    knows_link = waterfall.matched >= MIN_MATCHED
+    causes = {key: row for key, row in longer.items() if knows_link or key[1] != "communication"}
+    losses = {key: list(map(min, excess, net_waits[key[0]])) for key, excess in causes.items()}
     medians = {key: min(statistics.median(longer[key]), statistics.median(net_waits[key[0]])) for key in losses}
     rank, cause = key = max(medians, key=medians.get)
     slow, is_seldom = range(len(losses[key])), False

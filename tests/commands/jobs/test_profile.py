@@ -10,17 +10,19 @@ import pytest
 from helpers.commands.jobs.hang import HangReport
 from helpers.commands.jobs.hang_cause import HangCause, JobState
 from helpers.commands.jobs.profile import ProfiledJob, main
-from helpers.commands.traces import read
+from helpers.commands.traces import explain, read
 
 TRAINS = """
     import torch, torch.distributed as dist
+    from torch.profiler import record_function
     dist.init_process_group("gloo")
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
     generator, other = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
     for step in range(6):
-        model(torch.ones(2, 8)).sum().backward()
-        generator.step()
-        other.step()
+        with record_function("data_parallel_step"):
+            model(torch.ones(2, 8)).sum().backward()
+            generator.step()
+            other.step()
     dist.destroy_process_group()
 """
 
@@ -28,10 +30,14 @@ TRAINS = """
 def test_one_trace_per_rank_of_the_steps_that_the_first_optimizer_counts(tmp_path, capsys):
     script, folder = tmp_path / "train.py", tmp_path / "traces"
     script.write_text(textwrap.dedent(TRAINS))
+    folder.mkdir()
+    (folder / "rank5.pt.trace.json").write_text('{"traceEvents": []}')  # an earlier job left it
     assert main(["--active", "2", "--out", str(folder), "--", str(script)]) == 0
     run = read(folder)
     assert run.ranks == (0, 1) and [len(steps) for steps in run.steps.values()] == [2, 2]
-    assert len(list(folder.iterdir())) == 2
+    assert len(list(folder.iterdir())) == 3
+    parts = explain(run).parts
+    assert parts["data"] == 0 < min(parts["compute"], parts["communication"])
     assert capsys.readouterr().out.startswith(f"2 traces of steps 4 to 5, from ProfilerStep#2, in {folder}")
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from helpers.__main__ import main
 from helpers.commands.traces import compare, explain, read, report_lines
+from helpers.commands.traces.cli import comparison_lines
 from helpers.learner.words.wrapping import width
 
 
@@ -76,6 +77,29 @@ def test_the_critical_path_runs_through_the_straggler(made):
     assert sum(seconds for *_, seconds in explanation.path) == pytest.approx(explanation.seconds, rel=0.02)
 
 
+def test_an_operator_beyond_the_lists_end_is_counted_and_compared(made):
+    """aten::add_ takes equally long in both runs; in the second, more operators than are listed take longer."""
+    explanations = []
+    for name, rows in (("one", [("big", 29, 40e3)]), ("other", [("big", 29, 40e3), ("new", 7, 8e3)])):
+        folder = made(name=name, steps=4)
+        for path in folder.iterdir():
+            data = json.loads(path.read_text())
+            fields = {"ph": "X", "cat": "cpu_op", "pid": 7, "ts": data["traceEvents"][0]["ts"], "args": {}}
+            for kind, count, dur in rows:
+                data["traceEvents"] += [
+                    fields | {"name": f"{kind}::{index}", "tid": f"{kind}{index}", "dur": dur} for index in range(count)
+                ]
+            path.write_text(json.dumps(data))
+        explanations.append(explain(read(folder)))
+    before, after = compare(*explanations).get("aten::add_", (0.0018, 0.0018))
+    assert before == pytest.approx(after) == pytest.approx(0.0018)
+    assert {operator.name for operator in explanations[1].operators} >= {"aten::add_", "new::6"}
+    found = explanations[1].as_dict()
+    assert (len(found["operators"]), found["operators_left_out"]) == (32, 7)
+    (row,) = (line.split() for line in report_lines(explanations[1]) if line.startswith("  33 more"))
+    assert row[2:4] == ["266", "ms"]
+
+
 def test_gaps_and_operators_are_those_of_the_step(made):
     explanation = explain(read(made(extra=slow(0, "host", 0.030, lambda step: step == 3))))
     assert (
@@ -120,6 +144,25 @@ def test_the_lines_fit_a_terminal(made, monkeypatch, lang, seldom):
     assert all(width(line) <= 84 for line in lines), max(lines, key=width)
     assert ("rank 1" in "\n".join(lines)) and ({"en": "loads data", "zh": "加载数据"}[lang] in "\n".join(lines))
     assert ("10" in "".join(lines[-30:])) or not seldom
+
+
+def test_the_report_and_the_comparison_end_with_what_is_not_looked_at(made):
+    explanation = explain(read(made(steps=4)))
+    for lines in (report_lines(explanation), comparison_lines(explanation, explanation)):
+        assert lines[-1].startswith("Not looked at: ") and len(lines[-1]) <= 80
+
+
+def test_a_comparison_has_the_notes_of_both_and_a_dash_for_an_operator_that_one_lacks(made):
+    one, other = made(steps=4), made(name="other", steps=4)
+    for path in other.iterdir():
+        path.write_text(path.read_text().replace("aten::linear", "aten::conv2d"))
+        if "worker3" in path.name:
+            path.unlink()
+    text = "\n".join(comparison_lines(*(explain(read(folder)) for folder in (one, other))))
+    assert "The folder has only ranks 0, 1 and 2 of 4" in text
+    for name, columns in (("aten::linear", ["24.0", "ms", "–", "–"]), ("aten::conv2d", ["–", "24.0", "ms", "–"])):
+        (row,) = (line.split() for line in text.split("\n") if name in line)
+        assert row[1:] == columns
 
 
 def test_the_command_says_writes_and_compares(made, capsys, tmp_path):

@@ -129,15 +129,6 @@ def test_ranks_without_a_name_are_numbered_and_this_is_said(good):
     assert run.ranks == (0, 1) and "does not say its rank" in notes_of(run)
 
 
-def test_of_two_runs_in_a_folder_the_latest_counts(good):
-    old = good / "worker0.1000000000000000000.pt.trace.json"
-    shutil.copy(file_of(good, 0), old)
-    rewrite(old, lambda data: [one.update(ts=one["ts"] - 6e7) for one in data["traceEvents"]])
-    run = read(good)
-    assert "Rank 0 has 2 files with the same steps" in notes_of(run) and len(run.steps[0]) == 12
-    assert run.timeline.duration < 10
-
-
 def test_windows_of_other_steps_are_one_track(good):
     """`repeat=2` writes two files a rank."""
     for rank in (0, 1):
@@ -217,6 +208,8 @@ def test_ranks_without_a_step_in_common_are_refused(good):
         ("a.json", b'{"traceEvents": []}', "holds no operator and no kernel"),
         ("a.json", b'{"traceEvents": [{"ph": "M", "name": "process_name", "ts": 1}]}', "holds no operator"),
         ("a.zip", b"PK\x03\x04 and then nothing", "a zip archive that was cut off"),
+        ("a.json.gz", b"\x1f\x8b and then no gzip", "a.json.gz is no trace"),
+        ("a.json.gz", gzip.compress(b""), "a.json.gz is no trace"),
         ("notes.txt", b"", "is no trace"),
     ],
 )
@@ -226,6 +219,53 @@ def test_what_is_no_trace_gets_a_sentence(tmp_path, capsys, name, content, sente
         read(tmp_path / name)
     assert main(["explain", str(tmp_path / name)]) == 2
     assert capsys.readouterr().err.startswith("Nothing was explained: ")
+
+
+def test_a_packed_file_that_does_not_unpack_gets_a_sentence(good, tmp_path, capsys):
+    with zipfile.ZipFile(tmp_path / "run.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(file_of(good, 0), "rank0.json")
+    whole = bytearray((tmp_path / "run.zip").read_bytes())
+    whole[200:260] = bytes(60)
+    (tmp_path / "run.zip").write_bytes(whole)
+    assert main(["explain", str(tmp_path / "run.zip")]) == 2
+    assert "rank0.json cannot be unpacked" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_trace_is_left_out_of_a_folder_that_has_some(good):
+    (good / "worker2.pt.trace.json").write_text("")
+    run = read(good)
+    assert run.ranks == (0, 1) and "Left out: worker2.pt.trace.json is no trace" in notes_of(run)
+
+
+def test_one_trace_with_messages_but_without_a_rank_is_said_to_be_taken_for_rank_0(good):
+    path = file_of(good, 1)
+    rewrite(path, lambda data: data.pop("distributedInfo"))
+    assert "it is taken for rank 0" in notes_of(read(path))
+
+
+def test_the_name_of_its_folder_tells_a_files_rank(good, tmp_path):
+    for rank in (0, 1):
+        rewrite(file_of(good, rank), lambda data: data.pop("distributedInfo"))
+        (tmp_path / "log" / f"rank{rank}").mkdir(parents=True)
+        file_of(good, rank).rename(tmp_path / "log" / f"rank{rank}" / "trace.json")
+    run = read(tmp_path / "log")
+    assert run.ranks == (0, 1) and run.notes == () and explain(run).straggler.rank == 1
+
+
+def test_a_trace_of_torch_1_8_is_read_like_one_of_today(good):
+    """Its categories had other names, and labels were operators."""
+    old = {"cpu_op": "Operator", "kernel": "Kernel", "cuda_runtime": "Runtime"}
+    parts = explain(read(good)).parts
+
+    def older(data):
+        for event in data["traceEvents"]:
+            if event["name"].startswith(("ProfilerStep#", "enumerate(", "Optimizer.")):
+                event["cat"] = "Operator"
+            event["cat"] = old.get(event["cat"], event["cat"])
+
+    for rank in (0, 1):
+        rewrite(file_of(good, rank), older)
+    assert explain(read(good)).parts == pytest.approx(parts)
 
 
 def test_the_collector_of_circles_runs_again_after_a_trace_that_is_none(tmp_path):

@@ -10,8 +10,9 @@ import json
 import msgspec
 import pytest
 
-from helpers.commands.traces import explain, read
+from helpers.commands.traces import explain, read, report_lines
 from helpers.commands.traces.files import Event
+from helpers.commands.traces.lanes import is_loading
 from helpers.commands.traces.messages import is_message, message_of
 
 DEVICE = {"id": 0, "name": "NVIDIA H100", "totalGlobalMem": 85_000_000_000, "warpSize": 32, "numSms": 132}
@@ -148,3 +149,111 @@ def test_kernels_of_every_nccl_are_messages(name, op):
 def test_bytes_follow_the_type(kind, size):
     explanation = json.dumps(message("AllReduce", 0, 1, "allreduce", 10, dtype=kind))
     assert message_of(msgspec.json.decode(explanation, type=Event), 0, 0.0).num_bytes == 10 * size
+
+
+# -- labels ----------------------------------------------------------------------------------------------------------
+LOADING = """
+enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__|enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__
+dataloader|DataLoader|parallel_dataloader|[pl][profile][_TrainingEpochLoop].train_dataloader_next|data loading
+## data_load ##|load_data|load_batch|## load_batch ##|load inputs|get_batch|get_next_batch|## next_batch ##|read_samples
+next(data_iter)|next(iter(loader))|fetch_data|fetching next batch|prefetch|prefetch_batch|data_prefetcher|data|loader
+h2d copy|H2DCopy|HtoD batch|batch.to(device)|to_device|[pl][profile][Strategy]DDPStrategy.batch_to_device
+## copy_batch_to_gpu 3 ##|## wait_for_batch ##|data_wait|wait_for_data|prepare_inputs|input_pipeline|collate|加载数据
+"""
+NOT_LOADING = """
+data_parallel_step|data_parallel|sharded_data_parallel|dp_reduce|get_data_parallel_group|DistributedDataParallel.forward
+FullyShardedDataParallel._pre_forward_prefetch|FSDP::backward_prefetch for layers.1|## sharded_module_prefetch ##
+## sparse_data_dist ##|## start_sparse_data_dist 2 ##|## wait_sparse_data_dist ##|## all2all_data:lengths ##
+## all2all_tw_data:init ##|## input_dist ##|metadata|update_data_ptr|database|loss.data|gradient_data|get_batch_size
+load_checkpoint|load_state_dict|load_balancing_loss|load_model|reload_weights|offload|prefetch_weights|weights h2d
+copy_params_to_gpu|broadcast_batch|workload|payload|download|batch_norm|microbatch|iteration|train_step|ProfilerStep#3|nccl:all_reduce
+"""
+
+
+def labels(text):
+    return text.strip().replace("\n", "|").split("|")
+
+
+@pytest.mark.parametrize(
+    ("label", "loads"), [(one, True) for one in labels(LOADING)] + [(one, False) for one in labels(NOT_LOADING)]
+)
+def test_a_label_is_of_loading_only_if_it_says_so(label, loads):
+    assert is_loading(label) == loads
+
+
+def explained(folder, *rows, name="rank0.json"):
+    folder.mkdir(exist_ok=True)
+    step = event("ProfilerStep#3", "user_annotation", 0, 1000)
+    (folder / name).write_text(json.dumps({"schemaVersion": 1, "traceEvents": [step, *rows]}))
+    return explain(read(folder))
+
+
+@pytest.mark.parametrize(
+    ("label", "operator", "data"),
+    [
+        ("load_batch", "aten::stack", 500e-6),  # what a collate function does
+        ("load_batch", "aten::linear", 0),  # the model works in it, so the label means something else
+        ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "aten::linear", 500e-6),
+        ("data_parallel_step", "aten::stack", 0),
+    ],
+)
+def test_a_label_around_an_operator_of_the_model_is_no_loading(tmp_path, label, operator, data):
+    rows = event(label, "user_annotation", 100, 500), event(operator, "cpu_op", 200, 300)
+    parts = explained(tmp_path, *rows).parts
+    assert parts["data"] == pytest.approx(data) and parts["compute"] == pytest.approx(0 if data else 300e-6)
+
+
+# -- what is not known is said ---------------------------------------------------------------------------------------
+def test_events_of_unknown_kinds_are_counted_and_named(tmp_path):
+    rows = [event("dma_request", "npu_task", at, 10) for at in (100, 200)] + [event("conv", "npu_op", 300, 10)]
+    rows += [event("launchFunction", "npu_runtime", 90, 5), event("nccl:all_reduce", "gpu_user_annotation", 90, 5)]
+    (note,) = (str(note) for note in explained(tmp_path, *rows, event("aten::add", "cpu_op", 50, 10)).notes)
+    assert "npu_task (2 events) and npu_op (1 event)" in note
+
+
+def test_a_trace_with_launches_and_without_kernels_says_what_compute_is(tmp_path):
+    rows = event("aten::mm", "cpu_op", 50, 30), event("cudaLaunchKernel", "cuda_runtime", 60, 5)
+    (note,) = (str(note) for note in explained(tmp_path / "cpu", *rows).notes)
+    assert "Rank 0 gave work to a device" in note and "on the CPU" in note
+    assert explained(tmp_path / "gpu", *rows, kernel("gemm", 100, 200)).notes == ()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*)",
+        "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)",
+        "two_shot_all_reduce_kernel",
+    ],
+)
+def test_kernels_that_reduce_without_nccl_are_messages(name):
+    assert message_of(Event(name, 0, "X", "kernel", 1), 0, 0.0).op == "all_reduce"
+    assert not any(map(is_message, ("symm_mem::multimem_all_reduce_", "void at::native::reduce_kernel<512, 1>")))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_no_link_is_judged_where_no_message_met_its_other_side(tmp_path, ranks):
+    """A single rank's trace, and ranks whose collectives are of other groups."""
+    for rank in range(ranks):
+        group = {"Process Group Ranks": f"[{rank}, {rank + 2}]", "Seq": 4}
+        rows = kernel("gemm", 0, 100), message("AllReduce_Sum", 100, 900, "allreduce", 10**6, **group)
+        explanation = explained(tmp_path, *rows, name=f"rank{rank}.json")
+    assert explanation.matched == 0 and not explanation.knows_waiting and explanation.straggler is None
+    text = "\n".join(report_lines(explanation, 200))
+    assert "how much of that is waiting is not known" in text and "link, not" not in text and "take turns" not in text
+    assert ("No verdict on a late rank or a slow link: 0%" in text) == (ranks == 2)
+    (row,) = (line.split() for line in text.split("\n") if line.startswith("  waiting"))
+    assert row[:3] == ["waiting", "–", "–"]
+
+
+def test_a_link_is_no_cause_where_most_messages_met_nothing(tmp_path):
+    """Rank 1 waits for a rank whose trace is missing, which is no slow link."""
+    for rank in (0, 1):
+        rows = [
+            kernel("gemm", 0, 100 + 60 * rank),
+            message("AllReduce_Sum", 100 + 60 * rank, 200, "allreduce", 10, Seq=1),
+        ]
+        other = {"Process Group Ranks": f"[{rank}, {rank + 2}]", "Process Group Name": "9", "Seq": 4}
+        rows.append(message("AllGather", 200, 400 + 500 * rank, "allgather", 10**6, **other))
+        explanation = explained(tmp_path, *rows, name=f"rank{rank}.json")
+    assert 0 < explanation.matched < 0.9 and getattr(explanation.straggler, "cause", "") != "communication"
