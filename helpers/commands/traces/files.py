@@ -32,6 +32,7 @@ words = book("traces")
 SCHEMA_VERSION = 1  # that torch 2 writes
 GZIP_MAGIC, ZIP_MAGIC = b"\x1f\x8b", b"PK"  # the first bytes of such files
 GZIP_FORMAT = 31  # the `wbits` with which zlib expects gzip's header
+GZIP_PIECE = 1 << 12  # bytes that are decompressed at once
 _EVENTS = '"traceEvents"'
 # The categories that torch 1.8 to 1.10 wrote -> those of today. Labels were operators then.
 _OLD_CATEGORIES = {"Operator": "cpu_op", "Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset"}
@@ -238,17 +239,17 @@ def _read(path: Path) -> Iterator[tuple[Path, bytes]]:
 
 
 def _unpacked(data: bytes) -> bytes:
-    """The content without gzip's compression. Of a file that was cut off, as much as can be decompressed."""
+    """The content without gzip's compression. Of a file that was cut off or damaged, as much as can be decompressed."""
     if data[:2] != GZIP_MAGIC:
         return data
-    parts = []
-    while data:  # a gzip file may consist of several members
-        member = zlib.decompressobj(GZIP_FORMAT)
-        try:
-            parts.append(member.decompress(data))
-        except zlib.error:
-            break
-        data = member.unused_data
+    parts, member = [], zlib.decompressobj(GZIP_FORMAT)
+    with suppress(zlib.error):  # damaged from here on
+        for start in range(0, len(data), GZIP_PIECE):
+            piece = data[start : start + GZIP_PIECE]
+            parts.append(member.decompress(piece))
+            while member.eof and member.unused_data:  # a gzip file may consist of several members
+                rest, member = member.unused_data, zlib.decompressobj(GZIP_FORMAT)
+                parts.append(member.decompress(rest))
     return b"".join(parts)
 
 
@@ -258,6 +259,8 @@ def _parsed(name: str, content: bytes) -> TraceFile:
     Raises ValueError, with a sentence for the user, if it is no trace.
     """
     # msgspec takes bytes or text. Bytes that are no UTF-8, such as a cut name of a kernel, would stop it.
+    if not content.strip():
+        raise ValueError(f"{name} is no trace: it is empty or cannot be unpacked; record it or copy it once more")
     text = content if content.isascii() else content.decode("utf-8", errors="replace")
     with suppress(msgspec.DecodeError):  # cut off, or in another form: then each event is checked on its own below
         head = msgspec.structs.asdict(_TRACE.decode(text))

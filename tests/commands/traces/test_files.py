@@ -60,6 +60,16 @@ def test_a_trace_that_was_cut_off_is_read_up_to_there(good, packed):
     assert explain(run).straggler.cause == "data"
 
 
+def test_a_packed_trace_that_is_damaged_is_read_up_to_there(made):
+    folder = made(world=2, steps=60, noise=0.001)
+    path = file_of(folder, 0)
+    packed = gzip.compress(path.read_bytes())
+    path.unlink()
+    (folder / "worker0.pt.trace.json.gz").write_bytes(packed[: len(packed) * 3 // 4] + bytes(len(packed) // 4))
+    run = read(folder)
+    assert "worker0.pt.trace.json.gz was cut off" in notes_of(run) and 30 <= len(run.steps[0]) < 60
+
+
 def test_a_packed_trace_and_an_archive_are_read_as_the_folder_is(good, tmp_path):
     seconds = explain(read(good)).seconds
     with zipfile.ZipFile(tmp_path / "run.zip", "w") as archive:
@@ -202,14 +212,14 @@ def test_ranks_without_a_step_in_common_are_refused(good):
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("a.json", b"", "a.json is no trace"),
+        ("a.json", b"", "a.json is no trace: it is empty or cannot be unpacked"),
         ("a.json", b"hello", "a.json is no trace: it is not JSON .line 1.*expected a .json or .json.gz"),
         ("a.json", b'{"snapshot": 3}', "a.json is JSON without `traceEvents`"),
         ("a.json", b'{"traceEvents": []}', "holds no operator and no kernel"),
         ("a.json", b'{"traceEvents": [{"ph": "M", "name": "process_name", "ts": 1}]}', "holds no operator"),
         ("a.zip", b"PK\x03\x04 and then nothing", "a zip archive that was cut off"),
-        ("a.json.gz", b"\x1f\x8b and then no gzip", "a.json.gz is no trace"),
-        ("a.json.gz", gzip.compress(b""), "a.json.gz is no trace"),
+        ("a.json.gz", b"\x1f\x8b and then no gzip", "a.json.gz is no trace: it is empty or cannot be unpacked"),
+        ("a.json.gz", gzip.compress(b""), "a.json.gz is no trace: it is empty or cannot be unpacked"),
         ("notes.txt", b"", "is no trace"),
     ],
 )
