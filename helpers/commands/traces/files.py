@@ -48,6 +48,7 @@ class EventFields(msgspec.Struct, gc=False):  # gc=False: the garbage collector 
     shapes: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Dims")
     external: Any = msgspec.field(default=None, name="External id")  # joins a kernel to the operator that launched it
     old_external: Any = msgspec.field(default=None, name="external id")  # the same, as torch 1.8 to 1.10 wrote it
+    correlation: Any = None  # joins a kernel to the call that launched it
     num_bytes: Any = msgspec.field(default=None, name="Bytes")  # allocated; negative where they are freed
     address: Any = msgspec.field(default=None, name="Addr")
     device: Any = msgspec.field(default=None, name="Device Type")

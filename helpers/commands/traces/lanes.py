@@ -78,6 +78,7 @@ class RankTrack:
     allocations: what was allocated, when. operators: (name, shapes) -> [seconds, calls].
     unknown: category -> how many events of this kind were left out, since this file does not know it.
     lacks_kernels: whether the threads gave work to a device, of which the trace has no kernel.
+    behind: by how many seconds the GPU fell behind the CPU from the first step to the end of the last one.
     """
 
     rank: int
@@ -90,6 +91,7 @@ class RankTrack:
     operators: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0]))
     unknown: Counter[str] = field(default_factory=Counter)
     lacks_kernels: bool = False
+    behind: float = 0.0
 
 
 @functools.cache
@@ -173,6 +175,7 @@ def track_of(file: TraceFile, rank: int, origin: float) -> RankTrack:
         track.spans += spans if thread == main else [span for span in spans if span.name and span.lane != "host"]
     track.spans += _kernel_spans(kernels, track, origin, launches)
     track.steps = sorted(set(_steps(timed, origin)), key=lambda step: step.start)  # set: equal events count once
+    track.behind = _fell_behind(kernels, timed, track.steps, origin)
     starts = [step.start for step in track.steps]
     for message in track.messages:
         index = bisect_right(starts, message.ready) - 1
@@ -325,6 +328,25 @@ def _kernel_spans(kernels: list[Event], track: RankTrack, origin: float, launche
         sums[0] += event.dur * _MICROSECOND
         sums[1] += 1
         yield Span.unchecked(track.rank, "compute", root, kind, start, start + event.dur * _MICROSECOND)
+
+
+def _fell_behind(kernels: list[Event], timed: list[Event], steps: list[Step], origin: float) -> float:
+    """How much longer the GPU lags at the end of the last step than at the start of the first one, in seconds.
+
+    Its lag is the time that what was launched at that moment still waits for its turn. Where the lag grows, the steps
+    on the CPU are shorter than the GPU's, and what the GPU does later is in none of them.
+    """
+    if not kernels or not steps:
+        return 0.0
+    first, last = (origin + at / _MICROSECOND for at in (steps[0].start, steps[-1].end))
+    calls = (event for event in timed if first <= event.ts < last and _is_of_thread(event) and "_" in str(event.cat))
+    launches = {event.fields.correlation: event.ts for event in calls if event.cat not in ("cpu_op", "user_annotation")}
+    launched = [(launches[key], event) for event in kernels if (key := event.fields.correlation) in launches and key]
+    if not launched:
+        return 0.0
+    _, final = max(launched, key=lambda pair: pair[1].ts + pair[1].dur)
+    at, begun = min((pair for pair in launched if pair[1].tid == final.tid), key=lambda pair: pair[0])  # on its stream
+    return max(0.0, final.ts + final.dur - last - (begun.ts - at)) * _MICROSECOND
 
 
 def _allocations(events: list[Event], track: RankTrack, origin: float) -> list[Holding]:

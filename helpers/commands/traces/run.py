@@ -22,7 +22,10 @@ from helpers.commands.traces.lanes import RankTrack, Step, track_of
 from helpers.commands.traces.messages import TracedMessage, find_last_ready, is_call, is_message, match_messages
 from helpers.commands.traces.several_runs import choose_run
 from helpers.learner.words import Words
+from helpers.quantities.units import format_seconds
 from helpers.records import Span, Timeline
+
+MUCH_BEHIND = 0.1  # of the steps' time, by which a GPU may fall behind the CPU without a note
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +194,14 @@ def _notes(tracks: Mapping[int, RankTrack], world: int, clocks: Mapping[int, Ran
         notes.append(words["note.unknown"].format(kinds=kinds))
     if lacking := [rank for rank, track in tracks.items() if track.lacks_kernels]:
         notes.append(words["note.kernels"].format(ranks=lacking))
+    behind = {
+        rank: track.behind / (track.steps[-1].end - track.steps[0].start)
+        for rank, track in tracks.items()
+        if track.behind
+    }
+    if slow := [rank for rank, share in behind.items() if share > MUCH_BEHIND]:
+        seconds = format_seconds(max(tracks[rank].behind for rank in slow))
+        notes.append(words["note.behind"].format(ranks=slow, seconds=seconds))
     unmatched = sum(message.last_ready is None for track in tracks.values() for message in track.messages)
     if unmatched and len(tracks) > 1:
         notes.append(words["note.unmatched"].format(count=unmatched))

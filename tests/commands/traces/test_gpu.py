@@ -257,3 +257,16 @@ def test_a_link_is_no_cause_where_most_messages_met_nothing(tmp_path):
         rows.append(message("AllGather", 200, 400 + 500 * rank, "allgather", 10**6, **other))
         explanation = explained(tmp_path, *rows, name=f"rank{rank}.json")
     assert 0 < explanation.matched < 0.9 and getattr(explanation.straggler, "cause", "") != "communication"
+
+
+@pytest.mark.parametrize(("first", "lag"), [(100, 550), (650, 0)])
+def test_a_gpu_that_falls_behind_the_cpu_has_longer_steps_than_the_marks_say(tmp_path, first, lag):
+    """Its last kernel ends 600 µs after the step. In the second case it lags as much when the step begins."""
+    rows = [
+        event("cudaLaunchKernel", "cuda_runtime", at, 5, correlation=starts)
+        for at, starts in ((50, first), (500, 1000))
+    ]
+    notes = explained(tmp_path, *rows, kernel("gemm", first, 1000), kernel("gemm", 1000, 1600)).notes
+    assert [str(note).partition(",")[0] for note in notes] == [
+        f"The GPU of rank 0 fell behind the CPU by {lag} µs during these steps"
+    ] * bool(lag)
