@@ -18,7 +18,7 @@ from pathlib import Path
 
 from helpers.commands.traces import TraceRun, read
 from helpers.commands.traces.example import example
-from helpers.commands.traces.waterfall import CAUSES, PARTS, Waterfall, excess_of, find_straggler
+from helpers.commands.traces.waterfall import PARTS, Waterfall, excess_of, find_straggler
 from helpers.draw.scene import Scene
 from helpers.draw.timelines import trace_scene
 from helpers.learner.words import book
@@ -128,16 +128,19 @@ class TraceExplorer(Explorer):
         mean = {part: statistics.fmean(row[part] for row in rows.values()) for part in PARTS}
         exposed, waiting = mean["communication"] + mean["waiting"], mean["waiting"]
         takes = words("takes", step=self._name, seconds=format_seconds(sum(mean.values())))
-        shares = words("exposed", exposed=format_seconds(exposed), waiting=format_seconds(waiting))
-        # said: the sentences to join.
-        return words("sentence", said=[takes, self._cause_sentence(), shares, *map(str, self.run.notes)])
+        if self._waterfall.matched:
+            shares = words("exposed", exposed=format_seconds(exposed), waiting=format_seconds(waiting))
+            said = [self._cause_sentence(), shares]
+        else:
+            said = [words("unmatched", exposed=format_seconds(exposed))]
+        return words("sentence", said=[takes, *said, *map(str, self.run.notes)])
 
     def _cause_sentence(self) -> str:
         """Which rank the others wait for, and the part of its step that takes longest compared with the others."""
         rank, seconds = self.straggler
         if not seconds:
             return words("nobody")
-        extra = {part: excess_of(self._tables, rank, part)[self._step_index] for part in CAUSES}
+        extra = {part: excess_of(self._tables, rank, part)[self._step_index] for part in self._waterfall.causes}
         cause = max(extra, key=extra.get)
         more = {"part": trace_words(f"part.{cause}"), "more": format_seconds(max(0.0, extra[cause]))}
         return words("late", rank=rank, seconds=format_seconds(seconds), **more)

@@ -135,6 +135,11 @@ class Waterfall:
         matched = seconds[True] / sum(seconds.values()) if any(seconds.values()) else 1.0
         return cls(segments=found, steps=tuple(common), indices=indices, matched=matched)
 
+    @property
+    def causes(self) -> tuple[str, ...]:
+        """The parts that may be a straggler's fault. Communication is one only where most messages were matched."""
+        return tuple(part for part in CAUSES if part != "communication" or self.matched >= MIN_MATCHED)
+
     @functools.cached_property
     def tables(self) -> dict[int, list[dict[str, float]]]:
         """Rank -> for each step: part -> seconds."""
@@ -229,9 +234,8 @@ def find_straggler(waterfall: Waterfall) -> Straggler | None:
         rank: [seconds / num_others - step["waiting"] for seconds, step in zip(waited_for[rank], row, strict=True)]
         for rank, row in tables.items()
     }
-    knows_link = waterfall.matched >= MIN_MATCHED
-    causes = {key: row for key, row in longer.items() if knows_link or key[1] != "communication"}
-    losses = {key: list(map(min, excess, net_waits[key[0]])) for key, excess in causes.items()}
+    of_causes = {key: row for key, row in longer.items() if key[1] in waterfall.causes}
+    losses = {key: list(map(min, excess, net_waits[key[0]])) for key, excess in of_causes.items()}
     medians = {key: min(statistics.median(longer[key]), statistics.median(net_waits[key[0]])) for key in losses}
     rank, cause = key = max(medians, key=medians.get)
     slow, is_seldom = range(len(losses[key])), False
