@@ -31,15 +31,18 @@ GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 # Kinds that say again what others say, or when a thread or a stream waited: their time is in the parts already.
 _REPEATED = ("gpu_user_annotation", "cuda_sync", "cuda_event", "overhead", "Trace", "cpu_instant_event", None, "")
 # What a label says if data is loaded in it, in lower case and with one space between its words; see `is_loading`.
-_THINGS = r"(?:data|batch|batches|inputs|samples?|examples?|dataset|loader|iter|iterator)"
-_LOADING = re.compile(
-    r"\bdata ?load|\b(?:data|batch|inputs?|samples?) (?:load|fetch|read|copy|transfer|wait|time|prefetch|pipeline)"
-    r"|\b(?:(?:pre)?(?:load|fetch)(?:ing|er)?|read|get|next|prepare|collate|copy|move|wait) (?:\w+ ){0,2}"
-    + _THINGS
-    + r"\b"
-    r"|\b(?:h ?2 ?d|h ?to ?d)\b|\bhost to device\b|\b(?:data|batch|inputs?) (?:\w+ )?to (?:gpu|cuda|device)\b"
-    r"|^(?:data|dataset|load|loading|loader|fetch|prefetch|collate|to device|to gpu)$|加载数据|数据加载|读取数据"
+_ACTS = r"(?:(?:pre)?(?:load|fetch)(?:ing|er)?|read|get|next|prepare|collate|copy|move|wait)"
+_THINGS = r"(?:data|(?:micro|mini)?batch(?:es)?|inputs|samples?|examples?|dataset|loader|iter|iterator)"
+_PATTERNS = (
+    r"\bdata ?load|加载数据|数据加载|读取数据",
+    rf"\b{_ACTS} (?:\w+ ){{0,2}}{_THINGS}\b",  # "get_next_batch", "wait for the data"
+    r"\b(?:load|fetch|get|next)(?:data|batch)\b",
+    r"\b(?:data|batch|inputs?|samples?) (?:load|fetch|read|copy|transfer|wait|time|prefetch|pipeline|generator)",
+    r"\bdataset (?:getitem|next|iter)\b",
+    r"\b(?:h ?2 ?d|h ?to ?d)\b|\bhost to device\b|\b(?:data|batch|inputs?) (?:\w+ )?to (?:gpu|cuda|device)\b",
+    r"^(?:data|dataset|load|loading|loader|fetch|prefetch|collate|to device|to gpu)$",
 )
+_LOADING = re.compile("|".join(_PATTERNS))
 # What it says if something else is moved, although it names data or loading.
 _NOT_LOADING = re.compile(
     r"data parallel|\bdist\b|all ?(?:2|to) ?all|reduce|gather|scatter|broadcast|checkpoint|state|weight|param|model"

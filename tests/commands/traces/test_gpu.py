@@ -159,6 +159,7 @@ dataloader|DataLoader|parallel_dataloader|[pl][profile][_TrainingEpochLoop].trai
 next(data_iter)|next(iter(loader))|fetch_data|fetching next batch|prefetch|prefetch_batch|data_prefetcher|data|loader
 h2d copy|H2DCopy|HtoD batch|batch.to(device)|to_device|[pl][profile][Strategy]DDPStrategy.batch_to_device
 ## copy_batch_to_gpu 3 ##|## wait_for_batch ##|data_wait|wait_for_data|prepare_inputs|input_pipeline|collate|加载数据
+loadbatch|get_micro_batch|load_microbatch|batch_generator|StreamingDataset.__getitem__|get_batch_on_this_tp_rank
 """
 NOT_LOADING = """
 data_parallel_step|data_parallel|sharded_data_parallel|dp_reduce|get_data_parallel_group|DistributedDataParallel.forward
@@ -166,7 +167,8 @@ FullyShardedDataParallel._pre_forward_prefetch|FSDP::backward_prefetch for layer
 ## sparse_data_dist ##|## start_sparse_data_dist 2 ##|## wait_sparse_data_dist ##|## all2all_data:lengths ##
 ## all2all_tw_data:init ##|## input_dist ##|metadata|update_data_ptr|database|loss.data|gradient_data|get_batch_size
 load_checkpoint|load_state_dict|load_balancing_loss|load_model|reload_weights|offload|prefetch_weights|weights h2d
-copy_params_to_gpu|broadcast_batch|workload|payload|download|batch_norm|microbatch|iteration|train_step|ProfilerStep#3|nccl:all_reduce
+copy_params_to_gpu|broadcast_batch|forward_microbatch 3|workload|payload|download|batch_norm
+microbatch|iteration|train_step|ProfilerStep#3|nccl:all_reduce
 """
 
 
