@@ -15,7 +15,16 @@ from helpers.ranks.sites import Frame, rank_names
 
 MAX_NAMES = 4  # of parameters in one warning
 # Kinds of notes that are a warning by themselves, without those of other ranks.
-_ALONE = ("untrained", "same epoch", "one tensor", "no backward", "averaged twice", "local norm", "scaled norm")
+_ALONE = (
+    "untrained",
+    "same epoch",
+    "one tensor",
+    "no backward",
+    "averaged twice",
+    "local norm",
+    "scaled norm",
+    "long wait",
+)
 _APART = {"module": "apart", "unfrozen": "unfrozen", "gradient": "apart_by_hand"}  # why -> key of the sentence
 Notes = Mapping[int, list[dict[str, Any]]]  # rank -> its notes
 ByRank = dict[int, dict[str, Any]]  # rank -> one of its notes
@@ -28,6 +37,7 @@ def warnings_of(noted: Notes, nproc: int, memory: int) -> list[Finding]:
         for (site, _), by_rank in _grouped(noted, what, lambda note: (_site(note), note.get("name"))).items():
             note = next(iter(by_rank.values()))
             named = {"name": note.get("name"), "count": note.get("steps")}
+            named |= {"seconds": note.get("seconds"), "limit": note.get("limit")}
             found.append(_warning(what.replace(" ", "_"), by_rank, site, **named))
     of_groups = [*_of_one_group(noted)]
     apart = [one for one in _apart(noted) if words["silent_cure.rates"] not in [other.cure for other in of_groups]]

@@ -190,6 +190,13 @@ if rank == 0:
     torch.save({"model": state}, path)
 """,
 )
+SLOW_RANK = """
+import datetime, time
+group = dist.new_group(timeout=datetime.timedelta(seconds={seconds}))
+if rank == 0:
+    time.sleep(0.8)
+dist.barrier(group)
+"""
 REPLICATED = """
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
@@ -319,6 +326,12 @@ CASES = {  # name -> the wrong script, the right one, and what the warning says 
         PARTS.replace("{gather}", "one.full_tensor()"),
         "Only rank 0 writes state.pt, and of weight, bias it writes the part",
         "torch.save",
+    ),
+    "long wait": (
+        SLOW_RANK.replace("{seconds}", "0.2"),
+        SLOW_RANK.replace("{seconds}", "60"),
+        "s in barrier, and the script gives this group a timeout of 0.2 s",
+        "dist.barrier(group)",
     ),
     "replicated": (
         REPLICATED.replace("{seed}", "rank"),

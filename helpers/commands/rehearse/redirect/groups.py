@@ -34,6 +34,7 @@ LONG = datetime.timedelta(hours=1)  # for operations, because the process that w
 # For each default group that the ranks make, a folder "world0.1", … with its store, its journals, and its boards (files
 # in which the ranks announce their operations to each other). The first number is that of the launch.
 WORLD = "world"
+timeouts: dict[tuple[int, ...], float] = {}  # ranks of a group -> seconds, where the script has named a timeout
 _worlds: Counter[int] = Counter()  # launch -> how many default groups it has made; a rank may miss a whole launch
 # Whether the default group was given its device, without which torch refuses to split it. (A list, so that functions
 # change its item without `global`; so is `_chosen`.)
@@ -99,6 +100,7 @@ def _init(
 
     The script's timeout is replaced by LONG, and its pg_options are dropped, because they are NCCL's.
     """
+    timeouts.clear()
     spawning.check_group()
     rank = _rendezvous("RANK") if rank < 0 else rank
     world_size = _rendezvous("WORLD_SIZE") if world_size < 0 else world_size
@@ -119,6 +121,8 @@ def _init(
         device_id = torch.device("cuda", gpus.gpu_index(device_id))
     _bound[0], _chosen[0] = device_id is not None, device_id and device_id.index
     where = {"store": store, "init_method": init_method, "world_size": world_size, "rank": rank}
+    if timeout is not None:
+        timeouts[tuple(range(world_size))] = timeout.total_seconds()
     init("wire", timeout=LONG, group_name=group_name, device_id=device_id, **where, **more)
 
 
@@ -137,6 +141,8 @@ def _new_group(new_group, ranks=None, timeout=None, backend=None, pg_options=Non
     """
     if backend == "gloo":
         rank_notes.note_once("not rehearsed", name="gloo", site=call_site())
+    if timeout is not None:
+        timeouts[tuple(sorted(ranks or range(dist.get_world_size())))] = timeout.total_seconds()
     kwargs.pop("device_id", None)
     return new_group(ranks, LONG, "gloo" if backend == "gloo" else None, None, *args, **kwargs)
 

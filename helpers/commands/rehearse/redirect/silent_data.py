@@ -9,6 +9,7 @@ Each rank notes what it has seen (rank_notes), and `silent_warnings.py` compares
 "other gpu"   a rank put tensors on a GPU of another rank of its node
 "saved"       torch.save wrote the file `name`; calls: how many collectives of each group the rank had called before;
               parts: names of parameters of which the file has this rank's part alone
+"long wait"   an operation was under way for longer than the timeout that the script has set for its group
 "loaded"      torch.load read the file `name`; calls
 """
 
@@ -34,6 +35,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from helpers.commands.rehearse import rank_notes, redirect
 from helpers.devices.cards.torch_patches import replace_in_torch
 from helpers.ranks import wire
+from helpers.records.comms import CommEvent
 
 NO_BACKWARD = "an autograd kernel was not registered"  # a part of torch's warning
 # Collectives that fill a list -> its place among the arguments, and its name.
@@ -46,7 +48,7 @@ MAX_PASSES = 3  # of a sampler that are compared
 
 def watch() -> None:
     """Watch the script of this rank from now on."""
-    wire.subscribe(lambda event: _calls.update([event.group_ranks] if event.peer is None else []))
+    wire.subscribe(_note_operation)
     torch.save = torch.serialization.save = _noting_file(torch.save, "saved", 1, "f")
     torch.load = torch.serialization.load = _noting_file(torch.load, "loaded", 0, "f")
     register_optimizer_step_pre_hook(_count_step)
@@ -81,6 +83,17 @@ class _Pass:
     steps: int
     place: dict[str, Any]
     is_training: bool = False
+
+
+def _note_operation(event: CommEvent) -> None:
+    """Count a collective, and note an operation that was under way for longer than its group's timeout."""
+    from helpers.commands.rehearse.redirect import groups  # it needs the card, which is installed by now
+
+    if event.peer is None:
+        _calls[event.group_ranks] += 1
+    seconds, limit = event.end - event.start, groups.timeouts.get(event.group_ranks)
+    if limit is not None and seconds > limit:
+        rank_notes.note_once("long wait", name=event.op, seconds=seconds, limit=limit, **redirect.where())
 
 
 def _noting_pass(iterate):
