@@ -45,7 +45,7 @@ from helpers.devices.cards.tensor import CardTensor
 from helpers.devices.cards.torch_patches import replace_in_torch
 
 MAX_STEPS = 4  # whose batches are compared
-MAX_ELEMENTS = 4096  # of a batch that are compared
+MAX_ELEMENTS = 4096  # of a batch or a parameter that are compared, about
 _made: weakref.WeakKeyDictionary[Optimizer, _OptimizerRecord] = weakref.WeakKeyDictionary()
 _records: list[_OptimizerRecord] = []  # of all optimizers, also of those that are gone when the script ends
 _wrapped: weakref.WeakKeyDictionary[DistributedDataParallel, Frame] = weakref.WeakKeyDictionary()  # where it was made
@@ -53,6 +53,7 @@ _buffers: list[tuple[str, Tensor, list[int], Frame]] = []  # that DDP does not b
 _trainable: set[int] = set()  # ids of the parameters that had requires_grad when they were wrapped
 _loaders: weakref.WeakKeyDictionary[Any, Frame] = weakref.WeakKeyDictionary()  # also iterator -> where it was made
 _scalers: weakref.WeakSet[GradScaler] = weakref.WeakSet()
+_fsdp1: weakref.WeakSet[FullyShardedDataParallel] = weakref.WeakSet()
 _moved: dict[int, Frame] = {}  # id of a parameter -> the line that moved its module to a GPU
 _replicated: list[Frame] = []  # lines that declared a tensor equal on all ranks
 _values: dict[int, _Values] = {}  # id of a parameter -> its values before the first step
@@ -100,8 +101,9 @@ class _Values:
 
 
 def _sums(tensor: Tensor) -> list[float]:
-    """Two sums that differ for tensors with other elements: of all elements, and of all with growing weights."""
-    flat = tensor.detach().cpu().double().flatten()
+    """Two sums over some elements of a tensor, plain and with growing weights; other elements give other sums."""
+    flat = tensor.detach().flatten()
+    flat = flat[:: max(1, len(flat) // MAX_ELEMENTS)].cpu().double()
     return [flat.sum().item(), (flat * torch.arange(1, len(flat) + 1)).sum().item()]
 
 
@@ -118,6 +120,7 @@ def watch() -> None:
     """Watch the script of this rank from now on."""
     Optimizer.__init__ = _after(Optimizer.__init__, lambda one: _made.update({one: _OptimizerRecord(call_site())}))
     GradScaler.__init__ = _after(GradScaler.__init__, _scalers.add)
+    FullyShardedDataParallel.__init__ = _after(FullyShardedDataParallel.__init__, _fsdp1.add)
     wrap = DistributedDataParallel.__init__
     DistributedDataParallel.__init__ = _after(wrap, _note_wrapper)
     nn.Module._apply = _noting_move(nn.Module._apply)
@@ -214,7 +217,7 @@ def _noting_norm(usual):
     def wrapper(parameters, *args, **kwargs):
         parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
         given = {id(one) for one in parameters}
-        for module in _fsdp1_modules():
+        for module in _fsdp1:
             is_split = module.sharding_strategy != ShardingStrategy.NO_SHARD and module.process_group.size() > 1
             if is_split and any(id(one) in given for one in module.parameters()):
                 rank_notes.note_once("local norm", **redirect.where())
@@ -223,10 +226,6 @@ def _noting_norm(usual):
         return usual(parameters, *args, **kwargs)
 
     return wrapper
-
-
-def _fsdp1_modules() -> list[FullyShardedDataParallel]:
-    return [one for one in gc.get_objects() if isinstance(one, FullyShardedDataParallel)]
 
 
 def _is_scaled(scaler: GradScaler) -> bool:
@@ -337,18 +336,20 @@ def _before_step(optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
 def _remember(parameters: Sequence[Tensor], record: _OptimizerRecord) -> None:
     """Keep the values of the parameters that must stay equal on several ranks: those of a module in DDP, whole
     parameters beside sharded ones in one optimizer, and those whose gradients the script reduces."""
+    step = call_site()
     known = {}  # id of a parameter -> its name, the ranks of its group, and the line that wrapped it
     for wrapper, site in _wrapped.items():
         if wrapper.process_group is not None:
             ranks = torch.distributed.get_process_group_ranks(wrapper.process_group)
             known |= {id(one): (name, ranks, site) for name, one in wrapper.module.named_parameters()}
     meshes = [one.device_mesh for one in parameters if isinstance(one, DTensor)]
-    names = _names_in_modules(parameters)
+    is_mixed = meshes and not all(isinstance(one, DTensor) for one in parameters)
+    names = _names_in_modules(parameters) if is_mixed or any(id(one) in _by_hand for one in parameters) else {}
     for parameter in parameters:
         key = id(parameter)
         if isinstance(parameter, DTensor) or key in _values:
             continue
-        name, step = names.get(key, ""), call_site()
+        name = names.get(key, "")
         if key in known:
             name, ranks, site = known[key]
             _values[key] = _Values(parameter, name, ranks, record.site, step, why="module", wrapped=site)
