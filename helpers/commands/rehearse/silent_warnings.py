@@ -16,15 +16,9 @@ from helpers.ranks.sites import Frame, rank_names
 MAX_NAMES = 4  # of parameters in one warning
 # Kinds of notes that are a warning by themselves, without those of other ranks.
 _ALONE = (
-    "untrained",
-    "same epoch",
-    "one tensor",
-    "no backward",
-    "averaged twice",
-    "local norm",
-    "scaled norm",
-    "long wait",
-)
+    "untrained", "same epoch", "one tensor", "no backward", "averaged twice", "averaged again", "local norm",
+    "scaled norm", "long wait",
+)  # fmt: skip
 _APART = {"module": "apart", "unfrozen": "unfrozen", "gradient": "apart_by_hand"}  # why -> key of the sentence
 Notes = Mapping[int, list[dict[str, Any]]]  # rank -> its notes
 ByRank = dict[int, dict[str, Any]]  # rank -> one of its notes
@@ -98,8 +92,9 @@ def _apart(noted: Notes) -> Iterator[Finding]:
         if len(by_rank) == len(ranks) > 1 and len(ends) > 1:
             if len(starts) == 1:
                 found.setdefault((_APART[why], ranks), []).append(by_rank[min(by_rank)])
-            elif why == "gradient":
-                found.setdefault(("never_equal", ranks), []).append(by_rank[min(by_rank)])
+            elif why == "gradient" or by_rank[min(by_rank)]["wrapped"]:
+                key = "never_equal" if why == "gradient" else "changed"
+                found.setdefault((key, ranks), []).append(by_rank[min(by_rank)])
     for (key, ranks), notes in found.items():
         names = [note["name"] or f"{tuple(note['shape'])}" for note in notes]
         shown = names[:MAX_NAMES] + (["…"] if len(names) > MAX_NAMES else [])
@@ -121,6 +116,12 @@ def _of_one_group(noted: Notes) -> Iterator[Finding]:
         sums = [note["sums"] for note in by_rank.values()]
         if len(by_rank) == len(ranks) and not all(_is_close(one, sums[0]) for one in sums):
             yield _warning("replicated", by_rank, _site(by_rank[min(by_rank)]))
+            break
+    for _, by_rank in sorted(_grouped(noted, "own norm", lambda note: note["place"]).items()):
+        sites = {_site(note) for note in by_rank.values()}
+        if len(by_rank) == len(noted) > 1 and len(sites) == 1 and len({note["norm"] for note in by_rank.values()}) > 1:
+            norms = [f"{note['norm']:.4g} (rank {rank})" for rank, note in sorted(by_rank.items())]
+            yield _warning("own_norm", by_rank, *sites, norms=norms[:MAX_NAMES])
             break
     names: dict[tuple, list[str]] = {}  # ranks -> names of buffers that differ
     for (name, ranks), by_rank in _grouped(noted, "buffers", lambda one: (one["name"], tuple(one["ranks"]))).items():

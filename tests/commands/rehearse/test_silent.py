@@ -190,6 +190,25 @@ if rank == 0:
     torch.save({"model": state}, path)
 """,
 )
+STAGES = """
+model, x = nn.Linear(4, 4).cuda(), torch.randn(3, 4, device="cuda")
+if rank == 0:
+    y = model(x)
+    dist.send(y.detach(), 1)
+    gradient = torch.empty_like(y)
+    dist.recv(gradient, 1)
+    y.backward(gradient)
+else:
+    dist.recv(x, 0)
+    x.requires_grad_()
+    model(x).sum().backward()
+    dist.send(x.grad, 0)
+{clip}
+"""
+CHANGE = """
+if {condition}:
+    nn.init.ones_(model.module[0].weight[0].detach())
+"""
 SLOW_RANK = """
 import datetime, time
 group = dist.new_group(timeout=datetime.timedelta(seconds={seconds}))
@@ -326,6 +345,26 @@ CASES = {  # name -> the wrong script, the right one, and what the warning says 
         PARTS.replace("{gather}", "one.full_tensor()"),
         "Only rank 0 writes state.pt, and of weight, bias it writes the part",
         "torch.save",
+    ),
+    "averaged again": (
+        MODEL.replace("{seed}", "0") + BY_HAND + steps("average(); [one.grad.div_(2) for one in model.parameters()]"),
+        MODEL.replace("{seed}", "0") + BY_HAND.replace("AVG", "SUM") + steps("average()"),
+        "divided by the number of ranks once more",
+        "dist.all_reduce(parameter.grad.data",
+    ),
+    "own norm": (
+        STAGES.replace("{clip}", "nn.utils.clip_grad_norm_(model.parameters(), 1.0)"),
+        STAGES.replace(
+            "{clip}", "nn.utils.clip_grads_with_norm_(model.parameters(), 1.0, torch.ones((), device='cuda'))"
+        ),
+        "Each rank clips by the norm of its own gradients",
+        "nn.utils.clip_grad_norm_",
+    ),
+    "changed": (
+        DDP.replace("{options}", "") + CHANGE.replace("{condition}", "rank == 1") + steps(),
+        DDP.replace("{options}", "") + CHANGE.replace("{condition}", "True") + steps(),
+        "although DistributedDataParallel made them equal when it wrapped",
+        "optimizer = torch.optim.SGD",
     ),
     "long wait": (
         SLOW_RANK.replace("{seconds}", "0.2"),

@@ -41,6 +41,7 @@ NO_BACKWARD = "an autograd kernel was not registered"  # a part of torch's warni
 # Collectives that fill a list -> its place among the arguments, and its name.
 _FILLED = {"all_gather": (0, "tensor_list"), "gather": (1, "gather_list"), "all_to_all": (0, "output_tensor_list")}
 _trained: weakref.WeakKeyDictionary[DistributedSampler, list[int]] = weakref.WeakKeyDictionary()  # epochs of its passes
+has_messages = [False]  # whether the script sends messages from rank to rank
 _steps = [0]  # how many all optimizers have made
 _calls: Counter[tuple[int, ...]] = Counter()  # ranks of a group -> how many collectives this rank has called
 MAX_PASSES = 3  # of a sampler that are compared
@@ -91,6 +92,7 @@ def _note_operation(event: CommEvent) -> None:
 
     if event.peer is None:
         _calls[event.group_ranks] += 1
+    has_messages[0] |= event.op in ("send", "recv")
     seconds, limit = event.end - event.start, groups.timeouts.get(event.group_ranks)
     if limit is not None and seconds > limit:
         rank_notes.note_once("long wait", name=event.op, seconds=seconds, limit=limit, **redirect.where())

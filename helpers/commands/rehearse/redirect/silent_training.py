@@ -7,6 +7,8 @@ Each rank notes what it has seen (rank_notes), and `silent_warnings.py` compares
 "buffers"        sums of a buffer of a DDP module that does not broadcast its buffers, at the end
 "rates"          the learning rates of an optimizer of parameters that ranks should keep equal, at the end
 "averaged twice" the script reduces a gradient that DDP has averaged
+"averaged again" the script divides a gradient by the number of ranks after ReduceOp.AVG
+"own norm"       the norm by which clip_grad_norm_ clips, in a script that sends messages between ranks
 "replicated"     sums of a tensor that DTensor.from_local declares equal on all ranks
 "local norm"     clip_grad_norm_ of torch.nn.utils for parameters that FSDP1 has split
 "scaled norm"    gradients are clipped before GradScaler has unscaled them
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import math
 import weakref
 import zlib
 from collections import Counter
@@ -40,6 +43,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from helpers.commands.rehearse import rank_notes, redirect
+from helpers.commands.rehearse.redirect import silent_data
 from helpers.devices.call_site import Frame, call_site
 from helpers.devices.cards.tensor import CardTensor
 from helpers.devices.cards.torch_patches import replace_in_torch
@@ -54,6 +58,7 @@ _trainable: set[int] = set()  # ids of the parameters that had requires_grad whe
 _loaders: weakref.WeakKeyDictionary[Any, Frame] = weakref.WeakKeyDictionary()  # also iterator -> where it was made
 _scalers: weakref.WeakSet[GradScaler] = weakref.WeakSet()
 _fsdp1: weakref.WeakSet[FullyShardedDataParallel] = weakref.WeakSet()
+_averages: dict[int, float] = {}  # id of a parameter -> the norm of its gradient after ReduceOp.AVG in this step
 _moved: dict[int, Frame] = {}  # id of a parameter -> the line that moved its module to a GPU
 _replicated: list[Frame] = []  # lines that declared a tensor equal on all ranks
 _values: dict[int, _Values] = {}  # id of a parameter -> its values before the first step
@@ -69,6 +74,10 @@ class _Batches:
     numbers: list[int] = []  # of the first steps
     ranks: tuple[int, ...] = ()
     sites: tuple[Frame, ...] = ()
+
+
+class _Clips:
+    number = 0  # how often clip_grad_norm_ was called
 
 
 class _OptimizerRecord:
@@ -178,12 +187,16 @@ def _noting_gradient(usual):
     @functools.wraps(usual)
     def wrapper(*args, **kwargs):
         parameter = _owner(args[0] if args else kwargs.get("tensor"))
+        result = usual(*args, **kwargs)
         if parameter is not None:
             group = args[2] if len(args) > 2 else kwargs.get("group")
             _by_hand[id(parameter)] = tuple(torch.distributed.get_process_group_ranks(group)), call_site()
             if any(_is_averaged_by(wrapper, parameter) for wrapper in _wrapped):
                 rank_notes.note_once("averaged twice", **redirect.where())
-        return usual(*args, **kwargs)
+            op = args[1] if len(args) > 1 else kwargs.get("op")
+            if op == torch.distributed.ReduceOp.AVG and result is None:  # or else it may still be under way
+                _averages[id(parameter)] = parameter.grad.norm().item()
+        return result
 
     return wrapper
 
@@ -223,7 +236,11 @@ def _noting_norm(usual):
                 rank_notes.note_once("local norm", **redirect.where())
         if any(_is_scaled(scaler) for scaler in _scalers):
             rank_notes.note_once("scaled norm", **redirect.where())
-        return usual(parameters, *args, **kwargs)
+        norm = usual(parameters, *args, **kwargs)
+        if silent_data.has_messages[0] and not isinstance(norm, DTensor) and _Clips.number < MAX_STEPS:
+            _Clips.number += 1
+            rank_notes.note("own norm", place=_Clips.number, norm=float(norm), **redirect.where())
+        return norm
 
     return wrapper
 
@@ -327,10 +344,21 @@ def _before_step(optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
         _remember(parameters, record)
     record.steps += 1
     record.steps_with_gradients += any(parameter.grad is not None for parameter in parameters)
+    _compare_with_averages(parameters)
     record.rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
     if _Batches.loader and _Batches.fed is not None and len(_Batches.numbers) < MAX_STEPS:
         _Batches.numbers.append(_Batches.fed)
     _Batches.loader, _Batches.fed = None, None
+
+
+def _compare_with_averages(parameters: Sequence[Tensor]) -> None:
+    """Note gradients that the script has divided by the number of ranks although ReduceOp.AVG had done so."""
+    for one in parameters:
+        average = _averages.pop(id(one), 0.0)
+        if average and one.grad is not None:
+            ranks, site = _by_hand[id(one)]
+            if len(ranks) > 1 and math.isclose(one.grad.norm().item() * len(ranks), average, rel_tol=1e-4):
+                rank_notes.note_once("averaged again", site=site, chain=redirect.where()["chain"])
 
 
 def _remember(parameters: Sequence[Tensor], record: _OptimizerRecord) -> None:
@@ -341,7 +369,10 @@ def _remember(parameters: Sequence[Tensor], record: _OptimizerRecord) -> None:
     for wrapper, site in _wrapped.items():
         if wrapper.process_group is not None:
             ranks = torch.distributed.get_process_group_ranks(wrapper.process_group)
-            known |= {id(one): (name, ranks, site) for name, one in wrapper.module.named_parameters()}
+            own = {
+                name: one for name, one in wrapper.module.named_parameters() if name not in wrapper.parameters_to_ignore
+            }
+            known |= {id(one): (name, ranks, site) for name, one in own.items()}
     meshes = [one.device_mesh for one in parameters if isinstance(one, DTensor)]
     is_mixed = meshes and not all(isinstance(one, DTensor) for one in parameters)
     names = _names_in_modules(parameters) if is_mixed or any(id(one) in _by_hand for one in parameters) else {}
@@ -393,7 +424,7 @@ def note_at_the_end() -> None:
             is_late = one.wrapped and one.parameter.requires_grad and id(one.parameter) not in _trainable
             why, sites = ("unfrozen", [one.wrapped, *one.sites]) if is_late else (one.why, one.sites)
             more = {"place": places["values", one.launch], "launch": one.launch, "ranks": one.ranks, "why": why}
-            more |= {"shape": list(one.parameter.shape), "sites": sites}
+            more |= {"shape": list(one.parameter.shape), "sites": sites, "wrapped": bool(one.wrapped)}
             rank_notes.note("values", name=one.name, before=one.before, after=_sums(one.parameter), **more)
     for name, buffer, ranks, site in _buffers:
         rank_notes.note("buffers", name=name, ranks=ranks, after=_sums(buffer), site=site)
