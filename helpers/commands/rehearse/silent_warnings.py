@@ -106,7 +106,8 @@ def _of_one_group(noted: Notes) -> Iterator[Finding]:
     for ranks, by_rank in _grouped(noted, "batches", lambda note: tuple(note["ranks"])).items():
         numbers = [note["numbers"] for note in by_rank.values()]
         if len(by_rank) == len(ranks) > 1 and len(set(numbers[0])) > 1 and all(one == numbers[0] for one in numbers):
-            yield _warning("same_batches", ranks, *map(tuple, by_rank[min(by_rank)]["sites"]))
+            note = by_rank[min(by_rank)]
+            yield _warning("same_batches" if note["loaded"] else "same_inputs", ranks, *map(tuple, note["sites"]))
     for (_, ranks), by_rank in _grouped(noted, "rates", _place).items():
         rates = {tuple(note["rates"]) for note in by_rank.values()}
         if len(by_rank) == len(ranks) > 1 and len(rates) > 1:

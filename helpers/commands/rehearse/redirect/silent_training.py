@@ -70,6 +70,7 @@ class _Batches:
     """What the data parallel module gets. ranks: over which it is data parallel; sites: its DataLoader, its call."""
 
     loader: Frame | None = None  # where the DataLoader was made that has given a batch since the last step
+    is_counted = False  # whether inputs that no DataLoader gave count as well
     fed: int | None = None  # the number of what the module got first since the last step
     numbers: list[int] = []  # of the first steps
     ranks: tuple[int, ...] = ()
@@ -282,7 +283,7 @@ def _noting_inputs(forward):
         is_first = torch.is_grad_enabled() and _Batches.fed is None and len(_Batches.numbers) < MAX_STEPS
         if is_first:
             inputs = args[1:] if isinstance(self, FSDPState) else (args, kwargs)  # without the module itself
-            _Batches.fed = _number_of(inputs)
+            _Batches.fed, _Batches.is_counted = _number_of(inputs), not isinstance(self, FSDPState)
             _Batches.sites = tuple(filter(None, (_Batches.loader, call_site())))
         result = forward(self, *args, **kwargs)
         if is_first and (group := _group_of(self)) is not None:  # FSDP2 makes its groups in its first forward
@@ -346,7 +347,7 @@ def _before_step(optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
     record.steps_with_gradients += any(parameter.grad is not None for parameter in parameters)
     _compare_with_averages(parameters)
     record.rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
-    if _Batches.loader and _Batches.fed is not None and len(_Batches.numbers) < MAX_STEPS:
+    if (_Batches.loader or _Batches.is_counted) and _Batches.fed is not None and len(_Batches.numbers) < MAX_STEPS:
         _Batches.numbers.append(_Batches.fed)
     _Batches.loader, _Batches.fed = None, None
 
@@ -430,4 +431,5 @@ def note_at_the_end() -> None:
         rank_notes.note("buffers", name=name, ranks=ranks, after=_sums(buffer), site=site)
     if len(_Batches.numbers) > 1:
         batches = {"numbers": _Batches.numbers, "ranks": _Batches.ranks, "sites": _Batches.sites}
+        batches["loaded"] = len(_Batches.sites) > 1
         rank_notes.note("batches", **batches)
