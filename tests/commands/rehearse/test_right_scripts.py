@@ -208,6 +208,15 @@ nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(2, 2).to(0), nn.Line
     assert not report.ok and not report.findings and "two GPUs in one process" in str(report.problem), str(report)
 
 
+def test_a_script_may_run_nvidia_smi():
+    report = rehearsed("""
+import subprocess
+print("said", subprocess.run(["nvidia-smi"], capture_output=True, text=True).stdout)
+torch.zeros(1, device="cuda")
+""")
+    assert report.ok and not report.findings and "sensors" in str(report.not_rehearsed), str(report)
+
+
 def test_what_cannot_be_pickled_is_the_scripts_mistake():
     report = rehearsed(SPAWNED.replace("{start}", "mp.spawn(lambda rank: None, nprocs=world)"))
     assert not report.ok and "pickle" in str(report).lower() and "mp.spawn(lambda" in str(report)

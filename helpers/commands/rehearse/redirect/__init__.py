@@ -40,7 +40,7 @@ def install(gpus_of_node: int, folder: str, memory: int) -> None:
     tensors.replace_dtensor()
     tensors.replace_load()
     groups.replace(folder)
-    unsupported.replace()
+    unsupported.replace(folder)
     # TorchScript knows functions by identity, so it must learn the new ones. These have the `__wrapped__` that
     # functools.wraps sets.
     for name, maker in vars(torch).items():
