@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import chain
 
 import torch
@@ -119,8 +120,26 @@ class Methods:
     def allgather(self, outputs, inputs, opts=None) -> WireWork:
         outputs, inputs = _lists(outputs), _list(inputs)
         opts = _filled(c10d.AllgatherOptions(), opts, opts if isinstance(opts, datetime.timedelta) else None)
-        sig = signature("all_gather", inputs)
-        return self.group.collective(sig, lambda: self.inner.allgather(outputs, inputs, opts), outputs, opts, inputs)
+        sig, issue = signature("all_gather", inputs), lambda: self.inner.allgather(outputs, inputs, opts)
+        if len({part.shape for part in outputs[0]}) > 1 and self.group.session.config.rules == "nccl":
+            sig, issue = self._uneven(sig, outputs[0], inputs[0])
+        return self.group.collective(sig, issue, outputs, opts, inputs)
+
+    def _uneven(self, sig: Signature, parts: list[Tensor], own: Tensor) -> tuple[Signature, Callable]:
+        """The signature of an all_gather of parts of several shapes, and how to issue it.
+
+        gloo refuses it. NCCL broadcasts each part from its rank, so all ranks must have lists of the same shapes.
+        """
+        if own.numel() != parts[self.group.rank].numel():
+            raise ValueError("Tensor input and output of _broadcast_oop must have the same number of elements ")
+
+        def broadcast_each() -> None:
+            parts[self.group.rank].copy_(own.view_as(parts[self.group.rank]))
+            for root, part in enumerate(parts):
+                self.inner.broadcast([part], _filled(c10d.BroadcastOptions(), root, rootRank=root)).wait()
+
+        what = signature("all_gather", parts, extra=" of parts").what
+        return replace(sig, what=what), lambda: BlockingCall(broadcast_each)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts=None) -> WireWork:
         opts = opts or c10d.AllgatherOptions()

@@ -146,6 +146,19 @@ for step in range(2):
 dist.barrier({barrier})
 dist.destroy_process_group()
 """
+UNEVEN_PARTS = """
+rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl")
+parts = [torch.empty(2 + r, 3, device="cuda") for r in range(2)]
+for first, is_async in ((0, False), (5, True)):
+    own = torch.full((2 + rank, 3), first + rank, dtype=torch.float32, device="cuda")
+    work = dist.all_gather(parts, own, async_op=is_async)
+    if is_async:
+        work.wait()
+    assert all((part == first + r).all() for r, part in enumerate(parts)), parts
+dist.destroy_process_group()
+"""
 FORKED = """
 class Samples(torch.utils.data.Dataset):
     def __len__(self):
@@ -215,6 +228,13 @@ print("said", subprocess.run(["nvidia-smi"], capture_output=True, text=True).std
 torch.zeros(1, device="cuda")
 """)
     assert report.ok and not report.findings and "sensors" in str(report.not_rehearsed), str(report)
+
+
+def test_parts_of_several_shapes_are_gathered_as_nccl_does():
+    report = rehearsed(UNEVEN_PARTS)
+    assert report.ok and not report.findings, str(report)
+    (found, *_) = rehearsed(UNEVEN_PARTS.replace("2 + rank, 3", "2, 3")).findings
+    assert "must have the same number of elements" in str(found.words) and found.ranks == (1,)
 
 
 def test_what_cannot_be_pickled_is_the_scripts_mistake():
