@@ -401,6 +401,13 @@ def test_a_look_at_the_first_batch_and_an_evaluation_may_have_an_order_again():
     assert report.ok and not report.findings, str(report)
 
 
+def test_a_list_that_is_filled_up_with_one_tensor_is_right():
+    report = rehearse(
+        HEAD + LISTS.replace("{copies}", "[torch.empty_like(x)] + [torch.empty_like(x)] * 2"), 3, limit=60
+    )
+    assert report.ok and not report.findings, str(report)
+
+
 def test_one_mistake_of_all_ranks_is_one_finding_with_names():
     report = rehearsed("""
 model = nn.parallel.DistributedDataParallel(nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)}).cuda())

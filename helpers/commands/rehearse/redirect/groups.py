@@ -182,7 +182,7 @@ def _barrier(barrier, group=None, async_op=False, device_ids=None):
     before, _chosen[0] = _chosen[0], device_ids[0] if device_ids else _chosen[0]
     try:
         with warnings.catch_warnings():
-            if device_ids:
+            if _chosen[0] is not None:
                 warnings.simplefilter("ignore")  # that the device was guessed
             return barrier(group, async_op)
     finally:

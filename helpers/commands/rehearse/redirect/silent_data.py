@@ -4,7 +4,7 @@ Each rank notes what it has seen (rank_notes), and `silent_warnings.py` compares
 
 "same epoch"  two passes of training had one order of a DistributedSampler that shuffles, for want of set_epoch
 "order"       what decides the order of a pass of training: the sampler's seed and epoch; name: which pass
-"one tensor"  the list that a collective fills holds one tensor more than once
+"one tensor"  the list that a collective fills holds one tensor, once for each rank
 "no backward" torch's own warning that autograd passes a collective that has no backward
 "other gpu"   a rank put tensors on a GPU of another rank of its node
 "saved"       torch.save wrote the file `name`; calls: how many collectives of each group the rank had called before;
@@ -144,15 +144,16 @@ def _count_step(optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
 
 
 def _noting_list(function, place: int, name: str):
-    """A collective that notes whether one tensor stands more than once in the list that it fills.
+    """A collective that notes whether the list that it fills holds nothing but one tensor.
 
+    A list with several tensors may hold one of them more than once on purpose, to fill it up to the number of ranks.
     place, name: of that list among the arguments.
     """
 
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
         filled = args[place] if len(args) > place else kwargs.get(name)
-        if isinstance(filled, list | tuple) and len({id(one) for one in filled}) < len(filled):
+        if isinstance(filled, list | tuple) and len({id(one) for one in filled}) == 1 < len(filled):
             rank_notes.note_once("one tensor", name=function.__name__, **redirect.where())
         return function(*args, **kwargs)
 
