@@ -19,6 +19,7 @@ _REFUSED = (
     "incompatible tensor type", "PrivateUse1", "not linked with support for cuda", "NestedTensorImpl",
     "data is not allocated yet", "Torch not compiled with CUDA", "without ATen_cuda", "_C' has no attribute '_cuda",
     "'card'", "INTERNAL ASSERT", "does not have a sharding strategy",
+    "no rule registered for HOP",
 )  # fmt: skip
 _NO_CPU_KERNEL = re.compile(r"not implemented for '(Half|BFloat16|Float8\w*)'")  # CUDA has these, the CPU has not
 # A practice card raises none of these on purpose, and a TypeError about an argument only by a wrong call.

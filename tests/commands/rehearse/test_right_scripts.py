@@ -237,6 +237,16 @@ def test_parts_of_several_shapes_are_gathered_as_nccl_does():
     assert "must have the same number of elements" in str(found.words) and found.ranks == (1,)
 
 
+def test_flex_attention_is_no_mistake_and_ends_the_rehearsal():
+    report = rehearsed("""
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+q = torch.randn(1, 1, 128, 16, device="cuda", requires_grad=True)
+mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 128, 128, device="cuda")
+flex_attention(q, q, q, block_mask=mask).sum().backward()
+""")
+    assert not report.ok and not report.findings and "flex_attention" in str(report.problem), str(report)
+
+
 def test_what_cannot_be_pickled_is_the_scripts_mistake():
     report = rehearsed(SPAWNED.replace("{start}", "mp.spawn(lambda rank: None, nprocs=world)"))
     assert not report.ok and "pickle" in str(report).lower() and "mp.spawn(lambda" in str(report)
