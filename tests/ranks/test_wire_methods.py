@@ -276,7 +276,7 @@ def test_the_table_holds_every_method_that_the_wire_offers():
 
 
 NOT_OPERATIONS = {"pg_name", "group_name", "getBackendName", "set_timeout", "_start_coalescing", "_end_coalescing"}
-NOT_OPERATIONS |= {"shutdown", "abort", "_sendable", "_check_own_part"}
+NOT_OPERATIONS |= {"shutdown", "abort", "_sendable", "_check_own_part", "_averaged", "_uneven"}
 POINT_TO_POINT = {"send", "recv", "recv_anysource"}
 
 
