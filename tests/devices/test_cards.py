@@ -7,6 +7,7 @@ import gc
 import io
 import subprocess
 import sys
+import weakref
 
 import cloudpickle
 import pytest
@@ -348,6 +349,16 @@ def test_modules_keep_their_ties_and_travel(cards):
 
     tied, loaded, weight = cards.run(travel)[0]
     assert tied == [True, True] and loaded == ["card", "cpu"] and weight.device.type == "cpu"
+
+
+def test_a_parameter_with_a_weak_reference_moves_to_the_card(cards):
+    def move():
+        layer = nn.Linear(2, 2)
+        reference = weakref.ref(layer.weight)
+        layer.to("card")
+        return reference() is layer.weight and layer.weight.device.type
+
+    assert cards.run(move)[0] == "card"
 
 
 def test_ranks_on_the_cpu_know_nothing_of_cards(ranks, cards):

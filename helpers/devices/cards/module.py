@@ -93,6 +93,9 @@ def register() -> None:
         ) from None
     setup("card", backend_module=CardModule())
     torch.__future__.set_swap_module_params_on_conversion(True)  # otherwise module.to("card") unties tied weights
+    # To swap, torch refuses parameters with weak references, such as those of a traced module. These belong to the
+    # Python object, which stays the same, so on the card they are no reason to refuse.
+    torch.utils.swap_tensors.__globals__["weakref"] = SimpleNamespace(getweakrefs=lambda tensor: [])
     # The fast path of nn.MultiheadAttention in evaluation packs a padded batch into a nested tensor, which a card
     # lacks.
     torch.backends.mha.set_fastpath_enabled(False)
