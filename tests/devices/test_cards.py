@@ -361,6 +361,15 @@ def test_a_parameter_with_a_weak_reference_moves_to_the_card(cards):
     assert cards.run(move)[0] == "card"
 
 
+def test_data_of_a_tensor_may_be_the_tensor_itself(cards):
+    def assign():
+        weight = nn.Parameter(on_card(3))
+        weight.data = weight.to("card")  # as FSDP1 does with the second name of a tied weight
+        return weight.sum().item()
+
+    assert cards.run(assign)[0] == cards.run(lambda: on_card(3).sum().item())[0]
+
+
 def test_ranks_on_the_cpu_know_nothing_of_cards(ranks, cards):
     assert cards.run(lambda: hasattr(torch, "card")) == [True] * 2
     assert ranks.run(lambda: hasattr(torch, "card") or torch.autograd.graph.__dict__.get("run_backward")) == [None] * 4

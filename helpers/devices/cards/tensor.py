@@ -78,11 +78,12 @@ def set_data(tensor: Tensor, other: Tensor) -> None:
         )
         wrapper._cpu = other
     torch._C.TensorBase.data.__set__(tensor, wrapper)  # torch's own setter, since both classes here replace it
-    # The Python object stays the same, but takes the class and the CPU tensor of the wrapper.
+    # The Python object stays the same, but takes the class and the CPU tensor of the wrapper, which may be itself.
+    inside = {name: vars(wrapper)[name] for name in _INSIDE if name in vars(wrapper)}
     for name in _INSIDE:
         tensor.__dict__.pop(name, None)
     tensor.__class__ = type(wrapper)
-    tensor.__dict__.update((name, vars(wrapper)[name]) for name in _INSIDE if name in vars(wrapper))
+    tensor.__dict__.update(inside)
 
 
 aten = torch.ops.aten
