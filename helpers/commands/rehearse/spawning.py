@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import copyreg
 import multiprocessing
 import os
 import pickle
@@ -95,7 +96,8 @@ class Launcher:
         calls, self.calls = self.calls, []
         if not calls:
             return
-        decide(self.folder, ("spawn", calls, dict(os.environ)))
+        # With the key, other ranks may open memory that this one shares with its children.
+        decide(self.folder, ("spawn", calls, dict(os.environ), bytes(multiprocessing.current_process().authkey)))
         before, main = dict(os.environ), sys.modules["__main__"]
         try:
             run_as_child(self.path, calls[0])
@@ -176,7 +178,7 @@ def run_script(path: str, folder: str, rank: int, world_size: int, execute: Call
 def _follow(path: str, folder: Path, rank: int, execute: Callable[[], None]) -> None:
     """Do what the launcher decides, on a rank other than 0."""
     while (decision := wait_for_decision(folder))[0] == "spawn":
-        _, calls, environment = decision
+        _, calls, environment, multiprocessing.current_process().authkey = decision
         if rank < len(calls):
             os.environ.clear()
             os.environ.update(environment)
@@ -278,6 +280,9 @@ def _process_or_rank(usual: type) -> type:
             if cls is Process and _launcher is not None and _is_of_script(target):
                 return _Rank(target, named.get("args", args[3] if len(args) > 3 else ()), named.get("kwargs") or {})
             return super().__new__(cls)
+
+        def __reduce__(self):
+            return copyreg._reconstructor, (usual, object, None), vars(self)  # a usual one in the process that starts
 
     Process.__name__ = Process.__qualname__ = usual.__name__
     return Process

@@ -159,6 +159,21 @@ for first, is_async in ((0, False), (5, True)):
     assert all((part == first + r).all() for r, part in enumerate(parts)), parts
 dist.destroy_process_group()
 """
+SPAWNED_WORKERS = """
+class Samples(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        return index
+
+
+if __name__ == "__main__":
+    rank = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl")
+    workers = {"num_workers": 1, "multiprocessing_context": "spawn"}
+    print("device", sum(batch.cuda().sum().item() for batch in torch.utils.data.DataLoader(Samples(), **workers)) == 6)
+"""
 FORKED = """
 class Samples(torch.utils.data.Dataset):
     def __len__(self):
@@ -177,7 +192,7 @@ def rehearsed(body: str) -> RehearsalReport:
     return rehearse(IMPORTS + body, 2, limit=60)
 
 
-@pytest.mark.parametrize("name", ["WITHOUT_SET_DEVICE", "MESH_FIRST", "SMALL_THINGS"])
+@pytest.mark.parametrize("name", ["WITHOUT_SET_DEVICE", "MESH_FIRST", "SMALL_THINGS", "SPAWNED_WORKERS"])
 def test_a_right_script_of_torchrun_has_no_finding(name: str):
     report = rehearsed(globals()[name])
     assert report.ok and not report.findings, str(report)
