@@ -259,7 +259,7 @@ q = torch.randn(1, 1, 128, 16, device="cuda", requires_grad=True)
 mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 128, 128, device="cuda")
 flex_attention(q, q, q, block_mask=mask).sum().backward()
 """)
-    assert not report.ok and not report.findings and "flex_attention" in str(report.problem), str(report)
+    assert not report.ok and not report.findings and "flex_attention" in str(report), str(report)
 
 
 def test_what_cannot_be_pickled_is_the_scripts_mistake():
