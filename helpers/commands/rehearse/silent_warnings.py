@@ -17,7 +17,7 @@ MAX_NAMES = 4  # of parameters in one warning
 # Kinds of notes that are a warning by themselves, without those of other ranks.
 _ALONE = (
     "untrained", "same epoch", "one tensor", "no backward", "averaged twice", "averaged again", "local norm",
-    "scaled norm", "long wait",
+    "scaled norm", "long wait", "divided loss", "summed losses", "sum of sums",
 )  # fmt: skip
 _APART = {"module": "apart", "unfrozen": "unfrozen", "gradient": "apart_by_hand"}  # why -> key of the sentence
 Notes = Mapping[int, list[dict[str, Any]]]  # rank -> its notes
@@ -30,7 +30,7 @@ def warnings_of(noted: Notes, nproc: int, memory: int) -> list[Finding]:
     for what in _ALONE:
         for (site, _), by_rank in _grouped(noted, what, lambda note: (_site(note), note.get("name"))).items():
             note = next(iter(by_rank.values()))
-            named = {"name": note.get("name"), "count": note.get("steps")}
+            named = {"name": note.get("name"), "count": note.get("count")}
             named |= {"seconds": note.get("seconds"), "limit": note.get("limit")}
             found.append(_warning(what.replace(" ", "_"), by_rank, site, **named))
     of_groups = [*_of_one_group(noted)]

@@ -205,6 +205,32 @@ else:
     dist.send(x.grad, 0)
 {clip}
 """
+FLAT = """
+def average_flat():
+    flat = torch.cat([one.grad.flatten() for one in model.parameters()])
+    dist.all_reduce(flat, op=dist.ReduceOp.AVG)
+    for one, part in zip(model.parameters(), flat.split([one.numel() for one in model.parameters()])):
+        one.grad.copy_(part.view_as(one))
+"""
+LOSSES = """
+import contextlib
+torch.manual_seed(rank)
+for step in range(2):
+    for micro in range({number}):
+        with model.no_sync() if micro < {number} - 1 else contextlib.nullcontext():
+            loss = F.mse_loss(model(torch.randn(3, 4, device="cuda")), torch.zeros(3, 2, device="cuda"))
+            (loss / {divisor}).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+METRIC = """
+total = torch.zeros(2, device="cuda")
+for epoch in range(3):
+    total += torch.tensor([3.0 + rank, 1.0], device="cuda")
+    dist.all_reduce(total)
+    print(total.tolist())
+    {reset}
+"""
 CHANGE = """
 if {condition}:
     nn.init.ones_(model.module[0].weight[0].detach())
@@ -359,6 +385,30 @@ CASES = {  # name -> the wrong script, the right one, and what the warning says 
         ),
         "Each rank clips by the norm of its own gradients",
         "nn.utils.clip_grad_norm_",
+    ),
+    "flat gradients of other weights": (
+        MODEL.replace("{seed}", "rank") + BY_HAND + FLAT + steps("average_flat()"),
+        MODEL.replace("{seed}", "0") + BY_HAND + FLAT + steps("average_flat()"),
+        "had other values on each rank from the start",
+        "model = nn.Sequential",
+    ),
+    "divided loss": (
+        DDP.replace("{options}", "") + LOSSES.replace("{number}", "1").replace("{divisor}", "2"),
+        DDP.replace("{options}", "") + LOSSES.replace("{number}", "2").replace("{divisor}", "2"),
+        "The loss is divided by 2, the number of ranks",
+        "(loss / 2).backward()",
+    ),
+    "summed losses": (
+        DDP.replace("{options}", "") + LOSSES.replace("{number}", "3").replace(" / {divisor}", ""),
+        DDP.replace("{options}", "") + LOSSES.replace("{number}", "3").replace("{divisor}", "3"),
+        "Each step adds the gradients of 3 mean losses",
+        "(loss).backward()",
+    ),
+    "sum of sums": (
+        METRIC.replace("{reset}", ""),
+        METRIC.replace("{reset}", "total.zero_()"),
+        "holds the sum of an earlier call already",
+        "dist.all_reduce(total)",
     ),
     "changed": (
         DDP.replace("{options}", "") + CHANGE.replace("{condition}", "rank == 1") + steps(),

@@ -11,7 +11,8 @@ here, so it needs no wrapper and works in every thread. A call that C++ would re
     groups      process groups that ask for NCCL get the wire, this course's backend over gloo, with NCCL's rules
     unsupported what no rehearsal can try is replaced, and the report names it
 
-silent_data and silent_training replace nothing. They watch for mistakes that raise no error.
+silent_data, silent_training and silent_gradients change nothing for the script. They watch for mistakes that raise no
+error.
 """
 
 from __future__ import annotations

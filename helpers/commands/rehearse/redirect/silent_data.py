@@ -4,6 +4,7 @@ Each rank notes what it has seen (rank_notes), and `silent_warnings.py` compares
 
 "same epoch"  two passes of training had one order of a DistributedSampler that shuffles, for want of set_epoch
 "order"       what decides the order of a pass of training: the sampler's seed and epoch; name: which pass
+"batches"     numbers that stand for what the data parallel module got in each of its first steps
 "one tensor"  the list that a collective fills holds one tensor, once for each rank
 "no backward" torch's own warning that autograd passes a collective that has no backward
 "other gpu"   a rank put tensors on a GPU of another rank of its node
@@ -20,6 +21,7 @@ import gc
 import os
 import warnings
 import weakref
+import zlib
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -27,12 +29,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed import distributed_c10d
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.utils._pytree import tree_iter
 from torch.utils.data import DataLoader, DistributedSampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from helpers.commands.rehearse import rank_notes, redirect
+from helpers.devices.call_site import Frame, call_site
 from helpers.devices.cards.torch_patches import replace_in_torch
 from helpers.ranks import wire
 from helpers.records.comms import CommEvent
@@ -44,7 +51,32 @@ _trained: weakref.WeakKeyDictionary[DistributedSampler, list[int]] = weakref.Wea
 has_messages = [False]  # whether the script sends messages from rank to rank
 _steps = [0]  # how many all optimizers have made
 _calls: Counter[tuple[int, ...]] = Counter()  # ranks of a group -> how many collectives this rank has called
+_loaders: weakref.WeakKeyDictionary[Any, Frame] = weakref.WeakKeyDictionary()  # also iterator -> where it was made
+MAX_STEPS = 4  # of an optimizer, whose batches and gradients are looked at
+MAX_ELEMENTS = 4096  # of a tensor that are compared, about
 MAX_PASSES = 3  # of a sampler that are compared
+
+
+class Batches:
+    """What the data parallel module gets. ranks: over which it is data parallel; sites: its DataLoader, its call."""
+
+    seeded: Frame | None = None  # where torch.manual_seed was called last
+    loader: Frame | None = None  # where the DataLoader was made that has given a batch since the last step
+    is_counted = False  # whether inputs that no DataLoader gave count as well
+    is_loaded = False  # whether a DataLoader gave the last input
+    fed: int | None = None  # the number of what the module got first since the last step
+    numbers: list[int] = []  # of the first steps
+    ranks: tuple[int, ...] = ()
+    sites: tuple[Frame, ...] = ()
+
+
+def _number_of(values: Any) -> int | None:
+    """A number that stands for the elements of the first tensor in `values`; None where there is no tensor."""
+    tensor = next((leaf for leaf in tree_iter(values) if isinstance(leaf, Tensor)), None)
+    if tensor is None or isinstance(tensor, DTensor):
+        return None
+    with torch.no_grad():
+        return zlib.crc32(tensor.detach().flatten()[:MAX_ELEMENTS].cpu().double().numpy().tobytes())
 
 
 def watch() -> None:
@@ -55,6 +87,13 @@ def watch() -> None:
     register_optimizer_step_pre_hook(_count_step)
     DataLoader.__iter__ = _noting_pass(DataLoader.__iter__)
     _BaseDataLoaderIter.__next__ = _noting_training(_BaseDataLoaderIter.__next__)
+    DistributedDataParallel._pre_forward = _noting_inputs(DistributedDataParallel._pre_forward)
+    FullyShardedDataParallel.forward = _noting_inputs(FullyShardedDataParallel.forward)
+    FSDPState._root_pre_forward = _noting_inputs(FSDPState._root_pre_forward)
+    DataLoader.__init__ = after(DataLoader.__init__, lambda one: _loaders.update({one: call_site()}))
+    DataLoader._get_iterator = _noting_iterator(DataLoader._get_iterator)
+    _BaseDataLoaderIter.__next__ = _noting_batch(_BaseDataLoaderIter.__next__)
+    replace_in_torch("manual_seed", torch.manual_seed, _noting_seed(torch.manual_seed))
     for op, (place, name) in _FILLED.items():
         usual_op = getattr(distributed_c10d, op)
         replace_in_torch(op, usual_op, _noting_list(usual_op, place, name))
@@ -70,6 +109,17 @@ def watch() -> None:
 
     warnings.showwarning = show
     warnings.filterwarnings("always", message=f".*{NO_BACKWARD}.*")
+
+
+def after(init, then):
+    """A constructor that calls `then(self)` afterwards."""
+
+    @functools.wraps(init)
+    def wrapper(self, *args, **kwargs):
+        init(self, *args, **kwargs)
+        then(self)
+
+    return wrapper
 
 
 @dataclass
@@ -141,6 +191,9 @@ def _note_order(one: _Pass) -> None:
 
 def _count_step(optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
     _steps[0] += 1
+    if (Batches.loader or Batches.is_counted) and Batches.fed is not None and len(Batches.numbers) < MAX_STEPS:
+        Batches.numbers.append(Batches.fed)
+    Batches.loader, Batches.fed = None, None
 
 
 def _noting_list(function, place: int, name: str):
@@ -189,3 +242,68 @@ def _parts(saved: Any) -> list[str]:
                 if value.shape == whole.to_local().shape != whole.shape:
                     found.append(name)
     return found
+
+
+# -- batches ---------------------------------------------------------------------------------------------------------
+def _noting_iterator(usual):
+    @functools.wraps(usual)
+    def wrapper(self):
+        iterator = usual(self)
+        _loaders[iterator] = _loaders.get(self) or call_site()
+        return iterator
+
+    return wrapper
+
+
+def _noting_batch(usual):
+    @functools.wraps(usual)
+    def wrapper(self):
+        batch = usual(self)
+        Batches.loader = _loaders.get(self)
+        return batch
+
+    return wrapper
+
+
+def _noting_inputs(forward):
+    """A data parallel module's forward that notes what it gets first in each of the first steps."""
+
+    @functools.wraps(forward)
+    def wrapper(self, *args, **kwargs):
+        is_first = torch.is_grad_enabled() and Batches.fed is None and len(Batches.numbers) < MAX_STEPS
+        if is_first:
+            inputs = args[1:] if isinstance(self, FSDPState) else (args, kwargs)  # without the module itself
+            Batches.fed, Batches.is_counted = _number_of(inputs), not isinstance(self, FSDPState)
+            Batches.is_loaded = Batches.loader is not None
+            Batches.sites = tuple(filter(None, (Batches.loader or Batches.seeded, call_site())))
+        result = forward(self, *args, **kwargs)
+        if is_first and (group := _group_of(self)) is not None:  # FSDP2 makes its groups in its first forward
+            Batches.ranks = tuple(torch.distributed.get_process_group_ranks(group))
+        return result
+
+    return wrapper
+
+
+def _group_of(module: Any) -> torch.distributed.ProcessGroup | None:
+    """The process group over which a module is data parallel."""
+    if not isinstance(module, FSDPState):
+        return getattr(module, "process_group", None)
+    groups = (state._fsdp_param_group for state in [module, *module._state_ctx.all_states])
+    first = next((one for one in groups if one is not None), None)
+    return getattr(first.mesh_info, "shard_process_group", None) if first is not None else None
+
+
+def _noting_seed(usual):
+    @functools.wraps(usual)
+    def wrapper(seed):
+        Batches.seeded = call_site()
+        return usual(seed)
+
+    return wrapper
+
+
+def note_batches() -> None:
+    """Note what the data parallel module got in its first steps."""
+    if len(Batches.numbers) > 1:
+        batches = {"numbers": Batches.numbers, "ranks": Batches.ranks, "sites": Batches.sites}
+        rank_notes.note("batches", loaded=Batches.is_loaded, **batches)
