@@ -262,6 +262,13 @@ flex_attention(q, q, q, block_mask=mask).sum().backward()
     assert not report.ok and not report.findings and "flex_attention" in str(report), str(report)
 
 
+def test_spawned_ranks_need_an_address():
+    address = 'os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "12355"'
+    report = rehearsed(SPAWNED.replace("{start}", STARTS["mp.spawn"]).replace(address, "pass"))
+    (found,) = report.findings
+    assert "environment variable MASTER_ADDR expected, but not set" in str(found.words), str(report)
+
+
 def test_what_cannot_be_pickled_is_the_scripts_mistake():
     report = rehearsed(SPAWNED.replace("{start}", "mp.spawn(lambda rank: None, nprocs=world)"))
     assert not report.ok and "pickle" in str(report).lower() and "mp.spawn(lambda" in str(report)

@@ -104,6 +104,9 @@ def _init(
     spawning.check_group()
     rank = _rendezvous("RANK") if rank < 0 else rank
     world_size = _rendezvous("WORLD_SIZE") if world_size < 0 else world_size
+    if store is None and init_method in (None, "env://"):
+        for name in ("MASTER_ADDR", "MASTER_PORT"):
+            _variable(name)
     _worlds[rank_notes.launch] += 1
     world = os.path.join(folder, f"{WORLD}{rank_notes.launch}.{_worlds[rank_notes.launch]}")
     os.makedirs(world, exist_ok=True)
@@ -128,10 +131,14 @@ def _init(
 
 def _rendezvous(name: str) -> int:
     """A number from one of torchrun's variables. Raises torch's error where it is not set."""
+    return int(_variable(name))
+
+
+def _variable(name: str) -> str:
     if name not in os.environ:
         where = "Error initializing torch.distributed using env:// rendezvous"
         raise ValueError(f"{where}: environment variable {name} expected, but not set")
-    return int(os.environ[name])
+    return os.environ[name]
 
 
 def _new_group(new_group, ranks=None, timeout=None, backend=None, pg_options=None, *args, **kwargs):
