@@ -31,13 +31,15 @@ class Call:
     """One collective that a rank issued.
 
     group: the name of its process group. number: its sequence number in the group, from 1. op: such as "all_reduce".
-    sizes: of its tensors. signature: the sizes and dtypes that must be equal on all ranks, as text.
+    backend: such as "gloo". sizes: of its tensors. signature: as text, the sizes and dtypes that must be equal on all
+    ranks.
     is_done: whether it has ended on this rank. line: the user's line that issued it, None if the record has no stack.
     """
 
     group: str
     number: int
     op: str
+    backend: str
     sizes: tuple
     signature: str
     is_done: bool
@@ -69,18 +71,30 @@ class Divergence:
         return len({(call.op, call.signature) for call in self.calls.values()}) > 1
 
     @property
-    def suspects(self) -> tuple[int, ...]:
-        """The ranks that are probably at fault: the smaller part of the ranks.
-
-        Where two parts are equally large, these are the ranks that issued no call, or the part without the lowest rank.
-        """
+    def sides(self) -> dict[int, Any]:
+        """Rank -> what it did where the ranks diverge; ranks with an equal value are on the same side."""
         if self.first_number < self.number:
-            return minority({rank: call.line for rank, call in self.first_calls.items()})
+            return {rank: call.line for rank, call in self.first_calls.items()}
         if self.missing:
-            return self.missing if len(self.missing) <= len(self.calls) else tuple(self.calls)
+            return dict.fromkeys(self.calls, True) | dict.fromkeys(self.missing, False)
         ops = {rank: call.op for rank, call in self.calls.items()}
-        signatures = {rank: call.signature for rank, call in self.calls.items()}
-        return minority(ops if len(set(ops.values())) > 1 else signatures)
+        return ops if len(set(ops.values())) > 1 else {rank: call.signature for rank, call in self.calls.items()}
+
+    @property
+    def has_majority(self) -> bool:
+        """Whether one side has more ranks than any other, so that the rest are probably at fault: never of two."""
+        counts = sorted(Counter(self.sides.values()).values())
+        return len(counts) == 1 or counts[-1] > counts[-2]
+
+    @property
+    def suspects(self) -> tuple[int, ...]:
+        """The ranks that are probably at fault: those that are not on the largest side.
+
+        Where two sides are equally large, these are the ranks that issued no call, or those without the lowest rank.
+        """
+        if self.missing and self.first_number == self.number:
+            return self.missing if len(self.missing) <= len(self.calls) else tuple(self.calls)
+        return minority(self.sides)
 
     @property
     def expected(self) -> Call:
@@ -110,13 +124,14 @@ def calls_of(dump: Mapping[str, Any]) -> list[Call]:
 def _call(entry: Mapping[str, Any]) -> Call:
     # A record lists the innermost frame first, and `learner_frame` expects it last.
     frames = [(frame["filename"], frame["line"], frame["name"]) for frame in reversed(entry.get("frames", ()))]
-    op = entry["profiling_name"].rpartition(":")[2]
+    backend, _, op = entry["profiling_name"].rpartition(":")
     # The sides of which the sizes and dtypes must be equal on all ranks.
     compared = [side for side in SIDES if side not in _FREE_SIDES.get(op, ())]
     return Call(
-        group=entry["process_group"][0], number=entry["collective_seq_id"], op=op, is_done=bool(entry["retired"]),
-        sizes=tuple(map(tuple, entry["input_sizes"] or entry["output_sizes"])), line=learner_frame(frames),
+        group=entry["process_group"][0], number=entry["collective_seq_id"], op=op, backend=backend,
+        is_done=bool(entry["retired"]), sizes=tuple(map(tuple, entry["input_sizes"] or entry["output_sizes"])),
         signature=str([(entry[f"{side}_sizes"], entry[f"{side}_dtypes"]) for side in compared]),
+        line=learner_frame(frames),
     )  # fmt: skip
 
 

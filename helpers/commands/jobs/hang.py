@@ -25,12 +25,13 @@ from dataclasses import dataclass
 from helpers.commands.jobs import probe
 from helpers.commands.jobs.flight_recorder import (
     Call,
+    Divergence,
     TorchAnalysis,
     analyze_with_torch,
     calls_of,
     load_dump,
 )
-from helpers.commands.jobs.hang_cause import HangCause, JobState, find_cause
+from helpers.commands.jobs.hang_cause import HangCause, JobState, PostedMessage, find_cause, lines_alone
 from helpers.commands.jobs.launch import StartedJob, start_job, words
 from helpers.commands.jobs.monitor import JobMonitor, ProcessState
 from helpers.learner.words import Words
@@ -93,9 +94,10 @@ def watch_job(
         if outcome != "ended":
             monitor.request_details(exit_codes)
         paths = {rank: monitor.folder / f"{p.report['pid']}.recorder" for rank, p in sorted(monitor.ranks.items())}
-        dumps = {rank: dump for rank, path in paths.items() if (dump := load_dump(path)).get("entries")}
+        loaded = {rank: dump for rank, path in paths.items() if "entries" in (dump := load_dump(path))}
+        dumps = {rank: dump for rank, dump in loaded.items() if dump["entries"]}  # what torch's analyzer can read
         groups = {name: ranks for p in monitor.ranks.values() for name, ranks in p.report.get("groups", {}).items()}
-        calls = {rank: calls_of(dump) for rank, dump in dumps.items()}
+        calls = {rank: calls_of(dump) for rank, dump in loaded.items()}
         processes = {"ranks": dict(monitor.ranks), "children": dict(monitor.children)}
         state = JobState(**processes, calls=calls, groups=groups, limit=limit)
         # The first exit code that is not 0; if there is none, 0 for a job that has ended.
@@ -181,6 +183,7 @@ def report_lines(report: HangReport) -> list[str]:
         lines += _torch_lines(report.torch)
     elif report.outcome == "hang":
         lines.append(words("torch.none"))
+    lines.append(words("unseen"))
     if state.unfinished:
         lines += ["", words("stacks")]
     for rank, process in sorted(state.unfinished.items()):
@@ -207,12 +210,23 @@ def cause_sentences(cause: HangCause, state: JobState) -> list[Words]:
     call of the ranks that are not at fault. `first_number` and `first_calls` are the collective from which on the ranks
     call from different lines, which may be an earlier one.
     """
+    if cause.kind == "parted":
+        return _parted_sentences(cause, state)
+    if cause.kind == "unanswered":
+        return _unanswered_sentences(cause, state)
     kind, divergence = cause.kind, cause.divergence
     process = state.ranks[cause.ranks[0]] if cause.ranks else None
+    kind = "even" if kind == "circle" and not cause.ranks else kind
     # What the sentences may name; each uses some of these fields. "own" is the call of the ranks at fault, "theirs" the
     # call of the others. If no rank is at fault, (0,) fills a field that the sentence does not use.
     fields = {"ranks": rank_names(cause.ranks or (0,)), "count": len(cause.ranks), "place": _line(cause.line)}
-    fields |= {"limit": state.limit, "op": cause.op, "peer": cause.peer, "at": _line(cause.op_line)}
+    fields |= {
+        "waiting": rank_names([cause.peer or 0]),
+        "limit": state.limit,
+        "op": cause.op,
+        "peer": cause.peer,
+        "at": _line(cause.op_line),
+    }
     fields |= {"how": describe_exit(process.exit_code)} if process else {}
     if divergence is not None:
         fields |= {"call": _call(divergence.expected, state), "theirs": _call_with_sizes(divergence.expected)}
@@ -220,6 +234,8 @@ def cause_sentences(cause: HangCause, state: JobState) -> list[Words]:
         fields["own"] = _call_with_sizes(next(filter(None, calls), divergence.expected))
         # The ranks at fault issued a collective that the others did not.
         kind = "alone" if kind in ("skipped", "finished") and set(cause.ranks) <= divergence.calls.keys() else kind
+    if kind == "finished" and 2 * len(cause.ranks) == len(state.ranks):  # a half is no majority
+        kind, fields["others"] = "half", rank_names(state.ranks.keys() - set(cause.ranks))
     if kind == "raised":
         fields["text"], _ = _error(process)
         same = [rank for rank, other in state.ranks.items() if other.failure and _error(other) == _error(process)]
@@ -231,7 +247,10 @@ def cause_sentences(cause: HangCause, state: JobState) -> list[Words]:
         lines = [_death(process)]
     else:
         lines = [words[f"verdict.{kind}"].format(**fields)]
-    if divergence is not None and kind != "differs":  # the sentence "verdict.differs" names both calls already
+    if divergence is not None and kind not in (
+        "differs",
+        "groups",
+    ):  # the sentence "verdict.differs" names both calls already
         is_extra = cause.ranks == tuple(divergence.calls)  # only the ranks at fault issued it
         call = next(iter(divergence.calls.values())) if is_extra else divergence.expected
         lines.append(words["issued"].format(call=_call(call, state), place=_line(call.line)))
@@ -239,6 +258,46 @@ def cause_sentences(cause: HangCause, state: JobState) -> list[Words]:
         line, suspects = divergence.first_calls[divergence.suspects[0]].line, divergence.suspects
         fields = {"number": divergence.first_number, "ranks": rank_names(suspects), "count": len(suspects)}
         lines.append(words["since"].format(**fields, place=_line(line), other=_line(divergence.expected.line)))
+    return lines + (_only_sentences(divergence, state) if kind in ("half", "groups") and divergence else [])
+
+
+def _parted_sentences(cause: HangCause, state: JobState) -> list[Words]:
+    """Where the ranks part, what each side calls there, and who called from a line that only this side has reached."""
+    divergence = cause.divergence
+    calls, group = divergence.first_calls, _group(divergence.group, state)
+    ranks_with: dict[Words | None, list[int]] = {}  # what they call there -> ranks; None: they have not come there
+    for rank in sorted(divergence.sides):
+        ranks_with.setdefault(_call_with_sizes(calls[rank]) if rank in calls else None, []).append(rank)
+    lines = [words["verdict.parted"].format(number=divergence.first_number, group=group)]
+    for own, ranks in ranks_with.items():
+        text = words["side.calls" if own else "side.absent"]
+        lines.append(text.format(ranks=rank_names(ranks), count=len(ranks), own=own))
+    return lines + _only_sentences(divergence, state)
+
+
+def _only_sentences(divergence: Divergence, state: JobState) -> list[Words]:
+    """Which side called from a line that the other has never reached; nothing where that is true of both."""
+    places, lines = lines_alone(state, divergence), []
+    for line in dict.fromkeys(places.values() if len(places) < len(divergence.sides) else ()):
+        ranks = [rank for rank, place in places.items() if place == line]
+        lines.append(words["only"].format(ranks=rank_names(ranks), count=len(ranks), place=_line(line)))
+    return lines
+
+
+def _unanswered_sentences(cause: HangCause, state: JobState) -> list[Words]:
+    """Which message has no counterpart, and whether its peer posted one with another tag or group."""
+    message = state.message_at(cause.peer)
+    key, answers = (message.group, message.tag), state.answers(cause.peer, message)
+    fields = {"rank": rank_names([cause.peer]), "place": _line(message.line), "number": message.number}
+    fields |= {"peer": _peer(message), "answers": answers[key]}
+    if cause.ranks and cause.ranks[0] not in state.ranks:
+        return [words["message.nowhere"].format(**fields, last=max(state.ranks))]
+    if not cause.ranks:
+        return [words["message.any"].format(**fields)]
+    lines = [words[f"message.{message.op}"].format(**fields)]
+    for group, tag in state.strays(cause.peer, message)[:1]:
+        fields |= {"tag": message.tag, "group": _group(message.group, state)}
+        lines.append(words["message.stray"].format(**fields, other_tag=tag, other_group=_group(group, state)))
     return lines
 
 
@@ -283,10 +342,19 @@ def other_deaths(cause: HangCause, state: JobState) -> list[Words]:
 
 def _call(call: Call, state: JobState) -> Words:
     """A collective with its number and its group, in words."""
-    members = state.groups[call.group]
-    is_world = len(members) == len(state.ranks)
-    group = words["everyone"] if is_world else words["group"].format(name=call.group, ranks=members)
-    return words["call"].format(op=call.op, number=call.number, group=group)
+    return words["call"].format(op=call.op, number=call.number, group=_group(call.group, state))
+
+
+def _group(name: str, state: JobState) -> Words:
+    """A process group with its ranks, in words."""
+    if name in _worlds(state):
+        return words["everyone"]
+    return words["group"].format(name=name, ranks=state.groups.get(name) or [words["unknown"]])
+
+
+def _worlds(state: JobState) -> list[str]:
+    """The name of torch's default group, if it is known. A script may make further groups of all ranks."""
+    return [name for name, members in state.groups.items() if len(members) == len(state.ranks)][:1]
 
 
 def _call_with_sizes(call: Call) -> Words:
@@ -302,16 +370,16 @@ def _line(frame: Frame | None) -> Words:
 
 def position_sentences(state: JobState) -> list[Words]:
     """Where every rank is. Ranks at the same line share a sentence."""
-    ranks_at: dict[tuple[Words, str, Words], list[int]] = {}  # (sentence, operation or "", line) -> ranks
-    for rank, process in sorted(state.unfinished.items()):
-        op = state.waits_in(rank)  # None where it does not wait for another rank
-        text = rank_words["wait"] if op else rank_words["stand"] if process.is_asleep() else words["computes"]
-        ranks_at.setdefault((text, op or "", _line(process.line)), []).append(rank)
+    ranks_at: dict[tuple[Words, ...], list[int]] = {}  # what `_position` returns -> ranks
+    lost = {rank for rank, process in state.ranks.items() if process.failure and process.failure.is_consequence}
+    for rank in sorted(state.unfinished.keys() | lost):
+        ranks_at.setdefault(_position(rank, state, has_lost=rank in lost), []).append(rank)
     lines = []
-    for (text, op, line), ranks in ranks_at.items():
-        lines.append(text.format(ranks=rank_names(ranks), count=len(ranks), ops=[op], place=line))
+    for (text, op, place, note), ranks in ranks_at.items():
+        line = text.format(ranks=rank_names(ranks), count=len(ranks), ops=[op], peer=op, place=place)
+        lines.append(line + note)
     finished = [rank for rank, process in state.ranks.items() if process.has_finished]
-    if finished and state.unfinished:
+    if finished and ranks_at:
         lines.append(rank_words["had_finished"].format(ranks=rank_names(finished)))
     children = [child for of_rank in state.children.values() for child in of_rank]
     hung = [child for child in children if child.line and child.line in child.frames[-INNERMOST:]]
@@ -320,6 +388,44 @@ def position_sentences(state: JobState) -> list[Words]:
     if silent:
         lines.append(words["silent"].format(ranks=rank_names(silent)))
     return lines
+
+
+def _position(rank: int, state: JobState, *, has_lost: bool) -> tuple[Words, Words, Words, Words]:
+    """Where a rank is: a sentence with braces, the operation or peer for it, the rank's line, and what follows.
+
+    has_lost: whether it lost the connection to another rank and raised.
+    """
+    process, op, note = state.ranks[rank], state.waits_in(rank), Words.of("")
+    text, what, place = rank_words["wait"], Words.of(op or ""), _line(process.line)
+    message, call = state.message_at(rank), state.pending_call(rank)
+    if has_lost:
+        text = words["lost"]
+    elif op is None:  # it does not wait for another rank
+        text = rank_words["stand"] if process.is_asleep() else words["computes"]
+        messages = map(PostedMessage.from_report, process.report.get("messages", ()))
+        if lacking := next((message for message in messages if not state.is_answered(rank, message)), None):
+            note = words[f"lacks.{lacking.op}"].format(peer=_peer(lacking), place=_line(lacking.line))
+        elif process.report.get("polled"):
+            polled = PostedMessage.from_report(process.report["polled"])
+            note = words["polled"].format(op=polled.op, place=_line(polled.line))
+    elif message:
+        text, what = words[f"waits.{op}"], _peer(message)
+        if message.line not in (None, process.line):
+            note = words["posted"].format(place=_line(message.line))
+    elif call and call.op == op:
+        what = (
+            words["of_group"].format(op=op, group=_group(call.group, state))
+            if call.group not in _worlds(state)
+            else what
+        )
+        if call.line not in (None, process.line):  # an asynchronous collective
+            note = words["called"].format(place=_line(call.line))
+    return text, what, place, note
+
+
+def _peer(message: PostedMessage) -> Words:
+    """The other rank of a message, in words."""
+    return words["any"] if message.peer is None else rank_names([message.peer])
 
 
 def _torch_lines(analysis: TorchAnalysis) -> list[str]:

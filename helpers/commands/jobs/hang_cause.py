@@ -1,7 +1,8 @@
 """Decides which rank made a job hang or fail, from the stacks of all processes and the collectives that they issued.
 
 `find_cause` looks for these causes in this order: a rank that ended, collectives that differ, a rank that waits for no
-other, a send or receive without its counterpart, a collective that a rank skipped, and else a circle of waits.
+other, a send or receive without its counterpart, a collective that a rank skipped, and else a circle of waits. Where no
+side of a divergence has a majority, as always with two ranks, no rank is blamed for it.
 
 A `Divergence` is the first collective of a group that is not the same on all ranks; its suspects are the ranks that are
 probably at fault, its `expected` call is what the other ranks issued, and `first_calls` (rank -> call) are the calls at
@@ -13,8 +14,10 @@ of the user's own code, None if the stack has none.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from helpers.commands.jobs.flight_recorder import Call, Divergence, divergences
 from helpers.commands.jobs.monitor import ProcessState
@@ -22,21 +25,49 @@ from helpers.ranks.sites import Frame, learner_frame
 
 
 @dataclass(frozen=True, kw_only=True)
+class PostedMessage:
+    """A message between two ranks that a rank has posted. Messages of one group and tag meet in their order.
+
+    op: "send" or "recv". peer: the other rank, None for a receive from any rank. line: the user's line that posted it.
+    number: how many messages to or from this peer, of this operation, group and tag, the rank had posted with it.
+    """
+
+    op: str
+    peer: int | None
+    group: str
+    tag: int
+    number: int
+    line: Frame | None
+
+    @classmethod
+    def from_report(cls, record: Mapping[str, Any]) -> PostedMessage:
+        fields = {name: record[name] for name in ("op", "peer", "group", "tag", "number")}
+        return cls(**fields, line=learner_frame([tuple(frame) for frame in record["stack"]]))
+
+
+@dataclass(frozen=True, kw_only=True)
 class HangCause:
     """What is wrong with a job. ranks: the ranks at fault, and `line`: where they are.
 
     op, op_line: the operation in which the other ranks wait for them, and its line there.
-    peer: with kind "unanswered", the rank that waits for a message in vain.
+    peer: with kind "unanswered", the rank that waits for a message in vain; its `ranks` is the peer of the message,
+    and empty for a receive from any rank.
     divergence: what the collectives say; None where they are the same on all ranks, or no records exist.
     kind is one of
       raised, died      a rank ended with an exception, or without one
       finished          a rank ended normally while the others wait for it
       differs           ranks issued different collectives
       skipped           a rank did not come to a collective
+      parted            one of these two, where no side has a majority: `ranks` are those that called from a line from
+                        which the others never did, and empty where that is true of none or of all
       elsewhere, busy   a rank sleeps outside torch.distributed, or computes
       worker            a process that a rank started sleeps
       unanswered        a send or receive without its counterpart
-      circle            every rank waits for another
+      dropped           a rank dropped what `isend` returned before the message was received, so the message is lost
+      ring              several of them, whose ranks wait for each other
+      store             a rank waits for a key of torch's store
+      groups            ranks wait for each other in different groups, and no majority says which are at fault
+      circle            every rank waits for another; `ranks` are those that wait in another operation than most
       apart             no rank waits for another
       exited            all ranks ended, some with an exit code
       ended             nothing is wrong
@@ -70,19 +101,73 @@ class JobState:
     def unfinished(self) -> dict[int, ProcessState]:
         return {rank: process for rank, process in self.ranks.items() if not process.has_ended}
 
+    def pending_call(self, rank: int) -> Call | None:
+        """The collective that a rank has issued and that is not done: the one of its current line, else the first."""
+        pending = [call for call in self.calls.get(rank, ()) if not call.is_done]
+        line = self.ranks[rank].line
+        return next((call for call in pending if call.line == line), pending[0] if pending else None)
+
     def waits_in(self, rank: int) -> str | None:
         """The operation of torch.distributed in which a rank sleeps, None if it does not sleep in one.
 
-        It is a send or receive, else the first collective that is not done, else another function.
+        It is a send or receive, else a collective that is not done, else another function.
         """
-        process = self.ranks[rank]
-        call = next((call for call in self.calls.get(rank, ()) if not call.is_done), None)
-        p2p = process.report.get("p2p")  # [operation, peer] of a send or receive, or None
-        is_in_torch = process.op or p2p or process.frames and "/torch/" in process.frames[-1][0]
-        is_at_own_line = learner_frame(process.frames[-1:]) is not None  # it may call into C++ from there
-        if not process.is_asleep() or not (is_in_torch or is_at_own_line):
+        process, call = self.ranks[rank], self.pending_call(rank)
+        waiting = process.report.get("waiting")  # the C++ method that its line has called and that waits, if any
+        is_in_torch = process.op or process.frames and "/torch/" in process.frames[-1][0]
+        # On a GPU, any line that reads a result may wait for NCCL, without a call into torch.distributed.
+        is_at_own_line = call and call.backend == "nccl" and learner_frame(process.frames[-1:]) is not None
+        # A thread of gloo may compute while the main thread waits, if a message cannot be delivered.
+        is_still = process.is_blocked() if waiting else process.is_asleep()
+        if not is_still or not (waiting or is_in_torch or is_at_own_line):
             return None
-        return p2p[0] if p2p else call.op if call else process.op
+        if message := self.message_at(rank):
+            return message.op
+        if waiting and waiting["call"].startswith("store."):
+            return process.op or waiting["call"]
+        return call.op if call else process.op or waiting and waiting["call"]
+
+    def message_at(self, rank: int) -> PostedMessage | None:
+        """The message between two ranks for which a rank waits."""
+        waiting = self.ranks[rank].report.get("waiting")
+        return PostedMessage.from_report(waiting["message"]) if waiting and waiting["message"] else None
+
+    def posted(self, rank: int, op: str, peer: int | None) -> Counter[tuple[str, int]]:
+        """(group, tag) -> how many messages a rank posted to or from this peer; None stands for all peers.
+
+        A receive from any rank counts for every peer.
+        """
+        counts: Counter[tuple[str, int]] = Counter()
+        for name, to, group, tag, count in self.ranks[rank].report.get("posted", ()):
+            if name == op and (peer is None or to in (peer, None)):
+                counts[group, tag] += count
+        return counts
+
+    def answers(self, rank: int, message: PostedMessage) -> Counter[tuple[str, int]]:
+        """(group, tag) -> how many messages other ranks posted that could meet this message of a rank."""
+        op = "recv" if message.op == "send" else "send"
+        peers = self.ranks if message.peer is None else {message.peer} & self.ranks.keys()
+        return sum((self.posted(peer, op, rank) for peer in peers), Counter())
+
+    def strays(self, rank: int, message: PostedMessage) -> list[tuple[str, int]]:
+        """(group, tag) of what the peer posted and this rank did not: a message meets one of its own tag and group."""
+        own, peers = self.posted(rank, message.op, message.peer), self.answers(rank, message)
+        return sorted(key for key, count in peers.items() if key != (message.group, message.tag) and count > own[key])
+
+    def dropped_by(self, peer: int | None, rank: int, message: PostedMessage) -> PostedMessage | None:
+        """A message of the peer that could meet this message of a rank, and whose Work the peer has dropped."""
+        dropped = map(
+            PostedMessage.from_report, self.ranks[peer].report.get("dropped", ()) if peer in self.ranks else ()
+        )
+        key = (message.group, message.tag)
+        return next(
+            (one for one in dropped if one.peer == rank and one.op != message.op and (one.group, one.tag) == key), None
+        )
+
+    def is_answered(self, rank: int, message: PostedMessage) -> bool:
+        """Whether the counterpart of a message was posted."""
+        number = self.posted(rank, message.op, None)[message.group, message.tag] if message.peer is None else 0
+        return self.answers(rank, message)[message.group, message.tag] >= max(number, message.number)
 
 
 def find_cause(state: JobState) -> HangCause:
@@ -91,13 +176,41 @@ def find_cause(state: JobState) -> HangCause:
     divergence = found[0] if found else None
     cause = _ended(state, divergence)
     if cause is None and divergence is not None and divergence.has_mismatch:
+        if not divergence.has_majority:
+            return _parted(state, divergence)
         calls = divergence.first_calls
         line = next((calls[rank].line for rank in divergence.suspects if rank in calls), None)
         return _cause(divergence, kind="differs", ranks=divergence.suspects, line=line)
-    cause = cause or _waits_for_nobody(state, divergence) or _unanswered(state)
+    cause = cause or _waits_for_nobody(state, divergence) or _unanswered(state) or _waits_for_a_key(state)
     if cause is None and divergence is not None:
-        return _at_fault("skipped", [state.ranks[rank] for rank in divergence.suspects], divergence)
+        suspects = [state.ranks[rank] for rank in divergence.suspects]
+        if divergence.has_majority:
+            return _at_fault("skipped", suspects, divergence)
+        return _circle_of_groups(state, divergence) or _parted(state, divergence)
     return cause or _circle(state)
+
+
+def lines_alone(state: JobState, divergence: Divergence) -> dict[int, Frame]:
+    """Rank -> the line of its call, where the flight recorder has a call from this line on this rank's side only.
+
+    It is the line of the call at which the ranks diverge, or of the call in which the rank is now.
+    """
+    found, sides = {}, divergence.sides
+    for rank, side in sides.items():
+        others = [other for other in sides if sides[other] != side]
+        known = {call.line for other in others for call in state.calls.get(other, ())}
+        calls = (divergence.first_calls.get(rank), state.pending_call(rank))
+        lines = [call.line for call in calls if call and call.line and call.line not in known]
+        if lines:
+            found[rank] = lines[0]
+    return found
+
+
+def _parted(state: JobState, divergence: Divergence) -> HangCause:
+    """The cause that the ranks part, and that no majority says which of them is at fault."""
+    alone = lines_alone(state, divergence)
+    ranks = tuple(sorted(alone)) if len(alone) < len(divergence.sides) else ()
+    return _cause(divergence, kind="parted", ranks=ranks, line=alone[ranks[0]] if ranks else None)
 
 
 def _cause(divergence: Divergence | None, **fields) -> HangCause:
@@ -126,7 +239,8 @@ def _ended(state: JobState, divergence: Divergence | None) -> HangCause | None:
     if died:
         return _at_fault("died", died[:1], divergence)
     if finished and (raised or any(map(state.waits_in, state.unfinished))):
-        suspects = [state.ranks[rank] for rank in divergence.suspects] if divergence else finished
+        is_clear = divergence is not None and divergence.has_majority
+        suspects = [state.ranks[rank] for rank in divergence.suspects] if is_clear else finished
         return _at_fault("finished", suspects, divergence)
     return _at_fault("raised", raised[:1], divergence) if raised else None
 
@@ -164,22 +278,63 @@ def _is_idle_worker(process: ProcessState) -> bool:
 
 
 def _unanswered(state: JobState) -> HangCause | None:
-    """Blames the peer of a send or receive that has not posted the matching receive or send."""
-    # Rank -> (operation, peer) of the send or receive in which it waits.
-    p2p = {rank: process.report["p2p"] for rank, process in state.unfinished.items() if process.report.get("p2p")}
-    for rank, (op, peer) in p2p.items():
-        op_of_peer, peer_of_peer = p2p.get(peer) or (op, None)  # None: the peer is in no send or receive
-        if peer in state.ranks and (peer_of_peer != rank or op_of_peer == op):  # two sends do not match either
-            lines = {"line": state.ranks[peer].line, "op_line": state.ranks[rank].line}
-            return HangCause(kind="unanswered", ranks=(peer,), op=op, peer=rank, **lines)
+    """Blames the peer of a send or receive for which it has not posted the counterpart, or a circle of such ranks.
+
+    Of a chain of ranks that wait for each other's messages, it is the last one, or the first whose peer has posted a
+    message with another tag.
+    """
+    every = {rank: message for rank in state.unfinished if (message := state.message_at(rank))}
+    waits = {rank: message for rank, message in every.items() if not state.is_answered(rank, message)}
+    for rank, message in every.items():
+        if rank not in waits and (lost := state.dropped_by(message.peer, rank, message)):
+            return HangCause(kind="dropped", ranks=(message.peer,), op=message.op, line=lost.line, peer=rank)
+    if not waits:
+        return None
+    with_strays = [rank for rank, message in waits.items() if state.strays(rank, message)]
+    chain = [next(iter(with_strays or waits))]
+    while not with_strays and (peer := waits[chain[-1]].peer) in waits:
+        if peer in chain:
+            ring = tuple(sorted(chain[chain.index(peer) :]))
+            return HangCause(kind="ring", ranks=ring, op=waits[ring[0]].op, line=state.ranks[ring[0]].line)
+        chain.append(peer)
+    rank, message, peer = chain[-1], waits[chain[-1]], waits[chain[-1]].peer
+    lines = {"line": state.ranks[peer].line if peer in state.ranks else None, "op_line": state.ranks[rank].line}
+    return HangCause(kind="unanswered", ranks=() if peer is None else (peer,), op=message.op, peer=rank, **lines)
+
+
+def _waits_for_a_key(state: JobState) -> HangCause | None:
+    """Names the ranks whose own line waits for a key of torch's store, which no rank has set."""
+    ranks = [rank for rank in state.unfinished if (state.waits_in(rank) or "").startswith("store.")]
+    if not ranks:
+        return None
+    return HangCause(kind="store", ranks=tuple(ranks), op=state.waits_in(ranks[0]), line=state.ranks[ranks[0]].line)
+
+
+def _circle_of_groups(state: JobState, divergence: Divergence) -> HangCause | None:
+    """Names a circle of ranks, each of which waits in a group for the next rank, which waits in another group."""
+    waits = {rank: call for rank in state.unfinished if (call := state.pending_call(rank))}
+
+    def next_rank(rank: int) -> int | None:
+        group, number = waits[rank].group, waits[rank].number
+        come = {r for r, calls in state.calls.items() if any((c.group, c.number) == (group, number) for c in calls)}
+        absent = (other for other in state.groups[group] if other not in come and other in waits)
+        return next((other for other in absent if waits[other].group != group), None)
+
+    for start in waits:
+        chain = [start]
+        while (following := next_rank(chain[-1])) is not None:
+            if following in chain:
+                ring = tuple(sorted(chain[chain.index(following) :]))
+                return _cause(divergence, kind="groups", ranks=ring, line=state.ranks[ring[0]].line)
+            chain.append(following)
     return None
 
 
 def _circle(state: JobState) -> HangCause:
     """Every rank waits and no record says for what: names the ranks that wait in another operation than most."""
     ops = {rank: state.waits_in(rank) or "" for rank in state.unfinished}
-    names = list(ops.values())
-    usual = max(names, key=names.count)
-    suspects = tuple(rank for rank, op in ops.items() if op != usual) or tuple(ops)
-    op_line = next((process.line for rank, process in state.unfinished.items() if rank not in suspects), None)
-    return HangCause(kind="circle", ranks=suspects, op=usual, line=state.ranks[suspects[0]].line, op_line=op_line)
+    (usual, count), *others = Counter(ops.values()).most_common()
+    suspects = tuple(rank for rank, op in ops.items() if op != usual) if others and count > others[0][1] else ()
+    fields = {"line": state.ranks[suspects[0]].line} if suspects else {}
+    op_line = next((process.line for rank, process in state.unfinished.items() if ops[rank] == usual), None)
+    return HangCause(kind="circle", ranks=suspects, op=usual, op_line=op_line, **fields)

@@ -32,8 +32,9 @@ class ProcessState:
     """The last report of one process.
 
     report: the fields that probe.py lists, such as "stack_age" (seconds for which the main thread has been at one
-    line), "cpu_seconds" (the CPU time in these seconds), "call_age" (seconds since the process issued a collective or
-    entered another function of torch.distributed), "parent" (a process id) and "world" (the world size).
+    line), "cpu_seconds" and "main_seconds" (the CPU time of the process and of this thread in these seconds),
+    "call_age" (seconds since the process issued a collective or entered another function of torch.distributed),
+    "parent" (a process id) and "world" (the world size).
     updated: the time.time() at which it was written.
     gone: the time.time() at which the process was seen to be gone, 0.0 before.
     exit_code: None where the process is not our child. crash: the frames that faulthandler wrote.
@@ -78,6 +79,11 @@ class ProcessState:
         """Whether it has been at its line for at least so many seconds and hardly computed."""
         age = self.report["stack_age"]
         return age >= seconds and self.report["cpu_seconds"] <= MAX_CPU_SHARE * age
+
+    def is_blocked(self) -> bool:
+        """Whether the main thread has hardly computed at its line, whatever the other threads of the process do."""
+        age = self.report["stack_age"]
+        return self.is_asleep() or self.report.get("main_seconds", age) <= MAX_CPU_SHARE * age
 
     def is_silent(self, limit: float) -> bool:
         """Whether its probe has stopped reporting, because native code holds the GIL or the process was stopped.

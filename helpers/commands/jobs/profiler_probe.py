@@ -1,41 +1,19 @@
 """Runs torch.profiler over a window of steps inside a user's script that never imports this package.
 
 A generated `sitecustomize` loads this file by its path, as it does with `probe.py`, so it may import only the standard
-library. It waits until the script imports torch's optimizers and counts the steps of the first optimizer that steps.
+library; it takes `ImportHook` from probe.py, which is loaded first, under the name `_ranks_job`. It waits until the
+script imports torch's optimizers and counts the steps of the first optimizer that steps.
 """
 
 from __future__ import annotations
 
 import atexit
-import importlib.abc
-import importlib.machinery
 import json
 import os
 import sys
 
 WINDOW = "RANKS_JOB_WINDOW"  # environment: wait, warmup, active, and the folder for the traces, as JSON
 MODULE = "torch.optim.optimizer"
-
-
-class ImportHook(importlib.abc.MetaPathFinder):
-    """Finds MODULE as Python would, and calls `on_import` with it once it is loaded."""
-
-    def __init__(self, on_import):
-        self.on_import = on_import
-
-    def find_spec(self, name, path=None, target=None):
-        if name != MODULE:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        load = spec.loader.exec_module
-
-        def exec_module(module):
-            load(module)
-            self.on_import(module)
-
-        spec.loader.exec_module = exec_module
-        return spec
 
 
 class WindowProfiler:
@@ -97,4 +75,5 @@ def begin():
     """The entry point, which the generated `sitecustomize` calls."""
     window = os.environ.get(WINDOW)
     if window and "RANK" in os.environ:
-        sys.meta_path.insert(0, ImportHook(WindowProfiler(**json.loads(window)).install))
+        hook = sys.modules["_ranks_job"].ImportHook(MODULE, WindowProfiler(**json.loads(window)).install)
+        sys.meta_path.insert(0, hook)

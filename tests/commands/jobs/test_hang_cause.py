@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from helpers.commands.jobs.flight_recorder import analyze_with_torch, calls_of, divergences
-from helpers.commands.jobs.hang import cause_sentences, other_deaths
+from helpers.commands.jobs.hang import cause_sentences, other_deaths, position_sentences
 from helpers.commands.jobs.hang_cause import JobState, find_cause
 from helpers.commands.jobs.monitor import ProcessState
 
@@ -119,10 +119,100 @@ def test_who_waits_for_nobody_is_waited_for(odd, children, kind, line):
     )
 
 
-def test_a_message_without_its_answer_and_a_circle_without_a_record():
-    sends = process(0, (SCRIPT, 9, "<module>"), (TORCH, 1, "send"), p2p=["send", 1])
-    cause = find_cause(state_of(sends, process(1, *IN_REDUCE), process(2, *IN_REDUCE)))
-    assert (cause.kind, cause.peer, cause.ranks, cause.op_line[1]) == ("unanswered", 0, (1,), 9)
+def message(op, peer, number=1, tag=0, line=9):
+    """As the probe describes one."""
+    stack = [[SCRIPT, line, "<module>"], [TORCH, 1, f"i{op}"]]
+    return {"op": op, "peer": peer, "group": "0", "tag": tag, "number": number, "stack": stack, "has_wait": True}
+
+
+def waits_for(rank, op, peer, number=1, tag=0, *, line=20, posted=()):
+    """A rank that waits for a message; posted: what it posted before, as [operation, peer, group, tag, count]."""
+    waiting = {"call": "work.wait", "message": message(op, peer, number, tag)}
+    return process(rank, (SCRIPT, line, "f"), waiting=waiting, posted=[*posted, [op, peer, "0", tag, number]])
+
+
+def sentences(state):
+    """The cause of a state, and what is said of it."""
+    cause = find_cause(state)
+    return cause, [str(line) for line in (*cause_sentences(cause, state), *position_sentences(state))]
+
+
+def test_a_message_that_no_message_of_its_peer_meets():
+    """The peer is in a collective; two of its three sends have come."""
+    elsewhere = process(1, *IN_REDUCE, posted=[["send", 0, "0", 0, 2]])
+    cause, said = sentences(state_of(waits_for(0, "recv", 1, 3), elsewhere, process(2, *IN_REDUCE)))
+    assert (cause.kind, cause.peer, cause.ranks, cause.op_line[1]) == ("unanswered", 0, (1,), 20)
+    assert "rank 0 has a receive from rank 1 that no send of rank 1 meets: rank 0 has posted 3 receives" in said[0]
+    assert "rank 1 has posted 2 sends" in said[0]
+    assert "rank 0 waits for a message from rank 1, train.py line 20\n  posted at train.py line 9" in said[1]
+    # A chain of ranks that wait for the message of the next one ends at the rank that does not.
+    chain = state_of(waits_for(0, "recv", 1), waits_for(1, "recv", 2), process(2, *IN_REDUCE))
+    assert (find_cause(chain).peer, find_cause(chain).ranks) == (1, (2,))
+    nowhere = state_of(waits_for(0, "send", 5), process(1, *IN_REDUCE))
+    assert "rank 0 waits for rank 5, which does not exist: the last rank is 1" in sentences(nowhere)[1][0]
+    any_rank = state_of(waits_for(0, "recv", None), process(1, *IN_REDUCE))
+    assert "a receive from any rank that no send meets" in sentences(any_rank)[1][0]
+
+
+def test_messages_in_a_circle_and_messages_with_unequal_tags():
+    cause, said = sentences(state_of(waits_for(0, "send", 1), waits_for(1, "send", 0)))
+    assert (cause.kind, cause.ranks) == ("ring", (0, 1)) and "in a circle of sends and receives" in said[0]
+    receives = waits_for(1, "send", 0, posted=[["recv", 0, "0", 7, 1]])
+    cause, said = sentences(state_of(waits_for(0, "send", 1), receives))
+    assert (cause.kind, cause.peer) == ("unanswered", 0)
+    assert "rank 1 has posted such a message with tag 7" in said[1] and "rank 0 waits for one with tag 0" in said[1]
+
+
+def test_a_message_that_was_lost_because_its_work_was_dropped():
+    sender = process(0, *IN_REDUCE, posted=[["send", 1, "0", 0, 1]], dropped=[message("send", 1, line=4)])
+    cause, said = sentences(state_of(sender, waits_for(1, "recv", 0)))
+    assert (cause.kind, cause.ranks, cause.line[1]) == ("dropped", (0,), 4)
+    assert "rank 1 waits for a message that rank 0 posted at train.py line 4 without keeping" in said[0]
+
+
+def test_a_rank_that_waits_for_a_key_and_one_that_polls():
+    key = process(1, AT, waiting={"call": "store.wait", "message": None})
+    cause, said = sentences(state_of(process(0, *IN_REDUCE), key, calls={0: WAITS, 1: LOOP[:2]}))
+    assert (cause.kind, cause.ranks) == ("store", (1,)) and "rank 1 waits for a key of the store" in said[0]
+    polls = process(0, AT, stack_age=0.1, cpu=0.1, polled=message("recv", 1))
+    _, said = sentences(state_of(polls, process(1, *IN_REDUCE), calls={0: LOOP[:2], 1: WAITS}))
+    assert "rank 0 runs, now at train.py line 20\n  With gloo, is_completed()" in said[2]
+
+
+def test_of_two_ranks_none_is_blamed_by_rule_and_a_line_of_one_rank_alone_is_named():
+    barrier = entry(3, 30, "barrier", done=False)
+    at_barrier = process(0, (SCRIPT, 30, "<module>"), (TORCH, 99, "barrier"))
+    state = state_of(at_barrier, process(1, *IN_REDUCE), calls={0: [*LOOP[:2], barrier], 1: WAITS})
+    cause, said = sentences(state)
+    assert (cause.kind, cause.ranks, cause.line[1]) == ("parted", (0,), 30)
+    assert "The ranks part at call number 3 of the group of all ranks. No side has a majority" in said[0]
+    assert said[1].startswith("  rank 0 calls barrier") and said[2].startswith("  rank 1 calls all_reduce")
+    assert "only rank 0 has ever called from train.py line 30" in said[3]
+    other = state_of(at_barrier, process(1, *IN_REDUCE), calls={0: [barrier], 1: [entry(3, 6, done=False)]})
+    cause, said = sentences(other)  # each of the two lines was reached by one rank alone
+    assert (cause.kind, cause.ranks) == ("parted", ()) and not any("only rank" in line for line in said)
+
+
+def test_of_four_ranks_in_crossed_pairs_none_is_blamed_and_every_rank_is_named_with_its_group():
+    groups = {"0": [0, 1, 2, 3], "1": [0, 1], "2": [2, 3], "3": [0, 2], "4": [1, 3]}
+    at = {0: "3", 1: "1", 2: "2", 3: "4"}  # rank 0 waits for 2, 2 for 3, 3 for 1, and 1 for 0
+    calls = {rank: calls_of({"entries": [entry(1, 6, done=False, group=name)]}) for rank, name in at.items()}
+    ranks = {rank: process(rank, *IN_REDUCE) for rank in range(4)}
+    cause, said = sentences(JobState(ranks=ranks, children={}, calls=calls, groups=groups, limit=2.0))
+    assert (cause.kind, cause.ranks) == ("groups", (0, 1, 2, 3)) and "circle of groups" in said[0]
+    assert "rank 3 waits in all_reduce of group 4 (ranks 1, 3), train.py line 6" in said[-1]
+
+
+def test_a_wait_is_not_said_of_a_rank_that_sleeps_beside_an_asynchronous_collective():
+    """A line that waits in a Work is told from one that does not; the line of the call is named, too."""
+    pending = {0: [*LOOP[:2], entry(3, 6, done=False)], 1: [*LOOP[:2], entry(3, 6, done=False)]}
+    waits = process(1, AT, waiting={"call": "work.wait", "message": None})
+    cause, said = sentences(state_of(process(0, AT), waits, calls=pending))
+    assert (cause.kind, cause.ranks) == ("elsewhere", (0,))
+    assert "rank 1 waits in all_reduce, train.py line 20\n  called at train.py line 6" in said[-1]
+
+
+def test_a_circle_without_a_record():
     barrier = process(2, (SCRIPT, 8, "<module>"), (TORCH, 5, "barrier"))
     cause = find_cause(state_of(process(0, *IN_REDUCE), process(1, *IN_REDUCE), barrier))
     assert (cause.kind, cause.ranks, cause.line[1]) == ("circle", (2,), 8)
@@ -140,10 +230,13 @@ def test_a_rank_that_ended_is_to_blame_and_not_those_that_ended_for_it():
     closed = [raised(rank, "RuntimeError", "Connection closed by peer", 1.0 + rank) for rank in (0, 2)]
     assert find_cause(state_of(*closed, raised(1, "ValueError", "no such label", 3.0))).ranks == (1,)
     killed = ProcessState(process(1, AT).report, gone=1.0, exit_code=-9)
-    assert (find_cause(state_of(*closed, killed)).kind, find_cause(state_of(*closed, killed)).ranks) == ("died", (1,))
+    cause, said = sentences(state_of(*closed, killed))
+    assert (cause.kind, cause.ranks) == ("died", (1,)) and "ranks 0, 2 then lost the connection" in said[-1]
     left = process(1, ended=1.0, failure=None)
     cause = find_cause(state_of(*closed, left, calls={0: WAITS, 1: LOOP[:2], 2: WAITS}))
     assert (cause.kind, cause.ranks, cause.op_line[1]) == ("finished", (1,), 6)
+    cause, said = sentences(state_of(closed[0], left, calls={0: WAITS, 1: LOOP[:2]}))  # two ranks
+    assert "rank 1 ended (its process is gone) while rank 0 still waited for it" in said[0]
     done = [process(rank, ended=1.0, failure=None) for rank in (0, 1)]
     assert find_cause(state_of(*done)).kind == "ended"
     differs = {0: LOOP, 1: [*LOOP[:2], entry(3, 9, "broadcast")], 2: LOOP}
