@@ -214,51 +214,60 @@ def cause_sentences(cause: HangCause, state: JobState) -> list[Words]:
         return _parted_sentences(cause, state)
     if cause.kind == "unanswered":
         return _unanswered_sentences(cause, state)
-    kind, divergence = cause.kind, cause.divergence
-    process = state.ranks[cause.ranks[0]] if cause.ranks else None
-    kind = "even" if kind == "circle" and not cause.ranks else kind
-    # What the sentences may name; each uses some of these fields. "own" is the call of the ranks at fault, "theirs" the
-    # call of the others. If no rank is at fault, (0,) fills a field that the sentence does not use.
+    if cause.kind == "raised":
+        lines = _raised_sentences(state.ranks[cause.ranks[0]], state)
+    elif cause.kind == "died":
+        lines = [_death(state.ranks[cause.ranks[0]])]
+    else:
+        lines = [_verdict(cause, state)]
+    return lines + (_divergence_sentences(cause, state) if cause.divergence else [])
+
+
+def _verdict(cause: HangCause, state: JobState) -> Words:
+    """The sentence of the kinds that have one. It uses some of the fields; (0,) fills a field that it does not use.
+
+    "own" is the call of the ranks at fault, "theirs" and "call" are the call of the others.
+    """
+    kind, divergence, others = cause.kind, cause.divergence, state.ranks.keys() - set(cause.ranks)
     fields = {"ranks": rank_names(cause.ranks or (0,)), "count": len(cause.ranks), "place": _line(cause.line)}
-    fields |= {
-        "waiting": rank_names([cause.peer or 0]),
-        "limit": state.limit,
-        "op": cause.op,
-        "peer": cause.peer,
-        "at": _line(cause.op_line),
-    }
-    fields |= {"how": describe_exit(process.exit_code)} if process else {}
+    fields |= {"limit": state.limit, "op": cause.op, "waiting": rank_names([cause.peer or 0])}
+    if cause.ranks:
+        fields["how"] = describe_exit(state.ranks[cause.ranks[0]].exit_code)
     if divergence is not None:
         fields |= {"call": _call(divergence.expected, state), "theirs": _call_with_sizes(divergence.expected)}
         calls = (divergence.first_calls.get(rank) for rank in cause.ranks)
         fields["own"] = _call_with_sizes(next(filter(None, calls), divergence.expected))
-        # The ranks at fault issued a collective that the others did not.
-        kind = "alone" if kind in ("skipped", "finished") and set(cause.ranks) <= divergence.calls.keys() else kind
-    if kind == "finished" and 2 * len(cause.ranks) == len(state.ranks):  # a half is no majority
-        kind, fields["others"] = "half", rank_names(state.ranks.keys() - set(cause.ranks))
-    if kind == "raised":
-        fields["text"], _ = _error(process)
-        same = [rank for rank, other in state.ranks.items() if other.failure and _error(other) == _error(process)]
-        fields["ranks"] = rank_names(sorted(same))
-        lines = [rank_words["raised"].format(**fields)]
-        if any(word in fields["text"].lower() for word in _GPU_WORDS) and not _has_gpu():
-            lines.append(words["gpu"])
-    elif kind == "died":
-        lines = [_death(process)]
-    else:
-        lines = [words[f"verdict.{kind}"].format(**fields)]
-    if divergence is not None and kind not in (
-        "differs",
-        "groups",
-    ):  # the sentence "verdict.differs" names both calls already
+    if kind == "finished" and len(cause.ranks) == len(others):  # a half is no majority
+        kind, fields["others"] = "half", rank_names(others)
+    elif kind in ("skipped", "finished") and divergence and set(cause.ranks) <= divergence.calls.keys():
+        kind = "alone"  # the ranks at fault issued a collective that the others did not
+    elif kind == "circle" and not cause.ranks:
+        kind = "even"
+    return words[f"verdict.{kind}"].format(**fields)
+
+
+def _raised_sentences(process: ProcessState, state: JobState) -> list[Words]:
+    """What a rank raised, with every rank that raised the same, and whether it lacked a GPU."""
+    error = _error(process)
+    same = [rank for rank, other in state.ranks.items() if other.failure and _error(other) == error]
+    lines = [rank_words["raised"].format(ranks=rank_names(sorted(same)), text=error[0], place=_line(process.line))]
+    if any(word in error[0].lower() for word in _GPU_WORDS) and not _has_gpu():
+        lines.append(words["gpu"])
+    return lines
+
+
+def _divergence_sentences(cause: HangCause, state: JobState) -> list[Words]:
+    """Where the collective was called that a rank has not issued, and since when the ranks call from other lines."""
+    divergence, lines = cause.divergence, []
+    if cause.kind not in ("differs", "groups"):  # the first sentence names both calls, or every rank has its own
         is_extra = cause.ranks == tuple(divergence.calls)  # only the ranks at fault issued it
         call = next(iter(divergence.calls.values())) if is_extra else divergence.expected
         lines.append(words["issued"].format(call=_call(call, state), place=_line(call.line)))
-    if divergence is not None and divergence.first_number < divergence.number:  # they call from other lines since then
+    if divergence.first_number < divergence.number:  # they call from other lines since then
         line, suspects = divergence.first_calls[divergence.suspects[0]].line, divergence.suspects
         fields = {"number": divergence.first_number, "ranks": rank_names(suspects), "count": len(suspects)}
         lines.append(words["since"].format(**fields, place=_line(line), other=_line(divergence.expected.line)))
-    return lines + (_only_sentences(divergence, state) if kind in ("half", "groups") and divergence else [])
+    return lines + ([] if divergence.has_majority else _only_sentences(divergence, state))
 
 
 def _parted_sentences(cause: HangCause, state: JobState) -> list[Words]:
@@ -347,20 +356,14 @@ def _call(call: Call, state: JobState) -> Words:
 
 def _group(name: str, state: JobState) -> Words:
     """A process group with its ranks, in words."""
-    if name in _worlds(state):
+    if state.is_world(name):
         return words["everyone"]
     return words["group"].format(name=name, ranks=state.groups.get(name) or [words["unknown"]])
 
 
-def _worlds(state: JobState) -> list[str]:
-    """The name of torch's default group, if it is known. A script may make further groups of all ranks."""
-    return [name for name, members in state.groups.items() if len(members) == len(state.ranks)][:1]
-
-
 def _call_with_sizes(call: Call) -> Words:
     """A collective with the sizes of its tensors, if it has any, and its line."""
-    text = words["of"] if any(call.sizes) else words["at"]
-    return text.format(op=call.op, sizes=list(call.sizes), place=_line(call.line))
+    return words["of" if any(call.sizes) else "at"].format(op=call.op, sizes=list(call.sizes), place=_line(call.line))
 
 
 def _line(frame: Frame | None) -> Words:
@@ -396,7 +399,7 @@ def _position(rank: int, state: JobState, *, has_lost: bool) -> tuple[Words, Wor
     has_lost: whether it lost the connection to another rank and raised.
     """
     process, op, note = state.ranks[rank], state.waits_in(rank), Words.of("")
-    text, what, place = rank_words["wait"], Words.of(op or ""), _line(process.line)
+    text, what = rank_words["wait"], Words.of(op or "")
     message, call = state.message_at(rank), state.pending_call(rank)
     if has_lost:
         text = words["lost"]
@@ -413,14 +416,11 @@ def _position(rank: int, state: JobState, *, has_lost: bool) -> tuple[Words, Wor
         if message.line not in (None, process.line):
             note = words["posted"].format(place=_line(message.line))
     elif call and call.op == op:
-        what = (
-            words["of_group"].format(op=op, group=_group(call.group, state))
-            if call.group not in _worlds(state)
-            else what
-        )
+        if not state.is_world(call.group):
+            what = words["of_group"].format(op=op, group=_group(call.group, state))
         if call.line not in (None, process.line):  # an asynchronous collective
             note = words["called"].format(place=_line(call.line))
-    return text, what, place, note
+    return text, what, _line(process.line), note
 
 
 def _peer(message: PostedMessage) -> Words:

@@ -101,6 +101,10 @@ class JobState:
     def unfinished(self) -> dict[int, ProcessState]:
         return {rank: process for rank, process in self.ranks.items() if not process.has_ended}
 
+    def is_world(self, group: str) -> bool:
+        """Whether this is torch's default group: the first one of all ranks, since a script may make more of them."""
+        return group == next((name for name, ranks in self.groups.items() if len(ranks) == len(self.ranks)), None)
+
     def pending_call(self, rank: int) -> Call | None:
         """The collective that a rank has issued and that is not done: the one of its current line, else the first."""
         pending = [call for call in self.calls.get(rank, ()) if not call.is_done]

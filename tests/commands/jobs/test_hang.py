@@ -140,6 +140,120 @@ def test_rank_line_and_torchs_analyzer_are_right_under_ddp(job):
     assert "rank 0 waits in all_reduce, train.py line 11: `dist.all_reduce(metric)`" in text
 
 
+EARLY_STOP = """
+    import torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    score = torch.ones(4)
+    for epoch in range(5):
+        dist.all_reduce(score)
+        if dist.get_rank() == 0 and epoch == 2:
+            break
+    dist.barrier()
+"""
+SAVES_BY_ITS_OWN_LOSS = """
+    import torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    for epoch in range(3):
+        loss = torch.tensor(float(2 + epoch))
+        dist.reduce(loss, 0)  # the sum is on rank 0 alone
+        if epoch == 0 or epoch == 2 and dist.get_rank() == 1:
+            dist.all_gather_object([None, None], "a shard")
+    dist.destroy_process_group()
+"""
+LISTS_DIFFER = """
+    import torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    rank, x = dist.get_rank(), [torch.zeros(8) for _ in range(3)]
+    lists = [[dist.isend, dist.isend, dist.irecv], [dist.irecv, dist.irecv]]
+    works = dist.batch_isend_irecv([dist.P2POp(op, x[i], 1 - rank) for i, op in enumerate(lists[rank])])
+    for work in works:
+        work.wait()
+    dist.barrier()
+"""
+BOTH_SEND = """
+    import torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    x, peer = torch.ones(8), 1 - dist.get_rank()
+    if peer == 1:
+        dist.send(x, peer)
+        dist.send(x, peer)
+    else:
+        dist.recv(x, peer)
+        dist.send(x, peer)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "lines"),
+    [
+        (
+            EARLY_STOP,
+            "parted",
+            [
+                "  rank 0 calls barrier at train.py line 9: `dist.barrier()`",
+                "  rank 1 calls all_reduce of [(4,)] at train.py line 6: `dist.all_reduce(score)`",
+                "In the flight recorder, only rank 0 has ever called from train.py line 9: `dist.barrier()`.",
+            ],
+        ),
+        (
+            SAVES_BY_ITS_OWN_LOSS,
+            "finished",
+            [
+                "rank 0 ended (its process ended with exit code 0) while rank 1 still waited for it.",
+                "rank 1 then lost the connection to another rank, train.py line 8: `dist.all_gather_object(",
+            ],
+        ),
+        (
+            LISTS_DIFFER,
+            "unanswered",
+            [
+                "rank 0 has a receive from rank 1 that no send of rank 1 meets",
+                "rank 0 has posted 1 receive, and rank 1 has posted 0 sends.",
+                "rank 0 waits for a message from rank 1, train.py line 8: `work.wait()`\n  posted at train.py line 6:",
+                "rank 1 waits in barrier, train.py line 9: `dist.barrier()`",
+                "(Not looked at: the values in tensors, the sizes of messages between two ranks, and GPU kernels.)",
+            ],
+        ),
+        (
+            BOTH_SEND,
+            "ring",
+            [
+                "rank 0 waits until rank 1 receives a message, train.py line 7: `dist.send(x, peer)`",
+                "rank 1 waits until rank 0 receives a message, train.py line 10: `dist.send(x, peer)`",
+            ],
+        ),
+    ],
+)
+def test_two_ranks_that_part_and_messages_that_do_not_meet(job, script, kind, lines):
+    found = job(script)
+    text = str(found)
+    assert found.cause.kind == kind and [line for line in lines if line not in text] == []
+
+
+def test_the_probe_adds_nothing_to_what_a_script_sees_of_a_message(job, tmp_path):
+    """Neither a frame in a traceback nor a reference that keeps a tensor alive."""
+    found = job(
+        """
+        import gc, sys, traceback, weakref, torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        x = torch.ones(4)
+        dist.send(x, 1) if dist.get_rank() == 0 else dist.recv(x, 0)
+        seen = weakref.ref(x)
+        del x
+        gc.collect()
+        work = dist.barrier(async_op=True)
+        try:
+            work.wait("no time")
+        except TypeError as error:
+            frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+        work.wait()
+        sys.exit(0 if seen() is None and frames == [__file__] else 7)
+        """,
+        nproc=2,
+    )
+    assert (found.outcome, found.code) == ("ended", 0)
+
+
 def test_what_stands_behind_the_two_dashes_is_the_jobs():
     given = hang.parser("hang", "").parse_args("--nproc 3 -- train.py --nproc 5 -- --limit 1".split())
     assert (given.nproc, given.limit, given.command) == (3, 30.0, ["train.py", "--nproc", "5", "--", "--limit", "1"])
