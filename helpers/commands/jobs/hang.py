@@ -267,7 +267,8 @@ def _divergence_sentences(cause: HangCause, state: JobState) -> list[Words]:
         line, suspects = divergence.first_calls[divergence.suspects[0]].line, divergence.suspects
         fields = {"number": divergence.first_number, "ranks": rank_names(suspects), "count": len(suspects)}
         lines.append(words["since"].format(**fields, place=_line(line), other=_line(divergence.expected.line)))
-    return lines + ([] if divergence.has_majority else _only_sentences(divergence, state))
+    is_open = cause.kind in ("finished", "groups") and not divergence.has_majority  # no rank is known to be at fault
+    return lines + (_only_sentences(divergence, state) if is_open else [])
 
 
 def _parted_sentences(cause: HangCause, state: JobState) -> list[Words]:
@@ -281,6 +282,8 @@ def _parted_sentences(cause: HangCause, state: JobState) -> list[Words]:
     for own, ranks in ranks_with.items():
         text = words["side.calls" if own else "side.absent"]
         lines.append(text.format(ranks=rank_names(ranks), count=len(ranks), own=own))
+    if divergence.first_number < divergence.number:
+        lines.append(words["later"].format(number=divergence.number))
     return lines + _only_sentences(divergence, state)
 
 
@@ -405,10 +408,7 @@ def _position(rank: int, state: JobState, *, has_lost: bool) -> tuple[Words, Wor
         text = words["lost"]
     elif op is None:  # it does not wait for another rank
         text = rank_words["stand"] if process.is_asleep() else words["computes"]
-        messages = map(PostedMessage.from_report, process.report.get("messages", ()))
-        if lacking := next((message for message in messages if not state.is_answered(rank, message)), None):
-            note = words[f"lacks.{lacking.op}"].format(peer=_peer(lacking), place=_line(lacking.line))
-        elif process.report.get("polled"):
+        if process.report.get("polled"):
             polled = PostedMessage.from_report(process.report["polled"])
             note = words["polled"].format(op=polled.op, place=_line(polled.line))
     elif message:
@@ -420,6 +420,8 @@ def _position(rank: int, state: JobState, *, has_lost: bool) -> tuple[Words, Wor
             what = words["of_group"].format(op=op, group=_group(call.group, state))
         if call.line not in (None, process.line):  # an asynchronous collective
             note = words["called"].format(place=_line(call.line))
+    if unmet := None if has_lost else state.unmet(rank):
+        note += words[f"unmet.{unmet.op}"].format(peer=_peer(unmet), place=_line(unmet.line))
     return text, what, _line(process.line), note
 
 

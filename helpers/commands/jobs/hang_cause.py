@@ -68,6 +68,7 @@ class HangCause:
       store             a rank waits for a key of torch's store
       groups            ranks wait for each other in different groups, and no majority says which are at fault
       circle            every rank waits for another; `ranks` are those that wait in another operation than most
+      same              every rank waits in the same collective
       apart             no rank waits for another
       exited            all ranks ended, some with an exit code
       ended             nothing is wrong
@@ -123,7 +124,7 @@ class JobState:
         is_at_own_line = call and call.backend == "nccl" and learner_frame(process.frames[-1:]) is not None
         # A thread of gloo may compute while the main thread waits, if a message cannot be delivered.
         is_still = process.is_blocked() if waiting else process.is_asleep()
-        if not is_still or not (waiting or is_in_torch or is_at_own_line):
+        if not is_still or not (waiting or is_in_torch or is_at_own_line or call and process.waits_for_thread()):
             return None
         if message := self.message_at(rank):
             return message.op
@@ -168,6 +169,11 @@ class JobState:
             (one for one in dropped if one.peer == rank and one.op != message.op and (one.group, one.tag) == key), None
         )
 
+    def unmet(self, rank: int) -> PostedMessage | None:
+        """A message that a rank has posted, does not wait for yet, and that no message of its peer meets."""
+        messages = map(PostedMessage.from_report, self.ranks[rank].report.get("messages", ()))
+        return next((message for message in messages if not self.is_answered(rank, message)), None)
+
     def is_answered(self, rank: int, message: PostedMessage) -> bool:
         """Whether the counterpart of a message was posted."""
         number = self.posted(rank, message.op, None)[message.group, message.tag] if message.peer is None else 0
@@ -197,13 +203,15 @@ def find_cause(state: JobState) -> HangCause:
 def lines_alone(state: JobState, divergence: Divergence) -> dict[int, Frame]:
     """Rank -> the line of its call, where the flight recorder has a call from this line on this rank's side only.
 
-    It is the line of the call at which the ranks diverge, or of the call in which the rank is now.
+    It is the line of the call at which the ranks diverge, or of the call in which the rank is now. The latter does not
+    count where the ranks have called from different lines before.
     """
+    is_first = divergence.first_number == divergence.number
     found, sides = {}, divergence.sides
     for rank, side in sides.items():
         others = [other for other in sides if sides[other] != side]
         known = {call.line for other in others for call in state.calls.get(other, ())}
-        calls = (divergence.first_calls.get(rank), state.pending_call(rank))
+        calls = (divergence.first_calls.get(rank), state.pending_call(rank) if is_first else None)
         lines = [call.line for call in calls if call and call.line and call.line not in known]
         if lines:
             found[rank] = lines[0]
@@ -299,6 +307,8 @@ def _unanswered(state: JobState) -> HangCause | None:
     while not with_strays and (peer := waits[chain[-1]].peer) in waits:
         if peer in chain:
             ring = tuple(sorted(chain[chain.index(peer) :]))
+            if any(map(state.unmet, ring)):  # both directions are posted, but to wrong peers: no order would help
+                break
             return HangCause(kind="ring", ranks=ring, op=waits[ring[0]].op, line=state.ranks[ring[0]].line)
         chain.append(peer)
     rank, message, peer = chain[-1], waits[chain[-1]], waits[chain[-1]].peer
@@ -337,6 +347,9 @@ def _circle_of_groups(state: JobState, divergence: Divergence) -> HangCause | No
 def _circle(state: JobState) -> HangCause:
     """Every rank waits and no record says for what: names the ranks that wait in another operation than most."""
     ops = {rank: state.waits_in(rank) or "" for rank in state.unfinished}
+    calls = [state.pending_call(rank) for rank in state.unfinished]
+    if all(calls) and len({(call.group, call.number) for call in calls}) == 1:
+        return HangCause(kind="same", op=calls[0].op, op_line=calls[0].line)
     (usual, count), *others = Counter(ops.values()).most_common()
     suspects = tuple(rank for rank, op in ops.items() if op != usual) if others and count > others[0][1] else ()
     fields = {"line": state.ranks[suspects[0]].line} if suspects else {}

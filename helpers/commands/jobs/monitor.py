@@ -85,6 +85,12 @@ class ProcessState:
         age = self.report["stack_age"]
         return self.is_asleep() or self.report.get("main_seconds", age) <= MAX_CPU_SHARE * age
 
+    def waits_for_thread(self) -> bool:
+        """Whether the main thread waits for another thread, which is in a function of torch.distributed."""
+        stacks = self.report.get("threads", {}).values()
+        is_called = any("torch/distributed/" in frame[0] for stack in stacks for frame in stack[-probe.INNERMOST :])
+        return is_called and self.frames[-1:] != [] and self.frames[-1][0].endswith(("threading.py", "queue.py"))
+
     def is_silent(self, limit: float) -> bool:
         """Whether its probe has stopped reporting, because native code holds the GIL or the process was stopped.
 

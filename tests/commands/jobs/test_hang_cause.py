@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from helpers.commands.jobs.flight_recorder import analyze_with_torch, calls_of, divergences
@@ -163,6 +165,15 @@ def test_messages_in_a_circle_and_messages_with_unequal_tags():
     assert "rank 1 has posted such a message with tag 7" in said[1] and "rank 0 waits for one with tag 0" in said[1]
 
 
+def test_messages_to_wrong_peers_are_no_circle_that_another_order_would_end():
+    ranks = [waits_for(rank, "send", 1 - rank, posted=[["recv", 2, "0", 0, 1]]) for rank in (0, 1)]
+    for rank in ranks:
+        rank.report["messages"] = [message("recv", 2)]
+    cause, said = sentences(state_of(*ranks, process(2, *IN_REDUCE)))
+    assert cause.kind == "unanswered" and "rank 0 has a receive from rank 2" not in said[0]
+    assert "and has a receive from rank 2 in flight that no send meets, posted at train.py line 9" in said[1]
+
+
 def test_a_message_that_was_lost_because_its_work_was_dropped():
     sender = process(0, *IN_REDUCE, posted=[["send", 1, "0", 0, 1]], dropped=[message("send", 1, line=4)])
     cause, said = sentences(state_of(sender, waits_for(1, "recv", 0)))
@@ -210,6 +221,36 @@ def test_a_wait_is_not_said_of_a_rank_that_sleeps_beside_an_asynchronous_collect
     cause, said = sentences(state_of(process(0, AT), waits, calls=pending))
     assert (cause.kind, cause.ranks) == ("elsewhere", (0,))
     assert "rank 1 waits in all_reduce, train.py line 20\n  called at train.py line 6" in said[-1]
+
+
+def test_a_thread_in_a_collective_waits_for_the_others_and_its_main_thread_for_it():
+    thread = [[SCRIPT, 7, "metrics"], [TORCH, 9, "all_reduce"]]
+    joins = [process(rank, AT, (threading.__file__, 9, "join"), threads={"t": thread}) for rank in (1, 2)]
+    pending = [entry(1, 7, done=False, group="1")]
+    at_barrier = process(0, (SCRIPT, 30, "<module>"), (TORCH, 99, "barrier"))
+    state = state_of(at_barrier, *joins, calls={0: [entry(1, 30, "barrier", done=False)], 1: pending, 2: pending})
+    state.groups["1"] = [0, 1, 2]
+    cause, said = sentences(state)
+    assert (cause.kind, cause.ranks) == ("skipped", (0,)) and "only it called barrier" in said[0]
+    assert said[-1].endswith(
+        "wait in all_reduce of group 1 (ranks 0, 1, 2), train.py line 20\n  called at train.py line 7"
+    )
+
+
+def test_a_collective_in_which_all_ranks_wait():
+    broadcast = [entry(1, 6, "broadcast", done=False)]
+    cause, said = sentences(
+        state_of(process(0, *IN_REDUCE), process(1, *IN_REDUCE), calls={0: broadcast, 1: broadcast})
+    )
+    assert cause.kind == "same" and "All ranks wait in the same broadcast" in said[0]
+
+
+def test_of_two_ranks_lines_that_part_before_the_operations_do():
+    twice = [entry(number, 6 + (number + 1) % 2) for number in range(1, 9)]
+    skipped = [*twice[:4], *(entry(number, 6 + number % 2) for number in range(5, 8)), entry(8, 30, "barrier")]
+    _, said = sentences(state_of(process(0, *IN_REDUCE), process(1, *IN_REDUCE), calls={0: twice, 1: skipped}))
+    assert "The ranks part at call number 5" in said[0] and "differ only at number 8" in said[3]
+    assert not any("only rank" in line for line in said)
 
 
 def test_a_circle_without_a_record():
