@@ -183,7 +183,6 @@ def report_lines(report: HangReport) -> list[str]:
         lines += _torch_lines(report.torch)
     elif report.outcome == "hang":
         lines.append(words("torch.none"))
-    lines.append(words("unseen"))
     if state.unfinished:
         lines += ["", words("stacks")]
     for rank, process in sorted(state.unfinished.items()):
@@ -194,7 +193,7 @@ def report_lines(report: HangReport) -> list[str]:
             if start is not None or not name:
                 lines += ["", f"{rank_names([rank])}{name}"]
                 lines += [f"  {path}:{line} {function}" for path, line, function in stack[start or 0 :]]
-    return lines
+    return [*lines, "", words("unseen")]
 
 
 def _sentences(cause: HangCause, state: JobState) -> list[Words]:

@@ -211,7 +211,7 @@ BOTH_SEND = """
                 "rank 0 has posted 1 receive, and rank 1 has posted 0 sends.",
                 "rank 0 waits for a message from rank 1, train.py line 8: `work.wait()`\n  posted at train.py line 6:",
                 "rank 1 waits in barrier, train.py line 9: `dist.barrier()`",
-                "(Not looked at: the values in tensors, the sizes of messages between two ranks, and GPU kernels.)",
+                "(Not looked at: the values in tensors, the roots (src, dst) of collectives, the sizes of messages ",
             ],
         ),
         (
