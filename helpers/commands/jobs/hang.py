@@ -229,7 +229,12 @@ def _verdict(cause: HangCause, state: JobState) -> Words:
     """
     kind, divergence, others = cause.kind, cause.divergence, state.ranks.keys() - set(cause.ranks)
     fields = {"ranks": rank_names(cause.ranks or (0,)), "count": len(cause.ranks), "place": _line(cause.line)}
-    fields |= {"limit": state.limit, "op": cause.op, "waiting": rank_names([cause.peer or 0])}
+    fields |= {
+        "at": _line(cause.op_line),
+        "limit": state.limit,
+        "op": cause.op,
+        "waiting": rank_names([cause.peer or 0]),
+    }
     if cause.ranks:
         fields["how"] = describe_exit(state.ranks[cause.ranks[0]].exit_code)
     if divergence is not None:

@@ -58,6 +58,7 @@ class HangCause:
       finished          a rank ended normally while the others wait for it
       differs           ranks issued different collectives
       skipped           a rank did not come to a collective
+      fewer             a rank made fewer calls from a line than most ranks, and `peer` waits for it in the last one
       parted            one of these two, where no side has a majority: `ranks` are those that called from a line from
                         which the others never did, and empty where that is true of none or of all
       elsewhere, busy   a rank sleeps outside torch.distributed, or computes
@@ -193,9 +194,10 @@ def find_cause(state: JobState) -> HangCause:
         return _cause(divergence, kind="differs", ranks=divergence.suspects, line=line)
     cause = cause or _waits_for_nobody(state, divergence) or _unanswered(state) or _waits_for_a_key(state)
     if cause is None and divergence is not None:
-        suspects = [state.ranks[rank] for rank in divergence.suspects]
+        if cause := _made_fewer_calls(state, divergence):
+            return cause
         if divergence.has_majority:
-            return _at_fault("skipped", suspects, divergence)
+            return _at_fault("skipped", [state.ranks[rank] for rank in divergence.suspects], divergence)
         return _circle_of_groups(state, divergence) or _parted(state, divergence)
     return cause or _circle(state)
 
@@ -322,6 +324,25 @@ def _waits_for_a_key(state: JobState) -> HangCause | None:
     if not ranks:
         return None
     return HangCause(kind="store", ranks=tuple(ranks), op=state.waits_in(ranks[0]), line=state.ranks[ranks[0]].line)
+
+
+def _made_fewer_calls(state: JobState, divergence: Divergence) -> HangCause | None:
+    """Blames the ranks that a suspect waits for in another group, if they made fewer calls from its line than most.
+
+    The suspect made as many calls from there as most ranks of the job, some of which are in no group with it.
+    """
+    is_complete = all(calls and calls[0].number == 1 for calls in state.calls.values())
+    for rank in divergence.suspects:
+        call = state.pending_call(rank)
+        if not is_complete or call is None or call.line is None or call.group == divergence.group:
+            continue
+        counts = {other: sum(one.line == call.line for one in calls) for other, calls in state.calls.items()}
+        usual, times = Counter(counts.values()).most_common(1)[0]
+        fewer = [other for other in state.groups[call.group] if counts.get(other, usual) < usual]
+        if counts[rank] == usual and 2 * times > len(counts) and fewer:
+            fields = {"op": call.op, "op_line": call.line, "line": state.ranks[fewer[0]].line, "peer": rank}
+            return HangCause(kind="fewer", ranks=tuple(fewer), **fields)
+    return None
 
 
 def _circle_of_groups(state: JobState, divergence: Divergence) -> HangCause | None:

@@ -50,6 +50,7 @@ C10D = "torch.distributed.distributed_c10d"  # the module whose import makes tor
 POSTS = {"send": "send", "recv": "recv", "recv_anysource": "recv"}  # method of a process group -> operation
 # Methods in which a rank may wait for another one. They are written in C++, so no frame shows them.
 WAITS = {"Work": ("wait", "synchronize", "is_completed"), "Store": ("wait", "get", "multi_get", "queue_pop", "barrier")}
+RENDEZVOUS = "torch/distributed/rendezvous.py"
 MAX_FRAMES = 40  # of the stack that posts a message
 MAX_DROPPED = 100  # messages that are remembered
 INNERMOST = 6  # frames in which a call into torch.distributed is looked for
@@ -150,7 +151,9 @@ class Probe:
         lived = min(used, passed) if self.is_runnable() else passed
         here, calls = stack(self.main.ident), self.collective_counts()
         # A thread that left its line and came back has gone to sleep more often than one that waits there.
-        is_same = self.last_stack == here and waits - self.num_waits <= 1 + WAKE_RATE * self.stack_age
+        # The rank that serves torch's store wakes up all the time while it waits for the other ranks to connect.
+        has_slept_on = waits - self.num_waits <= 1 + WAKE_RATE * self.stack_age or here[-1][0].endswith(RENDEZVOUS)
+        is_same = self.last_stack == here and has_slept_on
         has_moved_in_torch = not is_same and any("torch/distributed/" in frame[0] for frame in here[-INNERMOST:])
         self.call_age += lived
         if calls != self.calls or has_moved_in_torch:

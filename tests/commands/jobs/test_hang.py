@@ -230,6 +230,14 @@ def test_two_ranks_that_part_and_messages_that_do_not_meet(job, script, kind, li
     assert found.cause.kind == kind and [line for line in lines if line not in text] == []
 
 
+def test_ranks_that_wait_for_one_that_never_connects_are_seen_to_hang(job):
+    found = job("""
+        import os, torch.distributed as dist
+        dist.init_process_group("gloo", rank=int(os.environ["RANK"]), world_size=3)
+    """)
+    assert found.outcome == "hang" and "ranks 0, 1 wait in init_process_group, train.py line 3" in str(found)
+
+
 def test_the_probe_adds_nothing_to_what_a_script_sees_of_a_message(job, tmp_path):
     """Neither a frame in a traceback nor a reference that keeps a tensor alive."""
     found = job(

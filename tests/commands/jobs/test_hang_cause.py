@@ -214,6 +214,20 @@ def test_of_four_ranks_in_crossed_pairs_none_is_blamed_and_every_rank_is_named_w
     assert "rank 3 waits in all_reduce of group 4 (ranks 1, 3), train.py line 6" in said[-1]
 
 
+def test_who_made_fewer_calls_than_most_from_a_line_is_blamed_and_not_who_waits_for_it_there():
+    """Two pairs; rank 1 leaves out its second call and is already in the barrier, with ranks 2 and 3."""
+    pairs = {rank: [entry(number, 6, group=str(1 + rank // 2)) for number in (1, 2)] for rank in range(4)}
+    barrier = entry(1, 30, "barrier", done=False)
+    calls = {rank: [*pairs[rank], barrier] for rank in (2, 3)} | {1: [*pairs[1][:1], barrier]}
+    calls[0] = [pairs[0][0], entry(2, 6, done=False, group="1")]
+    at = (SCRIPT, 30, "<module>"), (TORCH, 99, "barrier")
+    state = state_of(process(0, *IN_REDUCE), *(process(rank, *at) for rank in (1, 2, 3)), calls=calls)
+    state.groups.update({"1": [0, 1], "2": [2, 3]})
+    cause, said = sentences(state)
+    assert (cause.kind, cause.ranks, cause.peer) == ("fewer", (1,), 0)
+    assert "it made fewer calls than most ranks from train.py line 6, and rank 0 waits there in all_reduce" in said[0]
+
+
 def test_a_wait_is_not_said_of_a_rank_that_sleeps_beside_an_asynchronous_collective():
     """A line that waits in a Work is told from one that does not; the line of the call is named, too."""
     pending = {0: [*LOOP[:2], entry(3, 6, done=False)], 1: [*LOOP[:2], entry(3, 6, done=False)]}
