@@ -262,7 +262,7 @@ class Probe:
                 out.write(dump())
         call, message, place = self.noted
         waiting = {"call": call, "message": message} if call and stack(self.main.ident)[-1:] == [place] else None
-        messages = [one for one in self.messages.values() if not one["has_wait"]]
+        messages = [one for one in list(self.messages.values()) if not one["has_wait"]]
         polled = self.polled if self.polled and not self.polled["has_wait"] and not self.is_nccl else None
         posted = [[*key, count] for key, count in self.posted.items()]
         details = {"groups": self.members, "waiting": waiting, "messages": messages, "posted": posted}
@@ -364,6 +364,8 @@ class ImportHook(importlib.abc.MetaPathFinder):
             return None
         sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is None:  # Python's other finders may know it
+            return None
         load = spec.loader.exec_module
 
         def exec_module(module):
