@@ -1,8 +1,8 @@
 """Decides which rank made a job hang or fail, from the stacks of all processes and the collectives that they issued.
 
 `find_cause` looks for these causes in this order: a rank that ended, collectives that differ, a rank that waits for no
-other, a send or receive without its counterpart, a collective that a rank skipped, and else a circle of waits. Where no
-side of a divergence has a majority, as always with two ranks, no rank is blamed for it.
+other, a send or receive without its counterpart, a key that no rank has set, a collective that a rank skipped, and else
+a circle of waits. Where no side of a divergence has a majority, as always with two ranks, no rank is blamed for it.
 
 A `Divergence` is the first collective of a group that is not the same on all ranks; its suspects are the ranks that are
 probably at fault, its `expected` call is what the other ranks issued, and `first_calls` (rank -> call) are the calls at
@@ -58,15 +58,15 @@ class HangCause:
       finished          a rank ended normally while the others wait for it
       differs           ranks issued different collectives
       skipped           a rank did not come to a collective
-      fewer             a rank made fewer calls from a line than most ranks, and `peer` waits for it in the last one
       parted            one of these two, where no side has a majority: `ranks` are those that called from a line from
                         which the others never did, and empty where that is true of none or of all
+      fewer             a rank made fewer calls from a line than most ranks, and `peer` waits for it in the last one
       elsewhere, busy   a rank sleeps outside torch.distributed, or computes
       worker            a process that a rank started sleeps
       unanswered        a send or receive without its counterpart
-      dropped           a rank dropped what `isend` returned before the message was received, so the message is lost
       ring              several of them, whose ranks wait for each other
-      store             a rank waits for a key of torch's store
+      dropped           a rank dropped what `isend` returned before the message was received, so the message is lost
+      store             a rank waits for a key of torch's store, which no rank has set
       groups            ranks wait for each other in different groups, and no majority says which are at fault
       circle            every rank waits for another; `ranks` are those that wait in another operation than most
       same              every rank waits in the same collective
@@ -162,13 +162,9 @@ class JobState:
 
     def dropped_by(self, peer: int | None, rank: int, message: PostedMessage) -> PostedMessage | None:
         """A message of the peer that could meet this message of a rank, and whose Work the peer has dropped."""
-        dropped = map(
-            PostedMessage.from_report, self.ranks[peer].report.get("dropped", ()) if peer in self.ranks else ()
-        )
-        key = (message.group, message.tag)
-        return next(
-            (one for one in dropped if one.peer == rank and one.op != message.op and (one.group, one.tag) == key), None
-        )
+        records = self.ranks[peer].report.get("dropped", ()) if peer in self.ranks else ()
+        dropped = (one for one in map(PostedMessage.from_report, records) if one.peer == rank and one.op != message.op)
+        return next((one for one in dropped if (one.group, one.tag) == (message.group, message.tag)), None)
 
     def unmet(self, rank: int) -> PostedMessage | None:
         """A message that a rank has posted, does not wait for yet, and that no message of its peer meets."""
