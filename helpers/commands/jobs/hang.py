@@ -386,8 +386,7 @@ def position_sentences(state: JobState) -> list[Words]:
         ranks_at.setdefault(_position(rank, state, has_lost=rank in lost), []).append(rank)
     lines = []
     for (text, op, place, note), ranks in ranks_at.items():
-        line = text.format(ranks=rank_names(ranks), count=len(ranks), ops=[op], peer=op, place=place)
-        lines.append(line + note)
+        lines.append(text.format(ranks=rank_names(ranks), count=len(ranks), ops=[op], peer=op, place=place) + note)
     finished = [rank for rank, process in state.ranks.items() if process.has_finished]
     if finished and ranks_at:
         lines.append(rank_words["had_finished"].format(ranks=rank_names(finished)))
@@ -424,6 +423,8 @@ def _position(rank: int, state: JobState, *, has_lost: bool) -> tuple[Words, Wor
             what = words["of_group"].format(op=op, group=_group(call.group, state))
         if call.line not in (None, process.line):  # an asynchronous collective
             note = words["called"].format(place=_line(call.line))
+    if error := process.handled:
+        note += words["handles"].format(error=error[0], place=_line(error[1]))
     if unmet := None if has_lost else state.unmet(rank):
         note += words[f"unmet.{unmet.op}"].format(peer=_peer(unmet), place=_line(unmet.line))
     return text, what, _line(process.line), note

@@ -108,6 +108,12 @@ class ProcessState:
         return Failure(**text, frames=self.frames, time=self.report["ended"], traceback="")
 
     @property
+    def handled(self) -> tuple[str, Frame | None] | None:
+        """The exception that the main thread handles, as text, and the user's line that raised it; None without one."""
+        error = None if self.has_ended else self.report.get("handled")
+        return error and (f"{error['type']}: {error['message']}", learner_frame([tuple(f) for f in error["frames"]]))
+
+    @property
     def op(self) -> str | None:
         """The function of torch.distributed that the user's code has called and that has not returned."""
         start = self.frames.index(self.line) + 1 if self.line in self.frames else 0

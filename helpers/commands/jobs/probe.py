@@ -19,6 +19,7 @@ waiting                    likewise: what the main thread calls at its line, as 
 messages, dropped, posted  likewise: the posted messages that the script has not waited for, as `describe` returns them,
                            those of which it dropped torch's Work, and [operation, peer, group, tag, count] of all
 polled                     likewise: the message of which the script last asked whether it is complete; null if none
+handled                    likewise: the exception that the main thread handles, in a `finally` for example, or null
 """
 
 from __future__ import annotations
@@ -51,8 +52,7 @@ POSTS = {"send": "send", "recv": "recv", "recv_anysource": "recv"}  # method of 
 # Methods in which a rank may wait for another one. They are written in C++, so no frame shows them.
 WAITS = {"Work": ("wait", "synchronize", "is_completed"), "Store": ("wait", "get", "multi_get", "queue_pop", "barrier")}
 RENDEZVOUS = "torch/distributed/rendezvous.py"
-MAX_FRAMES = 40  # of the stack that posts a message
-MAX_DROPPED = 100  # messages that are remembered
+MAX_FRAMES, MAX_DROPPED = 40, 100  # of the stack that posts a message; messages whose Work was dropped
 INNERMOST = 6  # frames in which a call into torch.distributed is looked for
 LOCATION = attrgetter("f_code.co_filename", "f_lineno", "f_code.co_name")  # of a frame: (file, line, function)
 PROBE = FAULT_FILE = None  # the probe of this process, and the file into which faulthandler writes
@@ -118,12 +118,11 @@ class Probe:
     def __init__(self, folder):
         self.folder, self.pid, self.main = folder, os.getpid(), threading.main_thread()
         self.watcher, self.lock, self.has_ended = int(os.environ.get(WATCHER, 0)), threading.Lock(), False
-        self.stack_age = self.call_age = self.cpu_seconds = 0.0
+        self.stack_age = self.call_age = self.cpu_seconds = self.main_seconds = self.last_main = 0.0
         self.last_stack, self.calls, self.details = None, {}, {}
         self.num_waits, self.last_clock, self.last_cpu = 0, time.monotonic(), 0.0
         self.members, self.is_nccl, self.noted = {}, False, (None, None, None)
         self.messages, self.dropped, self.posted, self.polled = {}, deque(maxlen=MAX_DROPPED), {}, None
-        self.main_seconds = self.last_main = 0.0
 
     def serve(self):
         """The loop of the probe's thread. It ends the process when the process that reads the reports is gone."""
@@ -266,7 +265,13 @@ class Probe:
         polled = self.polled if self.polled and not self.polled["has_wait"] and not self.is_nccl else None
         posted = [[*key, count] for key, count in self.posted.items()]
         details = {"groups": self.members, "waiting": waiting, "messages": messages, "posted": posted}
-        return {"has_details": True, "dropped": [*self.dropped], "polled": polled, **details}
+        return {"has_details": True, "dropped": [*self.dropped], "polled": polled, "handled": self.handled(), **details}
+
+    def handled(self):
+        """The exception that the main thread handles now, like `failure` in the last report; None if there is none."""
+        (active,) = without_gc(starmap(sys._current_exceptions, [()]))
+        error = active.get(self.main.ident)
+        return describe_error(error[1] if isinstance(error, tuple) else error)  # before Python 3.12 a tuple
 
     def write(self, *, with_details=False, **final):
         """Replaces the report. final: fields of the last report, which no later one overwrites."""
@@ -294,12 +299,8 @@ class Probe:
 
     def end(self):
         """Writes the last report, with the exception that ended the script: the one that the interpreter printed."""
-        error, failure = getattr(sys, "last_value", None), None
+        failure = describe_error(getattr(sys, "last_value", None))
         if os.getpid() == self.pid:
-            if error is not None:
-                frames = [[f.filename, f.lineno or 1, f.name] for f in traceback.extract_tb(error.__traceback__)]
-                frames += [[error.filename, error.lineno or 1, "<module>"]] if isinstance(error, SyntaxError) else []
-                failure = {"type": type(error).__name__, "message": str(error)[:2000], "frames": frames}
             with contextlib.suppress(Exception):
                 self.write(ended=time.time(), failure=failure)
 
@@ -374,6 +375,15 @@ class ImportHook(importlib.abc.MetaPathFinder):
 
         spec.loader.exec_module = exec_module
         return spec
+
+
+def describe_error(error):
+    """An exception as {"type", "message", "frames"}; None for None."""
+    if error is None:
+        return None
+    frames = [[f.filename, f.lineno or 1, f.name] for f in traceback.extract_tb(error.__traceback__)]
+    frames += [[error.filename, error.lineno or 1, "<module>"]] if isinstance(error, SyntaxError) else []
+    return {"type": type(error).__name__, "message": str(error)[:2000], "frames": frames}
 
 
 def is_alive(pid):

@@ -230,6 +230,21 @@ def test_two_ranks_that_part_and_messages_that_do_not_meet(job, script, kind, li
     assert found.cause.kind == kind and [line for line in lines if line not in text] == []
 
 
+def test_an_exception_that_a_rank_handles_while_it_waits_is_named(job):
+    found = job("""
+        import torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        try:
+            if dist.get_rank() == 1:
+                raise ValueError("no such shard")
+            dist.all_reduce(torch.ones(4))
+        finally:
+            dist.barrier()
+    """)
+    assert "rank 1 waits in barrier, train.py line 9" in str(found)
+    assert "\n  while it handles ValueError: no such shard, raised at train.py line 6: `raise" in str(found)
+
+
 def test_ranks_that_wait_for_one_that_never_connects_are_seen_to_hang(job):
     found = job("""
         import os, torch.distributed as dist
