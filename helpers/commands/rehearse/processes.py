@@ -81,7 +81,7 @@ class RehearsalProcesses(Watch):
 
     def is_stuck(self, state: RankState) -> bool:
         """The same of a rank that waits between two launches, which it does for ranks that are stuck themselves."""
-        if state.where and state.where.frames and state.where.frames[-1][::2] == BETWEEN_LAUNCHES:
+        if _is_between_launches(state):
             return any(Watch.is_stuck(self, one) for one in self.unfinished)
         return super().is_stuck(state)
 
@@ -90,8 +90,6 @@ class RehearsalProcesses(Watch):
 
     def watch(self, limit: float) -> tuple[str, RankError | None]:
         """'ok', 'failed', 'hang', 'timeout' or 'interrupted', and the engine's sentence unless it is 'ok'."""
-        # cell=None: the ranks run a script and no cell of a notebook.
-        report = EngineReport(self.states, cell=None, folder=self.folder, world_size=len(self.states))
         try:
             verdict = self.wait_for_verdict(limit)
             if verdict == "failed":
@@ -100,6 +98,9 @@ class RehearsalProcesses(Watch):
                 self.refresh(REFRESH_SECONDS)
         except KeyboardInterrupt:
             verdict = "interrupted"
+        # Without the ranks that no function runs on now. cell=None: the ranks run a script and no cell of a notebook.
+        busy = [state for state in self.states if not _is_between_launches(state)] or self.states
+        report = EngineReport(busy, cell=None, folder=self.folder, world_size=len(self.states))
         for state in self.states:
             if state.dead:
                 report.exit_codes[state.rank] = self._zygote_of(state.rank).exit_status(state.pid)
@@ -119,6 +120,10 @@ class RehearsalProcesses(Watch):
             with contextlib.suppress(RuntimeError, OSError):
                 self._zygote_of(state.rank).exit_status(state.pid)
             state.conn.close()
+
+
+def _is_between_launches(state: RankState) -> bool:
+    return bool(state.where and state.where.frames) and state.where.frames[-1][::2] == BETWEEN_LAUNCHES
 
 
 def _zygotes(world: int, second_hash_seed: int) -> tuple[list[process.ZygoteClient], str]:
