@@ -26,7 +26,6 @@ from torch import Tensor
 from torch.utils._pytree import tree_iter
 
 from helpers.commands.rehearse import rank_notes, redirect, spawning
-from helpers.commands.rehearse.redirect import silent_data, silent_gradients, silent_training
 from helpers.devices.cards import races, tensor
 from helpers.devices.cards.tensor import CardTensor, memory
 from helpers.ranks import wire, worker
@@ -96,9 +95,7 @@ def run(task: ScriptTask) -> int:
     _keep_journal(rank, task.folder)
     redirect.install(task.gpus_of_node, task.folder, task.memory)
     spawning.replace()
-    silent_data.watch()
-    silent_training.watch()
-    silent_gradients.watch()
+    redirect.watch()
     ok = False  # whether the script ended without an error
     tensor.memory.by_kind = bytes_by_kind  # which the error of a full card calls
     _prepare(task)
@@ -121,9 +118,7 @@ def run(task: ScriptTask) -> int:
     finally:
         journal.note("end", ok=ok)
         if ok:
-            redirect.note_other_gpus()
-            silent_data.note_batches()
-            silent_training.note_at_the_end()
+            redirect.note_at_the_end()
         listed = sorted({op for op, _ in messages})
         counts = [(op, messages[op, "number"], messages[op, "bytes"]) for op in listed]
         rank_notes.note("end", peak=tensor.memory.peak, messages=counts)

@@ -49,11 +49,22 @@ def install(gpus_of_node: int, folder: str, memory: int) -> None:
             torch.jit._builtins._register_builtin(maker, f"aten::{name}")
 
 
-def note_other_gpus() -> None:
-    """Note what this process has put on GPUs that are not its own."""
-    from helpers.commands.rehearse.redirect import gpus
+def watch() -> None:
+    """Watch for mistakes of the script that raise no error, once, after `install`."""
+    from helpers.commands.rehearse.redirect import silent_data, silent_gradients, silent_training
+
+    silent_data.watch()
+    silent_training.watch()
+    silent_gradients.watch()
+
+
+def note_at_the_end() -> None:
+    """Note what such mistakes have left, after a script that ended without an error."""
+    from helpers.commands.rehearse.redirect import gpus, silent_data, silent_training
 
     gpus.note_elsewhere()
+    silent_data.note_batches()
+    silent_training.note_at_the_end()
 
 
 def where() -> dict[str, Any]:
