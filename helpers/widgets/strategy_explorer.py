@@ -20,7 +20,7 @@ import ipywidgets
 
 from helpers.draw.scene import Scene
 from helpers.draw.strategies import strategies_scene
-from helpers.learner.words import book, language
+from helpers.learner.words import book, language, use_language
 from helpers.predict.advice import page as advice_page
 from helpers.predict.advice.advise import Advice, advise
 from helpers.specs import GPUS, LINKS, PRESETS, Cluster, ModelSpec
@@ -80,6 +80,8 @@ class StrategyExplorer(Explorer):
         self.nodes = dial([2**n for n in range(11)], nodes, words("dial.nodes"))
         self.network = dial(NETWORKS, network, words("dial.network"), label=network_text, tooltip=words("dial.cards"))
         self.batch = dial([2**n for n in range(15)], 512, words("dial.batch"), tooltip=words("dial.sequences"))
+        for slider in (self.gpus_per_node, self.nodes, self.network, self.batch):
+            slider.continuous_update = False  # an advice can take a second, so only where the slider is let go
         self._print = ipywidgets.HTML()  # the link to the page
         super().__init__((self.model, self.gpu, self.gpus_per_node, self.nodes, self.network, self.batch))
         self.children = (*self.children, self._print, style_sheet("strategy"))
@@ -122,7 +124,8 @@ class StrategyExplorer(Explorer):
         """Draw, and renew the page behind the link."""
         super()._draw(change)
         link = ""
-        with suppress(ValueError):  # a batch that cannot be divided; Explorer shows the message
+        # ValueError: a batch that cannot be divided; Explorer shows the message. The language is looked up only once.
+        with suppress(ValueError), use_language(language()):
             page = b64encode(advice_page.page(self.advice).encode()).decode()
             link = _PAGE_LINK.format(page=page, print=words("dial.print"))
         self._print.value = link

@@ -177,6 +177,17 @@ class Notebook:
         """What takes the keyboard's focus of the widget with this description: a slider's handle, a list or a field."""
         return self._row(description, within).locator(".noUi-handle, select, input:not([type=hidden])").first
 
+    def drag(self, description: str, within: Locator, steps: int = 100) -> None:
+        """Pull the slider with this description by the mouse in `steps` moves to its far end; lets go there."""
+        slider = self._row(description, within).locator(".noUi-base")
+        slider.scroll_into_view_if_needed()
+        handle, track = self.dial(description, within).bounding_box(), slider.bounding_box()
+        mouse, middle = self.page.mouse, handle["y"] + handle["height"] / 2
+        mouse.move(handle["x"] + handle["width"] / 2, middle)
+        mouse.down()
+        mouse.move(track["x"] + track["width"] + 20, middle, steps=steps)
+        mouse.up()
+
     def reads(self, description: str, within: Locator) -> str:
         """What stands beside the slider with this description."""
         return self._row(description, within).locator(".widget-readout").inner_text()

@@ -46,6 +46,28 @@ MemoryExplorer(spec, "V100", {"rank 0": MemoryBreakdown(parameters=428_032, acti
 CELLS = {"setup": SETUP} | {name: f"{name}()" for name in EXPLORERS}
 CELLS |= {"spread": SPREAD, "tight": TIGHT, "free": 'MemoryExplorer("free")', "measured": MEASURED}
 CELLS |= {"runs": "OverlapExplorer(run=run)"}
+COUNTED = """explorer, drawn = StrategyExplorer(), []
+explorer.html.observe(lambda _: drawn.append(explorer.nodes.value), names="value")
+explorer"""
+# Its pictures wait while the slider is in the hand: the test makes the file when it lets go.
+SLOW = """import time
+from pathlib import Path
+from helpers.draw import bytes_scene
+from helpers.widgets.dials import dial
+from helpers.widgets.explorer import Explorer
+
+drawn, let_go = [], Path("let_go")
+class Slow(Explorer):
+    scene = bytes_scene({"one bytes": 1.0}, title="slow")
+    @property
+    def sentence(self):
+        drawn.append(self.dials[0].value)
+        begin = time.monotonic()
+        while self.dials[0].value and not let_go.exists() and time.monotonic() < begin + 60:
+            time.sleep(0.01)
+        return f"This is number {self.dials[0].value}."
+Slow([dial(range(100), 0, "number")])"""
+CELLS |= {"counted": COUNTED, "slow": SLOW}
 CHUNKED = """explorer = PipelineExplorer("interleaved")
 explorer.ranks.value, explorer.microbatches.value = 2, 12  # one option further ranks still divide the micro-batches
 explorer"""
@@ -117,6 +139,25 @@ def there_and_back(dial) -> list[str]:
     if isinstance(dial, ipywidgets.Dropdown):
         keys = ["Space ArrowDown Enter", "Space ArrowUp Enter"]
     return keys[::-1] if dial.index == len(dial.options) - 1 else keys
+
+
+def test_what_a_dragged_slider_passed_over_is_not_drawn(notebook, lab):
+    """A hundred numbers in one pull: after the picture that is being drawn comes the one of the last number."""
+    output, picture = shown(notebook, "slow")
+    notebook.drag("number", output)
+    assert notebook.reads("number", output) == "99"
+    (lab.work / "let_go").touch()
+    says(picture, "This is number 99.")
+    on_the_way, last = notebook.ask("[number for number in drawn if number]")
+    assert on_the_way < 99 and last == 99
+
+
+def test_an_advice_is_given_only_where_the_slider_is_let_go(notebook):
+    """It can take a second, so each one on the way would be waited for."""
+    output, picture = shown(notebook, "counted")
+    notebook.drag("nodes", output)
+    picture.locator("svg").get_by_text("on 1024 nodes").first.wait_for(state="attached")
+    assert notebook.ask("drawn") == [1024]
 
 
 def test_the_collective_explorer_steps_and_plays(notebook):
