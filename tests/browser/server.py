@@ -60,7 +60,8 @@ def serve(folder: Path) -> Iterator[Lab]:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     command = open_lab.lab_command(work, port=str(port), ip="127.0.0.1", screen=False, root_user=os.getuid() == 0)
-    command += ["--expose-app-in-browser", f"--IdentityProvider.token={token}", "--ServerApp.port_retries=0", *UNUSED]
+    command += ["--expose-app-in-browser", "--JupyterNotebookApp.expose_app_in_browser=True"]
+    command += [f"--IdentityProvider.token={token}", "--ServerApp.port_retries=0", *UNUSED]
     with open(log, "w") as output:
         server = subprocess.Popen(
             command, cwd=work, env=_private(folder), stdout=output, stderr=output, start_new_session=True
