@@ -28,7 +28,6 @@ from helpers.learner.words.wrapping import padded
 
 words = book("doctor")
 OLDEST_PYTHON, OLDEST_TORCH = (3, 11), (2, 11)
-MIN_MEMORY = 1_500_000_000  # bytes; JupyterLab, a kernel and four ranks take 0.55 GB, a browser and models the rest
 MIN_SHARED_MEMORY = 128 * 2**20  # bytes; containers give 64 MiB unless asked for more
 MIN_DISK = 500_000_000  # bytes, for temporary files and checkpoints
 SLOW_START = 15.0  # seconds; four ranks take 1 to 3 on a free machine
@@ -118,8 +117,14 @@ def check_cores(usable: float, host: int) -> CheckResult:
     return CheckResult(name=words("name.cores"), value=text, advice="" if usable >= 2 else words("cores.few"))
 
 
-def check_memory(num_bytes: int) -> CheckResult:
-    text = words("memory.available", size=num_bytes / 1e9)
+def check_memory(num_bytes: int, limit: int | None = None) -> CheckResult:
+    """Checks the free memory. limit: what the container may use, None for a machine without such a limit."""
+    from helpers.ranks.limits import MIN_MEMORY
+
+    sizes = {"size": num_bytes / 1e9, "limit": (limit or 0) / 1e9}
+    text = words("memory.available" if limit is None else "memory.of", **sizes)
+    if limit is not None and limit < MIN_MEMORY:
+        return CheckResult(name=words("name.memory"), value=text, advice=words("memory.ask", **sizes))
     advice = "" if num_bytes >= MIN_MEMORY else words("memory.close")
     return CheckResult(name=words("name.memory"), value=text, advice=advice)
 
@@ -198,26 +203,10 @@ def usable_cores(root: Path = Path("/"), host: int | None = None) -> float:
     A container's limit on cores is such a cgroup limit. root, host: for a test, a folder in place of "/", and a number
     of cores in place of the affinity.
     """
+    from helpers.ranks.limits import cgroup_folders
+
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min([host or affinity, *_cgroup_limits(root)])
-
-
-def _cgroup_limits(root: Path) -> list[float]:
-    """The cores that each cgroup allows, from the one of this process up to the root; empty without a limit."""
-    base = root / "sys/fs/cgroup"
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    limits = []
-    for line in lines:  # "0::/path" for v2, "4:cpu,cpuacct:/path" for v1
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        top = base / "cpu" if controllers else base
-        innermost = top / path.lstrip("/")
-        limits += [_limit(folder) for folder in (innermost, *innermost.parents) if folder.is_relative_to(top)]
-    return [limit for limit in limits if limit < math.inf]
+    return min([host or affinity, *map(_limit, cgroup_folders("cpu", root))])
 
 
 def _limit(folder: Path) -> float:
@@ -251,7 +240,7 @@ def torch_version() -> str | None:
 
 def run_checks() -> list[CheckResult]:
     """Runs every check on this machine, in the order of the report. The ranks come last: they need all the rest."""
-    from helpers.ranks.limits import available_memory, num_gpus
+    from helpers.ranks.limits import available_memory, memory_limit, num_gpus
 
     version, gpus = torch_version(), gpu_names()
     packages = [distribution.metadata["Name"] or "" for distribution in metadata.distributions()]
@@ -260,7 +249,8 @@ def run_checks() -> list[CheckResult]:
         usable = num_gpus()
         results += [check_devices(gpus, os.environ.get("CUDA_VISIBLE_DEVICES")), check_gpu_build(gpus, usable)]
         results += [check_backend(usable)]
-    results += [check_cores(usable_cores(), os.cpu_count() or 1), check_memory(available_memory())]
+    results += [check_cores(usable_cores(), os.cpu_count() or 1)]
+    results += [check_memory(available_memory(), (memory_limit() or (None,))[0])]
     results += [check_shared_memory(), check_disk(Path(tempfile.gettempdir())), check_ports()]
     return results + ([check_ranks()] if version else [])
 

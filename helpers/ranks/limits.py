@@ -11,31 +11,83 @@ import os
 import shutil
 import sys
 import tempfile
+from pathlib import Path
 
 import psutil
 
+from helpers.learner.words import book
 from helpers.quantities.units import format_bytes, parse_bytes
 
 RANK_BYTES = 80_000_000  # an idle rank's own memory, with some room (measured: 40 to 60 MB)
+MIN_MEMORY = 1_500_000_000  # that a learner should have: JupyterLab, a kernel and its ranks take up to 1.1 GB in a lab
 SHARED_BYTES = 48_000_000  # that must be free in /dev/shm, or ranks compare their operations in another folder
 SHARED = "/dev/shm"
 
 
-def available_memory() -> int:
+def available_memory(root: Path = Path("/")) -> int:
     """Bytes that new processes can take: the machine's, or what the container's limit leaves."""
-    free = psutil.virtual_memory().available
-    limit, used = _read("/sys/fs/cgroup/memory.max"), _read("/sys/fs/cgroup/memory.current")
-    if limit is None:
-        limit = _read("/sys/fs/cgroup/memory/memory.limit_in_bytes")
-        used = _read("/sys/fs/cgroup/memory/memory.usage_in_bytes")
-    return free if limit is None or used is None else max(0, min(free, limit - used))
+    free, limit = psutil.virtual_memory().available, memory_limit(root)
+    return free if limit is None else max(0, min(free, limit[0] - limit[1]))
 
 
-def _read(path: str) -> int | None:
+def memory_limit(root: Path = Path("/")) -> tuple[int, int] | None:
+    """The limit of the container that leaves least memory to its processes, and what they hold; None without a limit.
+
+    Both in bytes. Pages of files are not counted as held, since Linux drops them where memory is short. root: for a
+    test, a folder in place of "/".
+    """
+    limits = []
+    for folder in cgroup_folders("memory", root):
+        v2 = (folder / "memory.max").exists()
+        limit = _read(folder / ("memory.max" if v2 else "memory.limit_in_bytes"))
+        used = _read(folder / ("memory.current" if v2 else "memory.usage_in_bytes"))
+        # Version 1 has no word for "no limit", only a number that no machine reaches.
+        if limit is not None and used is not None and limit < psutil.virtual_memory().total:
+            limits.append((limit, max(0, used - _file_pages(folder / "memory.stat", "" if v2 else "total_"))))
+    return min(limits, key=lambda one: one[0] - one[1], default=None)
+
+
+def memory_warning() -> str:
+    """A sentence where the container's limit ends kernels that a laptop would not; "" elsewhere."""
+    limit = memory_limit()
+    if limit is None or limit[0] >= MIN_MEMORY:
+        return ""
+    return book("ranks")("notebook.small", limit=limit[0] / 1e9, left=max(0, limit[0] - limit[1]) / 1e9)
+
+
+def cgroup_folders(controller: str, root: Path = Path("/")) -> list[Path]:
+    """The folders in which Linux keeps the limits of this process (of cgroups v1 or v2), the innermost first.
+
+    controller: what is limited, such as "cpu" or "memory". A container's limit is such a limit.
+    """
+    base = root / "sys/fs/cgroup"
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    folders = []
+    for line in lines:  # "0::/path" for v2, "4:cpu,cpuacct:/path" for v1
+        _, controllers, path = line.split(":", 2)
+        if not controllers or controller in controllers.split(","):
+            top = base / controller if controllers else base
+            innermost = top / path.lstrip("/")
+            folders += [folder for folder in (innermost, *innermost.parents) if folder.is_relative_to(top)]
+    return folders
+
+
+def _file_pages(stat: Path, prefix: str) -> int:
+    """The bytes of files that a cgroup keeps in memory; 0 where its memory.stat cannot be read."""
+    try:
+        counts = dict(line.split() for line in stat.read_text().splitlines())
+        return sum(int(counts[f"{prefix}{kind}_file"]) for kind in ("active", "inactive"))
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
+def _read(path: Path) -> int | None:
     """The number in one of Linux's files, None where there is none (for example "max" for no limit)."""
     try:
-        with open(path) as file:
-            return int(file.read())
+        return int(path.read_text())
     except (OSError, ValueError):
         return None
 
@@ -161,9 +213,8 @@ def proportional_bytes(pid: int) -> int | None:
 
 def total_memory() -> int:
     """Bytes of the machine, or the container's limit."""
-    limit = _read("/sys/fs/cgroup/memory.max") or _read("/sys/fs/cgroup/memory/memory.limit_in_bytes")
-    total = psutil.virtual_memory().total
-    return total if limit is None else min(total, limit)
+    limit = memory_limit()
+    return psutil.virtual_memory().total if limit is None else limit[0]
 
 
 def loopback() -> str:

@@ -21,7 +21,14 @@ from typing import Any
 from helpers.quantities.units import format_bytes
 from helpers.ranks import inplace
 from helpers.ranks.errors import RankError
-from helpers.ranks.limits import card_bytes, check_num_ranks, choose_device, choose_rules, proportional_bytes
+from helpers.ranks.limits import (
+    card_bytes,
+    check_num_ranks,
+    choose_device,
+    choose_rules,
+    memory_warning,
+    proportional_bytes,
+)
 from helpers.ranks.pipe import interrupts_in_waits_only, print_by_rank
 from helpers.ranks.pool import Pool, PoolSettings
 from helpers.ranks.sites import CELL_PREFIX, rank_names
@@ -187,6 +194,7 @@ class Ranks:
         self._has_variables = False
         if not self.quiet:
             print(f"{self._headline()}, ready in {time.monotonic() - start:.1f} s · {self._footprint()}")
+            print(memory_warning(), end="")
 
     def _headline(self) -> str:
         backend = "NCCL" if self._settings.backend == "nccl" else "gloo"

@@ -58,6 +58,7 @@ def test_cores_without_cgroups_are_the_affinity(tmp_path):
         doctor.check_backend(0),
         doctor.check_cores(2, 64),
         doctor.check_memory(8_000_000_000),
+        doctor.check_memory(3_000_000_000, 4_000_000_000),
         doctor.check_shared_memory(num_bytes=2**30),
         doctor.judge_ranks("4 ranks", [6.0] * 4, 2.0),
     ],
@@ -78,6 +79,7 @@ def test_a_well_machine_gets_no_advice(finding):
         (doctor.check_gpu_build(["H200"], 0), False, "TORCH=cuda"),
         (doctor.check_cores(0.5, 64), False, "Ranks(2)"),
         (doctor.check_memory(1_000_000_000), False, "1.5 GB"),
+        (doctor.check_memory(600_000_000, 1_000_000_000), False, "need up to 1.1 GB, and 3.4 GB in chapter 03"),
         (doctor.check_shared_memory(num_bytes=64 * 2**20), False, "--shm-size"),
         (doctor.judge_ranks("4 ranks", [6.0] * 4, 40.0), False, "busy"),
         (doctor.judge_ranks("4 ranks", [6.0, 6.0, 6.0, 3.0], 2.0), True, "issue"),
@@ -88,6 +90,11 @@ def test_each_thing_that_is_wrong_gets_one_sentence(finding, fatal, words):
     assert words in finding.advice
     assert finding.advice.endswith(".")
     assert finding.fatal == fatal
+
+
+def test_a_containers_limit_stands_beside_what_is_available():
+    said = doctor.check_memory(600_000_000, 1_000_000_000)
+    assert said.value == "0.6 GB available of the 1.0 GB that this container may use"
 
 
 def test_small_disk_is_noted(tmp_path):

@@ -27,10 +27,55 @@ def test_more_ranks_than_memory(monkeypatch):
         limits.check_num_ranks(100)
 
 
-def test_a_containers_limit_counts_and_not_the_hosts(monkeypatch):
-    files = {"/sys/fs/cgroup/memory.max": 3_000, "/sys/fs/cgroup/memory.current": 1_000}
-    monkeypatch.setattr(limits, "_read", files.get)
-    assert limits.available_memory() == 2_000
+GB, NONE = 10**9, 9223372036854771712
+V1 = {
+    "limit": "memory.limit_in_bytes",
+    "used": "memory.usage_in_bytes",
+    "files": "total_active_file 0\ntotal_inactive_file",
+}
+V2 = {"limit": "memory.max", "used": "memory.current", "files": "active_file 0\ninactive_file"}
+# The line of /proc/self/cgroup, the version, {folder of a cgroup: limit, in use, files among it}, what is expected.
+CONTAINERS = {
+    "a container": ("0::/", V2, {".": (GB, GB // 2, 0)}, (GB, GB // 2)),
+    "files in memory": ("0::/", V2, {".": (GB, GB // 2, GB // 4)}, (GB, GB // 4)),
+    "the tighter of two": ("0::/a/b", V2, {"a": (2 * GB, 2 * GB, 0), "a/b": (GB, 0, 0)}, (2 * GB, 2 * GB)),
+    "no limit": ("0::/", V2, {".": ("max", GB, 0)}, None),
+    "version 1": ("4:memory:/m", V1, {"memory/m": (GB, GB // 2, GB // 4), "memory": (NONE, GB, 0)}, (GB, GB // 4)),
+    "version 1 in a container": ("4:memory:/docker/0123", V1, {"memory": (GB, GB // 2, 0)}, (GB, GB // 2)),
+    "no limit in version 1": ("4:memory:/", V1, {"memory": (NONE, GB, 0)}, None),
+    "another controller": ("5:cpu:/", V1, {"cpu": (GB, 0, 0)}, None),
+}
+
+
+def container(root, line, version, cgroups):
+    """A folder in place of "/", in which the limits of this process are these."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(f"{line}\n")
+    for name, (limit, used, files) in cgroups.items():
+        folder = root / "sys/fs/cgroup" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / version["limit"]).write_text(f"{limit}\n")
+        (folder / version["used"]).write_text(f"{used}\n")
+        (folder / "memory.stat").write_text(f"anon 1\n{version['files']} {files}\n")
+    return root
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_a_containers_limit_counts_and_not_the_hosts(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        limits.psutil, "virtual_memory", lambda: types.SimpleNamespace(total=64 * GB, available=60 * GB)
+    )
+    *tree, expected = CONTAINERS[name]
+    root = container(tmp_path, *tree)
+    assert limits.memory_limit(root) == expected
+    assert limits.available_memory(root) == (60 * GB if expected is None else expected[0] - expected[1])
+
+
+@pytest.mark.parametrize("limit, warns", [(None, False), ((4 * GB, 3 * GB), False), ((GB, 2 * GB // 5), True)])
+def test_a_small_container_is_named_before_it_ends_the_kernel(limit, warns, monkeypatch):
+    monkeypatch.setattr(limits, "memory_limit", lambda: limit)
+    warning = limits.memory_warning()
+    assert ("may use 1.0 GB of memory, of which 0.6 GB are left" in warning) == bool(warning) == warns
 
 
 def test_a_small_shared_memory_is_left_alone(monkeypatch):
