@@ -2,10 +2,13 @@
 
 The files in etc/ name this module, so `jupyter lab` typed by hand loads it as well.
 
-Server: a notebook is saved with a widget's picture or text, but without its live view. JupyterLab would prefer the
-view, and show "model not found" once the kernel of the widget is gone.
+Server: a notebook is saved with a course's widget as its picture or text, but without its live view. JupyterLab would
+prefer the view, and show "model not found" once the kernel of the widget is gone.
 Kernel: `%%ranks` runs a cell on several processes, and helpers.ranks registers it. Until that is imported, the
 `%%ranks` of this file says that the import is missing.
+
+Notebooks of other projects, which the same environment may run, are left alone: only a view that SavedWidget marked is
+removed, and only a kernel in a folder of the course imports this file.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"  # the MIME type of a live view among a cell's outputs
+OURS = "rank_by_rank"  # a key in a view's data: the widget is one of this course
 FOLDED = "folded"  # a key in a view's data: the text to save instead of a result that the learner has not guessed yet
 
 
@@ -27,7 +31,7 @@ def _load_jupyter_server_extension(app: Any) -> None:
 
 
 def drop_views(model: dict[str, Any], **_: Any) -> None:
-    """Remove the live view from each output that has something else to show. Changes `model` before it is written.
+    """Remove the live view from each of our outputs that shows something else too. `model` is changed in place.
 
     model: Jupyter's dict for a file, with the notebook under "content".
     """
@@ -36,7 +40,9 @@ def drop_views(model: dict[str, Any], **_: Any) -> None:
     for cell in (model.get("content") or {}).get("cells", ()):
         for output in cell.get("outputs", ()):
             data = output.get("data", {})
-            view = data.pop(WIDGET_VIEW) if WIDGET_VIEW in data and len(data) > 1 else {}
+            view = data.get(WIDGET_VIEW, {})
+            if view.get(OURS) and len(data) > 1:
+                del data[WIDGET_VIEW]
             if view.get(FOLDED):
                 data.clear()
                 data["text/plain"] = view[FOLDED]

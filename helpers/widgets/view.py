@@ -16,6 +16,7 @@ import ipywidgets
 from helpers.draw.picture import Bundle, saved_bundle
 from helpers.draw.png import png_language
 from helpers.draw.scene import Scene
+from helpers.learner.hooks import OURS, WIDGET_VIEW
 from helpers.learner.words import use_language
 
 STATIC = Path(__file__).parent / "static"
@@ -50,9 +51,11 @@ class SavedWidget:
         """The live view for a front end, and beside it what is shown where there is none."""
         # ipywidgets returns the data, or a pair of data and metadata.
         live = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
-        data = live[0] if isinstance(live, tuple) else live
+        data = dict((live[0] if isinstance(live, tuple) else live) or {})
+        if WIDGET_VIEW in data:
+            data[WIDGET_VIEW] = {**data[WIDGET_VIEW], OURS: True}
         saved, metadata = self._saved_data()
-        data = dict(data or {}) | {"text/plain": repr(self)} | saved
+        data |= {"text/plain": repr(self)} | saved
         return (data, metadata) if metadata else data
 
 
