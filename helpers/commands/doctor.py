@@ -27,7 +27,7 @@ from helpers.learner.words import book
 from helpers.learner.words.wrapping import padded
 
 words = book("doctor")
-OLDEST_PYTHON, OLDEST_TORCH = (3, 11), (2, 11)
+OLDEST_PYTHON, OLDEST_TORCH, NEWEST_TORCH = (3, 11), (2, 11), (2, 13)  # as in pyproject.toml
 MIN_SHARED_MEMORY = 128 * 2**20  # bytes; containers give 64 MiB unless asked for more
 MIN_DISK = 500_000_000  # bytes, for temporary files and checkpoints
 SLOW_START = 15.0  # seconds; four ranks take 1 to 3 on a free machine
@@ -76,7 +76,9 @@ def check_torch(version: str | None) -> CheckResult:
         return CheckResult(name=name, value=words("torch.missing"), advice=words("torch.install"), fatal=True)
     numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2])  # (2, 11) for "2.11.0+cpu"
     result = CheckResult(name=name, value=version)
-    return result if numbers >= OLDEST_TORCH else replace(result, advice=words("torch.upgrade"), fatal=True)
+    if numbers < OLDEST_TORCH:
+        return replace(result, advice=words("torch.upgrade"), fatal=True)
+    return result if numbers <= NEWEST_TORCH else replace(result, advice=words("torch.untested"))
 
 
 def check_leftovers(version: str, packages: list[str]) -> CheckResult:

@@ -19,7 +19,7 @@ from helpers.learner.words import book
 from helpers.quantities.units import format_bytes, parse_bytes
 
 RANK_BYTES = 80_000_000  # an idle rank's own memory, with some room (measured: 40 to 60 MB)
-MIN_MEMORY = 1_500_000_000  # that a learner should have: JupyterLab, a kernel and its ranks take up to 1.1 GB in a lab
+MIN_MEMORY = 1_500_000_000  # that a learner should have: chapter 00 ran to its end in 1.5 GB, and not in 1.0 GB
 SHARED_BYTES = 48_000_000  # that must be free in /dev/shm, or ranks compare their operations in another folder
 SHARED = "/dev/shm"
 

@@ -75,11 +75,12 @@ def test_a_well_machine_gets_no_advice(finding):
         (doctor.check_system("win32", ""), True, "WSL2"),
         (doctor.check_torch(None), True, "make course"),
         (doctor.check_torch("2.4.1"), True, "2.11"),
+        (doctor.check_torch("2.14.0+cpu"), False, "private functions of torch"),
         (doctor.check_leftovers("2.13.0+cpu", ["nvidia-nccl-cu13"]), False, "Remove .venv"),
         (doctor.check_gpu_build(["H200"], 0), False, "TORCH=cuda"),
         (doctor.check_cores(0.5, 64), False, "Ranks(2)"),
         (doctor.check_memory(1_000_000_000), False, "1.5 GB"),
-        (doctor.check_memory(600_000_000, 1_000_000_000), False, "need up to 1.1 GB, and 3.4 GB in chapter 03"),
+        (doctor.check_memory(600_000_000, 1_000_000_000), False, "need up to 1.5 GB, and 3.4 GB in chapter 03"),
         (doctor.check_shared_memory(num_bytes=64 * 2**20), False, "--shm-size"),
         (doctor.judge_ranks("4 ranks", [6.0] * 4, 40.0), False, "busy"),
         (doctor.judge_ranks("4 ranks", [6.0, 6.0, 6.0, 3.0], 2.0), True, "issue"),
@@ -90,6 +91,15 @@ def test_each_thing_that_is_wrong_gets_one_sentence(finding, fatal, words):
     assert words in finding.advice
     assert finding.advice.endswith(".")
     assert finding.fatal == fatal
+
+
+def test_the_doctor_and_the_package_agree_on_the_tested_torch():
+    from tests.test_environment import ROOT, Requirement, tomllib
+
+    texts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    (torch,) = (one for one in map(Requirement, texts) if one.name == "torch")
+    for version in ("2.10.1", "2.11.0", "2.13.9", "2.14.0"):
+        assert (version in torch.specifier) == (doctor.check_torch(version).mark == "ok"), version
 
 
 def test_a_containers_limit_stands_beside_what_is_available():
