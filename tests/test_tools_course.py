@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import compileall
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -267,6 +268,19 @@ def test_a_stick_takes_its_progress_along_and_a_home_keeps_its_own(tmp_path, hom
     assert progress.default_path() == home / ".rank-by-rank" / "progress.jsonl"
     keep_progress(tmp_path / "stick", str(tmp_path / "stick"))
     assert progress.default_path() == tmp_path / "stick" / ".rank-by-rank" / "progress.jsonl"
+
+
+def test_where_the_home_cannot_be_written_all_is_kept_beside_the_copies(tmp_path, home, monkeypatch):
+    work, mine = tmp_path / "course" / "work", {"IPYTHONDIR": str(tmp_path / "mine")}
+    open_lab.keep_settings(work, environment := dict(mine))
+    assert environment == mine and not work.exists()
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    open_lab.keep_settings(work, environment)
+    keep_progress(work, "")
+    assert progress.default_path() == work / ".rank-by-rank" / "progress.jsonl"
+    assert environment.keys() == set(open_lab.IN_HOME) and environment.items() > mine.items()
+    assert all(Path(folder).is_dir() for folder in environment.values())
+    assert work / ".jupyter" in Path(environment["JUPYTER_RUNTIME_DIR"]).parents
 
 
 def test_the_name_of_the_variable_is_the_one_that_is_read():

@@ -8,11 +8,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from own_folder import keep_progress, own_folder  # noqa: E402
+from own_folder import can_write_home, keep_progress, own_folder  # noqa: E402
 
 FIRST = "00_start_here.ipynb"
 STYLE = Path(__file__).resolve().parent.parent / "helpers" / "draw" / "static" / "custom"  # our custom.css
@@ -51,6 +51,17 @@ def _styled() -> list[str]:
     return ["--LabApp.custom_css=True", f"--ServerApp.tornado_settings={{'static_custom_path': [{str(STYLE)!r}]}}"]
 
 
+# What Jupyter, IPython and matplotlib write in the home unless they are told another folder.
+IN_HOME = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR", "MPLCONFIGDIR")
+
+
+def keep_settings(work: Path, environment: MutableMapping[str, str]) -> None:
+    """Where the home cannot be written, let JupyterLab and its kernels keep their own files in `work`/.jupyter."""
+    for name in () if can_write_home() else IN_HOME:
+        folder = Path(environment.setdefault(name, str(work / ".jupyter" / name.lower())))
+        folder.mkdir(parents=True, exist_ok=True)
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--port", default="")
@@ -63,6 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"This is a JupyterHub: its own JupyterLab is running. Open {work.name}/{FIRST} in it.")
             return 0
         keep_progress(work, options.work)
+        keep_settings(work, os.environ)
         screen = has_screen(os.environ)
         root_user = hasattr(os, "getuid") and os.getuid() == 0
         command = lab_command(work, port=options.port, ip=options.ip, screen=screen, root_user=root_user)
