@@ -7,6 +7,7 @@
 # make test-slow   the slow tests, at most an hour, with a table; run again to go on   SEED=0
 #                  then every strategy on practice cards
 # make test-gpu    the tests that need an NVIDIA GPU
+# make test-torch  tests with the newest torch, which .venv keeps out     ONLY=ranks VERSION=2.13.0
 # make bench       compare with PyTorch's own engines, tables in benchmarks/results/   ONLY=ranks
 # make check       the quick checks: ruff, import-linter, tidy notebooks, labs up to date
 # make labs        build labs/ from solutions/, after you change a solution
@@ -25,8 +26,9 @@ TORCH ?= auto
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 PORT ?=
 IP ?=
-# Not from the environment: clusters set a WORK of their own.
+# Not from the environment: clusters set a WORK and a VERSION of their own.
 WORK :=
+VERSION :=
 OUTPUTS :=
 ONLY ?=
 ARGS ?=
@@ -60,7 +62,7 @@ endif
 # The tests and what they compare with are in English, whatever the one who runs them reads.
 test test-slow test-gpu notebooks pictures: export RANKS_LANGUAGE := en
 
-.PHONY: help course quiz test test-slow test-gpu bench check labs notebooks pictures wheelhouse doctor
+.PHONY: help course quiz test test-slow test-gpu test-torch bench check labs notebooks pictures wheelhouse doctor
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
@@ -117,6 +119,9 @@ test-slow: $(READY_TO_TEST)
 
 test-gpu: $(READY)
 	@$(PY) -m pytest tests/gpu -m gpu
+
+test-torch: $(READY)
+	@$(PY) tools/try_torch.py --only '$(or $(ONLY),ranks)' --version '$(VERSION)' --cpu-index '$(TORCH_CPU_INDEX)' --workers '$(WORKERS)'
 
 bench: $(READY)
 	@$(PY) -m benchmarks $(ONLY)
