@@ -3,7 +3,7 @@ import types
 
 import pytest
 
-from helpers.ranks import limits
+from helpers.ranks import limits, live
 
 
 @pytest.mark.parametrize("number", [0, -1])
@@ -76,6 +76,14 @@ def test_a_small_container_is_named_before_it_ends_the_kernel(limit, warns, monk
     monkeypatch.setattr(limits, "memory_limit", lambda: limit)
     warning = limits.memory_warning()
     assert ("may use 1.0 GB of memory, of which 0.6 GB are left" in warning) == bool(warning) == warns
+
+
+def test_ranks_say_it_when_they_start(monkeypatch, capsys):
+    monkeypatch.setattr(limits, "memory_limit", lambda: (GB, 0))
+    texts = {"_headline": lambda: "4 ranks on CPU", "_footprint": lambda: "56 MB each"}
+    live.Ranks._start(types.SimpleNamespace(_pool=types.SimpleNamespace(start=lambda: None), quiet=False, **texts))
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith("4 ranks on CPU, ready in") and second.startswith("This container may use 1.0 GB")
 
 
 def test_a_small_shared_memory_is_left_alone(monkeypatch):
