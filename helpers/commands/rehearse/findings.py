@@ -223,27 +223,36 @@ def _hang(outcome: RehearsalOutcome) -> Finding:
 
 
 def _shared_gpus(outcome: RehearsalOutcome) -> list[Finding]:
-    """Ranks of one node that use one GPU: in their tensors' collectives, or where torch has to guess the GPU."""
+    """Ranks of one node that use one GPU, and ranks for which torch has guessed a GPU that they do not use."""
     found = []
-    for what in ("gpu", "guess"):
-        for notes in _shared(outcome, what):
-            ranks, last = tuple(notes), notes[max(notes)]
-            if any(set(ranks) <= set(one.ranks) for one in found):
-                continue  # for these ranks the mistake is reported already, so the warning about the same GPU is not
-            named = {"ranks": rank_names(ranks), "gpu": last["name"], "op": last.get("op")}
-            text = words["duplicate" if what == "gpu" else "guessed"].format(**named)
-            cure = words["constant" if last.get("was_set") else "set_device"]  # was_set: the script chose a device
-            kind = "error" if what == "gpu" else WARNING
-            found.append(Finding(kind=kind, ranks=ranks, sites=(tuple(last["site"]),), words=text, cure=cure))
+    for notes in _shared(outcome):
+        ranks, last = tuple(notes), notes[max(notes)]
+        text = words["duplicate"].format(ranks=rank_names(ranks), gpu=last["name"])
+        cure = words["constant" if last.get("was_set") else "set_device"]  # was_set: the script chose a device
+        found.append(Finding(kind="error", ranks=ranks, sites=(tuple(last["site"]),), words=text, cure=cure))
+    wrong = {
+        rank: guess for rank, guess in outcome.last_notes("guess").items() if _is_wrong(guess, outcome.noted[rank])
+    }
+    if wrong and not found:
+        ranks, first = tuple(sorted(wrong)), wrong[min(wrong)]
+        text = words["guessed"].format(ranks=rank_names(ranks), gpu=first["name"], op=first["op"])
+        more = {"words": text, "cure": words["device_id"]}
+        found.append(Finding(kind=WARNING, ranks=ranks, sites=(tuple(first["site"]),), **more))
     return found
 
 
-def _shared(outcome: RehearsalOutcome, what: str) -> list[dict[int, dict]]:
-    """For each GPU of a node that two ranks or more share: rank -> its note of this kind, whose "name" is the GPU."""
+def _is_wrong(guess: dict[str, Any], notes: list[dict[str, Any]]) -> bool:
+    """Whether a rank's tensors are on another GPU than the one that torch has guessed for it."""
+    used = [note["name"] for note in notes if note["what"] == "gpu" and note["launch"] == guess["launch"]]
+    return bool(used) and guess["name"] not in used
+
+
+def _shared(outcome: RehearsalOutcome) -> list[dict[int, dict]]:
+    """For each GPU of a node from which two ranks or more send: rank -> its note "gpu", whose "name" is the GPU."""
     found: dict[tuple[int, int, int], dict[int, dict]] = {}  # (launch, node, GPU) -> rank -> its note
     for rank, notes in outcome.noted.items():
         for note in notes:
-            if note["what"] == what:
+            if note["what"] == "gpu":
                 found.setdefault((note["launch"], rank // outcome.nproc, note["name"]), {})[rank] = note
     return [notes for notes in found.values() if len(notes) > 1]
 

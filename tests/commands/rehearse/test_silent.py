@@ -62,6 +62,13 @@ x = torch.full((2,), float(rank), device="cuda")
 copies = {copies}
 dist.all_gather(copies, x)
 """
+BARRIER = """
+dist.destroy_process_group()
+torch.cuda.set_device(1 - rank)
+dist.init_process_group("nccl"{device})
+dist.barrier()
+dist.all_reduce(torch.ones(2, device="cuda"))
+"""
 APART = """
 model = nn.parallel.DistributedDataParallel(nn.Linear(4, 2).cuda(), device_ids=[rank])
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -273,6 +280,18 @@ CASES = {  # name -> the wrong script, the right one, and what the warning says 
         LISTS.replace("{copies}", "[torch.empty_like(x) for _ in range(2)]"),
         "The list that all_gather fills holds one tensor more than once",
         "dist.all_gather(copies, x)",
+    ),
+    "outputs that share memory": (
+        LISTS.replace("{copies}", "[(buffer := torch.zeros(3, device='cuda'))[:2], buffer[1:]]"),
+        LISTS.replace("{copies}", "list(torch.zeros(4, device='cuda').chunk(2))"),
+        "or tensors that share memory",
+        "dist.all_gather(copies, x)",
+    ),
+    "a barrier that guesses the GPU": (
+        BARRIER.replace("{device}", ""),
+        BARRIER.replace("{device}", ', device_id=torch.device("cuda", 1 - rank)'),
+        "Nothing tells barrier which GPU to use",
+        "dist.barrier()",
     ),
     "past the wrapper": (
         APART.replace("{call}", "model.module"),

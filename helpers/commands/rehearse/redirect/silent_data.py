@@ -5,7 +5,7 @@ Each rank notes what it has seen (rank_notes), and `silent_warnings.py` compares
 "same epoch"  two passes of training had one order of a DistributedSampler that shuffles, for want of set_epoch
 "order"       what decides the order of a pass of training: the sampler's seed and epoch; name: which pass
 "batches"     numbers that stand for what the data parallel module got in each of its first steps
-"one tensor"  the list that a collective fills holds one tensor, once for each rank
+"one tensor"  the list that a collective fills holds one tensor, once for each rank, or tensors that share memory
 "no backward" torch's own warning that autograd passes a collective that has no backward
 "other gpu"   a rank put tensors on a GPU of another rank of its node
 "saved"       torch.save wrote the file `name`; calls: how many collectives of each group the rank had called before;
@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import os
 import warnings
 import weakref
 import zlib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +42,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from helpers.commands.rehearse import rank_notes, redirect
 from helpers.devices.call_site import Frame, call_site
+from helpers.devices.cards.tensor import CardTensor
 from helpers.devices.cards.torch_patches import replace_in_torch
 from helpers.ranks import wire
 from helpers.records.comms import CommEvent
@@ -206,11 +209,27 @@ def _noting_list(function, place: int, name: str):
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
         filled = args[place] if len(args) > place else kwargs.get(name)
-        if isinstance(filled, list | tuple) and len({id(one) for one in filled}) == 1 < len(filled):
+        if isinstance(filled, list | tuple) and (
+            len({id(one) for one in filled}) == 1 < len(filled) or _overlap(filled)
+        ):
             rank_notes.note_once("one tensor", name=function.__name__, **redirect.where())
         return function(*args, **kwargs)
 
     return wrapper
+
+
+def _overlap(tensors: Sequence[Any]) -> bool:
+    """Whether two of these tensors, which are different objects, have elements in the same memory."""
+    different = {id(one): one for one in tensors if isinstance(one, Tensor) and not isinstance(one, DTensor)}
+    parts = []  # storage, its first byte and the one behind its last
+    for one in different.values():
+        raw = one._raw if isinstance(one, CardTensor) else one
+        if raw.numel():
+            first, size = raw.storage_offset(), raw.element_size()
+            last = first + sum((length - 1) * stride for length, stride in zip(raw.shape, raw.stride(), strict=True))
+            parts.append((raw.untyped_storage()._cdata, first * size, (last + 1) * size))
+    parts.sort()
+    return any(one[0] == other[0] and other[1] < one[2] for one, other in itertools.pairwise(parts))
 
 
 def _noting_file(function, what: str, place: int, name: str):
