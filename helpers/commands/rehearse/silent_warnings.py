@@ -160,15 +160,17 @@ def _files(noted: Notes, nproc: int) -> Iterator[Finding]:
             yield _warning("same_file", by_rank, _site(by_rank[min(by_rank)]), name=path.rpartition("/")[2])
     for path, readers in _grouped(noted, "loaded", lambda note: note["name"]).items():
         for writer, wrote in saved.get(path, {}).items():
-            early = [
-                r for r, read in readers.items() if r != writer and r not in saved[path] and not _is_after(read, wrote)
-            ]
+            others = [rank for rank in readers if rank != writer and rank not in saved[path]]
+            early = [rank for rank in others if not _are_ordered(readers[rank], wrote, {rank, writer})]
             if early:
                 sites = _site(readers[early[0]]), _site(wrote)
                 yield _warning("early_read", early, *sites, name=path.rpartition("/")[2], writer=writer)
 
 
-def _is_after(read: Mapping[str, Any], wrote: Mapping[str, Any]) -> bool:
-    """Whether the reader has called more collectives of some group than the writer had called before it wrote."""
-    before = {tuple(ranks): number for ranks, number in wrote["calls"]}
-    return any(number > before.get(tuple(ranks), 0) for ranks, number in read["calls"])
+def _are_ordered(read: Mapping[str, Any], wrote: Mapping[str, Any], both: set[int]) -> bool:
+    """Whether a collective of a group of both ranks stands between the reading and the writing.
+
+    The reading comes first where a script resumes from the file of an earlier run, which it overwrites later.
+    """
+    reads, writes = ({tuple(ranks): number for ranks, number in note["calls"]} for note in (read, wrote))
+    return any(reads.get(one, 0) != writes.get(one, 0) for one in reads | writes if both.issubset(one))

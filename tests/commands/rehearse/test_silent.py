@@ -187,6 +187,19 @@ if rank == 1:
     torch.load(path)
 """,
 )
+RESUMED = FILES.replace(
+    "{body}",
+    """
+if rank == 0:
+    with open(path, "wb") as file:
+        torch.save({"step": 1}, file)
+dist.barrier()
+torch.load(path)
+dist.all_reduce(torch.ones(1, device="cuda"))
+if rank == 0:
+    torch.save({"step": 2}, path)
+""",
+)
 PARTS = FILES.replace(
     "{body}",
     """
@@ -468,6 +481,17 @@ def test_a_wrong_value_without_an_error_is_a_warning(name: str):
 def test_a_look_at_the_first_batch_and_an_evaluation_may_have_an_order_again():
     report = rehearsed(ONE_ORDER_TWICE)
     assert report.ok and not report.findings, str(report)
+
+
+def test_a_file_of_an_earlier_run_is_read_before_it_is_written():
+    report = rehearsed(RESUMED)
+    assert report.ok and not report.findings, str(report)
+
+
+def test_a_collective_without_the_writer_does_not_order_a_file():
+    alone = "group = dist.new_group([1])\nif rank == 1: dist.all_reduce(torch.ones(1, device='cuda'), group=group)"
+    (found,) = rehearsed(EARLY.replace("{between}", alone)).findings
+    assert "No collective stands between" in str(found.words)
 
 
 def test_a_list_that_is_filled_up_with_one_tensor_is_right():
