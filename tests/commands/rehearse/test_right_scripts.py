@@ -159,6 +159,24 @@ for first, is_async in ((0, False), (5, True)):
     assert all((part == first + r).all() for r, part in enumerate(parts)), parts
 dist.destroy_process_group()
 """
+LOCAL_SGD = """
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl")
+model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4).cuda(), device_ids=[rank])
+alone, _ = dist.new_subgroups(1)
+model.register_comm_hook(PostLocalSGDState(None, alone, start_localSGD_iter=1), post_localSGD_hook)
+averager = PeriodicModelAverager(period=4, warmup_steps=1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(4):
+    model(torch.randn(3, 4, device="cuda")).square().sum().backward()
+    optimizer.step()
+    averager.average_parameters(model.parameters())
+print("device True")
+dist.destroy_process_group()
+"""
 SPAWNED_WORKERS = """
 class Samples(torch.utils.data.Dataset):
     def __len__(self):
@@ -192,7 +210,7 @@ def rehearsed(body: str) -> RehearsalReport:
     return rehearse(IMPORTS + body, 2, limit=60)
 
 
-@pytest.mark.parametrize("name", ["WITHOUT_SET_DEVICE", "MESH_FIRST", "SMALL_THINGS", "SPAWNED_WORKERS"])
+@pytest.mark.parametrize("name", ["WITHOUT_SET_DEVICE", "MESH_FIRST", "SMALL_THINGS", "LOCAL_SGD", "SPAWNED_WORKERS"])
 def test_a_right_script_of_torchrun_has_no_finding(name: str):
     report = rehearsed(globals()[name])
     assert report.ok and not report.findings, str(report)

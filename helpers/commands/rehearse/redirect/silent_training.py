@@ -21,6 +21,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
@@ -163,7 +164,7 @@ def _remember(parameters: Sequence[Tensor], record: _OptimizerRecord) -> None:
     step = call_site()
     known = {}  # id of a parameter -> its name, the ranks of its group, and the line that wrapped it
     for wrapper, site in wrapped.items():
-        if wrapper.process_group is not None:
+        if wrapper.process_group is not None and not _is_local_sgd(wrapper):
             ranks = torch.distributed.get_process_group_ranks(wrapper.process_group)
             own = {
                 name: one for name, one in wrapper.module.named_parameters() if name not in wrapper.parameters_to_ignore
@@ -188,6 +189,11 @@ def _remember(parameters: Sequence[Tensor], record: _OptimizerRecord) -> None:
             _values[key] = _Values(parameter, name, ranks, _moved.get(key), site, step, why="gradient")
     kept = [_values[id(one)].ranks for one in parameters if id(one) in _values]
     record.ranks = kept[0] if kept else Batches.ranks
+
+
+def _is_local_sgd(wrapper: DistributedDataParallel) -> bool:
+    """Whether the replicas may differ between two averages of their parameters, which the script makes itself."""
+    return any(isinstance(state, PostLocalSGDState) for _, state in wrapper._comm_hooks)
 
 
 def _names_in_modules(parameters: Sequence[Tensor]) -> dict[int, str]:
