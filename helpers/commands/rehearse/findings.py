@@ -112,12 +112,13 @@ def findings_of(outcome: RehearsalOutcome) -> tuple[Finding, ...]:
 
 
 def _has_own_line(finding: Finding) -> bool:
-    """Whether one of its lines is the script's, and not all of them a library's."""
-    return not finding.sites or not all(is_library(site[0]) for site in finding.sites)
+    """Whether the script takes part in it. A race that a library's own stream begins is the library's."""
+    of_library = [is_library(site[0]) for site in finding.sites]
+    return not any(of_library) if finding.kind == "race" else not of_library or not all(of_library)
 
 
 def _as_note(finding: Finding) -> Finding:
-    """What two lines of a library do to each other, in a script that ran to its end, is no mistake of the script."""
+    """What a library does by itself, in a script that ran to its end, is no mistake of the script."""
     return replace(finding, kind=WARNING, words=Words.of("\n").join([words["in_library"], finding.words]))
 
 

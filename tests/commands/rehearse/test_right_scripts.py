@@ -177,6 +177,18 @@ for step in range(4):
 print("device True")
 dist.destroy_process_group()
 """
+SIDE_STREAM = """
+rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl")
+with torch.cuda.stream(torch.cuda.Stream()):
+    model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4).cuda(), device_ids=[rank])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(2):
+        model(torch.randn(3, 4, device="cuda")).square().sum().backward()
+        optimizer.step()
+print("device True")
+"""
 SPAWNED_WORKERS = """
 class Samples(torch.utils.data.Dataset):
     def __len__(self):
@@ -210,7 +222,9 @@ def rehearsed(body: str) -> RehearsalReport:
     return rehearse(IMPORTS + body, 2, limit=60)
 
 
-@pytest.mark.parametrize("name", ["WITHOUT_SET_DEVICE", "MESH_FIRST", "SMALL_THINGS", "LOCAL_SGD", "SPAWNED_WORKERS"])
+@pytest.mark.parametrize(
+    "name", ["WITHOUT_SET_DEVICE", "MESH_FIRST", "SMALL_THINGS", "LOCAL_SGD", "SIDE_STREAM", "SPAWNED_WORKERS"]
+)
 def test_a_right_script_of_torchrun_has_no_finding(name: str):
     report = rehearsed(globals()[name])
     assert report.ok and not report.findings, str(report)

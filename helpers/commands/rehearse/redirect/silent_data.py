@@ -78,8 +78,12 @@ def _number_of(values: Any) -> int | None:
     tensor = next((leaf for leaf in tree_iter(values) if isinstance(leaf, Tensor)), None)
     if tensor is None or isinstance(tensor, DTensor):
         return None
-    with torch.no_grad():
-        return zlib.crc32(tensor.detach().flatten()[:MAX_ELEMENTS].cpu().double().numpy().tobytes())
+    return zlib.crc32(raw(tensor).flatten()[:MAX_ELEMENTS].double().numpy().tobytes())
+
+
+def raw(tensor: Tensor) -> Tensor:
+    """The elements of a tensor. Reading them is no operation of the script on a card, so it neither races nor waits."""
+    return (tensor._raw if isinstance(tensor, CardTensor) else tensor).detach()
 
 
 def watch() -> None:
@@ -223,11 +227,12 @@ def _overlap(tensors: Sequence[Any]) -> bool:
     different = {id(one): one for one in tensors if isinstance(one, Tensor) and not isinstance(one, DTensor)}
     parts = []  # storage, its first byte and the one behind its last
     for one in different.values():
-        raw = one._raw if isinstance(one, CardTensor) else one
-        if raw.numel():
-            first, size = raw.storage_offset(), raw.element_size()
-            last = first + sum((length - 1) * stride for length, stride in zip(raw.shape, raw.stride(), strict=True))
-            parts.append((raw.untyped_storage()._cdata, first * size, (last + 1) * size))
+        elements = raw(one)
+        if elements.numel():
+            first, size = elements.storage_offset(), elements.element_size()
+            lengths = zip(elements.shape, elements.stride(), strict=True)
+            last = first + sum((length - 1) * stride for length, stride in lengths)
+            parts.append((elements.untyped_storage()._cdata, first * size, (last + 1) * size))
     parts.sort()
     return any(one[0] == other[0] and other[1] < one[2] for one, other in itertools.pairwise(parts))
 

@@ -32,7 +32,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from helpers.commands.rehearse import rank_notes, redirect
 from helpers.commands.rehearse.redirect import silent_data, silent_training
-from helpers.commands.rehearse.redirect.silent_data import MAX_ELEMENTS, MAX_STEPS, Batches, after
+from helpers.commands.rehearse.redirect.silent_data import MAX_ELEMENTS, MAX_STEPS, Batches, after, raw
 from helpers.devices.call_site import call_site
 from helpers.devices.cards.tensor import CardTensor
 from helpers.devices.cards.torch_patches import replace_in_torch
@@ -118,14 +118,14 @@ def _noting_reduction(usual):
             _compare_with_sum(tensor)
         result = usual(tensor, op, group, async_op)
         if is_small_sum:
-            _sums[tensor] = tensor.cpu().clone()
+            _sums[tensor] = raw(tensor).clone()
         for parameter in owners:
             place = tuple(torch.distributed.get_process_group_ranks(group)), call_site()
             silent_training.reduced_by_hand[id(parameter)] = place
             if any(_is_averaged_by(wrapper, parameter) for wrapper in silent_training.wrapped):
                 rank_notes.note_once("averaged twice", **redirect.where())
             if op == torch.distributed.ReduceOp.AVG and not async_op and len(owners) == 1:
-                _averages[id(parameter)] = parameter.grad.norm().item()
+                _averages[id(parameter)] = raw(parameter.grad).norm().item()
         return result
 
     return wrapper
@@ -153,15 +153,14 @@ def _compare_with_sum(tensor: Tensor) -> None:
     """Note a tensor that has the sum over the ranks of an earlier call in it, and more."""
     before = _sums.get(tensor)
     if before is not None and before.shape == tensor.shape:
-        now = tensor.cpu()
+        now = raw(tensor)
         if bool((now >= before).all()) and bool((now != before).any()) and bool((before != 0).any()):
             rank_notes.note_once("sum of sums", **redirect.where())
 
 
 def _place(tensor: Tensor) -> tuple[int, int]:
     """The storage of a tensor, and how many elements it has there; `grad` and `grad.data` have the same."""
-    raw = tensor._raw if isinstance(tensor, CardTensor) else tensor
-    return raw.untyped_storage()._cdata, raw.numel()
+    return raw(tensor).untyped_storage()._cdata, tensor.numel()
 
 
 def _is_averaged_by(wrapper: DistributedDataParallel, parameter: Tensor) -> bool:
@@ -186,7 +185,7 @@ def _noting_norm(usual):
         norm = usual(parameters, *args, **kwargs)
         if silent_data.has_messages[0] and not isinstance(norm, DTensor) and _Step.clips < MAX_STEPS:
             _Step.clips += 1
-            rank_notes.note("own norm", place=_Step.clips, norm=float(norm), **redirect.where())
+            rank_notes.note("own norm", place=_Step.clips, norm=float(raw(norm)), **redirect.where())
         return norm
 
     return wrapper
@@ -194,7 +193,7 @@ def _noting_norm(usual):
 
 def _is_scaled(scaler: GradScaler) -> bool:
     """Whether a loss was scaled and no optimizer's gradients have been unscaled since."""
-    if not scaler.is_enabled() or scaler._scale is None or scaler.get_scale() == 1:
+    if not scaler.is_enabled() or scaler._scale is None or raw(scaler._scale).item() == 1:
         return False
     stages = [one["stage"] for one in scaler._per_optimizer_states.values()]
     return OptState.UNSCALED not in stages
@@ -206,5 +205,5 @@ def _compare_with_averages(parameters: Sequence[Tensor]) -> None:
         average = _averages.pop(id(one), 0.0)
         if average and one.grad is not None:
             ranks, site = silent_training.reduced_by_hand[id(one)]
-            if len(ranks) > 1 and math.isclose(one.grad.norm().item() * len(ranks), average, rel_tol=1e-4):
+            if len(ranks) > 1 and math.isclose(raw(one.grad).norm().item() * len(ranks), average, rel_tol=1e-4):
                 rank_notes.note_once("averaged again", site=site, chain=redirect.where()["chain"])

@@ -28,7 +28,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from helpers.commands.rehearse import rank_notes, redirect
-from helpers.commands.rehearse.redirect.silent_data import MAX_ELEMENTS, MAX_STEPS, Batches, after
+from helpers.commands.rehearse.redirect.silent_data import MAX_ELEMENTS, MAX_STEPS, Batches, after, raw
 from helpers.devices.call_site import Frame, call_site
 
 made: weakref.WeakKeyDictionary[Optimizer, _OptimizerRecord] = weakref.WeakKeyDictionary()
@@ -69,13 +69,14 @@ class _Values:
         self.sites, self.launch = [site for site in sites if site], rank_notes.launch
         self.before = _sums(parameter)
         # Parameters that begin as zeros or ones say nothing: shards of different ranks do so, too.
-        self.varied = parameter.numel() > 0 and bool((parameter.detach() != parameter.detach().flatten()[0]).any())
+        elements = raw(parameter)
+        self.varied = elements.numel() > 0 and bool((elements != elements.flatten()[0]).any())
 
 
 def _sums(tensor: Tensor) -> list[float]:
     """Two sums over some elements of a tensor, plain and with growing weights; other elements give other sums."""
-    flat = tensor.detach().flatten()
-    flat = flat[:: max(1, len(flat) // MAX_ELEMENTS)].cpu().double()
+    flat = raw(tensor).flatten()
+    flat = flat[:: max(1, len(flat) // MAX_ELEMENTS)].double()
     return [flat.sum().item(), (flat * torch.arange(1, len(flat) + 1)).sum().item()]
 
 
