@@ -27,7 +27,7 @@ from helpers.commands.rehearse.limits import (
     killed_below,
 )
 from helpers.commands.rehearse.processes import RehearsalProcesses
-from helpers.commands.rehearse.report import WARNING, Finding, words
+from helpers.commands.rehearse.report import NOTE, WARNING, Finding, words
 from helpers.commands.rehearse.silent_warnings import warnings_of
 from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
@@ -119,7 +119,7 @@ def _has_own_line(finding: Finding) -> bool:
 
 def _as_note(finding: Finding) -> Finding:
     """What a library does by itself, in a script that ran to its end, is no mistake of the script."""
-    return replace(finding, kind=WARNING, words=Words.of("\n").join([words["in_library"], finding.words]))
+    return replace(finding, kind=NOTE, words=Words.of("\n").join([words["in_library"], finding.words]))
 
 
 def _each_once(found: list[Finding]) -> list[Finding]:

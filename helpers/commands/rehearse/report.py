@@ -17,7 +17,7 @@ from helpers.quantities.units import format_bytes
 from helpers.ranks.sites import Frame, describe, rank_names
 
 words = book("rehearse")
-WARNING = "warning"  # the one kind of finding that is no mistake
+WARNING, NOTE = "warning", "note"  # the kinds of finding that are no mistake
 NAMES_IN_SCRIPTS = {"send": "send/isend", "recv": "recv/irecv"}  # the records of messages do not tell them apart
 WRAPPED = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"  # JupyterLab would break inside words
 
@@ -33,7 +33,8 @@ class Finding:
       hangs, can hang         ranks wait for ever, or may do so, depending on the timing
       hangs above the buffer  sends that wait for their receives once a message is larger than NCCL's buffer
       race                    two streams use one tensor without order
-      warning                 a habit, no mistake
+      warning                 a habit, or a wrong value without an error; it does not count as a mistake
+      note                    what a library does by itself
     ranks: that it concerns. sites: the line to point at first, then those that belong to it.
     words: what is wrong. cure: how to fix it. chain: the calls that led there, outermost first.
     """
@@ -47,7 +48,7 @@ class Finding:
 
     @property
     def is_mistake(self) -> bool:
-        return self.kind != WARNING
+        return self.kind not in (WARNING, NOTE)
 
     @property
     def label(self) -> Words:

@@ -184,3 +184,17 @@ def test_nothing_is_printed_twice_and_every_run_says_the_same(name: str):
     for result in results:
         assert len(result.findings) == 1, str(result)
     assert len({(one.exit_code, one.findings[0].ranks) for one in results}) == 1, [*map(str, results)]
+
+
+def test_what_a_library_does_by_itself_is_a_note(tmp_path):
+    """A race that begins on a stream of a library, in a script that runs to its end."""
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "some_trainer.py").write_text(
+        "import torch\ndef filled(x):\n    with torch.cuda.stream(torch.cuda.Stream()):\n        x.fill_(2.0)\n    return x\n"
+    )
+    body = "import sys; sys.path.append({path!r}); import some_trainer\n"
+    body += "x = some_trainer.filled(torch.ones(4, device='cuda'))\nprint((x * 2).sum().item())\n"
+    result = rehearse(HEAD + body.replace("{path!r}", repr(str(packages))), 2, limit=60)
+    assert result.ok and result.exit_code == 0, str(result)
+    assert {one.kind for one in result.findings} == {"note"} and "A library does this by itself" in str(result)

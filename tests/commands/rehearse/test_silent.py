@@ -251,6 +251,14 @@ for epoch in range(3):
     print(total.tolist())
     {reset}
 """
+HOOK = """
+def averaged(group, bucket):
+    dist.all_reduce(bucket.buffer().div_(2), group=group)
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+model.register_comm_hook(None, averaged)
+"""
 CHANGE = """
 if {condition}:
     nn.init.ones_(model.module[0].weight[0].detach())
@@ -403,6 +411,12 @@ CASES = {  # name -> the wrong script, the right one, and what the warning says 
         PARTS.replace("{gather}", "one.full_tensor()"),
         "Only rank 0 writes state.pt, and of weight, bias it writes the part",
         "torch.save",
+    ),
+    "averaged twice beside a hook": (
+        DDP.replace("{options}", "") + steps("dist.all_reduce(model.module[0].weight.grad.data)"),
+        DDP.replace("{options}", "") + HOOK + steps(),
+        "DistributedDataParallel has averaged already",
+        "dist.all_reduce",
     ),
     "averaged again": (
         MODEL.replace("{seed}", "0") + BY_HAND + steps("average(); [one.grad.div_(2) for one in model.parameters()]"),

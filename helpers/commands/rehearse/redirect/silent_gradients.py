@@ -33,7 +33,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from helpers.commands.rehearse import rank_notes, redirect
 from helpers.commands.rehearse.redirect import silent_data, silent_training
 from helpers.commands.rehearse.redirect.silent_data import MAX_ELEMENTS, MAX_STEPS, Batches, after, raw
-from helpers.devices.call_site import call_site
+from helpers.devices.call_site import call_site, is_called_by_torch
 from helpers.devices.cards.tensor import CardTensor
 from helpers.devices.cards.torch_patches import replace_in_torch
 
@@ -111,7 +111,7 @@ def _noting_reduction(usual):
 
     @functools.wraps(usual)
     def wrapper(tensor, op=torch.distributed.ReduceOp.SUM, group=None, async_op=False):
-        owners = _owners(tensor)
+        owners = [] if is_called_by_torch() else _owners(tensor)
         is_small_sum = not owners and op == torch.distributed.ReduceOp.SUM and not async_op
         is_small_sum &= isinstance(tensor, Tensor) and tensor.numel() <= MAX_ELEMENTS and not tensor.requires_grad
         if is_small_sum:
@@ -164,7 +164,8 @@ def _place(tensor: Tensor) -> tuple[int, int]:
 
 
 def _is_averaged_by(wrapper: DistributedDataParallel, parameter: Tensor) -> bool:
-    if not wrapper.require_backward_grad_sync or wrapper.process_group is None:
+    """Whether DDP itself averages a parameter's gradient, and no communication hook of the script does."""
+    if not wrapper.require_backward_grad_sync or wrapper.process_group is None or wrapper._comm_hooks:
         return False
     return wrapper.process_group.size() > 1 and any(one is parameter for one in wrapper.module.parameters())
 
