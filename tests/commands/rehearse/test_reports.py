@@ -190,9 +190,14 @@ def test_what_a_library_does_by_itself_is_a_note(tmp_path):
     """A race that begins on a stream of a library, in a script that runs to its end."""
     packages = tmp_path / "site-packages"
     packages.mkdir()
-    (packages / "some_trainer.py").write_text(
-        "import torch\ndef filled(x):\n    with torch.cuda.stream(torch.cuda.Stream()):\n        x.fill_(2.0)\n    return x\n"
-    )
+    trainer = """
+import torch
+def filled(x):
+    with torch.cuda.stream(torch.cuda.Stream()):
+        x.fill_(2.0)
+    return x
+"""
+    (packages / "some_trainer.py").write_text(trainer)
     body = "import sys; sys.path.append({path!r}); import some_trainer\n"
     body += "x = some_trainer.filled(torch.ones(4, device='cuda'))\nprint((x * 2).sum().item())\n"
     result = rehearse(HEAD + body.replace("{path!r}", repr(str(packages))), 2, limit=60)
