@@ -74,11 +74,12 @@ class Batches:
 
 
 def _number_of(values: Any) -> int | None:
-    """A number that stands for the elements of the first tensor in `values`; None where there is no tensor."""
-    tensor = next((leaf for leaf in tree_iter(values) if isinstance(leaf, Tensor)), None)
-    if tensor is None or isinstance(tensor, DTensor):
-        return None
-    return zlib.crc32(raw(tensor).flatten()[:MAX_ELEMENTS].double().numpy().tobytes())
+    """A number that stands for the elements of all tensors in `values`; None where there is no tensor."""
+    tensors = [leaf for leaf in tree_iter(values) if isinstance(leaf, Tensor) and not isinstance(leaf, DTensor)]
+    number = 0
+    for one in tensors:
+        number = zlib.crc32(raw(one).flatten()[:MAX_ELEMENTS].double().numpy().tobytes(), number)
+    return number if tensors else None
 
 
 def raw(tensor: Tensor) -> Tensor:
