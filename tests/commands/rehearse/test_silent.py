@@ -356,6 +356,12 @@ CASES = {  # name -> the wrong script, the right one, and what the warning says 
         "A DataLoader gave all of ranks 0, 1 the same batches",
         "loader = DataLoader(data, batch_size=4)",
     ),
+    "same inputs": (
+        DDP.replace("{options}", "") + steps().replace("torch.manual_seed(rank)", "torch.manual_seed(0)"),
+        DDP.replace("{options}", "") + steps(),
+        "The data parallel module gets the same input on all of ranks 0, 1",
+        "torch.manual_seed(0)",
+    ),
     "learning rates": (
         RATES.replace("{gamma}", "0.5 + 0.1 * rank").replace("{before}", "pass").replace("{after}", "scheduler.step()"),
         RATES.replace("{gamma}", "0.5").replace("{before}", "pass").replace("{after}", "scheduler.step()"),
