@@ -27,6 +27,7 @@ import sys
 import time
 import types
 from collections.abc import Callable, Iterator
+from multiprocessing import context, resource_sharer
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,18 @@ def _last(name: str) -> str:
     return name.rpartition(".")[2]
 
 
+class _Child:
+    """A child process that is being started, as multiprocessing sees it when it pickles a queue, a pipe or a lock.
+
+    Another rank gets a copy of a pipe's file descriptor from the process of rank 0, which has a thread for this.
+    """
+
+    DupFd = staticmethod(resource_sharer.DupFd)
+
+    def duplicate_for_child(self, fd: int) -> int:
+        return fd
+
+
 class Launcher:
     """What the main part of a script starts, on rank 0 of `world_size` ranks. folder: in which ranks find decisions."""
 
@@ -89,7 +102,11 @@ class Launcher:
         """Take one more process. Raises the script's error for what cannot be pickled."""
         if len(self.calls) == self.world_size:
             raise NotRehearsed("more_processes")
-        self.calls.append(bytes(ForkingPickler.dumps((function, args, named))))
+        context.set_spawning_popen(_Child())
+        try:
+            self.calls.append(bytes(ForkingPickler.dumps((function, args, named))))
+        finally:
+            context.set_spawning_popen(None)
 
     def run(self) -> None:
         """Let all ranks run the functions that were started; on this rank, number 0. Without any, it does nothing."""
@@ -265,8 +282,8 @@ def replace() -> None:
         setattr(torch.multiprocessing, name, new)
     if isinstance(spawning, types.ModuleType):
         spawning.spawn = _spawn
-    for context in (multiprocessing.context.SpawnContext, multiprocessing.context.ForkContext):
-        context.Process = _process_or_rank(context.Process)
+    for one in (context.SpawnContext, context.ForkContext):
+        one.Process = _process_or_rank(one.Process)
     plain = _process_or_rank(multiprocessing.Process)
     multiprocessing.Process = torch.multiprocessing.Process = plain
 

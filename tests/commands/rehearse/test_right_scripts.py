@@ -124,6 +124,25 @@ if __name__ == "__main__":
                     print("total", world, float(file.read()))
                 os.unlink(file.name)
 """
+SHARES = """
+def main(rank, queue, pipe, lock, event, box):
+    with lock:
+        queue.put(rank)
+        pipe.send(rank + 10)
+        box[rank] = rank * rank
+    if rank == 0:
+        event.set()
+    assert event.wait(20)
+
+
+if __name__ == "__main__":
+    context = mp.get_context("spawn")
+    queue, lock, event = context.SimpleQueue(), context.Lock(), context.Event()
+    ours, theirs = context.Pipe()
+    box = context.Manager().dict()
+    mp.spawn(main, args=(queue, theirs, lock, event, box), nprocs=2)
+    print(sorted([queue.get(), queue.get()]), sorted([ours.recv(), ours.recv()]), sorted(box.items()))
+"""
 HANGS_IN_A_LAUNCH = """
 def main(rank, world):
     dist.init_process_group("nccl", init_method="tcp://localhost:12355", rank=rank, world_size=world)
@@ -292,6 +311,12 @@ mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 128, 128, device
 flex_attention(q, q, q, block_mask=mask).sum().backward()
 """)
     assert not report.ok and not report.findings and "flex_attention" in str(report), str(report)
+
+
+def test_spawned_ranks_share_queues_pipes_locks_and_managed_values():
+    report = rehearsed(SHARES)
+    assert report.ok and not report.findings, str(report)
+    assert report.printed[0].strip() == "[0, 1] [10, 11] [(0, 0), (1, 1)]"
 
 
 def test_spawned_ranks_need_an_address():
