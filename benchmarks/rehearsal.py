@@ -6,7 +6,8 @@ found, 90 % of these with the right line, no false alarm. `--only first/m16,firs
 found  a finding that is a mistake points first at the answer's line or at one that the
        answer accepts; or its kind is the verdict (hangs, race …; "error" alone is not enough).
 line   the line of such a finding is one of the answer's.   kind   its kind is the answer's verdict.
-other  findings beside it.                                  alarm  on a clean script, any finding that is a mistake.
+other  findings beside it.                                  alarm  on a clean script, any mistake or warning.
+Where the answer's verdict is "warning", which is a wrong value without an error, warnings count as mistakes do.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ def answers(only: list[str]) -> list[tuple[str, dict[str, Any]]]:
 
 def judged(answer: dict[str, Any], report: RehearsalReport) -> dict[str, bool]:
     """Of one script, by the rule above."""
-    mistakes = [one for one in report.findings if one.is_mistake]
+    silent = answer["verdict"] == "warning"  # what raises no error is told as a warning
+    mistakes = [one for one in report.findings if one.is_mistake or silent]
     if answer["verdict"] == "clean":
-        clean = report.ok and report.ended == "ended"
+        clean = report.ok and report.ended == "ended" and not any(one.kind == "warning" for one in report.findings)
         return {"found": clean, "line": clean, "kind": clean, "other": not clean}
     lines = {answer["line"], *answer.get("also_accept", ())}
     kinds = {answer["verdict"], *answer.get("verdict_also", ())}

@@ -17,7 +17,7 @@ MAX_NAMES = 4  # of parameters in one warning
 # Kinds of notes that are a warning by themselves, without those of other ranks.
 _ALONE = (
     "untrained", "same epoch", "one tensor", "no backward", "averaged twice", "averaged again", "local norm",
-    "scaled norm", "long wait", "divided loss", "summed losses", "sum of sums",
+    "scaled norm", "long wait", "divided loss", "summed losses", "uneven losses", "sum of sums",
 )  # fmt: skip
 _APART = {"module": "apart", "unfrozen": "unfrozen", "gradient": "apart_by_hand"}  # why -> key of the sentence
 Notes = Mapping[int, list[dict[str, Any]]]  # rank -> its notes

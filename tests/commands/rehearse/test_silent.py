@@ -456,6 +456,12 @@ CASES = {  # name -> the wrong script, the right one, and what the warning says 
         "Each step adds the gradients of 3 mean losses",
         "(loss).backward()",
     ),
+    "uneven losses": (
+        DDP.replace("{options}", "") + LOSSES.replace("{number}", "3").replace("{divisor}", "(3 if micro < 2 else 1)"),
+        DDP.replace("{options}", "") + LOSSES.replace("{number}", "3").replace("{divisor}", "3"),
+        "some are divided by 3 and some are not",
+        "backward()",
+    ),
     "sum of sums": (
         METRIC.replace("{reset}", ""),
         METRIC.replace("{reset}", "total.zero_()"),

@@ -6,6 +6,7 @@ Each rank notes what it has seen (rank_notes), and `silent_warnings.py` compares
 "averaged again" the script divides a gradient by the number of ranks after ReduceOp.AVG
 "divided loss"   the one loss of a step is divided by the number of ranks, and data parallelism averages over them
 "summed losses"  a step accumulates the gradients of several mean losses, none of which is divided by their number
+"uneven losses"  a step accumulates several mean losses, and only some are divided by their number
 "own norm"       the norm by which clip_grad_norm_ clips, in a script that sends messages between ranks
 "local norm"     clip_grad_norm_ of torch.nn.utils for parameters that FSDP1 has split
 "scaled norm"    gradients are clipped before GradScaler has unscaled them
@@ -72,6 +73,8 @@ def _before_step(optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
             rank_notes.note_once("divided loss", count=num_ranks, **_Step.place)
         elif len(divisors) > 1 and _Step.accumulates and all(one == 1 for one in divisors):
             rank_notes.note_once("summed losses", count=len(divisors), **_Step.place)
+        elif len(divisors) > 1 and _Step.accumulates and {*divisors} == {1, len(divisors)}:
+            rank_notes.note_once("uneven losses", count=len(divisors), **_Step.place)
     _Step.divisors, _Step.accumulates, _Step.steps = [], False, _Step.steps + 1
 
 
