@@ -13,7 +13,10 @@ CELLS = {
 from helpers.widgets import TimelineExplorer
 span = Span(rank=0, lane="compute", name="head", kind="forward", start=0.0, end=1.0)
 TimelineExplorer(Timeline(spans=[span], source="recorded"))""",
-    "guess": 'from helpers.widgets import guess\nguess("how many bytes?", unit="B", key="made.seven")',
+    "guess": """import os
+os.environ["RANKS_HOME"] = os.getcwd()
+from helpers.widgets import guess
+guess("how many bytes?", unit="B", key="made.seven")""",
     "ranks": "from helpers.ranks import Ranks\nranks = Ranks(2)",
     "told": "%%ranks\nprint(f'I am rank {rank}')",
 }
