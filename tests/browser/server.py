@@ -80,6 +80,7 @@ def _private(folder: Path) -> dict[str, str]:
     environment = dict(os.environ) | {f"JUPYTER_{name}": str(folder / name.lower()) for name in PRIVATE}
     environment |= {f"JUPYTERLAB_{name}_DIR": str(folder / name.lower()) for name in ("SETTINGS", "WORKSPACES")}
     environment["IPYTHONDIR"] = str(folder / "ipython")
+    environment["RANKS_HOME"] = str(folder)  # where a learner's progress is kept
     for name in ("config_dir/labconfig", "data_dir", "runtime_dir", "settings", "workspaces", "ipython"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     (folder / "config_dir" / "labconfig" / "page_config.json").write_text(json.dumps(NO_NEWS))
