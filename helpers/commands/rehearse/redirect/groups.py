@@ -102,8 +102,8 @@ def _init(
     """
     timeouts.clear()
     spawning.check_group()
-    rank = _rendezvous("RANK") if rank < 0 else rank
-    world_size = _rendezvous("WORLD_SIZE") if world_size < 0 else world_size
+    rank = int(_variable("RANK")) if rank < 0 else rank
+    world_size = int(_variable("WORLD_SIZE")) if world_size < 0 else world_size
     if store is None and init_method in (None, "env://"):
         for name in ("MASTER_ADDR", "MASTER_PORT"):
             _variable(name)
@@ -129,12 +129,8 @@ def _init(
     init("wire", timeout=LONG, group_name=group_name, device_id=device_id, **where, **more)
 
 
-def _rendezvous(name: str) -> int:
-    """A number from one of torchrun's variables. Raises torch's error where it is not set."""
-    return int(_variable(name))
-
-
 def _variable(name: str) -> str:
+    """One of torchrun's variables. Raises torch's error where it is not set."""
     if name not in os.environ:
         where = "Error initializing torch.distributed using env:// rendezvous"
         raise ValueError(f"{where}: environment variable {name} expected, but not set")

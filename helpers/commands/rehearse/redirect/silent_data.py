@@ -10,8 +10,8 @@ Each rank notes what it has seen (rank_notes), and `silent_warnings.py` compares
 "other gpu"   a rank put tensors on a GPU of another rank of its node
 "saved"       torch.save wrote the file `name`; calls: how many collectives of each group the rank had called before;
               parts: names of parameters of which the file has this rank's part alone
-"long wait"   an operation was under way for longer than the timeout that the script has set for its group
 "loaded"      torch.load read the file `name`; calls
+"long wait"   an operation was under way for longer than the timeout that the script has set for its group
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import warnings
 import weakref
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,13 +51,18 @@ NO_BACKWARD = "an autograd kernel was not registered"  # a part of torch's warni
 # Collectives that fill a list -> its place among the arguments, and its name.
 _FILLED = {"all_gather": (0, "tensor_list"), "gather": (1, "gather_list"), "all_to_all": (0, "output_tensor_list")}
 _trained: weakref.WeakKeyDictionary[DistributedSampler, list[int]] = weakref.WeakKeyDictionary()  # epochs of its passes
-has_messages = [False]  # whether the script sends messages from rank to rank
-_steps = [0]  # how many all optimizers have made
 _calls: Counter[tuple[int, ...]] = Counter()  # ranks of a group -> how many collectives this rank has called
 _loaders: weakref.WeakKeyDictionary[Any, Frame] = weakref.WeakKeyDictionary()  # also iterator -> where it was made
 MAX_STEPS = 4  # of an optimizer, whose batches and gradients are looked at
 MAX_ELEMENTS = 4096  # of a tensor that are compared, about
 MAX_PASSES = 3  # of a sampler that are compared
+
+
+class Seen:
+    """What the script has done so far. steps: of all optimizers; has_messages: whether ranks send to each other."""
+
+    steps = 0
+    has_messages = False
 
 
 class Batches:
@@ -89,17 +94,17 @@ def raw(tensor: Tensor) -> Tensor:
 
 def watch() -> None:
     """Watch the script of this rank from now on."""
-    wire.subscribe(_note_operation)
+    from helpers.commands.rehearse.redirect import groups  # it needs the card, which is installed by now
+
+    wire.subscribe(functools.partial(_note_operation, groups.timeouts))
     torch.save = torch.serialization.save = _noting_file(torch.save, "saved", 1, "f")
     torch.load = torch.serialization.load = _noting_file(torch.load, "loaded", 0, "f")
     register_optimizer_step_pre_hook(_count_step)
     DataLoader.__iter__ = _noting_pass(DataLoader.__iter__)
-    _BaseDataLoaderIter.__next__ = _noting_training(_BaseDataLoaderIter.__next__)
     DistributedDataParallel._pre_forward = _noting_inputs(DistributedDataParallel._pre_forward)
     FullyShardedDataParallel.forward = _noting_inputs(FullyShardedDataParallel.forward)
     FSDPState._root_pre_forward = _noting_inputs(FSDPState._root_pre_forward)
     DataLoader.__init__ = after(DataLoader.__init__, lambda one: _loaders.update({one: call_site()}))
-    DataLoader._get_iterator = _noting_iterator(DataLoader._get_iterator)
     _BaseDataLoaderIter.__next__ = _noting_batch(_BaseDataLoaderIter.__next__)
     replace_in_torch("manual_seed", torch.manual_seed, _noting_seed(torch.manual_seed))
     for op, (place, name) in _FILLED.items():
@@ -144,33 +149,35 @@ class _Pass:
     is_training: bool = False
 
 
-def _note_operation(event: CommEvent) -> None:
-    """Count a collective, and note an operation that was under way for longer than its group's timeout."""
-    from helpers.commands.rehearse.redirect import groups  # it needs the card, which is installed by now
+def _note_operation(timeouts: Mapping[tuple[int, ...], float], event: CommEvent) -> None:
+    """Count a collective, and note an operation that was under way for longer than its group's timeout.
 
+    timeouts: ranks of a group -> seconds, where the script has named a timeout.
+    """
     if event.peer is None:
         _calls[event.group_ranks] += 1
-    has_messages[0] |= event.op in ("send", "recv")
-    seconds, limit = event.end - event.start, groups.timeouts.get(event.group_ranks)
+    Seen.has_messages |= event.op in ("send", "recv")
+    seconds, limit = event.end - event.start, timeouts.get(event.group_ranks)
     if limit is not None and seconds > limit:
         rank_notes.note_once("long wait", name=event.op, seconds=seconds, limit=limit, **redirect.where())
 
 
 def _noting_pass(iterate):
-    """DataLoader.__iter__, which remembers in the iterator the pass that begins."""
+    """DataLoader.__iter__, which remembers where the DataLoader was made, and in the iterator the pass that begins."""
 
     @functools.wraps(iterate)
     def wrapper(self):
         iterator, sampler = iterate(self), getattr(self.batch_sampler or self, "sampler", None)
+        _loaders[iterator] = _loaders.get(self) or call_site()
         is_usual = isinstance(sampler, DistributedSampler) and type(sampler).__iter__ is DistributedSampler.__iter__
         if is_usual and sampler.shuffle:
-            vars(iterator)["rehearsed_pass"] = _Pass(sampler, sampler.epoch, _steps[0], redirect.where())
+            vars(iterator)["rehearsed_pass"] = _Pass(sampler, sampler.epoch, Seen.steps, redirect.where())
         return iterator
 
     return wrapper
 
 
-def _noting_training(next_batch):
+def _noting_batch(next_batch):
     """The iterator's __next__. Once it is called after an optimizer's step, its pass is one of training.
 
     An evaluation, or a look at the first batch, has no such step, and may have the order of another pass.
@@ -179,10 +186,12 @@ def _noting_training(next_batch):
     @functools.wraps(next_batch)
     def wrapper(self):
         one = vars(self).get("rehearsed_pass")
-        if one and not one.is_training and _steps[0] > one.steps and torch.is_grad_enabled():
+        if one and not one.is_training and Seen.steps > one.steps and torch.is_grad_enabled():
             one.is_training = True
             _note_order(one)
-        return next_batch(self)
+        batch = next_batch(self)
+        Batches.loader = _loaders.get(self)
+        return batch
 
     return wrapper
 
@@ -198,7 +207,7 @@ def _note_order(one: _Pass) -> None:
 
 
 def _count_step(optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
-    _steps[0] += 1
+    Seen.steps += 1
     if (Batches.loader or Batches.is_counted) and Batches.fed is not None and len(Batches.numbers) < MAX_STEPS:
         Batches.numbers.append(Batches.fed)
     Batches.loader, Batches.fed = None, None
@@ -270,26 +279,6 @@ def _parts(saved: Any) -> list[str]:
 
 
 # -- batches ---------------------------------------------------------------------------------------------------------
-def _noting_iterator(usual):
-    @functools.wraps(usual)
-    def wrapper(self):
-        iterator = usual(self)
-        _loaders[iterator] = _loaders.get(self) or call_site()
-        return iterator
-
-    return wrapper
-
-
-def _noting_batch(usual):
-    @functools.wraps(usual)
-    def wrapper(self):
-        batch = usual(self)
-        Batches.loader = _loaders.get(self)
-        return batch
-
-    return wrapper
-
-
 def _noting_inputs(forward):
     """A data parallel module's forward that notes what it gets first in each of the first steps."""
 

@@ -32,8 +32,8 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
 from helpers.commands.rehearse import rank_notes, redirect
-from helpers.commands.rehearse.redirect import silent_data, silent_training
-from helpers.commands.rehearse.redirect.silent_data import MAX_ELEMENTS, MAX_STEPS, Batches, after, raw
+from helpers.commands.rehearse.redirect import silent_training
+from helpers.commands.rehearse.redirect.silent_data import MAX_ELEMENTS, MAX_STEPS, Batches, Seen, after, raw
 from helpers.devices.call_site import call_site, is_called_by_torch
 from helpers.devices.cards.tensor import CardTensor
 from helpers.devices.cards.torch_patches import replace_in_torch
@@ -50,7 +50,6 @@ class _Step:
     divisors: list[float] = []  # of each loss whose backward ran; nan where its kind is not known
     place: dict[str, Any] = {}
     accumulates = False  # whether DDP was told not to average in one of these
-    steps = 0  # all optimizers' so far
     clips = 0  # how often clip_grad_norm_ was called
 
 
@@ -66,16 +65,16 @@ def watch() -> None:
 
 
 def _before_step(optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
-    _compare_with_averages([one for group in optimizer.param_groups for one in group["params"]])
+    _compare_with_averages(silent_training.parameters_of(optimizer))
     divisors, num_ranks = _Step.divisors, len(Batches.ranks)
-    if _Step.steps < MAX_STEPS and num_ranks > 1:
+    if Seen.steps <= MAX_STEPS and num_ranks > 1:  # this step is counted already
         if len(divisors) == 1 and divisors[0] == num_ranks:
             rank_notes.note_once("divided loss", count=num_ranks, **_Step.place)
         elif len(divisors) > 1 and _Step.accumulates and all(one == 1 for one in divisors):
             rank_notes.note_once("summed losses", count=len(divisors), **_Step.place)
         elif len(divisors) > 1 and _Step.accumulates and {*divisors} == {1, len(divisors)}:
             rank_notes.note_once("uneven losses", count=len(divisors), **_Step.place)
-    _Step.divisors, _Step.accumulates, _Step.steps = [], False, _Step.steps + 1
+    _Step.divisors, _Step.accumulates = [], False
 
 
 # -- losses ----------------------------------------------------------------------------------------------------------
@@ -84,7 +83,7 @@ def _noting_loss(backward):
 
     @functools.wraps(backward)
     def wrapper(self, *args, **kwargs):
-        if _Step.steps < MAX_STEPS:
+        if Seen.steps < MAX_STEPS:
             _Step.divisors = [*_Step.divisors, _divisor(self.grad_fn)]
             _Step.place = redirect.where()
             _Step.accumulates |= any(not one.require_backward_grad_sync for one in silent_training.wrapped)
@@ -125,7 +124,7 @@ def _noting_reduction(usual):
         for parameter in owners:
             place = tuple(torch.distributed.get_process_group_ranks(group)), call_site()
             silent_training.reduced_by_hand[id(parameter)] = place
-            if any(_is_averaged_by(wrapper, parameter) for wrapper in silent_training.wrapped):
+            if any(_is_averaged_by(one, parameter) for one in silent_training.wrapped):
                 rank_notes.note_once("averaged twice", **redirect.where())
             if op == torch.distributed.ReduceOp.AVG and not async_op and len(owners) == 1:
                 _averages[id(parameter)] = raw(parameter.grad).norm().item()
@@ -143,7 +142,7 @@ def _owners(tensor: Any) -> list[Tensor]:
         return []
     place = _place(tensor)
     for optimizer in [one for one, record in silent_training.made.items() if record.steps < MAX_STEPS]:
-        parameters = [one for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
+        parameters = [one for one in silent_training.parameters_of(optimizer) if one.grad is not None]
         for one in parameters:
             if _place(one.grad) == place:
                 return [one]
@@ -187,7 +186,7 @@ def _noting_norm(usual):
         if any(_is_scaled(scaler) for scaler in _scalers):
             rank_notes.note_once("scaled norm", **redirect.where())
         norm = usual(parameters, *args, **kwargs)
-        if silent_data.has_messages[0] and not isinstance(norm, DTensor) and _Step.clips < MAX_STEPS:
+        if Seen.has_messages and not isinstance(norm, DTensor) and _Step.clips < MAX_STEPS:
             _Step.clips += 1
             rank_notes.note("own norm", place=_Step.clips, norm=float(raw(norm)), **redirect.where())
         return norm

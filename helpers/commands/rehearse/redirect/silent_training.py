@@ -147,11 +147,15 @@ def _noting_replicated(from_local):
 
 
 # -- steps and the end -----------------------------------------------------------------------------------------------
+def parameters_of(optimizer: Optimizer) -> list[Tensor]:
+    return [one for group in optimizer.param_groups for one in group["params"]]
+
+
 def _before_step(optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
     record = made.get(optimizer)
     if record is None:
         return
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    parameters = parameters_of(optimizer)
     if record.steps == 0:
         _remember(parameters, record)
     record.steps += 1
