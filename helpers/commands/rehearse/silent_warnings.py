@@ -1,4 +1,4 @@
-"""Turns what silent_data.py and silent_training.py noted on the ranks into warnings about wrong values.
+"""Turns what silent_data.py, silent_training.py and silent_gradients.py noted into warnings about wrong values.
 
 None of them raises an error, and each is about something that a script which is right does not do.
 """
@@ -33,9 +33,10 @@ def warnings_of(noted: Notes, nproc: int, memory: int) -> list[Finding]:
             named = {"name": note.get("name"), "count": note.get("count")}
             named |= {"seconds": note.get("seconds"), "limit": note.get("limit")}
             found.append(_warning(what.replace(" ", "_"), by_rank, site, **named))
-    of_groups = [*_of_one_group(noted)]
-    apart = [one for one in _apart(noted) if words["silent_cure.rates"] not in [other.cure for other in of_groups]]
-    return [*found, *_other_gpus(noted, nproc, memory), *apart, *of_groups, *_orders(noted), *_files(noted, nproc)]
+    rates = [*_rates(noted)]
+    apart = [] if rates else [*_apart(noted)]  # other learning rates move the parameters apart
+    found += [*_other_gpus(noted, nproc, memory), *apart, *_batches(noted), *rates, *_replicated(noted)]
+    return [*found, *_norms(noted), *_buffers(noted), *_orders(noted), *_files(noted, nproc)]
 
 
 def _grouped(noted: Notes, what: str, key) -> dict[Any, ByRank]:
@@ -46,6 +47,16 @@ def _grouped(noted: Notes, what: str, key) -> dict[Any, ByRank]:
             if note["what"] == what:
                 found.setdefault(key(note), {})[rank] = note
     return found
+
+
+def _first(by_rank: ByRank) -> dict[str, Any]:
+    """The note of the lowest rank."""
+    return by_rank[min(by_rank)]
+
+
+def _differ(by_rank: ByRank, ranks: tuple[int, ...], key: str) -> bool:
+    """Whether all of two ranks or more have noted a list under this key, and not the same one."""
+    return len(by_rank) == len(ranks) > 1 and len({tuple(note[key]) for note in by_rank.values()}) > 1
 
 
 def _place(note: Mapping[str, Any]) -> tuple:
@@ -88,49 +99,64 @@ def _apart(noted: Notes) -> Iterator[Finding]:
     rows = _grouped(noted, "values", lambda note: (*_place(note), tuple(note["shape"]), note["why"]))
     found: dict[tuple, list[dict]] = {}  # (key of the sentence, ranks) -> a note of each parameter
     for (_, ranks, _, why), by_rank in rows.items():
-        starts, ends = ({tuple(note[when]) for note in by_rank.values()} for when in ("before", "after"))
-        if len(by_rank) == len(ranks) > 1 and len(ends) > 1:
-            if len(starts) == 1:
-                found.setdefault((_APART[why], ranks), []).append(by_rank[min(by_rank)])
-            elif why == "gradient" or by_rank[min(by_rank)]["wrapped"]:
-                key = "never_equal" if why == "gradient" else "changed"
-                found.setdefault((key, ranks), []).append(by_rank[min(by_rank)])
+        if not _differ(by_rank, ranks, "after"):
+            continue
+        if not _differ(by_rank, ranks, "before"):
+            found.setdefault((_APART[why], ranks), []).append(_first(by_rank))
+        elif why == "gradient" or _first(by_rank)["wrapped"]:
+            key = "never_equal" if why == "gradient" else "changed"
+            found.setdefault((key, ranks), []).append(_first(by_rank))
     for (key, ranks), notes in found.items():
         names = [note["name"] or f"{tuple(note['shape'])}" for note in notes]
         shown = names[:MAX_NAMES] + (["…"] if len(names) > MAX_NAMES else [])
         yield _warning(key, ranks, *map(tuple, notes[0]["sites"]), names=shown)
 
 
-def _of_one_group(noted: Notes) -> Iterator[Finding]:
-    """What the ranks of a data parallel group should have different (batches) or equal (learning rates, buffers)."""
+def _batches(noted: Notes) -> Iterator[Finding]:
+    """Ranks of one data parallel group whose modules get the same in each step, and not the same step after step."""
     for ranks, by_rank in _grouped(noted, "batches", lambda note: tuple(note["ranks"])).items():
-        numbers = [note["numbers"] for note in by_rank.values()]
-        if len(by_rank) == len(ranks) > 1 and len(set(numbers[0])) > 1 and all(one == numbers[0] for one in numbers):
-            note = by_rank[min(by_rank)]
+        note = _first(by_rank)
+        is_complete = len(by_rank) == len(ranks) > 1 and len(set(note["numbers"])) > 1
+        if is_complete and not _differ(by_rank, ranks, "numbers"):
             yield _warning("same_batches" if note["loaded"] else "same_inputs", ranks, *map(tuple, note["sites"]))
+
+
+def _rates(noted: Notes) -> Iterator[Finding]:
+    """Optimizers of one model that have other learning rates on some ranks."""
     for (_, ranks), by_rank in _grouped(noted, "rates", _place).items():
-        rates = {tuple(note["rates"]) for note in by_rank.values()}
-        if len(by_rank) == len(ranks) > 1 and len(rates) > 1:
-            shown = [f"{rate[0]:g}" for rate in sorted(rates)]
-            yield _warning("rates", ranks, _site(by_rank[min(by_rank)]), rates=shown)
+        if _differ(by_rank, ranks, "rates"):
+            shown = [f"{rate[0]:g}" for rate in sorted({tuple(note["rates"]) for note in by_rank.values()})]
+            yield _warning("rates", ranks, _site(_first(by_rank)), rates=shown)
+
+
+def _replicated(noted: Notes) -> Iterator[Finding]:
+    """The first tensor that is declared equal on all ranks and is not."""
     for (_, ranks), by_rank in _grouped(noted, "replicated", _place).items():
         sums = [note["sums"] for note in by_rank.values()]
         if len(by_rank) == len(ranks) and not all(_is_close(one, sums[0]) for one in sums):
-            yield _warning("replicated", by_rank, _site(by_rank[min(by_rank)]))
-            break
+            yield _warning("replicated", by_rank, _site(_first(by_rank)))
+            return
+
+
+def _norms(noted: Notes) -> Iterator[Finding]:
+    """The first call of clip_grad_norm_ that all ranks make at one line, each with a norm of its own."""
     for _, by_rank in sorted(_grouped(noted, "own norm", lambda note: note["place"]).items()):
         sites = {_site(note) for note in by_rank.values()}
         if len(by_rank) == len(noted) > 1 and len(sites) == 1 and len({note["norm"] for note in by_rank.values()}) > 1:
             norms = [f"{note['norm']:.4g} (rank {rank})" for rank, note in sorted(by_rank.items())]
             yield _warning("own_norm", by_rank, *sites, norms=norms[:MAX_NAMES])
-            break
+            return
+
+
+def _buffers(noted: Notes) -> Iterator[Finding]:
+    """Buffers that DDP does not broadcast and that differ at the end; those of one group are one warning."""
     names: dict[tuple, list[str]] = {}  # ranks -> names of buffers that differ
-    for (name, ranks), by_rank in _grouped(noted, "buffers", lambda one: (one["name"], tuple(one["ranks"]))).items():
-        if len(by_rank) == len(ranks) > 1 and len({tuple(note["after"]) for note in by_rank.values()}) > 1:
+    rows = _grouped(noted, "buffers", lambda note: (note["name"], tuple(note["ranks"])))
+    for (name, ranks), by_rank in rows.items():
+        if _differ(by_rank, ranks, "after"):
             names.setdefault(ranks, []).append(name)
     for ranks, differ in names.items():
-        site = next(note["site"] for notes in noted.values() for note in notes if note["what"] == "buffers")
-        yield _warning("buffers", ranks, tuple(site), names=differ[:MAX_NAMES])
+        yield _warning("buffers", ranks, _site(_first(rows[differ[0], ranks])), names=differ[:MAX_NAMES])
 
 
 def _is_close(sums: list[float], others: list[float]) -> bool:
@@ -143,7 +169,7 @@ def _orders(noted: Notes) -> Iterator[Finding]:
     for _, by_rank in sorted(_grouped(noted, "order", lambda note: note["name"]).items()):
         if len({tuple(note["order"]) for note in by_rank.values()}) > 1:
             parts = [f"{note['order'][0]} + {note['order'][1]} (rank {rank})" for rank, note in sorted(by_rank.items())]
-            yield _warning("order", by_rank, _site(by_rank[min(by_rank)]), orders=parts[:MAX_NAMES])
+            yield _warning("order", by_rank, _site(_first(by_rank)), orders=parts[:MAX_NAMES])
             return
 
 
@@ -155,9 +181,9 @@ def _files(noted: Notes, nproc: int) -> Iterator[Finding]:
         parts = [name for note in by_rank.values() for name in note["parts"]]
         if parts and len(by_rank) == 1:
             named = {"names": parts[:MAX_NAMES], "name": path.rpartition("/")[2]}
-            yield _warning("part_saved", by_rank, _site(by_rank[min(by_rank)]), **named)
+            yield _warning("part_saved", by_rank, _site(_first(by_rank)), **named)
         if len(nodes) > len(set(nodes)):
-            yield _warning("same_file", by_rank, _site(by_rank[min(by_rank)]), name=path.rpartition("/")[2])
+            yield _warning("same_file", by_rank, _site(_first(by_rank)), name=path.rpartition("/")[2])
     for path, readers in _grouped(noted, "loaded", lambda note: note["name"]).items():
         for writer, wrote in saved.get(path, {}).items():
             others = [rank for rank in readers if rank != writer and rank not in saved[path]]
