@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from helpers.commands.rehearse import RehearsalReport, rehearse
+from helpers.commands.rehearse import rehearse
 from tests.commands.rehearse import test_silent
-from tests.commands.rehearse.test_silent import HEAD
+from tests.commands.rehearse.test_silent import HEAD, rehearsed
 
 RUNS = 10  # of each script in the slow test
 
@@ -129,14 +129,10 @@ dist.broadcast(torch.ones(2, device="cuda"), src=0, group=groups[rank // 2])
 }
 
 
-def rehearsed(report: Report) -> RehearsalReport:
-    return rehearse(HEAD + report.script + "\ndist.destroy_process_group()\n", report.nproc, limit=60)
-
-
 @pytest.mark.parametrize("name", REPORTS)
 def test_a_reported_mistake_is_one_finding_with_its_line_and_its_cure(name: str):
     report = REPORTS[name]
-    result = rehearsed(report)
+    result = rehearsed(report.script, report.nproc)
     assert len(result.findings) == 1 and not result.ok, str(result)
     (found,) = result.findings
     text = "\n".join(found.lines())
@@ -176,11 +172,8 @@ def test_what_no_device_made_in_python_has_ends_the_rehearsal_without_a_mistake(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*REPORTS, *test_silent.CASES])
 def test_nothing_is_printed_twice_and_every_run_says_the_same(name: str):
-    if name in REPORTS:
-        report = REPORTS[name]
-    else:
-        report = Report(test_silent.CASES[name][0], (), "")
-    results = [rehearsed(report) for _ in range(RUNS)]
+    script, nproc = (REPORTS[name].script, REPORTS[name].nproc) if name in REPORTS else (test_silent.CASES[name][0], 2)
+    results = [rehearsed(script, nproc) for _ in range(RUNS)]
     for result in results:
         assert len(result.findings) == 1, str(result)
     assert len({(one.exit_code, one.findings[0].ranks) for one in results}) == 1, [*map(str, results)]

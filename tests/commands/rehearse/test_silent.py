@@ -110,6 +110,7 @@ model = nn.parallel.DistributedDataParallel(model, device_ids=[rank]{options})
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 """
 )
+PLAIN_DDP = DDP.replace("{options}", "")
 STEPS = """
 torch.manual_seed(rank)
 for step in range(3):
@@ -126,7 +127,7 @@ def average():
         dist.all_reduce(parameter.grad.data, op=dist.ReduceOp.AVG)
 """
 LOADER = (
-    DDP.replace("{options}", "")
+    PLAIN_DDP
     + """
 data = TensorDataset(torch.randn(16, 4, generator=torch.Generator().manual_seed(1)))
 loader = DataLoader(data, batch_size=4{sampler})
@@ -135,9 +136,7 @@ for (x,) in loader:
     optimizer.step()
 """
 )
-RATES = (
-    DDP.replace("{options}", "") + "scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, {gamma})\n" + STEPS
-)
+RATES = PLAIN_DDP + "scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, {gamma})\n" + STEPS
 UNFROZEN = (
     MODEL.replace("{seed}", "0")
     + """
@@ -333,8 +332,8 @@ CASES = {  # name -> the wrong script, the right one, and what the warning says 
         "state = torch.load(path)",
     ),
     "averaged twice": (
-        DDP.replace("{options}", "") + steps("dist.all_reduce(model.module[0].weight.grad.data)"),
-        DDP.replace("{options}", "") + steps(),
+        PLAIN_DDP + steps("dist.all_reduce(model.module[0].weight.grad.data)"),
+        PLAIN_DDP + steps(),
         "DistributedDataParallel has averaged already",
         "dist.all_reduce",
     ),
@@ -357,8 +356,8 @@ CASES = {  # name -> the wrong script, the right one, and what the warning says 
         "loader = DataLoader(data, batch_size=4)",
     ),
     "same inputs": (
-        DDP.replace("{options}", "") + steps().replace("torch.manual_seed(rank)", "torch.manual_seed(0)"),
-        DDP.replace("{options}", "") + steps(),
+        PLAIN_DDP + steps().replace("torch.manual_seed(rank)", "torch.manual_seed(0)"),
+        PLAIN_DDP + steps(),
         "The data parallel module gets the same input on all of ranks 0, 1",
         "torch.manual_seed(0)",
     ),
@@ -370,7 +369,7 @@ CASES = {  # name -> the wrong script, the right one, and what the warning says 
     ),
     "buffers": (
         DDP.replace("{options}", ", broadcast_buffers=False") + steps(),
-        DDP.replace("{options}", "") + steps(),
+        PLAIN_DDP + steps(),
         "1.running_mean, 1.running_var differ",
         "broadcast_buffers=False",
     ),
@@ -419,8 +418,8 @@ CASES = {  # name -> the wrong script, the right one, and what the warning says 
         "torch.save",
     ),
     "averaged twice beside a hook": (
-        DDP.replace("{options}", "") + steps("dist.all_reduce(model.module[0].weight.grad.data)"),
-        DDP.replace("{options}", "") + HOOK + steps(),
+        PLAIN_DDP + steps("dist.all_reduce(model.module[0].weight.grad.data)"),
+        PLAIN_DDP + HOOK + steps(),
         "DistributedDataParallel has averaged already",
         "dist.all_reduce",
     ),
@@ -445,20 +444,20 @@ CASES = {  # name -> the wrong script, the right one, and what the warning says 
         "model = nn.Sequential",
     ),
     "divided loss": (
-        DDP.replace("{options}", "") + LOSSES.replace("{number}", "1").replace("{divisor}", "2"),
-        DDP.replace("{options}", "") + LOSSES.replace("{number}", "2").replace("{divisor}", "2"),
+        PLAIN_DDP + LOSSES.replace("{number}", "1").replace("{divisor}", "2"),
+        PLAIN_DDP + LOSSES.replace("{number}", "2").replace("{divisor}", "2"),
         "The loss is divided by 2, the number of ranks",
         "(loss / 2).backward()",
     ),
     "summed losses": (
-        DDP.replace("{options}", "") + LOSSES.replace("{number}", "3").replace(" / {divisor}", ""),
-        DDP.replace("{options}", "") + LOSSES.replace("{number}", "3").replace("{divisor}", "3"),
+        PLAIN_DDP + LOSSES.replace("{number}", "3").replace(" / {divisor}", ""),
+        PLAIN_DDP + LOSSES.replace("{number}", "3").replace("{divisor}", "3"),
         "Each step adds the gradients of 3 mean losses",
         "(loss).backward()",
     ),
     "uneven losses": (
-        DDP.replace("{options}", "") + LOSSES.replace("{number}", "3").replace("{divisor}", "(3 if micro < 2 else 1)"),
-        DDP.replace("{options}", "") + LOSSES.replace("{number}", "3").replace("{divisor}", "3"),
+        PLAIN_DDP + LOSSES.replace("{number}", "3").replace("{divisor}", "(3 if micro < 2 else 1)"),
+        PLAIN_DDP + LOSSES.replace("{number}", "3").replace("{divisor}", "3"),
         "some are divided by 3 and some are not",
         "backward()",
     ),
@@ -469,8 +468,8 @@ CASES = {  # name -> the wrong script, the right one, and what the warning says 
         "dist.all_reduce(total)",
     ),
     "changed": (
-        DDP.replace("{options}", "") + CHANGE.replace("{condition}", "rank == 1") + steps(),
-        DDP.replace("{options}", "") + CHANGE.replace("{condition}", "True") + steps(),
+        PLAIN_DDP + CHANGE.replace("{condition}", "rank == 1") + steps(),
+        PLAIN_DDP + CHANGE.replace("{condition}", "True") + steps(),
         "although DistributedDataParallel made them equal when it wrapped",
         "optimizer = torch.optim.SGD",
     ),
@@ -489,8 +488,8 @@ CASES = {  # name -> the wrong script, the right one, and what the warning says 
 }
 
 
-def rehearsed(body: str) -> RehearsalReport:
-    return rehearse(HEAD + body + "\ndist.destroy_process_group()\n", 2, limit=60)
+def rehearsed(body: str, nproc: int = 2) -> RehearsalReport:
+    return rehearse(HEAD + body + "\ndist.destroy_process_group()\n", nproc, limit=60)
 
 
 @pytest.mark.parametrize("name", CASES)
