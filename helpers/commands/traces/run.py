@@ -9,7 +9,7 @@ one collective on all ranks, estimates from them how far each clock is ahead, an
 from __future__ import annotations
 
 import gc
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from helpers.commands.traces.clocks import RankClock, estimate_clocks
 from helpers.commands.traces.files import TraceFile, load_files, words
 from helpers.commands.traces.lanes import RankTrack, Step, track_of
 from helpers.commands.traces.messages import TracedMessage, find_last_ready, is_call, is_message, match_messages
-from helpers.commands.traces.several_runs import choose_run
+from helpers.commands.traces.several_runs import by_owner, choose_run
 from helpers.learner.words import Words
 from helpers.quantities.units import format_seconds
 from helpers.records import Span, Timeline
@@ -112,9 +112,7 @@ def _by_rank(files: list[TraceFile], notes: list[Words]) -> dict[int, list[Trace
 
     With torch.profiler's `repeat`, one rank writes several files with different steps, and all of them count.
     """
-    of_owners: dict[int | str, list[TraceFile]] = defaultdict(list)
-    for file in files:
-        of_owners[file.owner].append(file)
+    of_owners = by_owner(files)
     found = {owner: of_owner for owner, of_owner in of_owners.items() if isinstance(owner, int)}
     for owner in [owner for owner in of_owners if owner not in found]:
         rank = next(rank for rank in range(len(files)) if rank not in found)

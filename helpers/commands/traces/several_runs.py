@@ -82,14 +82,19 @@ def _without_copies(files: list[TraceFile], notes: list[Words]) -> list[TraceFil
     return list(found.values())
 
 
+def by_owner(files: list[TraceFile]) -> dict[int | str, list[TraceFile]]:
+    """The files by who wrote them (`TraceFile.owner`)."""
+    found: dict[int | str, list[TraceFile]] = defaultdict(list)
+    for file in files:
+        found[file.owner].append(file)
+    return found
+
+
 def _runs(files: list[TraceFile]) -> list[list[_Record]]:
     """The records of each run, the runs in order of time."""
-    of_owners: dict[int | str, list[TraceFile]] = defaultdict(list)
-    for file in files:
-        of_owners[file.owner].append(file)
     runs: list[list[_Record]] = []
     # The rank with most records comes first. Each of its records begins a run, which the other ranks can join.
-    for records in sorted(map(_records, of_owners.values()), key=len, reverse=True):
+    for records in sorted(map(_records, by_owner(files).values()), key=len, reverse=True):
         for record in records:
             fitting = (run for run in runs if record.can_join(run))
             joined = min(fitting, key=partial(_distance, record), default=None)
