@@ -24,7 +24,7 @@ Each mistake has a name, and a sentence "hang.NAME" and an advice "cure.NAME":
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -142,9 +142,12 @@ def _messages_without_partner(deadlock: Deadlock) -> Words | None:
 
 
 def _number_of_messages(replay: Replay, rank: int, peer: int, sends: bool, group: tuple) -> int:
-    records = replay.hosts[rank].records if rank in replay.hosts else ()
-    messages = [one for record in records if record.group == group for one in record.messages]
+    messages = [one for record in _records_of(replay, rank) if record.group == group for one in record.messages]
     return sum(one.peer == peer and one.sends == sends for one in messages)
+
+
+def _records_of(replay: Replay, rank: int) -> Sequence[Record]:
+    return replay.hosts[rank].records if rank in replay.hosts else ()
 
 
 def _numbers_of_calls(deadlock: Deadlock) -> Words | None:
@@ -155,7 +158,7 @@ def _numbers_of_calls(deadlock: Deadlock) -> Words | None:
     name, group = posts[0].record.name, posts[0].record.group
     numbers: dict[int, list[int]] = {}  # how often -> ranks
     for rank in group[1]:
-        records = deadlock.replay.hosts[rank].records if rank in deadlock.replay.hosts else ()
+        records = _records_of(deadlock.replay, rank)
         number = sum(one.kind == "post" and one.name == name and one.group == group for one in records)
         numbers.setdefault(number, []).append(rank)
     if len(numbers) < 2 or 0 in numbers:
