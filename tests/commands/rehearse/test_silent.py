@@ -346,7 +346,7 @@ CASES = {  # name -> the wrong script, the right one, and what the warning says 
     "a gradient left out": (
         MODEL.replace("{seed}", "0") + BY_HAND + steps("if step < 2: average()"),
         MODEL.replace("{seed}", "0") + BY_HAND + steps("average()"),
-        "and yet they have different ones at the end",
+        "At the end they have different ones",
         "dist.all_reduce(parameter.grad.data",
     ),
     "same batches": (
@@ -396,7 +396,7 @@ CASES = {  # name -> the wrong script, the right one, and what the warning says 
             "Sampler(data)", "Sampler(data, seed=rank)"
         ),
         SAME_EPOCH.replace("{set_epoch}", "sampler.set_epoch(epoch)").replace("Sampler(data)", "Sampler(data, seed=3)"),
-        "these differ between ranks: 0 + 0 (rank 0), 1 + 0 (rank 1)",
+        "these differ between ranks (0 + 0 (rank 0), 1 + 0 (rank 1))",
         "for (batch,) in DataLoader",
     ),
     "same file": (
@@ -408,13 +408,13 @@ CASES = {  # name -> the wrong script, the right one, and what the warning says 
     "early read": (
         EARLY.replace("{between}", ""),
         EARLY.replace("{between}", "dist.barrier()"),
-        "at which rank 0 writes state.pt and the line at which rank 1 must read it",
+        "the writing of state.pt by rank 0 and its reading by rank 1",
         "torch.load(path)",
     ),
     "parts": (
         PARTS.replace("{gather}", "one.to_local()"),
         PARTS.replace("{gather}", "one.full_tensor()"),
-        "Only rank 0 writes state.pt, and of weight, bias it writes the part",
+        "Only rank 0 writes state.pt. For weight, bias the file has only the part that this rank holds",
         "torch.save",
     ),
     "averaged twice beside a hook": (
@@ -464,7 +464,7 @@ CASES = {  # name -> the wrong script, the right one, and what the warning says 
     "sum of sums": (
         METRIC.replace("{reset}", ""),
         METRIC.replace("{reset}", "total.zero_()"),
-        "holds the sum of an earlier call already",
+        "the tensor holds the sum of an earlier call already",
         "dist.all_reduce(total)",
     ),
     "changed": (
@@ -476,7 +476,7 @@ CASES = {  # name -> the wrong script, the right one, and what the warning says 
     "long wait": (
         SLOW_RANK.replace("{seconds}", "0.2"),
         SLOW_RANK.replace("{seconds}", "60"),
-        "s in barrier, and the script gives this group a timeout of 0.2 s",
+        "s in barrier. The script gives this group a timeout of 0.2 s",
         "dist.barrier(group)",
     ),
     "replicated": (
