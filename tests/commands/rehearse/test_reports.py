@@ -195,4 +195,5 @@ def filled(x):
     body += "x = some_trainer.filled(torch.ones(4, device='cuda'))\nprint((x * 2).sum().item())\n"
     result = rehearse(HEAD + body.replace("{path!r}", repr(str(packages))), 2, limit=60)
     assert result.ok and result.exit_code == 0, str(result)
-    assert {one.kind for one in result.findings} == {"note"} and "A library does this by itself, and the script ran to its end" in str(result)
+    assert {one.kind for one in result.findings} == {"note"}
+    assert "A library does this by itself, and the script ran to its end" in str(result)
