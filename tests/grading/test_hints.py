@@ -7,7 +7,7 @@ import pytest
 from helpers.grading import chapters_with_tasks, exercises_of, tasks_of
 from helpers.learner.words import Words
 
-MAX_HINT_LENGTH = 200  # a hint is one or two short sentences
+MAX_HINT_LENGTH = 300  # a hint is one to three whole sentences
 
 
 def is_chinese(text: str) -> bool:
