@@ -4,6 +4,7 @@ What it exports, each defined in the module from which it is imported below:
 check, exercise            judge an answer in a cell of a lab, and in a cell of a chapter; NotYet is what `check` raises
 grade                      judges an answer without a notebook and returns a Verdict, the outcome with its text
 drill, mock_view           a whiteboard drill and a mock interview that use the checks
+start_ranks                begins to start the ranks of the checks, in the background
 progress_view              a table of the tasks that the learner has passed
 solution, rubric           the lab's own answer to a task, and how an answer in words earns points
 labs, lab_of               the numbers of the labs, and the record of one; chapters_with_tasks for all chapters
@@ -76,6 +77,7 @@ from helpers.grading.lab_notebooks import rubric, solution
 from helpers.grading.registry import chapters_with_tasks, exercises_of, lab_of, labs, task_of, tasks_of
 from helpers.grading.task import Task
 from helpers.grading.verdict import Verdict
+from helpers.grading.waiting import start_ranks
 from helpers.learner.words import Words
 
 __all__ = [
@@ -95,6 +97,7 @@ __all__ = [
     "progress_view",
     "rubric",
     "solution",
+    "start_ranks",
     "task_of",
     "tasks_of",
 ]

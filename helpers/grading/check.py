@@ -35,7 +35,8 @@ from helpers.grading.lab_notebooks import solution_offer
 from helpers.grading.registry import labs, similar_name, task_of, tasks_of
 from helpers.grading.run_on_ranks import LocalRunner
 from helpers.grading.task import JudgedWorld, Judgement, RunFailure, Task, TaskRun
-from helpers.grading.verdict import NEVER_RAN, SAYS_NOTHING, Verdict, WorldResult
+from helpers.grading.verdict import NEVER_RAN, SAYS_NOTHING, Verdict, WorldResult, sizes_text
+from helpers.grading.waiting import ProgressLine, are_ranks_ready, wait_for_start
 from helpers.learner import progress
 from helpers.learner.progress import CHAPTER
 from helpers.learner.words import Words, book, language
@@ -88,7 +89,7 @@ def check(
     Raises NotYet, with the verdict, where it fails; ValueError for a key or a language that is not there.
     """
     names = functions_defined_in(sys._getframe(1).f_globals)  # the global variables of the cell that called
-    verdict = grade(key, submitted, seed=seed, lang=language(lang), names=names)
+    verdict = _grade_with_progress(key, submitted, seed, language(lang), names)
     if verdict.printed:
         print(verdict.printed, end="")
     if verdict.was_tried and (problem := record_attempt(verdict, progress_file)):
@@ -96,6 +97,12 @@ def check(
     if not verdict.passed:
         raise NotYet(verdict, solution_offer(verdict, progress_file))
     return verdict
+
+
+def _grade_with_progress(key: str, submitted: Any, seed: int | None, lang: str, names: Iterable[str]) -> Verdict:
+    """`grade`, with a line that says what it does while it takes long."""
+    with ProgressLine(key, lang) as progress_line:
+        return grade(key, submitted, seed=seed, lang=lang, names=names, step=progress_line.step)
 
 
 def functions_defined_in(names: Mapping[str, Any]) -> list[str]:
@@ -123,20 +130,26 @@ def grade(
     ranks: Ranks | None = None,
     runner: Runner | None = None,
     names: Iterable[str] = (),
+    step: Callable[[Words], object] | None = None,
 ) -> Verdict:
     """The verdict on an answer, whatever the answer does. Raises ValueError only for a key that is not there.
 
     ranks: a pool of ranks to use, if not the grader's own. runner: runs the answer elsewhere, for example in a sandbox.
     names: what else the learner has defined; if the answer has another name than the task wants, the verdict says so.
+    step: is told what happens next, such as "3 ranks".
     """
-    task = task_of(key)
+    task, step = task_of(key), step or (lambda doing: None)
     seed = secrets.randbelow(1_000_000) if seed is None else seed
-    runner = runner or LocalRunner(task, submitted, ranks=ranks)
     start, results = time.perf_counter(), []
+    if runner is None and not are_ranks_ready():
+        step(words["ranks_start"])
+    runner = runner or LocalRunner(task, submitted, ranks=ranks)
     for size in task.world_sizes:
+        step(sizes_text([size], task.runs_on))
         try:
+            wait_for_start()
             results.append(grade_world(task, runner, size, seed))
-        except KeyboardInterrupt:  # the judge was at work, which runs in this process
+        except KeyboardInterrupt:  # the ranks were not ready, or the judge was at work, which runs in this process
             results.append(WorldResult(size=size, failure=RunFailure(kind="interrupted")))
         if results[-1].failure is not None:
             break  # it would hang, raise or die in the larger worlds as well, and each costs its time limit
@@ -251,7 +264,7 @@ def exercise_lines(
     """
     if is_stub(submitted):
         return [words("yours_to_write", lang, key=task_of(key).key)]
-    verdict = grade(key, submitted, seed=seed, lang=lang, names=names)
+    verdict = _grade_with_progress(key, submitted, seed, lang, names)
     if verdict.was_interrupted:
         raise NotYet(verdict)
     lines = [verdict.printed.rstrip("\n")] if verdict.printed else []

@@ -47,6 +47,7 @@ from helpers.ranks.limits import load_per_core
 from helpers.ranks.live import keep_current
 from helpers.ranks.transport import pack_call
 
+GRADER_MODULE = __name__  # the ranks of checks are forked from a process that has imported this module, and no others
 NUM_RANKS = 5  # in the grader's own pool: the largest world of any task
 SHUTDOWN_SECONDS = 2.0  # of a check's time, kept to end ranks that do not react to an interrupt
 RETRY_SECONDS = 1.0  # for one case alone, after all together ran out of time; a right answer needs 0.2 s for all cases
@@ -117,7 +118,7 @@ def grader_ranks() -> Ranks:
         with keep_current():  # the pool that the notebook's cells use by default stays the learner's
             # quiet: prints nothing when the ranks start. apart: a parent process of their own starts them, which has
             # imported this module. So whatever code does on these ranks, no others are affected.
-            _ranks = Ranks(NUM_RANKS, device="cpu", quiet=True, apart=__name__)
+            _ranks = Ranks(NUM_RANKS, device="cpu", quiet=True, apart=GRADER_MODULE)
     return _ranks
 
 
@@ -235,6 +236,10 @@ def why_not_callable(task: Task, submitted: Any) -> RunFailure | None:
     """Why the task cannot call what was submitted; None if it can."""
     if not callable(submitted):
         return RunFailure(kind="not_callable", text="None" if submitted is None else type(submitted).__name__)
+    if inspect.iscoroutinefunction(submitted):
+        return RunFailure(kind="async", text=task.name)
+    if task.name[0].isupper() and not isinstance(submitted, type):  # the task asks for a class
+        return RunFailure(kind="not_a_class", text=task.name)
     try:
         signature = inspect.signature(submitted)
     except (ValueError, TypeError):  # some built-in functions have no signature

@@ -79,7 +79,7 @@ class RunFailure:
     The kinds are "exception", "died", "hang", "mismatch", "too_long" and "interrupted", as the ranks report them;
     "memory" and "refused" for what a safeguard stopped; "hidden" for messages that the log lacks; "no_answer" where a
     judge could not read the outputs; and for an answer that was not run at all "not_written", "not_callable",
-    "signature", "cannot_send" and "no_ranks".
+    "async", "not_a_class", "signature", "cannot_send" and "no_ranks".
     """
 
     kind: str

@@ -20,8 +20,10 @@ from helpers.learner.words import Words, book, language
 from helpers.quantities.units import format_seconds
 
 words = book("verdict")
-NEVER_RAN = ("not_written", "not_callable", "signature", "cannot_send", "no_ranks")  # kinds of a RunFailure
-SAYS_NOTHING = ("interrupted", "no_ranks")  # those that say nothing about the answer, so they count as no attempt
+# The kinds of a RunFailure in which the answer was not run, and of those the kinds that say nothing about the answer,
+# so that they count as no attempt.
+NEVER_RAN = ("not_written", "not_callable", "async", "not_a_class", "signature", "cannot_send", "no_ranks")
+SAYS_NOTHING = ("interrupted", "no_ranks")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +145,7 @@ class Verdict:
         details = failure.message.map(lambda text: text.replace("\n", "\n  "))  # in each language, with indented lines
         if self.runs_on != "ranks":
             details = details.map(lambda text: text.removeprefix("rank 0 "))  # the only process there is
-        world = self._sizes([result.size]) + result.case_description
+        world = sizes_text([result.size], self.runs_on) + result.case_description
         text = words[f"trouble.{failure.kind}"].format(world=world, task=self.signature, details=details)
         if not self.similar_name or failure.kind not in ("not_written", "not_callable"):
             return text
@@ -159,8 +161,9 @@ class Verdict:
         first_case = [one for one in failed if one.case == failed[0].case]
         judgement = next((one for one in [*first_case, *failed] if self.mistake in one.mistakes), first_case[0])
         sentence = words["with" if judgement.rank is None or self.is_one_process else "on_rank"]
-        world = {"size": result.size, "world": self._sizes([result.size]), "unit": words[f"unit.{self.runs_on}"]}
-        return sentence.format(says=judgement.message, rank=judgement.rank, given=judgement.case_description, **world)
+        parts = {"says": judgement.message, "rank": judgement.rank, "given": judgement.case_description}
+        parts |= {"world": sizes_text([result.size], self.runs_on), "unit": words[f"unit.{self.runs_on}"]}
+        return sentence.format(size=result.size, **parts)
 
     def _tally(self) -> list[Words]:
         """The last line: which world sizes passed, failed and were not tried, in what time, and the seed.
@@ -174,12 +177,13 @@ class Verdict:
         good = [result.size for result in self.results if result.passed]
         bad = [result.size for result in self.results if not result.passed]
         sizes = {"good": good, "bad": bad, "left": self.untried_sizes}
-        parts = [words[name].format(self._sizes(some)) for name, some in sizes.items() if some]
+        parts = [words[name].format(sizes_text(some, self.runs_on)) for name, some in sizes.items() if some]
         return [words["tally"].format(parts, format_seconds(self.seconds), self.seed)]
 
-    def _sizes(self, sizes: Sequence[int]) -> Words:
-        """The world sizes as a text: "3, 4 and 5 ranks"."""
-        return words["sizes"].format(sizes=sizes, unit=words[f"counted.{self.runs_on}"])
+
+def sizes_text(sizes: Sequence[int], runs_on: str) -> Words:
+    """The world sizes as a text: "3, 4 and 5 ranks". runs_on: what a size counts (see `Task`)."""
+    return words["sizes"].format(sizes=sizes, unit=words[f"counted.{runs_on}"])
 
 
 def mistakes_in_all(results: Sequence[WorldResult]) -> set[str]:
