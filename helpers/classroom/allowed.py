@@ -30,6 +30,7 @@ ALLOWED_IN_ANSWERS = (
     "helpers.grading.check",
     "helpers.grading.progress_view",
     "helpers.grading.rubric",
+    "helpers.grading.start_ranks",
 )
 # If a cell of the lab itself imports one of these names, an answer may use it too, for example to draw a picture.
 ALLOWED_WHERE_GIVEN = ("helpers.draw", "helpers.records", "helpers.grading.profiling.clinic.clinic")

@@ -53,7 +53,7 @@ SHUTDOWN_SECONDS = 2.0  # of a check's time, kept to end ranks that do not react
 RETRY_SECONDS = 1.0  # for one case alone, after all together ran out of time; a right answer needs 0.2 s for all cases
 MIN_TIME_FACTOR = 1.5  # a message says by how much the time was extended if it is at least so much
 MAX_PRINTED = 4000  # characters of the learner's prints that are kept
-MAX_CALL_TEXT = 100  # characters of a call that are kept
+MAX_CALL_TEXT = 160  # characters of a call that are kept
 GRADER_FILES = sorted({path.name for path in Path(__file__).parent.rglob("*.py")})  # see `without_grader_lines`
 # The class of an exception on a rank -> the kind of the RunFailure. For any other the RankError names the kind.
 KINDS = {"TooLong": "too_long", "TooMuch": "memory", "Refused": "refused", "NotImplementedError": "not_written"}
@@ -235,7 +235,8 @@ def board_counts(
 def why_not_callable(task: Task, submitted: Any) -> RunFailure | None:
     """Why the task cannot call what was submitted; None if it can."""
     if not callable(submitted):
-        return RunFailure(kind="not_callable", text="None" if submitted is None else type(submitted).__name__)
+        text = "None" if submitted is None else f"{type(submitted).__name__} object"
+        return RunFailure(kind="not_callable", text=text)
     if inspect.iscoroutinefunction(submitted):
         return RunFailure(kind="async", text=task.name)
     if task.name[0].isupper() and not isinstance(submitted, type):  # the task asks for a class

@@ -54,17 +54,17 @@ def are_ranks_ready() -> bool:
 
 
 class ProgressLine:
-    """A line such as "checking 03.average: the ranks start, 1 rank, 2 ranks", which grows while the check runs.
+    """A line such as "checking 03.average · the ranks start · 1 rank · 2 ranks", which grows while the check runs.
 
     Nothing is printed where nobody looks, which is outside of a notebook, and by a check that ends within
     QUIET_SECONDS. key: of the task. lang: "en" or "zh".
     """
 
     def __init__(self, key: str, lang: str):
-        self.key, self.lang = key, lang
+        self.lang = lang
+        self._line, self._num_printed = words["checking"].format(key).in_(lang), 0  # characters
         self._out = sys.stdout  # while ranks run, sys.stdout collects what they print
         self._lock = threading.Lock()  # held while one of the two threads prints
-        self._steps: list[str] = []
         self._is_shown, self._is_over = False, not is_in_notebook()
         self._timer = threading.Timer(QUIET_SECONDS, self._show)
         self._timer.daemon = True
@@ -84,16 +84,21 @@ class ProgressLine:
     def step(self, doing: Words) -> None:
         """Note what the check does now, and add it to the line if that is shown."""
         with self._lock:
-            self._steps.append(doing.in_(self.lang))
-            if self._is_shown:
-                print(words("and_then", self.lang, doing=self._steps[-1]), end="", file=self._out, flush=True)
+            self._line += f" · {doing.in_(self.lang)}"
+            self._print_rest()
 
     def _show(self) -> None:
         """Print the line so far. The timer calls this in a thread of its own."""
         with self._lock:
             if not self._is_over:
                 self._is_shown = True
-                print(words("checking", self.lang, key=self.key, steps=self._steps), end="", file=self._out, flush=True)
+                self._print_rest()
+
+    def _print_rest(self) -> None:
+        """Print what is not printed yet, if the line is shown."""
+        if self._is_shown:
+            print(self._line[self._num_printed :], end="", file=self._out, flush=True)
+            self._num_printed = len(self._line)
 
 
 def is_in_notebook() -> bool:

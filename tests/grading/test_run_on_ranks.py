@@ -60,6 +60,10 @@ def other_shapes(model):
     dist.all_reduce(torch.ones(1 + dist.get_rank()))
 
 
+async def returns_a_coroutine(model):
+    right(model)
+
+
 def fails_on_one_rank(model):
     if dist.get_rank() == dist.get_world_size() - 1 == 1:
         raise ValueError("only here")
@@ -74,6 +78,7 @@ BAD = {
     "hang": (one_rank_stays_away, "rank 1 finished without calling the all_reduce that others wait for"),
     "mismatch": (other_shapes, "not issue the same operations"),
     "not_callable": (None, "wants average_gradients(model), but got None"),
+    "async": (returns_a_coroutine, "is defined with `async def`"),
     "signature": (lambda: None, "calls average_gradients(model), but yours is average_gradients()"),
 }
 
@@ -88,6 +93,14 @@ def test_bad_input_gets_a_sentence_and_the_next_check_works(kind, ranks):
     assert " run_on_ranks.py" not in verdict.text() and "variables are kept" not in verdict.text()
     assert verdict.text("zh") != verdict.text("en")
     assert grade(KEY, right, ranks=ranks).passed
+
+
+def test_a_function_where_a_class_is_asked_for_and_an_object_get_a_sentence(ranks):
+    def LossScaler(scale, growth_interval):  # noqa: N802
+        return None
+
+    assert "but `LossScaler` is a function" in grade("04.scaler", LossScaler, ranks=ranks).text("en")
+    assert "but got int object, which cannot be called" in grade("04.scaler", 3, ranks=ranks).text("en")
 
 
 def test_exit_is_an_exception_and_not_a_pass(ranks):

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from helpers.grading.kit.comparisons import COMMA, expect, expect_equal
+from helpers.grading.kit.comparisons import COMMA, describe_difference, expect, shortened
 from helpers.grading.kit.model_tools import simplified
 from helpers.grading.registry import lab_of
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
@@ -120,15 +120,16 @@ def judge_answers(
     """
     is_known = functools.partial(is_mistake, cases=cases, got=got, tolerance=tolerance)
     known = [key for key, several in mistakes.items() if any(map(is_known, several))]
-    for case, answer in zip(cases, got, strict=True):
-        expected = right(*case)
-        if is_same_answer(expected, answer, tolerance):
+    expected = [right(*case) for case in cases]
+    is_right = [is_same_answer(due, answer, tolerance) for due, answer in zip(expected, got, strict=True)]
+    of_calls = words["right_calls"].format(right=sum(is_right), all=len(cases)) if any(is_right) else Words.of("")
+    for case, due, answer, ok in zip(cases, expected, got, is_right, strict=True):
+        if ok:
             yield Judgement(ok=True, message=what)
             continue
         name = FOR_CALL.format(call_text(task, case), what)
-        expected_shown, shown = display_pair(expected, answer)
-        # expect_equal names the mistakes whose value is the learner's, so each known one is given that value.
-        yield expect_equal(name, expected_shown, shown, mistakes=dict.fromkeys(known, shown))
+        message = describe_difference(name, *display_pair(due, answer)) + of_calls
+        yield Judgement(ok=False, message=message, mistakes=tuple(known))
 
 
 def judge_several_answers(
@@ -178,9 +179,3 @@ def display_pair(right: Any, got: Any) -> tuple[Any, Any]:
 def is_number(value: Any) -> bool:
     """Whether the value is an int or a float, and no bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def shortened(value: Any, max_length: int = 90) -> str:
-    """The value as a text, cut off at so many characters."""
-    text = repr(value)
-    return text if len(text) <= max_length else text[: max_length - 2] + " …"

@@ -17,12 +17,16 @@ the sentences of this file. `what` is how a sentence names the value that is com
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from os.path import commonprefix
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from helpers.devices.uninitialized_memory import fill_value
 from helpers.grading.task import ComparedTensors, JudgedWorld, Judgement
 from helpers.learner.words import Words, book
 from helpers.observe.equality import TOLERANCES
@@ -37,6 +41,11 @@ FEW_ROUNDINGS = 4 * torch.finfo(torch.float32).eps  # relative; what a few opera
 MIN_EQUAL_DIGITS = 3  # in so many digits two numbers must agree before the sentence says so
 MIN_FACTOR_GAP = 0.005  # a factor that differs less from 1 would be read as 1.00
 FACTOR_TOLERANCE = 1e-6  # relative; a result that is this near to a multiple of the right one counts as the multiple
+MIN_NUMBER_WITH_FACTOR = 10  # of smaller whole numbers nobody needs to be told the factor
+MAX_WHOLE_FACTOR, MAX_RATIO_PART = 1024, 9  # factors that a sentence names: up to 1024, 1/1024, and such as 3/4
+FILL_FACTOR = 1e3  # a sum or a mean of memory that was never written to is at most so many times its value
+MAX_NAMED_LINES = 3  # rows or columns of a matrix that a sentence names
+MAX_SHOWN, SHOWN_BEFORE = 80, 24  # characters of a value, and how many of them stand before the first difference
 
 
 # -- comparisons -----------------------------------------------------------------------------------------------------
@@ -206,7 +215,8 @@ def describe_tensor(what: Words, expected: Tensor, got: Any, before: Tensor | No
     """
     # In the texts of values.yaml {got} is the learner's value and {due} the right one.
     if not isinstance(got, Tensor):
-        return words["no_tensor"].format(what=what, got=shortened(got), due=tuple(expected.shape))
+        shown = words["a_list"].format(shortened(got)) if isinstance(got, list) else shortened(got)
+        return words["no_tensor"].format(what=what, got=shown, due=tuple(expected.shape))
     if got.shape != expected.shape or got.dtype != expected.dtype:
         return _describe_shape_and_dtype(what, expected, got)
     difference = (got.double() - expected.double()).abs().nan_to_num(nan=math.inf)
@@ -215,6 +225,8 @@ def describe_tensor(what: Words, expected: Tensor, got: Any, before: Tensor | No
     values = got.flatten()[worst].item(), expected.flatten()[worst].item()
     at = words["at"].format(index) if got.numel() > 1 else Words.of("")
     parts = {"what": what, "at": at} | _shown_numbers(*values)
+    if _was_never_written(*values, got.dtype):
+        return words["never_written"].format(**parts)
     if num_bad := int((~got.isfinite() & expected.isfinite()).sum()):
         return words["not_finite" if got.numel() > 1 else "value"].format(bad=num_bad, all=got.numel(), **parts)
     if before is not None and before.dtype == got.dtype and torch.equal(before, got):
@@ -250,7 +262,53 @@ def _describe_values(parts: dict[str, Any], expected: Tensor, got: Tensor, num_d
     # The same elements in another order are equal once both are sorted.
     in_order = [one.double().flatten().sort().values for one in (got, expected)]
     is_permuted = got.numel() > 1 and torch.allclose(*in_order, rtol=1e-10, atol=0)
-    return words["order" if is_permuted else "value"].format(**parts)
+    if is_permuted:
+        return words["order"].format(**parts)
+    number = simple_factor(expected.item(), got.item()) if got.numel() == 1 else ""
+    sentence = words["value_times" if number else "value"].format(number=number, **parts)
+    return sentence + _where_they_differ(expected, got)
+
+
+def _was_never_written(got: float, expected: float, dtype: torch.dtype) -> bool:
+    """Whether a number seems to come from memory that `torch.empty` gave and nobody wrote to.
+
+    On a rank such memory holds a large number (FillUninitialized), and a sum or a mean of it is large as well. In the
+    narrower dtypes it would not stand out.
+    """
+    if dtype not in (torch.float32, torch.float64, torch.int64):
+        return False
+    fill = fill_value(dtype)
+    return fill / FILL_FACTOR <= abs(got) <= fill * FILL_FACTOR and abs(expected) < fill / FILL_FACTOR**2
+
+
+def _where_they_differ(expected: Tensor, got: Tensor) -> Words:
+    """How many elements differ, and in which rows or columns if those are few; nothing where all elements differ.
+
+    For example "; 8 of its 24 elements differ, all of them in row 3".
+    """
+    right, got = expected.double(), got.double()
+    differs = (got - right).abs() > TOLERANCES[torch.float32] * right.abs().max()
+    num_bad = int(differs.sum())
+    if num_bad in (0, got.numel()):
+        return Words.of("")
+    text = words["differ"].format(num_bad, got.numel())
+    for name, other in {"rows": 1, "columns": 0}.items() if got.dim() == 2 else ():
+        lines = differs.any(other).nonzero().flatten().tolist()
+        if len(lines) <= MAX_NAMED_LINES and len(lines) < got.shape[1 - other]:
+            return text + words[name].format(lines, count=len(lines))
+    return text
+
+
+def simple_factor(expected: float, got: float) -> str:
+    """The factor between two numbers as a text, if it is one that a mistake would cause: "2", "1/8", "3/4"; else ""."""
+    if not (got * expected > 0 and math.isfinite(got * expected)) or got == expected:
+        return ""
+    if isinstance(expected, int) and abs(expected) < MIN_NUMBER_WITH_FACTOR:
+        return ""
+    factor = Fraction(got / expected).limit_denominator(MAX_WHOLE_FACTOR)
+    smaller, larger = sorted(factor.as_integer_ratio())
+    is_simple = larger <= (MAX_WHOLE_FACTOR if smaller == 1 else MAX_RATIO_PART)
+    return str(factor) if is_simple and math.isclose(got, factor * expected, rel_tol=1e-9) else ""
 
 
 def factor_of(expected: Tensor, got: Tensor) -> float | None:
@@ -319,17 +377,43 @@ def _through(dtype: torch.dtype, tensor: Tensor) -> Tensor:
 
 
 def describe_difference(what: Words, expected: Any, got: Any) -> Words:
-    """A sentence about a wrong number, text, or list of them; for lists, about the first item that differs."""
+    """A sentence about a wrong number, text, or list of them; for lists, about the first item that differs.
+
+    Where items of a list are only missing, are too many, or stand in another order, it says so.
+    """
     if not (isinstance(expected, list) and isinstance(got, list)):
-        return words["value"].format(what=what, at="", got=shortened(got), due=shortened(expected))
-    pairs = zip(got, expected, strict=False)  # one of the lists may be longer
-    index = next((i for i, (one, right) in enumerate(pairs) if one != right), None)
-    if index is None:
-        return words["length"].format(what, len(got), len(expected))
-    return words["item"].format(what, index + 1, shortened(got[index]), shortened(expected[index]))
+        are_numbers = all(type(one) in (int, float) for one in (expected, got))
+        factor = simple_factor(expected, got) if are_numbers else ""
+        shown, due = shortened_pair(got, expected)
+        return words["value_times" if factor else "value"].format(what=what, at="", got=shown, due=due, number=factor)
+    texts, due_texts = list(map(repr, got)), list(map(repr, expected))  # items may be lists, which cannot be counted
+    missing, extra = Counter(due_texts) - Counter(texts), Counter(texts) - Counter(due_texts)
+    if bool(missing) != bool(extra):
+        name, some = ("missing", missing) if missing else ("extra", extra)
+        first = shortened_text(next(iter(some)))
+        return words[name].format(what, len(got), len(expected), first=first, num=some.total())
+    pairs = enumerate(zip(texts, due_texts, strict=False))
+    index = next((i for i, (one, right) in pairs if one != right), len(expected) - 1)
+    name = "item" if missing else "other_order"
+    return words[name].format(what, index + 1, *shortened_pair(got[index], expected[index]))
 
 
-def shortened(value: Any, max_length: int = 80) -> str:
-    """The value as a text, cut off at so many characters; a tensor by its shape."""
-    text = repr(value) if not isinstance(value, Tensor) else f"a tensor of shape {tuple(value.shape)}"
-    return text if len(text) <= max_length else text[: max_length - 2] + " …"
+def shortened(value: Any) -> str:
+    """The value as a text of at most MAX_SHOWN characters; a tensor by its shape."""
+    return shortened_text(f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value))
+
+
+def shortened_text(text: str, start: int = 0) -> str:
+    """At most MAX_SHOWN characters of a text, from `start` on."""
+    if start == 0 and len(text) <= MAX_SHOWN:
+        return text
+    end = start + MAX_SHOWN - 4
+    return ("… " if start else "") + text[start:end] + (" …" if end < len(text) else "")
+
+
+def shortened_pair(got: Any, expected: Any) -> list[str]:
+    """Both values as texts. Long ones are cut around their first difference, so that they do not look equal."""
+    texts = [repr(got), repr(expected)]
+    is_long = max(map(len, texts)) > MAX_SHOWN
+    start = max(0, len(commonprefix(texts)) - SHOWN_BEFORE) if is_long else 0
+    return [shortened_text(text, start) for text in texts]

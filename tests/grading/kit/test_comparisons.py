@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from helpers.devices.uninitialized_memory import FillUninitialized
 from helpers.grading.kit.comparisons import (
     describe_tensor,
     expect_equal,
@@ -16,6 +17,7 @@ from helpers.grading.kit.comparisons import (
     expect_tensors,
     is_close,
     num_equal_digits,
+    simple_factor,
 )
 from helpers.grading.task import JudgedWorld, RunFailure
 from helpers.grading.verdict import WorldResult, most_specific
@@ -96,7 +98,9 @@ def test_numbers_and_lists_have_types():
 
 def test_lists_are_told_apart_where_they_part():
     assert expect_equal("it", [1, 2, 3], [1, 5, 3]).message.en == "it: number 2 is 5, expected 2"
-    assert expect_equal("it", [1, 2, 3], [1, 2]).message.en == "it: there are 2, expected 3"
+    assert expect_equal("it", [1, 2, 3], [1, 2]).message.en == "it: there are 2, expected 3; 3 is missing"
+    assert expect_equal("it", [1, 2], [1, 2, 2, 5]).message.en == "it: there are 4, expected 2; 2 is too much and more"
+    assert expect_equal("it", [1, 2], [2, 1]).message.en.startswith("it: the items are right, but in another order")
     assert expect_equal("it", [1, 2, 3], None).message.en == "it is None, expected [1, 2, 3]"
 
 
@@ -148,12 +152,57 @@ def told(got, due=DUE, **more) -> str:
         (-DUE, "it has the opposite sign of the right value"),
         (DUE * 0, "it is zero everywhere, expected for example 4.75 at [3]"),
         (DUE.flip(0), "it has the right values in another order: at [0] it is 4.75, expected 0.512346"),
-        (DUE + torch.tensor([0.0, 1.0, 0.0, 0.0]), "it at [1] is -0.5, expected -1.5"),
+        (DUE + torch.tensor([0.0, 1.0, 0.0, 0.0]), "it at [1] is -0.5, expected -1.5; 1 of its 4 elements differ"),
+        (
+            DUE.tolist(),
+            "it is a list or a NumPy array, [0.51234567891, -1.5, 2.25, 4.75], expected a tensor of shape (4,)",
+        ),
         (DUE * math.nan, "it at [0] is nan, expected 0.512346; of its 4 elements 4 are inf or NaN"),
     ],
 )
 def test_a_wrong_tensor(got, sentence):
     assert told(got) == sentence
+
+
+def test_rows_or_columns_that_differ_are_named():
+    due = torch.arange(1.0, 25.0, dtype=torch.float64).reshape(4, 6)
+    row, columns = due.clone(), due.clone()
+    row[2] = 0
+    columns[:, 1:3] += 1
+    assert told(row, due).endswith("; 6 of its 24 elements differ, all of them in row 2")
+    assert told(columns, due).endswith("; 8 of its 24 elements differ, all of them in columns 1 and 2")
+
+
+def test_memory_that_nobody_wrote_to_is_called_so():
+    with FillUninitialized():
+        got = torch.empty(4, dtype=torch.float64)
+    assert "nothing was written to this memory" in told(got)
+    assert "nothing was written to this memory" in told((got + DUE) / 3)
+    assert "nothing was written" not in told(DUE * 1e9 + 1)
+
+
+@pytest.mark.parametrize(
+    ("got", "due", "factor"),
+    [
+        (2e9, 1e9, "2"),
+        (0.1, 0.3, "1/3"),
+        (2048, 2, ""),
+        (2048, 16, "128"),
+        (0.221, 0.226, ""),
+        (-1.0, 2.0, ""),
+        (3.0, 4.0, "3/4"),
+    ],
+)
+def test_a_simple_factor_between_two_numbers_is_named(got, due, factor):
+    assert simple_factor(due, got) == factor
+    text = expect_equal("it", due, got).message.en
+    assert text.endswith(f"it is {factor} times the right value" if factor else f"expected {due}")
+
+
+def test_long_values_are_cut_where_they_differ():
+    ones = [1] * 60
+    text = expect_equal("it", [[*ones, 2]], [[*ones, 3]]).message.en
+    assert text.count("…") == 2 and "1, 3]" in text and "1, 2]" in text
 
 
 def test_lost_precision_shows_the_digits_and_never_a_factor_of_one():
