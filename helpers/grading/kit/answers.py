@@ -18,8 +18,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from helpers.grading.kit.comparisons import COMMA, describe_difference, expect, shortened
-from helpers.grading.kit.model_tools import simplified
+from helpers.grading.kit.comparisons import COMMA, describe_difference, expect
+from helpers.grading.kit.model_tools import shortened, simplified
 from helpers.grading.registry import lab_of
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words, book

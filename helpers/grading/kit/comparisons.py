@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from helpers.devices.uninitialized_memory import fill_value
+from helpers.grading.kit.model_tools import MAX_SHOWN, shortened, shortened_text
 from helpers.grading.task import ComparedTensors, JudgedWorld, Judgement
 from helpers.learner.words import Words, book
 from helpers.observe.equality import TOLERANCES
@@ -45,7 +46,7 @@ MIN_NUMBER_WITH_FACTOR = 10  # of smaller whole numbers nobody needs to be told 
 MAX_WHOLE_FACTOR, MAX_RATIO_PART = 1024, 9  # factors that a sentence names: up to 1024, 1/1024, and such as 3/4
 FILL_FACTOR = 1e3  # a sum or a mean of memory that was never written to is at most so many times its value
 MAX_NAMED_LINES = 3  # rows or columns of a matrix that a sentence names
-MAX_SHOWN, SHOWN_BEFORE = 80, 24  # characters of a value, and how many of them stand before the first difference
+SHOWN_BEFORE = 24  # characters of a long value that stand before the first difference
 
 
 # -- comparisons -----------------------------------------------------------------------------------------------------
@@ -396,19 +397,6 @@ def describe_difference(what: Words, expected: Any, got: Any) -> Words:
     index = next((i for i, (one, right) in pairs if one != right), len(expected) - 1)
     name = "item" if missing else "other_order"
     return words[name].format(what, index + 1, *shortened_pair(got[index], expected[index]))
-
-
-def shortened(value: Any) -> str:
-    """The value as a text of at most MAX_SHOWN characters; a tensor by its shape."""
-    return shortened_text(f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value))
-
-
-def shortened_text(text: str, start: int = 0) -> str:
-    """At most MAX_SHOWN characters of a text, from `start` on."""
-    if start == 0 and len(text) <= MAX_SHOWN:
-        return text
-    end = start + MAX_SHOWN - 4
-    return ("… " if start else "") + text[start:end] + (" …" if end < len(text) else "")
 
 
 def shortened_pair(got: Any, expected: Any) -> list[str]:

@@ -1,8 +1,8 @@
 """Small float64 models, plain gradient descent and a meter of memory, for tasks whose answers train or run a model.
 
 A task's `make_inputs` draws weights with `random_weights`, its `run_submission` builds the model on each rank and
-watches the bytes with `MemoryMeter`, and its `judge` computes what one process gives. The last two functions here look
-at what a learner's function returned.
+watches the bytes with `MemoryMeter`, and its `judge` computes what one process gives. The last functions here look at
+what a learner's function returned.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from helpers.grading.cases import CaseGenerator
+
+MAX_SHOWN = 80  # characters of a value that a sentence shows
 
 
 def mlp(widths: list[int]) -> nn.Sequential:
@@ -185,3 +187,16 @@ def simplified(value: Any) -> Any:
     if isinstance(value, Tensor) and value.numel() == 1:
         value = value.item()
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def shortened(value: Any) -> str:
+    """The value as a text of at most MAX_SHOWN characters; a tensor by its shape."""
+    return shortened_text(f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value))
+
+
+def shortened_text(text: str, start: int = 0) -> str:
+    """At most MAX_SHOWN characters of a text, from `start` on."""
+    if start == 0 and len(text) <= MAX_SHOWN:
+        return text
+    end = start + MAX_SHOWN - 4
+    return ("… " if start else "") + text[start:end] + (" …" if end < len(text) else "")
