@@ -70,16 +70,17 @@ MEMORY = ("ctypes", "_ctypes", "mmap")
 
 # -- what honest answers use, and what they do not use -----------------------------------------------------------------
 # allowed.yaml explains each of its lists. NAME_LISTS: name of a list in it -> the names in that list. Most lists hold
-# names that honest answers use. "suspect_modules", "frames", "rare", "below_the_wire", "unmetered" and "runs_text" hold
-# names that honest answers do not use, so that scan.py flags them.
+# names that honest answers use. "suspect_modules", "rare", "below_the_wire", "unmetered" and "runs_text" hold names
+# that honest answers do not use, so that scan.py flags them.
 _lists = yaml.safe_load(Path(__file__).with_name("allowed.yaml").read_text(encoding="utf-8"))
 NAME_LISTS = {name: frozenset(texts.split()) for name, texts in _lists.items() if isinstance(texts, str)}
 USUAL_NAMES_OF = {module: frozenset(texts.split()) for module, texts in _lists["names_of"].items()}
-SUSPECT_MODULES, FRAME_ATTRIBUTES, RARE_NAMES = NAME_LISTS["suspect_modules"], NAME_LISTS["frames"], NAME_LISTS["rare"]
+SUSPECT_MODULES, RARE_NAMES = NAME_LISTS["suspect_modules"], NAME_LISTS["rare"]
 USUAL_DUNDERS = frozenset(f"__{name}__" for name in NAME_LISTS["dunders"])
 DEFINABLE_DUNDERS = frozenset(f"__{name}__" for name in NAME_LISTS["definable_dunders"])
-# Key of the sentence that says why a call is suspect -> names of functions.
-SUSPECT_CALLS = {reason: frozenset(names.split()) for reason, names in _lists["calls"].items()}
+# Key of the sentence that says why no answer uses it -> dotted names; and attribute -> that key.
+NEVER = {reason: tuple(names.split()) for reason, names in _lists["never"].items()}
+NEVER_ATTRIBUTES = {name: reason for reason, names in _lists["never_attributes"].items() for name in names.split()}
 THREAD_MODULES, USUAL_PACKAGES = tuple(NAME_LISTS["threads"]), tuple(NAME_LISTS["packages"])
 SETTABLE_MODULES = ("torch.backends",)  # an answer may set their attributes
 
@@ -95,6 +96,12 @@ def why_forbidden(name: str, lab: str) -> Words | None:
         if is_within(name, roots):
             return words[key].format(name)
     return None
+
+
+def why_never(name: str) -> Words | None:
+    """A sentence that says what no honest answer to any lab does with this module or object; None if it is harmless."""
+    short = name.removeprefix("builtins.")
+    return next((words[reason].format(short) for reason, roots in NEVER.items() if is_within(name, roots)), None)
 
 
 def why_object_forbidden(value: object, lab: str) -> Words | None:
@@ -130,10 +137,8 @@ def is_usual_module(module: str, given: Container[str]) -> bool:
     """Whether honest answers use this module. given: the names that the lab's own cells import."""
     if is_within(module, THREAD_MODULES):
         return "threading" in given  # a lab that works with threads imports this in its own cells
-    root = module.partition(".")[0]
-    # Of Python's packages all modules are usual; of torch only those that the list names.
-    is_of_python = root in USUAL_NAMES_OF or (root != "torch" and root in NAME_LISTS["modules"])
-    return is_of_python or module in NAME_LISTS["modules"] or module in given or is_within(module, USUAL_PACKAGES)
+    is_listed = module in NAME_LISTS["modules"] or module in USUAL_NAMES_OF
+    return is_listed or module in given or is_within(module, USUAL_PACKAGES)
 
 
 @functools.cache

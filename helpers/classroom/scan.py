@@ -17,8 +17,8 @@ the wire        the course's process-group backend, which counts messages. What 
                 send messages that nobody counts.
 dunder          a name with two underscores on each side, such as __class__
 NAME_LISTS      the lists of names in allowed.yaml. Honest answers use the names in "private_names". They do not use the
-                names in "runs_text" (builtins that run or inspect code), "below_the_wire" and "unmetered", so these are
-                flagged.
+                names in "runs_text" (builtins that inspect code), "below_the_wire" and "unmetered", so these are
+                flagged. `why_never` and NEVER_ATTRIBUTES have the names for which a flag is certain.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from helpers.classroom.allowed import (
     is_usual_module,
     is_within,
     why_forbidden,
+    why_never,
     why_object_forbidden,
     words,
 )
@@ -59,11 +60,7 @@ from helpers.grading.kit import model_tools
 from helpers.grading.task import Task
 from helpers.learner.words import Words
 
-READING_METHODS = {"read_text", "read_bytes", "glob", "rglob", "iterdir"}  # of pathlib.Path
 MODULE_DUNDERS = {"__name__", "__doc__", "__version__"}  # that an answer may read of a module
-OPENING_CALLS = {"open", "io.open", "os.open", "pathlib.Path"}  # functions whose texts are paths
-# Parts of paths that lead to answers, to other learners' files, or into another process.
-FOREIGN_FILES = ("solutions", ".ipynb", "/proc/", "submitted", "progress.jsonl", "helpers")
 ATTRIBUTE_CALLS = ("getattr", "setattr", "delattr", "hasattr")  # builtins that take the name of an attribute as text
 GETTER_FACTORIES = {"operator.attrgetter", "operator.methodcaller"}
 MAX_REASON = 300  # characters of the reason for a flag, which may quote the learner
@@ -179,14 +176,15 @@ class Reader:
             case ast.MatchClass():
                 for attr in node.kwd_attrs:
                     yield from self._flags_of_attribute(attr)
+            case ast.Name(id=name, ctx=ast.Load()) if self._is_builtin(name) and (why := why_never(f"builtins.{name}")):
+                yield CERTAIN, why
             case ast.Name(id=name, ctx=ast.Load()) if self._is_builtin(name) and (
                 name in ATTRIBUTE_CALLS or "__" in name
             ):
                 if name not in ("__name__", "__doc__"):  # __builtins__, or a getattr that is passed on and not called
                     yield LIKELY, words["runs_text"].format(name)
             case ast.Name(id=name, ctx=ast.Load()) if name in NAME_LISTS["runs_text"] and self._is_builtin(name):
-                # An honest answer may have a use for the others of the list, such as dir or chr.
-                yield LIKELY if name in ("eval", "exec", "compile", "open") else LOOK, words["runs_text"].format(name)
+                yield LOOK, words["runs_text"].format(name)  # an honest answer may have a use for dir or chr
             case ast.Name(id="bytes" | "bytearray" as name) if self.notebook.is_metered and self._is_builtin(name):
                 yield LOOK, words["unmetered"].format(name)
             case ast.ClassDef():
@@ -210,7 +208,7 @@ class Reader:
             return
         module = name if isinstance(imported_object(name), types.ModuleType) else module  # `from a import b`, a module
         root = module.partition(".")[0]
-        if why := why_forbidden(name, self.lab):
+        if why := why_forbidden(name, self.lab) or why_never(name):
             yield CERTAIN, why
         elif is_within(module, ("numpy",)) and self.notebook.is_metered:
             yield LIKELY, words["unmetered"].format(module)
@@ -234,9 +232,7 @@ class Reader:
             return
         if self._is_allowed_from_lab(name):
             return
-        if is_within(name, ("sys.modules",)):
-            yield CERTAIN, words["modules"]
-        elif why := why_forbidden(name, self.lab):
+        if why := why_forbidden(name, self.lab) or why_never(name):
             yield CERTAIN, why
         else:
             yield from self._flags_of_parts(name)
@@ -260,12 +256,12 @@ class Reader:
     def _flag_of_part(self, owner: str, part: str) -> tuple[str, Words] | None:
         """The flag of the name `part` in the module or class `owner`; None if honest answers use it."""
         name = f"{owner}.{part}"
-        if name in allowed.SUSPECT_CALLS["frames"]:
-            return CERTAIN, words["frames"].format(name)
-        if part in allowed.FRAME_ATTRIBUTES or DUNDER.fullmatch(part):
+        if part in allowed.NEVER_ATTRIBUTES:
+            return next(self._flags_of_attribute(part), None)
+        if DUNDER.fullmatch(part):
             is_of_module = isinstance(imported_object(owner), types.ModuleType) and part not in MODULE_DUNDERS
             if is_of_module or part == "__dict__":
-                return LIKELY, words["machinery"].format(name)
+                return CERTAIN, words["machinery"].format(name)
             return next(self._flags_of_attribute(part), None)
         if owner.startswith("torch.distributed") and part in NAME_LISTS["below_the_wire"]:
             return LIKELY, words["below_the_wire"].format(name)
@@ -288,7 +284,8 @@ class Reader:
             # Of a module in USUAL_NAMES_OF only some names are allowed. They are looked up by the module's own name, so
             # a second name for it (`name` differs from `real`) would avoid the look-up, and is flagged.
             is_fine = is_usual and (real == name or real.partition(".")[0] not in allowed.USUAL_NAMES_OF)
-            return None if is_fine else (LIKELY, words["reaches"].format(real, name))
+            certainty = CERTAIN if real.partition(".")[0] in allowed.SUSPECT_MODULES else LIKELY
+            return None if is_fine else (certainty, words["reaches"].format(real, name))
         if value is None and name.rpartition(".")[2] in allowed.SUSPECT_MODULES:
             return LIKELY, words["hidden"].format(name)  # not imported yet, but named like a suspect module
         if why := why_object_forbidden(value, self.lab):
@@ -302,8 +299,8 @@ class Reader:
     # -- the rest --------------------------------------------------------------------------------------------------
     def _flags_of_attribute(self, attr: str) -> Iterator[tuple[str, Words]]:
         """The flags of an attribute of an object that is not known, such as `x.f_back`."""
-        if attr in allowed.FRAME_ATTRIBUTES:
-            yield CERTAIN, words["frames"].format(attr)
+        if reason := allowed.NEVER_ATTRIBUTES.get(attr):
+            yield CERTAIN, words[reason].format(attr)
         elif DUNDER.fullmatch(attr) and attr not in allowed.USUAL_DUNDERS:
             yield LIKELY, words["machinery"].format(attr)
         elif attr in NAME_LISTS["below_the_wire"] and attr not in self.notebook.own_attributes:
@@ -319,14 +316,12 @@ class Reader:
         assigned = (target for part in node.body if isinstance(part, ast.Assign) for target in part.targets)
         for name in [*names, *(target.id for target in assigned if isinstance(target, ast.Name))]:
             if DUNDER.fullmatch(name) and name not in allowed.DEFINABLE_DUNDERS:
-                yield LIKELY, words["defines"].format(node.name, name)
+                certainty = CERTAIN if name in allowed.NEVER_ATTRIBUTES else LIKELY
+                yield certainty, words["defines"].format(node.name, name)
 
     def _flags_of_call(self, node: ast.Call) -> Iterator[tuple[str, Words]]:
-        """The flags of what is called, and of texts among its arguments that name files, modules or a verdict."""
+        """The flags of what is called, and of a verdict among the texts that it prints."""
         name = self.name_of(node.func) or (node.func.id if isinstance(node.func, ast.Name) else "")
-        for reason, names in allowed.SUSPECT_CALLS.items():  # key of the sentence -> names of functions
-            if name in names:
-                yield CERTAIN, words[reason].format(name)
         # A group on another backend, such as one of dist.new_group, would not send through the wire.
         if "new_" in name and any(keyword.arg == "backend" for keyword in node.keywords):
             yield LOOK, words["below_the_wire"].format(f"{name}(backend=…)")
@@ -334,21 +329,9 @@ class Reader:
             yield from self._flags_of_getattr(name, *node.args[:2])
         if name in GETTER_FACTORIES:
             yield from self._flags_of_getter(name, node.args)
-        is_opening = name in OPENING_CALLS or getattr(node.func, "attr", "") in READING_METHODS
-        if is_opening or name == "print" or name in allowed.SUSPECT_CALLS["imports_text"]:
-            yield from self._flags_of_texts_in_call(node, name, is_opening)
-
-    def _flags_of_texts_in_call(self, node: ast.Call, name: str, is_opening: bool) -> Iterator[tuple[str, Words]]:
-        """The flags of texts in a call of `name` that name files, modules or a verdict."""
         texts = [one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-        if name in allowed.SUSPECT_CALLS["imports_text"]:
-            yield from ((CERTAIN, why) for text in texts if (why := why_forbidden(text, self.lab)))
-        for text in texts if is_opening else []:
-            if part := next((part for part in FOREIGN_FILES if part in text), None):
-                yield CERTAIN, words["elsewhere"].format(text if len(text) < 60 else part)
-        for text in texts if name == "print" else []:
-            if " passed" in text and "ranks" in text:  # it prints what the check would print
-                yield CERTAIN, words["verdict"]
+        if name == "print" and any(" passed" in text and "ranks" in text for text in texts):
+            yield CERTAIN, words["verdict"]  # it prints what the check would print
 
     def _flags_of_getattr(self, called: str, owner: ast.AST, attribute: ast.AST) -> Iterator[tuple[str, Words]]:
         """The flags of called(owner, attribute), where `called` is one of ATTRIBUTE_CALLS."""
@@ -386,9 +369,13 @@ class Reader:
         texts such as "w" + "1", which would be flagged although they do no harm.
         """
         unusual = [one for one in DUNDER.findall(text) if one not in allowed.USUAL_DUNDERS]
-        if unusual:
+        if never := next((one for one in re.findall(r"\w+", text) if one in allowed.NEVER_ATTRIBUTES), None):
+            yield CERTAIN, words["names_in_text"].format(never)
+        elif unusual:
             yield LIKELY, words["names_in_text"].format(unusual[0])
-        elif NAME.fullmatch(text) and ("." in text or text == "helpers") and why_forbidden(text, self.lab):
+        elif NAME.fullmatch(text) and "." in text and (why_forbidden(text, self.lab) or why_never(text)):
+            yield CERTAIN, words["names_in_text"].format(text)
+        elif text == "helpers":
             yield LIKELY, words["names_in_text"].format(text)
         elif text in self.notebook.forbidden_leaves:
             yield LIKELY, words["names_in_text"].format(text)

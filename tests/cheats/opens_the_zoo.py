@@ -3,7 +3,7 @@
 import re
 
 TASK = "10.patients"
-SAYS = "it runs or reads what its text does not say"
+SAYS = "it opens files"
 
 
 def diagnoses():

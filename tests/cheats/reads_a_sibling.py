@@ -4,7 +4,7 @@ import json
 import os
 
 TASK = "03.average"
-SAYS = "opens files that are not its own"
+SAYS = "it opens files"
 
 
 def average_gradients(model):

@@ -6,7 +6,7 @@ from pathlib import Path
 import helpers
 
 TASK = "03.average"
-SAYS = "opens files that are not its own"
+SAYS = "it opens files"
 
 
 ROOT = Path(helpers.__file__).parent.parent

@@ -65,6 +65,12 @@ def test_a_way_around_is_seen(way):
     assert flags(notebook, lab)
 
 
+@pytest.mark.parametrize("way", WAYS["certain"], ids=lambda way: way["name"])
+def test_a_way_that_no_honest_answer_goes_is_certain(way):
+    notebook, lab = notebooks.handed_in({way["task"]: way["text"]}), notebooks.lab_of(way["task"])
+    assert any(text.endswith("(certain)") for text in flags(notebook, lab))
+
+
 @pytest.mark.parametrize("way", WAYS["honest"], ids=lambda way: way["name"])
 def test_a_rare_and_honest_way_is_not_flagged(way):
     notebook, lab = notebooks.handed_in({way["task"]: way["text"]}), notebooks.lab_of(way["task"])
@@ -76,7 +82,7 @@ def test_what_stands_on_the_line_of_a_helper_runs_with_it_and_is_read_with_it(la
     source = "def average_gradients(model):\n    return SIZE"
     program = program_of(notebooks.handed_in({"03.average": source}, more=more)["cells"], lab_03)
     (flag,) = scan(program, lab_03)
-    assert "exec" in flag.text and flag.key == "03.average" and flag.certainty == "likely"
+    assert "exec" in flag.text and flag.key == "03.average" and flag.certainty == "certain"
 
 
 def test_a_sentence_is_there_in_both_languages(lab_03):
