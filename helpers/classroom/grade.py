@@ -184,7 +184,8 @@ class _SubmissionGrader:
         for note in noted if isinstance(noted, list) else []:
             with suppress(KeyError, TypeError):  # the learner's code could have written a note of any form
                 location, reason = str(note["location"])[:100], str(note["reason"][self.settings.lang])[:300]
-                flags = [Flag(key=key, location=location, reason=reason, certainty=LIKELY) for key in keys]
+                certainty = CERTAIN if note.get("certainty") == CERTAIN else LIKELY
+                flags = [Flag(key=key, location=location, reason=reason, certainty=certainty) for key in keys]
                 self.flags += flags if len(self.flags) < MAX_NOTED else []
 
     # -- tasks -----------------------------------------------------------------------------------------------------
@@ -244,7 +245,7 @@ class _SandboxRunner:
             if hidden := common_checks.hidden_messages(run):
                 flag = Flag(key=self.key, location="", reason=hidden.in_(grader.settings.lang), certainty=CERTAIN)
                 grader.flags.append(flag)
-        return replace(run, issued=[])  # with these counts `grade` would fail the answer; here a teacher decides
+        return run
 
 
 def rank_seed(seed: int, key: str) -> int:

@@ -3,18 +3,19 @@
 Python's audit hooks (sys.addaudithook) and a few wrapped functions report imports, files, network, processes and looks
 into memory. A stack frame belongs to the learner if its code was compiled under the file name of a cell, such as
 "cell average". The guard writes a note and lets the code go on: the verdict does not depend on the notes, and it is the
-sandbox that keeps the code from doing harm. Only two things raise NotAllowed:
+sandbox that keeps the code from doing harm. Only three things raise NotAllowed:
 
 - forks without end, which would be faster than the thread outside the sandbox that counts processes now and then;
+- touching the file of the notes, from which a note could be deleted;
 - at the isolation level "plain", which does not protect files: changing files of others, and starting programs.
 
-A note is a line of JSON, {"location": "cell average, line 4", "reason": {"en": …, "zh": …}}. `words` holds the reasons
-(Words, a sentence in every language) and `why_forbidden(name, lab)` is such a sentence if no answer may use the module.
+A note is a line of JSON, {"location": "cell average, line 4", "certainty": "certain", "reason": {"en": …, "zh": …}}.
+`words` holds the reasons (Words, a sentence in every language) and `why_forbidden(name, lab)` is such a sentence if no
+answer may use the module.
 """
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import functools
 import importlib
@@ -25,19 +26,40 @@ import sys
 import sysconfig
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import helpers
-from helpers.classroom.allowed import why_forbidden, words
+from helpers.classroom.allowed import is_within, why_forbidden, words
+from helpers.classroom.results import CERTAIN, LIKELY
 from helpers.grading.registry import lab_of
-from helpers.grading.safeguards.audit_rules import full_path, is_below, is_import_system
+from helpers.grading.safeguards.audit_rules import (
+    PATH_ARGUMENTS,
+    WRITE_FLAGS,
+    changed_paths,
+    full_path,
+    is_below,
+    is_import_system,
+    report_files_opened_in_c,
+)
+from helpers.grading.safeguards.cleanup import CLASSES, MODULES, NN_CLASSES, file_of
 from helpers.learner.words import Words
+from helpers.ranks.sites import is_library
 
 NOTES_FILE = "notes.txt"  # in the sandbox's folder; ranks append lines, the sandbox worker reads them
 MAX_FORKS = 4  # of one process; those beyond are stopped
 MAX_NOTES, MAX_NOTES_CHARACTERS = 20, 50_000  # that are read at a time
 MAX_REASON = 300  # characters of the reason in a note, which may quote the learner
-_CELL_PREFIX = "cell "  # of the file names of a learner's cells
+CELL_PREFIX = "cell "  # of the file names of a learner's cells
+# Key of the sentence -> audit events that honest answers do not cause in a line of their own.
+NOTED_EVENTS = {
+    "frames": "sys._getframe sys._current_frames object.__getattr__ object.__setattr__",
+    "memory": "gc.get_objects gc.get_referrers gc.get_referents mmap.__new__ ctypes.dlopen",
+    "runs_text": "compile exec marshal.loads code.__new__",
+    "resolves": "pickle.find_class",
+    "opens": "os.listdir os.scandir shutil.move shutil.copyfile fcntl.flock fcntl.lockf",
+    "network": "socket.__new__ socket.bind",
+}
 _installed: Guard | None = None  # the guard of this process
 
 
@@ -50,36 +72,34 @@ class Guard:
 
     lab: "03". folder: where notes go. private: prefixes of paths that the learner's code must not open.
     isolation_level: of the sandbox around the process: "namespaces", "uid" or "plain".
-    rules: audit event -> function of the event's arguments, which returns the reason for a note, or None.
+    rules: audit event -> function of the event's arguments, which returns the reason for a note, or None. A library may
+    cause an event for itself, so some events count only in a line of the learner's own (`is_direct`).
     is_busy: the guard itself causes events now, which it must not note. forks: how many forks there were.
     """
 
     def __init__(self, lab: str, folder: str, private: tuple[str, ...] = (), isolation_level: str = "plain"):
-        self.lab, self.notes = lab, os.path.join(folder, NOTES_FILE)
+        self.lab, self.notes = lab, os.path.join(os.path.realpath(folder), NOTES_FILE)
         self.private = tuple(map(os.path.realpath, private))
         self.has_file_isolation = isolation_level != "plain"
         self.writable = (os.path.realpath(folder), "/dev", "/proc/self")  # what honest code may change
         self.is_busy, self.forks = False, 0
-        memory = lambda args: words["memory"].format("gc") if is_direct() else None  # noqa: E731
         # The names of the events are those of Python's audit event table.
         self.rules: dict[str, Callable[[tuple], Words | None]] = {
             "import": lambda args: None if is_import_by_library() else why_forbidden(str(args[0]), self.lab),
             "open": self._rule_open,
-            "socket.connect": self._rule_connect,
-            "socket.getaddrinfo": lambda args: words["resolves"].format(args[0]),  # args[0]: the name of a host
+            "socket.connect": lambda args: words["connects"].format(args[1]),  # args[1]: host and port, or a path
+            "socket.getaddrinfo": lambda args: words["resolves_host"].format(args[0]),  # args[0]: the name of a host
             "os.fork": self._rule_fork,
-            "sys._getframe": lambda args: words["frames"].format("sys._getframe") if is_direct() else None,
         }
-        self.rules |= dict.fromkeys(("gc.get_objects", "gc.get_referrers", "gc.get_referents"), memory)
+        for reason, events in NOTED_EVENTS.items():
+            self.rules |= {event: partial(_rule_direct, reason, event) for event in events.split()}
         self.rules |= dict.fromkeys(("os.system", "os.posix_spawn", "os.exec", "subprocess.Popen"), self._rule_start)
-        changing = ("os.remove", "os.rmdir", "os.rename", "os.truncate", "os.chmod", "shutil.rmtree")
-        self.rules |= dict.fromkeys(changing, self._rule_change)
+        self.rules |= {event: partial(self._rule_change, event) for event in PATH_ARGUMENTS}
 
     def install(self) -> None:
         """Watch the process from now on; an audit hook cannot be removed again."""
         sys.addaudithook(self.audit)
-        builtins.__import__ = self._watched_import(builtins.__import__)
-        importlib.import_module = self._watched_import(importlib.import_module)
+        report_files_opened_in_c()
         self._watch_torch_classes()
 
     def audit(self, event: str, args: tuple) -> None:
@@ -89,19 +109,22 @@ class Guard:
             return
         self.is_busy = True
         try:
-            if frame_of_learner() is not None and (why := rule(args)):
-                self.note(why)
+            is_import = event == "import"  # whose own rule finds out who imports
+            is_by_learner = frame_of_learner() is not None and (is_import or not is_by_course(sys._getframe(1)))
+            if is_by_learner and (why := rule(args)):
+                self.note(why, LIKELY if is_import else CERTAIN)
         finally:
             self.is_busy = False
 
-    def note(self, why: Words) -> None:
+    def note(self, why: Words, certainty: str = CERTAIN) -> None:
         """Write a note with the line of the learner's code that runs now."""
         before, self.is_busy = self.is_busy, True
         try:
             frame = frame_of_learner()
             location = f"{frame.f_code.co_filename}, line {frame.f_lineno}" if frame is not None else ""
             reason = asdict(why.map(lambda text: text[:MAX_REASON]))  # language -> text
-            line = json.dumps({"location": location, "reason": reason}, ensure_ascii=False)
+            fields = {"location": location, "certainty": certainty, "reason": reason}
+            line = json.dumps(fields, ensure_ascii=False)
             with open(self.notes, "a", encoding="utf-8") as file:
                 file.write(line + "\n")
         finally:
@@ -115,21 +138,27 @@ class Guard:
     # -- rules: a sentence about the event, or None if it is harmless ------------------------------------------------
     # args: the arguments of the audit event, as Python documents them, for "open" the path, the mode and the flags.
     def _rule_open(self, args: tuple) -> Words | None:
+        """A file is opened. A library's own file may be read, as a traceback does."""
         full = full_path(args[0])  # None for a file descriptor, which was opened before
         if full is None:
             return None
         if is_below(full, self.private):
             return words["files_private"].format(os.path.basename(full))
-        is_writing = args[2] & (os.O_WRONLY | os.O_RDWR) if isinstance(args[2], int) else 0
-        return self._rule_change(args) if is_writing else None
+        is_writing = isinstance(args[2], int) and args[2] & WRITE_FLAGS
+        if is_writing or full == self.notes:
+            return self._why_changing(full)
+        return None if is_library(full) or full.startswith(CELL_PREFIX) else words["opens"].format(full[-60:])
 
-    def _rule_change(self, args: tuple) -> Words | None:
-        """A change of a file outside of the sandbox's own folder. Where files are not isolated, it is stopped."""
-        full = full_path(args[0])
-        if full is None or (is_below(full, self.writable) and not is_below(full, self.private)):
-            return None
-        why = words["files_changed"].format(os.path.basename(full) or full)
-        return why if self.has_file_isolation else self.stop(why)
+    def _rule_change(self, event: str, args: tuple) -> Words | None:
+        return next((why for full in changed_paths(event, args) if (why := self._why_changing(full))), None)
+
+    def _why_changing(self, full: str) -> Words | None:
+        """Why a file is not to be changed. It is stopped for the notes, and outside where files are not isolated."""
+        name = os.path.basename(full) or full
+        if is_below(full, self.writable) and not is_below(full, (self.notes, *self.private)):
+            return None if full == os.devnull else words["opens"].format(name)
+        why = words["files_changed"].format(name)
+        return why if self.has_file_isolation and full != self.notes else self.stop(why)
 
     def _rule_start(self, args: tuple) -> Words | None:
         """The start of a program. Where files are not isolated, it is stopped, since the program has no guard."""
@@ -140,52 +169,6 @@ class Guard:
         self.forks += 1
         why = words["starts"].format("os.fork")
         return why if self.forks <= MAX_FORKS else self.stop(why)
-
-    @staticmethod
-    def _rule_connect(args: tuple) -> Words | None:
-        """A connection to an address (host, port). A local socket, whose address is a path, is harmless."""
-        return words["connects"].format(args[1][0]) if isinstance(args[1], tuple) else None
-
-    def _watched_import(self, original: Callable) -> Callable:
-        """`original`, which imports a module, with a note if the learner's code calls it and may not have the module.
-
-        The audit event "import" does not occur for a module that is loaded already, so these functions are wrapped too.
-        """
-
-        @functools.wraps(original)  # pickle then sends it by its name
-        def import_watched(name: str, *args: Any, **kwargs: Any) -> Any:
-            if self._is_by_learner(self._caller()):
-                # __import__(name, globals, locals, fromlist, level); import_module has no fromlist.
-                fromlist = (args[2] if len(args) > 2 else kwargs.get("fromlist")) or ()
-                for full in (name, *(f"{name}.{part}" for part in fromlist)):
-                    if why := why_forbidden(full, self.lab):
-                        self.note(why)
-            return original(name, *args, **kwargs)
-
-        return import_watched
-
-    def _caller(self) -> Any:
-        """The frame that called the caller of this method.
-
-        The guard is busy meanwhile, because asking for a frame is itself an audit event.
-        """
-        before, self.is_busy = self.is_busy, True
-        try:
-            return sys._getframe(2)
-        finally:
-            self.is_busy = before
-
-    def _is_by_learner(self, frame: Any) -> bool:
-        """Whether the learner's code is behind a call from `frame`, directly or through a text that it runs with exec.
-
-        If `frame` runs a library, the library calls for a reason of its own. With None instead of a frame, it is enough
-        that some frame further up the stack is the learner's, also where a library stands between.
-        """
-        before, self.is_busy = self.is_busy, True
-        try:
-            return (frame is None or not is_library_frame(frame)) and frame_of_learner() is not None
-        finally:
-            self.is_busy = before
 
     def _watch_torch_classes(self) -> None:
         """Note each instance of a class of torch that the lab forbids, such as torch's own DistributedDataParallel."""
@@ -198,11 +181,16 @@ class Guard:
 
         @functools.wraps(original)
         def noting(*args: Any, **kwargs: Any) -> None:
-            if self._is_by_learner(None):  # None: also if a library makes the instance for the learner
-                self.note(why)
+            if frame_of_learner() is not None:  # also if a library makes the instance for the learner
+                self.note(why, LIKELY)
             original(*args, **kwargs)
 
         return noting
+
+
+def _rule_direct(reason: str, event: str, args: tuple) -> Words | None:
+    """The rule of an event that counts only where the learner's own line causes it."""
+    return words[reason].format(event) if is_direct() else None
 
 
 def install(lab: str, folder: str, private: tuple[str, ...] = (), isolation_level: str = "plain") -> None:
@@ -211,6 +199,38 @@ def install(lab: str, folder: str, private: tuple[str, ...] = (), isolation_leve
     if _installed is None:
         _installed = Guard(lab, folder, private, isolation_level)
         _installed.install()
+
+
+def watch_functions() -> Callable[[], None]:
+    """Remember the functions and classes of Python, torch and this course. The result notes which were replaced since.
+
+    What it needs is in its own variables, because the learner's code could replace what it would look up in a module.
+    """
+    is_of_library, file, note, reason = is_library, file_of, _installed.note, words["replaces"]
+    own = [module for name, module in sys.modules.items() if is_within(name, ("helpers",))]
+    classes = [one for module in own for one in vars(module).values() if isinstance(one, type)]
+    owners = dict.fromkeys([*MODULES, *CLASSES, *NN_CLASSES, *own, *filter(is_from_course, classes)])
+    before = [
+        (owner.__name__, vars(owner), name, value, getattr(value, "__code__", None))
+        for owner in owners
+        for name, value in vars(owner).items()
+        if callable(value) or isinstance(value, property | staticmethod | classmethod)
+    ]
+
+    def note_replaced() -> None:
+        for owner, namespace, name, value, code in before:
+            now = namespace.get(name)
+            # torch itself wraps manual_seed when it imports its compiler.
+            is_wrapped = getattr(now, "__wrapped__", None) is value and is_of_library(file(now))
+            if (now is not value and not is_wrapped) or (code is not None and value.__code__ is not code):
+                note(reason.format(f"{owner}.{name}"))
+
+    return note_replaced
+
+
+def is_from_course(value: type) -> bool:
+    """Whether a class is defined in this course."""
+    return is_within(value.__module__, ("helpers",))
 
 
 def read_notes(folder: str) -> list[dict]:
@@ -234,7 +254,7 @@ def read_notes(folder: str) -> list[dict]:
 
 def is_from_learner(frame: Any) -> bool:
     """Whether a frame runs a line of the learner's cells."""
-    return frame.f_code.co_filename.startswith(_CELL_PREFIX)
+    return frame.f_code.co_filename.startswith(CELL_PREFIX)
 
 
 def frame_of_learner() -> Any:
@@ -243,6 +263,13 @@ def frame_of_learner() -> Any:
     while frame is not None and not is_from_learner(frame):
         frame = frame.f_back
     return frame
+
+
+def is_by_course(frame: Any) -> bool:
+    """Whether the course's code caused the event, and not the learner's: the nearest frame outside libraries tells."""
+    while frame is not None and is_library(frame.f_code.co_filename) and not is_import_system(frame):
+        frame = frame.f_back
+    return frame is not None and (is_import_system(frame) or is_below(frame.f_code.co_filename, _COURSE))
 
 
 def is_direct() -> bool:
@@ -270,12 +297,6 @@ def is_import_by_library() -> bool:
     return _is_installed(frame.f_code.co_filename)
 
 
-def is_library_frame(frame: Any) -> bool:
-    """Whether a frame runs a function of an installed library, or a library's module while it is imported."""
-    code = frame.f_code
-    return _is_installed(code.co_filename) and (code.co_name != "<module>" or is_import_system(frame.f_back))
-
-
 @functools.cache
 def _is_installed(file: str) -> bool:
     return file.startswith("<frozen ") or is_below(os.path.abspath(file), _LIBRARIES)
@@ -283,5 +304,6 @@ def _is_installed(file: str) -> bool:
 
 # Folders of Python's own modules, of installed packages and of this course.
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-_LIBRARIES += (os.path.dirname(helpers.__file__),)
+_COURSE = (os.path.dirname(helpers.__file__),)
+_LIBRARIES += _COURSE
 _INSPECT = os.path.join(os.path.dirname(os.__file__), "inspect.py")

@@ -57,8 +57,12 @@ class GuardedCaseRunner:
         for rank, rank_inputs in enumerate(inputs):
             if rank != dist.get_rank():
                 rank_inputs.clear()  # no search in memory may find the inputs of other ranks
-        with contextlib.redirect_stdout(TruncatedOutput(sys.stdout)):
-            return run_on_ranks.run_cases(key, submitted, inputs, seed)
+        note_replaced = guard.watch_functions()
+        try:
+            with contextlib.redirect_stdout(TruncatedOutput(sys.stdout)):
+                return run_on_ranks.run_cases(key, submitted, inputs, seed)
+        finally:
+            note_replaced()
 
 
 class TruncatedOutput(io.TextIOBase):
@@ -101,10 +105,15 @@ def main(descriptor: int) -> None:
     setup = messages.receive(sock)
     names = _new_main_module()
     prepare_process(setup)
+    # Names of this function, because the learner's code could replace those of the modules.
+    note_replaced, read_notes, answer = guard.watch_functions(), guard.read_notes, answer_request
+    send, receive, folder = messages.send, messages.receive, setup["folder"]
     with contextlib.suppress(EOFError, OSError):
-        messages.send(sock, {"ready": True})
+        send(sock, {"ready": True})
         while True:
-            messages.send(sock, answer_request(messages.receive(sock), names, setup))
+            fields = answer(receive(sock), names, setup)
+            note_replaced()
+            send(sock, fields | {"noted": read_notes(folder)})
 
 
 def _new_main_module() -> dict[str, Any]:
@@ -117,8 +126,7 @@ def _new_main_module() -> dict[str, Any]:
 def answer_request(request: dict[str, Any], names: dict[str, Any], setup: dict[str, Any]) -> dict[str, Any]:
     """Run a cell or a task. names: the namespace of the learner's notebook."""
     if request["do"] == "cell":
-        error = run_cell(request["name"], request["source"], request["lines"], names, request["seconds"])
-        return {"error": error, "noted": guard.read_notes(setup["folder"])}
+        return {"error": run_cell(request["name"], request["source"], request["lines"], names, request["seconds"])}
     task = task_of(request["key"])
     if task.name not in names:
         run = TaskRun(failure=asdict(RunFailure(kind="not_callable", text="nothing of this name")))
@@ -127,7 +135,7 @@ def answer_request(request: dict[str, Any], names: dict[str, Any], setup: dict[s
         runner.rank_function = GuardedCaseRunner(setup)  # what each rank calls, in place of run_on_ranks.run_cases
         run = runner(request["inputs"], request["seed"])
     fields = {one.name: getattr(run, one.name) for one in dataclasses.fields(TaskRun)}
-    return {"run": run_on_ranks.as_plain_data(fields), "noted": guard.read_notes(setup["folder"])}
+    return {"run": run_on_ranks.as_plain_data(fields)}
 
 
 def run_cell(name: str, source: str, lines: Sequence[int], names: dict[str, Any], seconds: float) -> str | None:

@@ -14,12 +14,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import pkgutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-
-from torch import serialization
 
 from helpers.learner.words import Words, book
 from helpers.ranks.sites import is_engine, is_library
@@ -44,6 +43,9 @@ PATH_ARGUMENTS = {
     "os.utime": ((0, 3),),
     "shutil.rmtree": ((0, 1),),
 }
+# Functions that open a file without an event.
+OPENING_IN_C = ("torch.from_file", "torch.UntypedStorage.from_file", "torch.UntypedStorage._write_file")
+OPENING_IN_C += ("torch.serialization._open_zipfile_writer_file.__init__",)  # of torch.save
 # Events that start a process, look up a host, and send something over a socket.
 START_EVENTS = ("os.fork", "os.forkpty", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "subprocess.Popen")
 LOOKUP_EVENTS = ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr")
@@ -92,12 +94,15 @@ def _opens_for_writing(event: str, args: tuple, allowed: Sequence[str]) -> Words
 
 def _changes(event: str, args: tuple, allowed: Sequence[str]) -> Words | None:
     """A file or folder outside that an event of PATH_ARGUMENTS would change."""
+    return next((message for full in changed_paths(event, args) if (message := _outside(full, allowed))), None)
+
+
+def changed_paths(event: str, args: tuple) -> Iterator[str]:
+    """The files and folders that an event of PATH_ARGUMENTS would change."""
     for path_index, folder_index in PATH_ARGUMENTS[event]:
         folder = args[folder_index] if folder_index is not None and folder_index < len(args) else None
-        full = full_path(args[path_index], folder)
-        if full is not None and (message := _outside(full, allowed)):
-            return message
-    return None
+        if (full := full_path(args[path_index], folder)) is not None:
+            yield full
 
 
 def _outside(full: str, allowed: Sequence[str]) -> Words | None:
@@ -197,16 +202,23 @@ def _install() -> None:
     if not _is_installed:
         _is_installed = True
         sys.addaudithook(_audit)
-        writer = serialization._open_zipfile_writer_file  # with which torch.save opens its file
-        writer.__init__ = _with_audit_event(writer.__init__)
+        report_files_opened_in_c()
+
+
+def report_files_opened_in_c() -> None:
+    """Make torch's functions that open a file in C++, which Python does not report, raise an "open" event as well."""
+    for name in OPENING_IN_C:
+        owner, attribute = pkgutil.resolve_name(name.rpartition(".")[0]), name.rpartition(".")[2]
+        setattr(owner, attribute, _with_audit_event(getattr(owner, attribute)))
 
 
 def _with_audit_event(original: Callable) -> Callable:
-    """Makes torch.save raise an "open" event: it opens its file in C++, which Python's own events do not report."""
+    """The function, which raises the event for the first text or path among its arguments."""
 
     @functools.wraps(original)
-    def opening(self: Any, name: Any, *args: Any, **kwargs: Any) -> None:
-        sys.audit("open", name, "wb", WRITE_FLAGS)
-        original(self, name, *args, **kwargs)
+    def opening(*args: Any, **kwargs: Any) -> Any:
+        for path in [one for one in (*args, *kwargs.values()) if isinstance(one, str | os.PathLike)][:1]:
+            sys.audit("open", path, "wb", WRITE_FLAGS)
+        return original(*args, **kwargs)
 
     return opening

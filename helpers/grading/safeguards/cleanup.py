@@ -196,13 +196,13 @@ class NamespaceSnapshot:
         If so, the wrapped functions are what later calls compare with.
         """
         changed = [(new, old) for new, old in zip(now, self.values, strict=True) if new is not old]
-        if not all(getattr(new, "__wrapped__", None) is old and is_library(_file_of(new)) for new, old in changed):
+        if not all(getattr(new, "__wrapped__", None) is old and is_library(file_of(new)) for new, old in changed):
             return False
         self.values = now
         return True
 
 
-def _file_of(function: Any) -> str:
+def file_of(function: Any) -> str:
     """The file in which a function is written; "" for a built-in one."""
     return getattr(getattr(function, "__code__", None), "co_filename", "")
 
