@@ -16,6 +16,7 @@ from pathlib import Path
 import yaml
 
 from helpers.grading.registry import lab_of
+from helpers.grading.task import Task
 from helpers.learner.words import Words, book
 
 words = book("flags")
@@ -139,6 +140,11 @@ def is_usual_module(module: str, given: Container[str]) -> bool:
         return "threading" in given  # a lab that works with threads imports this in its own cells
     is_listed = module in NAME_LISTS["modules"] or module in USUAL_NAMES_OF
     return is_listed or module in given or is_within(module, USUAL_PACKAGES)
+
+
+def is_metered(task: Task) -> bool:
+    """Whether the task counts the bytes that an answer holds, which it does if its module uses MemoryMeter."""
+    return hasattr(sys.modules.get(task.run_submission.__module__), "MemoryMeter")
 
 
 @functools.cache

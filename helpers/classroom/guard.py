@@ -20,6 +20,7 @@ import contextlib
 import functools
 import importlib
 import json
+import math
 import os
 import pkgutil
 import sys
@@ -29,10 +30,13 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+import torch
+
 import helpers
 from helpers.classroom.allowed import is_within, why_forbidden, words
 from helpers.classroom.results import CERTAIN, LIKELY
 from helpers.grading.registry import lab_of
+from helpers.grading.safeguards import audit_rules
 from helpers.grading.safeguards.audit_rules import (
     PATH_ARGUMENTS,
     WRITE_FLAGS,
@@ -60,6 +64,12 @@ NOTED_EVENTS = {
     "opens": "os.listdir os.scandir shutil.move shutil.copyfile fcntl.flock fcntl.lockf",
     "network": "socket.__new__ socket.bind",
 }
+BY_LIBRARIES = ("mmap.__new__", "socket.__new__", "socket.bind")  # of these, what a library does for the answer counts
+# Methods of a tensor and a storage that move elements out of torch. In tasks that count bytes, no honest answer was
+# seen to move more than 50 elements; an answer that hides memory from the meter moves hundreds.
+MOVING_OUT = "tolist numpy __array__ __dlpack__ __reduce_ex__ item __float__ __int__ __complex__"
+MOVING_OUT_OF_STORAGE = "tolist __iter__ __getitem__ __reduce__"
+MAX_MOVED = 150
 _installed: Guard | None = None  # the guard of this process
 
 
@@ -75,6 +85,7 @@ class Guard:
     rules: audit event -> function of the event's arguments, which returns the reason for a note, or None. A library may
     cause an event for itself, so some events count only in a line of the learner's own (`is_direct`).
     is_busy: the guard itself causes events now, which it must not note. forks: how many forks there were.
+    moved: elements that the answer has moved out of torch in a task that counts bytes; minus infinity in others.
     """
 
     def __init__(self, lab: str, folder: str, private: tuple[str, ...] = (), isolation_level: str = "plain"):
@@ -82,7 +93,7 @@ class Guard:
         self.private = tuple(map(os.path.realpath, private))
         self.has_file_isolation = isolation_level != "plain"
         self.writable = (os.path.realpath(folder), "/dev", "/proc/self")  # what honest code may change
-        self.is_busy, self.forks = False, 0
+        self.is_busy, self.forks, self.moved = False, 0, -math.inf
         # The names of the events are those of Python's audit event table.
         self.rules: dict[str, Callable[[tuple], Words | None]] = {
             "import": lambda args: None if is_import_by_library() else why_forbidden(str(args[0]), self.lab),
@@ -92,7 +103,7 @@ class Guard:
             "os.fork": self._rule_fork,
         }
         for reason, events in NOTED_EVENTS.items():
-            self.rules |= {event: partial(_rule_direct, reason, event) for event in events.split()}
+            self.rules |= {event: partial(_rule_named, reason, event) for event in events.split()}
         self.rules |= dict.fromkeys(("os.system", "os.posix_spawn", "os.exec", "subprocess.Popen"), self._rule_start)
         self.rules |= {event: partial(self._rule_change, event) for event in PATH_ARGUMENTS}
 
@@ -101,6 +112,9 @@ class Guard:
         sys.addaudithook(self.audit)
         report_files_opened_in_c()
         self._watch_torch_classes()
+        for owner, names in ((torch.Tensor, MOVING_OUT), (torch.UntypedStorage, MOVING_OUT_OF_STORAGE)):
+            for name in names.split():
+                setattr(owner, name, self._counting(getattr(owner, name)))
 
     def audit(self, event: str, args: tuple) -> None:
         """The audit hook: note what the rule for this event says, if the learner's code caused it."""
@@ -150,7 +164,8 @@ class Guard:
         return None if is_library(full) or full.startswith(CELL_PREFIX) else words["opens"].format(full[-60:])
 
     def _rule_change(self, event: str, args: tuple) -> Words | None:
-        return next((why for full in changed_paths(event, args) if (why := self._why_changing(full))), None)
+        reasons = [self._why_changing(full) for full in changed_paths(event, args)]  # each may have to be stopped
+        return next(filter(None, reasons), None)
 
     def _why_changing(self, full: str) -> Words | None:
         """Why a file is not to be changed. It is stopped for the notes, and outside where files are not isolated."""
@@ -187,10 +202,24 @@ class Guard:
 
         return noting
 
+    def _counting(self, original: Callable) -> Callable:
+        """A method that moves a tensor's elements out of torch, with a note once the answer has moved too many."""
 
-def _rule_direct(reason: str, event: str, args: tuple) -> Words | None:
-    """The rule of an event that counts only where the learner's own line causes it."""
-    return words[reason].format(event) if is_direct() else None
+        @functools.wraps(original)
+        def counting(value: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.moved >= 0 and frame_of_learner() is not None and not is_by_course(sys._getframe(1)):
+                self.moved += value.numel() if isinstance(value, torch.Tensor) else len(value) // 8
+                if self.moved > MAX_MOVED:
+                    self.note(words["moved_out"].format(original.__name__))
+                    self.moved = -math.inf  # one note is enough
+            return original(value, *args, **kwargs)
+
+        return counting
+
+
+def _rule_named(reason: str, event: str, args: tuple) -> Words | None:
+    """The rule of an event in NOTED_EVENTS."""
+    return words[reason].format(event) if event in BY_LIBRARIES or is_direct() else None
 
 
 def install(lab: str, folder: str, private: tuple[str, ...] = (), isolation_level: str = "plain") -> None:
@@ -201,12 +230,14 @@ def install(lab: str, folder: str, private: tuple[str, ...] = (), isolation_leve
         _installed.install()
 
 
-def watch_functions() -> Callable[[], None]:
+def watch_functions(*, is_metered: bool = False) -> Callable[[], None]:
     """Remember the functions and classes of Python, torch and this course. The result notes which were replaced since.
 
+    is_metered: from now on, note if many elements are moved out of torch.
     What it needs is in its own variables, because the learner's code could replace what it would look up in a module.
     """
     is_of_library, file, note, reason = is_library, file_of, _installed.note, words["replaces"]
+    _installed.moved = 0 if is_metered else -math.inf
     own = [module for name, module in sys.modules.items() if is_within(name, ("helpers",))]
     classes = [one for module in own for one in vars(module).values() if isinstance(one, type)]
     owners = dict.fromkeys([*MODULES, *CLASSES, *NN_CLASSES, *own, *filter(is_from_course, classes)])
@@ -217,7 +248,12 @@ def watch_functions() -> Callable[[], None]:
         if callable(value) or isinstance(value, property | staticmethod | classmethod)
     ]
 
+    known = [(owner.__name__, vars(owner), set(vars(owner))) for owner in owners if isinstance(owner, type)]
+
     def note_replaced() -> None:
+        for owner, namespace, names in known:  # a method that is defined further up can be hidden by a new one
+            for name in [name for name in namespace if name not in names and not name.startswith("__")]:
+                note(reason.format(f"{owner}.{name}"))
         for owner, namespace, name, value, code in before:
             now = namespace.get(name)
             # torch itself wraps manual_seed when it imports its compiler.
@@ -267,6 +303,7 @@ def frame_of_learner() -> Any:
 
 def is_by_course(frame: Any) -> bool:
     """Whether the course's code caused the event, and not the learner's: the nearest frame outside libraries tells."""
+    frame = frame.f_back if frame.f_code.co_filename == audit_rules.__file__ else frame  # it reports what C code does
     while frame is not None and is_library(frame.f_code.co_filename) and not is_import_system(frame):
         frame = frame.f_back
     return frame is not None and (is_import_system(frame) or is_below(frame.f_code.co_filename, _COURSE))

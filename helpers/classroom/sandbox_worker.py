@@ -33,6 +33,7 @@ from typing import Any
 import torch.distributed as dist
 
 from helpers.classroom import guard, labs, messages
+from helpers.classroom.allowed import is_metered
 from helpers.classroom.strip_answers import strip_answers
 from helpers.grading import run_on_ranks
 from helpers.grading.registry import task_of
@@ -57,7 +58,7 @@ class GuardedCaseRunner:
         for rank, rank_inputs in enumerate(inputs):
             if rank != dist.get_rank():
                 rank_inputs.clear()  # no search in memory may find the inputs of other ranks
-        note_replaced = guard.watch_functions()
+        note_replaced = guard.watch_functions(is_metered=is_metered(task_of(key)))
         try:
             with contextlib.redirect_stdout(TruncatedOutput(sys.stdout)):
                 return run_on_ranks.run_cases(key, submitted, inputs, seed)

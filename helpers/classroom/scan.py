@@ -26,7 +26,6 @@ from __future__ import annotations
 import ast
 import builtins
 import re
-import sys
 import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +34,7 @@ from helpers.classroom import allowed
 from helpers.classroom.allowed import (
     NAME_LISTS,
     imported_object,
+    is_metered,
     is_usual_module,
     is_within,
     why_forbidden,
@@ -56,8 +56,6 @@ from helpers.classroom.program import (
     outer_parts,
 )
 from helpers.classroom.results import CERTAIN, LIKELY, LOOK, Flag
-from helpers.grading.kit import model_tools
-from helpers.grading.task import Task
 from helpers.learner.words import Words
 
 MODULE_DUNDERS = {"__name__", "__doc__", "__version__"}  # that an answer may read of a module
@@ -418,13 +416,6 @@ def names_of_notebook(statements: Sequence[Statement], lab: LabNotebook) -> Note
         own_attributes=defined_attributes(nodes),
         imported_by_lab=lab.imports,
     )
-
-
-def is_metered(task: Task) -> bool:
-    """Whether the task counts bytes, which it does if its module uses MemoryMeter."""
-    module = sys.modules.get(task.run_submission.__module__)
-    values = vars(module).values() if module else ()
-    return any(value is model_tools.MemoryMeter or value is model_tools for value in values)
 
 
 def _defines_check(statement: Statement) -> bool:

@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 
+from helpers.classroom.isolation import ROOT
+
 START = """
 import json, os, sys
 from helpers.classroom import guard
@@ -14,12 +16,15 @@ from helpers.classroom import guard
 def seen(source):
     # what was noted, and whether it was stopped
     guard.install("05", sys.argv[1], (), sys.argv[3])
-    names, stopped = {}, False
+    names, stopped, note_replaced = {}, False, guard.watch_functions(is_metered=True)
     try:
         exec(compile(source, "cell count", "exec"), names)
         names.get("answer", lambda: None)()
     except guard.NotAllowed:
         stopped = True
+    except Exception:  # a source need not work for what it tries to be noted
+        pass
+    note_replaced()
     return guard.read_notes(sys.argv[1]), stopped
 
 for source in json.loads(sys.argv[2]):
@@ -36,19 +41,62 @@ FORGED = "import os\nexec(compile('import ctypes.wintypes', os.__file__, 'exec')
 SOURCES = {
     META: False,  # the first tensor on this device makes torch import a hundred modules, ctypes.wintypes among them
     "import ctypes.wintypes": True,
-    "import importlib\nimportlib.import_module('ctypes.wintypes')": True,
     "import pydoc\npydoc.locate('ctypes.wintypes')": True,
     "exec('import helpers.parallel.ddp')": True,
     "exec('import helpers.grading.registry')": True,  # it is imported already
     FORGED: True,
 }
+LOGGED = "import logging.config\nlogging.config.BaseConfigurator({}).resolve('%s')"
+PATCH = "import helpers.grading.run_on_ranks as r, helpers.observe.comms as c, torch, torch.distributed as dist\n"
+WEIGHT = "import torch, numpy\nt = torch.ones(200)\n"
+# How a source is noted for certain, by a word of the reason.
+CERTAIN = {
+    LOGGED % "os.system" + "('true')": "starts",
+    LOGGED % "sys._getframe" + "()": "frames",
+    LOGGED % "builtins.exec" + "('x = 1')": "runs or reads",
+    LOGGED % "gc.get_objects" + "()": "memory",
+    "import pickle\npickle.loads(b'cos\\ngetcwd\\n.')": "finds an object",
+    "import numpy as np\nnp.save('x.npy', np.ones(1))": "opens files",
+    "import numpy as np\nnp.ones(1).tofile('x')": "opens files",
+    "import numpy as np\nnp.memmap('x', mode='w+', shape=3)": "opens files",
+    "import torch\ntorch.save(1, 'x')": "opens files",
+    "import torch\ntorch.from_file('x', shared=True, size=3)": "opens files",
+    "import torch\ntorch.FloatStorage.from_file('x', shared=True, size=3)": "opens files",
+    "import torch\ntorch.ones(1).untyped_storage()._write_file('x', True, True, 8)": "opens files",
+    "import logging\nlogging.basicConfig(filename='x')": "opens files",
+    "open('/proc/self/status')": "opens files",
+    "import os\nos.mkdir('x')": "opens files",
+    "from multiprocessing import shared_memory\nshared_memory.SharedMemory('x43', True, 8).unlink()": "memory",
+    "import socket\nsocket.socket()": "network",
+    f"{PATCH}r.is_unchanged = lambda before, value: True": "replaces helpers.grading.run_on_ranks.is_unchanged",
+    f"{PATCH}c.CommRecorder.add = print": "replaces CommRecorder.add",
+    f"{PATCH}r.ObservedFunction.__call__.__code__ = (lambda self, *a, **k: 1).__code__": "replaces ObservedFunction",
+    f"{PATCH}dist.all_reduce = print": "replaces torch.distributed.all_reduce",
+    f"{PATCH}torch.equal = lambda a, b: True": "replaces torch.equal",
+    f"{PATCH}torch.Tensor.add_ = print": "replaces Tensor.add_",
+    f"{WEIGHT}t.tolist()": "moves many",
+    f"{WEIGHT}[float(x) for x in t]": "moves many",
+    f"{WEIGHT}numpy.asarray(t)": "moves many",
+    f"{WEIGHT}bytes(t.untyped_storage())": "moves many",
+    f"{WEIGHT}import pickle\npickle.dumps(t)": "moves many",
+}
+HONEST = [
+    "import torch\ntorch.ones(100).sum().item()",
+    "import warnings\nwarnings.warn('hm')",
+    "import traceback\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    traceback.print_exc()",
+    "import dataclasses\n@dataclasses.dataclass\nclass A:\n    x: int",
+    "import collections\ncollections.namedtuple('B', 'x')",
+    "import copy, torch\ncopy.deepcopy(torch.nn.Linear(2, 2))",
+    "import torch\ntorch.utils.checkpoint.checkpoint(torch.sin, torch.ones(3), use_reentrant=False)",
+]
 
 
 def seen(tmp_path, sources, isolation_level="namespaces") -> dict:
     """A source to (what was noted, whether it was stopped)."""
-    room = {**os.environ, "TMPDIR": str(tmp_path)}  # as in the sandbox: elsewhere nothing may be written
+    # As in the sandbox: elsewhere nothing may be written.
+    room = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", START, tmp_path, json.dumps(list(sources)), isolation_level]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=room)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=room, cwd=tmp_path)
     return dict(zip(sources, map(json.loads, done.stdout.splitlines()), strict=True))
 
 
@@ -56,6 +104,24 @@ def test_who_imports_decides_and_nobody_is_stopped(tmp_path):
     found = seen(tmp_path, SOURCES)
     assert {source: bool(noted) for source, (noted, _) in found.items()} == SOURCES
     assert not any(stopped for _, stopped in found.values())
+
+
+def test_what_no_honest_answer_does_is_noted_for_certain(tmp_path):
+    for source, (noted, stopped) in seen(tmp_path, CERTAIN).items():
+        certain = [one["reason"]["en"] for one in noted if one["certainty"] == "certain"]
+        assert any(CERTAIN[source] in reason for reason in certain) and not stopped, (source, noted)
+
+
+def test_what_libraries_do_for_an_honest_answer_is_not_noted(tmp_path):
+    assert {source: noted for source, (noted, _) in seen(tmp_path, HONEST).items() if noted} == {}
+
+
+def test_notes_cannot_be_deleted(tmp_path):
+    sources = ("open('notes.txt', 'w')", "import os\nos.remove('notes.txt')", "import os\nos.rename('notes.txt', 'x')")
+    sources += ("import os\nopen('x', 'w')\nos.replace('x', 'notes.txt')", "import torch\ntorch.save(1, 'notes.txt')")
+    found = seen(tmp_path, [f"import os\nos.chdir({str(tmp_path)!r})\nos.listdir('.')\n{one}" for one in sources])
+    for source, (noted, stopped) in found.items():
+        assert stopped and "os.listdir" in noted[0]["reason"]["en"], (source, noted)
 
 
 def test_a_note_has_the_learners_line_in_every_language(tmp_path):
