@@ -9,7 +9,7 @@ import pytest
 from helpers.commands.broken_jobs import broken_jobs as zoo
 from helpers.grading import grade
 from helpers.grading.profiling import timelines
-from helpers.grading.profiling.clinic import causes, clinic, jobs_of, judge_diagnosis
+from helpers.grading.profiling.clinic import causes, clinic, jobs_of, judge_diagnosis, message_lines, mistakes_in
 from helpers.records import Span, covered_seconds
 from tests.grading.known_mistakes import assert_told_apart, each, repeated, world_of
 
@@ -81,19 +81,36 @@ def test_the_right_six_pass_whoever_is_drawn_and_one_wrong_part_does_not(number)
         assert judge_diagnosis(one, [1.0, 1, 1]).wrong == ("rank", "line", "cause")
 
 
-def test_four_of_six_are_said_to_be_four_and_each_wrong_part_is_named_but_not_the_right_one(ranks):
+def text_of(answer: dict[str, list], ranks) -> str:
+    return grade("10.patients", lambda: (10, answer), ranks=ranks).text("en").rpartition("\n")[0]  # without the seed
+
+
+def test_the_wrong_ones_of_six_are_named_and_of_the_first_its_only_wrong_part(ranks):
     answer = right_of(10)
     answer["patient_04"][1] += 20
     answer["patient_06"] = [2, 2, "gremlins"]
-
-    def diagnoses():
-        return 10, answer
-
-    text, _, _ = grade("10.patients", diagnoses, ranks=ranks).text("en").rpartition("\n")  # without seconds and seed
+    text = text_of(answer, ranks)
     assert "4 of the 6 patients of number 10 are right\n" in text
-    assert "patient_04: not yet the line. What does a loss hold" in text
-    assert "patient_06: not yet the rank, the line and the cause; the cause is none of the list" in text
+    assert "patient_04: the line is not right yet. What does a loss hold" in text
+    assert "patient_06 is not right yet either" in text
     assert not any(word in text for word in ("32", "21", "a graph that is kept", "a sum in place", "patient_03"))
+
+
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_a_guess_at_one_part_is_not_confirmed(part):
+    """Otherwise as many checks as there are lines would find the lines of all patients, whatever the rest says."""
+
+    def text(answer: dict[str, list]) -> list[str]:
+        diagnoses = [judge_diagnosis(one, answer[one.name]) for one in jobs_of(10)]
+        return [line.en for line in message_lines(diagnoses, 10, answer)] + [
+            mistakes_in(one, False) for one in diagnoses
+        ]
+
+    right, nothing = right_of(10), {one.name: [-1, -1, causes()["other 1"].en] for one in jobs_of(10)}
+    for name in right:
+        guess = {other: list(parts) for other, parts in nothing.items()}
+        guess[name][part] = right[name][part]
+        assert text(guess) == text(nothing)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +122,7 @@ def test_four_of_six_are_said_to_be_four_and_each_wrong_part_is_named_but_not_th
         ((10, {}), "0 of the 6 patients of number 10 are right\n"),
         ((10, {"patient_03": "1"}), "patient_10 and patient_12: nothing to read; write (rank or"),
         ((10, {"patient_03": (1, "14", "unequal numbers of steps")}), "patient_03, patient_04, patient_05"),
-        ((10, {"patient_03": (object(), 1, {})}), "patient_03: not yet the rank, the line and the cause"),
+        ((10, {"patient_03": (object(), 1, {})}), "patient_03: the cause is none of the list"),
         ((10, {"patient_01": ("all", 29, "")}), "patient_01 is not of number 10: is 10 yours?"),
         ((10, {"patient_03": (1, 14, "unequal numbers of steps")}), "1 of the 6 patients of number 10 is right\n"),
     ],

@@ -7,9 +7,11 @@ are those of helpers.commands.broken_jobs; a BrokenJob has `name`, `ranks` (how 
 blame, None if all are), `line` and `other_lines` (any of which is a right answer), `script`, `log`, `symptom` (what the
 colleague says) and `hint`.
 
-The learner returns the number and for each job a diagnosis: the rank to blame, the line and the cause. Each part is
-judged by itself. A mistake is a wrong answer that learners often give, and its name, such as "waiting_blamed", is the
-key of a hint in hints.yaml. `words[…]` is a text of clinic.yaml, in English and Chinese.
+The learner returns the number and for each job a diagnosis: the rank to blame, the line and the cause. A check says
+which patients are wrong, and which part only of the first of them and only if its two other parts are right. So an
+answer cannot be found part by part, by trying all ranks, lines and causes of six jobs at a time. A mistake is a wrong
+answer that learners often give, and its name, such as "waiting_blamed", is the key of a hint in hints.yaml. `words[…]`
+is a text of clinic.yaml, in English and Chinese.
 """
 
 from __future__ import annotations
@@ -152,9 +154,13 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
 
 
 def message_lines(diagnoses: list[JudgedDiagnosis], number: int, answers: Mapping) -> Iterator[Words]:
-    """How many are right, which are wrong and in what, which cannot be read, and which are not of this number."""
+    """How many are right, which are wrong and one in what, which cannot be read, and which are not of this number."""
     yield words["right"].format(right=sum(not one.wrong for one in diagnoses), number=number)
-    yield from (wrong_parts_text(one) for one in diagnoses if one.is_readable and one.wrong)
+    wrong = [one for one in diagnoses if one.is_readable and one.wrong]
+    if wrong:
+        yield wrong_parts_text(wrong[0])
+    if len(wrong) > 1:
+        yield words["others"].format(names=[one.job.name for one in wrong[1:]], count=len(wrong) - 1)
     if unreadable := [one.job.name for one in diagnoses if not one.is_readable]:
         yield words["nothing"].format(unreadable)
     others = {job.name for job in broken_jobs()} - {one.job.name for one in diagnoses}
@@ -163,10 +169,11 @@ def message_lines(diagnoses: list[JudgedDiagnosis], number: int, answers: Mappin
 
 
 def wrong_parts_text(one: JudgedDiagnosis) -> Words:
-    """Which parts are wrong, and the job's own hint. It does not say what would be right."""
-    text = words["hint" if job_with_cause(one.answer[2]) else "unlisted"]
-    parts = words["list"].format([words[part] for part in one.wrong])
-    return text.format(name=one.job.name, parts=parts, hint=one.job.hint)
+    """The part that is wrong, if it is the only one, and the job's own hint. It does not say what would be right."""
+    if not job_with_cause(one.answer[2]):
+        return words["unlisted"].format(name=one.job.name)
+    part = words[one.wrong[0]] if len(one.wrong) == 1 else words["several"]
+    return words["hint"].format(name=one.job.name, part=part, hint=one.job.hint)
 
 
 def is_counted_from_zero(diagnoses: list[JudgedDiagnosis]) -> bool:
@@ -176,8 +183,8 @@ def is_counted_from_zero(diagnoses: list[JudgedDiagnosis]) -> bool:
 
 
 def mistakes_in(one: JudgedDiagnosis, from_zero: bool) -> list[str]:
-    """The hints that explain a diagnosis. from_zero: all wrong lines are right if counted from 0."""
-    if not one.is_readable:
+    """The hints that explain the only wrong part of a diagnosis. from_zero: all wrong lines are right from 0."""
+    if not one.is_readable or len(one.wrong) > 1:
         return []
     found = {"counted_from_zero": from_zero and "line" in one.wrong}  # key of a hint -> whether it fits
     rank, right_rank = one.answer[0], one.job.rank
