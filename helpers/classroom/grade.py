@@ -35,7 +35,6 @@ from helpers.classroom.program import Cell
 from helpers.classroom.reading import GradingSettings, Reading, read_submission
 from helpers.classroom.results import (
     CERTAIN,
-    LIKELY,
     Flag,
     GradedSubmission,
     GradedTask,
@@ -184,8 +183,7 @@ class _SubmissionGrader:
         for note in noted if isinstance(noted, list) else []:
             with suppress(KeyError, TypeError):  # the learner's code could have written a note of any form
                 location, reason = str(note["location"])[:100], str(note["reason"][self.settings.lang])[:300]
-                certainty = CERTAIN if note.get("certainty") == CERTAIN else LIKELY
-                flags = [Flag(key=key, location=location, reason=reason, certainty=certainty) for key in keys]
+                flags = [Flag(key=key, location=location, reason=reason, certainty=CERTAIN) for key in keys]
                 self.flags += flags if len(self.flags) < MAX_NOTED else []
 
     # -- tasks -----------------------------------------------------------------------------------------------------

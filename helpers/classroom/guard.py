@@ -9,9 +9,8 @@ sandbox that keeps the code from doing harm. Only three things raise NotAllowed:
 - touching the file of the notes, from which a note could be deleted;
 - at the isolation level "plain", which does not protect files: changing files of others, and starting programs.
 
-A note is a line of JSON, {"location": "cell average, line 4", "certainty": "certain", "reason": {"en": …, "zh": …}}.
-`words` holds the reasons (Words, a sentence in every language) and `why_forbidden(name, lab)` is such a sentence if no
-answer may use the module.
+A note is a line of JSON, {"location": "cell average, line 4", "reason": {"en": …, "zh": …}}. `words` holds the reasons
+(Words, a sentence in every language) and `why_forbidden(name, lab)` is such a sentence if no answer may use the module.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ import math
 import os
 import pkgutil
 import sys
-import sysconfig
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -34,7 +32,6 @@ import torch
 
 import helpers
 from helpers.classroom.allowed import is_within, why_forbidden, words
-from helpers.classroom.results import CERTAIN, LIKELY
 from helpers.grading.registry import lab_of
 from helpers.grading.safeguards import audit_rules
 from helpers.grading.safeguards.audit_rules import (
@@ -46,7 +43,7 @@ from helpers.grading.safeguards.audit_rules import (
     is_import_system,
     report_files_opened_in_c,
 )
-from helpers.grading.safeguards.cleanup import CLASSES, MODULES, NN_CLASSES, file_of
+from helpers.grading.safeguards.cleanup import WATCHED, watch_functions
 from helpers.learner.words import Words
 from helpers.ranks.sites import is_library
 
@@ -96,7 +93,7 @@ class Guard:
         self.is_busy, self.forks, self.moved = False, 0, -math.inf
         # The names of the events are those of Python's audit event table.
         self.rules: dict[str, Callable[[tuple], Words | None]] = {
-            "import": lambda args: None if is_import_by_library() else why_forbidden(str(args[0]), self.lab),
+            "import": lambda args: why_forbidden(str(args[0]), self.lab) if is_direct() else None,
             "open": self._rule_open,
             "socket.connect": lambda args: words["connects"].format(args[1]),  # args[1]: host and port, or a path
             "socket.getaddrinfo": lambda args: words["resolves_host"].format(args[0]),  # args[0]: the name of a host
@@ -123,22 +120,20 @@ class Guard:
             return
         self.is_busy = True
         try:
-            is_import = event == "import"  # whose own rule finds out who imports
-            is_by_learner = frame_of_learner() is not None and (is_import or not is_by_course(sys._getframe(1)))
+            is_by_learner = frame_of_learner() is not None and not is_by_course(sys._getframe(1))
             if is_by_learner and (why := rule(args)):
-                self.note(why, LIKELY if is_import else CERTAIN)
+                self.note(why)
         finally:
             self.is_busy = False
 
-    def note(self, why: Words, certainty: str = CERTAIN) -> None:
+    def note(self, why: Words) -> None:
         """Write a note with the line of the learner's code that runs now."""
         before, self.is_busy = self.is_busy, True
         try:
             frame = frame_of_learner()
             location = f"{frame.f_code.co_filename}, line {frame.f_lineno}" if frame is not None else ""
             reason = asdict(why.map(lambda text: text[:MAX_REASON]))  # language -> text
-            fields = {"location": location, "certainty": certainty, "reason": reason}
-            line = json.dumps(fields, ensure_ascii=False)
+            line = json.dumps({"location": location, "reason": reason}, ensure_ascii=False)
             with open(self.notes, "a", encoding="utf-8") as file:
                 file.write(line + "\n")
         finally:
@@ -197,7 +192,7 @@ class Guard:
         @functools.wraps(original)
         def noting(*args: Any, **kwargs: Any) -> None:
             if frame_of_learner() is not None:  # also if a library makes the instance for the learner
-                self.note(why, LIKELY)
+                self.note(why)
             original(*args, **kwargs)
 
         return noting
@@ -230,43 +225,26 @@ def install(lab: str, folder: str, private: tuple[str, ...] = (), isolation_leve
         _installed.install()
 
 
-def watch_functions(*, is_metered: bool = False) -> Callable[[], None]:
-    """Remember the functions and classes of Python, torch and this course. The result notes which were replaced since.
+def watch_answer(*, is_metered: bool = False) -> Callable[[], None]:
+    """Remember the functions of Python, torch and this course. The result notes which were replaced since.
 
-    is_metered: from now on, note if many elements are moved out of torch.
-    What it needs is in its own variables, because the learner's code could replace what it would look up in a module.
+    is_metered: from now on, note also if many elements are moved out of torch.
     """
-    is_of_library, file, note, reason = is_library, file_of, _installed.note, words["replaces"]
     _installed.moved = 0 if is_metered else -math.inf
     own = [module for name, module in sys.modules.items() if is_within(name, ("helpers",))]
-    classes = [one for module in own for one in vars(module).values() if isinstance(one, type)]
-    owners = dict.fromkeys([*MODULES, *CLASSES, *NN_CLASSES, *own, *filter(is_from_course, classes)])
-    before = [
-        (owner.__name__, vars(owner), name, value, getattr(value, "__code__", None))
-        for owner in owners
-        for name, value in vars(owner).items()
-        if callable(value) or isinstance(value, property | staticmethod | classmethod)
-    ]
-
-    known = [(owner.__name__, vars(owner), set(vars(owner))) for owner in owners if isinstance(owner, type)]
+    values = [one for module in own for one in vars(module).values() if isinstance(one, type)]
+    classes = [one for one in values if is_within(one.__module__, ("helpers",))]
+    replaced, note, reason = (
+        watch_functions(dict.fromkeys([*WATCHED, *own, *classes])),
+        _installed.note,
+        words["replaces"],
+    )
 
     def note_replaced() -> None:
-        for owner, namespace, names in known:  # a method that is defined further up can be hidden by a new one
-            for name in [name for name in namespace if name not in names and not name.startswith("__")]:
-                note(reason.format(f"{owner}.{name}"))
-        for owner, namespace, name, value, code in before:
-            now = namespace.get(name)
-            # torch itself wraps manual_seed when it imports its compiler.
-            is_wrapped = getattr(now, "__wrapped__", None) is value and is_of_library(file(now))
-            if (now is not value and not is_wrapped) or (code is not None and value.__code__ is not code):
-                note(reason.format(f"{owner}.{name}"))
+        for name in replaced():
+            note(reason.format(name))
 
     return note_replaced
-
-
-def is_from_course(value: type) -> bool:
-    """Whether a class is defined in this course."""
-    return is_within(value.__module__, ("helpers",))
 
 
 def read_notes(folder: str) -> list[dict]:
@@ -320,27 +298,5 @@ def is_direct() -> bool:
     return frame is not None and is_from_learner(frame)
 
 
-def is_import_by_library() -> bool:
-    """Whether a library's module imports something while it is imported itself.
-
-    torch imports some of its modules late, when the learner's code is on the stack already. The import system must be
-    running that module, because a learner could `exec` a text under a library's file name, which is no import.
-    """
-    frame = sys._getframe(1)
-    while frame is not None and (frame.f_code.co_filename == __file__ or is_import_system(frame)):
-        frame = frame.f_back
-    if frame is None or frame.f_code.co_name != "<module>" or not is_import_system(frame.f_back):
-        return False
-    return _is_installed(frame.f_code.co_filename)
-
-
-@functools.cache
-def _is_installed(file: str) -> bool:
-    return file.startswith("<frozen ") or is_below(os.path.abspath(file), _LIBRARIES)
-
-
-# Folders of Python's own modules, of installed packages and of this course.
-_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _COURSE = (os.path.dirname(helpers.__file__),)
-_LIBRARIES += _COURSE
 _INSPECT = os.path.join(os.path.dirname(os.__file__), "inspect.py")

@@ -58,7 +58,7 @@ class GuardedCaseRunner:
         for rank, rank_inputs in enumerate(inputs):
             if rank != dist.get_rank():
                 rank_inputs.clear()  # no search in memory may find the inputs of other ranks
-        note_replaced = guard.watch_functions(is_metered=is_metered(task_of(key)))
+        note_replaced = guard.watch_answer(is_metered=is_metered(task_of(key)))
         try:
             with contextlib.redirect_stdout(TruncatedOutput(sys.stdout)):
                 return run_on_ranks.run_cases(key, submitted, inputs, seed)
@@ -107,7 +107,7 @@ def main(descriptor: int) -> None:
     names = _new_main_module()
     prepare_process(setup)
     # Names of this function, because the learner's code could replace those of the modules.
-    note_replaced, read_notes, answer = guard.watch_functions(), guard.read_notes, answer_request
+    note_replaced, read_notes, answer = guard.watch_answer(), guard.read_notes, answer_request
     send, receive, folder = messages.send, messages.receive, setup["folder"]
     with contextlib.suppress(EOFError, OSError):
         send(sock, {"ready": True})

@@ -60,7 +60,6 @@ from helpers.learner.words import Words
 
 MODULE_DUNDERS = {"__name__", "__doc__", "__version__"}  # that an answer may read of a module
 ATTRIBUTE_CALLS = ("getattr", "setattr", "delattr", "hasattr")  # builtins that take the name of an attribute as text
-GETTER_FACTORIES = {"operator.attrgetter", "operator.methodcaller"}
 MAX_REASON = 300  # characters of the reason for a flag, which may quote the learner
 NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")  # a dotted name
 DUNDER = re.compile(r"__[a-z]\w*?__")
@@ -325,8 +324,6 @@ class Reader:
             yield LOOK, words["below_the_wire"].format(f"{name}(backend=…)")
         if name in ATTRIBUTE_CALLS and len(node.args) > 1:
             yield from self._flags_of_getattr(name, *node.args[:2])
-        if name in GETTER_FACTORIES:
-            yield from self._flags_of_getter(name, node.args)
         texts = [one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
         if name == "print" and any(" passed" in text and "ranks" in text for text in texts):
             yield CERTAIN, words["verdict"]  # it prints what the check would print
@@ -348,16 +345,6 @@ class Reader:
         # getattr(self, name) in a loop, so only other expressions, such as a sum of texts, are flagged.
         elif not isinstance(attribute, ast.Name | ast.Attribute | ast.JoinedStr):
             yield LOOK, words["by_built_name"].format(called)
-
-    def _flags_of_getter(self, called: str, args: list[ast.expr]) -> Iterator[tuple[str, Words]]:
-        """The flags of attrgetter("a.b", "c") or methodcaller("a", …), whose texts are names of attributes."""
-        is_methodcaller = called.endswith("caller")  # it passes all arguments but the first on to the method
-        for arg in args[:1] if is_methodcaller else args:
-            text = constant_text(arg, self.texts)
-            if text is None:
-                yield LIKELY, words["by_built_name"].format(called)
-            for part in (text or "").split("."):
-                yield from self._flags_of_attribute(part)
 
     def _flags_of_text(self, text: str, *, is_built: bool) -> Iterator[tuple[str, Words]]:
         """The flags of a text that is a name, which an answer could pass to getattr or exec.

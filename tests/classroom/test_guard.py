@@ -16,7 +16,7 @@ from helpers.classroom import guard
 def seen(source):
     # what was noted, and whether it was stopped
     guard.install("05", sys.argv[1], (), sys.argv[3])
-    names, stopped, note_replaced = {}, False, guard.watch_functions(is_metered=True)
+    names, stopped, note_replaced = {}, False, guard.watch_answer(is_metered=True)
     try:
         exec(compile(source, "cell count", "exec"), names)
         names.get("answer", lambda: None)()
@@ -41,7 +41,6 @@ FORGED = "import os\nexec(compile('import ctypes.wintypes', os.__file__, 'exec')
 SOURCES = {
     META: False,  # the first tensor on this device makes torch import a hundred modules, ctypes.wintypes among them
     "import ctypes.wintypes": True,
-    "import pydoc\npydoc.locate('ctypes.wintypes')": True,
     "exec('import helpers.parallel.ddp')": True,
     "exec('import helpers.grading.registry')": True,  # it is imported already
     FORGED: True,
@@ -49,8 +48,8 @@ SOURCES = {
 LOGGED = "import logging.config\nlogging.config.BaseConfigurator({}).resolve('%s')"
 PATCH = "import helpers.grading.run_on_ranks as r, helpers.observe.comms as c, torch, torch.distributed as dist\n"
 WEIGHT = "import torch, numpy\nt = torch.ones(200)\n"
-# How a source is noted for certain, by a word of the reason.
-CERTAIN = {
+# What a source is noted for.
+NOTED = {
     LOGGED % "os.system" + "('true')": "starts",
     LOGGED % "sys._getframe" + "()": "frames",
     LOGGED % "builtins.exec" + "('x = 1')": "runs or reads",
@@ -106,10 +105,9 @@ def test_who_imports_decides_and_nobody_is_stopped(tmp_path):
     assert not any(stopped for _, stopped in found.values())
 
 
-def test_what_no_honest_answer_does_is_noted_for_certain(tmp_path):
-    for source, (noted, stopped) in seen(tmp_path, CERTAIN).items():
-        certain = [one["reason"]["en"] for one in noted if one["certainty"] == "certain"]
-        assert any(CERTAIN[source] in reason for reason in certain) and not stopped, (source, noted)
+def test_what_no_honest_answer_does_is_noted(tmp_path):
+    for source, (noted, stopped) in seen(tmp_path, NOTED).items():
+        assert any(NOTED[source] in one["reason"]["en"] for one in noted) and not stopped, (source, noted)
 
 
 def test_what_libraries_do_for_an_honest_answer_is_not_noted(tmp_path):

@@ -17,7 +17,6 @@ import contextlib
 import functools
 import gc
 import math
-import operator
 import os
 import random
 import resource
@@ -26,7 +25,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -164,42 +163,38 @@ class SavedSettings:
 MODULES = (builtins, math, time, random, torch, torch.nn.functional, torch.autograd, dist, distributed_c10d)
 CLASSES = (torch.Tensor, torch.Generator, torch.autograd.Function, dist.ReduceOp)
 NN_CLASSES = (nn.Module, nn.Parameter, nn.Linear, nn.Sequential, nn.ReLU)  # likewise, those that models use
+WATCHED = (*MODULES, *CLASSES, *NN_CLASSES)
 # The dicts in which torch keeps the hooks that are registered for all modules, and a flag about them.
 _HOOKS = [value for name, value in vars(nn.modules.module).items() if name.startswith("_global_") and "hook" in name]
 
 
-class NamespaceSnapshot:
-    """What each name of a module or class stood for when the snapshot was taken, for all names that can be called.
+def watch_functions(owners: Iterable[ModuleType | type]) -> Callable[[], Iterator[str]]:
+    """Remember what can be called in modules and classes. The result names what stands for something else since.
 
-    A module may get new names later, since torch imports parts of itself late; a class may not.
+    A module may get new names later, since torch imports parts of itself late; a class may not. All that the result
+    needs is in its own variables, because a learner's code could replace what it would look up in a module.
     """
+    is_of_library, file = is_library, file_of
+    spaces = [(owner.__name__, vars(owner), set(vars(owner)), isinstance(owner, type)) for owner in owners]
+    functions = [
+        (owner, namespace, name, value, getattr(value, "__code__", None))
+        for owner, namespace, *_ in spaces
+        for name, value in namespace.items()
+        if callable(value) or isinstance(value, property | staticmethod | classmethod)
+    ]
 
-    def __init__(self, owner: ModuleType | type):
-        self.namespace, self.may_grow = vars(owner), isinstance(owner, ModuleType)
-        self.size = self._size()
-        callables = {name: value for name, value in self.namespace.items() if callable(value)}
-        self.names, self.values = list(callables), list(callables.values())
+    def replaced() -> Iterator[str]:
+        for owner, namespace, names, is_class in spaces:
+            if is_class:  # pickle and Python itself add names with underscores
+                yield from (f"{owner}.{name}" for name in namespace if name not in names and not name.startswith("__"))
+        for owner, namespace, name, value, code in functions:
+            now = namespace.get(name)
+            # torch itself wraps manual_seed when it imports its compiler.
+            is_wrapped = getattr(now, "__wrapped__", None) is value and is_of_library(file(now))
+            if (now is not value and not is_wrapped) or (code is not None and value.__code__ is not code):
+                yield f"{owner}.{name}"
 
-    def _size(self) -> int:
-        return len(self.namespace) - ("__slotnames__" in self.namespace)  # pickle adds that name to a class
-
-    def has_changed(self) -> bool:
-        """Whether a name stands for something else now, or a class has another number of names."""
-        now = [self.namespace.get(name) for name in self.names]
-        is_same = all(map(operator.is_, now, self.values)) or self._is_wrapped_by_torch(now)
-        has_grown = not self.may_grow and self._size() != self.size
-        return not is_same or has_grown
-
-    def _is_wrapped_by_torch(self, now: list) -> bool:
-        """Whether torch itself wrapped the functions that differ, as it wraps manual_seed when it imports dynamo.
-
-        If so, the wrapped functions are what later calls compare with.
-        """
-        changed = [(new, old) for new, old in zip(now, self.values, strict=True) if new is not old]
-        if not all(getattr(new, "__wrapped__", None) is old and is_library(file_of(new)) for new, old in changed):
-            return False
-        self.values = now
-        return True
+    return replaced
 
 
 def file_of(function: Any) -> str:
@@ -208,9 +203,9 @@ def file_of(function: Any) -> str:
 
 
 @functools.cache
-def _namespaces() -> list[NamespaceSnapshot]:
-    """The namespaces as they were at the first call, before any learner's code had run."""
-    return [NamespaceSnapshot(owner) for owner in (*MODULES, *CLASSES, *NN_CLASSES)]
+def _replaced_functions() -> Callable[[], Iterator[str]]:
+    """What watches torch's and Python's functions since the first call, before any learner's code had run."""
+    return watch_functions(WATCHED)
 
 
 def _global_hooks_and_modes() -> tuple:
@@ -228,13 +223,13 @@ class ProcessSnapshot:
     """What `SavedSettings` does not restore, to find out afterwards whether it has changed."""
 
     def __init__(self) -> None:
-        _namespaces()  # the first call remembers them
+        _replaced_functions()  # the first call remembers them
         self.hooks_and_modes, self.used_bytes = _global_hooks_and_modes(), used_bytes()
 
     def has_changed(self) -> bool:
         """Whether the process must be replaced; it may also keep too much memory, or too many process groups."""
         return (
-            any(namespace.has_changed() for namespace in _namespaces())
+            any(_replaced_functions()())
             or _global_hooks_and_modes() != self.hooks_and_modes
             or used_bytes() > self.used_bytes + MAX_KEPT_BYTES
             or len(distributed_c10d._world.pg_map) > MAX_GROUPS
