@@ -63,12 +63,6 @@ MODULES_IN_SANDBOX = (
     "helpers.specs.hardware",
 )
 
-# -- what no answer may use, besides the `forbids` of its lab ----------------------------------------------------------
-NETWORK = ("socket", "_socket", "urllib", "http", "requests", "httpx", "ftplib", "smtplib", "aiohttp", "ssl")
-PROCESSES = ("subprocess", "multiprocessing", "pty", "torch.multiprocessing", "_posixsubprocess")
-PROCESSES += ("concurrent.futures.ProcessPoolExecutor", "concurrent.futures.process")  # its threads are right in lab 02
-MEMORY = ("ctypes", "_ctypes", "mmap")
-
 # -- what honest answers use, and what they do not use -----------------------------------------------------------------
 # allowed.yaml explains each of its lists. NAME_LISTS: name of a list in it -> the names in that list. Most lists hold
 # names that honest answers use. "suspect_modules", "rare", "below_the_wire", "unmetered" and "runs_text" hold names
@@ -91,18 +85,9 @@ def why_forbidden(name: str, lab: str) -> Words | None:
     if name in ALLOWED_IN_ANSWERS:
         return None
     # `forbids` are dotted names of what a lab asks the learner to write, such as torch's own DistributedDataParallel.
-    forbidden = {"course": COURSE, "torchs_own": lab_of(lab).forbids}
-    forbidden |= {"network": NETWORK, "starts": PROCESSES, "memory": MEMORY}
-    for key, roots in forbidden.items():
-        if is_within(name, roots):
-            return words[key].format(name)
-    return None
-
-
-def why_never(name: str) -> Words | None:
-    """A sentence that says what no honest answer to any lab does with this module or object; None if it is harmless."""
+    forbidden = {"course": COURSE, "torchs_own": lab_of(lab).forbids} | NEVER
     short = name.removeprefix("builtins.")
-    return next((words[reason].format(short) for reason, roots in NEVER.items() if is_within(name, roots)), None)
+    return next((words[key].format(short) for key, roots in forbidden.items() if is_within(name, roots)), None)
 
 
 def why_object_forbidden(value: object, lab: str) -> Words | None:

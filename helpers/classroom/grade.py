@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.classroom import messages
+from helpers.classroom.allowed import words as words_of_flags
 from helpers.classroom.labs import LabNotebook, LabTask
 from helpers.classroom.plain_text import MAX_TEXT
 from helpers.classroom.program import Cell
@@ -48,6 +49,7 @@ from helpers.classroom.sandbox import Sandbox, SandboxEnded, end_all_sandboxes
 from helpers.classroom.submissions import Submission, UnreadableNotebook, read_bytes
 from helpers.grading import common_checks
 from helpers.grading.check import grade, inputs_by_rank
+from helpers.grading.profiling.clinic import PATIENTS
 from helpers.grading.registry import similar_name, task_of
 from helpers.grading.task import TaskRun
 from helpers.grading.verdict import words
@@ -116,7 +118,7 @@ class _SubmissionGrader:
         self.problems = list(reading.problems)
         self.skipped_cells: set[str] = set()
         self.have_cells_run = False
-        setup = {"lab": lab.number, "checks": settings.checks, "private": list(settings.private)}
+        setup = {"lab": lab.number, "checks": settings.checks}
         # Where processes are not forked (macOS), each new process must read the private checks from their folder.
         hide = [path for path in settings.private if FORKS or path != settings.checks]
         self.sandbox = Sandbox(setup, isolation_level=settings.isolation_level, limits=settings.limits, hide=hide)
@@ -193,10 +195,11 @@ class _SubmissionGrader:
             near = similar_name(lab_task.task, self.reading.defined_names)  # a misspelled name of the task, or ""
             text = f"{lab_task.task.name} is not defined in this notebook{f', but {near} is' if near else ''}."
             return replace(graded, state="missing", text=text)
+        runner = _SandboxRunner(self, lab_task.key)
         try:
             verdict = grade(
                 lab_task.key,
-                runner=_SandboxRunner(self, lab_task.key),
+                runner=runner,
                 seed=self.settings.seed,
                 names=self.reading.defined_names,  # the verdict may say which of these is a misspelled task
             )
@@ -204,7 +207,8 @@ class _SubmissionGrader:
             text = f"The answer could not be judged ({type(error).__name__}: {str(error)[:200]})."
             return replace(graded, text=text)
         if verdict.passed:
-            graded = replace(graded, state="passed", points=lab_task.points)
+            number = runner.outputs[0][0] if lab_task.key == PATIENTS.key else None  # a judged output has this form
+            graded = replace(graded, state="passed", points=lab_task.points, number=number)
         return replace(
             graded,
             text=verdict.text(self.settings.lang)[:MAX_TEXT],
@@ -220,7 +224,7 @@ class _SandboxRunner:
     """
 
     def __init__(self, grader: _SubmissionGrader, key: str):
-        self.grader, self.key = grader, key
+        self.grader, self.key, self.outputs = grader, key, []
 
     def __call__(self, inputs: Sequence[dict], seed: int) -> TaskRun:
         """What the ranks returned, or a TaskRun with a failure. inputs: [rank][case]. seed: that of the inputs."""
@@ -243,6 +247,7 @@ class _SandboxRunner:
             if hidden := common_checks.hidden_messages(run):
                 flag = Flag(key=self.key, location="", reason=hidden.in_(grader.settings.lang), certainty=CERTAIN)
                 grader.flags.append(flag)
+        self.outputs = run.outputs
         return run
 
 
@@ -387,7 +392,20 @@ def grade_all(
         except BaseException:
             end_all_sandboxes()  # so that the threads that wait for one come back at once
             raise
-    return [state.done[one.learner] for one in submissions]
+    return with_shared_numbers([state.done[one.learner] for one in submissions], settings.lang)
+
+
+def with_shared_numbers(results: Sequence[GradedSubmission], lang: str) -> list[GradedSubmission]:
+    """The results with a flag for each passed answer whose number another learner has as well, with the same jobs."""
+    learners = Counter(task.number for one in results for task in one.tasks if task.number is not None)
+
+    def flagged(task: GradedTask) -> GradedTask:
+        if learners[task.number] < 2:
+            return task
+        reason = words_of_flags["shared_number"].format(task.number).in_(lang)
+        return replace(task, flags=(*task.flags, Flag(key=task.key, location="", reason=reason, certainty=CERTAIN)))
+
+    return [replace(one, tasks=tuple(map(flagged, one.tasks))) for one in results]
 
 
 def digest_of(submission: Submission) -> str:

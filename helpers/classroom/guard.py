@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import json
 import math
 import os
@@ -77,7 +76,7 @@ class NotAllowed(RuntimeError):
 class Guard:
     """The guard of one process.
 
-    lab: "03". folder: where notes go. private: prefixes of paths that the learner's code must not open.
+    lab: "03". folder: where notes go.
     isolation_level: of the sandbox around the process: "namespaces", "uid" or "plain".
     rules: audit event -> function of the event's arguments, which returns the reason for a note, or None. A library may
     cause an event for itself, so some events count only in a line of the learner's own (`is_direct`).
@@ -85,9 +84,8 @@ class Guard:
     moved: elements that the answer has moved out of torch in a task that counts bytes; minus infinity in others.
     """
 
-    def __init__(self, lab: str, folder: str, private: tuple[str, ...] = (), isolation_level: str = "plain"):
+    def __init__(self, lab: str, folder: str, isolation_level: str):
         self.lab, self.notes = lab, os.path.join(os.path.realpath(folder), NOTES_FILE)
-        self.private = tuple(map(os.path.realpath, private))
         self.has_file_isolation = isolation_level != "plain"
         self.writable = (os.path.realpath(folder), "/dev", "/proc/self")  # what honest code may change
         self.is_busy, self.forks, self.moved = False, 0, -math.inf
@@ -151,8 +149,6 @@ class Guard:
         full = full_path(args[0])  # None for a file descriptor, which was opened before
         if full is None:
             return None
-        if is_below(full, self.private):
-            return words["files_private"].format(os.path.basename(full))
         is_writing = isinstance(args[2], int) and args[2] & WRITE_FLAGS
         if is_writing or full == self.notes:
             return self._why_changing(full)
@@ -165,7 +161,7 @@ class Guard:
     def _why_changing(self, full: str) -> Words | None:
         """Why a file is not to be changed. It is stopped for the notes, and outside where files are not isolated."""
         name = os.path.basename(full) or full
-        if is_below(full, self.writable) and not is_below(full, (self.notes, *self.private)):
+        if is_below(full, self.writable) and full != self.notes:
             return None if full == os.devnull else words["opens"].format(name)
         why = words["files_changed"].format(name)
         return why if self.has_file_isolation and full != self.notes else self.stop(why)
@@ -217,11 +213,11 @@ def _rule_named(reason: str, event: str, args: tuple) -> Words | None:
     return words[reason].format(event) if event in BY_LIBRARIES or is_direct() else None
 
 
-def install(lab: str, folder: str, private: tuple[str, ...] = (), isolation_level: str = "plain") -> None:
+def install(lab: str, folder: str, isolation_level: str) -> None:
     """Install the guard in this process, a rank's or the worker's, unless it is there already."""
     global _installed
     if _installed is None:
-        _installed = Guard(lab, folder, private, isolation_level)
+        _installed = Guard(lab, folder, isolation_level)
         _installed.install()
 
 
@@ -288,15 +284,11 @@ def is_by_course(frame: Any) -> bool:
 
 
 def is_direct() -> bool:
-    """Whether the learner's own line causes the event, and not a library for itself.
-
-    The line may do so directly or through the modules `inspect` and `importlib`, which only act for their caller.
-    """
+    """Whether the learner's own line causes the event, and not a library for itself."""
     frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename in (__file__, importlib.__file__, _INSPECT):
+    while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
     return frame is not None and is_from_learner(frame)
 
 
 _COURSE = (os.path.dirname(helpers.__file__),)
-_INSPECT = os.path.join(os.path.dirname(os.__file__), "inspect.py")

@@ -11,14 +11,12 @@ checks) must not be changed, and learners write into answer cells. They may also
 from __future__ import annotations
 
 import ast
-import functools
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from helpers.classroom.cell_source import CellParser, SourceRefused
 from helpers.classroom.labs import LabNotebook, is_locked, is_plain_check, parse
 from helpers.grading.lab_notebooks import marks_of, source_of
-from helpers.grading.registry import lab_of
 
 MAX_DOTTED = 300  # characters of a dotted name; in a long chain of aliases each one would be longer than the one before
 MAX_BUILT = 20_000  # characters of a text that is joined from constants
@@ -288,15 +286,6 @@ class NotebookNames:
     own_attributes: Container[str] = ()
     imported_by_lab: Container[str] = ()
     is_metered: bool = False
-
-    @functools.cached_property
-    def forbidden_leaves(self) -> set[str]:
-        """The last parts of the names that the lab forbids, such as "DistributedSampler".
-
-        Plain words such as "parallel" are left out, because they stand in many harmless texts.
-        """
-        leaves = {name.rpartition(".")[2] for name in lab_of(self.lab).forbids}
-        return {leaf for leaf in leaves if leaf != leaf.lower() or "_" in leaf.strip("_")}
 
 
 def import_aliases(nodes: Iterable[ast.AST]) -> dict[str, str]:

@@ -61,6 +61,7 @@ class GradedTask:
     and "not graded" that nothing could be run.
     points, max_points: what the task gave and what it can give. text: the verdict, as the learner would read it.
     mistake: the key of the known mistake that the check recognised, None if it recognised none. hint: for that mistake.
+    number: of the learner's own, which an answer to 10.patients names; None for other tasks.
     """
 
     key: str
@@ -70,6 +71,7 @@ class GradedTask:
     text: str = ""
     mistake: str | None = None
     hint: str = ""
+    number: int | None = None
     flags: tuple[Flag, ...] = ()
 
 

@@ -2,7 +2,7 @@
 
 The worker judges nothing: the grader compares the outputs in another process. The first message that it gets is the
 setup, a dictionary with the keys "lab" ("03"), "checks" (folder of a teacher's own tasks, or ""; the worker uses the
-part of them that calls the learner's function), "private" (paths that learners' code must not open), "folder" (for the
+part of them that calls the learner's function), "folder" (for the
 notes of the guard, which watches what learners' code does) and "isolation_level". Then it answers two kinds of
 requests, which "do" tells apart:
 
@@ -96,7 +96,7 @@ def load_and_strip(setup: dict[str, Any]) -> None:
 def prepare_process(setup: dict[str, Any]) -> None:
     """Strip the process and install the guard."""
     load_and_strip(setup)
-    guard.install(setup["lab"], setup["folder"], tuple(setup["private"]), setup["isolation_level"])
+    guard.install(setup["lab"], setup["folder"], setup["isolation_level"])
 
 
 def main(descriptor: int) -> None:

@@ -18,7 +18,7 @@ the wire        the course's process-group backend, which counts messages. What 
 dunder          a name with two underscores on each side, such as __class__
 NAME_LISTS      the lists of names in allowed.yaml. Honest answers use the names in "private_names". They do not use the
                 names in "runs_text" (builtins that inspect code), "below_the_wire" and "unmetered", so these are
-                flagged. `why_never` and NEVER_ATTRIBUTES have the names for which a flag is certain.
+                flagged. A flag for what `why_forbidden` or NEVER_ATTRIBUTES names is certain.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from helpers.classroom.allowed import (
     is_usual_module,
     is_within,
     why_forbidden,
-    why_never,
     why_object_forbidden,
     words,
 )
@@ -80,8 +79,7 @@ class Reader:
     The methods `_flags_of_…` give (certainty, reason) pairs for one node of the syntax tree; `read` adds the line.
 
     notebook: what the names of the notebook stand for, and what the lab allows. Of its fields, `own_attributes` has the
-    attributes that the learner's own classes define, and `forbidden_leaves` the last parts of the names that the lab
-    forbids ("DistributedSampler"), which a text could pass to getattr.
+    attributes that the learner's own classes define.
     aliases: imported name -> what it stands for, such as "dist" -> "torch.distributed".
     shadowed: for each scope (function, lambda, comprehension) around the present node, the names that it binds itself,
     which therefore do not stand for what was imported.
@@ -163,7 +161,7 @@ class Reader:
                 for alias in node.names:
                     yield from self._flags_of_import(f"{node.module}.{alias.name}", node.module or ".")
             case _ if (text := constant_text(node, self.texts)) is not None:
-                yield from self._flags_of_text(text, is_built=not isinstance(node, ast.Constant))
+                yield from self._flags_of_text(text)
             case ast.Call():
                 yield from self._flags_of_call(node)
             case ast.Attribute() | ast.Name() if name := self.name_of(node):
@@ -173,7 +171,9 @@ class Reader:
             case ast.MatchClass():
                 for attr in node.kwd_attrs:
                     yield from self._flags_of_attribute(attr)
-            case ast.Name(id=name, ctx=ast.Load()) if self._is_builtin(name) and (why := why_never(f"builtins.{name}")):
+            case ast.Name(id=name, ctx=ast.Load()) if self._is_builtin(name) and (
+                why := why_forbidden(f"builtins.{name}", self.lab)
+            ):
                 yield CERTAIN, why
             case ast.Name(id=name, ctx=ast.Load()) if self._is_builtin(name) and (
                 name in ATTRIBUTE_CALLS or "__" in name
@@ -187,8 +187,6 @@ class Reader:
             case ast.ClassDef():
                 self.class_members |= set(node.body)
                 yield from self._flags_of_class(node)
-            case ast.Subscript(value=ast.Constant(value=str() | bytes()), slice=ast.Slice(step=ast.UnaryOp())):
-                yield LOOK, words["built_name"].format("[::-1]")  # "lave"[::-1] builds the name "eval"
 
     def _is_builtin(self, name: str) -> bool:
         """Whether the name is a builtin or a dunder that no enclosing scope binds itself."""
@@ -205,7 +203,7 @@ class Reader:
             return
         module = name if isinstance(imported_object(name), types.ModuleType) else module  # `from a import b`, a module
         root = module.partition(".")[0]
-        if why := why_forbidden(name, self.lab) or why_never(name):
+        if why := why_forbidden(name, self.lab):
             yield CERTAIN, why
         elif is_within(module, ("numpy",)) and self.notebook.is_metered:
             yield LIKELY, words["unmetered"].format(module)
@@ -229,7 +227,7 @@ class Reader:
             return
         if self._is_allowed_from_lab(name):
             return
-        if why := why_forbidden(name, self.lab) or why_never(name):
+        if why := why_forbidden(name, self.lab):
             yield CERTAIN, why
         else:
             yield from self._flags_of_parts(name)
@@ -304,8 +302,6 @@ class Reader:
             yield LIKELY, words["below_the_wire"].format(attr)
         elif self.notebook.is_metered and attr in NAME_LISTS["unmetered"] and attr not in self.notebook.own_attributes:
             yield LOOK, words["unmetered"].format(attr)
-        elif attr in ("fromhex", "decode", "swapcase", "maketrans"):  # methods that could build a forbidden name
-            yield LOOK, words["built_name"].format(attr)
 
     def _flags_of_class(self, node: ast.ClassDef) -> Iterator[tuple[str, Words]]:
         """The dunders that a class defines although honest answers do not, such as __reduce__."""
@@ -346,26 +342,17 @@ class Reader:
         elif not isinstance(attribute, ast.Name | ast.Attribute | ast.JoinedStr):
             yield LOOK, words["by_built_name"].format(called)
 
-    def _flags_of_text(self, text: str, *, is_built: bool) -> Iterator[tuple[str, Words]]:
-        """The flags of a text that is a name, which an answer could pass to getattr or exec.
-
-        is_built: the text is joined from constants, as in "so" + "cket", rather than written out as "socket".
-        A built text of up to four characters is not flagged for being built. The limit is a choice: it leaves out short
-        texts such as "w" + "1", which would be flagged although they do no harm.
-        """
+    def _flags_of_text(self, text: str) -> Iterator[tuple[str, Words]]:
+        """The flags of a text that is a name, which an answer could pass to getattr or exec."""
         unusual = [one for one in DUNDER.findall(text) if one not in allowed.USUAL_DUNDERS]
         if never := next((one for one in re.findall(r"\w+", text) if one in allowed.NEVER_ATTRIBUTES), None):
             yield CERTAIN, words["names_in_text"].format(never)
         elif unusual:
             yield LIKELY, words["names_in_text"].format(unusual[0])
-        elif NAME.fullmatch(text) and "." in text and (why_forbidden(text, self.lab) or why_never(text)):
+        elif NAME.fullmatch(text) and "." in text and why_forbidden(text, self.lab):
             yield CERTAIN, words["names_in_text"].format(text)
         elif text == "helpers":
             yield LIKELY, words["names_in_text"].format(text)
-        elif text in self.notebook.forbidden_leaves:
-            yield LIKELY, words["names_in_text"].format(text)
-        elif is_built and NAME.fullmatch(text) and len(text) > 4:
-            yield LOOK, words["built_name"].format(text)
 
 
 def scan(program: Program, lab: LabNotebook, lang: str = "en") -> list[Flag]:

@@ -199,7 +199,7 @@ def reached_in_sandbox():
 
     def reached(lab: str, names: list[str]) -> set[str]:
         hide = [str(PACKAGE.parent / path) for path in hidden_paths()]
-        opening = {"lab": lab, "checks": "", "private": []}
+        opening = {"lab": lab, "checks": ""}
         sandbox = Sandbox(opening, isolation_level="namespaces", limits=Limits(), hide=hide)
         found: set[str] = set()
         try:

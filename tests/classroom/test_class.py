@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from helpers.classroom import labs
+from helpers.classroom.grade import grade_all, open_state, with_shared_numbers
 from helpers.classroom.results import CERTAIN, LIKELY, STATES, flags_of
+from helpers.classroom.submissions import find_submissions
 from tests.classroom import notebooks
 from tests.classroom.conftest import SAMPLE, sampled
+from tests.grading.submissions import answer_to
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -17,6 +23,24 @@ def test_a_cheat_is_flagged_with_its_reason_and_keeps_what_it_earned(name, grade
     task = next(task for task in graded(f"cheat-{name}").tasks if task.key == cheat["TASK"])
     assert task.state in ("failed", "passed") and task.points == (task.max_points if task.state == "passed" else 0)
     assert any(cheat["SAYS"] in flag.reason for flag in task.flags), task
+
+
+def test_messages_that_the_log_lacks_cost_the_points(graded):
+    (average,) = [task for task in graded("cheat-clears_the_listeners").tasks if task.key == "03.average"]
+    assert average.points == 0 and "hidden from the log" in average.text
+
+
+def test_a_number_that_two_learners_name_is_flagged_in_both_answers(tmp_path, settings):
+    for learner in ("ada", "bob"):
+        source = answer_to("10_profiling", "10.patients")
+        notebooks.write(tmp_path / "class" / f"{learner}.ipynb", notebooks.handed_in({"10.patients": source}))
+    own = settings(tmp_path / "class", labs=(labs.lab_with_task(notebooks.lab_of("10.patients"), "10.patients"),))
+    state = open_state(tmp_path / "out", seed=11)
+    results = grade_all(find_submissions([tmp_path / "class"]), own, state, jobs=2, on_graded=lambda *_: None)
+    for one in results:
+        (flag,) = flags_of(one)
+        assert one.points == one.max_points and "number 10 is also that of another learner" in flag.text
+    assert not flags_of(with_shared_numbers([replace(results[0], tasks=state.done["ada"].tasks)], "en")[0])
 
 
 def test_the_sample_has_every_kind_of_row_and_about_a_quarter_of_the_class(graded_sample):

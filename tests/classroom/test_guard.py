@@ -15,7 +15,7 @@ from helpers.classroom import guard
 
 def seen(source):
     # what was noted, and whether it was stopped
-    guard.install("05", sys.argv[1], (), sys.argv[3])
+    guard.install("05", sys.argv[1], sys.argv[3])
     names, stopped, note_replaced = {}, False, guard.watch_answer(is_metered=True)
     try:
         exec(compile(source, "cell count", "exec"), names)

@@ -113,7 +113,7 @@ from helpers.classroom.sandbox import Sandbox
 from helpers.classroom.isolation import Limits
 sleep = {"do": "cell", "name": "cell a", "source": "import time; time.sleep(600)", "lines": [1], "seconds": 9.0}
 for isolation_level in filter(isolation.is_available, isolation.ISOLATION_LEVELS):
-    sandbox = Sandbox({"lab": "03", "checks": "", "private": []}, isolation_level=isolation_level, limits=Limits())
+    sandbox = Sandbox({"lab": "03", "checks": ""}, isolation_level=isolation_level, limits=Limits())
     sandbox.start()
     threading.Thread(target=sandbox.ask, args=(sleep, 60), daemon=True).start()
 nursery = psutil.Process(fork_server.fork_server().process.pid)
@@ -248,7 +248,7 @@ def test_a_watch_ends_what_goes_beyond_its_limits(code, limits, reason, isolatio
     assert not psutil.pid_exists(process.pid)
 
 
-OPENING = {"lab": "03", "checks": "", "private": []}
+OPENING = {"lab": "03", "checks": ""}
 PEEK = """
 import os
 files = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]

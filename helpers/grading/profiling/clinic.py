@@ -184,18 +184,16 @@ def is_counted_from_zero(diagnoses: list[JudgedDiagnosis]) -> bool:
 
 def mistakes_in(one: JudgedDiagnosis, from_zero: bool) -> list[str]:
     """The hints that explain the only wrong part of a diagnosis. from_zero: all wrong lines are right from 0."""
-    if not one.is_readable or len(one.wrong) > 1:
-        return []
-    found = {"counted_from_zero": from_zero and "line" in one.wrong}  # key of a hint -> whether it fits
-    rank, right_rank = one.answer[0], one.job.rank
-    if "rank" in one.wrong:
-        found["waiting_blamed"] = type(rank) is int and right_rank is not None
-        found["all_blamed"] = rank == ALL_RANKS
-        found["one_blamed"] = type(rank) is int and right_rank is None
-    if "line" in one.wrong and not from_zero:
-        rows = one.job.script.splitlines()
+    rank, rows = one.answer[0], one.job.script.splitlines()
+    if one.wrong == ("rank",):
+        found = {"waiting_blamed": type(rank) is int and one.job.rank is not None}  # key of a hint -> whether it fits
+        found |= {"all_blamed": rank == ALL_RANKS, "one_blamed": type(rank) is int and one.job.rank is None}
+    elif one.wrong == ("line",):
         is_in_script = 0 < one.line <= len(rows)  # lines are counted from 1
-        found["line_of_symptom"] = is_in_script and any(part in rows[one.line - 1] for part in SYMPTOM_LINES)
+        is_of_symptom = is_in_script and any(part in rows[one.line - 1] for part in SYMPTOM_LINES)
+        found = {"counted_from_zero": from_zero, "line_of_symptom": is_of_symptom and not from_zero}
+    else:
+        found = {}
     return [key for key, fits in found.items() if fits]
 
 
