@@ -28,6 +28,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 import helpers
 from helpers.classroom.allowed import is_within, why_forbidden, words
@@ -61,6 +62,12 @@ NOTED_EVENTS = {
     "network": "socket.__new__ socket.bind",
 }
 BY_LIBRARIES = ("mmap.__new__", "socket.__new__", "socket.bind")  # of these, what a library does for the answer counts
+# Methods of torch's process group with which it sends.
+BELOW_THE_WIRE = "allreduce allgather broadcast reduce reduce_scatter gather scatter alltoall alltoall_base send recv"
+BELOW_THE_WIRE += (
+    " _allgather_base _reduce_scatter_base all_gather_single all_to_all_single reduce_scatter_single barrier"
+)
+BELOW_THE_WIRE += " allreduce_coalesced allgather_coalesced recv_anysource _get_backend get_group_store"
 # Methods of a tensor and a storage that move elements out of torch. In tasks that count bytes, no honest answer was
 # seen to move more than 50 elements; an answer that hides memory from the meter moves hundreds.
 MOVING_OUT = "tolist numpy __array__ __dlpack__ __reduce_ex__ item __float__ __int__ __complex__"
@@ -106,7 +113,7 @@ class Guard:
         """Watch the process from now on; an audit hook cannot be removed again."""
         sys.addaudithook(self.audit)
         report_files_opened_in_c()
-        self._watch_torch_classes()
+        self._watch_torch()
         for owner, names in ((torch.Tensor, MOVING_OUT), (torch.UntypedStorage, MOVING_OUT_OF_STORAGE)):
             for name in names.split():
                 setattr(owner, name, self._counting(getattr(owner, name)))
@@ -176,20 +183,29 @@ class Guard:
         why = words["starts"].format("os.fork")
         return why if self.forks <= MAX_FORKS else self.stop(why)
 
-    def _watch_torch_classes(self) -> None:
-        """Note each instance of a class of torch that the lab forbids, such as torch's own DistributedDataParallel."""
+    def _watch_torch(self) -> None:
+        """Note what an answer makes of the classes that the lab forbids, and what it sends past the course's own group.
+
+        Such a class is torch's own DistributedDataParallel. No log has what a group below the course's own sends.
+        """
         for name in lab_of(self.lab).forbids_instances:
             forbidden = pkgutil.resolve_name(name)
-            forbidden.__init__ = self._noting_init(forbidden.__init__, words["torchs_own"].format(name))
+            forbidden.__init__ = self._noting(forbidden.__init__, words["torchs_own"].format(name))
+        for name in BELOW_THE_WIRE.split():
+            original, why = getattr(dist.ProcessGroup, name), words["below_the_wire"].format(name)
+            setattr(dist.ProcessGroup, name, self._noting(original, why, is_engine_allowed=True))
 
-    def _noting_init(self, original: Callable, why: Words) -> Callable:
-        """The `__init__` of a class, with a note if the learner's code makes the instance."""
+    def _noting(self, original: Callable, why: Words, *, is_engine_allowed: bool = False) -> Callable:
+        """The function, with a note if the learner's code calls it, also if a library does so for the learner.
+
+        is_engine_allowed: it may be called by the course's code, such as the engine that sends what the learner sends.
+        """
 
         @functools.wraps(original)
-        def noting(*args: Any, **kwargs: Any) -> None:
-            if frame_of_learner() is not None:  # also if a library makes the instance for the learner
+        def noting(*args: Any, **kwargs: Any) -> Any:
+            if frame_of_learner() is not None and not (is_engine_allowed and is_by_course(sys._getframe(1))):
                 self.note(why)
-            original(*args, **kwargs)
+            return original(*args, **kwargs)
 
         return noting
 

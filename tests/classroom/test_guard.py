@@ -47,6 +47,8 @@ SOURCES = {
 }
 LOGGED = "import logging.config\nlogging.config.BaseConfigurator({}).resolve('%s')"
 PATCH = "import helpers.grading.run_on_ranks as r, helpers.observe.comms as c, torch, torch.distributed as dist\n"
+GROUP = "import torch, torch.distributed as dist\n"
+GROUP += "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)"
 WEIGHT = "import torch, numpy\nt = torch.ones(200)\n"
 # What a source is noted for.
 NOTED = {
@@ -73,6 +75,8 @@ NOTED = {
     f"{PATCH}dist.all_reduce = print": "replaces torch.distributed.all_reduce",
     f"{PATCH}torch.equal = lambda a, b: True": "replaces torch.equal",
     f"{PATCH}torch.Tensor.add_ = print": "replaces Tensor.add_",
+    f"{GROUP}\ndist.group.WORLD.allreduce([torch.ones(1)]).wait()": "what the log does not see",
+    f"{GROUP}\nnext(iter([dist.group.WORLD])).get_group_store()": "what the log does not see",
     f"{WEIGHT}t.tolist()": "moves many",
     f"{WEIGHT}[float(x) for x in t]": "moves many",
     f"{WEIGHT}numpy.asarray(t)": "moves many",
