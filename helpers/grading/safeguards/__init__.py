@@ -32,6 +32,7 @@ def applied() -> Iterator[None]:
     """
     rank = worker.ACTIVE  # the engine of the rank that this process is; `spec` is what it was started with
     cleanup.adopt_orphans_once()
+    audit_rules.install_once()  # before the snapshot, because it wraps functions of torch
     settings, snapshot = cleanup.SavedSettings(), cleanup.ProcessSnapshot()
     folder = os.path.join(rank.spec["folder"], WORK_FOLDER)
     rank.spent = True  # until the process is known to be restored, since an interrupt may come at any time

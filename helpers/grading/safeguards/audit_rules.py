@@ -173,9 +173,11 @@ class Refused(RuntimeError):
 
 @contextlib.contextmanager
 def refuse_outside(folder: str) -> Iterator[None]:
-    """Within it, this process works in `folder`, and what would change anything outside raises Refused on the spot."""
+    """Within it, this process works in `folder`, and what would change anything outside raises Refused on the spot.
+
+    `install_once` must have been called before.
+    """
     global _allowed
-    _install()
     os.chdir(folder)
     tempfile.tempdir, writes_no_bytecode = folder, sys.dont_write_bytecode
     sys.dont_write_bytecode = True  # an import would write a file beside the module
@@ -196,7 +198,7 @@ def _audit(event: str, args: tuple) -> None:
         raise Refused(message)
 
 
-def _install() -> None:
+def install_once() -> None:
     """Add the hook, once in a process, since an audit hook cannot be taken away again."""
     global _is_installed
     if not _is_installed:
