@@ -76,6 +76,7 @@ DEFINABLE_DUNDERS = frozenset(f"__{name}__" for name in NAME_LISTS["definable_du
 # Key of the sentence that says why no answer uses it -> dotted names; and attribute -> that key.
 NEVER = {reason: tuple(names.split()) for reason, names in _lists["never"].items()}
 NEVER_ATTRIBUTES = {name: reason for reason, names in _lists["never_attributes"].items() for name in names.split()}
+NOTED_EVENTS = _lists["noted_events"]  # key of the sentence -> audit events that guard.py notes
 THREAD_MODULES, USUAL_PACKAGES = tuple(NAME_LISTS["threads"]), tuple(NAME_LISTS["packages"])
 SETTABLE_MODULES = ("torch.backends",)  # an answer may set their attributes
 

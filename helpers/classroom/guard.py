@@ -31,7 +31,7 @@ import torch
 import torch.distributed as dist
 
 import helpers
-from helpers.classroom.allowed import is_within, why_forbidden, words
+from helpers.classroom.allowed import NAME_LISTS, NOTED_EVENTS, is_within, why_forbidden, words
 from helpers.grading.registry import lab_of
 from helpers.grading.safeguards import audit_rules
 from helpers.grading.safeguards.audit_rules import (
@@ -52,26 +52,8 @@ MAX_FORKS = 4  # of one process; those beyond are stopped
 MAX_NOTES, MAX_NOTES_CHARACTERS = 20, 50_000  # that are read at a time
 MAX_REASON = 300  # characters of the reason in a note, which may quote the learner
 CELL_PREFIX = "cell "  # of the file names of a learner's cells
-# Key of the sentence -> audit events that honest answers do not cause in a line of their own.
-NOTED_EVENTS = {
-    "frames": "sys._getframe sys._current_frames object.__getattr__ object.__setattr__",
-    "memory": "gc.get_objects gc.get_referrers gc.get_referents mmap.__new__ ctypes.dlopen",
-    "runs_text": "compile exec marshal.loads code.__new__",
-    "resolves": "pickle.find_class",
-    "opens": "os.listdir os.scandir shutil.move shutil.copyfile fcntl.flock fcntl.lockf",
-    "network": "socket.__new__ socket.bind",
-}
-BY_LIBRARIES = ("mmap.__new__", "socket.__new__", "socket.bind")  # of these, what a library does for the answer counts
-# Methods of torch's process group with which it sends.
-BELOW_THE_WIRE = "allreduce allgather broadcast reduce reduce_scatter gather scatter alltoall alltoall_base send recv"
-BELOW_THE_WIRE += (
-    " _allgather_base _reduce_scatter_base all_gather_single all_to_all_single reduce_scatter_single barrier"
-)
-BELOW_THE_WIRE += " allreduce_coalesced allgather_coalesced recv_anysource _get_backend get_group_store"
-# Methods of a tensor and a storage that move elements out of torch. In tasks that count bytes, no honest answer was
-# seen to move more than 50 elements; an answer that hides memory from the meter moves hundreds.
-MOVING_OUT = "tolist numpy __array__ __dlpack__ __reduce_ex__ item __float__ __int__ __complex__"
-MOVING_OUT_OF_STORAGE = "tolist __iter__ __getitem__ __reduce__"
+# In tasks that count bytes, no honest answer was seen to move more than 50 elements out of torch; an answer that hides
+# memory from the meter moves hundreds.
 MAX_MOVED = 150
 _installed: Guard | None = None  # the guard of this process
 
@@ -114,8 +96,8 @@ class Guard:
         sys.addaudithook(self.audit)
         report_files_opened_in_c()
         self._watch_torch()
-        for owner, names in ((torch.Tensor, MOVING_OUT), (torch.UntypedStorage, MOVING_OUT_OF_STORAGE)):
-            for name in names.split():
+        for owner, key in ((torch.Tensor, "moving_out"), (torch.UntypedStorage, "moving_out_of_storage")):
+            for name in NAME_LISTS[key]:
                 setattr(owner, name, self._counting(getattr(owner, name)))
 
     def audit(self, event: str, args: tuple) -> None:
@@ -191,7 +173,7 @@ class Guard:
         for name in lab_of(self.lab).forbids_instances:
             forbidden = pkgutil.resolve_name(name)
             forbidden.__init__ = self._noting(forbidden.__init__, words["torchs_own"].format(name))
-        for name in BELOW_THE_WIRE.split():
+        for name in NAME_LISTS["sending"]:
             original, why = getattr(dist.ProcessGroup, name), words["below_the_wire"].format(name)
             setattr(dist.ProcessGroup, name, self._noting(original, why, is_engine_allowed=True))
 
@@ -226,7 +208,7 @@ class Guard:
 
 def _rule_named(reason: str, event: str, args: tuple) -> Words | None:
     """The rule of an event in NOTED_EVENTS."""
-    return words[reason].format(event) if event in BY_LIBRARIES or is_direct() else None
+    return words[reason].format(event) if event in NAME_LISTS["events_by_libraries"] or is_direct() else None
 
 
 def install(lab: str, folder: str, isolation_level: str) -> None:
