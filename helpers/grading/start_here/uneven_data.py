@@ -15,14 +15,15 @@ learner's. A rank that makes fewer calls than the others shows as a hang or a mi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from helpers.grading.cases import CaseGenerator
-from helpers.grading.kit.comparisons import expect_equal, expect_tensor, expect_tensors
-from helpers.grading.kit.model_tools import simplified
+from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, expect_tensors
+from helpers.grading.kit.model_tools import scaled, simplified
 from helpers.grading.start_here import LAB
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 
@@ -32,9 +33,13 @@ words = LAB.messages
 def recognise_left_out(failure: RunFailure) -> Sequence[str]:
     """The mistakes that a run without outputs points to.
 
-    Ranks that disagree about the next operation show that one of them called fewer collectives than the others.
+    Ranks that disagree about the next operation show that one of them called fewer collectives than the others, or that
+    their tensors differ in shape or dtype.
     """
-    return ["left_out"] if failure.kind in ("hang", "mismatch") else []
+    if failure.kind not in ("hang", "mismatch"):
+        return []
+    called = set(re.findall(r"\bcalls (\w+)", failure.text))  # "rank 0 calls all_reduce SUM float64 (3,)"
+    return ["shapes_differ" if failure.kind == "mismatch" and len(called) == 1 else "left_out"]
 
 
 # -- 00.total --------------------------------------------------------------------------------------------------------
@@ -53,10 +58,18 @@ def run_total(submitted, inputs: dict[str, Any], context: RankContext) -> dict[s
 
 def judge_total(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the number of all examples on every rank."""
-    counts = [len(of_rank["examples"]) for of_rank in world.inputs]
+    examples = [of_rank["examples"] for of_rank in world.inputs]
+    counts = list(map(len, examples))
+    wrong = {
+        "returns_nothing": None,
+        "counts_ranks": world.size,
+        "sums_examples": sum(map(sum, examples)),
+        "mean_for_sum": simplified(sum(counts) / world.size),
+    }
     for rank, output in enumerate(world.outputs):
-        mistakes = {"own_count": counts[rank], "counts_ranks": world.size}
-        yield expect_equal(words["num_examples"], sum(counts), output["total"], rank=rank, mistakes=mistakes)
+        mistakes = wrong | {"own_count": counts[rank]}
+        what = words["num_examples"].format(counts)
+        yield expect_equal(what, sum(counts), output["total"], rank=rank, mistakes=mistakes)
 
 
 TOTAL = Task(
@@ -66,7 +79,7 @@ TOTAL = Task(
     run_submission=run_total,
     judge=judge_total,
     recognise_failure=recognise_left_out,
-    hints=LAB.hints("left_out own_count counts_ranks"),
+    hints=LAB.hints("shapes_differ left_out returns_nothing own_count counts_ranks sums_examples mean_for_sum"),
 )
 
 
@@ -91,11 +104,14 @@ def judge_mean(world: JudgedWorld) -> Iterator[Judgement]:
         "mean_of_means": torch.stack([of_rank.mean() for of_rank in losses]).mean(),
         "sum_for_mean": all_losses.sum(),
         "divided_by_ranks": all_losses.sum() / world.size,
+        "divided_twice": all_losses.mean() / world.size,
     }
+    what = words["mean_loss"].format(list(map(len, losses)))
     for rank, output in enumerate(world.outputs):
         got = output["mean"]
         got = got.reshape(()).double() if isinstance(got, torch.Tensor) and got.numel() == 1 else got
-        yield expect_tensor(words["mean_loss"], all_losses.mean(), got, rank=rank, mistakes=mistakes)
+        own = {"own_mean": losses[rank].mean(), "divided_by_own_count": all_losses.sum() / len(losses[rank])}
+        yield expect_tensor(what, all_losses.mean(), got, rank=rank, mistakes=mistakes | own)
 
 
 MEAN = Task(
@@ -105,7 +121,9 @@ MEAN = Task(
     run_submission=run_mean,
     judge=judge_mean,
     recognise_failure=recognise_left_out,
-    hints=LAB.hints("left_out mean_of_means sum_for_mean divided_by_ranks"),
+    hints=LAB.hints(
+        "shapes_differ left_out mean_of_means sum_for_mean divided_by_ranks divided_twice divided_by_own_count own_mean"
+    ),
     must_not_change=("losses",),
 )
 
@@ -139,9 +157,19 @@ def judge_layers(world: JudgedWorld) -> Iterator[Judgement]:
     for of_rank in world.inputs:
         by_rank.append({name: zeros if one is None else one for name, one in of_rank["gradients"].items()})
     sums = {name: sum(gradients[name] for gradients in by_rank) for name in LAYER_NAMES}
-    for rank, output in enumerate(world.outputs):
-        mistakes = {"own_layers": by_rank[rank]}
-        yield from expect_tensors(words["layer_sum"], sums, output["sums"], rank=rank, mistakes=mistakes)
+    layers_added = dict.fromkeys(sums, sum(sums.values()))
+    for rank, (of_rank, output) in enumerate(zip(world.inputs, world.outputs, strict=True)):
+        is_dict = isinstance(output["sums"], dict)
+        yield expect(is_dict, words["no_dict"].format(type(output["sums"]).__name__), rank=rank)
+        mistakes = {
+            "own_layers": by_rank[rank],
+            "mean_for_sum": scaled(sums, 1 / world.size),
+            "layers_added": layers_added,
+            # None where this rank has no gradient; a [] is never the learner's value.
+            "missing_for_one": {name: [] if one is not None else None for name, one in of_rank["gradients"].items()},
+        }
+        if is_dict:
+            yield from expect_tensors(words["layer_sum"], sums, output["sums"], rank=rank, mistakes=mistakes)
 
 
 LAYERS = Task(
@@ -151,5 +179,5 @@ LAYERS = Task(
     run_submission=run_layers,
     judge=judge_layers,
     recognise_failure=recognise_left_out,
-    hints=LAB.hints("left_out own_layers"),
+    hints=LAB.hints("shapes_differ left_out own_layers mean_for_sum layers_added missing_for_one"),
 )
