@@ -23,8 +23,10 @@ if it is a dict, those whose value is the learner's, or is a list that contains 
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -32,23 +34,22 @@ from torch import Tensor
 
 from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.collectives import LAB
-from helpers.grading.kit.comparisons import expect, expect_num_calls, expect_payload_bytes, expect_tensor
-from helpers.grading.kit.messages import (
-    MESSAGE_HINTS,
-    expect_messages,
-    recognise_among,
-    run_each_call,
-    sends_of,
-    worlds_of_calls,
-)
+from helpers.grading.collectives.send_receive import MESSAGES, recognise_messages
+from helpers.grading.kit.comparisons import expect, expect_tensor, is_close
+from helpers.grading.kit.messages import expect_messages, run_each_call, sends_of, worlds_of_calls
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.learner.words import Words
 
 words = LAB.messages
 
-# Keys of mistakes that both tasks may show; MESSAGE_HINTS are those of every task about send and receive. In the Tasks
-# below, `run_each_call` makes a run_… of one call into one of all calls, and `recognise_among` recognises those of the
-# mistakes that show as a hang or an error.
-RING_HINTS = (*MESSAGE_HINTS, "sends_to_itself", "sizes_differ", "whole_tensors", "not_a_ring", "chunk_off_by_one")
+# Keys of mistakes that both tasks may show; MESSAGES are those of every task about send and receive. In the Tasks
+# below, `run_each_call` makes a run_… of one call into one of all calls, and `recognise_messages` recognises those of
+# the mistakes that show as a hang or an error.
+RING_HINTS = (
+    *MESSAGES,
+    *"sends_to_itself sizes_differ index_beyond_chunks whole_tensors padded_chunks not_a_ring chunk_off_by_one".split(),
+    *"mean_for_sum one_step_short one_step_more".split(),
+)
 VARIATIONS = Variations(dtypes=("float64", "float32", "int64"), min_cases=5)
 
 
@@ -72,10 +73,41 @@ def chunks_of(world: JudgedWorld) -> list[list[Tensor]]:
     return [list(torch.tensor_split(one["tensor"], world.size)) for one in world.inputs]
 
 
-def sends_whole_tensors(world: JudgedWorld) -> bool:
-    """Whether every message is as long as the whole tensor."""
-    sent = {event.payload_bytes for log in world.logs for event in log.events}
-    return world.size > 1 and sent == {world.inputs[0]["tensor"].nbytes}
+def wrong_messages(world: JudgedWorld) -> list[str]:
+    """The mistake that the size of the messages shows: all are whole tensors, or as long as the longest chunk."""
+    sent, tensor = {event.payload_bytes for log in world.logs for event in log.events}, world.inputs[0]["tensor"]
+    if world.size > 1 and sent == {tensor.nbytes}:
+        return ["whole_tensors"]
+    longest = tensor.element_size() * math.ceil(len(tensor) / world.size)
+    return ["padded_chunks"] if len(tensor) % world.size and sent == {longest} else []
+
+
+def mean_of(total: Tensor, num_ranks: int) -> list[Tensor]:
+    """The sum divided by the number of ranks: with fractions, rounded down, and towards zero."""
+    return [total / num_ranks, total // num_ranks, torch.div(total, num_ranks, rounding_mode="trunc")]
+
+
+def parts_text(chunk: int, parts: Sequence[Tensor], got: Any) -> Words | None:
+    """A sentence that names the ranks whose parts are in a wrong chunk; None if it is no sum of them.
+
+    parts: those of the chunk, by rank.
+    """
+    for counts in itertools.product(range(3), repeat=len(parts)):  # how often each rank's part is in it
+        if is_close(sum(count * part for count, part in zip(counts, parts, strict=True)), got):
+            ranks = [rank for rank, count in enumerate(counts) for _ in range(count)]
+            if len(ranks) > 1:
+                return words["parts_added"].format(chunk, ranks, len(parts) - 1)
+            return words["part_of_one" if ranks else "part_of_none"].format(chunk, *ranks, len(parts) - 1)
+    return None
+
+
+def expect_num_sends(world: JudgedWorld, num_phases: int, mistakes: Mapping[str, Sequence[int]]) -> Iterator[Judgement]:
+    """Expects N - 1 messages of each rank in each phase. mistakes: maps a key to the numbers that it gives."""
+    due = num_phases * (world.size - 1)
+    for rank, log in enumerate(world.logs):
+        count = log.count("send")
+        known = [key for key, wrong in mistakes.items() if count in wrong]
+        yield expect(count == due, words["num_sends"].format(count, due), rank=rank, mistakes=known)
 
 
 def expect_ring(world: JudgedWorld) -> Iterator[Judgement]:
@@ -95,38 +127,63 @@ def run_reduce_scatter(submitted, inputs: dict[str, Any], context: RankContext) 
 
 def judge_reduce_scatter(world: JudgedWorld) -> Iterator[Judgement]:
     """Judges each call by itself."""
-    for call in worlds_of_calls(world):
-        yield from judge_chunk(call)
+    calls = list(worlds_of_calls(world))
+    for call in calls:
+        yield from judge_chunk(call, sums_of_chunks(calls[-1]))
 
 
-def judge_chunk(world: JudgedWorld) -> Iterator[Judgement]:
-    """Expects chunk r of the sum on rank r, and the messages of a ring's first phase."""
-    n, inputs = world.size, chunks_of(world)
-    total = [sum(chunks) for chunks in zip(*inputs, strict=True)]
+def sums_of_chunks(world: JudgedWorld) -> list[Tensor]:
+    """Each chunk of the sum over all ranks."""
+    return [sum(chunks) for chunks in zip(*chunks_of(world), strict=True)]
+
+
+def judge_chunk(world: JudgedWorld, last_total: Sequence[Tensor]) -> Iterator[Judgement]:
+    """Expects chunk r of the sum on rank r, and the messages of a ring's first phase.
+
+    last_total: the chunks of the sum in the last call.
+    """
+    n, inputs, total = world.size, chunks_of(world), sums_of_chunks(world)
+    sent = [log.payload_bytes("send") for log in world.logs]
+    # A rank sends all chunks but its own. Where the chunks differ in length, the bytes show whether it did.
+    due = [world.inputs[0]["tensor"].nbytes - inputs[0][rank].nbytes for rank in range(n)]
+    is_never_added = sent == due and len(set(due)) > 1
     for rank, output in enumerate(world.outputs):
         # A rank that begins by sending chunk r never adds to it, so if it returns chunk r, that is still its input.
         untouched = [inputs[rank][rank]] if world.logs[rank].count("send") == n - 1 else []
         mistakes = {
-            "chunk_off_by_one": [total[(rank + 1) % n], total[rank - 1], *untouched],
-            "copies_instead_of_adding": [inputs[(rank + 1) % n][rank]],  # it starts on rank r + 1
+            "chunk_off_by_one": [total[(rank + 1) % n], total[rank - 1], *([] if is_never_added else untouched)],
+            "never_added": untouched if sent == due else [],
+            "copies_instead_of_adding": inputs[(rank + 1) % n][rank],  # it starts on rank r + 1
+            "sends_originals": inputs[rank][rank] + inputs[rank - 1][rank],
+            "mean_for_sum": mean_of(total[rank], n),
+            "buffer_kept": last_total[rank],
         }
-        yield expect_tensor(words["chunk_of_sum"].format(rank), total[rank], output, rank=rank, mistakes=mistakes)
+        judgement = expect_tensor(words["chunk_of_sum"].format(rank), total[rank], output, rank=rank, mistakes=mistakes)
+        if not judgement.ok:
+            message = parts_text(rank, [chunks[rank] for chunks in inputs], output) or judgement.message
+            others: tuple[str, ...] = ()
+            if isinstance(output, Tensor) and output.shape != total[rank].shape and not judgement.mistakes:
+                others = ("returns_everything" if output.numel() == len(world.inputs[0]["tensor"]) else "other_chunks",)
+            judgement = replace(judgement, message=message, mistakes=judgement.mistakes + others)
+        yield judgement
     yield from expect_ring(world)
-    yield from expect_num_calls(world, "send", n - 1, mistakes={"one_step_short": n - 2})
-    total_bytes = world.inputs[0]["tensor"].nbytes
-    num_bytes = [total_bytes - inputs[0][rank].nbytes for rank in range(n)]  # a rank sends all chunks but its own
-    mistakes = {"whole_tensors": (n - 1) * total_bytes} if sends_whole_tensors(world) else {}
-    yield from expect_payload_bytes(world, num_bytes, "send", mistakes=mistakes)
+    yield from expect_num_sends(world, 1, {"one_step_short": [n - 2], "one_step_more": [n]})
+    for rank, (num_bytes, due_bytes) in enumerate(zip(sent, due, strict=True)):
+        message = words["bytes_of_chunks"].format(num_bytes, due_bytes)
+        yield expect(num_bytes == due_bytes, message, rank=rank, mistakes=wrong_messages(world))
 
 
-REDUCE_SCATTER_HINTS = LAB.hints(*RING_HINTS, "copies_instead_of_adding one_step_short")
+REDUCE_SCATTER_HINTS = LAB.hints(
+    *RING_HINTS,
+    "never_added buffer_kept copies_instead_of_adding sends_originals other_chunks returns_everything",
+)
 REDUCE_SCATTER = Task(
     key="01.reduce_scatter",
     signature="reduce_scatter(tensor)",
     make_inputs=make_inputs,
     run_submission=run_each_call(run_reduce_scatter),
     judge=judge_reduce_scatter,
-    recognise_failure=recognise_among(*REDUCE_SCATTER_HINTS),
+    recognise_failure=recognise_messages(*REDUCE_SCATTER_HINTS),
     hints=REDUCE_SCATTER_HINTS,
     variations=VARIATIONS,
 )
@@ -152,22 +209,33 @@ def judge_all_reduce(world: JudgedWorld) -> Iterator[Judgement]:
 
 def judge_sum(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the sum on every rank, in the tensor that the function got, and the messages of both phases."""
-    n, given = world.size, [of_rank["tensor"] for of_rank in world.inputs]
-    off_by_one, adding_twice = wrong_values(chunks_of(world))
+    n, given, inputs = world.size, [of_rank["tensor"] for of_rank in world.inputs], chunks_of(world)
+    off_by_one, adding_again = wrong_values(inputs)
     judgements = []
     for rank, output in enumerate(world.outputs):
         mistakes = {
             "chunk_off_by_one": [tensors[rank] for tensors in off_by_one],
-            "adds_in_second_phase": [tensors[rank] for tensors in adding_twice],
+            "adds_in_second_phase": [tensors[rank] for tensors in adding_again],
+            # Empty buffers were copied over all chunks but one.
+            "never_added": [
+                torch.cat([part * (chunk == kept) for chunk, part in enumerate(inputs[rank])]) for kept in range(n)
+            ],
+            "mean_for_sum": mean_of(sum(given), n),
             "not_in_place": given[rank] if world.logs[rank].count("recv") else [],
         }
-        judgements.append(expect_tensor(words["after_all_reduce"], sum(given), output, rank=rank, mistakes=mistakes))
+        judgement = expect_tensor(words["after_all_reduce"], sum(given), output, rank=rank, mistakes=mistakes)
+        if not judgement.ok:
+            chunks = enumerate(zip(*inputs, output.tensor_split(n), strict=True))
+            wrong = [(chunk, parts, got) for chunk, (*parts, got) in chunks if not is_close(sum(parts), got)]
+            message = parts_text(*wrong[0]) if wrong else None
+            judgement = replace(judgement, message=message or judgement.message)
+        judgements.append(judgement)
     yield from judgements
     yield from expect_ring(world)
-    mistakes = {"whole_tensors": n - 1} if sends_whole_tensors(world) else {}
+    mistakes = {"one_step_more": [2 * n - 1, 2 * n]} | dict.fromkeys(wrong_messages(world), [n - 1])
     if not all(judgement.ok for judgement in judgements):  # a ring with too few steps leaves wrong values
-        mistakes = {"one_step_short": 2 * (n - 2), "no_all_gather": n - 1} | mistakes
-    yield from expect_num_calls(world, "send", 2 * (n - 1), mistakes=mistakes)
+        mistakes = {"one_step_short": [2 * n - 4, 2 * n - 3], "no_all_gather": [n - 1]} | mistakes
+    yield from expect_num_sends(world, 2, mistakes)
     yield from judge_bytes(world, given[0])
 
 
@@ -181,7 +249,7 @@ def judge_bytes(world: JudgedWorld, tensor: Tensor) -> Iterator[Judgement]:
     short_chunk = tensor.element_size() * (len(tensor) // n)
     long_chunk = tensor.element_size() * math.ceil(len(tensor) / n)
     least, most = 2 * (total_bytes - long_chunk), 2 * (total_bytes - short_chunk)
-    known = ["whole_tensors"] if sends_whole_tensors(world) else []
+    known = wrong_messages(world)
     for rank, num_bytes in enumerate(sent):
         message = words["bytes_sent_by_rank"].format(num_bytes, least, most)
         yield expect(least <= num_bytes <= most, message, rank=rank, mistakes=known)
@@ -192,22 +260,25 @@ def judge_bytes(world: JudgedWorld, tensor: Tensor) -> Iterator[Judgement]:
 def wrong_values(inputs: Sequence[Sequence[Tensor]]) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
     """What two mistakes leave on the ranks, each as [way to make it][rank].
 
-    The second phase starts with the chunk of a neighbour; or it adds what arrives, as the first phase does. Both are
-    computed for rings in which rank r owns chunk r - 1, r or r + 1 after the first phase.
+    The second phase starts with the chunk of a neighbour; or it adds what arrives, as the first phase does, in all of
+    its steps or in one. Both are computed for rings in which rank r owns chunk r - 1, r or r + 1 after the first phase.
     """
-    owned_chunks = (-1, 0, 1)
+    n, owned_chunks = len(inputs), (-1, 0, 1)
     off_by_one = [ring(inputs, owned, owned + wrong) for owned in owned_chunks for wrong in (-1, 1)]
-    return off_by_one, [ring(inputs, owned, owned, adds_again=True) for owned in owned_chunks]
+    return off_by_one, [ring(inputs, owned, owned, steps) for owned in owned_chunks for steps in (2 * n - 2, n)]
 
 
-def ring(inputs: Sequence[Sequence[Tensor]], owned: int, sent_first: int, *, adds_again: bool = False) -> list[Tensor]:
+def ring(
+    inputs: Sequence[Sequence[Tensor]], owned: int, sent_first: int, num_adding: int | None = None
+) -> list[Tensor]:
     """What each rank ends with after an all-reduce by a ring. inputs: as [rank][chunk].
 
     owned: after the first phase rank r owns chunk r + owned. sent_first: it begins the second phase with chunk
-    r + sent_first, which is right if both are equal. adds_again: the second phase adds what arrives, where it should
-    replace the chunk.
+    r + sent_first, which is right if both are equal. num_adding: the number of steps that add what arrives, where the
+    others replace the chunk; None for the right one, N - 1.
     """
     n = len(inputs)
+    num_adding = n - 1 if num_adding is None else num_adding
     chunks = [list(of_rank) for of_rank in inputs]
     for step in range(2 * (n - 1)):
         is_first_phase = step < n - 1
@@ -218,18 +289,18 @@ def ring(inputs: Sequence[Sequence[Tensor]], owned: int, sent_first: int, *, add
         for rank in range(n):
             index = (rank - 1 + offset) % n  # of the chunk that the left neighbour sends
             arrived = before[rank - 1][index]
-            chunks[rank][index] = chunks[rank][index] + arrived if is_first_phase or adds_again else arrived
+            chunks[rank][index] = chunks[rank][index] + arrived if step < num_adding else arrived
     return [torch.cat(of_rank) for of_rank in chunks]
 
 
-ALL_REDUCE_HINTS = LAB.hints(*RING_HINTS, "adds_in_second_phase no_all_gather one_step_short not_in_place")
+ALL_REDUCE_HINTS = LAB.hints(*RING_HINTS, "never_added adds_in_second_phase no_all_gather not_in_place")
 ALL_REDUCE = Task(
     key="01.all_reduce",
     signature="all_reduce(tensor)",
     make_inputs=make_inputs,
     run_submission=run_each_call(run_all_reduce),
     judge=judge_all_reduce,
-    recognise_failure=recognise_among(*ALL_REDUCE_HINTS),
+    recognise_failure=recognise_messages(*ALL_REDUCE_HINTS),
     hints=ALL_REDUCE_HINTS,
     variations=VARIATIONS,
 )

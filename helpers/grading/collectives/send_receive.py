@@ -22,7 +22,8 @@ text. `words["…"]` is a sentence of messages.yaml, or what a sentence calls a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,8 +34,6 @@ from helpers.grading.collectives import LAB
 from helpers.grading.kit.comparisons import (
     expect,
     expect_equal,
-    expect_num_calls,
-    expect_payload_bytes,
     expect_tensor,
     is_close,
 )
@@ -49,14 +48,37 @@ from helpers.grading.kit.messages import (
     worlds_of_calls,
 )
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.learner.words import Words
+from helpers.quantities.units import format_bytes
 
 words = LAB.messages
 
-# In the Tasks below: MESSAGE_HINTS are the keys of mistakes that every task about send and receive may show.
-# `run_each_call` makes a run_… of one call into one of all calls. `recognise_among` recognises those of the mistakes
+# In the Tasks below: MESSAGES are the keys of mistakes that every task about send and receive may show.
+# `run_each_call` makes a run_… of one call into one of all calls. `recognise_messages` recognises those of the mistakes
 # that show as a hang or an error.
+MESSAGES = (*MESSAGE_HINTS, "dtypes_differ", "unmatched")
 LARGE = 50_000  # elements, 400 kB: more than the buffers between two processes hold, so a send waits for its receive
 VARIATIONS = Variations(dtypes=("float64", "float32", "int64"), min_cases=5)
+
+
+def recognise_messages(*keys: str) -> Callable[[RunFailure], Sequence[str]]:
+    """A `recognise_failure` for a task that has the hints with these keys: what `recognise_among` knows, and more.
+
+    It adds a dtype or size that differs between sender and receiver, an index behind the last chunk, and any other
+    hang.
+    """
+
+    def recognise(failure: RunFailure) -> Sequence[str]:
+        dtypes = set(re.findall(r"\b(?:sends|expects) (\w+) x \d", failure.text))
+        if failure.kind == "mismatch" and dtypes:
+            size_key = "sizes_differ" if "sizes_differ" in keys else "buffer_size"
+            return ["dtypes_differ" if len(dtypes) > 1 else size_key]
+        if failure.type_name == "IndexError" and "index_beyond_chunks" in keys:
+            return ["index_beyond_chunks"]
+        known = recognise_among(*keys)(failure)
+        return known or (["unmatched"] if failure.kind == "hang" else [])
+
+    return recognise
 
 
 def shape_of(rng: CaseGenerator, large: int) -> tuple[int, ...]:
@@ -89,11 +111,19 @@ def judge_shift(world: JudgedWorld) -> Iterator[Judgement]:
     for call in worlds_of_calls(world):
         given = [of_rank["tensor"] for of_rank in call.inputs]
         for rank, output in enumerate(call.outputs):
-            mistakes = {"wrong_direction": given[(rank + 1) % n]}
-            yield expect_tensor(words["result"], given[rank - 1], output["result"], rank=rank, mistakes=mistakes)
+            left = (rank - 1) % n
+            mistakes = {
+                "buffer_kept": world.inputs[left]["calls"][-1]["tensor"],
+                "wrong_direction": given[(rank + 1) % n],
+                "own_tensor": given[rank],
+                "shape_lost": given[left].flatten(),
+            }
+            what = words["shifted"].format(left)
+            yield expect_tensor(what, given[left], output["result"], rank=rank, mistakes=mistakes)
             yield expect_unchanged(given[rank], output["tensor"], rank)
         yield from expect_messages(call)
-        yield from expect_payload_bytes(call, given[0].nbytes if n > 1 else 0, "send")
+        yield from expect_sends(call, [[(rank + 1) % n] for rank in range(n)], given[0].nbytes)
+    yield from expect_copies(world)
 
 
 def expect_unchanged(given: Tensor, after: Any, rank: int) -> Judgement:
@@ -102,14 +132,45 @@ def expect_unchanged(given: Tensor, after: Any, rank: int) -> Judgement:
     return judgement if judgement.ok else replace(judgement, mistakes=("overwrites_send_buffer",))
 
 
-SHIFT_HINTS = LAB.hints(*MESSAGE_HINTS, "sends_to_itself overwrites_send_buffer wrong_direction")
+def expect_copies(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects that no result shares memory with an argument, which is noted in the calls of each rank."""
+    for rank, calls in enumerate(world.calls):
+        is_shared = any(call["shared"] and not call["changed"] for call in calls)
+        yield expect(not is_shared, words["shares_memory"], rank=rank, mistakes=["argument_returned"])
+
+
+def expect_sends(world: JudgedWorld, receivers: Sequence[Sequence[int]], num_bytes: int) -> Iterator[Judgement]:
+    """Expects one message of num_bytes from each rank to each of its receivers, as [rank], and none to itself.
+
+    Where a tensor has no elements, its messages are not judged.
+    """
+    for rank, peers in enumerate(receivers):
+        due = [(peer, num_bytes) for peer in sorted(peers) if peer != rank]
+        sent = sorted((event.peer, event.payload_bytes) for event in sends_of(world, rank))
+        missing = set(due) - set(sent) if len(due) > 1 or not sent else ()
+        message = words["sends"].format(messages_text(sent), messages_text(due))
+        mistakes = ["never_received"] if missing else []
+        yield expect(sent == due or not num_bytes, message, rank=rank, mistakes=mistakes)
+
+
+def messages_text(messages: Sequence[tuple[int, int]]) -> list[Words]:
+    """The receiver and the bytes of each message as texts: ["48 B to rank 1"]."""
+    texts = [words["message_to"].format(format_bytes(num_bytes), peer) for peer, num_bytes in messages]
+    return texts or [words["nothing"]]
+
+
+SHIFT_HINTS = LAB.hints(
+    *MESSAGES,
+    "sends_to_itself buffer_size overwrites_send_buffer buffer_kept argument_returned",
+    "never_received wrong_direction own_tensor shape_lost",
+)
 SHIFT = Task(
     key="01.shift",
     signature="shift(tensor)",
     make_inputs=make_shift,
     run_submission=run_each_call(run_shift),
     judge=judge_shift,
-    recognise_failure=recognise_among(*SHIFT_HINTS),
+    recognise_failure=recognise_messages(*SHIFT_HINTS),
     hints=SHIFT_HINTS,
     variations=VARIATIONS,
     must_not_change=("tensor",),
@@ -139,28 +200,38 @@ def judge_all_to_all(world: JudgedWorld) -> Iterator[Judgement]:
         given = [of_rank["tensors"] for of_rank in call.inputs]  # [sender][receiver]
         for rank, output in enumerate(call.outputs):
             result = output["result"]
-            length = len(result) if isinstance(result, list) else type(result).__name__  # never equal to a number
-            yield expect_equal(words["num_tensors"], call.size, length, rank=rank)
+            kind, length = type(result).__name__, len(result) if isinstance(result, list) else -1
+            yield expect(isinstance(result, list), words["no_list"].format(kind, call.size), rank=rank)
+            mistakes = {"own_part_missing": call.size - 1}
+            yield expect_equal(words["num_tensors"], call.size, length, rank=rank, mistakes=mistakes)
             if length == call.size:
-                yield from judge_received(given, result, rank)
+                last = [of_rank["calls"][-1]["tensors"] for of_rank in world.inputs]
+                yield from judge_received(given, last, result, rank)
             for tensor, after in zip(given[rank], output["tensors"], strict=True):
                 yield expect_unchanged(tensor, after, rank)
         yield from expect_messages(call)
-        yield from expect_num_calls(call, "send", call.size - 1)
-        yield from expect_payload_bytes(call, (call.size - 1) * given[0][0].nbytes, "send")
+        yield from expect_sends(call, [range(call.size)] * call.size, given[0][0].nbytes)
+    yield from expect_copies(world)
 
 
-def judge_received(given: list, result: list, rank: int) -> Iterator[Judgement]:
-    """Expects in the result of one rank the tensor that each sender had for it. given: as [sender][receiver]."""
+def judge_received(given: list, last: list, result: list, rank: int) -> Iterator[Judgement]:
+    """Expects in the result of one rank the tensor that each sender had for it.
+
+    given: the inputs of the call, as [sender][receiver]. last: those of the last call.
+    """
     n, judgements = len(given), []
+    received = [tensor for sender, tensor in enumerate(result) if sender != rank]
+    is_one_buffer = n > 2 and all(is_close(received[0], tensor) for tensor in received)
     for sender in range(n):
+        misplaced = [given[other][rank] for other in range(n) if other not in (sender, rank)]
         mistakes = {
-            # The sender sends its own tensor, or what the rank on its other side, equally far away, should get.
-            "wrong_slice": [given[sender][sender], given[sender][(2 * sender - rank) % n]],
-            # The rank stores the tensor at the place of the rank on its own other side, equally far away.
-            "wrong_place": given[(2 * rank - sender) % n][rank],
+            "buffer_kept": last[sender][rank],
+            "one_buffer": received if is_one_buffer else [],
+            # What the sender has for another rank, and what another sender had for this one.
+            "wrong_slice": [given[sender][other] for other in range(n) if other != rank],
+            "wrong_place": [] if is_one_buffer else misplaced,
         }
-        what = words["result_from"].format(sender)
+        what = words["result_from"].format(sender, rank)
         judgements.append(expect_tensor(what, given[sender][rank], result[sender], rank=rank, mistakes=mistakes))
     wrong_senders = [sender for sender, judgement in enumerate(judgements) if not judgement.ok]
     if wrong_senders == [rank]:  # only the tensor that the rank keeps for itself is wrong
@@ -169,7 +240,9 @@ def judge_received(given: list, result: list, rank: int) -> Iterator[Judgement]:
 
 
 ALL_TO_ALL_HINTS = LAB.hints(
-    *MESSAGE_HINTS, "sends_to_itself overwrites_send_buffer own_part_missing wrong_slice wrong_place"
+    *MESSAGES,
+    "sends_to_itself buffer_size overwrites_send_buffer buffer_kept argument_returned never_received",
+    "own_part_missing one_buffer wrong_slice wrong_place",
 )
 ALL_TO_ALL = Task(
     key="01.all_to_all",
@@ -177,7 +250,7 @@ ALL_TO_ALL = Task(
     make_inputs=make_all_to_all,
     run_submission=run_each_call(run_all_to_all),
     judge=judge_all_to_all,
-    recognise_failure=recognise_among(*ALL_TO_ALL_HINTS),
+    recognise_failure=recognise_messages(*ALL_TO_ALL_HINTS),
     hints=ALL_TO_ALL_HINTS,
     variations=VARIATIONS,
     must_not_change=("tensors",),
@@ -219,19 +292,24 @@ def judge_values(world: JudgedWorld) -> Iterator[Judgement]:
     n, root, given = world.size, world.inputs[0]["root"], [of_rank["tensor"] for of_rank in world.inputs]
     num_reached = 1 << (n.bit_length() - 1)  # the ranks that have it after log2(n) rounds, rounded down: a power of 2
     unchanged = [rank for rank, output in enumerate(world.outputs) if rank != root and is_close(given[rank], output)]
-    all_have_rank_0s = root != 0 and all(is_close(given[0], output) for output in world.outputs)
+    # The rank whose tensor all ranks have, if it is not the root.
+    others = [rank for rank in range(n) if rank != root and all(is_close(given[rank], one) for one in world.outputs)]
     # The last round reaches the ranks that are farthest from the root.
     is_last_round_missing = unchanged and all((rank - root) % n >= num_reached for rank in unchanged)
     # Every rank has received the tensor, but into other memory.
     all_received = all(world.logs[rank].count("recv") for rank in unchanged)
     is_not_in_place = len(unchanged) == n - 1 and not is_last_round_missing and all_received
+    none_received = not is_last_round_missing and not any(world.logs[rank].count("recv") for rank in unchanged)
     for rank, output in enumerate(world.outputs):
         mistakes = {
-            "root_ignored": given[0] if all_have_rank_0s else [],
+            "root_ignored": given[0] if others[:1] == [0] else [],
+            "another_root": [given[other] for other in others if other],
+            "never_received": given[rank] if none_received else [],
             "rounds_rounded_down": given[rank] if is_last_round_missing else [],
             "not_in_place": given[rank] if is_not_in_place else [],
         }
-        yield expect_tensor(words["after_broadcast"].format(root), given[root], output, rank=rank, mistakes=mistakes)
+        what = words["root_afterwards" if rank == root else "after_broadcast"].format(root)
+        yield expect_tensor(what, given[root], output, rank=rank, mistakes=mistakes)
 
 
 def judge_rounds(world: JudgedWorld) -> Iterator[Judgement]:
@@ -240,7 +318,7 @@ def judge_rounds(world: JudgedWorld) -> Iterator[Judgement]:
     receivers = [[event.peer for event in sends_of(world, rank)] for rank in range(n)]
     num_messages, rounds, fewest = sum(map(len, receivers)), rounds_of(receivers, root), (n - 1).bit_length()
     yield expect(num_messages == n - 1, words["messages_from_root"].format(root, num_messages, n - 1))
-    mistakes = []  # a tree with another order of sends also needs more rounds, but has no hint
+    mistakes = ["ranks_idle"] if num_messages == n - 1 else []
     if len(receivers[root]) == n - 1:
         mistakes = ["root_sends_to_all"]
     elif max(map(len, receivers)) == 1:
@@ -263,8 +341,8 @@ def rounds_of(receivers: list[list[int]], root: int) -> int:
 
 
 BROADCAST_HINTS = LAB.hints(
-    "calls_a_collective not_waited place_for_rank root_ignored rounds_rounded_down root_sends_to_all",
-    "chain not_in_place",
+    "calls_a_collective not_waited dtypes_differ unmatched buffer_size place_for_rank root_ignored another_root",
+    "never_received rounds_rounded_down root_sends_to_all chain ranks_idle not_in_place",
 )
 
 
@@ -273,7 +351,7 @@ def recognise_broadcast(failure: RunFailure) -> list[str]:
 
     It has taken a place in the tree for a rank. The root has place 0, so with root 1 of 2 ranks, place 1 is rank 0.
     """
-    return ["place_for_rank"] if is_to_itself(failure) else []
+    return ["place_for_rank"] if is_to_itself(failure) else recognise_messages(*BROADCAST_HINTS)(failure)
 
 
 BROADCAST = Task(
