@@ -13,7 +13,7 @@ Each mistake changes the right answer in one way, and it is named if the changed
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -56,21 +56,38 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
     mistakes = tuple(key for key in wrong_answers[0] if [wrong[key] for wrong in wrong_answers] == answers)
     for case, right, got in zip(cases, right_answers, answers, strict=True):
         given = got if isinstance(got, list) else []
-        yield expect_equal(words["num_devices"], num_devices, len(given))
+        left_out = {"idle_left_out": sum(one["parameters"] > 0 for one in right)}
+        yield expect_equal(words["num_devices"], num_devices, len(given), mistakes=left_out)
         for device, (expected, of_device) in enumerate(zip(right, given, strict=False)):
+            rows = rows_of(device, num_devices, case["batch"])
+            of_device = of_device if isinstance(of_device, dict) else {}
             for kind in KINDS:
-                what = words["bytes_of_kind"].format(words[kind], case["batch"])
+                place = "master" if device == 0 else "other"
+                what = words[f"{kind}.{place}"].format(rows, case["batch"])
                 judgement = expect_equal(what, expected[kind], of_device.get(kind), rank=device)
                 yield judgement if judgement.ok else replace(judgement, mistakes=mistakes)
 
 
+def rows_of(device: int, num_devices: int, batch: int) -> int:
+    """The examples on a device; the last devices get fewer or none."""
+    size = math.ceil(batch / num_devices)
+    return max(0, min(size, batch - device * size))
+
+
 def device_bytes(
-    num_devices: int, num_parameters: int, batch: int, input_bytes: int, output_bytes: int
+    num_devices: int,
+    num_parameters: int,
+    batch: int,
+    input_bytes: int,
+    output_bytes: int,
+    all_rows: Sequence[int] | None = None,
 ) -> BytesByDevice:
-    """The bytes when backward is done and nothing is freed yet; a device without examples has no replica."""
-    size, devices = math.ceil(batch / num_devices), []  # examples per device; the last devices get fewer or none
-    for device in range(num_devices):
-        rows = max(0, min(size, batch - device * size))
+    """The bytes when backward is done and nothing is freed yet; a device without examples has no replica.
+
+    all_rows: the number of examples on each device; None for the right ones.
+    """
+    devices = []
+    for rows in all_rows or [rows_of(device, num_devices, batch) for device in range(num_devices)]:
         weights = FLOAT32_BYTES * num_parameters if rows else 0
         by_rows = {"input": rows * input_bytes, "outputs": rows * output_bytes}
         devices.append({"parameters": weights, "gradients": weights, "optimizer": 0} | by_rows)
@@ -85,14 +102,20 @@ def wrong_bytes(case: dict[str, int], right: BytesByDevice) -> dict[str, BytesBy
     """The answer that each known mistake gives, by the key of its hint: the right one with some numbers changed."""
     (master, *others), batch = right, case["batch"]
     master_rows = math.ceil(batch / len(right))  # examples in the master's own piece
-    weights = FLOAT32_BYTES * case["num_parameters"]
+    weights, n = FLOAT32_BYTES * case["num_parameters"], len(right)
+    even_rows = [batch // n + (device < batch % n) for device in range(n)]
     return {
+        "other_pieces": device_bytes(n, **case, all_rows=even_rows),
         "optimizer_everywhere": [one | {"optimizer": 2 * one["parameters"]} for one in right],
+        "optimizer_forgotten": [master | {"optimizer": 0}, *others],
+        "half_precision": [one | {kind: one[kind] // 2 for kind in KINDS[:3]} for one in right],
         "one_moment": [one | {"optimizer": one["optimizer"] // 2} for one in right],
         "gradients_on_master_only": [master, *(one | {"gradients": 0} for one in others)],
         "gathered_forgotten": [master | {"outputs": master_rows * case["output_bytes"]}, *others],
         "own_share_forgotten": [master | {"outputs": batch * case["output_bytes"]}, *others],
         "input_cut_on_master": [master | {"input": master_rows * case["input_bytes"]}, *others],
+        "input_twice": [master | {"input": (batch + master_rows) * case["input_bytes"]}, *others],
+        "gathered_alone": [master | {"outputs": (batch + master_rows) * case["output_bytes"]}, *others],
         "idle_replicas": [one | {"parameters": weights, "gradients": weights} for one in right],
     }
 
@@ -104,8 +127,9 @@ MEMORY = Task(
     run_submission=run_submission,
     judge=judge,
     hints=LAB.hints(
-        "optimizer_everywhere one_moment gradients_on_master_only gathered_forgotten own_share_forgotten",
-        "input_cut_on_master idle_replicas",
+        "optimizer_everywhere optimizer_forgotten one_moment half_precision gradients_on_master_only",
+        "gathered_forgotten gathered_alone own_share_forgotten input_cut_on_master input_twice idle_replicas",
+        "idle_left_out other_pieces",
     ),
     runs_on="devices",
 )

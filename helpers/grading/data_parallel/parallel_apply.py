@@ -30,7 +30,7 @@ from torch import Tensor
 from helpers.grading.cases import CaseGenerator
 from helpers.grading.data_parallel import LAB
 from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, is_close
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, recognise_errors
 from helpers.ranks.limits import load_per_core
 
 words = LAB.messages
@@ -173,15 +173,18 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
     outputs = outputs if isinstance(outputs, list) else []
     yield expect_equal(words["num_outputs"], num_devices, len(outputs))
     found = [device for output in outputs for device, one in enumerate(right) if is_close(one, output)]
+    is_one = num_devices > 1 and len(found) == num_devices and len(set(found)) == 1  # one replica's output everywhere
     is_permuted = sorted(found) == list(range(num_devices))  # each device's right output is there once
     for device, (expected, output) in enumerate(zip(right, outputs, strict=False)):  # their number is judged above
-        mistakes = {"order_of_completion": right if is_permuted else []}
-        yield expect_tensor(words["output"], expected, output, rank=device, mistakes=mistakes)
+        mistakes = {"order_of_completion": right if is_permuted else [], "same_output": right if is_one else []}
+        yield expect_tensor(words["output"].format(device), expected, output, rank=device, mistakes=mistakes)
     for device, is_attached in enumerate(runs["as usual"]["attached"]):
         yield expect(is_attached, words["output_is_detached"], rank=device)
     yield from judge_modes(runs)
     failures = world.outputs[0]["failures"]
     mistakes = ["exception_swallowed"] if all(got["raised"] == "nothing" for got in failures) else []
+    if all(got["raised"] not in ("nothing", StayedAway.__name__) for got in failures):
+        mistakes = ["exception_rebuilt"]
     for failing, got in zip(inputs["failing"], failures, strict=True):
         yield from judge_failure(got, failing, num_devices, mistakes)
 
@@ -190,10 +193,13 @@ def judge_modes(runs: dict[str, Any]) -> Iterator[Judgement]:
     """Expects that each thread has the caller's grad mode and autocast dtype."""
     for mode, (grad, dtype) in MODES.items():
         for device, call in enumerate(runs[mode]["calls"]):
-            mistakes = {"grad_mode_lost": True}  # a new thread records gradients, whatever its caller does
+            # A new thread records gradients, whatever its caller does.
+            mistakes = {"grad_mode_lost": True, "grad_mode_off": False}
             yield expect_equal(words["grad_mode"].format(mode), grad, call.get("grad"), rank=device, mistakes=mistakes)
             # A thread that enables autocast, but does not set its dtype, gets bfloat16 on a CPU.
-            mistakes = {"autocast_lost": "off", "autocast_dtype_lost": "torch.bfloat16"} if dtype != "off" else {}
+            mistakes = {"autocast_lost": "off", "autocast_dtype_lost": "torch.bfloat16"}
+            if dtype == "off":
+                mistakes = dict.fromkeys(["autocast_always_on"], call.get("dtype"))
             what = words["autocast_dtype"].format(mode)
             yield expect_equal(what, dtype, call.get("dtype"), rank=device, mistakes=mistakes)
 
@@ -203,7 +209,7 @@ def judge_failure(got: dict[str, Any], failing: int, num_devices: int, mistakes:
     message = words["other_exception"].format(StayedAway.__name__, got["raised"])
     yield expect(got["raised"] == StayedAway.__name__, message, rank=failing, mistakes=mistakes)
     named = [device for device in range(num_devices) if f"device {device}" in got["text"]]
-    known = ["device_unnamed"] if not named else []
+    known = ["wrong_device_named" if named else "device_unnamed"]
     is_right = named == [failing] or got["raised"] != StayedAway.__name__
     yield expect(is_right, words["device_not_named"].format(failing, got["text"]), rank=failing, mistakes=known)
 
@@ -215,9 +221,11 @@ PARALLEL_APPLY = Task(
     run_submission=run_submission,
     judge=judge,
     hints=LAB.hints(
-        "one_after_another exception_swallowed order_of_completion grad_mode_lost autocast_dtype_lost",
-        "autocast_lost device_unnamed",
+        "one_after_another exception_swallowed exception_rebuilt same_output order_of_completion grad_mode_lost",
+        "grad_mode_off autocast_always_on autocast_dtype_lost autocast_lost device_unnamed wrong_device_named",
+        "input_unpacked",
     ),
+    recognise_failure=recognise_errors({"takes 1 positional argument but": "input_unpacked"}),
     runs_on="devices",
     must_not_change=("replicas", "inputs"),
 )

@@ -32,7 +32,7 @@ from helpers.grading.data_parallel import LAB
 from helpers.grading.data_parallel.scatter_gather import batch_sizes
 from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, expect_tensors, is_close
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, recognise_errors
 
 words = LAB.messages
 
@@ -164,6 +164,9 @@ def judge_replicate(world: JudgedWorld) -> Iterator[Judgement]:
         yield from judge_round(inputs, values, got)
 
 
+TIED_WEIGHT = "first.1.weight"  # of ReplicatedModel, whose layer `again` has it too
+
+
 def judge_round(inputs: dict[str, Any], values: dict[str, Any], got: dict[str, Any]) -> Iterator[Judgement]:
     """Expects an unchanged model, right outputs, the summed gradients in the model, and separate memory and buffers.
 
@@ -173,17 +176,31 @@ def judge_round(inputs: dict[str, Any], values: dict[str, Any], got: dict[str, A
     first = got["changed"][0] if got["changed"] else ""
     yield expect(is_unchanged, words["model_changed"].format(first), mistakes=["master_changed"])
     by_piece = [one_process(inputs, values, piece) for piece in values["pieces"]]
+    first_round = inputs["rounds"][0]
+    stale = values | {name: first_round[name] for name in ("is_training", "buffers")}
+    other_mode = values | {"is_training": not values["is_training"]}
     for device, (right, output) in enumerate(zip(by_piece, got["outputs"], strict=True)):
-        yield expect_tensor(words["replica_output"], right["output"], output, rank=device)
+        mistakes: dict[str, Any] = {}
+        if not is_close(right["output"], output):
+            all_stale = stale | {"weights": first_round["weights"]}
+            wrong = {"mode_changed": [other_mode], "replicas_kept": [stale, all_stale]}
+            for key, states in wrong.items():
+                mistakes[key] = [one_process(inputs, state, values["pieces"][device])["output"] for state in states]
+        yield expect_tensor(words["replica_output"], right["output"], output, rank=device, mistakes=mistakes)
     frozen = [name for name, gradient in by_piece[0]["gradients"].items() if gradient is None]
     trained = [name for name in values["weights"] if name not in frozen]
     total = {name: sum(one["gradients"][name] for one in by_piece) for name in trained}
     # Gradients that stay on the replicas: the model has none, or those of device 0, which are right if it is alone.
     wrong_gradients = [dict.fromkeys(total), by_piece[0]["gradients"]][: len(by_piece)]
-    mistakes = {"gradients_stay": wrong_gradients} if is_unchanged else {}
-    yield from expect_tensors(words["model_gradient"], total, got["gradients"], mistakes=mistakes)
+    mistakes = {"gradients_averaged": model_tools.scaled(total, 1 / len(by_piece))}
+    mistakes |= {"gradients_stay": wrong_gradients} if is_unchanged else {}
+    judgements = list(expect_tensors(words["model_gradient"], total, got["gradients"], mistakes=mistakes))
+    is_only_tied = [name for name, one in zip(total, judgements, strict=True) if not one.ok] == [TIED_WEIGHT]
+    for judgement in judgements:
+        is_tied = is_only_tied and not judgement.ok
+        yield replace(judgement, mistakes=("tied_weight_once",)) if is_tied else judgement
     for name in frozen:
-        yield expect_equal(words["model_gradient"].format(name), None, got["gradients"][name])
+        yield expect_equal(words["frozen_gradient"].format(name), None, got["gradients"][name])
     yield from judge_memory(got)
     yield from judge_buffers(inputs, values, got, by_piece[0]["buffers"])
 
@@ -207,7 +224,7 @@ def judge_memory(got: dict[str, Any]) -> Iterator[Judgement]:
     taken, modules = set(got["master"]), [call["module"] for call in got["calls"][0]]
     for device, calls in enumerate(got["calls"][1:], start=1):
         addresses = {address for call in calls for address in call["addresses"]}
-        mistakes = ["weights_shared"] if addresses & set(got["master"]) else []
+        mistakes = ["weights_shared" if addresses & set(got["master"]) else "clones_shared"]
         yield expect(not addresses & taken, words["memory_shared"], rank=device, mistakes=mistakes)
         taken |= addresses
         modules += [call["module"] for call in calls]
@@ -233,7 +250,10 @@ REPLICATE = Task(
     make_inputs=make_replicate,
     run_submission=run_replicate,
     judge=judge_replicate,
-    hints=LAB.hints("master_changed gradients_stay weights_shared buffers_shared buffers_lost module_shared"),
+    hints=LAB.hints(
+        "master_changed tied_weight_once gradients_averaged gradients_stay weights_shared clones_shared replicas_kept",
+        "mode_changed buffers_shared buffers_lost module_shared",
+    ),
     runs_on="devices",
     variations=Variations(dtypes=("float64", "float32")),
     must_not_change=("model",),
@@ -301,13 +321,13 @@ def judge_step(world: JudgedWorld) -> Iterator[Judgement]:
     mistakes = tuple(key for key in results[0] if key != "right" and is_step_mistake(key, results, outputs))
     for (case, pieces), of_case, got in zip(cases, results, outputs, strict=True):
         (right,) = of_case["right"]
-        for judgement in judge_one_step(case, pieces, right, got):
+        for judgement in judge_one_step(case, pieces, right, got, inputs["num_devices"]):
             # A failed Judgement that names no mistake yet gets those of all steps.
             yield judgement if judgement.ok or judgement.mistakes else replace(judgement, mistakes=mistakes)
 
 
 def judge_one_step(
-    case: dict[str, Any], pieces: Sequence[dict], right: StepResult, got: dict[str, Any]
+    case: dict[str, Any], pieces: Sequence[dict], right: StepResult, got: dict[str, Any], num_devices: int
 ) -> Iterator[Judgement]:
     """Expects the gradients, the weights and the mean loss of one process, and each piece on a device of its own.
 
@@ -318,11 +338,15 @@ def judge_one_step(
     # "{}" stands for the name of a parameter, which expect_tensors fills in.
     yield from expect_tensors(words["step_gradient"].format("{}", size), gradients, got["gradients"])
     yield from expect_tensors(words["step_weight"].format("{}", size), weights, got["weights"])
-    yield expect_tensor(words["loss_returned"].format(size), sum(piece["loss"] for piece in pieces) / size, got["loss"])
+    total = sum(piece["loss"] for piece in pieces)
+    mistakes = {"sum_for_mean": total, "returns_nothing": None}
+    yield expect_tensor(words["loss_returned"].format(size), total / size, got["loss"], mistakes=mistakes)
     rows = sorted(piece["rows"] for piece in pieces)
     mistakes = {"one_device": [size]} if rows != [size] else {}
+    mistakes["even_pieces"] = sorted(map(len, case["x"].tensor_split(min(num_devices, size))))
     yield expect_equal(words["rows_computed"].format(size), rows, got["rows"], mistakes=mistakes)
-    yield expect(got["on_master"] <= 1, words["too_many_on_model"].format(got["on_master"], size))
+    message = words["too_many_on_model"].format(got["on_master"], size)
+    yield expect(got["on_master"] <= 1, message, mistakes=["weights_shared"])
 
 
 def is_step_mistake(key: str, results: Sequence[Mapping[str, Sequence[StepResult]]], outputs: Sequence[dict]) -> bool:
@@ -334,9 +358,9 @@ def is_step_mistake(key: str, results: Sequence[Mapping[str, Sequence[StepResult
     for way in zip(*(of_step[key] for of_step in results), strict=True):  # the result of one way, in each step
         is_learners, is_right = True, True
         for (gradients, weights), of_step, got in zip(way, results, outputs, strict=True):
-            right_gradients, _ = of_step["right"][0]
+            right_gradients, right_weights = of_step["right"][0]
             is_learners &= is_same(gradients, got["gradients"]) and is_same(weights, got["weights"])
-            is_right &= is_same(gradients, right_gradients)
+            is_right &= is_same(gradients, right_gradients) and is_same(weights, right_weights)
         if is_learners and not is_right:
             return True
     return False
@@ -383,11 +407,17 @@ def step_results(case: dict[str, Any], pieces: Sequence[dict], num_devices: int)
     return {
         "right": [right],
         "not_cleared": [not_cleared],
+        "never_stepped": [(gradients, case["weights"])],
+        "stepped_twice": [(gradients, updated(case | {"lr": 2 * case["lr"]}, gradients))],
         # The step may have used the right gradients or those with stale ones; afterwards there are none, or zeros.
         "cleared_after": [(after, used) for after in (missing, zeros) for used in (weights, not_cleared[1])],
         # The model has no gradients, or only those of the first piece: over the batch size, as a mean, or as a sum.
         "gradients_never_back": [(missing, case["weights"]), *(weighted([one]) for one in (1 / size, means[0], 1.0))],
         "divided_by_devices": [weighted([mean / num_devices for mean in means])],
+        "sum_divided_by_devices": [weighted([1 / count] * num_pieces) for count in (num_devices, num_pieces)],
+        "divided_by_padded": [
+            weighted([1 / num_pieces / length] * num_pieces) for length in (pieces[0]["rows"], size // num_devices or 1)
+        ],
         "divided_by_elements": [weighted([1 / size / num_columns] * num_pieces)],
         # With `.mean()` as the loss of a piece, the columns of y are divided by as well.
         "mean_of_means": [weighted([mean / num_pieces / divisor for mean in means]) for divisor in (1, num_columns)],
@@ -406,9 +436,11 @@ STEP = Task(
     make_inputs=make_step,
     run_submission=run_step,
     judge=judge_step,
+    recognise_failure=recognise_errors({"index out of range": "fewer_pieces"}),
     hints=LAB.hints(
-        "not_cleared cleared_after gradients_never_back divided_by_devices divided_by_elements",
-        "mean_of_means sum_for_mean one_device",
+        "not_cleared cleared_after never_stepped stepped_twice gradients_never_back divided_by_devices",
+        "sum_divided_by_devices divided_by_elements divided_by_padded mean_of_means sum_for_mean one_device",
+        "even_pieces weights_shared returns_nothing fewer_pieces",
     ),
     runs_on="devices",
     variations=Variations(dtypes=("float64", "float32")),

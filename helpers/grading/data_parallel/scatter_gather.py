@@ -110,13 +110,15 @@ def judge_pieces(batch: Any, got: dict[str, Any], num_devices: int, mistakes: li
         kind = str(pieces) if isinstance(pieces, str) else type(pieces).__name__
         yield expect(False, words["no_list"].format(kind))
         return
-    message = words["num_pieces"].format(size, len(pieces), len(right))
+    message = words["num_pieces"].format(size, len(pieces), len(right), math.ceil(size / num_devices))
     yield expect(len(pieces) == len(right), message, mistakes=mistakes)
     for device, (expected, piece) in enumerate(zip(right, pieces, strict=False)):  # their number is judged above
         expected_leaves, leaves = leaves_of(expected), leaves_of(piece)
         for name, value in expected_leaves.items():
             compare = expect_tensor if isinstance(value, Tensor) else expect_equal
-            judgement = compare(words["piece"].format(name, size), value, leaves.get(name), rank=device)
+            start, is_whole = device * math.ceil(size / num_devices), not isinstance(value, Tensor) or "whole" in name
+            what = words["whole_value" if is_whole else "piece"].format(name, size, start)
+            judgement = compare(what, value, leaves.get(name), rank=device)
             yield judgement if judgement.ok else replace(judgement, mistakes=tuple(mistakes))
     for device, structure in enumerate(got["structures"]):
         yield expect_equal(words["piece_structure"].format(size), structure_of(batch), structure, rank=device)
@@ -150,7 +152,7 @@ def split(tree: Any, num_devices: int, rule: SplitRule, depth: int = 0) -> list[
     if isinstance(tree, Mapping):
         columns = [split(value, num_devices, rule, depth + 1) for value in tree.values()]
         return [dict(zip(tree, row, strict=True)) for row in zip(*columns, strict=False)]
-    if isinstance(tree, tuple):
+    if isinstance(tree, tuple) or isinstance(tree, list) and rule is lists_too:
         columns = [split(value, num_devices, rule, depth + 1) for value in tree]
         return [list(row) for row in zip(*columns, strict=False)]
     return [tree] * num_devices
@@ -173,6 +175,11 @@ def top_only(tensor: Tensor, num_devices: int) -> Sequence[Tensor]:
     return tensor.chunk(num_devices)
 
 
+def lists_too(tensor: Tensor, num_devices: int) -> Sequence[Tensor]:
+    """Splits like torch.chunk. But `split` applies it to the tensors in lists as well."""
+    return tensor.chunk(num_devices)
+
+
 def slices_of(tensor: Tensor, num_devices: int, size: int) -> list[Tensor]:
     """One slice of `size` rows for each device; the last ones may be shorter or empty."""
     return [tensor[device * size : (device + 1) * size] for device in range(num_devices)]
@@ -183,15 +190,20 @@ RULES: dict[str, SplitRule] = {  # key of a hint -> how somebody with this mista
     "empty_pieces": lambda x, n: slices_of(x, n, math.ceil(len(x) / n)),
     "even_pieces": lambda x, n: [piece for piece in x.tensor_split(n) if len(piece)],
     "strided_pieces": lambda x, n: [x[device::n] for device in range(min(n, len(x)))],
+    "rest_to_last": lambda x, n: x.split([len(x) // n] * (n - 1) + [len(x) - len(x) // n * (n - 1)]),
     "not_cut_inside": top_only,
+    "lists_cut": lists_too,
 }
+# What Python's error says -> key of the hint.
+MISCOUNTED = {"list index out of range": "pieces_miscounted", "zip() argument": "pieces_miscounted"}
 SCATTER = Task(
     key="02.scatter",
     signature="scatter(batch, num_devices)",
     make_inputs=make_scatter,
     run_submission=run_scatter,
     judge=judge_scatter,
-    hints=LAB.hints(*RULES),
+    hints=LAB.hints(*RULES, "pieces_miscounted"),
+    recognise_failure=recognise_errors(MISCOUNTED),
     runs_on="devices",
     variations=Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed")),
     must_not_change=("batch",),
@@ -230,6 +242,8 @@ def run_gather(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
     leaves = [output.clone().requires_grad_() for output in inputs["outputs"]]
     gathered = submitted([SLOPE * leaf for leaf in leaves], send)
     forward = sorted(crossed)
+    # A second gather begins before the backward of this one. It is called past what notes the calls of the learner.
+    getattr(submitted, "submitted", submitted)([leaf[:1] for leaf in leaves], send)
     crossed.clear()
     yield
     if isinstance(gathered, Tensor) and gathered.requires_grad:
@@ -254,19 +268,28 @@ def judge_gather(world: JudgedWorld) -> Iterator[Judgement]:
     yield expect_tensor(words["gathered_output"], torch.cat(outputs), got["gathered"])
     forward, backward = [[i, 0, sizes[i]] for i in other_devices], [[0, i, sizes[i]] for i in other_devices]
     message = words["crosses_in_forward"].format(routes(got["forward"]), routes(forward))
-    yield expect(got["forward"] == forward, message, mistakes=["never_crosses"] if not got["forward"] else [])
+    yield expect(got["forward"] == forward, message, mistakes=wrong_copies(got["forward"], forward, "never_crosses"))
     gradient = SLOPE * inputs["gradient"].expand(sum(rows), outputs[0].shape[1])
     judgements = []
     for device, (right, gradient_got) in enumerate(zip(gradient.split(rows), got["gradients"], strict=True)):
         # No gradient at all (None) means a detached output, unless a custom backward is to blame ([], never named).
         mistakes = {"gather_detaches": [] if got["has_function"] else None, "gradient_divided": right / len(outputs)}
-        what = words["output_gradient"].format(device)
+        start = sum(rows[:device])
+        what = words["output_gradient"].format(device, start, start + rows[device] - 1)
         judgements.append(expect_tensor(what, right, gradient_got, rank=device, mistakes=mistakes))
     yield from judgements
     only_crossing_is_missing = got["forward"] and all(judgement.ok for judgement in judgements)
-    known = ["gradient_stays"] if not got["backward"] and only_crossing_is_missing else []
+    known = wrong_copies(got["backward"], backward, "gradient_stays" if only_crossing_is_missing else "")
+    if got["backward"] == [[0, i, sum(sizes)] for i in other_devices]:
+        known = ["whole_gradient_sent"]
     message = words["crosses_in_backward"].format(routes(got["backward"]), routes(backward))
     yield expect(got["backward"] == backward, message, mistakes=known)
+
+
+def wrong_copies(got: list[list[int]], right: list[list[int]], none: str) -> list[str]:
+    """The mistake of these copies between devices. none: its key if there are none; "" for no hint about that."""
+    is_turned = bool(got) and got == sorted([target, source, size] for source, target, size in right)
+    return ["wrong_way"] if is_turned else [none] if none and not got else []
 
 
 def routes(copies: Sequence[Sequence[int]]) -> str:
@@ -276,14 +299,20 @@ def routes(copies: Sequence[Sequence[int]]) -> str:
 
 # What torch's error says -> key of the hint. Autograd refuses a gradient whose shape is not that of its output, for
 # example the gradient of all outputs together.
-REFUSED = {"returned an invalid gradient": "whole_gradient"}
+REFUSED = {
+    "returned an invalid gradient": "whole_gradient",
+    "split_with_sizes expects split_sizes to sum": "wrong_lengths",
+    "returned an incorrect number of gradients": "number_of_gradients",
+}
 GATHER = Task(
     key="02.gather",
     signature="gather(outputs, send)",
     make_inputs=make_gather,
     run_submission=run_gather,
     judge=judge_gather,
-    hints=LAB.hints("never_crosses gather_detaches gradient_stays gradient_divided", *REFUSED.values()),
+    hints=LAB.hints(
+        "never_crosses gather_detaches gradient_stays whole_gradient_sent wrong_way gradient_divided", *REFUSED.values()
+    ),
     recognise_failure=recognise_errors(REFUSED),
     runs_on="devices",
     variations=Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), min_cases=3),
