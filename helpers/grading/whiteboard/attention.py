@@ -31,8 +31,8 @@ from helpers.quantities.units import format_bytes
 words = LAB.messages
 
 # The values that are judged: name -> how a sentence calls it.
-OUTPUT = {"out": words["output"]}
-OUTPUT_AND_LSE = OUTPUT | {"lse": words["log_of_sum"]}
+OUTPUT = {"out": words["attention_output"]}
+OUTPUT_AND_LSE = {"out": words["merged_output"], "lse": words["log_of_sum"]}
 LARGE = 1e3  # a factor for the queries or scores, with which exp of a score overflows in float64
 
 
@@ -57,7 +57,11 @@ def make_softmax(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     else:
         num_keys = block - 1 if number == 3 else 20 * block + rng.integer(2, block - 1)
     q, k, v = (moderate(rng, length, size) for length in (num_queries, num_keys, num_keys))
-    return [{"q": q * (LARGE if rng.case.values == "large" else 1), "k": k, "v": v, "block": block}]
+    if rng.case.values == "large":
+        q *= LARGE
+        q[0], k[:, 0] = 0.0, k[:, 0].abs() + 1
+        q[0, 0] = -4 * LARGE  # all scores of the first query are below -1000, so that their exp is 0
+    return [{"q": q, "k": k, "v": v, "block": block}]
 
 
 def run_softmax(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
@@ -83,7 +87,10 @@ def judge_softmax(world: JudgedWorld) -> Iterator[Judgement]:
 
 
 # The keys of the hints for the mistakes that `online_softmax` can make.
-RESCALING_MISTAKES = ("sum_not_rescaled", "output_not_rescaled", "not_rescaled", "not_divided")
+RESCALING_MISTAKES = (
+    *("maximum_from_zero", "block_maximum", "sum_not_rescaled", "output_not_rescaled", "not_rescaled"),
+    *("factor_inverted", "divided_in_loop", "not_divided"),
+)
 
 
 @one_thread()
@@ -93,17 +100,22 @@ def online_softmax(inputs: dict[str, Any], mistake: str) -> Tensor:
     When a larger maximum is found, the sum and the output so far must be rescaled by exp(old maximum - new maximum).
     """
     q, block = inputs["q"], inputs["block"]
-    maximum, total, out = torch.full((len(q), 1), -torch.inf, dtype=q.dtype), 0.0, 0.0
+    start = 0.0 if mistake == "maximum_from_zero" else -torch.inf
+    maximum, total, out = torch.full((len(q), 1), start, dtype=q.dtype), torch.zeros(len(q), 1, dtype=q.dtype), 0.0
     for k, v in zip(inputs["k"].split(block), inputs["v"].split(block), strict=True):
         scores = q @ k.mT / q.shape[1] ** 0.5  # (queries, block)
-        new_maximum = torch.maximum(maximum, scores.amax(1, keepdim=True))
+        new_maximum = scores.amax(1, keepdim=True)
+        if mistake != "block_maximum":
+            new_maximum = torch.maximum(maximum, new_maximum)
         weights, factor = (scores - new_maximum).exp(), (maximum - new_maximum).exp()
-        sum_factor = 1 if mistake in ("sum_not_rescaled", "not_rescaled") else factor
-        out_factor = 1 if mistake in ("output_not_rescaled", "not_rescaled") else factor
+        factor = 1 / factor if mistake == "factor_inverted" else factor
+        sum_factor = 1 if mistake in ("sum_not_rescaled", "not_rescaled", "block_maximum") else factor
+        out_factor = 1 if mistake in ("output_not_rescaled", "not_rescaled", "block_maximum") else factor
         total = total * sum_factor + weights.sum(1, keepdim=True)
         out = out * out_factor + weights @ v
+        out = out / total if mistake == "divided_in_loop" else out
         maximum = new_maximum
-    return out if mistake == "not_divided" else out / total
+    return out if mistake in ("not_divided", "divided_in_loop") else out / total
 
 
 @one_thread()
@@ -118,7 +130,11 @@ def other_mistakes(inputs: dict[str, Any]) -> dict[str, dict[str, Tensor]]:
     in_full_blocks = scaled[:, :num_in_full_blocks].softmax(1) @ v[:num_in_full_blocks]  # 0 if no block is full
     values = {
         "mean_of_blocks": torch.stack(parts).mean(0),
+        "one_block": parts[-1],
         "last_block_dropped": in_full_blocks,
+        "scaled_by_size": (scores / q.shape[1]).softmax(1) @ v,
+        "scaled_by_keys": (scores / len(k) ** 0.5).softmax(1) @ v,
+        "over_queries": scaled.softmax(0) @ v,
         "not_scaled": scores.softmax(1) @ v,
         "overflows": weights @ v / weights.sum(1, keepdim=True),
     }
@@ -132,8 +148,8 @@ SOFTMAX = Task(
     run_submission=run_softmax,
     judge=judge_softmax,
     hints=LAB.hints(
-        "overflows mean_of_blocks not_rescaled sum_not_rescaled output_not_rescaled not_divided",
-        "last_block_dropped not_scaled scores_at_once",
+        "overflows mean_of_blocks one_block last_block_dropped not_scaled scaled_by_size scaled_by_keys over_queries",
+        *("scores_at_once", *RESCALING_MISTAKES),
     ),
     runs_on="process",
     variations=Variations(layouts=("contiguous", "transposed"), values=("normal", "large"), min_cases=4),
@@ -188,6 +204,8 @@ def wrong_merges(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> dict[str
     exp_a, exp_b = lse_a.exp(), lse_b.exp()
     not_divided = (lse_a - maximum).exp()[:, None] * a + (lse_b - maximum).exp()[:, None] * b
     without_maximum = (exp_a[:, None] * a + exp_b[:, None] * b) / (exp_a + exp_b)[:, None]
+    top = maximum.max()  # over all queries, so that both exponentials of a query may be 0
+    low_a, low_b = ((one - top).exp()[:, None] for one in (lse_a, lse_b))
     without_exp = (lse_a[:, None] * a + lse_b[:, None] * b) / (lse_a + lse_b)[:, None]
     return {
         "overflows": {"out": without_maximum, "lse": (exp_a + exp_b).log()},
@@ -195,6 +213,10 @@ def wrong_merges(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> dict[str
         "not_divided": {"out": not_divided},
         "larger_lse": {"lse": maximum},
         "lse_added": {"lse": lse_a + lse_b},
+        "log_forgotten": {"lse": torch.logaddexp(lse_a, lse_b).exp()},
+        "lse_averaged": {"lse": (lse_a + lse_b) / 2},
+        "lse_missing": {"lse": None},
+        "one_maximum": {"out": (low_a * a + low_b * b) / (low_a + low_b), "lse": (low_a + low_b).log()[:, 0] + top},
     }
 
 
@@ -205,7 +227,8 @@ MERGE = Task(
     run_submission=run_merge,
     judge=judge_merge,
     hints=LAB.hints(
-        "overflows weights_without_exp weights_exchanged mean_of_both added not_divided larger_lse", "lse_added"
+        "overflows weights_without_exp weights_exchanged mean_of_both added not_divided larger_lse",
+        "lse_added log_forgotten lse_averaged lse_missing one_maximum",
     ),
     runs_on="process",
     variations=Variations(layouts=("contiguous", "transposed"), values=("normal", "large"), min_cases=3),

@@ -70,10 +70,13 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
     lines = lines_of(**world.inputs[0])
     right, line = lines.pop("right"), tuple(got["line"].tolist())
     mistakes = [key for key, wrong in lines.items() if is_same_line(wrong, line) and not is_same_line(wrong, right)]
+    if any(is_same_line((right[0] * factor, right[1] * factor), line) for factor in (1e3, 1e6)):
+        mistakes = ["other_unit"]
     if not mistakes and world.case.number in SINCE_1970:
         mistakes = ["digits_lost"]  # squares of seconds since 1970 have more digits than float64
     shown, expected = (f"{offset * 1e3:.6g} ms, {drift * 1e6:.6g} µs/s" for offset, drift in (line, right))
-    yield expect(is_same_line(right, line), words["offset_and_drift"].format(shown, expected), mistakes=mistakes)
+    message = words["offset_and_drift"].format(shown, expected, len(world.inputs[0]["mine"]))
+    yield expect(is_same_line(right, line), message, mistakes=mistakes)
 
 
 def is_same_line(one: Line, other: Line) -> bool:
@@ -84,18 +87,28 @@ def is_same_line(one: Line, other: Line) -> bool:
     )
 
 
+def fitted(times: Tensor, values: Tensor) -> Line:
+    """The line by least squares: its value at time 0 and its slope, which is 0 for a single point."""
+    centred = times - times.mean()
+    slope = float((centred * values).sum() / centred.square().sum()) if len(times) > 1 else 0.0
+    return float(values.mean()) - slope * float(times.mean()), slope
+
+
 def lines_of(mine: Tensor, yours: Tensor) -> dict[str, Line]:
     """The right line ("right"), and the line that each known mistake gives, by the key of its hint."""
     elapsed, difference = mine - mine[0], yours - mine
-    centred, centred_difference = elapsed - elapsed.mean(), difference - difference.mean()
-    drift = float((centred * centred_difference).sum() / centred.square().sum()) if len(mine) > 1 else 0.0
     mean, first = float(difference.mean()), float(difference[0])
-    offset = mean - drift * float(elapsed.mean())
+    offset, drift = fitted(elapsed, difference)
     # With one barrier both of these are 0 / 0, which is NaN.
     drift_of_ends = float((difference[-1] - difference[0]) / elapsed[-1])
     drift_through_first = float((elapsed * (difference - first)).sum() / elapsed.square().sum())
+    slope_between = float((difference.diff() / mine.diff()).mean()) if len(mine) > 1 else 0.0
     return {
         "right": (offset, drift),
+        "exchanged": (drift, offset),
+        "per_barrier": fitted(torch.arange(len(mine), dtype=mine.dtype), difference),
+        "clocks_exchanged": fitted(yours - yours[0], -difference),
+        "mean_of_slopes": (mean - slope_between * float(elapsed.mean()), slope_between),
         "one_barrier": (math.nan, math.nan),
         "turned_round": (-offset, -drift),
         "slope_for_drift": (offset, 1 + drift),
@@ -120,8 +133,8 @@ CLOCK = Task(
     judge=judge,
     recognise_failure=recognise_failure,
     hints=LAB.hints(
-        "one_barrier turned_round slope_for_drift offset_at_zero offset_in_the_middle drift_forgotten",
-        "first_and_last first_is_exact digits_lost",
+        "one_barrier exchanged other_unit clocks_exchanged turned_round slope_for_drift offset_at_zero",
+        "offset_in_the_middle drift_forgotten per_barrier mean_of_slopes first_and_last first_is_exact digits_lost",
     ),
     runs_on="process",
     variations=Variations(min_cases=4),

@@ -86,13 +86,18 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
         return
     right = with_router(inputs, chosen_softmax)
     mistakes = {key: with_router(inputs, router) for key, router in WRONG_ROUTERS.items()}
-    mistakes["router_gets_nothing"] = {"logits": None}
-    yield from judge_values(VALUE_NAMES, right, got, mistakes)
-    yield from judge_calls(inputs, got["calls"])
+    mistakes["weights_on_input"] = with_router(inputs, chosen_softmax, on_input=True)
+    mistakes |= {"router_gets_nothing": {"logits": None}, "x_gets_nothing": {"x": None}}
+    judgements = list(judge_values(VALUE_NAMES, right, got, mistakes))
+    yield from judgements
+    yield from judge_calls(inputs, got["calls"], are_values_right=all(one.ok for one in judgements))
 
 
-def judge_calls(inputs: dict[str, Any], calls: list[list[int]]) -> Iterator[Judgement]:
-    """Expects that each expert gets the tokens that choose it, in one call."""
+def judge_calls(inputs: dict[str, Any], calls: list[list[int]], are_values_right: bool) -> Iterator[Judgement]:
+    """Expects that each expert gets the tokens that choose it, in one call.
+
+    Only where the values are right, more tokens than those show that an expert computes for nothing.
+    """
     chosen = inputs["logits"].topk(inputs["k"]).indices
     num_tokens = torch.bincount(chosen.flatten(), minlength=len(calls)).tolist()
     for number, (counts, tokens) in enumerate(zip(calls, num_tokens, strict=True)):
@@ -101,8 +106,8 @@ def judge_calls(inputs: dict[str, Any], calls: list[list[int]]) -> Iterator[Judg
         if total == tokens:
             mistakes = ["called_often"]
         else:
-            mistakes = ["all_to_all_experts"] if total > tokens else []
-        message = words["expert_called_with"].format(number, counts, tokens)
+            mistakes = ["all_to_all_experts"] if total > tokens and are_values_right else []
+        message = words["expert_called_with" if tokens else "expert_unchosen"].format(number, counts, tokens)
         yield expect(counts == ([tokens] if tokens else []), message, mistakes=mistakes)
 
 
@@ -130,17 +135,26 @@ WRONG_ROUTERS: dict[str, Router] = {
     "softmax_over_all": lambda logits, k: logits.softmax(1) * is_chosen(logits, k),
     # 0 * logits gives the logits a gradient of zeros.
     "weights_forgotten": lambda logits, k: is_chosen(logits, k).to(logits.dtype) + 0 * logits,
+    "equal_weights": lambda logits, k: is_chosen(logits, k).to(logits.dtype) / k + 0 * logits,
+    "smallest_logits": lambda logits, k: logits.masked_fill(~is_chosen(-logits, k), -torch.inf).softmax(1),
+    "over_tokens": lambda logits, k: torch.zeros_like(logits).scatter(
+        1, logits.topk(k).indices, logits.topk(k).values.softmax(0)
+    ),
     "overwritten": last_chosen,
     "first_choice_alone": lambda logits, k: chosen_softmax(logits, k) * is_chosen(logits, 1),
 }
 
 
 @one_thread()
-def with_router(inputs: dict[str, Any], router: Router) -> dict[str, Tensor | None]:
-    """The output and the gradients if all experts see all tokens and this router weighs them."""
+def with_router(inputs: dict[str, Any], router: Router, *, on_input: bool = False) -> dict[str, Tensor | None]:
+    """The output and the gradients if all experts see all tokens and this router weighs them.
+
+    on_input: the weights multiply what the experts get instead of what they give.
+    """
     x, logits = (inputs[name].clone().requires_grad_() for name in ("x", "logits"))
-    outputs = torch.tanh(torch.einsum("th,ehk->tek", x, inputs["weights"]))  # of all experts: (tokens, experts, size)
-    out = (router(logits, inputs["k"])[..., None] * outputs).sum(1)
+    products = torch.einsum("th,ehk->tek", x, inputs["weights"])  # of all experts: (tokens, experts, size)
+    weights = router(logits, inputs["k"])[..., None]
+    out = (torch.tanh(weights * products) if on_input else weights * torch.tanh(products)).sum(1)
     (inputs["factor"] * out).sum().backward()
     return {"out": out.detach(), "x": x.grad, "logits": logits.grad}
 
@@ -152,8 +166,8 @@ EXPERTS = Task(
     run_submission=run_submission,
     judge=judge,
     hints=LAB.hints(
-        "softmax_over_all weights_forgotten overwritten first_choice_alone router_gets_nothing",
-        "all_to_all_experts called_often",
+        "smallest_logits over_tokens weights_on_input softmax_over_all weights_forgotten equal_weights overwritten",
+        "first_choice_alone router_gets_nothing x_gets_nothing all_to_all_experts called_often",
     ),
     runs_on="process",
     variations=Variations(layouts=("contiguous", "transposed"), min_cases=3),

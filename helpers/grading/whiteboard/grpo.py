@@ -85,13 +85,17 @@ def loss_of(inputs: dict[str, Any], mistake: str = "") -> dict[str, Tensor]:
     """The loss and its gradient, right except for this mistake; "" for none."""
     logp, mask = inputs["logp"].clone().requires_grad_(), inputs["mask"]
     old = logp.detach() if mistake == "old_ignored" else inputs["old_logp"]
-    objective = surrogate((logp - old).exp(), advantages(inputs, mistake)[:, None], inputs["clip"], mistake)
+    log_ratio = old - logp if mistake == "ratio_inverted" else logp - old
+    log_ratio = (log_ratio * mask).sum(1, keepdim=True) if mistake == "sequence_ratio" else log_ratio
+    ratio = log_ratio if mistake == "log_ratio" else log_ratio.exp()
+    objective = surrogate(ratio, advantages(inputs, mistake)[:, None], inputs["clip"], mistake)
     if mistake == "padding_counted":
         loss = -objective.mean()
     elif mistake == "mean_over_all_tokens":
         loss = -(objective * mask).sum() / mask.sum()
     else:
-        loss = -((objective * mask).sum(1) / mask.sum(1)).mean()
+        by_answer = (objective * mask).sum(1) / (1 if mistake == "tokens_summed" else mask.sum(1))
+        loss = -(by_answer.sum() if mistake == "answers_summed" else by_answer.mean())
     loss = -loss if mistake == "sign_forgotten" else loss
     loss.backward()
     return {"loss": loss.detach(), "logp": logp.grad}
@@ -101,23 +105,31 @@ def advantages(inputs: dict[str, Any], mistake: str) -> Tensor:
     """One advantage per answer: its reward, minus the mean of its group, divided by the group's standard deviation."""
     groups = inputs["rewards"].reshape(-1, inputs["group"])  # (prompts, answers)
     groups = groups.reshape(1, -1) if mistake == "over_the_batch" else groups
+    if mistake == "groups_interleaved":  # row by row they are (group, prompts)
+        groups = inputs["rewards"].reshape(inputs["group"], -1).T
     std = groups.std(1, keepdim=True, correction=0 if mistake == "other_std" else 1)
+    std = std.square() if mistake == "variance" else std
     epsilon = 0.0 if mistake == "divided_by_zero" else EPSILON
     divisor = 1.0 if mistake == "spread_forgotten" else std + epsilon
-    return ((groups - groups.mean(1, keepdim=True)) / divisor).flatten()
+    mean = 0.0 if mistake == "mean_forgotten" else groups.mean(1, keepdim=True)
+    advantage = (groups - mean) / divisor
+    return (advantage.T if mistake == "groups_interleaved" else advantage).flatten()
 
 
 def surrogate(ratio: Tensor, advantage: Tensor, clip: float, mistake: str) -> Tensor:
     """The clipped objective of each token: the smaller of ratio and clipped ratio, each times the advantage."""
     plain, clipped = ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage
-    wrong = {"not_clipped": plain, "clipped_alone": clipped, "larger_of_both": torch.maximum(plain, clipped)}
+    smaller, one_side = torch.minimum(ratio, ratio.clamp(1 - clip, 1 + clip)), ratio.clamp(max=1 + clip) * advantage
+    wrong = {"smaller_ratio": smaller * advantage, "clipped_above": torch.minimum(plain, one_side)}
+    wrong |= {"not_clipped": plain, "clipped_alone": clipped, "larger_of_both": torch.maximum(plain, clipped)}
     return wrong.get(mistake, torch.minimum(plain, clipped))
 
 
 # The keys of the hints for the mistakes that `loss_of` can make.
 MISTAKES = [
-    *"sign_forgotten old_ignored not_clipped clipped_alone larger_of_both divided_by_zero over_the_batch".split(),
-    *"other_std spread_forgotten padding_counted mean_over_all_tokens".split(),
+    *"sign_forgotten old_ignored ratio_inverted log_ratio sequence_ratio smaller_ratio clipped_above".split(),
+    *"not_clipped clipped_alone larger_of_both divided_by_zero over_the_batch groups_interleaved mean_forgotten other_std".split(),
+    *"variance spread_forgotten padding_counted mean_over_all_tokens tokens_summed answers_summed".split(),
 ]
 GRPO = Task(
     key="wb.grpo",
