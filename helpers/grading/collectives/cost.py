@@ -147,6 +147,7 @@ WRONG_TREE: dict[str, list[Wrong]] = {
     "tree_bytes": [
         lambda c: c.seconds(tree_rounds(c), c.n),
         lambda c: c.seconds(tree_rounds(c), 2 * c.n),
+        lambda c: c.seconds(tree_rounds(c), 2 * c.n * (c.N > 1)),
         lambda c: c.seconds(tree_rounds(c), tree_rounds(c) / 2 * c.n),
         lambda c: c.seconds(tree_rounds(c), tree_rounds(c) * c.n / c.N),
     ],

@@ -128,8 +128,9 @@ def surrogate(ratio: Tensor, advantage: Tensor, clip: float, mistake: str) -> Te
 # The keys of the hints for the mistakes that `loss_of` can make.
 MISTAKES = [
     *"sign_forgotten old_ignored ratio_inverted log_ratio sequence_ratio smaller_ratio clipped_above".split(),
-    *"not_clipped clipped_alone larger_of_both divided_by_zero over_the_batch groups_interleaved mean_forgotten other_std".split(),
-    *"variance spread_forgotten padding_counted mean_over_all_tokens tokens_summed answers_summed".split(),
+    *"not_clipped clipped_alone larger_of_both divided_by_zero over_the_batch groups_interleaved".split(),
+    *"mean_forgotten other_std variance spread_forgotten padding_counted mean_over_all_tokens".split(),
+    *"tokens_summed answers_summed".split(),
 ]
 GRPO = Task(
     key="wb.grpo",
