@@ -11,7 +11,7 @@ from helpers.collectives import ring_all_reduce
 from helpers.commands.rehearse import rehearse
 from helpers.grading import grade, task_of
 from helpers.grading.collectives.cost import CostQuestion, is_close_number
-from helpers.grading.collectives.ring import ring, wrong_values
+from helpers.grading.collectives.ring import parts_text, ring, wrong_values
 from helpers.grading.collectives.send_receive import rounds_of
 from helpers.grading.kit.messages import RETURNED, worlds_of_calls
 from helpers.grading.task import JudgedWorld
@@ -56,6 +56,14 @@ def test_a_ring_that_goes_wrong_is_wrong_on_every_rank(n):
     total = sum(torch.cat(chunks) for chunks in given)
     for wrong in [one for several in wrong_values(given) for one in several]:
         assert not any(torch.allclose(tensor, total) for tensor in wrong)
+
+
+def test_a_wrong_chunk_is_described_by_the_ranks_whose_parts_it_adds_up():
+    given = [of_rank[1] for of_rank in parts(3)]
+    assert "the parts of ranks 0, 2 and 2," in parts_text(1, given, given[0] + 2 * given[2]).en
+    assert "the part of rank 1 alone" in parts_text(1, given, given[1]).en
+    assert parts_text(1, given, torch.zeros_like(given[0])).en.startswith("chunk 1 is zero everywhere")
+    assert parts_text(1, given, torch.ones_like(given[0])) is None
 
 
 def test_formulas_of_the_lab_are_those_of_the_course():
