@@ -8,8 +8,8 @@ import pytest
 
 from helpers.commands.broken_jobs import broken_jobs as zoo
 from helpers.grading import grade
-from helpers.grading.profiling import timelines
-from helpers.grading.profiling.clinic import causes, clinic, jobs_of, judge_diagnosis, message_lines, mistakes_in
+from helpers.grading.profiling import straggler, timelines
+from helpers.grading.profiling.clinic import causes, clinic, jobs_of, judge_diagnosis
 from helpers.records import Span, covered_seconds
 from tests.grading.known_mistakes import assert_told_apart, each, repeated, world_of
 
@@ -18,7 +18,7 @@ SEEDS = range(20)
 WRONG = {
     "10.split": (timelines.right_split, timelines.WRONG_SPLITS),
     "10.exposed": (timelines.exposed, timelines.WRONG_EXPOSED),
-    "10.straggler": (timelines.straggler, timelines.WRONG_STRAGGLERS),
+    "10.straggler": (straggler.straggler, straggler.WRONG_STRAGGLERS),
 }
 
 
@@ -171,9 +171,9 @@ def _covered(several):
 def test_timelines_are_as_the_text_says_and_far_from_every_threshold(seed):
     found = []
     for (of_ranks,) in cases_of("10.straggler", seed):
-        read = timelines.wait_statistics(of_ranks)
-        found.append(timelines.straggler(of_ranks))
-        assert not 0.05 < timelines.share_waited(read) < 0.15
+        read = straggler.wait_statistics(of_ranks)
+        found.append(straggler.straggler(of_ranks))
+        assert not 0.05 < straggler.share_waited(read) < 0.15
         for step in zip(*of_ranks, strict=True):
             calls = [start for own in step for lane, start, _ in own if lane == "communication"]
             ends = [end for own in step for lane, _, end in own if lane == "communication"]
@@ -182,6 +182,36 @@ def test_timelines_are_as_the_text_says_and_far_from_every_threshold(seed):
             pieces = sorted((start, end) for step in own for _, start, end in step)
             assert all(a[1] <= b[0] for a, b in zip(pieces, pieces[1:], strict=False))
         if found[-1]:
-            rest = sorted(timelines.excess(read.by_cause, found[-1][0]).values())
+            rest = sorted(straggler.excess(read.by_cause, found[-1][0]).values())
             assert rest[-1] - rest[-2] > 1
     assert {one and one[1] for one in found} == {None, "data", "compute", "link"}
+
+
+@repeated("seed", SEEDS)
+def test_runs_begin_late_on_the_clock_and_have_ranks_near_each_form_of_the_limit(seed):
+    runs = [of_ranks for (of_ranks,) in cases_of("10.straggler", seed)]
+    starts = [min(start for own in run for step in own for _, start, _ in step) for run in runs]
+    assert starts[0] == 0 and min(starts[1:]) >= 200
+    found = [straggler.wait_statistics(run) for run in runs]
+    waited = [max(one.charged) / one.run_seconds for one in found]
+    alone = [max(one.longest) / one.run_seconds / (len(one.charged) - 1 or 1) for one in found]
+    shares = list(map(straggler.share_waited, found))
+    assert any(seconds > 0.1 > share for seconds, share in zip(waited, shares, strict=True))
+    assert any(seconds < 0.1 < share for seconds, share in zip(alone, shares, strict=True))
+
+
+WRONG_ANSWERS = [
+    ("10.split", lambda calls: None, "a list with a dict for each rank"),
+    ("10.split", lambda calls: [{} for _ in calls], "but its dict in the answer lacks this message"),
+    ("10.split", lambda calls: [{"x": (0, 0)} | dict.fromkeys(own, (0, 0)) for own in calls], "take part in x"),
+    ("10.split", lambda calls: [dict.fromkeys(own, (9, 9)) for own in calls], "the last call of sum 0 on any rank"),
+    ("10.straggler", lambda timelines: (0, "data"), "These seconds are charged to ranks 0, 1 and so on: 0 s and"),
+    ("10.straggler", lambda timelines: (0, "data"), "Above the median of the other ranks, rank 1 has these seconds"),
+    ("10.exposed", lambda communication, compute: -1.0, "Some communication runs and no compute only in these spans"),
+]
+
+
+@pytest.mark.parametrize(("key", "function", "says"), WRONG_ANSWERS)
+def test_behind_a_wrong_answer_stands_how_the_right_one_follows(key, function, says, ranks):
+    verdict = grade(key, function, ranks=ranks)
+    assert not verdict.passed and says in verdict.text("en") and verdict.text("zh")

@@ -1,31 +1,49 @@
-"""Judges 10.split, 10.exposed and 10.straggler, in which the learner's program reads timelines of ranks.
+"""Judges 10.split and 10.exposed, in which the learner's program reads timelines of ranks.
 
 10.split divides the time of each message into waiting for other ranks and moving data. 10.exposed finds the
-communication that no compute covers. 10.straggler names the rank for which the others wait, and why. The learner's
-function is called in one process with drawn timelines. A mistake is named only if its function gives every answer.
+communication that no compute covers. The learner's function is called in one process with drawn timelines. A mistake is
+named only if its function gives every answer. straggler.py, which judges 10.straggler, is written in the same way.
 
 How to read it. A case is the list of arguments of one call of the learner's function; `make_…` draws the cases of a
-task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `question_task` builds the Task, which calls the learner's
-function with each case and compares the answers with those of the right function. A mistake is a wrong solution that
-learners often write. Each table `WRONG_…` maps the key of its hint in hints.yaml to functions that contain the mistake.
-`Words` is a text in English and Chinese.
+task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `timeline_task` builds the Task, which calls the learner's
+function with each case and compares the answers with those of the right function. Behind a wrong answer `explain_…`
+says how the right one follows from this case; `words["…"]` is a sentence of messages.yaml. A mistake is a wrong
+solution that learners often write. Each table `WRONG_…` maps the key of its hint in hints.yaml to functions that
+contain the mistake. `Words` is a text in English and Chinese.
 """
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit import answers
-from helpers.grading.task import RankContext
+from helpers.grading.profiling import LAB
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 
+words = LAB.messages
 QUARTER = 0.25  # seconds; the times in 10.split and 10.exposed are multiples of it, so that sums are exact
 Span = tuple[float, float]  # start and end, in seconds
+
+
+def timeline_task(*arguments: Any, explain: Callable[..., Words], **more: Any) -> Task:
+    """The Task of `question_task` with these arguments, in which each wrong answer is followed by an explanation.
+
+    explain: from the arguments of a case and the learner's answer to how the right answer comes about.
+    """
+    task = answers.question_task(*arguments, **more)
+
+    def judge(world: JudgedWorld) -> Iterator[Judgement]:
+        for case, got, judgement in zip(world.inputs[0]["cases"], world.outputs[0], task.judge(world), strict=True):
+            lines = [judgement.message] if judgement.ok else [judgement.message, explain(*case, got)]
+            yield replace(judgement, message=Words.of("\n").join(lines))
+
+    return replace(task, judge=judge)
+
 
 # -- 10.split --------------------------------------------------------------------------------------------------------
 Calls = list[dict[str, Span]]  # for each rank, a message's name to when the rank called it and when it returned
@@ -125,22 +143,62 @@ def right_split(calls: Calls) -> Rows:
     return split_rows(with_last_call(calls))
 
 
+def one_last_call(calls: Calls) -> Rows:
+    """The mistake: the last call of any message is taken for the last call of each."""
+    last = max(called for of_rank in calls for called, _ in of_rank.values())
+    return split_rows([{name: (*span, last) for name, span in of_rank.items()} for of_rank in calls])
+
+
+def with_strangers(calls: Calls) -> Rows:
+    """The mistake: each rank has a row for each message, with 0 seconds where it does not take part."""
+    heads = [(rank, name) for rank in range(len(calls)) for name in sorted(set().union(*calls))]
+    rows = {(rank, name): parts for rank, name, *parts in right_split(calls)}
+    return [[*head, *rows.get(head, (0.0, 0.0))] for head in heads]
+
+
 # In the lambdas c and r are the times at which a rank called and returned. "moving_below_zero": where a root returns
 # before the last call, r - last is negative. "late_is_waiting": the seconds by which a rank calls after the first one
 # are taken for waiting.
 WRONG_SPLITS: dict[str, list[Callable[[Calls], Rows]]] = {
     "matched_by_place": [lambda calls: split_rows(with_last_call(calls, by_position=True))],
-    "moving_below_zero": [lambda calls: split_rows(with_last_call(calls), lambda c, r, last: (last - c, r - last))],
+    "moving_below_zero": [
+        lambda calls: split_rows(with_last_call(calls), lambda c, r, last: (last - c, r - last)),
+        lambda calls: split_rows(with_last_call(calls), lambda c, r, last: (last - c, max(0.0, r - last))),
+    ],
     "late_is_waiting": [lambda calls: split_rows(with_last_call(calls, min), lambda c, r, first: (c - first, r - c))],
     "moving_from_call": [lambda calls: split_rows(with_last_call(calls), lambda c, r, last: (min(last, r) - c, r - c))],
+    "parts_exchanged": [lambda calls: split_rows(with_last_call(calls), lambda *times: at_last_call(*times)[::-1])],
+    "first_call_counts": [lambda calls: split_rows(with_last_call(calls, min))],
+    "one_last_call": [one_last_call],
+    "names_of_rank_0": [lambda calls: [row for row in right_split(calls) if row[1] in calls[0]]],
+    "strangers_listed": [with_strangers],
 }
-# The arguments of question_task: key, signature, how a sentence names the answer, right function, wrong functions.
-SPLIT = answers.question_task(
+
+
+def explain_split(calls: Calls, got: Any) -> Words:
+    """The times of the first message whose parts are wrong, or which message is missing or too much."""
+    right = right_split(calls)
+    if not (isinstance(got, list) and all(isinstance(row, list) and len(row) == 4 for row in got)):
+        return words["split_form"]
+    heads, got_heads = ([row[:2] for row in rows] for rows in (right, got))
+    for head in [one for one in right if one[:2] not in got_heads][:1]:
+        return words["message_missing"].format(*head[:2])
+    for head in [one for one in got_heads if one not in heads][:1]:
+        return words["message_of_others"].format(*head)
+    rank, name = next((row[:2] for row, answer in zip(right, got, strict=True) if row != answer), right[0][:2])
+    called, returned, last = with_last_call(calls)[rank][name]
+    times = {"called": called, "returned": returned, "last": last, "until": min(last, returned)}
+    return words["split_rule"].format(rank=rank, name=name, **times)
+
+
+# The arguments of timeline_task: key, signature, how a sentence names the answer, right function, wrong functions.
+SPLIT = timeline_task(
     "10.split",
     "split(calls)",
     Words(en="[rank, name, waiting, moving]", zh=" [rank, 名字, 等待, 传输] "),
     right_split,
     WRONG_SPLITS,
+    explain=explain_split,
     make_inputs=make_split,
     run_submission=run_split,
 )
@@ -171,12 +229,21 @@ def is_covered(spans: list[Span], start: float, end: float) -> bool:
     return any(a <= start and end <= b for a, b in spans)
 
 
-def exposed(communication: list[Span], compute: list[Span]) -> float:
-    """Seconds in which some communication runs and no compute."""
+def bare_spans(communication: list[Span], compute: list[Span]) -> list[Span]:
+    """The times in which some communication runs and no compute."""
     # All starts and ends, in order; between two neighbours nothing begins or ends.
     edges = sorted({edge for span in [*communication, *compute] for edge in span})
-    bare = [(a, b) for a, b in pairwise(edges) if is_covered(communication, a, b) and not is_covered(compute, a, b)]
-    return total_seconds(bare)
+    return [(a, b) for a, b in pairwise(edges) if is_covered(communication, a, b) and not is_covered(compute, a, b)]
+
+
+def exposed(communication: list[Span], compute: list[Span]) -> float:
+    """Seconds in which some communication runs and no compute."""
+    return total_seconds(bare_spans(communication, compute))
+
+
+def explain_exposed(communication: list[Span], compute: list[Span], got: Any) -> Words:
+    """When communication runs alone."""
+    return words["exposed_rule"].format(answers.shortened(bare_spans(communication, compute)))
 
 
 def total_seconds(spans: list[Span]) -> float:
@@ -209,201 +276,15 @@ WRONG_EXPOSED: dict[str, list[Callable[[list[Span], list[Span]], float]]] = {
         lambda sent, computed: sum(max(0.0, less_all_overlaps([m], computed)) for m in sent),
         lambda sent, computed: sum(exposed([m], computed) for m in sent),
     ],
+    "compute_alone": [lambda sent, computed: exposed(computed, sent)],
+    "hidden_counted": [lambda sent, computed: exposed(sent, []) - exposed(sent, computed)],
 }
-EXPOSED = answers.question_task(
+EXPOSED = timeline_task(
     "10.exposed",
     "exposed(communication, compute)",
     Words(en="the seconds", zh="秒数"),
     exposed,
     WRONG_EXPOSED,
+    explain=explain_exposed,
     make_inputs=make_exposed,
-)
-
-# -- 10.straggler: timelines -----------------------------------------------------------------------------------------
-# Why a rank may be slow: it waits for its data, computes for long, or has a slow link to the others.
-CAUSES = ("data", "compute", "link")
-GRAIN = 1 / 64  # seconds; every time in 10.straggler is a multiple of it, so that sums are exact
-USUAL_SECONDS = {"data": 0.5, "compute": 2.0, "link": 1.0}  # in a step
-MIN_SHARE = 0.1  # of the run; if the other ranks wait for less than this, no rank is a straggler
-SIDE_DIVISOR = 4  # on a slow rank each other cause takes the extra seconds of the main cause divided by this
-# lane ("data", "compute" or "communication"), start, end; "communication" runs from a rank's call to its return
-LanePiece = tuple[str, float, float]
-Timelines = list[list[list[LanePiece]]]  # by rank and step
-ExtraSeconds = Callable[[int, str, int], float]  # from a rank, a cause and a step to seconds beyond the usual ones
-
-
-def make_straggler(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Each cause in every step, data and compute also in one step of ten, no straggler, and one rank alone.
-
-    The first run is short enough to be read in a message.
-    """
-    # Two ranks for one step, in which rank 1 computes 4 s longer; then one rank for three steps.
-    cases = [draw_timelines(rng, 2, 1, slow_in_all_steps(1, "compute", 4.0)), draw_timelines(rng, 1, 3, no_extra)]
-    for cause in CAUSES:
-        num_ranks = rng.integer(3, 5)
-        num_steps, slow_rank = rng.integer(6, 9), rng.integer(0, num_ranks - 1)
-        cases.append(draw_timelines(rng, num_ranks, num_steps, slow_in_all_steps(slow_rank, cause, 2.0)))
-    for cause in CAUSES[:2]:
-        num_ranks = rng.integer(3, 5)
-        cases.append(draw_timelines(rng, num_ranks, 10, slow_in_one_step(rng, num_ranks, cause)))
-    cases.append(draw_timelines(rng, rng.integer(2, 4), 8, no_extra))
-    cases.append(draw_timelines(rng, 4, 8, slow_without_effect(rng.integer(0, 3))))
-    return [{"cases": [[case] for case in cases]}]
-
-
-def no_extra(rank: int, cause: str, step: int) -> float:
-    """No rank is slow."""
-    return 0.0
-
-
-def slow_in_all_steps(slow_rank: int, main: str, seconds: float) -> ExtraSeconds:
-    """One rank takes these extra seconds in every step, for the cause `main`.
-
-    The other causes take a quarter of them on this rank, so an answer has to look for the largest excess.
-    """
-
-    def extra(rank: int, cause: str, step: int) -> float:
-        if rank != slow_rank:
-            return 0.0
-        return seconds if cause == main else seconds / SIDE_DIVISOR
-
-    return extra
-
-
-def slow_in_one_step(rng: CaseGenerator, num_ranks: int, main: str) -> ExtraSeconds:
-    """One rank is very slow in one step, and the next rank a little slow in all steps.
-
-    The straggler is the first one, since the others wait for it longer in total. The rank that calls last in most steps
-    is the other one, which a wrong answer names.
-    """
-    slow_rank, slow_step = rng.integer(0, num_ranks - 1), rng.integer(2, 8)
-
-    def extra(rank: int, cause: str, step: int) -> float:
-        if rank == slow_rank and step == slow_step:
-            return 9.0 if cause == main else 0.0
-        is_little_slow = rank == (slow_rank + 1) % num_ranks and cause == "compute"
-        return 6 * GRAIN if is_little_slow else 0.0  # more than the jitter, which is at most 4 * GRAIN
-
-    return extra
-
-
-def slow_without_effect(slow_rank: int) -> ExtraSeconds:
-    """A rank that computes 0.25 s longer and gets its data 0.25 s sooner, so no other rank waits for it."""
-    seconds = {"data": -0.25, "compute": 0.25}
-    return lambda rank, cause, step: seconds.get(cause, 0.0) if rank == slow_rank else 0.0
-
-
-def draw_timelines(rng: CaseGenerator, num_ranks: int, num_steps: int, extra: ExtraSeconds) -> Timelines:
-    """The timelines of a run, in which each rank takes the usual seconds and the extra ones.
-
-    All ranks begin at 0. In each step compute takes a few GRAINs longer by rank (jitter), so that only one rank calls
-    last. The pieces of a step are in random order.
-    """
-    now, timelines = [0.0] * num_ranks, [[] for _ in range(num_ranks)]
-    for step in range(num_steps):
-        pieces = [[] for _ in range(num_ranks)]
-        for rank, jitter in enumerate(shuffled(rng, range(num_ranks))):
-            data, compute = (USUAL_SECONDS[cause] + extra(rank, cause, step) for cause in CAUSES[:2])
-            # Compute comes in two pieces, like forward and backward.
-            for lane, seconds in (("data", data), ("compute", compute / 2), ("compute", compute / 2 + GRAIN * jitter)):
-                pieces[rank].append((lane, now[rank], now[rank] + seconds))
-                now[rank] += seconds
-        last = max(now)
-        for rank, called in enumerate(now):
-            now[rank] = last + USUAL_SECONDS["link"] + extra(rank, "link", step)
-            pieces[rank].append(("communication", called, now[rank]))
-            timelines[rank].append(shuffled(rng, pieces[rank]))
-    return timelines
-
-
-def shuffled(rng: CaseGenerator, values: Sequence[Any]) -> list[Any]:
-    """The values in random order: each gets a random key, and the keys are sorted."""
-    keys = [rng.integer(0, 10**6) for _ in values]
-    return [values[i] for i in sorted(range(len(values)), key=keys.__getitem__)]
-
-
-# -- 10.straggler: the right rule, and known mistakes ----------------------------------------------------------------
-@dataclass(frozen=True)
-class WaitStatistics:
-    """What a run's timelines say; each list has one item per rank."""
-
-    run_seconds: float  # from the first start to the last end
-    charged: list[float]  # seconds that other ranks waited because this rank called last
-    times_last: list[float]  # in how many steps it called last
-    waited: list[float]  # seconds that it waited itself
-    by_cause: list[dict[str, float]]  # its seconds per cause; "link" counts from the last call of all ranks
-    with_waiting: list[dict[str, float]]  # the same, but "link" counts from the rank's own call, with the waiting in it
-
-
-def wait_statistics(timelines: Timelines) -> WaitStatistics:
-    """Adds up the waiting and the causes over all steps of a run. In each step the ranks wait for the last call."""
-    n = len(timelines)
-    # All pieces of all ranks and steps.
-    spans = [span for of_rank in timelines for step in of_rank for span in step]
-    run_seconds = max(end for _, _, end in spans) - min(start for _, start, _ in spans)
-    charged, times_last, waited = ([0.0] * n for _ in range(3))
-    by_cause, with_waiting = ([dict.fromkeys(CAUSES, 0.0) for _ in range(n)] for _ in range(2))
-    for step in zip(*timelines, strict=True):  # for each rank its pieces of the step
-        calls = [next(start for lane, start, _ in pieces if lane == "communication") for pieces in step]
-        last = max(calls)
-        slow_rank = calls.index(last)
-        times_last[slow_rank] += 1
-        for rank, pieces in enumerate(step):
-            charged[slow_rank] += last - calls[rank]
-            waited[rank] += last - calls[rank]
-            for lane, start, end in pieces:
-                cause = lane if lane in CAUSES else "link"
-                by_cause[rank][cause] += end - (last if cause == "link" else start)
-                with_waiting[rank][cause] += end - start
-    return WaitStatistics(run_seconds, charged, times_last, waited, by_cause, with_waiting)
-
-
-def share_waited(found: WaitStatistics) -> float:
-    """The share of the run that another rank, on average, spends waiting for the rank that is waited for most."""
-    return max(found.charged) / (found.run_seconds * max(1, len(found.charged) - 1))
-
-
-def excess(seconds: list[dict[str, float]], rank: int) -> dict[str, float]:
-    """For each cause by how many seconds this rank is above the median of the others.
-
-    seconds: for each rank its seconds per cause.
-    """
-    others = [one for other, one in enumerate(seconds) if other != rank]
-    return {cause: seconds[rank][cause] - statistics.median(one[cause] for one in others) for cause in CAUSES}
-
-
-def straggler(
-    timelines: Timelines, *, rank_by: str = "charged", cause_by: str = "excess", always: bool = False
-) -> list[Any] | None:
-    """The straggler and its cause, None if there is none. The options are what known mistakes do instead.
-
-    rank_by: the field of WaitStatistics whose largest value names the rank. cause_by: "excess", "largest" for the
-    longest part of the rank's time, "with_waiting" for the excess with waiting in it. always: name a rank in any case.
-    """
-    found = wait_statistics(timelines)
-    if len(timelines) == 1 or (share_waited(found) <= MIN_SHARE and not always):
-        return None
-    values = getattr(found, rank_by)
-    rank = values.index(max(values))
-    if cause_by == "largest":
-        seconds = found.by_cause[rank]
-    else:
-        seconds = excess(found.with_waiting if cause_by == "with_waiting" else found.by_cause, rank)
-    return [rank, max(seconds, key=seconds.get)]
-
-
-WRONG_STRAGGLERS: dict[str, list[Callable[[Timelines], Any]]] = {
-    "waiting_rank_named": [lambda timelines: straggler(timelines, rank_by="waited")],
-    "times_counted": [lambda timelines: straggler(timelines, rank_by="times_last")],
-    "waiting_in_link": [lambda timelines: straggler(timelines, cause_by="with_waiting")],
-    "longest_part": [lambda timelines: straggler(timelines, cause_by="largest")],
-    "somebody_always": [lambda timelines: straggler(timelines, always=True)],
-}
-STRAGGLER = answers.question_task(
-    "10.straggler",
-    "straggler(timelines)",
-    Words(en="the straggler and its cause", zh="掉队者及原因"),
-    straggler,
-    WRONG_STRAGGLERS,
-    make_inputs=make_straggler,
 )
