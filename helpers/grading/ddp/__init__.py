@@ -2,9 +2,9 @@
 
 gradients.py       03.start       every rank begins with the weights and buffers of rank 0
                    03.average     the mean of the ranks' gradients
-                   03.accumulate  the mean gradient of micro-batches of different lengths
 communication.py   03.buckets     few messages instead of one per gradient
                    03.overlap     messages that are sent while backward still computes
+training_steps.py  03.accumulate  the mean gradient of micro-batches of different lengths
                    03.rehearsed   a step that runs on gloo, made ready for NCCL
 sampler.py         03.sampler     which examples a rank sees in each epoch
 hints.yaml         what a learner is told about each known mistake
@@ -25,9 +25,9 @@ LAB = Lab(
         "gradients.AVERAGE",
         "communication.BUCKETS",
         "sampler.SAMPLER",
-        "gradients.ACCUMULATE",
+        "training_steps.ACCUMULATE",
         "communication.OVERLAP",
-        "communication.REHEARSED",
+        "training_steps.REHEARSED",
     ),
     forbids=(
         "torch.nn.parallel",

@@ -1,4 +1,4 @@
-"""Judges the tasks of lab 03 that make values equal on all ranks: 03.start, 03.average and 03.accumulate.
+"""Judges the tasks of lab 03 that make values equal on all ranks: 03.start and 03.average.
 
 Every rank is compared with what one process computes from the inputs of all ranks.
 
@@ -11,13 +11,16 @@ A mistake is a wrong solution that learners often write. Its key, such as "sum_f
 hints.yaml. An `expect…` function that finds a wrong value names keys of its argument `mistakes`: all if it is a list;
 if it is a dict, those whose value is the learner's, or is a list that contains it.
 `words["…"]` is a sentence of messages.yaml, or what a sentence calls a value.
-communication.py draws its models with the functions of this file, too.
+communication.py and training_steps.py use the functions of this file, too.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,23 +29,82 @@ from torch import Tensor, nn
 from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.ddp import LAB
 from helpers.grading.kit import model_tools
-from helpers.grading.kit.comparisons import NamedTensors, expect, expect_equal, expect_tensors, is_close
+from helpers.grading.kit.comparisons import NamedTensors, expect, expect_tensors, is_close
 from helpers.grading.kit.model_tools import scaled
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task, recognise_errors
 from helpers.learner.words import Words
 
 words = LAB.messages
 
-# Names of values, for steps 1 and 2; {} stands for the name of a parameter.
+# The names of gradients in steps 1 and 2; {} stands for the name of a parameter.
 STEP_GRADIENTS = [Words(en=f"the gradient of {{}} in step {n}", zh=f"第 {n} 步中 {{}} 的梯度") for n in (1, 2)]
-STEP_PARAMETERS = [Words(en=f"the parameter {{}} after step {n}", zh=f"第 {n} 步后的参数 {{}} ") for n in (1, 2)]
 DTYPES_AND_LAYOUTS = Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"))
-Counts = list[list[int]]  # the number of examples in counts[rank][micro-batch]
 
 
 def sum_of(per_rank: Sequence[NamedTensors]) -> dict[str, Tensor]:
     """The sum of tensors with the same name."""
     return {name: sum(tensors[name] for tensors in per_rank) for name in per_rank[0]}
+
+
+def is_equal(tensors: NamedTensors, got: Mapping[str, Any]) -> bool:
+    """Whether `got` has all of these tensors."""
+    return all(is_close(tensor, got.get(name)) for name, tensor in tensors.items())
+
+
+def wrong_multiples(total: NamedTensors, got: Mapping[str, Any], known: Sequence[float]) -> dict[str, Tensor]:
+    """Each sum over the ranks times the factor that brings it nearest to `got`, for sums divided by a wrong number.
+
+    It is NaN, which equals nothing, where that says nothing: any number is a multiple of one element, no mean has a
+    negative factor, and the `known` factors are those of the right answer and of other mistakes.
+    """
+    multiples = {}
+    for name, tensor in total.items():
+        a, b, factor = tensor.double(), got.get(name), 0.0
+        if isinstance(b, Tensor) and b.shape == a.shape and a.numel() > 1:
+            factor = float((a * b.double()).sum() / a.square().sum())
+        is_news = factor > 0 and not any(math.isclose(factor, one, rel_tol=0.01) for one in known)
+        multiples[name] = tensor * (factor if is_news else math.nan)
+    return multiples
+
+
+def with_rule(rule: Words, judgements: Iterable[Judgement]) -> Iterator[Judgement]:
+    """The judgements, with what the task says of the value in a line of its own behind what is wrong."""
+    return (replace(one, message=Words.of("\n").join([one.message, rule])) for one in judgements)
+
+
+def kept_local(local: Sequence[NamedTensors], rank: int, got: Mapping[str, Any]) -> dict[str, list[NamedTensors]]:
+    """The mistakes that leave all wrong gradients of a rank as they were, perhaps over the number of ranks.
+
+    It depends on which those are: all, just some that are not contiguous, or others. local: the gradients of each rank.
+    """
+    mean, own = mean_of(local), [local[rank], scaled(local[rank], 1 / len(local))]
+    wrong = [name for name in mean if not is_close(mean[name], got.get(name))]
+    if not all(any(is_close(one[name], got.get(name)) for one in own) for name in wrong):
+        return {}
+    keys = ["some_left_out"]
+    if not any(local[rank][name].is_contiguous() for name in wrong):
+        keys.append("copy_reduced")
+    elif len(wrong) == len(mean):
+        keys.append("own_gradient")
+    return dict.fromkeys(keys, own)
+
+
+def divided_in_flight(local: Sequence[NamedTensors]) -> list[dict[str, Tensor]]:
+    """The sums that may come out if some ranks divide their gradients while the all-reduce is in flight.
+
+    There is one sum for each set of ranks whose division comes first. local: the gradients of each rank.
+    """
+    n = len(local)
+    factors_by_rank = [one for one in itertools.product((1.0, 1 / n), repeat=n) if min(one) < max(one)]
+    return [sum_of(list(map(scaled, local, factors))) for factors in factors_by_rank]
+
+
+def expect_complete(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects that no all-reduce of a rank is in flight when the learner's function returns, which it marks last."""
+    for rank, log in enumerate(world.logs):
+        _, returned_at = world.marks[rank][-1]
+        is_complete = all(event.end < returned_at for event in log.events)
+        yield expect(is_complete, words["returns_early"], rank=rank, mistakes=["not_finished"])
 
 
 def mean_of(per_rank: Sequence[NamedTensors]) -> dict[str, Tensor]:
@@ -84,11 +146,13 @@ def without_frozen(tensors: NamedTensors, inputs: Mapping[str, Any]) -> dict[str
 
 def expect_frozen_without_gradient(inputs: Mapping[str, Any], gradients: Mapping[str, Any], rank: int) -> Judgement:
     """Expects that the `.grad` of the frozen parameter is still None."""
-    return expect_equal(words["gradient"].format(inputs["frozen"]), None, gradients.get(inputs["frozen"]), rank=rank)
+    is_none = gradients.get(inputs["frozen"]) is None
+    return expect(is_none, words["frozen_has_gradient"].format(inputs["frozen"]), rank=rank, mistakes=["frozen_filled"])
 
 
 # -- 03.start --------------------------------------------------------------------------------------------------------
 UNSAVED = "mask"  # the name of a buffer that is not in state_dict()
+COUNT = "1.num_batches_tracked"  # BatchNorm's int64 count
 FROZEN_PARAMETER = "2.bias"  # of the last layer
 
 
@@ -113,7 +177,7 @@ def make_start(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     for _ in range(world_size):
         buffers = {name: draw_dense(rng, *b.shape) for name, b in model.named_buffers() if b.is_floating_point()}
         # So large that a float32 does not hold every such number: whoever sends all buffers as floats rounds it.
-        buffers["1.num_batches_tracked"] = torch.tensor(rng.integer(10**8, 10**9))
+        buffers[COUNT] = torch.tensor(rng.integer(10**8, 10**9))
         inputs.append({"width": width, "parameters": weights_for(rng, model), "buffers": buffers})
     return inputs
 
@@ -126,44 +190,73 @@ def run_start(submitted, inputs: dict[str, Any], context: RankContext) -> dict[s
     model = normed_model(inputs["width"])
     for name, tensor in tensors_of(model).items():
         tensor.data = (inputs["parameters"] | inputs["buffers"])[name].clone()
-    before = tensors_of(model)
+    before = {name: (tensor, tensor.data_ptr()) for name, tensor in tensors_of(model).items()}
     submitted(model)
+    context.mark("returned")
     after = tensors_of(model)
     frozen = sorted(name for name, parameter in model.named_parameters() if not parameter.requires_grad)
-    replaced = [name for name in before if after.get(name) is not before[name]]
+    replaced = [
+        name
+        for name, (tensor, memory) in before.items()
+        if after.get(name) is not tensor or tensor.data_ptr() != memory
+    ]
     return {"tensors": {name: tensor.data for name, tensor in after.items()}, "frozen": frozen, "replaced": replaced}
 
 
 def judge_start(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the values of rank 0 on every rank, written into the tensors that the model already had."""
-    rank_0, mean = world.inputs[0], mean_of([inputs["parameters"] for inputs in world.inputs])
-    for rank, (inputs, output) in enumerate(zip(world.inputs, world.outputs, strict=True)):
-        yield expect_same_objects(output["replaced"], rank)
-        got, mistakes = output["tensors"], {"averaged_at_start": mean}
-        parameters = list(expect_tensors(words["parameter"], rank_0["parameters"], got, rank=rank, mistakes=mistakes))
-        yield from parameters
-        unsaved = {UNSAVED: inputs["buffers"][UNSAVED]}
-        wrong = {"unsaved_forgotten": rank_0["buffers"] | unsaved, "buffers_forgotten": inputs["buffers"]}
-        # Both mistakes leave the same unsaved buffer, so one is named only where it explains the whole model: all
-        # parameters are right, and all buffers are those that the mistake gives.
-        judged = {key: [*parameters, *expect_tensors(words["buffer"], buffers, got)] for key, buffers in wrong.items()}
-        mistakes = {key: wrong[key] for key, judgements in judged.items() if all(one.ok for one in judgements)}
-        yield from expect_tensors(words["buffer"], rank_0["buffers"], got, rank=rank, mistakes=mistakes)
-        yield expect_equal(words["frozen_parameters"], [FROZEN_PARAMETER], output["frozen"], rank=rank)
+    models = [inputs["parameters"] | inputs["buffers"] for inputs in world.inputs]
+    mistakes = {
+        "averaged_at_start": [mean_of(models), sum_of(models)],
+        "other_root": [one for one in models if all(is_equal(one, output["tensors"]) for output in world.outputs)],
+    }
+    yield from expect_complete(world)
+    for rank, output in enumerate(world.outputs):
+        replaced, got = output["replaced"], output["tensors"]
+        message = words["not_in_place"].format(replaced[0] if replaced else "")
+        yield expect(not replaced, message, rank=rank, mistakes=["not_in_place"])
+        # These mistakes are named only where they explain the whole model, since several leave the same values in some
+        # tensors.
+        several = wrong_starts(models, rank, world.inputs[rank]["buffers"])
+        wrong = {key: [model] for key, model in several.items() if is_equal(model, got)}
+        wrong = wrong or ({} if mistakes["other_root"] else {"own_values": models[rank]})
+        for kind in ("parameter", "buffer"):
+            names = world.inputs[0][f"{kind}s"]
+            right = {name: models[0][name] for name in names}
+            judgements = expect_tensors(words[kind], right, got, rank=rank, mistakes=mistakes | wrong)
+            yield from with_rule(words["start_rule"].format(rank), judgements)
+        message = words["frozen_changed"].format(output["frozen"], [FROZEN_PARAMETER])
+        yield expect(output["frozen"] == [FROZEN_PARAMETER], message, rank=rank)
 
 
-def expect_same_objects(replaced: Sequence[str], rank: int) -> Judgement:
-    """Expects that the model has its old tensors with new values; `replaced` names those that are other objects now."""
-    return expect(not replaced, words["parameter_replaced"].format(replaced[0] if replaced else ""), rank=rank)
+def wrong_starts(models: list[NamedTensors], rank: int, buffers: NamedTensors) -> dict[str, NamedTensors]:
+    """What each known mistake leaves in the whole model of a rank. models: the values that each rank began with."""
+    own = models[rank]
+    kept = {  # the tensors that keep this rank's own values
+        "unsaved_forgotten": [UNSAVED],
+        "count_forgotten": [COUNT],
+        "buffers_forgotten": buffers,
+        "frozen_forgotten": [FROZEN_PARAMETER],
+        "copy_received": [name for name, tensor in own.items() if not tensor.is_contiguous()],
+    }
+    return {key: models[0] | {name: own[name] for name in names} for key, names in kept.items()}
 
 
 def recognise_start(failure: RunFailure) -> list[str]:
     """The mistakes that a run without outputs points to: broadcasts from different roots do not match.
 
-    That happens if each rank names itself as the source.
+    That happens if each rank names itself as the source. Torch refuses to change a parameter that autograd watches.
     """
     roots = set(re.findall(r"calls broadcast root (\d+)", failure.text))
-    return ["own_root"] if failure.kind == "mismatch" and len(roots) > 1 else []
+    if failure.kind == "mismatch" and len(roots) > 1:
+        return ["own_root"]
+    return [*recognise_missing_call(failure), *recognise_errors({"leaf Variable": "autograd_watches"})(failure)]
+
+
+def recognise_missing_call(failure: RunFailure) -> list[str]:
+    """Whether a rank returned without a collective call that the others wait in."""
+    is_missing = failure.kind == "hang" and "finished without calling" in failure.text
+    return ["not_all_call"] if is_missing else []
 
 
 START = Task(
@@ -173,15 +266,15 @@ START = Task(
     run_submission=run_start,
     judge=judge_start,
     recognise_failure=recognise_start,
-    hints=LAB.hints("unsaved_forgotten buffers_forgotten averaged_at_start own_root"),
+    hints=LAB.hints(
+        "unsaved_forgotten count_forgotten buffers_forgotten frozen_forgotten copy_received own_values other_root",
+        "averaged_at_start own_root not_in_place not_finished not_all_call autograd_watches",
+    ),
     variations=DTYPES_AND_LAYOUTS,
 )
 
 
 # -- 03.average ------------------------------------------------------------------------------------------------------
-FIXED_DIVISORS = (2, 3, 4, 5, 8)  # typed in place of the world size: a check's world sizes, and a machine's 8 GPUs
-
-
 def make_average(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws a small MLP with one frozen parameter, and different weights and gradients for each rank."""
     widths = [rng.integer(3, 6) for _ in range(3)] + [2]
@@ -200,28 +293,50 @@ def run_average(submitted, inputs: dict[str, Any], context: RankContext) -> dict
     for name, parameter in model.named_parameters():
         parameter.grad = inputs["gradients"][name]
     submitted(model)
+    context.mark("returned")
     return {"gradients": model_tools.gradients_of(model), "weights": dict(model.named_parameters())}
 
 
 def judge_average(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the mean of all gradients on every rank, and weights that nobody touched."""
     total_weights = sum_of([inputs["weights"] for inputs in world.inputs])
-    total = sum_of([without_frozen(inputs["gradients"], inputs) for inputs in world.inputs])
-    mean = scaled(total, 1 / world.size)
     wrong_weights = {"averages_weights": [total_weights, scaled(total_weights, 1 / world.size)]}
-    for rank, (inputs, output) in enumerate(zip(world.inputs, world.outputs, strict=True)):
-        mistakes = {
-            "divided_twice": scaled(total, world.size**-2),
-            "sum_for_mean": total,
-            "wrong_divisor": [scaled(total, 1 / number) for number in FIXED_DIVISORS],
-        }
-        local = without_frozen(inputs["gradients"], inputs)
-        if all(is_close(tensor, output["gradients"].get(name)) for name, tensor in local.items()):
-            mistakes["own_gradient"] = local  # only if no gradient changed; a loop may have left out just one
-        yield from expect_tensors(words["gradient"], mean, output["gradients"], rank=rank, mistakes=mistakes)
-        yield expect_frozen_without_gradient(inputs, output["gradients"], rank)
-        weights, got_weights = inputs["weights"], output["weights"]
-        yield from expect_tensors(words["parameter"], weights, got_weights, rank=rank, mistakes=wrong_weights)
+    local = [without_frozen(inputs["gradients"], inputs) for inputs in world.inputs]
+    mean = mean_of(local)
+    everywhere = [output["gradients"] for output in world.outputs]
+    # One rank's gradients on all ranks, which on this rank look like gradients that nothing was done with.
+    copied = [one for one in local if all(is_equal(one, got) for got in everywhere)]
+    yield from expect_complete(world)
+    for rank, (inputs, got) in enumerate(zip(world.inputs, everywhere, strict=True)):
+        mistakes = {"one_rank_s": copied} | wrong_averages(world, local, rank, got)
+        judgements = expect_tensors(words["gradient"], mean, got, rank=rank, mistakes=mistakes)
+        yield from with_rule(words["average_rule"].format(world.size), judgements)
+        yield expect_frozen_without_gradient(inputs, got, rank)
+        weights, got_weights = inputs["weights"], world.outputs[rank]["weights"]
+        judgements = expect_tensors(words["parameter"], weights, got_weights, rank=rank, mistakes=wrong_weights)
+        yield from with_rule(words["weights_stay"], judgements)
+
+
+def wrong_averages(
+    world: JudgedWorld, local: Sequence[NamedTensors], rank: int, got: Mapping[str, Any]
+) -> dict[str, list[NamedTensors]]:
+    """The gradients that known mistakes leave on a rank. local: those of each rank. got: the learner's."""
+    total, n = sum_of(local), world.size
+    if is_equal(scaled(total, 1 / n), got):
+        return {}  # which saves time, since most answers are right
+    ops = set(world.logs[rank].ops())
+    return kept_local(local, rank, got) | {
+        "only_one_rank": [got] if ops and ops <= {"reduce", "gather"} else [],
+        "divided_twice": [scaled(total, n**-2)],
+        "sum_for_mean": [total],
+        "wrong_divisor": [wrong_multiples(total, got, (1, 1 / n, n**-2))],
+        "not_finished": [scaled(one, factor) for one in divided_in_flight(local) for factor in (1, 1 / n)],
+    }
+
+
+def recognise_without_outputs(failure: RunFailure) -> list[str]:
+    """The mistakes that a run without outputs points to: an error about a `.grad` that is None, or a missing call."""
+    return [*recognise_errors({"NoneType": "gradient_missing"})(failure), *recognise_missing_call(failure)]
 
 
 AVERAGE = Task(
@@ -230,182 +345,10 @@ AVERAGE = Task(
     make_inputs=make_average,
     run_submission=run_average,
     judge=judge_average,
-    recognise_failure=recognise_errors({"NoneType": "gradient_missing"}),  # error about a `.grad` that is None -> hint
-    hints=LAB.hints("divided_twice sum_for_mean wrong_divisor own_gradient averages_weights gradient_missing"),
-    variations=DTYPES_AND_LAYOUTS,
-)
-
-
-# -- 03.accumulate ---------------------------------------------------------------------------------------------------
-NUM_STEPS = 2
-MAX_MICRO_BATCHES = 3
-COUNT_BYTES = 256  # bytes of counts that a rank may send in addition to the gradients of one step
-
-
-def make_accumulate(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Draws two steps of micro-batches, stale gradients of an earlier step, and a model with one frozen parameter.
-
-    In the case "uneven" no two micro-batches of a rank have the same length and no two ranks the same number of
-    examples, so that every wrong way to weight them gives another gradient.
-    """
-    widths = [rng.integer(3, 5), rng.integer(3, 5), 2]
-    model = model_tools.mlp(widths)
-    num_micro_batches = 1 if rng.case.sizes == "one_each" else rng.integer(2, MAX_MICRO_BATCHES)
-    weights, frozen = weights_for(rng, model), rng.one_of(*dict(model.named_parameters()))
-    shared = {"widths": widths, "weights": weights, "frozen": frozen, "lr": rng.one_of(0.1, 0.2, 0.5)}
-    inputs = []
-    for rank in range(world_size):
-        steps = []
-        for _ in range(NUM_STEPS):
-            lengths = draw_lengths(rng, num_micro_batches, rank, world_size)
-            steps.append([{"x": rng.tensor(n, widths[0]), "y": rng.tensor(n, widths[-1])} for n in lengths])
-        inputs.append(shared | {"stale": weights_for(rng, model), "steps": steps})
-    return inputs
-
-
-def draw_lengths(rng: CaseGenerator, num_micro_batches: int, rank: int, world_size: int) -> list[int]:
-    """The number of examples of each micro-batch of a rank.
-
-    The case decides: "one_each" has one micro-batch of 4 examples; "some_empty" has empty micro-batches, and the last
-    rank has no examples at all; otherwise rank r draws different lengths from 5r + 1 to 5r + 5.
-    """
-    if rng.case.sizes == "one_each":
-        return [4]
-    lengths = (torch.randperm(5, generator=rng) + 1 + 5 * rank)[:num_micro_batches].tolist()
-    if rng.case.sizes != "some_empty":
-        return lengths
-    is_last_of_several = world_size > 1 and rank == world_size - 1
-    return [0] * num_micro_batches if is_last_of_several else [*lengths[:-1], 0]
-
-
-def run_accumulate(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
-    """Calls the learner's function once per step, and copies gradients and weights after each.
-
-    The `yield` lets the runner alternate between two cases, so that a function which keeps something in a global
-    variable is found out.
-    """
-    model = network(inputs)
-    for name, parameter in model.named_parameters():
-        parameter.grad = inputs["stale"][name] if parameter.requires_grad else None
-    optimizer, gradients, weights = model_tools.GradientDescent(model.parameters(), inputs["lr"]), [], []
-    for step in inputs["steps"]:
-        yield
-        submitted(model, optimizer, [(batch["x"], batch["y"]) for batch in step])
-        gradients.append(model_tools.detached_copies(model_tools.gradients_of(model)))
-        weights.append(model_tools.detached_copies(dict(model.named_parameters())))
-    return {"gradients": gradients, "weights": weights}
-
-
-def judge_accumulate(world: JudgedWorld) -> Iterator[Judgement]:
-    """Expects, after each step, the mean gradient over all examples of all ranks, and the weights that it leads to."""
-    weights = world.inputs[0]["weights"]
-    for step in range(NUM_STEPS):
-        parts = [micro_gradients(inputs, weights, step) for inputs in world.inputs]  # parts[rank][micro-batch]
-        counts = [[len(batch["x"]) for batch in inputs["steps"][step]] for inputs in world.inputs]  # likewise
-        right = scaled(sum_of([part for of_rank in parts for part in of_rank]), 1 / sum(map(sum, counts)))
-        # What is wrong in the second step may follow from the first, so mistakes are named in the first alone.
-        wrong = wrong_means(world, parts, counts) if step == 0 else {}
-        before, weights = weights, updated(weights, right, world.inputs[0]["lr"])
-        for rank, (inputs, output) in enumerate(zip(world.inputs, world.outputs, strict=True)):
-            got, got_weights = output["gradients"][step], output["weights"][step]
-            yield from expect_tensors(STEP_GRADIENTS[step], right, got, rank=rank, mistakes=wrong)
-            yield expect_frozen_without_gradient(inputs, got, rank)
-            local = local_updates(before, sum_of(parts[rank]), counts, rank, inputs["lr"]) if step == 0 else []
-            mistakes = {"reduction_after_step": local}
-            yield from expect_tensors(STEP_PARAMETERS[step], weights, got_weights, rank=rank, mistakes=mistakes)
-    yield from judge_traffic(world)
-
-
-def judge_traffic(world: JudgedWorld) -> Iterator[Judgement]:
-    """Expects that each rank sends the gradients once per step, and at most a few bytes of counts besides."""
-    trained = without_frozen(world.inputs[0]["weights"], world.inputs[0])
-    once = NUM_STEPS * sum(tensor.nbytes for tensor in trained.values())  # bytes of the gradients of all steps
-    per_micro_batch = once * len(world.inputs[0]["steps"][0])  # the bytes if every micro-batch sends its gradients
-    for rank, log in enumerate(world.logs):
-        sent = log.payload_bytes()
-        is_per_micro_batch = per_micro_batch <= sent <= per_micro_batch + NUM_STEPS * COUNT_BYTES * MAX_MICRO_BATCHES
-        mistakes = ["sends_every_micro_batch"] if is_per_micro_batch else []
-        message = words["more_than_counts_sent"].format(sent, NUM_STEPS, once)
-        yield expect(once <= sent <= once + NUM_STEPS * COUNT_BYTES, message, rank=rank, mistakes=mistakes)
-
-
-def micro_gradients(inputs: Mapping[str, Any], weights: NamedTensors, step: int) -> list[dict[str, Tensor]]:
-    """The gradient of each micro-batch's summed loss, as one process computes it."""
-    gradients = []
-    for batch in inputs["steps"][step]:
-        model = network(inputs, weights)
-        (model(batch["x"]) - batch["y"]).square().sum().backward()
-        gradients.append(without_frozen(model_tools.gradients_of(model), inputs))
-    return gradients
-
-
-def wrong_means(world: JudgedWorld, parts: list[list[NamedTensors]], counts: Counts) -> dict[str, list[NamedTensors]]:
-    """The gradients that each known mistake leaves after the first step, by the key of its hint.
-
-    parts and counts have, for each rank and each of its micro-batches, the summed gradient and the number of examples.
-    """
-    num_examples, n = sum(map(sum, counts)), world.size
-    total = sum_of([part for of_rank in parts for part in of_rank])
-    right = scaled(total, 1 / num_examples)
-    rank_means, sums_of_means = [], []  # for each rank, the mean over its examples, and the sum of its batches' means
-    for rank_parts, rank_counts in zip(parts, counts, strict=True):
-        rank_means.append(divided(sum_of(rank_parts), sum(rank_counts)))
-        sums_of_means.append(sum_of(list(map(divided, rank_parts, rank_counts))))
-    mean_of_means = mean_of(sums_of_means)
-    stale = [without_frozen(inputs["stale"], inputs) for inputs in world.inputs]  # gradients of an earlier step
-    last, last_count = sum_of([of_rank[-1] for of_rank in parts]), sum(count[-1] for count in counts)
-    # Some divide the mean of means by the number of micro-batches, too. A loss with `.mean()` instead of `.sum()` is
-    # also divided by the number of outputs.
-    k, num_outputs = len(counts[0]), world.inputs[0]["widths"][-1]
-    return {
-        "last_micro_batch_only": [scaled(last, 1 / num_examples), divided(last, last_count)],
-        "not_cleared": [
-            sum_of([right, *stale]),
-            sum_of([right, mean_of(stale)]),
-            scaled(sum_of([total, *stale]), 1 / num_examples),
-        ],
-        "mean_of_means": [scaled(mean_of_means, 1 / d) for d in (1, k, num_outputs, k * num_outputs)],
-        "rank_mean": [mean_of(rank_means)],
-        "own_count": [divided(total, n * sum(count)) for count in counts],  # a rank divides by its own examples
-        "sum_for_mean": [sum_of(rank_means), total, scaled(right, n)],
-        "divided_by_ranks_too": [scaled(right, 1 / n)],
-    }
-
-
-def divided(tensors: NamedTensors, count: int) -> dict[str, Tensor]:
-    """The summed gradient of `count` examples as their mean. Without examples it is zero, and stays zero."""
-    return scaled(tensors, 1 / (count or 1))
-
-
-def local_updates(
-    before: NamedTensors, local: NamedTensors, counts: Counts, rank: int, lr: float
-) -> list[NamedTensors]:
-    """The weights if the optimizer steps with this rank's own gradient, divided in each way that people divide it.
-
-    They divide by all examples, by the mean number of examples per rank, by this rank's own examples, or not at all.
-    """
-    num_examples = sum(map(sum, counts))
-    num_own = sum(counts[rank]) or num_examples  # a rank without examples has a zero gradient, whatever it divides by
-    factors = [1 / num_examples, len(counts) / num_examples, 1 / num_own, 1.0]
-    return [updated(before, scaled(local, factor), lr) for factor in factors]
-
-
-def updated(weights: NamedTensors, gradient: NamedTensors, lr: float) -> dict[str, Tensor]:
-    """The weights after a step of gradient descent; a weight without a gradient stays as it is."""
-    return weights | {name: weights[name] - lr * gradient[name] for name in gradient}
-
-
-ACCUMULATE = Task(
-    key="03.accumulate",
-    signature="train_step(model, optimizer, micro_batches)",
-    make_inputs=make_accumulate,
-    run_submission=run_accumulate,
-    judge=judge_accumulate,
-    recognise_failure=recognise_errors({"NoneType": "gradient_missing"}),  # error about a `.grad` that is None -> hint
+    recognise_failure=recognise_without_outputs,
     hints=LAB.hints(
-        "reduction_after_step last_micro_batch_only not_cleared mean_of_means rank_mean own_count",
-        "sum_for_mean divided_by_ranks_too sends_every_micro_batch gradient_missing",
+        "only_one_rank divided_twice sum_for_mean wrong_divisor one_rank_s copy_reduced some_left_out not_finished",
+        "own_gradient averages_weights gradient_missing frozen_filled not_all_call",
     ),
-    variations=Variations(sizes=("uneven", "some_empty", "one_each"), dtypes=("float64", "float32")),
-    must_not_change=("micro_batches",),
+    variations=DTYPES_AND_LAYOUTS,
 )

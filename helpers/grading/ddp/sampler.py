@@ -26,6 +26,7 @@ from typing import Any
 
 from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.ddp import LAB
+from helpers.grading.ddp.gradients import with_rule
 from helpers.grading.kit.comparisons import expect, expect_equal, expect_only_ops
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 
@@ -110,11 +111,17 @@ def judge_repeats(world: JudgedWorld) -> Iterator[Judgement]:
             (words["second_pass"], orders[0][str(NUM_EPOCHS - 1)], output["twice"]),
             (words["order_of_epoch_1_again"], orders[0]["1"], output["again"]),
         ]
-        is_always_new = all(expected != got for _, expected, got in comparisons)
-        mistakes = keys_of(epoch_of_another=is_shared or is_few, not_seeded=is_always_new or is_few)
+        is_new = [expected != got for _, expected, got in comparisons]
+        mistakes = keys_of(
+            epoch_of_another=is_shared or is_few,
+            not_seeded=all(is_new) or is_few,
+            pass_changes_order=is_few or (is_new[-2] and sum(is_new) == 1),
+            first_epoch_not_0=is_few or not any(is_new[-2:]),
+        )
         for what, expected, got in comparisons:
             # expect_equal names the keys whose value is the learner's order. With it for every key, it names all.
-            yield expect_equal(what, expected, got, rank=rank, mistakes=dict.fromkeys(mistakes, got))
+            judgement = expect_equal(what, expected, got, rank=rank, mistakes=dict.fromkeys(mistakes, got))
+            yield from with_rule(words["order_rule"], [judgement])
 
 
 def keys_of(**is_possible: bool) -> list[str]:
@@ -127,13 +134,22 @@ def judge_lengths(world: JudgedWorld, shares: dict[tuple[int, int], Shares]) -> 
     """Expects shares of the smallest length that is enough, and `len` to return it."""
     num_examples = world.inputs[0]["num_examples"]
     length = math.ceil(num_examples / world.size)
-    has_unequal = len(set(map(len, shares[0, 0]))) > 1
-    # Both mistakes give a rank the length that is rounded down.
-    mistakes = {"unequal_shares" if has_unequal else "tail_dropped": num_examples // world.size}
+    lengths = list(map(len, shares[0, 0]))
+    # With fewer examples than ranks a share has one index. Whoever repeats the order just once has two of each example.
+    is_padded_once = lengths == [int(rank < 2 * num_examples) for rank in range(world.size)]
+    # Several mistakes give a rank the length that is rounded down.
+    known = "unequal_shares" if len(set(lengths)) > 1 else "tail_dropped"
+    mistakes = {"padded_once" if is_padded_once else known: num_examples // world.size}
+    wrong_len = {"length_of_all": num_examples, "length_rounded_down": num_examples // world.size}
+    rule = words["length_rule"].format(num_examples, world.size, length)
     for rank, output in enumerate(world.outputs):
         real_length = first_other(length, [len(of_ranks[rank]) for of_ranks in shares.values()])
-        yield expect_equal(words["num_indices"], length, real_length, rank=rank, mistakes=mistakes)
-        yield expect_equal(words["len_of_sampler"], length, first_other(length, output["lengths"]), rank=rank)
+        said_length = first_other(length, output["lengths"])
+        judgements = [
+            expect_equal(words["num_indices"], length, real_length, rank=rank, mistakes=mistakes),
+            expect_equal(words["len_of_sampler"], length, said_length, rank=rank, mistakes=wrong_len),
+        ]
+        yield from with_rule(rule, judgements)
 
 
 def first_other(expected: int, lengths: Sequence[int]) -> int:
@@ -157,12 +173,27 @@ def judge_coverage(
         mistakes = []
         has_valid_shares = all(len(share) == length for share in of_ranks) and not invalid
         if has_valid_shares and (missing or is_few):  # few examples may all be seen, yet some of them too often
-            is_apart = is_repeatable and (is_few or has_two_orders(of_ranks))
-            mistakes = keys_of(ranks_shuffle_apart=is_apart, not_seeded=is_few or not is_repeatable)
+            is_double = any(len(set(share)) < len(share) for share in of_ranks)
+            mistakes = keys_of(
+                ranks_shuffle_apart=is_repeatable and (is_few or (has_two_orders(of_ranks) and not is_double)),
+                not_seeded=is_few or not is_repeatable,
+                drawn_twice=is_few or (is_repeatable and is_double),
+            )
+        if missing and world.size > 1 and all(share == of_ranks[0] for share in of_ranks):
+            mistakes.append("rank_ignored")
         message = words["examples_never_seen"].format(len(missing), num_examples, epoch)
         yield expect(not missing, message, mistakes=mistakes)
-        spread = max(counts.values(), default=0) - min(counts.values(), default=0)
-        yield expect(not invalid and spread <= 1, words["wrong_indices"].format(epoch, spread), mistakes=mistakes)
+        message = words["invalid_index"].format(min(invalid, default=0), num_examples)
+        from_one = keys_of(counted_from_one=invalid == {num_examples} and 0 in missing)
+        yield expect(not invalid, message, mistakes=from_one)
+        if not counts:
+            continue
+        (most, often), (least, rarely) = counts.most_common()[0], counts.most_common()[-1]
+        # The examples that come more than once more than another, which is one if the rest is filled with copies of it.
+        too_often = [index for index, count in counts.items() if count > rarely + 1]
+        mistakes += keys_of(one_repeated=not missing and len(too_often) == 1)
+        message = words["too_often"].format(most=most, often=often, least=least, rarely=rarely, epoch=epoch)
+        yield expect(not too_often, message, mistakes=mistakes)
 
 
 def has_two_orders(shares: Shares) -> bool:
@@ -188,13 +219,15 @@ def judge_orders(world: JudgedWorld, shares: dict[tuple[int, int], Shares]) -> I
     yield expect(not is_ascending[0, 0], words["share_in_order"].format(seeds[0]), mistakes=mistakes)
     is_epoch_ignored = all(epochs.count(epochs[0]) == NUM_EPOCHS for epochs in by_seed)
     # Whoever never shuffles seems to ignore epoch and seed as well. So only the first key that applies is named.
-    mistakes = keys_of(not_shuffled=is_never_shuffled, epoch_ignored=is_epoch_ignored)[:1]
+    # 0 times any epoch is 0, so whoever multiplies has one order with seed 0 alone.
+    more = {"seed_times_epoch": by_seed[0].count(by_seed[0][0]) == NUM_EPOCHS and not is_epoch_ignored}
+    mistakes = keys_of(not_shuffled=is_never_shuffled, epoch_ignored=is_epoch_ignored, **more)[:1]
     for seed, epochs in zip(seeds, by_seed, strict=True):
         num_orders = len(set(map(str, epochs)))
         message = words["one_order" if num_orders == 1 else "two_equal_orders"].format(seed)
         yield expect(num_orders == NUM_EPOCHS, message, mistakes=mistakes)
     is_seed_ignored = all(epochs == by_seed[0] for epochs in by_seed)
-    mistakes = keys_of(not_shuffled=is_never_shuffled, seed_ignored=is_seed_ignored)[:1]
+    mistakes = keys_of(not_shuffled=is_never_shuffled, seed_ignored=is_seed_ignored, **more)[:1]
     has_new_orders = all(one[0] != next_one[0] for one, next_one in pairwise(by_seed))  # in epoch 0, with each seed
     yield expect(has_new_orders, words["seed_without_effect"], mistakes=mistakes)
     same_sets = [rank for rank in range(world.size) if all(has_one_set(epochs, rank) for epochs in by_seed)]
@@ -220,8 +253,9 @@ SAMPLER = Task(
     run_submission=run_sampler,
     judge=judge_sampler,
     hints=LAB.hints(
-        "not_shuffled epoch_ignored seed_ignored shuffled_within epoch_of_another not_seeded",
-        "ranks_shuffle_apart tail_dropped unequal_shares",
+        "not_shuffled epoch_ignored seed_ignored seed_times_epoch shuffled_within epoch_of_another not_seeded",
+        "pass_changes_order first_epoch_not_0 rank_ignored ranks_shuffle_apart drawn_twice one_repeated",
+        "counted_from_one padded_once tail_dropped unequal_shares length_of_all length_rounded_down",
     ),
     variations=Variations(sizes=("uneven", "even", "few")),
 )
