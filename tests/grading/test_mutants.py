@@ -21,6 +21,8 @@ ALSO = {
     ("03.average", "own_gradient"): ("some_left_out",),  # depends on which parameter is frozen
     ("03.buckets", "copy_reduced"): ("some_left_out",),
     ("03.buckets", "own_gradient"): ("some_left_out",),
+    ("03.buckets", "last_bucket_dropped"): ("some_left_out",),  # those of the last bucket
+    ("03.buckets", "list_changed"): ("own_gradient", "some_left_out"),  # the tensors that were in the list
     ("03.sampler", "tail_dropped"): ("length_rounded_down",),  # a length that is rounded down is given by len, too
     ("03.sampler", "unequal_shares"): ("length_rounded_down",),
     ("03.accumulate", "own_count"): ("wrong_count",),  # a number of examples, too

@@ -17,7 +17,7 @@ if it is a dict, those whose value is the learner's, or is a list that contains 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -91,14 +91,14 @@ def bucket_bytes(
     *,
     counted_as: int | None = None,
     excess: int = 0,
-    is_count_reset: bool = True,
     is_bucket_reset: bool = True,
+    count_kept: Callable[[int], int] = lambda count: 0,
 ) -> list[int]:
     """The bytes of each message, for tensors with these numbers of elements: a bucket is full at `cap` bytes or more.
 
     The options make mistakes. counted_as: the bytes that an element counts for, where only its `itemsize` is right.
-    excess: by how many bytes a bucket must exceed `cap` before it is full. is_count_reset, is_bucket_reset: False if
-    the bytes are counted on, or the tensors kept, after a bucket was sent.
+    excess: by how many bytes a bucket must exceed `cap` before it is full. is_bucket_reset: False if the tensors stay
+    in the bucket after it was sent. count_kept: from the bytes of a bucket to what is counted for the next one.
     """
     sizes, size, count = [], 0, 0
     for length in lengths:
@@ -106,23 +106,18 @@ def bucket_bytes(
         count += length * (counted_as or itemsize)
         if count >= cap + excess:
             sizes.append(size)
-            size, count = 0 if is_bucket_reset else size, 0 if is_count_reset else count
+            size, count = 0 if is_bucket_reset else size, count_kept(count)
     return [*sizes, size] if size else sizes
 
 
 def wrong_buckets(lengths: Sequence[int], cap: int, itemsize: int) -> dict[str, list[list[int]]]:
     """The bytes of each message as every known mistake gives them: one list for each way to make the mistake."""
     sizes, right = [itemsize * length for length in lengths], bucket_bytes(lengths, cap, itemsize)
-    below_cap, surplus = [0], [0]  # closed before a tensor with which it would exceed cap; cut at multiples of cap
-    count = 0
+    below_cap = [0]  # buckets that are closed before a tensor with which they would exceed cap
     for size in sizes:
         if below_cap[-1] and below_cap[-1] + size > cap:
             below_cap.append(0)
         below_cap[-1] += size
-        if count >= cap:
-            surplus, count = [*surplus, 0], count - cap
-        surplus[-1] += size
-        count += size
     return {
         "last_bucket_dropped": [right[:-1]] if right[-1] < cap else [],
         "empty_bucket_sent": [[*right, 0]],
@@ -130,8 +125,8 @@ def wrong_buckets(lengths: Sequence[int], cap: int, itemsize: int) -> dict[str, 
         "fixed_bytes": [bucket_bytes(lengths, cap, itemsize, counted_as=n) for n in (2, 4, 8) if n != itemsize],
         "full_above_cap": [bucket_bytes(lengths, cap, itemsize, excess=1)],
         "closes_early": [below_cap],
-        "surplus_counted": [surplus],
-        "count_not_reset": [bucket_bytes(lengths, cap, itemsize, is_count_reset=False)],
+        "surplus_counted": [bucket_bytes(lengths, cap, itemsize, count_kept=lambda count: count - cap)],
+        "count_not_reset": [bucket_bytes(lengths, cap, itemsize, count_kept=lambda count: count)],
         "bucket_not_reset": [bucket_bytes(lengths, cap, itemsize, is_bucket_reset=False)],
         "last_first": [bucket_bytes(lengths[::-1], cap, itemsize)],
         "sorted_by_size": [bucket_bytes(sorted(lengths)[::step], cap, itemsize) for step in (1, -1)],
