@@ -27,6 +27,9 @@ ALSO = {
     ("03.sampler", "unequal_shares"): ("length_rounded_down",),
     ("03.accumulate", "own_count"): ("wrong_count",),  # a number of examples, too
     ("03.accumulate", "divided_by_zero"): ("mean_of_means", "rank_mean", "own_count"),  # NaN comes from any of these
+    ("03.accumulate", "own_gradient"): ("reduction_after_step",),  # the weights move by it
+    ("03.overlap", "second_step_silent"): ("parameter_for_gradient",),  # in step 2 each gradient stays its own
+    ("03.overlap", "hooks_added"): ("sum_for_mean",),  # what is sent twice is summed twice
     ("03.overlap", "divided_twice"): ("divided_in_flight",),  # before backward ends both have divided once
     ("03.rehearsed", "edges_exchanged"): ("wrong_rows",),  # on two ranks the rows change places
     ("04.overflow", "asks_only_when_found"): ("gradients_sent",),  # messages that do not fit, on one rank or the other

@@ -326,14 +326,12 @@ def judge_overlapped_gradients(world: JudgedWorld) -> Iterator[Judgement]:
     works_kept = {"works_kept": [scaled(one, 1 / n) for one in early]}
     for rank, output in enumerate(world.outputs):
         can_explain = all(event.end <= end for events, _, _, end in steps_of(world, rank) for event in events)
-        has_weights = is_equal(weights, output["weights"])
         for step, got in enumerate(output["gradients"]):
             total = sum_of(local[step])
             mistakes = {"sum_for_mean": total, "wrong_divisor": wrong_multiples(total, got, (1, 1 / n, n**-2))}
             mistakes |= kept_local(local[step], rank, got)
             if world.logs[rank].events and "own_gradient" in mistakes:  # not .grad was reduced, but something else
-                other = "copy_reduced" if has_weights else "parameter_for_gradient"
-                mistakes[other] = mistakes.pop("own_gradient")
+                mistakes["parameter_for_gradient"] = mistakes.pop("own_gradient")
                 del mistakes["some_left_out"]
             in_flight = list(sums_in_flight[step])
             # While rank 1 has not begun, no sum can have arrived on rank 0.
