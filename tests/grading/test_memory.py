@@ -29,7 +29,7 @@ def test_the_number_of_parameters_is_that_of_a_gpt():
     spec = ModelSpec(**sizes, num_heads=4)
     gpt = GPT(GPTConfig(vocab_size=101, context=24, num_layers=3, num_heads=4, hidden=32))
     expected = sum(parameter.numel() for parameter in gpt.parameters())
-    assert byte_formulas.num_params(**sizes) == spec.num_params == expected
+    assert byte_formulas.COUNT_FORMULA.number(sizes) == spec.num_params == expected
 
 
 @pytest.mark.parametrize("precision", byte_formulas.BYTES_PER_PARAMETER)
@@ -54,18 +54,16 @@ def test_activations_are_those_of_the_chapter(t, sequence_parallel, flash):
         tp=t, sequence_parallel=sequence_parallel, attention="flash" if flash else "materialized", micro_batch=3
     )
     model = ModelSpec(num_layers=1, hidden=256, num_heads=8, vocab=1024, seq=512)
-    assert byte_formulas.activation_bytes(case) == activations_per_layer(model, plan)
+    assert byte_formulas.ACTIVATIONS_FORMULA.number(case) == activations_per_layer(model, plan)
 
 
 def answers(key: str, case: dict) -> dict[str, object]:
     """What the right formula gives for a case, and each known mistake."""
-    if key == "05.count":
-        return {"right": byte_formulas.num_params(**case)} | byte_formulas.wrong_counts(case)
     if key == "05.states":
-        return {"right": byte_formulas.model_states(**case)} | {
-            name: f(case) for name, f in byte_formulas.WRONG_STATES.items()
-        }
-    return {"right": byte_formulas.activation_bytes(case)} | byte_formulas.wrong_activation_bytes(case)
+        wrong = {name: f(case) for name, f in byte_formulas.WRONG_STATES.items()}
+        return {"right": byte_formulas.model_states(**case)} | wrong
+    formula = {"05.count": byte_formulas.COUNT_FORMULA, "05.activations": byte_formulas.ACTIVATIONS_FORMULA}[key]
+    return {"right": formula.number(case)} | formula.wrong(case)
 
 
 @repeated("seed", range(30))
@@ -100,6 +98,36 @@ def test_a_division_without_a_rest_is_no_mistake(value):
     assert simplified({"bytes": value}) == {"bytes": 12}
     assert type(simplified(value)) is int
     assert simplified(12.5) == 12.5
+
+
+@pytest.mark.parametrize("added", [{"row": -3}, {"matrix": -4, "row": -1}, {"seq": -1, "seqs": 1}, {"entries": 1}])
+def test_the_terms_that_a_wrong_formula_adds_are_found(added):
+    formula, cases = byte_formulas.COUNT_FORMULA, task_of("05.count").inputs(3, 1)[0]["cases"]
+    units, right = [formula.units(case) for case in cases], [formula.number(case) for case in cases]
+    got = [formula.number(case, added) for case in cases]
+    assert byte_formulas.terms_of_difference(units, right, got) == added
+    for strange in (right, [None] * len(right), [one * 7 // 5 for one in right], [float("nan")] * len(right)):
+        assert byte_formulas.terms_of_difference(units, right, strange) == {}
+
+
+def test_two_mistakes_in_the_model_states_draw_the_hint_of_neither(ranks):
+    """Each explains one kind, and a hint would be about half of what is wrong."""
+
+    def two_mistakes(num_params, precision, zero, dp):
+        case = {"num_params": num_params, "precision": precision, "zero": zero, "dp": dp}
+        states = byte_formulas.model_states(**case)
+        optimizer = byte_formulas.WRONG_STATES["optimizer_not_sharded"](case)["optimizer"]
+        return states | {"optimizer": optimizer, "gradients": 2 * states["gradients"]}
+
+    assert grade("05.states", two_mistakes, ranks=ranks).mistake is None
+
+
+def test_the_factor_of_every_part_is_found_though_a_part_is_zero():
+    parts = [{"w": torch.tensor(one, dtype=torch.float64)} for one in ([1.0, 2.0, 0.0], [0.0] * 3, [0.0, 1.0, 5.0])]
+    total = {"w": 0.5 * parts[0]["w"] + 0.25 * parts[2]["w"]}
+    assert training_loops.factors_of(parts, total) == pytest.approx([0.5, 0.0, 0.25])
+    assert training_loops.factors_of(parts, {"w": torch.tensor([1.0, 0.0, 0.0])}) == []
+    assert training_loops.factors_of(parts, {"w": None}) == []
 
 
 # -- the meter -------------------------------------------------------------------------------------------------------

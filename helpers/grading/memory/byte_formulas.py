@@ -6,9 +6,10 @@ numbers of `rng`. `judge_…` gets a JudgedWorld, whose inputs[0] has the cases 
 yields one Judgement per number.
 
 A mistake is a wrong formula that learners often write. Its key, such as "one_moment", is that of its hint in
-hints.yaml. Most mistakes are the right formula with one option changed. A mistake is named if it gives every wrong
-number of the learner's. Sizes are drawn until no two mistakes give the same number, so that the hint is the right one.
-`words["…"]` is a sentence of messages.yaml, or what a sentence calls a value.
+hints.yaml. A mistake is named if it gives every wrong number of the learner's. Sizes are drawn until no two mistakes
+give the same number, so that the hint is the right one. Where a formula is a sum of terms, the sentence about a wrong
+number says which terms the learner has too many or too few. `words["…"]` is a sentence of messages.yaml, or what a
+sentence calls a value.
 """
 
 from __future__ import annotations
@@ -17,39 +18,124 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil, isclose
+from functools import cache
+from math import ceil, isclose, isfinite
+from pathlib import Path
 from typing import Any
 
+import torch
+import yaml
+
 from helpers.grading.cases import CaseGenerator
-from helpers.grading.kit.comparisons import expect_equal
+from helpers.grading.kit.comparisons import expect, shortened
 from helpers.grading.kit.model_tools import simplified
 from helpers.grading.memory import LAB
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 
 words = LAB.messages
-Formula = Callable[[dict[str, Any]], Any]  # of a case
+AND = Words(en=" and ", zh="，以及 ")
 
 
 # -- a formula, called with several sizes ----------------------------------------------------------------------------
+@cache
+def multiples(name: str) -> dict[str, dict]:
+    """The right multiples of a formula's units, and those that each known mistake adds, as formulas.yaml has them."""
+    return yaml.safe_load(Path(__file__).with_name("formulas.yaml").read_text(encoding="utf-8"))[name]
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A number that is a sum of whole multiples of units, such as 13 times `hidden` in each layer.
+
+    name: of the formula in formulas.yaml, and of texts in messages.yaml: what a sentence calls the number, how much
+    each unit gives (`terms_of_…`), and the units themselves (`unit_…`). sizes: a function of a case's values that
+    gives the size of each unit.
+    """
+
+    name: str
+    sizes: Callable[..., dict[str, int]]
+
+    def units(self, case: dict[str, Any]) -> dict[str, int]:
+        """The size of each unit in a case."""
+        return self.sizes(*case.values())
+
+    def number(self, case: dict[str, Any], added: Mapping[str, int] | None = None) -> int:
+        """The right number of a case, or with the multiples that a mistake adds."""
+        units, right = self.units(case), multiples(self.name)["right"]
+        return sum(n * units[unit] for terms in (right, added or {}) for unit, n in terms.items())
+
+    def wrong(self, case: dict[str, Any]) -> dict[str, int]:
+        """The number that every known mistake gives."""
+        return {key: self.number(case, added) for key, added in multiples(self.name)["mistakes"].items()}
+
+    def can_tell_apart(self, case: dict[str, Any]) -> bool:
+        """Whether no two mistakes give the same number; a mistake that this case does not show is left out."""
+        wrong = [number for number in self.wrong(case).values() if number != self.number(case)]
+        return len(set(wrong)) == len(wrong)
+
+    def judge(self, world: JudgedWorld) -> Iterator[Judgement]:
+        """Expects the right number in each case."""
+        cases, got = world.inputs[0]["cases"], world.outputs[0]
+        units, right, wrong = ([f(case) for case in cases] for f in (self.units, self.number, self.wrong))
+        mistakes = {key: [of_case[key] for of_case in wrong] for key in wrong[0]}
+        added = terms_of_difference(units, right, got)
+        terms = [words[f"unit_{unit}"].format(n) for unit, n in added.items()]
+        rules = [words["difference"].format(AND.join(terms))] * len(cases) if added else []
+        for of_case in [] if added else units:
+            values = {unit: n * of_case[unit] for unit, n in multiples(self.name)["right"].items()}
+            rules.append(words[f"terms_of_{self.name}"].format(**values))
+        names = [words[self.name].format(*case.values(), **case) for case in cases]
+        yield from judge_numbers(names, right, got, mistakes, rules)
+
+    def task(self, key: str, signature: str, make_inputs: Any) -> Task:
+        """The Task with this formula. key: "05.count"."""
+        return formula_task(key, signature, make_inputs, self.judge, multiples(self.name)["mistakes"])
+
+
+def terms_of_difference(
+    units: Sequence[Mapping[str, int]], right: Sequence[int], got: Sequence[Any]
+) -> dict[str, Fraction]:
+    """How many of which units explain, in all cases, what the learner's numbers are above the right ones.
+
+    The fewest units are taken that do, at most three. It is {} where none do, for example if a number is no number.
+    """
+    if got == right or not all(isinstance(given, int | float) and isfinite(given) for given in got):
+        return {}
+    differences = [float(given - expected) for given, expected in zip(got, right, strict=True)]
+    for names in (names for count in (1, 2, 3) for names in itertools.combinations(units[0], count)):
+        columns = torch.tensor([[of_case[name] for name in names] for of_case in units], dtype=torch.float64)
+        solution = torch.linalg.lstsq(columns, torch.tensor(differences).double()[:, None], driver="gelsd").solution
+        terms = [Fraction(n).limit_denominator(4) for n in solution.flatten().tolist()]
+        sums = columns @ torch.tensor([float(n) for n in terms], dtype=torch.float64)
+        if all(terms) and all(map(isclose, sums.tolist(), differences)):
+            return dict(zip(names, terms, strict=True))
+    return {}
+
+
 def run_formula(submitted, inputs: dict[str, Any], context: RankContext) -> list[Any]:
     """What the learner's function, `submitted`, returns for each case; 12.0 counts as 12."""
     return [simplified(submitted(*case.values())) for case in inputs["cases"]]
 
 
 def judge_numbers(
-    names: Sequence[Words], right: Sequence[int], got: Sequence[Any], mistakes: Mapping[str, Sequence[Any]]
+    names: Sequence[Words],
+    right: Sequence[int],
+    got: Sequence[Any],
+    mistakes: Mapping[str, Sequence[Any]],
+    rules: Sequence[Words],
 ) -> Iterator[Judgement]:
     """One Judgement per number. A mistake is named if its numbers explain all of those that are wrong.
 
     All arguments have one item per number. mistakes: maps the key of a hint to the numbers that the mistake gives.
+    rules: what the sentence about a wrong number says behind it.
     """
     # A float that is the right number but for rounding counts as the right number.
     got = [expected if is_near(expected, given) else given for expected, given in zip(right, got, strict=True)]
     known = [key for key, wrong in mistakes.items() if is_explained_by(wrong, got, right)]
-    for name, expected, given in zip(names, right, got, strict=True):
-        # expect_equal names each key whose value is the learner's number, so every known key gets that number here.
-        yield expect_equal(name, expected, given, mistakes=dict.fromkeys(known, given))
+    for name, expected, given, rule in zip(names, right, got, rules, strict=True):
+        shown = f"{given:,}" if isinstance(given, int | float) else shortened(given)
+        yield expect(given == expected, words["number"].format(name, shown, expected, rule), mistakes=known)
 
 
 def is_explained_by(wrong: Sequence[Any], got: Sequence[Any], right: Sequence[int]) -> bool:
@@ -66,19 +152,6 @@ def is_near(value: Any, got: Any) -> bool:
     return types in ({float}, {int, float}) and isclose(value, got, rel_tol=1e-12)
 
 
-def judge_formula(world: JudgedWorld, text: Words, right: Formula, wrong: Formula) -> Iterator[Judgement]:
-    """Expects one number in each case, the one that `right` gives.
-
-    text: what a sentence calls the number; it is filled with the values of a case. wrong: gives the number of every
-    known mistake, by the key of its hint.
-    """
-    cases = world.inputs[0]["cases"]
-    names = [text.format(*case.values(), **case) for case in cases]
-    numbers = [wrong(case) for case in cases]
-    mistakes = {key: [of_case[key] for of_case in numbers] for key in numbers[0]}
-    yield from judge_numbers(names, [right(case) for case in cases], world.outputs[0], mistakes)
-
-
 def formula_task(key: str, signature: str, make_inputs: Any, judge: Any, wrong: Mapping[str, Any]) -> Task:
     """A Task in one process, whose hints are those of the wrong formulas. key: "05.count". wrong: by keys of hints."""
     parts = {"make_inputs": make_inputs, "run_submission": run_formula, "judge": judge, "hints": LAB.hints(*wrong)}
@@ -86,6 +159,15 @@ def formula_task(key: str, signature: str, make_inputs: Any, judge: Any, wrong: 
 
 
 # -- 05.count --------------------------------------------------------------------------------------------------------
+# n layers, h hidden size, v entries of the vocabulary, s positions.
+COUNT_FORMULA = Formula(
+    "num_parameters",
+    lambda n, h, v, s: dict(
+        matrix=n * h * h, row=n * h, once=h, vocab=v * h, seq=s * h, square=h * h, entries=v, seqs=n * s * h
+    ),
+)
+
+
 def make_count(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws the sizes of three GPTs, none of them a round number; the second has a single layer."""
     return [{"cases": [draw_gpt_sizes(rng, layers) for layers in (rng.integer(3, 40), 1, rng.integer(3, 40))]}]
@@ -96,44 +178,22 @@ def draw_gpt_sizes(rng: CaseGenerator, num_layers: int) -> dict[str, int]:
     while True:
         sizes = {"num_layers": num_layers, "hidden": rng.integer(100, 4000)}
         sizes |= {"vocab": rng.integer(5_000, 60_000), "seq": rng.integer(100, 4000)}
-        if len(set(wrong_counts(sizes).values())) == len(LEFT_OUT):
+        if COUNT_FORMULA.can_tell_apart(sizes):
             return sizes
 
 
-def judge_count(world: JudgedWorld) -> Iterator[Judgement]:
-    """Expects the number of parameters of each GPT."""
-    yield from judge_formula(world, words["num_parameters"], lambda case: num_params(**case), wrong_counts)
-
-
-def num_params(num_layers: int, hidden: int, vocab: int, seq: int) -> int:
-    """Parameters of a GPT-2: biases everywhere, LayerNorms, learned positions, and a head tied to the token table."""
-    # A layer has 4 h^2 weights in attention and 8 h^2 in its feed-forward part, 9 h biases, and 4 h in two LayerNorms.
-    return num_layers * (12 * hidden**2 + 13 * hidden) + (vocab + seq) * hidden + 2 * hidden
-
-
-# Key of a hint -> how many parameters the mistake leaves out; a negative number for something that is counted twice.
-# n layers, h hidden size, v entries of the vocabulary, s positions.
-LEFT_OUT: dict[str, Callable[[int, int, int, int], int]] = {
-    "biases_forgotten": lambda n, h, v, s: n * 9 * h,
-    "norms_forgotten": lambda n, h, v, s: n * 4 * h + 2 * h,
-    "last_norm_forgotten": lambda n, h, v, s: 2 * h,
-    "projection_forgotten": lambda n, h, v, s: n * (h * h + h),  # attention's output projection
-    "feed_forward_narrow": lambda n, h, v, s: n * (6 * h * h + 3 * h),  # as wide as h, not 4 h
-    "positions_forgotten": lambda n, h, v, s: s * h,
-    "head_counted_twice": lambda n, h, v, s: -v * h,
-    "only_matrices": lambda n, h, v, s: n * 13 * h + 2 * h,
-}
-
-
-def wrong_counts(case: dict[str, int]) -> dict[str, int]:
-    """The number of parameters that every known mistake gives for these sizes."""
-    return {key: num_params(**case) - left_out(*case.values()) for key, left_out in LEFT_OUT.items()}
-
-
-COUNT = formula_task("05.count", "num_params(num_layers, hidden, vocab, seq)", make_count, judge_count, LEFT_OUT)
-
+COUNT = COUNT_FORMULA.task("05.count", "num_params(num_layers, hidden, vocab, seq)", make_count)
 
 # -- 05.llama, of the chapter -----------------------------------------------------------------------------------------
+# n layers, h hidden size, a heads, k heads of keys and values, f feed-forward width, v entries of the vocabulary.
+LLAMA_FORMULA = Formula(
+    "num_parameters_of_llama",
+    lambda n, h, a, k, f, v: dict(
+        matrix=n * h * h, grouped=n * h * k * (h // a), ffn=n * h * f, row=n * h, once=h, vocab=v * h
+    ),
+)
+
+
 def make_llama(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws the sizes of three Llamas, none of them a round number; the second has a single layer."""
     return [{"cases": [draw_llama_sizes(rng, layers) for layers in (rng.integer(3, 40), 1, rng.integer(3, 40))]}]
@@ -146,41 +206,12 @@ def draw_llama_sizes(rng: CaseGenerator, num_layers: int) -> dict[str, int]:
         num_heads = kv_heads * rng.integer(2, 6)
         sizes = {"num_layers": num_layers, "hidden": num_heads * rng.integer(16, 96), "num_heads": num_heads}
         sizes |= {"kv_heads": kv_heads, "ffn": rng.integer(500, 9000), "vocab": rng.integer(5_000, 60_000)}
-        if len(set(wrong_llama_counts(sizes).values())) == len(LEFT_OUT_OF_LLAMA):
+        if LLAMA_FORMULA.can_tell_apart(sizes):
             return sizes
 
 
-def judge_llama(world: JudgedWorld) -> Iterator[Judgement]:
-    """Expects the number of parameters of each Llama."""
-    right = words["num_parameters_of_llama"]
-    yield from judge_formula(world, right, lambda case: num_params_of_llama(**case), wrong_llama_counts)
-
-
-def num_params_of_llama(num_layers: int, hidden: int, num_heads: int, kv_heads: int, ffn: int, vocab: int) -> int:
-    """Parameters of a Llama: grouped queries, SwiGLU, RMSNorms, a head of its own, no biases and no positions."""
-    kv_width = kv_heads * (hidden // num_heads)
-    layer = 2 * hidden**2 + 2 * hidden * kv_width + 3 * hidden * ffn + 2 * hidden
-    return num_layers * layer + hidden + 2 * vocab * hidden
-
-
-# Like LEFT_OUT. n layers, h hidden size, a heads, k heads of keys and values, f feed-forward width, v vocabulary.
-LEFT_OUT_OF_LLAMA: dict[str, Callable[[int, int, int, int, int, int], int]] = {
-    "all_heads_have_keys": lambda n, h, a, k, f, v: -n * 2 * h * (h - k * (h // a)),
-    "gate_forgotten": lambda n, h, a, k, f, v: n * h * f,
-    "head_taken_as_tied": lambda n, h, a, k, f, v: v * h,
-    "rms_norms_forgotten": lambda n, h, a, k, f, v: (2 * n + 1) * h,
-    "rms_norm_with_bias": lambda n, h, a, k, f, v: -(2 * n + 1) * h,
-    "final_rms_norm_forgotten": lambda n, h, a, k, f, v: h,
-}
-
-
-def wrong_llama_counts(case: dict[str, int]) -> dict[str, int]:
-    """The number of parameters that every known mistake gives for these sizes."""
-    return {key: num_params_of_llama(**case) - left_out(*case.values()) for key, left_out in LEFT_OUT_OF_LLAMA.items()}
-
-
 LLAMA_SIGNATURE = "num_params(num_layers, hidden, num_heads, kv_heads, ffn, vocab)"
-LLAMA = formula_task("05.llama", LLAMA_SIGNATURE, make_llama, judge_llama, LEFT_OUT_OF_LLAMA)
+LLAMA = LLAMA_FORMULA.task("05.llama", LLAMA_SIGNATURE, make_llama)
 
 
 # -- 05.states -------------------------------------------------------------------------------------------------------
@@ -216,18 +247,30 @@ def draw_shard_sizes(rng: CaseGenerator) -> list[tuple[int, int]]:
 
 
 def judge_states(world: JudgedWorld) -> Iterator[Judgement]:
-    """Expects a dict with the bytes of each kind. Kinds are judged one by one, since most mistakes concern one kind."""
-    cases = world.inputs[0]["cases"]
-    got = [output if isinstance(output, dict) else {} for output in world.outputs[0]]
+    """Expects a dict with the bytes of each kind."""
+    cases, got = world.inputs[0]["cases"], world.outputs[0]
+    for output in got:
+        is_dict = isinstance(output, dict) and output.keys() == set(KINDS)
+        yield expect(is_dict, words["no_dict_of_states"].format(shortened(output)))
+        if not is_dict:
+            return
     right = [model_states(**case) for case in cases]
     wrong = {key: [mistake(case) for case in cases] for key, mistake in WRONG_STATES.items()}
-    for kind in KINDS:
-        names = [words["bytes_of_state"].format(words[kind], *case.values()) for case in cases]
-        expected, given = [states[kind] for states in right], [states.get(kind) for states in got]
-        mistakes = {key: [states[kind] for states in of_cases] for key, of_cases in wrong.items()}
-        yield from judge_numbers(names, expected, given, mistakes)
-    for output in got:
-        yield expect_equal(words["keys_of_dict"], sorted(KINDS), sorted(output))
+    kinds = [(kind, i) for kind in KINDS for i in range(len(cases))]  # the kind and the number of its case
+    yield from judge_numbers(
+        [words["bytes_of_state"].format(words[kind], *cases[i].values()) for kind, i in kinds],
+        [right[i][kind] for kind, i in kinds],
+        [got[i][kind] for kind, i in kinds],
+        {key: [of_cases[i][kind] for kind, i in kinds] for key, of_cases in wrong.items()},
+        [rule_of_state(cases[i], kind, right[i][kind]) for kind, i in kinds],
+    )
+
+
+def rule_of_state(case: dict[str, Any], kind: str, num_bytes: int) -> Words:
+    """Why a rank holds so many bytes of this kind."""
+    size = BYTES_PER_PARAMETER[case["precision"]][KINDS.index(kind)]
+    text = words["rule_of_shard" if case["zero"] >= SHARDED_FROM[kind] else "rule_of_full"]
+    return text.format(words[kind], num_bytes // size, size, SHARDED_FROM[kind])
 
 
 def model_states(
@@ -273,10 +316,19 @@ WRONG_STATES: dict[str, Callable[[dict], dict]] = {
     "moments_in_16_bit": with_bytes(mixed=(2, 2, 4), mixed_fp32_grads=(2, 4, 4)),
     "gradients_as_parameters": with_bytes(mixed_fp32_grads=(2, 2, 12)),
     "gradients_always_fp32": with_bytes(mixed=(2, 4, 12)),
+    "one_stage_late": with_sharding(parameters=NEVER, gradients=3, optimizer=2),
+    "own_stage_only": lambda case: {
+        kind: model_states(**case | {"zero": case["zero"] if case["zero"] == SHARDED_FROM[kind] else 0})[kind]
+        for kind in KINDS
+    },
     "optimizer_not_sharded": with_sharding(optimizer=NEVER),
     "stage_1_shards_gradients": with_sharding(gradients=1),
     "stage_2_shards_parameters": with_sharding(parameters=2),
     "share_rounded_down": lambda case: model_states(**case, shard_size=lambda num_params, dp: num_params // dp),
+    "bytes_rounded": lambda case: {
+        kind: ceil(Fraction(size, case["dp"])) if case["zero"] >= SHARDED_FROM[kind] else size
+        for kind, size in model_states(**case | {"zero": 0}).items()
+    },
     "gigabytes": in_units_of(1e9),
     "gibibytes": in_units_of(2**30),
 }
@@ -289,6 +341,23 @@ STATES = formula_task(
 # Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", section 4: equation 1 (one
 # GPU), 2 (tensor parallel) and 4 (with sequence parallelism), with 2-byte numbers and 1-byte dropout masks. The letters
 # are the paper's: s positions, b sequences, h hidden size, a attention heads, t ranks of tensor parallelism.
+#
+# In ACTIVATIONS_FORMULA "split" is what tensor parallelism splits, and "rest" is what only sequence parallelism splits.
+# "maps" are the attention maps, the matrices of s x s weights after softmax, where they are stored; "flash_maps" are
+# those that flash attention does not store. Units with "full" are not divided by t.
+def units_of_activations(
+    s: int, b: int, h: int, a: int, t: int, sequence_parallel: bool, flash: bool
+) -> dict[str, int]:
+    """The number of elements in each unit of ACTIVATIONS_FORMULA; t divides s and a."""
+    full, maps = s * b * h, a * s * s * b
+    units = {"rest": full // (t if sequence_parallel else 1), "split": full // t, "full": full}
+    stored = {"maps": maps // t, "full_maps": maps, "one_map": maps // t // a, "flash_maps": maps // t}
+    return units | {name: size if flash == (name == "flash_maps") else 0 for name, size in stored.items()}
+
+
+ACTIVATIONS_FORMULA = Formula("bytes_of_activations", units_of_activations)
+
+
 def make_activations(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws a layer on one GPU and on several, with and without sequence parallelism, and each with and without flash
     attention."""
@@ -306,78 +375,9 @@ def draw_layer(rng: CaseGenerator, is_split: bool, sequence_parallel: bool, flas
         heads = t * rng.integer(2, 8)  # t divides heads and s, the two that it splits
         sizes = {"s": t * rng.integer(30, 300), "b": rng.integer(1, 7), "h": heads * rng.integer(16, 128), "a": heads}
         case = sizes | {"t": t, "sequence_parallel": sequence_parallel, "flash": flash}
-        # A mistake that this case does not show, such as one about flash attention without it, is left out.
-        wrong = [value for value in wrong_activation_bytes(case).values() if value != activation_bytes(case)]
-        if len(set(wrong)) == len(wrong):
+        if ACTIVATIONS_FORMULA.can_tell_apart(case):
             return case
 
 
-def judge_activations(world: JudgedWorld) -> Iterator[Judgement]:
-    """Expects the bytes that each layer stores for backward."""
-    yield from judge_formula(world, words["bytes_of_activations"], activation_bytes, wrong_activation_bytes)
-
-
-def wrong_activation_bytes(case: dict[str, Any]) -> dict[str, int | float]:
-    """The number that every known mistake gives."""
-    return {key: activation_bytes(case, **options) for key, options in WRONG_ACTIVATIONS.items()}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ActivationRules:
-    """How activations are counted: as the paper does, or with a mistake.
-
-    An attention map is the matrix of s x s weights after softmax. A mask says which elements dropout keeps.
-    """
-
-    number_bytes: int = 2  # of one element of an activation
-    mask_bytes: int = 1  # of one element of a mask
-    feed_forward_width: int = 4  # times hidden
-    has_heads: bool = True  # one attention map per head, not one for all
-    has_maps: bool = True  # attention maps are counted at all
-    has_flash: bool = True  # flash attention stores no maps
-    is_map_split: bool = True  # by tensor parallelism
-    is_block_split: bool = True  # by tensor parallelism
-    rest_split: str = "sequence_parallel"  # what splits norms, block inputs and masks; or "always", "never"
-
-
-def activation_bytes(case: dict[str, Any], **options: Any) -> int | float:
-    """The bytes of the layer's activations on one rank; the options are those of ActivationRules.
-
-    It is a float only if the bytes are no whole number, which a mistake may give.
-    """
-    rules = ActivationRules(**options)
-    s, b, h, t = (case[name] for name in "sbht")
-    # By how many ranks each part is divided.
-    block_split = t if rules.is_block_split else 1
-    map_split = block_split if rules.is_map_split else 1
-    rest_split = {"sequence_parallel": t if case["sequence_parallel"] else 1, "always": t, "never": 1}[rules.rest_split]
-    # Not split by tensor parallelism: the inputs of both norms, of attention and of the feed-forward part (4 s b h
-    # numbers), and the masks of the dropout after both parts (2 s b h).
-    rest = Fraction(s * b * h * (4 * rules.number_bytes + 2 * rules.mask_bytes), rest_split)
-    # Inside the two parts: q, k, v and the input of the projection (4 s b h), and the inputs of GELU and of the second
-    # feed-forward matrix (2 s b h times the width).
-    blocks = Fraction(s * b * h * (4 + 2 * rules.feed_forward_width) * rules.number_bytes, block_split)
-    # For each element of an attention map: softmax's output, the same after dropout, and the mask of that dropout.
-    num_maps = b * (case["a"] if rules.has_heads else 1)
-    maps = Fraction((2 * rules.number_bytes + rules.mask_bytes) * num_maps * s * s, map_split)
-    is_map_stored = rules.has_maps and not (rules.has_flash and case["flash"])
-    total = rest + blocks + (maps if is_map_stored else 0)
-    return float(total) if total.denominator > 1 else int(total)
-
-
-# Key of a hint -> the options of ActivationRules that make the mistake.
-WRONG_ACTIVATIONS: dict[str, dict[str, Any]] = {
-    "map_forgotten": {"has_maps": False},
-    "heads_forgotten": {"has_heads": False},
-    "masks_of_two_bytes": {"mask_bytes": 2},
-    "masks_left_out": {"mask_bytes": 0},
-    "four_byte_numbers": {"number_bytes": 4},
-    "feed_forward_not_wide": {"feed_forward_width": 1},
-    "flash_keeps_maps": {"has_flash": False},
-    "tp_splits_all": {"rest_split": "always"},
-    "tp_ignored": {"is_block_split": False, "rest_split": "never"},
-    "maps_not_split": {"is_map_split": False},
-    "sequence_parallel_ignored": {"rest_split": "never"},
-}
 SIGNATURE = "layer_activations(s, b, h, a, t, sequence_parallel, flash)"
-ACTIVATIONS = formula_task("05.activations", SIGNATURE, make_activations, judge_activations, WRONG_ACTIVATIONS)
+ACTIVATIONS = ACTIVATIONS_FORMULA.task("05.activations", SIGNATURE, make_activations)

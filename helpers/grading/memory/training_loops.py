@@ -16,7 +16,8 @@ sentence of messages.yaml, or what a sentence calls a value. `rng.case.number` c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import isclose
 from typing import Any
 
 import torch
@@ -25,10 +26,11 @@ from torch.nn import functional as F
 
 from helpers.grading.cases import CaseGenerator, Variations, with_layout
 from helpers.grading.kit import model_tools
-from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, expect_tensors
+from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, expect_tensors, is_close
 from helpers.grading.kit.model_tools import MemoryMeter, one_thread
 from helpers.grading.memory import LAB
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
 
 words = LAB.messages
@@ -75,6 +77,7 @@ NUM_ROWS = (9, 10, 11, 12)
 # Limits of the peak in units of what the largest micro-batch alone holds. Two graphs at once hold 1.7 to 1.9, so a peak
 # between these limits is that of two graphs, and a larger one that of all graphs.
 MAX_PEAK, TWO_MICRO_BATCHES = 1.5, 2.1
+FACTOR_TOLERANCE = 1e-4  # relative, of the factor by which a micro-batch's gradient is multiplied
 FROZEN_BIAS = "1.4.bias"  # of a layer in the middle: module 1 is the mlp, in which every second module is tanh
 
 
@@ -183,18 +186,26 @@ def judge_step(inputs: dict[str, Any], output: dict[str, Any]) -> Iterator[Judge
     """Expects the mean gradient over all tokens that are not padding, one optimizer step, and a small peak."""
     parts, counts = micro_gradients(inputs), [int((y != PADDING).sum()) for y in inputs["targets"]]
     right = weighted_sum(parts, [1 / sum(counts)] * len(parts))
-    peak_of_one = peak_of_largest(inputs)
+    peak_of_one, left = peak_of_largest(inputs), output["gradients"]
     yield from judge_counts(output, len(parts), is_peak_large=output["peak"] > MAX_PEAK * peak_of_one)
-    wrong = wrong_gradients(inputs, parts, counts)
-    yield from expect_tensors(words["gradient"], right, output["gradients"], mistakes=wrong)
+    *factors, of_stale = factors_of([*parts, inputs["stale"]], left) or [0.0]
+    yield expect(abs(of_stale) < 1e-6, words["stale_gradient_inside"], mistakes=["not_cleared"])
+    last_only = [[0.0] * (len(parts) - 1) + [1 / n] for n in (1, sum(counts), counts[-1], counts[-1] * len(counts))]
+    sizes = [y.numel() for y in inputs["targets"]]
+    yield judge_divisors(words["micro_batch"], counts, sizes, factors, last_micro_batch_only=last_only)
+    updated = {name: one - LEARNING_RATE * right.get(name, 0) for name, one in inputs["weights"].items()}
+    has_stepped = all(is_close(one, output["weights"].get(name)) for name, one in updated.items())
+    is_empty = not any(left[name] is not None and left[name].any() for name in right)
+    wrong = {"cleared_after_step" if has_stepped else "nothing_arrives": left} if is_empty else {}
+    what = words["gradient"] + words["of_mean_loss"].format(sum(counts), len(counts))
+    yield from expect_tensors(what, right, left, mistakes=wrong, before=inputs["stale"])
     for name in inputs["frozen"]:
-        what = words["gradient"].format(name) + words["which_is_frozen"]
-        yield expect_equal(what, None, output["gradients"].get(name))
-    for name, weight in inputs["weights"].items():
-        updated = weight - LEARNING_RATE * right[name] if name in right else weight
-        yield expect_tensor(words["weight_after_step"].format(name), updated, output["weights"].get(name))
-    yield judge_peak(inputs, output, peak_of_one)
-    yield expect_equal(words["type_returned"], "NoneType", output["returned"])
+        yield expect_equal(words["gradient"].format(name) + words["which_is_frozen"], None, left.get(name))
+    for name, weight in updated.items():
+        yield expect_tensor(words["weight_after_step"].format(name), weight, output["weights"].get(name))
+    if all(is_close(one, left.get(name)) for name, one in right.items()):  # else a peak may follow from that
+        yield judge_peak(inputs, output, peak_of_one)
+    yield expect(output["returned"] == "NoneType", words["value_returned"].format(output["returned"]))
 
 
 def judge_counts(output: dict[str, Any], num_micro_batches: int, is_peak_large: bool) -> Iterator[Judgement]:
@@ -202,7 +213,8 @@ def judge_counts(output: dict[str, Any], num_micro_batches: int, is_peak_large: 
 
     A single forward pass is a known mistake only if it also needs much memory, since it then took all micro-batches.
     """
-    yield expect_equal(words["num_steps"], 1, output["steps"], mistakes={"steps_every_micro_batch": num_micro_batches})
+    what, mistakes = words["num_steps"].format(num_micro_batches), {"steps_every_micro_batch": num_micro_batches}
+    yield expect_equal(what, 1, output["steps"], mistakes=mistakes)
     at_once = {"everything_at_once": 1} if is_peak_large else {}
     yield expect_equal(words["num_forwards"], num_micro_batches, output["forwards"], mistakes=at_once)
 
@@ -248,30 +260,57 @@ def weighted_sum(parts: Sequence[NamedTensors], factors: Sequence[float]) -> Nam
     return {name: sum(f * part[name] for part, f in zip(parts, factors, strict=True)) for name in parts[0]}
 
 
-def wrong_gradients(
-    inputs: dict[str, Any], parts: list[NamedTensors], counts: list[int]
-) -> dict[str, list[NamedTensors]]:
-    """The gradients that each known mistake leaves, by the key of its hint.
+def factors_of(
+    parts: Sequence[NamedTensors], total: Mapping[str, Any], tolerance: float = FACTOR_TOLERANCE
+) -> list[float]:
+    """The factors with which `weighted_sum` of the parts is this total; [] if there are none."""
+    got = [total.get(name) for name in parts[0]]
+    if not all(isinstance(a, Tensor) and a.shape == b.shape for a, b in zip(got, parts[0].values(), strict=True)):
+        return []
+    joined = [torch.cat([tensors[name].flatten().double() for name in parts[0]]) for tensors in (*parts, total)]
+    columns, target = torch.stack(joined[:-1], dim=1), joined[-1].nan_to_num()
+    factors = torch.linalg.lstsq(columns, target[:, None], driver="gelsd").solution[:, 0]  # a column may be zero
+    return factors.tolist() if (columns @ factors - target).norm() <= tolerance * target.norm() else []
 
-    parts and counts have, for each micro-batch, the summed gradient and the number of tokens that are not padding.
-    Without such tokens, a mean is NaN.
+
+def judge_divisors(
+    kind: Words,
+    counts: Sequence[int],
+    sizes: Sequence[int],
+    factors: Sequence[float],
+    tolerance: float = FACTOR_TOLERANCE,
+    **more: list[list[float]],
+) -> Judgement:
+    """Expects that the summed loss of each part is divided by the number of all tokens that count.
+
+    kind: what a sentence calls a part. counts and sizes have, for each part, the tokens that count, and those with
+    padding. factors: those of `factors_of`; if they are [], nothing is expected. more: mistakes besides those of any
+    mean, by the keys of their hints, each with the factors of every way to make it.
     """
-    k, total = len(parts), sum(counts)
-    num_places = [y.numel() for y in inputs["targets"]]  # of each micro-batch, tokens and padding
-    right, summed = (weighted_sum(parts, [factor] * k) for factor in (1 / total, 1.0))
-    last_divisors = (1, total, counts[-1], counts[-1] * k)
-    # Each of these has, for every way to make the mistake, the factor of each micro-batch.
-    mean_factors = [[1 / (divisor * n) if n else torch.nan for n in counts] for divisor in (k, 1)]
-    padding_factors = [[1 / sum(num_places)] * k, [1 / (k * n) for n in num_places], [1 / n for n in num_places]]
-    return {
-        "last_micro_batch_only": [weighted_sum(parts[-1:], [1 / divisor]) for divisor in last_divisors],
-        "mean_of_means": [weighted_sum(parts, factors) for factors in mean_factors],
-        "padding_counted": [weighted_sum(parts, factors) for factors in padding_factors],
-        # A division at the end divides the stale gradients, too.
-        "not_cleared": [weighted_sum([right, inputs["stale"]], factors) for factors in ([1, 1], [1, 1 / total])],
-        "not_divided": [summed, weighted_sum([summed], [1 / k])],
-        "divided_by_micro_batches_too": [weighted_sum([right], [1 / k])],
+    k, total = len(counts), sum(counts)
+    ways = more | {
+        "mean_of_means": [
+            *([1 / (divisor * n) if n else 0.0 for n in counts] for divisor in (k, 1)),
+            [size / (n * sum(sizes)) if n else 0.0 for n, size in zip(counts, sizes, strict=True)],
+        ],
+        "padding_counted": [[1 / sum(sizes)] * k, [1 / (k * n) for n in sizes], [1 / n for n in sizes]],
+        "not_divided": [[1.0] * k, [1 / k] * k],
+        "divided_by_micro_batches_too": [[1 / (k * total)] * k],
     }
+
+    def is_near(way: Sequence[float]) -> bool:
+        pairs = zip(way, factors, counts, strict=True)
+        return all(isclose(a, b, rel_tol=tolerance, abs_tol=1e-9) for a, b, count in pairs if count)
+
+    if not factors or is_near([1 / total] * k):
+        return expect(True, kind)
+    number = next(i for i, n in enumerate(counts) if n and not isclose(factors[i] * total, 1, rel_tol=tolerance))
+    is_left_out = abs(factors[number] * total) < tolerance
+    divisor = "0" if is_left_out else f"{1 / factors[number]:.6g}"
+    text = words["part_left_out" if is_left_out else "part_divided_by"].format(kind, number + 1, k, divisor, total)
+    known = [key for key, several in ways.items() if any(map(is_near, several))]
+    is_one_divisor = not is_left_out and is_near([factors[number]] * k)
+    return expect(False, text, mistakes=known or ["tokens_miscounted"] * is_one_divisor)
 
 
 ACCUMULATE = Task(
@@ -282,7 +321,8 @@ ACCUMULATE = Task(
     judge=judge_accumulate,
     hints=LAB.hints(
         "everything_at_once steps_every_micro_batch last_micro_batch_only not_cleared mean_of_means",
-        "padding_counted not_divided divided_by_micro_batches_too keeps_every_graph graph_lives_on",
+        "keeps_every_graph graph_lives_on",
+        "padding_counted not_divided divided_by_micro_batches_too tokens_miscounted cleared_after_step nothing_arrives",
     ),
     runs_on="process",
     variations=Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), min_cases=3),
@@ -327,7 +367,7 @@ def judge_evaluate(world: JudgedWorld) -> Iterator[Judgement]:
     inputs, got = world.inputs[0], world.outputs[0]
     (peak_with_graph, _), (peak_without, mean) = evaluate(inputs, has_graph=True), evaluate(inputs, has_graph=False)
     yield expect(not got["had_dropout"], words["drops_values"], mistakes=["dropout_on"])
-    yield expect_tensor(words["mean_loss"], mean, got["loss"])
+    yield expect_tensor(words["mean_loss"], mean, got["loss"], mistakes={"losses_summed": NUM_BATCHES * mean})
     yield expect(got["is_training"], words["not_back_in_training"], mistakes=["left_in_eval"])
     peak_text, expected = format_bytes(got["peak"]), format_bytes(peak_without)
     mistakes = ["graphs_in_a_list" if got["peak"] > TWO_GRAPHS * peak_with_graph else "graph_recorded"]
@@ -352,7 +392,7 @@ EVALUATE = Task(
     make_inputs=make_evaluate,
     run_submission=run_evaluate,
     judge=judge_evaluate,
-    hints=LAB.hints("graphs_in_a_list graph_recorded dropout_on left_in_eval"),
+    hints=LAB.hints("graphs_in_a_list graph_recorded dropout_on losses_summed left_in_eval"),
     runs_on="process",
     variations=Variations(dtypes=("float64", "float32"), min_cases=2),
 )
