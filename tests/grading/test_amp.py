@@ -19,6 +19,7 @@ from helpers.grading.kit.histories import (
     overflow_notes,
 )
 from helpers.grading.task import JudgedWorld, RunFailure
+from helpers.learner.words import Words
 from tests.grading.known_mistakes import assert_told_apart, each, repeated
 
 SEEDS = range(4)
@@ -111,10 +112,15 @@ def test_the_largest_scale_fits_and_twice_as_much_does_not(seed):
 
 @repeated("seed", SEEDS)
 def test_every_mistake_of_a_scaler_leaves_a_history_of_its_own(seed):
-    (inputs,) = task_of("04.scaler").inputs(seed, 1)
-    known = histories_of_mistakes(lambda one: scaler.play_scaler(one, inputs), scaler.scaler_mistakes())()
+    task, mistakes = task_of("04.scaler"), scaler.scaler_mistakes()
+    (inputs,) = task.inputs(seed, 1)
+    floor = mistakes.pop("scale_has_floor")  # shows only where the scale falls below 1
+    known = histories_of_mistakes(lambda one: scaler.play_scaler(one, inputs), mistakes)()
     right = scaler.play_scaler(scaler.ReferenceScaler(), inputs)
     assert_told_apart(each(right, known), is_same_history)
+    (inputs,) = task.inputs(seed, 1, task.variations.cases(seed)[1])  # begins with a scale of 1
+    histories = [scaler.play_scaler(one, inputs) for one in (scaler.ReferenceScaler(), *floor)]
+    assert not is_same_history(*histories)
 
 
 @repeated("seed", SEEDS)
@@ -243,13 +249,46 @@ def test_masters_let_16_bits_move_where_updates_alone_would_vanish():
         assert (without == start).float().mean() > (with_masters == start).float().mean()
 
 
-def test_a_verdict_names_step_and_scale(ranks):
+def test_a_verdict_names_the_step_and_what_the_rule_makes_of_it(ranks):
     def step_together(optimizer, parameters, scale):
         optimizer.step()
         return scale
 
     text = grade("04.overflow", step_together, ranks=ranks, seed=1).text()
-    assert "on rank 0 of 1 " in text and "after step 1" in text
+    assert "on rank 0 of 1 the update of all weights in step 1, in which no rank has an overflow" in text
+
+
+def updates_of(*weights: float) -> list[dict]:
+    return [{"weights 0": torch.tensor([one, 2 * one])} for one in weights]
+
+
+@pytest.mark.parametrize(
+    ("got", "says"),
+    [
+        (updates_of(1.0, 1.0, 7.0), "the update of all weights in step 3! is 3 times the right one"),
+        (updates_of(1.0, 1.0, 1.0), "step 3! does not change the weights, expected an update"),
+        (updates_of(1.0, 2.0, 3.0), "step 2! changes the weights, expected no change"),
+        ([*updates_of(1.0, 1.0), {"weights 0": torch.tensor([5.0, 5.0])}], None),
+        ([*updates_of(1.0, 1.0), {"weights 0": None}], None),
+        (updates_of(1.0, 1.0, 3.0), None),
+    ],
+)
+def test_a_wrong_update_is_described(got, says):
+    message = scaler.describe_update(updates_of(1.0, 1.0, 3.0), got, updates_of(0.0)[0], [Words.of("!")] * 3)
+    assert (message and message.en) == says
+
+
+def test_gradients_of_an_earlier_step_are_there_in_the_first_call(ranks):
+    def train_step(model, optimizer, scaler, micro_batches, max_norm):
+        for x, y in micro_batches:
+            scaler.scale(((model(x) - y) ** 2).mean() / len(micro_batches)).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+    assert grade("04.order", train_step, ranks=ranks, seed=1).mistake == "not_cleared"
 
 
 @pytest.mark.parametrize("answer", [None, "2**14", True, [1.0], torch.ones(2), math.nan, math.inf, 0.0, -1.0])

@@ -39,6 +39,7 @@ from helpers.grading.kit.histories import (
     run_to_end,
 )
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, recognise_errors
+from helpers.learner.words import Words
 
 words = LAB.messages
 
@@ -174,7 +175,14 @@ def judge_scale(world: JudgedWorld) -> Iterator[Judgement]:
     for tensors, answer in zip(cases, answers, strict=True):
         right = largest_scale(largest_of(tensors))
         ok = isinstance(answer, float) and answer == right
-        shown = f"{largest_of(tensors):.6g}", scale_text(answer), scale_text(right)
+        largest = largest_of(tensors)
+        shown = (
+            f"{largest:.6g}",
+            scale_text(answer),
+            scale_text(right),
+            f"{largest * right:.8g}",
+            f"{largest * 2 * right:.8g}",
+        )
         yield expect(ok, words["scale_for_gradients"].format(*shown), mistakes=known)
     yield from expect_only_ops(world, [])
 
@@ -241,6 +249,7 @@ def run_master(submitted, inputs: dict[str, Any], context: RankContext | None) -
     the weights, and what `optimizer_state` says; the latter is missing if the learner makes no optimizer.
     """
     weights, optimizers = [nn.Parameter(tensor.clone()) for tensor in inputs["weights"]], []
+    given = [parameter.data for parameter in weights]  # keeps the memory, so that no other tensor gets the same place
 
     def make_optimizer(tensors: Any) -> model_tools.GradientDescent:
         optimizers.append(model_tools.GradientDescent(tensors, LEARNING_RATE))
@@ -256,6 +265,10 @@ def run_master(submitted, inputs: dict[str, Any], context: RankContext | None) -
                 parameter.grad = gradient.clone() if parameter.grad is None else parameter.grad + gradient
         wrapper.step()
         step = optimizer_state(optimizers[-1], weights) if optimizers else {}
+        if any(
+            one.dtype == old.dtype and one.data_ptr() != old.data_ptr() for one, old in zip(weights, given, strict=True)
+        ):
+            step["is_replaced"] = True
         step |= {f"dtype {i}": str(parameter.dtype).removeprefix("torch.") for i, parameter in enumerate(weights)}
         history.append(step | named_copies("weights", [parameter.float() for parameter in weights]))
     return history
@@ -281,11 +294,11 @@ class ReferenceMasterWeights:
     master_dtype: torch.dtype = torch.float32
     steps_weights: bool = False  # the optimizer steps the 16-bit weights themselves
     is_remade_every_step: bool = False  # the masters are copied from the weights again and again
-    # What gradients the masters get: "cast", converted to master_dtype; "none", no gradients; "stale", converted, but
-    # a master whose weight has no gradient keeps that of the last step.
-    gradients: str = "cast"
-    # How the masters get back into the weights: "copy_", in place; "never"; "data", the weights become fp32 tensors.
-    copy_back: str = "copy_"
+    # The gradient that a master gets, from the one that it has and that of its weight, which may be None.
+    gradient: Callable[[Tensor | None, Tensor | None], Tensor | None] = lambda old, new: new
+    phases: tuple[str, ...] = ("give", "step", "copy")  # of a step: give gradients, step the masters, copy them back
+    has_copies_with_gradient_only: bool = False  # a weight without a gradient is not written
+    assigns_data: bool = False  # to the weights, which become fp32 tensors
     zeroes_weights: bool = True  # zero_grad forgets the gradients of the 16-bit weights
 
     def __call__(self, weights: Sequence[nn.Parameter], make_optimizer: Callable[..., Any]) -> ReferenceMasterWeights:
@@ -309,29 +322,47 @@ class ReferenceMasterWeights:
         """Give the masters their gradients, step them, and copy them back into the 16-bit weights."""
         if self.is_remade_every_step:
             self._make_masters()
+        phases = {"give": self._give_gradients, "step": self.optimizer.step, "copy": self._copy_back}
+        for name in self.phases:
+            phases[name]()
+
+    def _give_gradients(self) -> None:
         for parameter, master in zip(self.weights, self.masters, strict=True):
-            if not self.steps_weights and self.gradients != "none":
-                missing = master.grad if self.gradients == "stale" else None
-                master.grad = missing if parameter.grad is None else parameter.grad.to(self.master_dtype)
-        self.optimizer.step()
+            new = None if parameter.grad is None else parameter.grad.to(self.masters[0].dtype)
+            master.grad = self.gradient(master.grad, new)
+
+    def _copy_back(self) -> None:
         for parameter, master in zip(self.weights, self.masters, strict=True):
-            if self.copy_back == "copy_" and parameter is not master:
-                parameter.copy_(master)
-            elif self.copy_back == "data":
+            if self.assigns_data:
                 parameter.data = master.detach().clone()
+            elif parameter.grad is not None or not self.has_copies_with_gradient_only:
+                parameter.copy_(master)
+
+
+def keep_old(old: Tensor | None, new: Tensor | None) -> Tensor | None:
+    """A wrong `gradient`: a master whose weight has no gradient keeps that of the last step."""
+    return old if new is None else new
+
+
+def add_up(old: Tensor | None, new: Tensor | None) -> Tensor | None:
+    """A wrong `gradient`: a master gets the sum of all gradients so far."""
+    return keep_old(old, new) if old is None or new is None else old + new
 
 
 def master_mistakes(dtype: torch.dtype) -> dict[str, list[ReferenceMasterWeights]]:
     """The known mistakes by the keys of their hints, for a model with weights of this dtype."""
     wrong = ReferenceMasterWeights
     return {
-        "optimizer_on_weights": [wrong(steps_weights=True), wrong(steps_weights=True, copy_back="never")],
+        "optimizer_on_weights": [wrong(steps_weights=True)],
         "masters_in_16_bits": [wrong(master_dtype=dtype)],
         "masters_made_anew": [wrong(is_remade_every_step=True)],
-        "gradients_not_copied": [wrong(gradients="none"), wrong(gradients="none", copy_back="never")],
-        "stale_gradient": [wrong(gradients="stale")],
-        "not_copied_back": [wrong(copy_back="never")],
-        "weights_in_32_bits": [wrong(copy_back="data")],
+        "gradients_not_copied": [wrong(phases=phases) for phases in (("step", "copy"), ("step",))],
+        "stale_gradient": [wrong(gradient=keep_old, has_copies_with_gradient_only=only) for only in (False, True)],
+        "gradients_added": [wrong(gradient=add_up)],
+        "gradients_late": [wrong(phases=("step", "give", "copy"))],
+        "copied_back_early": [wrong(phases=("give", "copy", "step"))],
+        "not_copied_back": [wrong(phases=("give", "step"))],
+        "weights_in_32_bits": [wrong(assigns_data=True)],
         "zeroes_masters_only": [wrong(zeroes_weights=False)],
     }
 
@@ -339,6 +370,12 @@ def master_mistakes(dtype: torch.dtype) -> dict[str, list[ReferenceMasterWeights
 def play_master(answer: Callable[..., Any], inputs: dict[str, Any]) -> History:
     """What all steps leave behind with this answer, in this process."""
     return run_to_end(run_master(answer, inputs, context=None))
+
+
+def master_notes(inputs: dict[str, Any]) -> list[Words]:
+    """A text for each step, which lists the weights that have no gradient in it."""
+    idle = [[f"weights[{i}]" for i, one in enumerate(step) if one is None] for step in inputs["steps"]]
+    return [words["weights_without_gradient"].format(len(names), names) for names in idle]
 
 
 def judge_master(world: JudgedWorld) -> Iterator[Judgement]:
@@ -350,7 +387,9 @@ def judge_master(world: JudgedWorld) -> Iterator[Judgement]:
         mistakes = master_mistakes(getattr(torch, inputs["dtype"]))
         # A function that computes the histories of all mistakes; judge_history calls it only if it finds a wrong step.
         wrong = histories_of_mistakes(lambda answer: play_master(answer, inputs), mistakes)
-        yield from judge_history(play_master(ReferenceMasterWeights(), inputs), got, wrong)
+        yield from judge_history(play_master(ReferenceMasterWeights(), inputs), got, wrong, notes=master_notes(inputs))
+        is_replaced = any("is_replaced" in step for step in got)
+        yield expect(not is_replaced, words["weights_replaced"], mistakes=["not_in_place"])
     yield from expect_only_ops(world, [])
 
 
@@ -369,7 +408,9 @@ MASTER = Task(
     run_submission=run_master,
     judge=judge_master,
     recognise_failure=recognise_errors(REFUSED),
-    hints=LAB.hints(*master_mistakes(torch.float16), "no_optimizer", *REFUSED.values()),  # keys of any dtype
+    hints=LAB.hints(
+        *master_mistakes(torch.float16), "no_optimizer not_in_place", *REFUSED.values()
+    ),  # keys of any dtype
     world_sizes=(1,),
     variations=Variations(dtypes=("bfloat16", "float16"), layouts=("contiguous", "transposed")),
 )

@@ -18,7 +18,7 @@ step. `words["…"]` is a sentence of messages.yaml.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,10 +40,12 @@ from helpers.grading.kit.histories import (
     run_to_end,
 )
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task, recognise_errors
+from helpers.learner.words import Words
 
 words = LAB.messages
 
 LEARNING_RATE = 0.1
+UPDATE_TOLERANCE = 1e-3  # relative, of the change of all weights in a step
 LARGE_POWER = 0.55  # the largest number of a dtype, raised to this power, is finite, but its square is not
 
 
@@ -55,6 +57,44 @@ def has_overflow(gradients: Sequence[Tensor | None]) -> bool:
 def has_square_overflow(gradients: Sequence[Tensor]) -> bool:
     """Whether the squared norm of any gradient overflows: a wrong test, since the gradient itself may be finite."""
     return has_overflow([gradient.square().sum() for gradient in gradients])
+
+
+def judge_steps(
+    right: History,
+    got: Any,
+    wrong_histories: Callable[[], Any],
+    before: Mapping[str, Tensor],
+    *,
+    notes: Sequence[Words],
+    rank: int | None = None,
+) -> Iterator[Judgement]:
+    """Like `judge_history`, which explains its arguments, but first compares the first wrong update with the right one.
+
+    before: the weights before the first step, by their names in a history.
+    """
+    judgements = list(judge_history(right, got, wrong_histories, notes=notes, rank=rank))
+    if before and len(judgements) > 1 and not all(judgement.ok for judgement in judgements):
+        message = describe_update(right, got, before, notes)
+        yield expect(message is None, message or Words.of(""), rank=rank)
+    yield from judgements
+
+
+def describe_update(right: History, got: History, before: Mapping[str, Tensor], notes: Sequence[Words]) -> Words | None:
+    """That the first wrong update is missing, should not be there, or is a multiple of the right one; else None."""
+    steps = zip([before, *right], right, [before, *got], got, notes, strict=False)
+    for number, (right_before, right_after, learners_before, learners_after, note) in enumerate(steps, 1):
+        if any(
+            not isinstance(learners_after.get(n), Tensor) or learners_after[n].shape != before[n].shape for n in before
+        ):
+            return None
+        pairs = (right_before, right_after), (learners_before, learners_after)
+        due, done = (torch.cat([(new[n].double() - old[n].double()).flatten() for n in before]) for old, new in pairs)
+        if not (done - due).norm() <= UPDATE_TOLERANCE * due.norm():
+            factor = float(due @ done / (due @ due))  # NaN if the right update is zero
+            is_multiple = (done - factor * due).norm() <= UPDATE_TOLERANCE * done.norm()
+            kind = "no_update_expected" if not due.any() else "update_missing" if not done.any() else "update_times"
+            return words[kind].format(number, note, f"{factor:.4g}") if is_multiple or kind != "update_times" else None
+    return None
 
 
 # -- 04.scaler -------------------------------------------------------------------------------------------------------
@@ -129,6 +169,7 @@ class ReferenceScaler:
     unscale: Callable[[ReferenceScaler, Tensor], Tensor] | None = lambda self, gradient: gradient / self.scale
     is_unscaled_late: bool = False  # gradients are divided after the scale has changed
     backoff: float = 0.5  # the factor of the scale after an overflow
+    smallest_scale: float = 0.0  # at which the scale stops to fall
     resets_after: tuple[str, ...] = ("overflow", "growth")  # what sets the count of good steps to 0
     counts_overflow: bool = False  # a step with an overflow counts as a good one
     # Asked after each good step: whether the scale doubles now.
@@ -160,7 +201,7 @@ class ReferenceScaler:
 
     def _adapt(self) -> None:
         if self.flag:
-            self.scale *= self.backoff
+            self.scale = max(self.scale * self.backoff, self.smallest_scale)
             self.good_steps = 0 if "overflow" in self.resets_after else self.good_steps + self.counts_overflow
             return
         self.good_steps += 1
@@ -195,6 +236,7 @@ def scaler_mistakes() -> dict[str, list[ReferenceScaler]]:
         "multiplied": [wrong(unscale=lambda self, gradient: gradient * self.scale)],
         "unscaled_with_new_scale": [wrong(is_unscaled_late=True)],
         "backoff_doubles": [wrong(backoff=2.0)],
+        "scale_has_floor": [wrong(smallest_scale=1.0)],
         "never_backs_off": [wrong(backoff=1.0), wrong(backoff=1.0, resets_after=("growth",))],
         "grows_every_step": [wrong(can_grow=lambda self: True)],
         "never_grows": [wrong(can_grow=lambda self: False)],
@@ -223,10 +265,20 @@ def judge_scaler(world: JudgedWorld) -> Iterator[Judgement]:
     inputs = world.inputs[0]
     # A function that computes the histories of all mistakes; judge_history calls it only if it finds a wrong step.
     wrong = histories_of_mistakes(lambda answer: play_scaler(answer, inputs), scaler_mistakes())
-    # A text for each step, which lists the overflows so far.
-    notes = overflow_notes([has_overflow(gradients) for gradients in inputs["steps"]])
-    yield from judge_history(play_scaler(ReferenceScaler(), inputs), world.outputs[0], wrong, notes=notes)
+    right, notes = play_scaler(ReferenceScaler(), inputs), scaler_notes(inputs)
+    yield from judge_steps(right, world.outputs[0], wrong, named_copies("weights", inputs["weights"]), notes=notes)
     yield from expect_only_ops(world, [])
+
+
+def scaler_notes(inputs: dict[str, Any]) -> list[Words]:
+    """A text for each step, which lists the overflows so far and says what the rule makes of this step."""
+    notes, num_good = overflow_notes([has_overflow(gradients) for gradients in inputs["steps"]]), 0
+    for i, gradients in enumerate(inputs["steps"]):
+        bad = [(number, one[~one.isfinite()][0].item()) for number, one in enumerate(gradients) if has_overflow([one])]
+        num_good = 0 if bad else num_good % inputs["interval"] + 1
+        kind = "bad_step" if bad else "growing_step" if num_good == inputs["interval"] else "good_step"
+        notes[i] += words[kind].format(*(bad or [(num_good, inputs["interval"])])[0])
+    return notes
 
 
 SCALER = Task(
@@ -380,7 +432,9 @@ def judge_overflow(world: JudgedWorld) -> Iterator[Judgement]:
     explain = functools.cache(functools.partial(mistakes_on_all_ranks, world))
     steps = zip(*(inputs["steps"] for inputs in world.inputs), strict=True)  # for each step, the shard of each rank
     ranks_with_overflow = [[rank for rank, shard in enumerate(shards) if has_overflow(shard)] for shards in steps]
-    notes = overflow_notes(ranks_with_overflow)  # a text for each step, which lists the overflows so far
+    rules = [words["no_rank_steps" if ranks else "all_ranks_step"] for ranks in ranks_with_overflow]
+    # A text for each step, which lists the overflows so far and says what the rule makes of this step.
+    notes = [note + rule for note, rule in zip(overflow_notes(ranks_with_overflow), rules, strict=True)]
     for rank, got in enumerate(world.outputs):  # right[rank] has one item per step
         sent, has_returned = world.logs[rank].payload_bytes(), got != NOTHING_RETURNED
         yield expect(has_returned, words["no_scale_returned"], rank=rank, mistakes=["nothing_returned"])
@@ -388,7 +442,8 @@ def judge_overflow(world: JudgedWorld) -> Iterator[Judgement]:
         yield expect(sent <= FLAG_BYTES * len(right[rank]), message, rank=rank, mistakes=["gradients_sent"])
         if has_returned:
             wrong = functools.partial(mistakes_on_rank, rank, explain)  # judge_history calls it if a step is wrong
-            yield from judge_history(right[rank], got, wrong, notes=notes, rank=rank)
+            before = named_copies("weights", world.inputs[rank]["weights"])
+            yield from judge_steps(right[rank], got, wrong, before, notes=notes, rank=rank)
 
 
 def mistakes_on_rank(rank: int, explain: Callable[[], dict[str, list[History]]]) -> dict[str, list[History]]:

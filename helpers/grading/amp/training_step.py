@@ -22,14 +22,18 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from helpers.grading.amp import LAB
+from helpers.grading.amp.scaler import judge_steps
 from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import expect_only_ops
-from helpers.grading.kit.histories import History, histories_of_mistakes, judge_history, overflow_notes, run_to_end
+from helpers.grading.kit.histories import History, histories_of_mistakes, overflow_notes, run_to_end
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, recognise_errors
+
+words = LAB.messages
 
 LEARNING_RATE = 0.05
 NUM_EXAMPLES = 4  # in each micro-batch
@@ -132,6 +136,8 @@ def run_submission(submitted, inputs: dict[str, Any], context: RankContext | Non
     """
     model = model_tools.mlp(inputs["widths"]).float()
     model.load_state_dict(inputs["weights"])
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)  # of a step before these
     optimizer = model_tools.GradientDescent(model.parameters(), LEARNING_RATE)
     scaler, history = Scaler(inputs["scale"]), []
     for turn, batches in enumerate(inputs["steps"]):
@@ -218,7 +224,7 @@ def order_mistakes() -> dict[str, list[ReferenceStep]]:
             wrong(at_end=("unscale", "clip", "step", "plain step", "update")),
         ],
         "not_scaled": [wrong(is_scaled=False)],
-        "not_cleared": [wrong(at_begin=())],
+        "not_cleared": [wrong(at_begin=()), wrong(at_begin=(), at_end=(*AT_END, "zero"))],
         "last_micro_batch_only": [wrong(at_begin=(), before_each=("zero",))],
         "not_divided": [wrong(is_divided=False)],
     }
@@ -241,8 +247,16 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
     inputs = world.inputs[0]
     # A function that computes the histories of all mistakes; judge_history calls it only if it finds a wrong step.
     wrong = histories_of_mistakes(lambda answer: play(answer, inputs), order_mistakes())
-    notes = overflow_notes([kind == "overflow" for kind in STEP_KINDS])  # a text for each step: the overflows so far
-    yield from judge_history(play(ReferenceStep(), inputs), world.outputs[0], wrong, notes=notes)
+    rules = [
+        words[f"{kind}_step"].format(len(step), inputs["max_norm"])
+        for kind, step in zip(STEP_KINDS, inputs["steps"], strict=True)
+    ]
+    # A text for each step, which lists the overflows so far and says what kind of step it is.
+    notes = [
+        one + rule for one, rule in zip(overflow_notes([kind == "overflow" for kind in STEP_KINDS]), rules, strict=True)
+    ]
+    right, before = play(ReferenceStep(), inputs), {f"parameter {name}": one for name, one in inputs["weights"].items()}
+    yield from judge_steps(right, world.outputs[0], wrong, before, notes=notes)
     yield from expect_only_ops(world, [])
 
 

@@ -45,7 +45,7 @@ def multiples(name: str) -> dict[str, dict]:
 
 
 @dataclass(frozen=True)
-class Formula:
+class SumFormula:
     """A number that is a sum of whole multiples of units, such as 13 times `hidden` in each layer.
 
     name: of the formula in formulas.yaml, and of texts in messages.yaml: what a sentence calls the number, how much
@@ -160,7 +160,7 @@ def formula_task(key: str, signature: str, make_inputs: Any, judge: Any, wrong: 
 
 # -- 05.count --------------------------------------------------------------------------------------------------------
 # n layers, h hidden size, v entries of the vocabulary, s positions.
-COUNT_FORMULA = Formula(
+COUNT_FORMULA = SumFormula(
     "num_parameters",
     lambda n, h, v, s: dict(
         matrix=n * h * h, row=n * h, once=h, vocab=v * h, seq=s * h, square=h * h, entries=v, seqs=n * s * h
@@ -186,7 +186,7 @@ COUNT = COUNT_FORMULA.task("05.count", "num_params(num_layers, hidden, vocab, se
 
 # -- 05.llama, of the chapter -----------------------------------------------------------------------------------------
 # n layers, h hidden size, a heads, k heads of keys and values, f feed-forward width, v entries of the vocabulary.
-LLAMA_FORMULA = Formula(
+LLAMA_FORMULA = SumFormula(
     "num_parameters_of_llama",
     lambda n, h, a, k, f, v: dict(
         matrix=n * h * h, grouped=n * h * k * (h // a), ffn=n * h * f, row=n * h, once=h, vocab=v * h
@@ -355,7 +355,7 @@ def units_of_activations(
     return units | {name: size if flash == (name == "flash_maps") else 0 for name, size in stored.items()}
 
 
-ACTIVATIONS_FORMULA = Formula("bytes_of_activations", units_of_activations)
+ACTIVATIONS_FORMULA = SumFormula("bytes_of_activations", units_of_activations)
 
 
 def make_activations(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
