@@ -255,7 +255,7 @@ def test_a_verdict_names_the_step_and_what_the_rule_makes_of_it(ranks):
         return scale
 
     text = grade("04.overflow", step_together, ranks=ranks, seed=1).text()
-    assert "on rank 0 of 1 the update of all weights in step 1, in which no rank has an overflow" in text
+    assert "on rank 0 of 1 the update in step 1, in which no rank has an overflow" in text
 
 
 def updates_of(*weights: float) -> list[dict]:
@@ -265,7 +265,7 @@ def updates_of(*weights: float) -> list[dict]:
 @pytest.mark.parametrize(
     ("got", "says"),
     [
-        (updates_of(1.0, 1.0, 7.0), "the update of all weights in step 3! is 3 times the right one"),
+        (updates_of(1.0, 1.0, 7.0), "the update in step 3! is 3 times the right one, for all weights"),
         (updates_of(1.0, 1.0, 1.0), "step 3! does not change the weights, expected an update"),
         (updates_of(1.0, 2.0, 3.0), "step 2! changes the weights, expected no change"),
         ([*updates_of(1.0, 1.0), {"weights 0": torch.tensor([5.0, 5.0])}], None),

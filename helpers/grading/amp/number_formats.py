@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers.grading.amp import LAB
+from helpers.grading.amp.scaler import judge_steps
 from helpers.grading.cases import CaseGenerator, Variations, with_layout
 from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import expect, expect_only_ops
@@ -34,7 +35,6 @@ from helpers.grading.kit.histories import (
     History,
     as_number,
     histories_of_mistakes,
-    judge_history,
     named_copies,
     run_to_end,
 )
@@ -385,9 +385,10 @@ def judge_master(world: JudgedWorld) -> Iterator[Judgement]:
     yield expect(is_made, words["optimizer_never_made"], mistakes=["no_optimizer"])
     if is_made:
         mistakes = master_mistakes(getattr(torch, inputs["dtype"]))
-        # A function that computes the histories of all mistakes; judge_history calls it only if it finds a wrong step.
+        # A function that computes the histories of all mistakes; judge_steps calls it only if it finds a wrong step.
         wrong = histories_of_mistakes(lambda answer: play_master(answer, inputs), mistakes)
-        yield from judge_history(play_master(ReferenceMasterWeights(), inputs), got, wrong, notes=master_notes(inputs))
+        right, before = play_master(ReferenceMasterWeights(), inputs), named_copies("masters", inputs["weights"])
+        yield from judge_steps(right, got, wrong, before, notes=master_notes(inputs))
         is_replaced = any("is_replaced" in step for step in got)
         yield expect(not is_replaced, words["weights_replaced"], mistakes=["not_in_place"])
     yield from expect_only_ops(world, [])

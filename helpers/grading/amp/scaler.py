@@ -45,13 +45,18 @@ from helpers.learner.words import Words
 words = LAB.messages
 
 LEARNING_RATE = 0.1
-UPDATE_TOLERANCE = 1e-3  # relative, of the change of all weights in a step
+UPDATE_TOLERANCE, MULTIPLE_TOLERANCE = 1e-3, 1e-2  # relative, of the change of all weights in a step
 LARGE_POWER = 0.55  # the largest number of a dtype, raised to this power, is finite, but its square is not
 
 
 def has_overflow(gradients: Sequence[Tensor | None]) -> bool:
     """Whether any gradient has an infinity or a NaN."""
     return not all(bool(gradient.isfinite().all()) for gradient in gradients if gradient is not None)
+
+
+def bad_value(gradients: Sequence[Tensor | None]) -> str:
+    """The first infinity or NaN as a text, or "" for none."""
+    return next((str(one[~one.isfinite()][0].item()) for one in gradients if has_overflow([one])), "")
 
 
 def has_square_overflow(gradients: Sequence[Tensor]) -> bool:
@@ -74,7 +79,8 @@ def judge_steps(
     """
     judgements = list(judge_history(right, got, wrong_histories, notes=notes, rank=rank))
     if before and len(judgements) > 1 and not all(judgement.ok for judgement in judgements):
-        message = describe_update(right, got, before, notes)
+        num_judged = (len(judgements) - 1) // len(right[0])  # steps; the last of them is the first wrong one
+        message = describe_update(right[:num_judged], got, before, notes)
         yield expect(message is None, message or Words.of(""), rank=rank)
     yield from judgements
 
@@ -91,7 +97,7 @@ def describe_update(right: History, got: History, before: Mapping[str, Tensor], 
         due, done = (torch.cat([(new[n].double() - old[n].double()).flatten() for n in before]) for old, new in pairs)
         if not (done - due).norm() <= UPDATE_TOLERANCE * due.norm():
             factor = float(due @ done / (due @ due))  # NaN if the right update is zero
-            is_multiple = (done - factor * due).norm() <= UPDATE_TOLERANCE * done.norm()
+            is_multiple = (done - factor * due).norm() <= MULTIPLE_TOLERANCE * done.norm()
             kind = "no_update_expected" if not due.any() else "update_missing" if not done.any() else "update_times"
             return words[kind].format(number, note, f"{factor:.4g}") if is_multiple or kind != "update_times" else None
     return None
@@ -274,7 +280,7 @@ def scaler_notes(inputs: dict[str, Any]) -> list[Words]:
     """A text for each step, which lists the overflows so far and says what the rule makes of this step."""
     notes, num_good = overflow_notes([has_overflow(gradients) for gradients in inputs["steps"]]), 0
     for i, gradients in enumerate(inputs["steps"]):
-        bad = [(number, one[~one.isfinite()][0].item()) for number, one in enumerate(gradients) if has_overflow([one])]
+        bad = [(number, bad_value([one])) for number, one in enumerate(gradients) if has_overflow([one])]
         num_good = 0 if bad else num_good % inputs["interval"] + 1
         kind = "bad_step" if bad else "growing_step" if num_good == inputs["interval"] else "good_step"
         notes[i] += words[kind].format(*(bad or [(num_good, inputs["interval"])])[0])
@@ -422,6 +428,7 @@ OVERFLOW_MISTAKES = {  # key of a hint -> the ways to make this mistake
     "never_backs_off": [SimulatedRanks(backs_off=lambda flags, rank: False)],
     "not_unscaled": [SimulatedRanks(is_unscaled=False)],
     "squares_overflow": [SimulatedRanks(finds_overflow=has_square_overflow)],
+    "nan_missed": [SimulatedRanks(finds_overflow=has_any(torch.isinf))],
 }
 
 
@@ -432,7 +439,11 @@ def judge_overflow(world: JudgedWorld) -> Iterator[Judgement]:
     explain = functools.cache(functools.partial(mistakes_on_all_ranks, world))
     steps = zip(*(inputs["steps"] for inputs in world.inputs), strict=True)  # for each step, the shard of each rank
     ranks_with_overflow = [[rank for rank, shard in enumerate(shards) if has_overflow(shard)] for shards in steps]
-    rules = [words["no_rank_steps" if ranks else "all_ranks_step"] for ranks in ranks_with_overflow]
+    values = [
+        bad_value([one for inputs in world.inputs for one in inputs["steps"][i]])
+        for i in range(len(ranks_with_overflow))
+    ]
+    rules = [words["no_rank_steps" if value else "all_ranks_step"].format(value) for value in values]
     # A text for each step, which lists the overflows so far and says what the rule makes of this step.
     notes = [note + rule for note, rule in zip(overflow_notes(ranks_with_overflow), rules, strict=True)]
     for rank, got in enumerate(world.outputs):  # right[rank] has one item per step

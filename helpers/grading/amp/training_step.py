@@ -137,7 +137,8 @@ def run_submission(submitted, inputs: dict[str, Any], context: RankContext | Non
     model = model_tools.mlp(inputs["widths"]).float()
     model.load_state_dict(inputs["weights"])
     for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)  # of a step before these
+        # Of a step before these, and large, so that it shows beside scaled gradients.
+        parameter.grad = torch.full_like(parameter, 1e3 * inputs["scale"])
     optimizer = model_tools.GradientDescent(model.parameters(), LEARNING_RATE)
     scaler, history = Scaler(inputs["scale"]), []
     for turn, batches in enumerate(inputs["steps"]):
@@ -245,7 +246,7 @@ def play(answer: Callable[..., Any], inputs: dict[str, Any]) -> History:
 def judge(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects, after each step, the scale and the parameters that the right order leaves, and no messages."""
     inputs = world.inputs[0]
-    # A function that computes the histories of all mistakes; judge_history calls it only if it finds a wrong step.
+    # A function that computes the histories of all mistakes; judge_steps calls it only if it finds a wrong step.
     wrong = histories_of_mistakes(lambda answer: play(answer, inputs), order_mistakes())
     rules = [
         words[f"{kind}_step"].format(len(step), inputs["max_norm"])
