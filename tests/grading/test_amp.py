@@ -274,7 +274,7 @@ def updates_of(*weights: float) -> list[dict]:
     ],
 )
 def test_a_wrong_update_is_described(got, says):
-    message = scaler.describe_update(updates_of(1.0, 1.0, 3.0), got, updates_of(0.0)[0], [Words.of("!")] * 3)
+    message = training_step.describe_update(updates_of(1.0, 1.0, 3.0), got, updates_of(0.0)[0], [Words.of("!")] * 3)
     assert (message and message.en) == says
 
 

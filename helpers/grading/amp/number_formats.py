@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers.grading.amp import LAB
-from helpers.grading.amp.scaler import judge_steps
+from helpers.grading.amp.training_step import judge_steps
 from helpers.grading.cases import CaseGenerator, Variations, with_layout
 from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import expect, expect_only_ops

@@ -18,7 +18,7 @@ step. `words["…"]` is a sentence of messages.yaml.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers.grading.amp import LAB
+from helpers.grading.amp.training_step import judge_steps
 from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import expect, expect_only_ops
@@ -34,7 +35,6 @@ from helpers.grading.kit.histories import (
     as_number,
     histories_of_mistakes,
     is_same_history,
-    judge_history,
     named_copies,
     overflow_notes,
     run_to_end,
@@ -45,7 +45,6 @@ from helpers.learner.words import Words
 words = LAB.messages
 
 LEARNING_RATE = 0.1
-UPDATE_TOLERANCE, MULTIPLE_TOLERANCE = 1e-3, 1e-2  # relative, of the change of all weights in a step
 LARGE_POWER = 0.55  # the largest number of a dtype, raised to this power, is finite, but its square is not
 
 
@@ -62,45 +61,6 @@ def bad_value(gradients: Sequence[Tensor | None]) -> str:
 def has_square_overflow(gradients: Sequence[Tensor]) -> bool:
     """Whether the squared norm of any gradient overflows: a wrong test, since the gradient itself may be finite."""
     return has_overflow([gradient.square().sum() for gradient in gradients])
-
-
-def judge_steps(
-    right: History,
-    got: Any,
-    wrong_histories: Callable[[], Any],
-    before: Mapping[str, Tensor],
-    *,
-    notes: Sequence[Words],
-    rank: int | None = None,
-) -> Iterator[Judgement]:
-    """Like `judge_history`, which explains its arguments, but first compares the first wrong update with the right one.
-
-    before: the weights before the first step, by their names in a history.
-    """
-    judgements = list(judge_history(right, got, wrong_histories, notes=notes, rank=rank))
-    if before and len(judgements) > 1 and not all(judgement.ok for judgement in judgements):
-        num_judged = (len(judgements) - 1) // len(right[0])  # steps; the last of them is the first wrong one
-        message = describe_update(right[:num_judged], got, before, notes)
-        yield expect(message is None, message or Words.of(""), rank=rank)
-    yield from judgements
-
-
-def describe_update(right: History, got: History, before: Mapping[str, Tensor], notes: Sequence[Words]) -> Words | None:
-    """That the first wrong update is missing, should not be there, or is a multiple of the right one; else None."""
-    steps = zip([before, *right], right, [before, *got], got, notes, strict=False)
-    for number, (right_before, right_after, learners_before, learners_after, note) in enumerate(steps, 1):
-        if any(
-            not isinstance(learners_after.get(n), Tensor) or learners_after[n].shape != before[n].shape for n in before
-        ):
-            return None
-        pairs = (right_before, right_after), (learners_before, learners_after)
-        due, done = (torch.cat([(new[n].double() - old[n].double()).flatten() for n in before]) for old, new in pairs)
-        if not (done - due).norm() <= UPDATE_TOLERANCE * due.norm():
-            factor = float(due @ done / (due @ due))  # NaN if the right update is zero
-            is_multiple = (done - factor * due).norm() <= MULTIPLE_TOLERANCE * done.norm()
-            kind = "no_update_expected" if not due.any() else "update_missing" if not done.any() else "update_times"
-            return words[kind].format(number, note, f"{factor:.4g}") if is_multiple or kind != "update_times" else None
-    return None
 
 
 # -- 04.scaler -------------------------------------------------------------------------------------------------------
@@ -269,7 +229,7 @@ def play_scaler(answer: Callable[..., Any], inputs: dict[str, Any]) -> History:
 def judge_scaler(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects, after each step, the scale and the weights that the right answer leaves, and no messages."""
     inputs = world.inputs[0]
-    # A function that computes the histories of all mistakes; judge_history calls it only if it finds a wrong step.
+    # A function that computes the histories of all mistakes; judge_steps calls it only if it finds a wrong step.
     wrong = histories_of_mistakes(lambda answer: play_scaler(answer, inputs), scaler_mistakes())
     right, notes = play_scaler(ReferenceScaler(), inputs), scaler_notes(inputs)
     yield from judge_steps(right, world.outputs[0], wrong, named_copies("weights", inputs["weights"]), notes=notes)
@@ -437,29 +397,22 @@ def judge_overflow(world: JudgedWorld) -> Iterator[Judgement]:
     right = SimulatedRanks().play(world.inputs)
     # Computed once, and only where a rank is wrong, because it takes long.
     explain = functools.cache(functools.partial(mistakes_on_all_ranks, world))
-    steps = zip(*(inputs["steps"] for inputs in world.inputs), strict=True)  # for each step, the shard of each rank
-    ranks_with_overflow = [[rank for rank, shard in enumerate(shards) if has_overflow(shard)] for shards in steps]
-    values = [
-        bad_value([one for inputs in world.inputs for one in inputs["steps"][i]])
-        for i in range(len(ranks_with_overflow))
-    ]
+    steps = list(zip(*(inputs["steps"] for inputs in world.inputs), strict=True))  # for each, the shard of every rank
+    values = [bad_value([gradient for shard in shards for gradient in shard]) for shards in steps]
     rules = [words["no_rank_steps" if value else "all_ranks_step"].format(value) for value in values]
+    overflows = [[rank for rank, shard in enumerate(shards) if has_overflow(shard)] for shards in steps]
     # A text for each step, which lists the overflows so far and says what the rule makes of this step.
-    notes = [note + rule for note, rule in zip(overflow_notes(ranks_with_overflow), rules, strict=True)]
+    notes = [note + rule for note, rule in zip(overflow_notes(overflows), rules, strict=True)]
     for rank, got in enumerate(world.outputs):  # right[rank] has one item per step
         sent, has_returned = world.logs[rank].payload_bytes(), got != NOTHING_RETURNED
         yield expect(has_returned, words["no_scale_returned"], rank=rank, mistakes=["nothing_returned"])
         message = words["more_than_a_flag_sent"].format(sent, len(right[rank]))
         yield expect(sent <= FLAG_BYTES * len(right[rank]), message, rank=rank, mistakes=["gradients_sent"])
         if has_returned:
-            wrong = functools.partial(mistakes_on_rank, rank, explain)  # judge_history calls it if a step is wrong
+            # The history of this rank with each mistake; judge_steps asks for it only if a step is wrong.
+            wrong = functools.partial(lambda rank: {key: [one[rank]] for key, one in explain().items()}, rank)
             before = named_copies("weights", world.inputs[rank]["weights"])
             yield from judge_steps(right[rank], got, wrong, before, notes=notes, rank=rank)
-
-
-def mistakes_on_rank(rank: int, explain: Callable[[], dict[str, list[History]]]) -> dict[str, list[History]]:
-    """What this rank would leave behind with each mistake that explains all ranks."""
-    return {key: [histories[rank]] for key, histories in explain().items()}
 
 
 def mistakes_on_all_ranks(world: JudgedWorld) -> dict[str, list[History]]:

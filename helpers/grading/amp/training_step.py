@@ -18,7 +18,7 @@ It is known by the text of the scaler's error, or because its history is the lea
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,12 +26,12 @@ import torch
 from torch import Tensor, nn
 
 from helpers.grading.amp import LAB
-from helpers.grading.amp.scaler import judge_steps
 from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.kit import model_tools
-from helpers.grading.kit.comparisons import expect_only_ops
-from helpers.grading.kit.histories import History, histories_of_mistakes, overflow_notes, run_to_end
+from helpers.grading.kit.comparisons import expect, expect_only_ops
+from helpers.grading.kit.histories import History, histories_of_mistakes, judge_history, overflow_notes, run_to_end
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, recognise_errors
+from helpers.learner.words import Words
 
 words = LAB.messages
 
@@ -39,8 +39,50 @@ LEARNING_RATE = 0.05
 NUM_EXAMPLES = 4  # in each micro-batch
 STEP_KINDS = ("clipped", "overflow", "small", "clipped")  # gradients above max_norm, infinite ones, and some below it
 MicroBatches = Sequence[tuple[Tensor, Tensor]]  # x and target of each
+UPDATE_TOLERANCE, MULTIPLE_TOLERANCE = 1e-3, 1e-2  # relative, of the change of all weights in a step
 
 
+# -- what a step did to the weights, for all tasks of the lab with steps ----------------------------------------------
+def judge_steps(
+    right: History,
+    got: Any,
+    wrong_histories: Callable[[], Any],
+    before: Mapping[str, Tensor],
+    *,
+    notes: Sequence[Words],
+    rank: int | None = None,
+) -> Iterator[Judgement]:
+    """Like `judge_history`, which explains its arguments, but first compares the first wrong update with the right one.
+
+    before: the weights before the first step, by their names in a history.
+    """
+    judgements = list(judge_history(right, got, wrong_histories, notes=notes, rank=rank))
+    if before and len(judgements) > 1 and not all(judgement.ok for judgement in judgements):
+        num_judged = (len(judgements) - 1) // len(right[0])  # steps; the last of them is the first wrong one
+        message = describe_update(right[:num_judged], got, before, notes)
+        yield expect(message is None, message or Words.of(""), rank=rank)
+    yield from judgements
+
+
+def describe_update(right: History, got: History, before: Mapping[str, Tensor], notes: Sequence[Words]) -> Words | None:
+    """That the first wrong update is missing, should not be there, or is a multiple of the right one; else None."""
+    steps = zip([before, *right], right, [before, *got], got, notes, strict=False)
+    for number, (right_before, right_after, learners_before, learners_after, note) in enumerate(steps, 1):
+        if any(
+            not isinstance(learners_after.get(n), Tensor) or learners_after[n].shape != before[n].shape for n in before
+        ):
+            return None
+        pairs = (right_before, right_after), (learners_before, learners_after)
+        due, done = (torch.cat([(new[n].double() - old[n].double()).flatten() for n in before]) for old, new in pairs)
+        if not (done - due).norm() <= UPDATE_TOLERANCE * due.norm():
+            factor = float(due @ done / (due @ due))  # NaN if the right update is zero
+            is_multiple = (done - factor * due).norm() <= MULTIPLE_TOLERANCE * done.norm()
+            kind = "no_update_expected" if not due.any() else "update_missing" if not done.any() else "update_times"
+            return words[kind].format(number, note, f"{factor:.4g}") if is_multiple or kind != "update_times" else None
+    return None
+
+
+# -- the scaler that the learner's function gets --------------------------------------------------------------------
 class Scaler:
     """Dynamic loss scaling with the methods of torch's GradScaler. Like torch's, it refuses calls in a wrong order.
 
