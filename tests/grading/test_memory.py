@@ -122,6 +122,11 @@ def test_two_mistakes_in_the_model_states_draw_the_hint_of_neither(ranks):
     assert grade("05.states", two_mistakes, ranks=ranks).mistake is None
 
 
+def test_a_block_that_never_runs_draws_no_hint_about_what_follows_from_that(ranks):
+    verdict = grade("05.checkpoint", lambda function, x, positions: x, ranks=ranks)
+    assert verdict.mistake is None and "the number of times that function runs for block 0" in verdict.text("en")
+
+
 def test_the_factor_of_every_part_is_found_though_a_part_is_zero():
     parts = [{"w": torch.tensor(one, dtype=torch.float64)} for one in ([1.0, 2.0, 0.0], [0.0] * 3, [0.0, 1.0, 5.0])]
     total = {"w": 0.5 * parts[0]["w"] + 0.25 * parts[2]["w"]}

@@ -375,7 +375,7 @@ def play_master(answer: Callable[..., Any], inputs: dict[str, Any]) -> History:
 def master_notes(inputs: dict[str, Any]) -> list[Words]:
     """A text for each step, which lists the weights that have no gradient in it."""
     idle = [[f"weights[{i}]" for i, one in enumerate(step) if one is None] for step in inputs["steps"]]
-    return [words["weights_without_gradient"].format(len(names), names) for names in idle]
+    return [words["weights_without_gradient"].format(len(names), names, inputs["dtype"]) for names in idle]
 
 
 def judge_master(world: JudgedWorld) -> Iterator[Judgement]:

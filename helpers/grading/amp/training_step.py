@@ -12,7 +12,8 @@ The grader calls three functions:
                   order, ReferenceStep
 
 A mistake is a wrong order that learners often write. Its key, such as "not_clipped", is that of its hint in hints.yaml.
-It is known by the text of the scaler's error, or because its history is the learner's in all steps.
+It is known by the text of the scaler's error, or because its history is the learner's in all steps. `judge_steps`
+compares histories for the other tasks of the lab too.
 """
 
 from __future__ import annotations
