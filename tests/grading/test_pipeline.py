@@ -13,7 +13,7 @@ from helpers import schedules
 from helpers.grading import task_of
 from helpers.grading.kit import answers, model_tools
 from helpers.grading.kit.messages import RETURNED, worlds_of_calls
-from helpers.grading.pipeline import schedule, stage
+from helpers.grading.pipeline import costs, schedule, stage
 from helpers.grading.task import JudgedWorld, TaskRun
 from helpers.parallel.pipeline.partition import balanced
 from helpers.predict.time.pipeline import simulate
@@ -36,31 +36,31 @@ def test_the_bubble_and_what_is_held_are_those_of_the_chapter(seed):
         parsed = written("\n".join(map(",".join, actions)))
         halves = {"backward_input": backward, "backward_weight": [0.0] * len(backward)}
         timeline = simulate(validate(parsed), forward=forward, **halves)
-        assert schedule.bubble(actions, forward, backward) == pytest.approx(timeline.bubble_fraction, abs=1e-12)
+        assert costs.bubble(actions, forward, backward) == pytest.approx(timeline.bubble_fraction, abs=1e-12)
         most = [parsed.in_flight(rank) for rank in range(parsed.num_ranks)]
-        assert schedule.in_flight(actions, forward, backward) == most
+        assert costs.in_flight(actions, forward, backward) == most
 
 
 @pytest.mark.parametrize(("p", "m"), [(1, 1), (2, 2), (4, 8), (8, 32), (5, 2)])
 def test_equal_stages_have_the_bubble_of_the_formula(p, m):
     for order in (schedules.gpipe, schedules.one_f_one_b):
-        fraction = schedule.bubble(schedule.action_lists(order(p, m)), [1.0] * p, [2.0] * p)
+        fraction = costs.bubble(schedule.action_lists(order(p, m)), [1.0] * p, [2.0] * p)
         assert fraction == pytest.approx((p - 1) / (m + p - 1))
 
 
 @repeated("seed", SEEDS)
 def test_the_fastest_cut_is_the_chapters_and_shortcuts_miss_it(seed):
-    for number, (costs, num_stages) in enumerate(cases_of("06.cut", seed)):
-        best = stage.best_slowest_stage(costs, num_stages)
-        assert stage.slowest_stage(costs, balanced(costs, num_stages)) == best
-        ways = [stage.equal_counts(costs, num_stages), *stage.greedy_cuts(costs, num_stages)]
-        assert all(sum(sizes) == len(costs) and min(sizes) > 0 for sizes in ways)
-        assert number < 6 or all(stage.slowest_stage(costs, sizes) > best for sizes in ways)
+    for number, (layers, num_stages) in enumerate(cases_of("06.cut", seed)):
+        best = costs.best_slowest_stage(layers, num_stages)
+        assert costs.slowest_stage(layers, balanced(layers, num_stages)) == best
+        ways = [costs.equal_counts(layers, num_stages), *costs.greedy_cuts(layers, num_stages)]
+        assert all(sum(sizes) == len(layers) and min(sizes) > 0 for sizes in ways)
+        assert number < 6 or all(costs.slowest_stage(layers, sizes) > best for sizes in ways)
 
 
 def test_the_slowest_stage_is_the_largest_sum():
-    assert stage.slowest_stage([3, 1, 4, 1, 5], [2, 2, 1]) == 5
-    assert stage.slowest_stage([3, 1, 4, 1, 5], [1, 1, 3]) == 10
+    assert costs.slowest_stage([3, 1, 4, 1, 5], [2, 2, 1]) == 5
+    assert costs.slowest_stage([3, 1, 4, 1, 5], [1, 1, 3]) == 10
 
 
 def test_answers_are_compared_as_people_mean_them():

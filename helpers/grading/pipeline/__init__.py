@@ -2,10 +2,10 @@
 
 schedule.py    06.gpipe        the order of actions in GPipe
                06.one_f_one_b  the order of actions in 1F1B
-               06.bubble       the share of a step in which ranks idle, for any schedule
+costs.py       06.bubble       the share of a step in which ranks idle, for any schedule
                06.under_way    how many micro-batches hide the round trip of one; only the chapter asks it
-stage.py       06.cut          which layers form a stage
-               06.stage        one rank that runs its list of actions, on live ranks
+               06.cut          which layers form a stage
+stage.py       06.stage        one rank that runs its list of actions, on live ranks
 hints.yaml     what a learner is told about each known mistake
 messages.yaml  what its judges say besides: names of values, and sentences about what is wrong
 
@@ -18,7 +18,7 @@ from helpers.grading.registry import Lab
 LAB = Lab(
     number="06",
     topic="pipeline",
-    tasks=("schedule.GPIPE", "schedule.ONE_F_ONE_B", "schedule.BUBBLE", "stage.CUT", "stage.STAGE"),
-    in_chapter=("schedule.UNDER_WAY",),
+    tasks=("schedule.GPIPE", "schedule.ONE_F_ONE_B", "costs.BUBBLE", "costs.CUT", "stage.STAGE"),
+    in_chapter=("costs.UNDER_WAY",),
     forbids=("torch.distributed.pipelining",),
 )

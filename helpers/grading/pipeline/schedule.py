@@ -1,8 +1,7 @@
-"""Judges the tasks of lab 06 about schedules and their times: 06.gpipe, 06.one_f_one_b, 06.bubble and 06.under_way.
+"""Judges the tasks of lab 06 about orders of actions, 06.gpipe and 06.one_f_one_b, and provides schedules as lists.
 
 Each task asks the learner's function several questions in one process. A question is called a case: it is the list of
-the function's arguments, and `make_…` draws the cases. The answers are compared with the course's own schedules, or
-with a simulation of the drawn schedule.
+the function's arguments, and `make_…` draws the cases. The answers are compared with the course's own schedules.
 
 p is the number of stages, one per rank, and m the number of micro-batches. An action is a text as PyTorch prints it:
 "2F0" is the forward of stage 2 on micro-batch 0, "2B0" its backward. In 1F1B a rank first runs some forwards, its
@@ -16,19 +15,16 @@ is a torch.Generator with methods that draw; `rng.integer(3, 5)` is 3, 4 or 5.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, zip_longest
-from operator import itemgetter
-from statistics import fmean
+from itertools import product, zip_longest
 from typing import Any
 
 import torch
 
 from helpers import schedules
 from helpers.grading.cases import CaseGenerator
-from helpers.grading.kit.answers import Answer, judge_answers, judge_several_answers, question_task, run_questions
+from helpers.grading.kit.answers import Answer, judge_answers, question_task, run_questions
 from helpers.grading.pipeline import LAB
 from helpers.grading.task import JudgedWorld, Judgement, Task
 from helpers.learner.words import Words
@@ -39,6 +35,25 @@ words = LAB.messages
 Actions = list[str]  # what one rank does, in order
 ActionLists = Sequence[Actions]  # one list for each rank
 Seconds = Sequence[float]  # one number for each stage
+Rule = Callable[[list[Any], Any], Words]  # from a case and the learner's wrong answer to a sentence
+
+
+def explained(task: Task, *rules: Rule) -> Task:
+    """The task with a second sentence in its messages, which says how the right value comes about in this case.
+
+    rules: for each value of an answer the function that makes this sentence. The judgements of a value are the last
+    ones that the task's judge yields, one per case; one before them is about the number of values.
+    """
+
+    def judge(world: JudgedWorld) -> Iterator[Judgement]:
+        judgements = list(task.judge(world))
+        compared = list(product(rules, zip(world.inputs[0]["cases"], world.outputs[0], strict=True)))
+        num_others = len(judgements) % len(compared)
+        yield from judgements[:num_others]
+        for judgement, (rule, (case, got)) in zip(judgements[num_others:], compared, strict=False):
+            yield judgement if judgement.ok else replace(judgement, message=judgement.message + "\n" + rule(case, got))
+
+    return replace(task, judge=judge)
 
 
 # -- 06.gpipe and 06.one_f_one_b -------------------------------------------------------------------------------------
@@ -80,37 +95,25 @@ def alternating(rank: int, m: int, warm_up: int) -> Actions:
     return actions_on(rank, "F", range(warm_up)) + [action for pair in pairs for action in pair if action]
 
 
-def with_unlimited_warm_up(rank: int, p: int, m: int) -> Actions:
-    """1F1B with a warm-up of p - rank forwards, even where there are fewer micro-batches than that.
-
-    Where m < p - rank it lists micro-batches that do not exist: forwards from m on, and backwards with negative
-    numbers.
-    """
-    warm_up = p - rank
-    turns = [action for j in range(m - warm_up) for action in (f"{rank}B{j}", f"{rank}F{warm_up + j}")]
-    return actions_on(rank, "F", range(warm_up)) + turns + actions_on(rank, "B", range(m - warm_up, m))
-
-
-def unlimited_without_cool_down(rank: int, p: int, m: int) -> Actions:
-    """Like `with_unlimited_warm_up`, but the backwards after the last turn of a backward and a forward are missing."""
-    num_turns = max(0, m - (p - rank))  # a turn is one backward and one forward
-    return with_unlimited_warm_up(rank, p, m)[: p - rank + 2 * num_turns]
-
-
 def without_cool_down(rank: int, p: int, m: int) -> Actions:
     """1F1B that ends with the last forward, so that the remaining backwards are missing."""
     actions = one_f_one_b(rank, p, m)
     return actions[: actions.index(f"{rank}F{m - 1}") + 1]
 
 
-def counted_from_one(order: Answer) -> Answer:
-    """A function like `order` (an Answer is a function like the learner's), with micro-batches counted from 1."""
+def rewritten(order: Answer, write: Callable[[Action], str]) -> Answer:
+    """A function like `order` (an Answer is a function like the learner's) that writes its actions in another way."""
+    return lambda rank, p, m: [write(Action.parse(action)) for action in order(rank, p, m)]
 
-    def actions(rank: int, p: int, m: int) -> Actions:
-        parsed = map(Action.parse, order(rank, p, m))
-        return [f"{rank}{action.kind}{action.microbatch + 1}" for action in parsed]
 
-    return actions
+def counted_from_one(action: Action) -> str:
+    """The action with micro-batches counted from 1."""
+    return f"{action.stage}{action.kind}{action.microbatch + 1}"
+
+
+def numbers_swapped(action: Action) -> str:
+    """The action with the micro-batch in front and the stage behind."""
+    return f"{action.microbatch}{action.kind}{action.stage}"
 
 
 # The tables of wrong functions. Each is called as the learner's function is, with (rank, p, m).
@@ -121,8 +124,10 @@ WRONG_GPIPE: dict[str, list[Answer]] = {
     "one_after_the_other": [lambda rank, p, m: alternating(rank, m, 1)],
     "backwards_missing": [lambda rank, p, m: actions_on(rank, "F", range(m))],
     "stages_for_micro_batches": [lambda rank, p, m: gpipe(rank, p, p)],
-    "counted_from_one": [counted_from_one(gpipe)],
+    "counted_from_one": [rewritten(gpipe, counted_from_one)],
     "rank_forgotten": [lambda rank, p, m: gpipe(0, p, m)],
+    "numbers_swapped": [rewritten(gpipe, numbers_swapped)],
+    "stage_mirrored": [lambda rank, p, m: actions_on(rank, "F", range(m)) + actions_on(p - 1 - rank, "B", range(m))],
 }
 WRONG_ONE_F_ONE_B: dict[str, list[Answer]] = {
     "all_forwards_first": [gpipe],
@@ -132,16 +137,17 @@ WRONG_ONE_F_ONE_B: dict[str, list[Answer]] = {
         lambda rank, p, m: alternating(rank, m, p - rank + 1),
         lambda rank, p, m: alternating(rank, m, max(2, p - rank)),  # too long on the last rank alone
     ],
+    "warm_up_twice": [lambda rank, p, m: alternating(rank, m, 2 * (p - 1 - rank) + 1)],
     "warm_up_everywhere": [lambda rank, p, m: alternating(rank, m, p)],
     "warm_up_turned_round": [lambda rank, p, m: alternating(rank, m, rank + 1)],
-    "rest_forgotten": [without_cool_down, unlimited_without_cool_down],
+    "rest_forgotten": [without_cool_down],
     "stages_for_micro_batches": [lambda rank, p, m: alternating(rank, p, p - rank)],
-    "counted_from_one": [counted_from_one(one_f_one_b)],
+    "counted_from_one": [rewritten(one_f_one_b, counted_from_one)],
     "rank_forgotten": [
-        lambda rank, p, m: [str(Action.parse(action)._replace(stage=0)) for action in one_f_one_b(rank, p, m)],
+        rewritten(one_f_one_b, lambda action: str(action._replace(stage=0))),
         lambda rank, p, m: one_f_one_b(0, p, m),
     ],
-    "fewer_than_stages": [with_unlimited_warm_up],
+    "numbers_swapped": [rewritten(one_f_one_b, numbers_swapped)],
 }
 
 
@@ -149,15 +155,27 @@ def judge_one_f_one_b(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the list of 1F1B in each case, and yields one Judgement per case.
 
     world: the inputs and outputs of the run, each as a list by rank; here rank 0 is the only one. If the answer is
-    wrong only where there are fewer micro-batches than the warm-up needs, the mistake is that it forgot those cases,
-    whatever it returned there.
+    wrong only where there are fewer micro-batches than stages, the mistake is that it forgot those cases, whatever it
+    returned there.
     """
     cases, got = world.inputs[0]["cases"], world.outputs[0]
     judgements = list(judge_answers(ONE_F_ONE_B, words["action_list"], cases, got, one_f_one_b, WRONG_ONE_F_ONE_B))
     wrong = [case for case, judgement in zip(cases, judgements, strict=True) if not judgement.ok]
-    if all(m < p - rank for rank, p, m in wrong):
+    if all(m < p for _, p, m in wrong):
         judgements = [one if one.ok else replace(one, mistakes=("fewer_than_stages",)) for one in judgements]
     yield from judgements
+
+
+def gpipe_rule(case: list[int], _: Any) -> Words:
+    """What GPipe has this rank do."""
+    rank, _, m = case
+    return words["gpipe_rule"].format(rank=rank, m=m, last=m - 1)
+
+
+def one_f_one_b_rule(case: list[int], _: Any) -> Words:
+    """What 1F1B has this rank do."""
+    rank, p, m = case
+    return words["one_f_one_b_rule"].format(rank=rank, stages=p - rank, m=m, warm_up=min(p - rank, m), last=m - 1)
 
 
 # `question_task` builds a Task whose judge compares the answers with the right function and with the wrong ones.
@@ -170,69 +188,23 @@ GPIPE = question_task(
     make_inputs=make_orders,
     hints=LAB.hints(*WRONG_GPIPE),
 )
+GPIPE = explained(GPIPE, gpipe_rule)
 ONE_F_ONE_B = Task(
     key="06.one_f_one_b",
     signature="one_f_one_b(rank, num_stages, num_microbatches)",
     make_inputs=make_orders,
     run_submission=run_questions,
     judge=judge_one_f_one_b,
-    hints=LAB.hints(*WRONG_ONE_F_ONE_B),
+    hints=LAB.hints("fewer_than_stages", *WRONG_ONE_F_ONE_B),
     runs_on="process",
 )
+ONE_F_ONE_B = explained(ONE_F_ONE_B, one_f_one_b_rule)
 
 
-# -- 06.bubble -------------------------------------------------------------------------------------------------------
-def make_bubble(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Draws cases (schedule, forward, backward): the actions of each rank, and the seconds of each stage.
-
-    Two have equal stages, the first of them so small that a person can follow it. The others have stages of different
-    speed: with known schedules, with orders that no formula describes, with few micro-batches and with many.
-    """
-    p = rng.integer(3, 5)
-    m = p + rng.integer(2, 4)
-    cases = [[action_lists(schedules.gpipe(n, k)), [1.0] * n, [2.0] * n] for n, k in ((2, 2), (p, m))]
-    for order in (schedules.one_f_one_b, schedules.gpipe, schedules.naive):
-        cases.append([action_lists(order(p, m)), *draw_seconds(rng, p)])
-    cases.append([with_reversed_backwards(schedules.gpipe(p, m)), *draw_seconds(rng, p)])
-    cases.append([action_lists(schedules.one_f_one_b(p + 1, 2)), *draw_seconds(rng, p + 1)])
-    # Quarters of a second are no whole numbers, yet floats add them without rounding.
-    quarters = [[seconds / 4 for seconds in of_stages] for of_stages in draw_seconds(rng, p)]
-    cases.append([draw_late_peak(rng, p, m), *quarters])
-    cases.append([action_lists(schedules.one_f_one_b(11, 12)), *draw_seconds(rng, 11)])  # numbers with two digits
-    free_forward = [[0, *[3] * (p - 1)], [2] * p]  # ints, and a first stage whose forward takes no time
-    cases.append([action_lists(schedules.gpipe(p, 1)), *free_forward])
-    cases.append([action_lists(schedules.one_f_one_b(1, 3)), [2.0], [5.0]])
-    return [{"cases": cases}]
-
-
+# -- schedules as lists ----------------------------------------------------------------------------------------------
 def action_lists(schedule: schedules.Schedule) -> list[Actions]:
     """The actions of each rank as texts."""
     return [list(map(str, row)) for row in schedule.actions]
-
-
-def with_reversed_backwards(schedule: schedules.Schedule) -> list[Actions]:
-    """GPipe with the last micro-batch first on its way back, as the figure of the GPipe paper has it."""
-    m = schedule.num_microbatches
-    return [row[:m] + row[m:][::-1] for row in action_lists(schedule)]
-
-
-def draw_seconds(rng: CaseGenerator, p: int) -> list[list[float]]:
-    """Seconds of a forward and of a backward on each stage. No two stages need the same time for both together."""
-    order = torch.randperm(p, generator=rng).tolist()  # the fastest stage has number 0
-    return [[float(2 + i) for i in order], [float(rng.integer(3, 4) + 3 * i) for i in order]]
-
-
-def draw_late_peak(rng: CaseGenerator, p: int, m: int) -> list[Actions]:
-    """A schedule in which some rank holds most micro-batches only after its first backward.
-
-    Whoever counts the forwards before the first backward gets a number that is too small for this rank.
-    """
-    while True:
-        actions = draw_schedule(rng, p, m, has_same_order=False)
-        for row in actions:
-            num_before_backward = next(i for i, action in enumerate(row) if "B" in action)
-            if max_in_flight(row) > num_before_backward:
-                return actions
 
 
 def draw_schedule(rng: CaseGenerator, p: int, m: int, *, has_same_order: bool = True) -> list[Actions]:
@@ -271,10 +243,19 @@ def is_ready(action: Action, p: int, done: set[Action]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedStep:
-    """When each rank computes in one training step. Each list has one item per rank."""
+    """When each rank computes in one training step."""
 
-    busy: list[float]  # the seconds in which the rank computes
-    spans: list[tuple[float, float]]  # when its first action starts and when its last one ends, in seconds
+    times: list[list[tuple[float, float]]]  # of each rank, the start and the end of each action in seconds
+
+    @property
+    def busy(self) -> list[float]:
+        """The seconds in which each rank computes."""
+        return [sum(end - start for start, end in of_rank) for of_rank in self.times]
+
+    @property
+    def spans(self) -> list[tuple[float, float]]:
+        """When the first action of each rank starts, and when its last one ends."""
+        return [(of_rank[0][0], of_rank[-1][1]) for of_rank in self.times]
 
     @property
     def seconds(self) -> float:
@@ -309,137 +290,4 @@ def simulate(actions: ActionLists, forward: Seconds, backward: Seconds, *, waits
                 message = sent_by(action, num_stages)
                 if message is not None:
                     sent[message] = end
-    busy = [sum(end - start for start, end in of_rank) for of_rank in times]
-    return SimulatedStep(busy=busy, spans=[(of_rank[0][0], of_rank[-1][1]) for of_rank in times])
-
-
-def max_in_flight(actions: Actions) -> int:
-    """The largest number of micro-batches that went forward on this rank and did not come back yet."""
-    changes = [1 if "F" in action else -1 for action in actions]
-    return max(accumulate(changes))  # of the running count
-
-
-def bubble(actions: ActionLists, forward: Seconds, backward: Seconds, *, waits_for: str = "FB") -> float:
-    """The share of the step in which a rank idles, as the mean over all ranks."""
-    step = simulate(actions, forward, backward, waits_for=waits_for)
-    return 1 - sum(step.busy) / len(actions) / step.seconds
-
-
-def in_flight(actions: ActionLists, forward: Seconds, backward: Seconds) -> list[int]:
-    """The most micro-batches that each rank holds at once; the seconds do not matter."""
-    return list(map(max_in_flight, actions))
-
-
-def from_step(measure: Callable[[SimulatedStep], float]) -> Answer:
-    """A wrong function that simulates the right step, and then measures something else than the bubble."""
-    return lambda *case: measure(simulate(*case))
-
-
-def idle_share_of(choose: Callable[[list[float]], float]) -> Answer:
-    """The idle share of one rank, whose busy seconds `choose` takes from those of all ranks."""
-    return from_step(lambda step: 1 - choose(step.busy) / step.seconds)
-
-
-def mean_of_own_spans(step: SimulatedStep) -> float:
-    """The mean idle share if each rank is measured from its own first start to its own last end."""
-    return fmean(1 - busy / (end - start) for busy, (start, end) in zip(step.busy, step.spans, strict=True))
-
-
-# The wrong functions for each of the two values that 06.bubble returns: the bubble, and the micro-batches held.
-# len(actions) is the number of stages, and len(actions[0]) // 2 that of the micro-batches: each goes forward and back.
-WRONG_FRACTIONS: dict[str, list[Answer]] = {
-    "over_the_ideal": [from_step(lambda step: step.seconds / fmean(step.busy) - 1)],
-    "one_rank": [idle_share_of(itemgetter(0)), idle_share_of(itemgetter(-1)), idle_share_of(max)],
-    "own_span": [from_step(mean_of_own_spans)],
-    "idle_seconds": [
-        from_step(lambda step: step.seconds - fmean(step.busy)),
-        from_step(lambda step: len(step.busy) * step.seconds - sum(step.busy)),
-    ],
-    "busy_share": [from_step(lambda step: fmean(step.busy) / step.seconds)],
-    "backward_waits_for_nobody": [lambda *case: bubble(*case, waits_for="F")],
-    "nobody_waits": [lambda *case: bubble(*case, waits_for="")],
-    "times_of_one_stage": [
-        lambda actions, forward, backward: bubble(actions, forward[:1] * len(forward), backward[:1] * len(backward))
-    ],
-    "formula_of_equal_stages": [
-        lambda actions, forward, backward: (len(actions) - 1) / (len(actions[0]) // 2 + len(actions) - 1),
-        lambda actions, forward, backward: (len(actions) - 1) / (len(actions[0]) // 2),
-    ],
-}
-WRONG_IN_FLIGHT: dict[str, list[Answer]] = {
-    "never_released": [lambda actions, *_: [len(row) // 2 for row in actions]],
-    "held_at_the_end": [lambda actions, *_: [0 for row in actions]],
-    "formula_of_1f1b": [
-        lambda actions, *_: [min(len(actions) - rank, len(row) // 2) for rank, row in enumerate(actions)],
-        lambda actions, *_: [len(actions) - rank for rank, row in enumerate(actions)],
-    ],
-}
-
-
-def judge_bubble(world: JudgedWorld) -> Iterator[Judgement]:
-    """Expects two values in each case: the bubble, and the most micro-batches that each rank holds.
-
-    Each value is judged by itself, and has its name, its right function and its wrong ones.
-    """
-    columns = (words["bubble"], bubble, WRONG_FRACTIONS), (words["micro_batches_held"], in_flight, WRONG_IN_FLIGHT)
-    yield from judge_several_answers(BUBBLE, words["bubble_and_held"], columns, world)
-
-
-BUBBLE = Task(
-    key="06.bubble",
-    signature="bubble(schedule, forward, backward)",
-    make_inputs=make_bubble,
-    run_submission=run_questions,
-    judge=judge_bubble,
-    hints=LAB.hints(*WRONG_FRACTIONS, *WRONG_IN_FLIGHT),
-    runs_on="process",
-    must_not_change=("schedule", "forward", "backward"),
-)
-
-
-# -- 06.under_way ----------------------------------------------------------------------------------------------------
-# The learner's function says how many micro-batches must be under way, that is in flight, at the same time.
-def make_under_way(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Draws cases (p, forward, backward, message): the stages, and three durations in the same unit of time.
-
-    First come the numbers of chapter 06, then messages that take no time, and a single rank. In the other cases the
-    right value is no whole number before it is rounded up, so that a rounding error of the learner's cannot decide.
-    """
-    cases = [[4, 10, 20, 10], [rng.integer(3, 6), rng.integer(4, 9), rng.integer(10, 19), 0], [1, 10, 20, 10]]
-    while len(cases) < 9:
-        case = [rng.integer(2, 8), rng.integer(5, 12), rng.integer(11, 24), rng.integer(6, 40)]
-        if not round_trip(*case).is_integer():
-            cases.append(case)
-    return [{"cases": cases}]
-
-
-def round_trip(p: int, forward: float, backward: float, message: float, *, num_messages: int | None = None) -> float:
-    """The time in which a micro-batch goes forward and back, in units of the work that rank 0 does for one micro-batch.
-
-    That unit is forward + backward. The computations on all p stages take p units, and the messages come on top.
-    num_messages: the messages on its way; if it is not given, p - 1 forward and as many back.
-    """
-    num_messages = 2 * (p - 1) if num_messages is None else num_messages
-    return p + num_messages * message / (forward + backward)
-
-
-def num_in_flight(*case: Any) -> int:
-    """How many micro-batches must be in flight, so that rank 0 never waits during the round trip of one."""
-    return math.ceil(round_trip(*case))
-
-
-WRONG_NUMBERS: dict[str, list[Answer]] = {
-    "messages_left_out": [lambda p, *_: p],
-    "there_and_not_back": [lambda p, *case: math.ceil(round_trip(p, *case, num_messages=p - 1))],
-    "a_message_too_many": [lambda p, *case: math.ceil(round_trip(p, *case, num_messages=2 * p))],
-    "not_rounded_up": [round_trip, lambda *case: int(round_trip(*case)), lambda *case: round(round_trip(*case))],
-}
-UNDER_WAY = question_task(
-    "06.under_way",
-    "num_in_flight(num_stages, forward, backward, message)",
-    Words(en="the number of micro-batches", zh="微批次的个数"),
-    num_in_flight,
-    WRONG_NUMBERS,
-    make_inputs=make_under_way,
-    hints=LAB.hints(*WRONG_NUMBERS),
-)
+    return SimulatedStep(times=times)
