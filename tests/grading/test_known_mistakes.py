@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from helpers.grading import grade, task_of
@@ -11,7 +13,7 @@ from helpers.grading.kit.messages import recognise_among
 from helpers.grading.pipeline import costs, schedule, stage
 from helpers.grading.task import RunFailure
 from helpers.grading.zero import cost, shards
-from tests.grading.known_mistakes import assert_told_apart, each, repeated
+from tests.grading.known_mistakes import assert_told_apart, each, repeated, world_of
 
 
 def all_same(mine, theirs) -> bool:
@@ -53,6 +55,32 @@ def test_a_mistake_is_named_only_where_it_explains_every_answer(key, function, r
     verdict = grade(key, function, ranks=ranks)
     assert not verdict.passed and verdict.mistake is None
     assert "gpipe(rank=0, " in verdict.text("en") or key != "06.gpipe"
+
+
+# -- wrong answers that nobody foresees ------------------------------------------------------------------------------
+ODD_ANSWERS = [None, 7, "text", [], [None], [[]], (1, 2), {0: 1}, list(range(99))]
+ODD_PAIRS = [[None, None], [[1], "text"], [0.5, list(range(99))], [[], []]]
+EXPLAINED = {  # a task whose messages say how the right value comes about, and odd answers of its form
+    **dict.fromkeys(["06.gpipe", "06.one_f_one_b", "06.under_way", "12.resume", "12.verdict"], ODD_ANSWERS),
+    "06.bubble": ODD_PAIRS,
+    "12.interval": ODD_ANSWERS,
+    "12.reshard": ODD_PAIRS,
+    "12.regroup": [[*pair, None] for pair in ODD_PAIRS],
+}
+
+
+@pytest.mark.parametrize("key", EXPLAINED)
+@repeated("seed", range(3))
+def test_any_wrong_answer_is_told_how_the_right_value_comes_about(key, seed):
+    world = world_of(key, 1, seed)
+    for odd in EXPLAINED[key]:
+        answers = [odd] * len(world.inputs[0]["cases"])
+        judged = list(task_of(key).judge(replace(world, outputs=[answers])))
+        wrong = [one.message for one in judged if not one.ok]
+        assert wrong
+        for message in wrong:
+            for text in (message.en, message.zh):
+                assert len(text.split("\n")) == 2 and text.endswith((".", "。")), text
 
 
 # -- failures --------------------------------------------------------------------------------------------------------

@@ -110,3 +110,14 @@ def test_both_orders_are_asked_and_they_differ_where_they_can(size):
         assert m > 1, "neighbours send to each other only if something is in flight"
     widths = [first["widths"] for first, *_ in calls]
     assert all(before[1] == after[0] for before, after in pairwise(widths))
+
+
+@repeated("size", [1, 3])
+def test_a_wrong_gradient_is_taken_apart_into_those_of_the_micro_batches(size):
+    for pipeline in pipelines_of(size):
+        factors = [float(j) for j in range(pipeline.m)]
+        for rank in range(size):
+            parts = [part[rank] for part in pipeline.parts]
+            got = {name: sum(f * part[name] for f, part in zip(factors, parts, strict=True)) for name in parts[0]}
+            assert pipeline.weights(rank, got) == pytest.approx(factors)
+            assert pipeline.weights(rank, {name: tensor + 1 for name, tensor in got.items()}) == []

@@ -14,15 +14,21 @@ learners often write. Each table `WRONG_…` maps the key of its hint in hints.y
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from helpers.grading.cases import CaseGenerator
+from helpers.grading.fault_tolerance import LAB
+from helpers.grading.fault_tolerance.resuming import explained, first_difference
 from helpers.grading.kit import answers
+from helpers.grading.kit.comparisons import COMMA
 from helpers.grading.task import RankContext
 from helpers.learner.words import Words
+
+words = LAB.messages
 
 # -- 12.verdict ------------------------------------------------------------------------------------------------------
 # Seconds beyond which a rank is late or dead (without a beat), and hung (in the same step).
@@ -36,12 +42,13 @@ LATE_AND_BEHIND, DEAD_AND_BEHIND = (5, 6, 31), (15, 6, 40)
 # The first beat of this rank came 15 s ago. Its step counts from the start of the job, 25 s ago, so it is hung.
 FIRST_STEP = (1, 0, 15)
 AT_LATE, AT_DEAD, AT_HUNG = (3, 7, 5), (10, 7, 12), (1, 7, 20)  # exactly at a limit, which is not beyond it
+PAST_LATE, PAST_DEAD, PAST_HUNG = (4, 7, 6), (11, 7, 13), (1, 7, 21)  # a second beyond it
 NEVER_HEARD = None  # a rank that has not sent a beat yet
 OWN_CLOCK, WATCHERS_CLOCK = 2, 3  # indices of the two times in a Beat
 
 
 def make_verdict(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Jobs whose ranks are far from every limit, or exactly at one: small ones, then random mixtures.
+    """Small jobs, then random mixtures, whose ranks are far from every limit, exactly at one, or a second beyond it.
 
     A job is a list with the status of each rank. The last of the small ones is in its first step, and its first beats
     came some seconds after the start.
@@ -50,6 +57,7 @@ def make_verdict(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     jobs += [[WAITING, DEAD_AND_BEHIND, WAITING], [HUNG, WAITING, WAITING, LATE]]
     jobs += [[NEVER_HEARD, HEALTHY], [HEALTHY, NEVER_HEARD], [WAITING, DEAD, HUNG]]
     jobs += [[WAITING, DEAD], [WAITING, LATE_AND_BEHIND], [AT_LATE, WAITING], [WAITING, AT_DEAD], [AT_HUNG, WAITING]]
+    jobs += [[PAST_LATE, WAITING], [WAITING, PAST_DEAD], [PAST_HUNG, PAST_HUNG]]
     jobs.append([FIRST_STEP] * 2)
     for other in (NEVER_HEARD, DEAD) * 8:
         jobs.append([rng.one_of(HEALTHY, WAITING, LATE, HUNG, other) for _ in range(rng.integer(2, 5))])
@@ -83,7 +91,13 @@ def draw_beats(rng: CaseGenerator, job: list[Status | None], age: float) -> list
 
 
 def statuses(
-    beats: list[Beat], ranks: int, started: float, now: float, clock: int, never: Status | None, at_start: int = 0
+    beats: list[Beat],
+    ranks: int,
+    started: float,
+    now: float,
+    clock: int = WATCHERS_CLOCK,
+    never: Status | None = None,
+    at_start: int = 0,
 ) -> list[Status]:
     """The status of each rank, from the beats.
 
@@ -108,32 +122,37 @@ def verdicts(
     clocks: tuple[int, int] = (WATCHERS_CLOCK, WATCHERS_CLOCK),
     may_wait_for: Sequence[str] = ("dead", "behind"),
     can_hang: bool = True,
-    never: Status | None = None,
-    at_start: int = 0,
+    is_beyond: Callable[[float, float], bool] = operator.gt,
+    hung_first: bool = False,
+    **of_status: Any,
 ) -> Callable[..., list[str]]:
     """The right function, or with other arguments a wrong one.
 
     clocks: the clock (see `statuses`) for silence, and that for time in a step. may_wait_for: a rank that stays in its
-    step may be waiting, and is then not hung, while there is a "dead" rank, or one that is "behind", in a smaller step.
-    can_hang: False if no rank is ever called hung. never, at_start: see `statuses`; with at_start=-1 a rank enters step
-    0 at its first beat.
+    step may be waiting, and is then not hung, while there is a "dead" rank, one that is dead and has a smaller number
+    ("dead before"), one in a smaller step ("behind"), or such a one that is neither late nor dead ("behind in time").
+    can_hang: False if no rank is ever called hung. is_beyond: compares seconds with a limit. hung_first: a rank may be
+    hung that is also late or dead. of_status: never and at_start of `statuses`; with at_start=-1 a rank
+    enters step 0 at its first beat.
     """
 
     def verdict(beats: list[Beat], ranks: int, started: float, now: float, limits: dict[str, float]) -> list[str]:
         """The verdict on each rank. `limits` is LIMITS; the arguments are those of a case."""
-        silent, in_step = (statuses(beats, ranks, started, now, clock, never, at_start) for clock in clocks)
-        is_any_dead = any(silence > limits["dead"] for silence, _, _ in silent)
-        all_may_wait = not can_hang or ("dead" in may_wait_for and is_any_dead)
-        smallest = min(step for _, step, _ in in_step)  # the step of the ranks that are furthest behind
+        silent, in_step = (statuses(beats, ranks, started, now, clock, **of_status) for clock in clocks)
+        silences, steps = [one[0] for one in silent], [one[1] for one in in_step]
+        dead, late = ([is_beyond(silence, limits[name]) for silence in silences] for name in ("dead", "late"))
+        steps_in_time = [step for step, is_late in zip(steps, late, strict=True) if not is_late]
         names = []
-        for (silence, *_), (_, step, seconds) in zip(silent, in_step, strict=True):
-            may_wait = all_may_wait or ("behind" in may_wait_for and step > smallest)
-            if silence > limits["dead"]:
-                names.append("dead")
-            elif silence > limits["late"]:
-                names.append("late")
-            else:
-                names.append("hung" if seconds > limits["hung"] and not may_wait else "alive")
+        for rank, (_, step, seconds) in enumerate(in_step):
+            waits_for = {
+                "dead": any(dead),
+                "dead before": any(dead[:rank]),
+                "behind": step > min(steps),
+                "behind in time": step > min(steps_in_time, default=step),
+            }
+            is_hung = can_hang and is_beyond(seconds, limits["hung"]) and not any(map(waits_for.get, may_wait_for))
+            silent_name = "dead" if dead[rank] else "late" if late[rank] else ""
+            names.append("hung" if is_hung and (hung_first or not silent_name) else silent_name or "alive")
         return names
 
     return verdict
@@ -142,22 +161,43 @@ def verdicts(
 WRONG_VERDICTS: dict[str, list[Callable[..., list[str]]]] = {
     "clocks_compared": [verdicts(clocks=(OWN_CLOCK, clock)) for clock in (OWN_CLOCK, WATCHERS_CLOCK)],
     "waiting_called_hung": [verdicts(may_wait_for=kinds) for kinds in ((), ("dead",), ("behind",))],
-    "steps_ignored": [verdicts(can_hang=False)],
+    "steps_ignored": [verdicts(can_hang=False)],  # so it is, too, if the last beat of a step counts and not the first
+    "late_not_waited_for": [verdicts(may_wait_for=("dead", "behind in time"))],
+    "later_dead_missed": [verdicts(may_wait_for=("dead before", "behind"))],
+    "limit_included": [verdicts(is_beyond=operator.ge)],
+    "first_step_from_beat": [verdicts(at_start=-1)],
+    "hung_first": [verdicts(hung_first=True)],
     # A rank that was never heard counts as healthy (silent for 0 s) or as dead (for 99 s), whatever the time. Its step
     # 99 is ahead of all others, so that it is not taken for one that is behind.
     "never_heard_forgotten": [
         verdicts(never=status, at_start=step) for status in ((0.0, 99, 0.0), (99.0, 99, 99.0)) for step in (0, -1)
     ],
 }
+
+
+def verdict_rule(case: list[Any], got: Any) -> Words:
+    """What the watcher knows of the first rank whose verdict is wrong, and for whom this rank may wait."""
+    beats, ranks, started, now, limits = case
+    found = statuses(beats, ranks, started, now)
+    rank = first_difference(verdicts()(*case), got)
+    silence, step, seconds = found[rank]
+    steps = [one[1] for one in found]
+    dead = [str(one) for one, status in enumerate(found) if status[0] > limits["dead"]]
+    values = {"rank": rank, "silence": silence, "step": step, "seconds": seconds, "limits": limits}
+    values |= {"smallest": min(steps), "behind": steps.index(min(steps)), "dead": COMMA.join(dead)}
+    return words["verdict_rule"].format(**values) + words["dead_ranks" if dead else "no_rank_is_dead"].format(**values)
+
+
 # The arguments of question_task: key, signature, how a sentence names the answer, right function, wrong functions.
 VERDICT = answers.question_task(
     "12.verdict",
     "verdict(beats, ranks, started, now, limits)",
-    Words(en="the list of verdicts (number 1 is that on rank 0)", zh="各 rank 的判断（第 1 个是 rank 0）"),
+    words["verdicts"],
     verdicts(),
     WRONG_VERDICTS,
     make_inputs=make_verdict,
 )
+VERDICT = explained(VERDICT, verdict_rule)
 
 # -- 12.regroup ------------------------------------------------------------------------------------------------------
 NodeNames = Sequence[str]
@@ -170,7 +210,7 @@ def make_regroup(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
     Each is (number of ranks, number of spares, ranks that are dead, spares that are dead, nodes that are needed).
     """
-    groups = [(3, 1, [1], [], 1), (3, 0, [0], [], 1), (4, 2, [1, 2], [], 1), (5, 3, [0, 3], [0, 1], 2)]
+    groups = [(3, 1, [1], [], 1), (3, 0, [0], [], 2), (4, 2, [1, 2], [], 3), (5, 3, [0, 3], [0, 1], 2)]
     groups += [(4, 1, [0, 2], [], 4), (4, 1, [0, 2], [], 3), (2, 0, [1], [], 2)]
     groups += [(3, 2, [], [1], 1), (4, 1, [2, 0], [0], 1)]
     for num_spares in (0, 1, 2, 3, 3):
@@ -205,6 +245,11 @@ def run_regroup(submitted: Callable, inputs: dict[str, Any], context: RankContex
     return answers.run_questions(three_values, inputs, context, REGROUP)  # the Task, which an error names
 
 
+def survivors_of(names: NodeNames, dead: NodeNames) -> list[str]:
+    """The names of those that are not dead."""
+    return [name for name in names if name not in dead]
+
+
 def replaced_in_place(ranks: NodeNames, living: NodeNames, dead: NodeNames) -> list[str]:
     """Each dead node's rank goes to the next living spare; without one, later nodes move up."""
     spares = iter(living)
@@ -212,9 +257,30 @@ def replaced_in_place(ranks: NodeNames, living: NodeNames, dead: NodeNames) -> l
     return [name for name in replaced if name]
 
 
+def last_fills_gap(ranks: NodeNames, living: NodeNames, dead: NodeNames) -> list[str]:
+    """The mistake: without a spare, the last node takes the empty place, and the others stay."""
+    spares, places = iter(living), list(ranks)
+    for name in ranks:
+        if name in dead:
+            place = places.index(name)
+            places[place] = next(spares, places[-1])
+            if places[place] == places[-1]:
+                places.pop()
+    return places
+
+
+def removed_in_loop(spares: NodeNames, dead: NodeNames) -> list[str]:
+    """The mistake: dead spares are removed from the list that the loop goes through, which skips the next one."""
+    spares = list(spares)
+    for name in spares:
+        if name in dead:
+            spares.remove(name)
+    return spares
+
+
 def appended_at_end(ranks: NodeNames, living: NodeNames, dead: NodeNames) -> list[str]:
     """The mistake: survivors move up, and the spares come behind them."""
-    survivors = [name for name in ranks if name not in dead]
+    survivors = survivors_of(ranks, dead)
     return [*survivors, *living[: len(ranks) - len(survivors)]]
 
 
@@ -223,21 +289,27 @@ def regrouping(
     assign: Callable[[NodeNames, NodeNames, NodeNames], list[str]] = replaced_in_place,
     awaited: Callable[[NodeNames, NodeNames], NodeNames] = lambda now, before: now,
     prefix: str = "{new}/",
+    living_spares: Callable[[NodeNames, NodeNames], NodeNames] = survivors_of,
+    counted: Callable[[NodeNames, NodeNames, NodeNames], NodeNames] | None = None,
+    is_enough: Callable[[int, int], bool] = operator.ge,
 ) -> Callable[..., NextGroup]:
     """The right function, or with other arguments a wrong one.
 
     assign: from the nodes by rank, the living spares and the dead nodes to the nodes by rank in the next group.
     awaited: from the nodes of the next group and of the old one to those whose keys are awaited. prefix: of a key; it
     may contain the {new} or the {old} generation, or the {restarts} of the node, or one {more} than these.
+    living_spares: from the spares and the dead nodes to the spares that live. counted: like `assign`, the nodes whose
+    number decides whether the job goes on; None for those of the next group. is_enough: compares it with the number
+    that is needed.
     """
 
     def regroup(
         ranks: NodeNames, spares: NodeNames, dead: NodeNames, needed: int, generation: int, restarts: dict[str, int]
     ) -> NextGroup:
         """The next group, from the items of a case (see `draw_nodes`)."""
-        living = [name for name in spares if name not in dead]
+        living = living_spares(spares, dead)
         now = assign(ranks, living, dead)
-        if len(now) < needed:
+        if not is_enough(len((counted or assign)(ranks, living, dead)), needed):
             return [None] * 3
         keys = []
         for name in awaited(now, ranks):
@@ -261,14 +333,37 @@ WRONG_GROUPS: dict[str, list[Callable[..., NextGroup]]] = {
         regrouping(assign=lambda *nodes: sorted(replaced_in_place(*nodes))),
         regrouping(assign=lambda *nodes: sorted(appended_at_end(*nodes))),
     ],
+    "last_fills_gap": [regrouping(assign=last_fills_gap)],
+    "survivors_counted": [regrouping(counted=lambda ranks, _, dead: survivors_of(ranks, dead))],
+    "min_ranks_excluded": [regrouping(is_enough=operator.gt)],
+    "dead_spare_used": [
+        regrouping(living_spares=lambda spares, dead: spares),
+        regrouping(living_spares=removed_in_loop),
+    ],
 }
+
+
+def regroup_rule(case: list[Any], _: Any) -> Words:
+    """Who replaces whom, and whether there are enough ranks."""
+    ranks, spares, dead, needed, generation, _ = case
+    living = survivors_of(spares, dead)
+    by_turn = iter(living)
+    replaced = [(name, next(by_turn, "")) for name in ranks if name in dead]
+    parts = [words["replaced" if by else "not_replaced"].format(name, ranks.index(name), by) for name, by in replaced]
+    count = len(ranks) - sum(not by for _, by in replaced)
+    after = words["enough" if count >= needed else "too_few"].format(generation + 1)
+    who = words["dead_replaced"].format(COMMA.join(parts)) if parts else words["no_rank_died"]
+    return words["regroup_rule"].format(living=living, who=who, count=count, needed=needed, after=after)
+
+
 REGROUP = answers.question_task(
     "12.regroup",
     "regroup(ranks, spares, dead, min_ranks, generation, restarts)",  # min_ranks is `needed` above
-    [Words(en=name, zh=f" {name}") for name in ("ranks", "spares", "keys")],
+    [Words(en=f"the value of {name}", zh=f" {name}") for name in ("ranks", "spares", "keys")],
     regrouping(),
     WRONG_GROUPS,
     make_inputs=make_regroup,
     run_submission=run_regroup,
     must_not_change=("ranks", "spares", "dead"),
 )
+REGROUP = explained(REGROUP, regroup_rule, regroup_rule, regroup_rule)

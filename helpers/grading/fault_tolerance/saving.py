@@ -16,12 +16,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from math import sqrt
+from math import ceil, sqrt
 from typing import Any
 
 from helpers.grading.cases import CaseGenerator
 from helpers.grading.fault_tolerance import LAB
+from helpers.grading.fault_tolerance.resuming import explained
 from helpers.grading.kit import answers
 from helpers.grading.kit.comparisons import expect
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
@@ -99,7 +99,7 @@ class Disk:
         self.files = {name: FileContent(b"", text.encode(), text.encode()) for name, text in files.items()}
         self.possible_listings = [dict(self.files)]  # those that a power cut may leave
         self.watched, self.fails_after = watched, fails_after
-        self.has_told, self.mistake, self.num_operations = False, "", 0
+        self.num_told, self.mistake, self.num_operations, self.has_failed = 0, "", 0, False
         self.crashes: list[dict[str, Any]] = []
 
     def open(self, name: str) -> DiskFile:
@@ -137,10 +137,13 @@ class Disk:
 
     def tell(self) -> None:
         """Tells the other ranks that the new checkpoint is there."""
-        content = self.files.get(self.watched, FileContent())
+        content = self.files.get(self.watched)
         is_listed = all(listing.get(self.watched) is content for listing in self.possible_listings)
-        self._note_mistake("told_too_early", not (content.cached and content.is_safe() and is_listed))
-        self.has_told = True
+        is_safe = content is not None and content.is_safe()
+        self._note_mistake("told_after_error", self.has_failed)
+        self._note_mistake("name_not_synced", is_safe and not is_listed)
+        self._note_mistake("told_too_early", not is_safe)
+        self.num_told += 1
         with self.performing("tell()", can_fail=False):
             pass
 
@@ -154,13 +157,14 @@ class Disk:
         if self.num_operations > MAX_OPERATIONS:
             raise RuntimeError(f"save needs more than {MAX_OPERATIONS} operations on the disk")
         if can_fail and self.fails_after is not None and self.num_operations > self.fails_after:
+            self.has_failed = True
             raise OSError(28, "No space left on device")  # 28 is ENOSPC on Linux
         if needs and needs not in self.files:
-            raise FileNotFoundError(f"there is no file {needs!r}")
+            raise FileNotFoundError(f"{operation}: there is no file {needs!r}")
         yield
         self.possible_listings.append(dict(self.files))
         contents = [listing.get(self.watched) for listing in self.possible_listings]
-        crash = {"operation": operation, "told": self.has_told}
+        crash = {"operation": operation, "told": self.num_told > 0}
         # A content is None where the listing has no such file. dict.fromkeys leaves out outcomes that appear twice.
         crash["after_kill"] = contents[-1] and contents[-1].cached.decode()
         crash["after_power_cut"] = list(dict.fromkeys(one and one.on_disk.decode() for one in contents))
@@ -225,7 +229,7 @@ def save_once(submitted: Callable, case: SaveCase, fails_after: int | None) -> d
         raised = True
     files = {name: content.cached.decode() for name, content in disk.files.items()}
     outcome = {"crashes": disk.crashes, "mistake": disk.mistake, "files": files}
-    return outcome | {"told": disk.has_told, "raised": raised}
+    return outcome | {"num_told": disk.num_told, "raised": raised}
 
 
 def judge_save(world: JudgedWorld) -> Iterator[Judgement]:
@@ -237,8 +241,8 @@ def judge_save(world: JudgedWorld) -> Iterator[Judgement]:
             disk = words["on_full_disk"].format(operation)
             yield from judge_crashes(case, outcome, disk)
             # A full disk must show: by OSError, unless the checkpoint was complete before.
-            is_shown = outcome["raised"] or outcome["told"]
-            yield expect(is_shown, words["no_error"].format(disk))
+            is_shown = outcome["raised"] or outcome["num_told"] > 0
+            yield expect(is_shown, words["no_error"].format(disk), mistakes=["error_swallowed"])
 
 
 def judge_crashes(case: SaveCase, outcome: Mapping[str, Any], disk: Words = ON_GOOD_DISK) -> Iterator[Judgement]:
@@ -253,7 +257,8 @@ def judge_crashes(case: SaveCase, outcome: Mapping[str, Any], disk: Words = ON_G
             wrong = next((text for text in left if text not in allowed), new)  # `new`, which is right, if none is wrong
             where = {"disk": disk, "crash": words[kind], "number": number, "operation": crash["operation"]}
             what = {"name": case["name"], "content": content_text(wrong), "expected": expected}
-            yield expect(wrong in allowed, words["left_by_crash"].format(**where, **what), mistakes=mistakes)
+            message = words["left_by_crash"].format(**where, **what, loss=words[f"lost_{kind}"])
+            yield expect(wrong in allowed, message, mistakes=mistakes or ["told_too_early"] * (wrong == old))
 
 
 def content_text(left: str | None) -> Words:
@@ -265,14 +270,16 @@ def content_text(left: str | None) -> Words:
 
 def judge_end(case: SaveCase, outcome: Mapping[str, Any]) -> Iterator[Judgement]:
     """At the end the new checkpoint is there, the others were told, and nothing else has changed."""
-    got, mistakes = outcome["files"].get(case["name"]), [outcome["mistake"]] if outcome["mistake"] else []
-    message = words["left_by_save"].format(case["name"], content_text(got), case["data"])
-    yield expect(got == case["data"], message, mistakes=mistakes)
-    yield expect(outcome["told"], words["never_told"])
+    got, old = (files.get(case["name"]) for files in (outcome["files"], case["files"]))
+    mistakes = [outcome["mistake"]] if outcome["mistake"] else []
+    message = words["bytes_left"].format(case["name"], content_text(got), case["data"])
+    yield expect(got == case["data"], message, mistakes=mistakes or ["bytes_missing"] * (got not in (None, old)))
+    message = words["num_told"].format(outcome["num_told"])
+    yield expect(outcome["num_told"] == 1, message, mistakes=["told_twice" if outcome["num_told"] else "never_told"])
     new_files = sorted(set(outcome["files"]) - set(case["files"]) - {case["name"]})
-    yield expect(not new_files, words["files_left"].format(new_files))
+    yield expect(not new_files, words["files_left"].format(new_files, case["name"]), mistakes=["file_left"])
     is_intact = outcome["files"].get("other.pt") == case["files"]["other.pt"]
-    yield expect(is_intact, words["other_checkpoint_changed"])
+    yield expect(is_intact, words["other_checkpoint_changed"], mistakes=["other_file_touched"])
 
 
 SAVE = Task(
@@ -281,7 +288,11 @@ SAVE = Task(
     make_inputs=make_save,
     run_submission=run_save,
     judge=judge_save,
-    hints=LAB.hints("written_in_place old_removed_first renamed_too_early told_too_early"),
+    hints=LAB.hints(
+        "written_in_place old_removed_first renamed_too_early told_after_error name_not_synced told_too_early",
+        "no_such_file bytes_missing never_told told_twice file_left other_file_touched error_swallowed",
+    ),
+    recognise_failure=lambda failure: ["no_such_file"] if "there is no file" in failure.text else [],
     runs_on="process",
 )
 
@@ -313,25 +324,47 @@ def youngs_steps(nodes: int, node_mtbf: float, save: float, repair: float, step:
     return sqrt(2 * save * (node_mtbf / nodes + repair)) / step
 
 
-def best_interval(*job: float, factor: float = 1.0) -> int:
-    """The right number of steps between saves, at least 1; a `factor` other than 1 makes it a wrong one.
+def rounded(steps: float) -> int:
+    """The nearest whole number of steps, at least 1."""
+    return max(1, round(steps))
 
-    job: the arguments of `youngs_steps`.
-    """
-    return max(1, round(factor * youngs_steps(*job)))
+
+def best_interval(*job: float) -> int:
+    """The right number of steps between saves. job: the arguments of `youngs_steps`."""
+    return rounded(youngs_steps(*job))
 
 
 WRONG_INTERVALS: dict[str, list[Callable[..., int]]] = {
     "repair_not_counted": [lambda nodes, mtbf, save, repair, step: best_interval(nodes, mtbf, save, 0, step)],
+    "repair_divided": [lambda nodes, mtbf, save, repair, step: best_interval(nodes, mtbf, save, repair / nodes, step)],
     "nodes_forgotten": [lambda nodes, *others: best_interval(1, *others)],
     # A failure loses half an interval on average; whoever reckons with a whole one loses the factor 2 in the root.
-    "whole_interval_lost": [partial(best_interval, factor=sqrt(0.5))],
+    "whole_interval_lost": [lambda *job: rounded(sqrt(0.5) * youngs_steps(*job))],
+    "save_subtracted": [lambda *job: rounded(youngs_steps(*job) - job[2] / job[4])],  # seconds of a save and of a step
+    "seconds_returned": [lambda *job: rounded(youngs_steps(*job) * job[4])],
+    "rounded_one_way": [lambda *job: max(1, int(youngs_steps(*job))), lambda *job: max(1, ceil(youngs_steps(*job)))],
+    "least_one_missing": [
+        lambda *job: round(youngs_steps(*job)),
+        lambda *job: round(max(1, youngs_steps(*job) * job[4]) / job[4]),  # at least one second
+    ],
 }
+
+
+def interval_rule(job: list[float], _: Any) -> Words:
+    """The seconds from failure to failure, and the best interval before it is rounded."""
+    nodes, node_mtbf, save, repair, step = job
+    steps, running = youngs_steps(*job), node_mtbf / nodes
+    values = {"running": running, "repair": repair, "both": running + repair, "save": save, "step": step}
+    shown = {name: f"{value:.6g}" for name, value in (values | {"seconds": steps * step, "steps": steps}).items()}
+    return words["interval_rule"].format(**shown)
+
+
 INTERVAL = answers.question_task(
     "12.interval",
     "best_interval(nodes, node_mtbf, save, repair, step)",
-    Words(en="the number of steps", zh="步数"),
+    words["num_steps"],
     best_interval,
     WRONG_INTERVALS,
     make_inputs=make_interval,
 )
+INTERVAL = explained(INTERVAL, interval_rule)
