@@ -20,15 +20,8 @@ import torch
 
 from helpers import schedules
 from helpers.grading.cases import CaseGenerator
-from helpers.grading.kit.answers import (
-    Answer,
-    is_same_answer,
-    judge_several_answers,
-    question_task,
-    run_questions,
-    shortened,
-    simplified,
-)
+from helpers.grading.kit import answers
+from helpers.grading.kit.answers import Answer, shortened, simplified
 from helpers.grading.kit.comparisons import expect
 from helpers.grading.pipeline import LAB
 from helpers.grading.pipeline.schedule import (
@@ -179,7 +172,7 @@ def judge_bubble(world: JudgedWorld) -> Iterator[Judgement]:
     Each value is judged by itself, and has its name, its right function and its wrong ones.
     """
     columns = (words["bubble"], bubble, WRONG_FRACTIONS), (words["micro_batches_held"], in_flight, WRONG_IN_FLIGHT)
-    yield from judge_several_answers(BUBBLE, words["bubble_and_held"], columns, world)
+    yield from answers.judge_several_answers(BUBBLE, words["bubble_and_held"], columns, world)
 
 
 def bubble_rule(case: list[Any], _: Any) -> Words:
@@ -203,7 +196,7 @@ def held_rule(case: list[Any], got: Any) -> Words:
     """Which micro-batches a rank holds when they are most: the first rank whose number is wrong."""
     actions, held = case[0], got[1] if isinstance(got[1], list | tuple) else []
     pairs = zip_longest(in_flight(*case), held)
-    rank = next((rank for rank, pair in enumerate(pairs) if not is_same_answer(*pair)), 0) % len(actions)
+    rank = next((rank for rank, pair in enumerate(pairs) if not answers.is_same_answer(*pair)), 0) % len(actions)
     counts = counts_in_flight(actions[rank])
     index = counts.index(max(counts))
     done = [Action.parse(action) for action in actions[rank][: index + 1]]
@@ -216,7 +209,7 @@ BUBBLE = Task(
     key="06.bubble",
     signature="bubble(schedule, forward, backward)",
     make_inputs=make_bubble,
-    run_submission=run_questions,
+    run_submission=answers.run_questions,
     judge=judge_bubble,
     hints=LAB.hints("never_ends", *WRONG_FRACTIONS, *WRONG_IN_FLIGHT),
     runs_on="process",
@@ -275,7 +268,7 @@ def under_way_rule(case: list[int], _: Any) -> Words:
     return words["under_way_rule"].format(**parts, total=total, ratio=shown(total / work))
 
 
-UNDER_WAY = question_task(
+UNDER_WAY = answers.question_task(
     "06.under_way",
     "num_in_flight(num_stages, forward, backward, message)",
     words["num_micro_batches"],
@@ -297,20 +290,18 @@ Sizes = list[int]  # the number of layers in each stage
 def make_cut(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws cases (costs, num_stages): some edge cases, and models for which no known shortcut finds the best cut.
 
-    A shortcut is a way to cut without a search, as the three below: equal_counts, greedy_cuts and largest_minimum.
+    A shortcut is a way to cut without a search for the fastest slowest stage; `shortcuts` has all that are known.
     """
     cases = [[[7, 7, 7, 7], 4], [[3, 1, 2], 1], *draw_edge_cases(rng)]
     num_wanted = len(cases) + NUM_MODELS
     while len(cases) < num_wanted:
         costs = [rng.integer(1, 20) for _ in range(rng.integer(*NUM_LAYERS))]
-        num_stages = rng.integer(3, 4)  # with two stages, largest_minimum would find the best cut
-        shortcuts = [equal_counts(costs, num_stages), *greedy_cuts(costs, num_stages)]
-        shortcuts.append(largest_minimum(costs, num_stages))
+        num_stages = rng.integer(3, 4)  # with two stages, other goals would find the best cut
         best = best_slowest_stage(costs, num_stages)
         # A search may start with the cost of the largest layer as the limit of a stage, and raise it in steps of 2.
         # It misses every best cost at an odd distance. So cases with an even and with an odd distance alternate.
         has_wanted_parity = (best - max(costs)) % 2 == len(cases) % 2
-        if has_wanted_parity and all(slowest_stage(costs, sizes) > best for sizes in shortcuts):
+        if has_wanted_parity and all(slowest_stage(costs, sizes) > best for sizes in shortcuts(costs, num_stages)):
             cases.append([costs, num_stages])
     return [{"cases": cases}]
 
@@ -347,9 +338,24 @@ def best_slowest_stage(costs: Costs, num_stages: int) -> float:
     return min(slowest_stage(costs, sizes) for sizes in all_cuts(costs, num_stages))
 
 
-def largest_minimum(costs: Costs, num_stages: int) -> Sizes:
-    """A shortcut: the cut whose cheapest stage costs most."""
-    return max(all_cuts(costs, num_stages), key=lambda sizes: min(stage_costs(costs, sizes)))
+def shortcuts(costs: Costs, num_stages: int) -> Iterator[Sizes]:
+    """The cuts that the known shortcuts give."""
+    yield equal_counts(costs, num_stages)
+    yield from greedy_cuts(costs, num_stages)
+    yield from cuts_with_other_goals(costs, num_stages)
+
+
+def cuts_with_other_goals(costs: Costs, num_stages: int) -> list[Sizes]:
+    """A shortcut in two forms: the cut whose cheapest stage costs most, or whose stages differ least."""
+
+    def cheapest(sizes: Sizes) -> float:
+        return min(stage_costs(costs, sizes))
+
+    def difference(sizes: Sizes) -> float:
+        return slowest_stage(costs, sizes) - cheapest(sizes)
+
+    cuts = list(all_cuts(costs, num_stages))
+    return [max(cuts, key=cheapest), min(cuts, key=difference)]
 
 
 def equal_counts(costs: Costs, num_stages: int) -> Sizes:
@@ -381,13 +387,6 @@ def greedy_cut(costs: Costs, num_stages: int, *, can_exceed: bool) -> Sizes:
         sizes.append(end - start)
         start = end
     return [*sizes, len(costs) - start]
-
-
-def cuts_with_other_goals(costs: Costs, num_stages: int) -> list[Sizes]:
-    """A shortcut: the cut whose cheapest stage costs most, or whose stages differ least."""
-    differences = {tuple(cut): max(of := stage_costs(costs, cut)) - min(of) for cut in all_cuts(costs, num_stages)}
-    least = min(differences.values())
-    return [largest_minimum(costs, num_stages), *(list(cut) for cut, value in differences.items() if value == least)]
 
 
 def positions(costs: Costs, num_stages: int) -> Iterator[Sizes]:
@@ -435,7 +434,7 @@ CUT = Task(
     key="06.cut",
     signature="cut(costs, num_stages)",
     make_inputs=make_cut,
-    run_submission=run_questions,
+    run_submission=answers.run_questions,
     judge=judge_cut,
     hints=LAB.hints("empty_stage layers_lost not_the_best", *WRONG_CUTS),
     runs_on="process",

@@ -195,14 +195,19 @@ class PipelineInOneProcess:
         """The factors with which the micro-batches' gradients of a stage add up to `got`; [] if they do not."""
         columns = [torch.cat([part[rank][name].flatten() for name in part[rank]]) for part in self.parts]
         parts, target = torch.stack(columns, dim=1), torch.cat([tensor.flatten() for tensor in got.values()])
+        if not target.isfinite().all():
+            return []  # LAPACK refuses it
         factors = torch.linalg.lstsq(parts, target).solution
         is_sum = torch.allclose(parts @ factors, target, rtol=1e-9, atol=1e-12)
         return [factor if abs(factor) > ZERO else 0.0 for factor in factors.tolist()] if is_sum else []
 
-    def mistakes_with(self, rank: int, weights: list[float]) -> list[str]:
-        """The keys of the mistakes that give the micro-batches these weights. Right is 1 / m for each."""
+    def mistakes_with(self, rank: int, weights: list[float], last: int) -> list[str]:
+        """The keys of the mistakes that give the micro-batches these weights. Right is 1 / m for each.
+
+        last: the micro-batch that goes back last.
+        """
         m, num_behind, num_elements = self.m, self.p - 1 - rank, self.targets[0].numel()
-        if weights.count(0.0) == m - 1 > 0:
+        if weights.count(0.0) == m - 1 > 0 and weights[last]:
             return ["cleared_every_micro_batch"]
         # The right gradient has one division by m. It is divided once more on this stage, or on each stage behind it.
         wrong = {
@@ -222,7 +227,8 @@ def judge_stage(world: JudgedWorld) -> Iterator[Judgement]:
         early = ("used_before_arrival",) if any(is_message_used_early(call, rank) for rank in range(call.size)) else ()
         judgements = [one for rank in range(call.size) for one in judge_actions(pipeline, call, rank)]
         judgements.append(judge_loss(pipeline, call))
-        judgements += [one for rank in range(call.size) for one in judge_gradients(pipeline, call, rank)]
+        # From the last rank, where backward begins, so that the rank comes first on which a gradient goes wrong.
+        judgements += [one for rank in reversed(range(call.size)) for one in judge_gradients(pipeline, call, rank)]
         yield from (one if one.ok else replace(one, mistakes=one.mistakes + early) for one in judgements)
         yield from judge_messages(call, pipeline.m)
 
@@ -241,16 +247,21 @@ def judge_actions(pipeline: PipelineInOneProcess, call: JudgedWorld, rank: int) 
 def judge_gradients(pipeline: PipelineInOneProcess, call: JudgedWorld, rank: int) -> Iterator[Judgement]:
     """Expects the gradients of the mean loss; otherwise it says with which weights the micro-batches are in them."""
     got, right = call.outputs[rank]["gradients"], pipeline.gradients(rank, 1 / pipeline.m)
-    what = words["gradient"].format(call.inputs[rank]["actions"], "{}")  # braces for the name of the parameter
+    actions = call.inputs[rank]["actions"]
+    what = words["gradient"].format(actions, "{}")  # braces for the name of the parameter
     ones = pipeline.gradients_from_ones(rank) if rank < call.size - 1 else None
     wrong = {"ones_for_the_gradient": [scaled(ones, factor) for factor in (1, 1 / pipeline.m)]} if ones else {}
     judgements = list(expect_tensors(what, right, got, rank=rank, mistakes=wrong))
-    is_comparable = all(one.compared.is_comparable for one in judgements)
-    weights = pipeline.weights(rank, got) if is_comparable and not all(one.ok for one in judgements) else []
-    sentence = words["weights"].format(weights=[f"{one:.4g}" for one in weights], m=pipeline.m) if weights else ""
-    more = tuple(pipeline.mistakes_with(rank, weights)) if weights else ()
+    if all(one.ok for one in judgements) or not all(one.compared.is_comparable for one in judgements):
+        yield from judgements
+        return
+    weights = pipeline.weights(rank, got)
+    sentence = words["weights" if weights else "no_weights"].format(
+        m=pipeline.m, weights=[f"{one:.4g}" for one in weights]
+    )
+    more = tuple(pipeline.mistakes_with(rank, weights, microbatches(actions, "B")[-1])) if weights else ()
     for one in judgements:
-        yield one if one.ok else replace(one, message=one.message + sentence, mistakes=one.mistakes + more)
+        yield one if one.ok else replace(one, message=one.message + "\n" + sentence, mistakes=one.mistakes + more)
 
 
 def is_message_used_early(call: JudgedWorld, rank: int) -> bool:
@@ -318,6 +329,9 @@ def recognise_stage(failure: RunFailure) -> list[str]:
         if re.search(r"\bwaits in send\b(?! and)", failure.text):
             return ["sends_block"]
         return ["nobody_sends"] if failure.is_waiting_in("recv") else []
+    if failure.kind == "mismatch":
+        found = {"gradients_reduced": "calls all_reduce", "messages_do_not_fit": "expects"}
+        return [key for key, text in found.items() if text in failure.text]
     # The first rank has no rank before it, and the last none behind it; whoever forgets that sends to itself or nobody.
     if is_to_itself(failure) or "there is no rank" in failure.text:
         return ["ends_forgotten"]
@@ -339,7 +353,7 @@ STAGE = Task(
     judge=judge_stage,
     recognise_failure=recognise_stage,
     hints=LAB.hints(
-        "sends_block ends_forgotten nobody_sends",
+        "sends_block ends_forgotten nobody_sends gradients_reduced messages_do_not_fit",
         *ERRORS,
         "used_before_arrival order_ignored number_ignored loss_missing loss_of_the_last loss_summed",
         "not_divided divided_on_every_stage divided_by_stages divided_by_actions cleared_every_micro_batch",
