@@ -256,10 +256,12 @@ def judge_gradients(pipeline: PipelineInOneProcess, call: JudgedWorld, rank: int
         yield from judgements
         return
     weights = pipeline.weights(rank, got)
-    sentence = words["weights" if weights else "no_weights"].format(
-        m=pipeline.m, weights=[f"{one:.4g}" for one in weights]
-    )
-    more = tuple(pipeline.mistakes_with(rank, weights, microbatches(actions, "B")[-1])) if weights else ()
+    shown = [f"{one:.4g}" for one in weights]
+    sentence = words["weights" if weights else "no_weights"].format(m=pipeline.m, weights=shown)
+    # Where a rank has run other actions than those of its list, the weights only follow from that.
+    is_in_order = call.outputs[rank]["done"] == actions
+    last = microbatches(actions, "B")[-1]
+    more = tuple(pipeline.mistakes_with(rank, weights, last)) if weights and is_in_order else ()
     for one in judgements:
         yield one if one.ok else replace(one, message=one.message + "\n" + sentence, mistakes=one.mistakes + more)
 
