@@ -71,6 +71,69 @@ def test_the_last_of_evenly_spaced_measurements_is_an_outlier_without_misleading
     assert {(True, True), (True, False)} <= found, "leaving out what is furthest is leaving out no end"
 
 
+def value_spoilt(key: str, index: int | None):
+    """The right function, but one of its values (index None: the only one) is wrong in a way that nobody foresaw."""
+    right = RIGHT_AND_WRONG[key][0]
+
+    def spoil(value):
+        return [*map(spoil, value)] if isinstance(value, list) else value * 1.234 + 5
+
+    def function(*case):
+        values = right(*case)
+        return spoil(values) if index is None else [*values[:index], spoil(values[index]), *values[index + 1 :]]
+
+    return function
+
+
+@pytest.mark.parametrize(
+    ("key", "index", "says"),
+    [
+        ("11.efficiency", 0, "The fewest GPUs are n0 = 2, a step on them takes T(n0) = 12 s"),
+        ("11.efficiency", 1, "The speed-ups are 2, 3 and 4"),
+        ("11.efficiency", 2, "These times follow T(n) = 4 + 16 / n"),
+        ("11.exposed", None, "they arrive at 0.13, 0.16 and 0.19 s. Backward ends at 0.14 s"),
+        ("11.bubble", 0, "takes 3 s for each of the 8 micro-batches. It waits for the other stages once"),
+        ("11.bubble", 1, "could work for 132 s. They work for 96 s of these"),
+        ("11.days", 0, "needs 4.844e+10 operations, the MFU is 0.375, and a share of 0.9"),
+        ("11.days", 1, "The whole time is 622.974 hours, and each of the 64 GPUs"),
+        ("11.fit", 1, "So that one is the outlier, and the fit without it is T(n) = "),
+        ("11.step", 0, "One replica computes 2 sequences. A token of them takes 6.088e+10 operations, times 1"),
+        ("11.step", 1, "The bubble is 0 of the 2.241 s of compute"),
+        ("11.step", 2, "A GPU has 32 layers"),
+        ("11.step", 3, "The messages take 0.84 s in all, and the 2.241 s of compute hide"),
+    ],
+)
+def test_a_wrong_value_that_nobody_foresaw_is_shown_with_what_the_right_one_is_made_of(ranks, key, index, says):
+    verdict = grade(key, value_spoilt(key, index), seed=1, ranks=ranks)
+    assert verdict.mistake is None and says in verdict.text("en"), verdict.text("en")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"gpus": lambda p, job: p["dp"] * p["tp"] * p["pp"] <= job["gpus"]}, "breaks rule 1: "),
+        ({"nodes": lambda p, job: p["tp"] < job["gpus_per_node"]}, "It keeps all six rules: its GPUs are "),
+        ({"heads": lambda p, job: True}, "breaks rule 3: its tp of 8 does not divide the 12 attention heads"),
+        ({"layers": lambda p, job: True}, "breaks rule 4: its pp of 16 does not divide"),
+        ({"memory": lambda p, job: True}, "breaks rule 6: it needs "),
+        ({"tie": lambda p, i: p["tp"] + p["pp"]}, "Then the smallest tp · pp decides, which is 8 · 1"),
+        ({"tie": lambda p, i: (p["tp"], p["pp"])}, "Then the smallest tp · pp decides, which is 2 · 2"),
+    ],
+)
+def test_a_wrong_plan_is_shown_with_the_rule_that_decides(ranks, change, says):
+    verdict = grade("11.plans", planning.best_plan(**change), seed=1, ranks=ranks)
+    assert verdict.mistake is None and says in verdict.text("en"), verdict.text("en")
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [(None, "The expected plan is allowed. It keeps"), ("plan", 'the text that a plan has under "name"')],
+)
+def test_what_is_no_plan_gets_a_sentence(ranks, answer, says):
+    verdict = grade("11.plans", lambda plans, job: answer, ranks=ranks)
+    assert says in verdict.text("en"), verdict.text("en")
+
+
 def test_what_is_not_as_many_values_as_were_asked_gets_a_sentence(ranks):
     for answer in (None, 25.9, (1.0,)):
         verdict = grade("11.days", lambda *case, answer=answer: answer, ranks=ranks)

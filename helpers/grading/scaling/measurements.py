@@ -6,10 +6,11 @@ is an outlier. The function is called in one process with drawn measurements. A 
 gives every answer.
 
 How to read it. A case is the list of arguments of one call of the learner's function; `make_…` draws the cases of a
-task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `question_task` builds the Task, which calls the learner's
-function with each case and compares the answers with those of the right function. A mistake is a wrong solution that
-learners often write. Each table `WRONG_…` maps the key of its hint in hints.yaml to functions that contain the mistake.
-`Words` is a text in English and Chinese.
+task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `task_with_reasons` builds the Task, which calls the
+learner's function with each case and compares the answers with those of the right function. Where one differs, a
+`reason_of_…` says how the right one comes about. A mistake is a wrong solution that learners often write. Each table
+`WRONG_…` maps the key of its hint in hints.yaml to functions that contain the mistake. `Words` is a text in English and
+Chinese.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from helpers.grading.cases import CaseGenerator
-from helpers.grading.kit import answers
 from helpers.grading.scaling import LAB
+from helpers.grading.scaling.reasons import listed, short, task_with_reasons
 from helpers.learner.words import Words
 
 words = LAB.messages  # the texts of messages.yaml
@@ -48,13 +49,19 @@ def make_efficiency(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]
     return [{"cases": [[gpus, [a + b / n for n in gpus]] for gpus, a, b in jobs]}]
 
 
-def serial_from_two(few: int, slow: float, many: int, fast: float) -> float:
-    """The serial share a / (a + b) of T(n) = a + b / n, from the times on the fewest and on the most GPUs.
+def law_of_two(few: int, slow: float, many: int, fast: float) -> tuple[float, float]:
+    """a and b of T(n) = a + b / n, from the times on the fewest and on the most GPUs.
 
     few, many: the numbers of GPUs. slow, fast: the seconds on them.
     """
     b = (slow - fast) / (1 / few - 1 / many)
-    return 1 - b / (slow - b / few + b)
+    return slow - b / few, b
+
+
+def serial_from_two(*measured: float) -> float:
+    """The serial share a / (a + b), from the arguments of `law_of_two`."""
+    a, b = law_of_two(*measured)
+    return a / (a + b)
 
 
 def serial_from_one(speedup: float, factor: float) -> float:
@@ -96,8 +103,23 @@ WRONG_STUDIES: dict[str, list[ScalingStudy]] = {
         scaling_study(serial=lambda few, slow, many, fast: serial_from_one(slow / fast, many / few)),
     ],
 }
-# The arguments of question_task: key, signature, how a sentence names each value, right function, wrong functions.
-EFFICIENCY = answers.question_task(
+
+
+def reason_of_study(index: int, got: Any, gpus: Counts, seconds: Times) -> Words:
+    """Why the speed-ups, the efficiencies or the serial share are what they are."""
+    (n0, t0), last = min(zip(gpus, seconds, strict=True)), max(zip(gpus, seconds, strict=True))
+    values = [
+        (n0, short(t0)),
+        (listed(scaling_study()(gpus, seconds)[0]), listed(gpus)),
+        map(short, law_of_two(n0, t0, *last)),
+    ]
+    return words[f"why_study.{index}"].format(*values[index])
+
+
+# The arguments of task_with_reasons: the reason, the key, the signature, how a sentence names each value, the right
+# function, the wrong functions.
+EFFICIENCY = task_with_reasons(
+    reason_of_study,
     "11.efficiency",
     "strong_scaling(gpus, seconds)",
     [words["speed_ups"], words["efficiencies"], words["serial_share"]],
@@ -182,7 +204,16 @@ WRONG_LAWS: dict[str, list[Callable[..., Law]]] = {
     "furthest_is_left_out": [law_without_furthest],
     "growing_term_forgotten": [lambda gpus, seconds: fitted_law(gpus, seconds, num_terms=2)],
 }
-FIT = answers.question_task(
+
+
+def reason_of_law(index: int, got: Any, gpus: Counts, seconds: Times) -> Words:
+    """How small the sum of squares is without the outlier and without any other measurement, and the fitted law."""
+    (least, law, outlier), (second_least, _, _), *_ = sorted(leave_one_out(gpus, seconds))
+    return words["why_law"].format(outlier, f"{least:.2g}", f"{second_least:.2g}", *map(short, law))
+
+
+FIT = task_with_reasons(
+    reason_of_law,
     "11.fit",
     "fit_law(gpus, seconds)",
     [*(Words(en=name, zh=f" {name} ") for name in "abc"), words["outlier"]],

@@ -6,24 +6,28 @@ The learner's function is called in one process with drawn cases. For each task 
 solution, such as `exposed_seconds()`. With other arguments it makes a wrong one, which contains a known mistake.
 
 How to read it. A case is the list of arguments of one call of the learner's function; `make_…` draws the cases of a
-task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `question_task` builds the Task, which calls the learner's
-function with each case and compares the answers with those of the right function. A mistake is a wrong solution that
-learners often write. Each table `WRONG_…` maps the key of its hint in hints.yaml to functions that contain the mistake.
-`Words` is a text in English and Chinese.
+task with `rng`, of which `rng.integer(3, 5)` is 3, 4 or 5. `task_with_reasons` builds the Task, which calls the
+learner's function with each case and compares the answers with those of the right function. Where one differs, a
+`reason_of_…` says how the right one comes about. A mistake is a wrong solution that learners often write. Each table
+`WRONG_…` maps the key of its hint in hints.yaml to functions that contain the mistake. `Words` is a text in English and
+Chinese.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from helpers.grading.cases import CaseGenerator
-from helpers.grading.kit import answers
+from helpers.grading.scaling import LAB
+from helpers.grading.scaling.reasons import listed, short, task_with_reasons
 from helpers.learner.words import Words
 
+words = LAB.messages  # the texts of messages.yaml
 Seconds = Sequence[float]  # a list of times
-# The arguments of each question_task below: key, signature, how a sentence names the answer, the right function, and
-# the wrong functions by the key of the hint.
+# The arguments of each task_with_reasons below: the reason, the key, the signature, how a sentence names the answer,
+# the right function, and the wrong functions by the key of the hint.
 
 # -- 11.exposed ------------------------------------------------------------------------------------------------------
 # From a case, as `make_exposed` lists its items, to the exposed seconds.
@@ -72,18 +76,20 @@ def exposed_seconds(
     *,
     bits: int = 8,
     ring_share: Callable[[int], float] = lambda ranks: 2 * (ranks - 1) / ranks,
+    floor: float = 0.0,
 ) -> ExposedSeconds:
     """The right function, or with other arguments a wrong one.
 
     arrivals: from when each bucket is ready, and how long the link carries it, to when it has arrived. combine: makes
     one number of the seconds by which each arrives after backward has ended. bits: in a byte. ring_share: from the
-    number of ranks to the multiple of a bucket's bytes that a link carries in a ring all-reduce.
+    number of ranks to the multiple of a bucket's bytes that a link carries in a ring all-reduce. floor: the smallest
+    answer that there is.
     """
 
     def seconds(ready: Seconds, sizes: Sequence[int], backward: float, ranks: int, gbit: float) -> float:
         """The exposed seconds of a case, whose items `make_exposed` names."""
         durations = [ring_share(ranks) * size * bits / (gbit * 1e9) for size in sizes]
-        return combine(max(0.0, end - backward) for end in arrivals(ready, durations))
+        return combine(max(floor, end - backward) for end in arrivals(ready, durations))
 
     return seconds
 
@@ -96,12 +102,26 @@ WRONG_EXPOSED: dict[str, list[ExposedSeconds]] = {
     "begins_at_once": [exposed_seconds(lambda ready, durations: [sum(durations)])],
     "queue_forgotten": [exposed_seconds(all_at_once), exposed_seconds(all_at_once, sum)],
     "counted_twice": [exposed_seconds(one_after_another, sum)],
+    "idle_link_forgotten": [exposed_seconds(lambda ready, durations: [ready[0] + sum(durations)])],
+    "less_than_zero": [exposed_seconds(floor=-math.inf)],
     "last_bucket_hidden": [exposed_seconds(lambda ready, durations: one_after_another(ready[:-1], durations[:-1]))],
 }
-EXPOSED = answers.question_task(
+
+
+def reason_of_exposed(
+    index: int, got: Any, ready: Seconds, sizes: Sequence[int], backward: float, ranks: int, gbit: float
+) -> Words:
+    """How long the link carries each bucket, when each arrives, and when backward ends."""
+    durations = [2 * (ranks - 1) / ranks * size * 8 / (gbit * 1e9) for size in sizes]
+    arrivals = one_after_another(ready, durations)[1:]
+    return words["why_exposed"].format(listed(durations), listed(arrivals), short(backward), num=len(sizes))
+
+
+EXPOSED = task_with_reasons(
+    reason_of_exposed,
     "11.exposed",
     "exposed_seconds(ready, sizes, backward, ranks, gbit)",
-    Words(en="the exposed time", zh="暴露的时间"),
+    words["exposed_time"],
     exposed_seconds(),
     WRONG_EXPOSED,
     make_inputs=make_exposed,
@@ -188,10 +208,24 @@ WRONG_STEPS: dict[str, list[PipelineStep]] = {
         pipeline_step(bubble=lambda forward, m, chunks, duration: (len(forward) - 1) / (m * chunks)),
     ],
 }
-BUBBLE = answers.question_task(
+
+
+def reason_of_step(index: int, got: Any, forward: Seconds, micro_batches: int, chunks: int) -> Words:
+    """The two parts of the step; or the work of all stages, and the time that they have for it."""
+    slowest, total, stages = 3 * max(forward), 3 * sum(forward), len(forward)
+    seconds = pipeline_step()(forward, micro_batches, chunks)[0]
+    values = [
+        (micro_batches, short(slowest), short(total - slowest), chunks),
+        (stages, short(seconds), short(stages * seconds), short(micro_batches * total)),
+    ]
+    return words[f"why_step.{index}"].format(*values[index])
+
+
+BUBBLE = task_with_reasons(
+    reason_of_step,
     "11.bubble",
     "pipeline_step(forward, micro_batches, chunks)",
-    [Words(en="the time of the step", zh="一步的时间"), Words(en="the bubble", zh="气泡占比")],
+    [words["step_time"], words["bubble"]],
     pipeline_step(),
     WRONG_STEPS,
     make_inputs=make_bubble,
@@ -206,24 +240,27 @@ GIB = 2**30 / 1e9  # in GB
 NUM_PLANS = 200  # for each job
 FASTEST = 5.0  # seconds of a step; all plans that are not placed on purpose take at least 10
 FIELDS = ("name", "dp", "tp", "pp", "micro_batch", "gb", "seconds")  # gb: memory per GPU; seconds: of a step
-# There are ten kinds of jobs. In each, the plans listed here are placed among slower ones: they are the fastest, but
-# most break one rule, after which the kind is named. A plan is: by what factor it has more GPUs than the cluster, tp,
+# There are twelve kinds of jobs. In each, the plans listed here are placed among slower ones: they are the fastest, but
+# most break one rule, after which the kind is named. A plan is: its GPUs as a multiple of the cluster's, tp,
 # pp, micro-batch, and its memory. A GPU of the job has some GiB; the plan's GB are that number times the last value.
 # 1 GiB is 1.0737 GB.
 FASTEST_PLANS: dict[str, list[tuple[float, ...]]] = {
     "plain": [],
     # The first needs a little more than the memory and the second a little less, with no whole number of GB between.
     # So an answer that rounds the memory to whole GB chooses the first or the third.
-    "memory": [(1, 4, 1, 1, 1.0745), (1, 8, 1, 1, 1.0725), (1, 8, 2, 1, 1.02)],
+    "memory": [(1, 2, 1, 1, 1.0745), (1, 4, 1, 1, 1.0725), (1, 4, 2, 1, 1.02)],
     "nodes": [(1, 16, 1, 1, 0.5)],
+    "whole node": [(1, 8, 1, 1, 0.5)],  # a tensor-parallel group may fill its node
     "batch": [(1, 1, 1, 4, 0.5)],
     "heads": [(1, 8, 1, 1, 0.5)],
     "layers": [(1, 1, 16, 1, 0.5)],
-    "gpus": [(2, 8, 1, 1, 0.5)],
+    "gpus": [(2, 8, 1, 1, 0.5), (0.5, 4, 1, 1, 0.5)],
     # Of equally fast plans the smallest tp * pp wins. Here that is the last one, and another has fewer stages.
     "ties": [(1, 4, 4, 1, 0.5), (1, 8, 1, 1, 0.5), (1, 2, 2, 1, 0.5)],
     # Here it is the first one, and another has a smaller tp.
     "turned ties": [(1, 2, 2, 1, 0.5), (1, 1, 8, 1, 0.5), (1, 4, 4, 1, 0.5)],
+    # Here it is the first one, and another has a smaller sum tp + pp.
+    "sums": [(1, 8, 1, 1, 0.5), (1, 4, 4, 1, 0.5)],
     "nothing fits": [],
 }
 
@@ -252,7 +289,7 @@ def draw_job(rng: CaseGenerator, kind: str) -> list[Any]:
         if kind == "nothing fits":
             share += 3  # more than three times the memory that there is
         gb = round(share * gib, 2)
-        dp = max(1, factor * gpus // (tp * pp))
+        dp = max(1, int(factor * gpus) // (tp * pp))
         name = f"plan {number}: dp {dp}, tp {tp}, pp {pp}, micro-batch {micro_batch}, {gb} GB"
         plans.append(dict(zip(FIELDS, (name, dp, tp, pp, micro_batch, gb, seconds), strict=True)))
     return [plans, job]
@@ -297,10 +334,29 @@ WRONG_CHOICES: dict[str, list[Choice]] = {
     # Of equally fast plans the one that comes first in the list, or the one that comes last, is chosen.
     "first_of_equals": [best_plan(tie=lambda p, i: i), best_plan(tie=lambda p, i: -i)],
 }
-PLANS = answers.question_task(
+
+
+def reason_of_choice(index: int, got: Any, plans: Sequence[CandidatePlan], job: TrainingJob) -> Words:
+    """The first rule that the chosen plan breaks; or why another plan is better."""
+    by_name = {plan["name"]: plan for plan in plans}
+    best, plan = by_name.get(best_plan()(plans, job)), by_name.get(got if isinstance(got, str) else "")
+    values = {"memory": short(job["gib"] * GIB), "job": job, "plan": plan, "best": best}
+    if plan is None and got is not None:
+        return words["why_plan.no_name"]
+    broken = [name for name, rule in RULES.items() if plan and not rule(plan, job)]
+    if broken:
+        return words[f"why_plan.{broken[0]}"].format(**values)
+    if plan and plan["seconds"] == best["seconds"]:
+        return words["why_plan.tie"].format(**values)
+    why = words["why_plan.slower" if plan else "why_plan.none_chosen"].format(**values)
+    return words["why_plan.keeps_all"].format(why=why, **values)
+
+
+PLANS = task_with_reasons(
+    reason_of_choice,
     "11.plans",
     "best_plan(plans, job)",
-    Words(en="the name of the plan", zh="方案的名字"),
+    words["plan_name"],
     best_plan(),
     WRONG_CHOICES,
     make_inputs=make_plans,
@@ -364,10 +420,25 @@ WRONG_DAYS: dict[str, list[RunTime]] = {
     ],
     "hours_of_one_gpu": [run_time(counted_gpus=lambda gpus: 1)],
 }
-DAYS = answers.question_task(
+
+
+def reason_of_days(index: int, got: Any, model: Mapping[str, int], tokens: int, gpus: int, *rates: float) -> Words:
+    """What the days are made of, or the GPU-hours."""
+    days, _ = run_time()(model, tokens, gpus, *rates)
+    per_token = 6 * model["parameters"] + 12 * model["layers"] * model["hidden"] * model["seq"]
+    _, hfu, recomputed, lost = rates
+    values = [
+        (f"{per_token:.4g}", short(hfu * 3 / (3 + recomputed)), short(1 - lost)),
+        (short(24 * days), gpus),
+    ]
+    return words[f"why_days.{index}"].format(*values[index])
+
+
+DAYS = task_with_reasons(
+    reason_of_days,
     "11.days",
     "training_days(model, tokens, gpus, peak, hfu, recomputed, lost)",
-    [Words(en="the number of days", zh="天数"), Words(en="the number of GPU-hours", zh="GPU 小时数")],
+    [words["days"], words["gpu_hours"]],
     run_time(),
     WRONG_DAYS,
     make_inputs=make_days,

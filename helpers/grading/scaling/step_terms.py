@@ -3,9 +3,10 @@
 Only the chapter asks it. The function is called in one process with drawn models, plans and hardware. `step_terms()`
 makes the right function; with other arguments it makes a wrong one, which contains a known mistake.
 
-How to read it. A case is the list of arguments of one call of the learner's function. `question_task` builds the Task,
-which calls the learner's function with each case and compares each term with that of the right function. WRONG_TERMS
-maps the key of a hint in hints.yaml to functions that contain the mistake. `Words` is a text in English and Chinese.
+How to read it. A case is the list of arguments of one call of the learner's function. `task_with_reasons` builds the
+Task, which calls the learner's function with each case and compares each term with that of the right function. Where
+one differs, `reason_of_term` says what the right one is made of. WRONG_TERMS maps the key of a hint in hints.yaml to
+functions that contain the mistake. `Words` is a text in English and Chinese.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from helpers.grading.cases import CaseGenerator
-from helpers.grading.kit import answers
+from helpers.grading.scaling import LAB
+from helpers.grading.scaling.reasons import short, task_with_reasons
 from helpers.learner.words import Words
 
+words = LAB.messages  # the texts of messages.yaml
 Numbers = Mapping[str, Any]  # a model, a plan or hardware, whose keys stand in the chapter's exercise
 Terms = Callable[[Numbers, Numbers, Numbers], tuple[float, float, float, float]]
 EIGHT = {"parameters": 8 * 10**9, "layers": 32, "hidden": 4096, "seq": 8192}
@@ -91,15 +94,28 @@ WRONG_TERMS: dict[str, list[Terms]] = {
     "nothing_hidden": [step_terms(exposed=lambda data, compute: data)],
     "less_than_nothing": [step_terms(exposed=lambda data, compute: data - compute)],
 }
-STEP = answers.question_task(
+
+
+def reason_of_term(index: int, got: Any, model: Numbers, plan: Numbers, hardware: Numbers) -> Words:
+    """What a term is made of."""
+    compute, bubble, _, _ = step_terms()(model, plan, hardware)
+    data = step_terms(exposed=lambda data, compute: data)(model, plan, hardware)[3]
+    per_token = 6 * model["parameters"] + 12 * model["layers"] * model["hidden"] * model["seq"]
+    sent = (8 + 4 * plan["recomputed"]) * 2 * plan["micro_batch"] * model["seq"] * model["hidden"]
+    values = [
+        (plan["micro_batches"] * plan["micro_batch"], f"{per_token:.4g}", short((3 + plan["recomputed"]) / 3), plan),
+        (short(bubble / compute), f"{compute:.4g}"),
+        (short(model["layers"] / plan["pp"]), f"{sent * (plan['tp'] - 1) / plan['tp']:.4g}", plan["micro_batches"]),
+        (f"{data:.4g}", f"{compute:.4g}"),
+    ]
+    return words[f"why_term.{index}"].format(*values[index])
+
+
+STEP = task_with_reasons(
+    reason_of_term,
     "11.step",
     "step_terms(model, plan, hardware)",
-    [
-        Words(en="the seconds of compute", zh="计算的秒数"),
-        Words(en="the seconds of the bubble", zh="气泡的秒数"),
-        Words(en="the seconds of tensor-parallel messages", zh="张量并行消息的秒数"),
-        Words(en="the exposed seconds of data-parallel messages", zh="数据并行消息暴露的秒数"),
-    ],
+    [words["compute"], words["bubble_seconds"], words["tensor_seconds"], words["data_seconds"]],
     step_terms(),
     WRONG_TERMS,
     make_inputs=make_step,
