@@ -127,18 +127,40 @@ def all_reduce(num_bytes: int, reduce_op: str = "SUM") -> str:
     return f"all_reduce ({reduce_op}) of {format_bytes(num_bytes)}"
 
 
+def unreduced_key(run: ForwardBackward, rank: int, name: str) -> str:
+    """The hint for a value that is this rank's own part, where the pass `name` has to add those of all ranks."""
+    has_sum = any(event.reduce_op == "SUM" for event in run.events[rank][name])
+    return "sum_not_used" if has_sum else f"{name}_not_reduced"
+
+
+def keys_by_passes(run: ForwardBackward, right_pass: str, does_other: bool = True) -> list[str]:
+    """The hints that explain in which passes some rank sent a message, where the right one is `right_pass` alone.
+
+    does_other: whether messages in the other pass alone are those of the other operator. Returns [] for the right pass
+    alone.
+    """
+    wrong_pass = FORWARD if right_pass == BACKWARD else BACKWARD
+    known = {
+        frozenset(): [f"{right_pass}_not_reduced"],
+        frozenset([wrong_pass]): ["operators_swapped"] if does_other else [],
+        frozenset(PASSES): [f"{wrong_pass}_reduced"],
+    }
+    return known.get(run.passes_with_messages, [])
+
+
 def has_all_gather(events: Sequence[CommEvent]) -> bool:
     """Whether an all-gather is among these messages."""
     return any(event.op == "all_gather" for event in events)
 
 
 def expect_messages(
-    run: ForwardBackward, name: str, *allowed: Sequence[str], mistakes_of: MistakesOf = lambda events: ()
+    run: ForwardBackward, task: str, name: str, *allowed: Sequence[str], mistakes_of: MistakesOf = lambda events: ()
 ) -> Iterator[Judgement]:
     """In the pass `name` every rank issues one of the `allowed` lists of messages, in this order.
 
-    Messages are given by their description (see `describe`). With one rank there is nobody to send to, so no message is
-    right as well. mistakes_of: which hints explain the messages of a rank that issued others.
+    task: "f", under which messages.yaml says what this task sends in the pass. Messages are given by their description
+    (see `describe`). With one rank there is nobody to send to, so no message is right as well. mistakes_of: which hints
+    explain the messages of a rank that issued others.
     """
     for rank, events in enumerate(run.events):
         got = [describe(event) for event in events[name]]
@@ -146,7 +168,7 @@ def expect_messages(
         expected = [] if run.size == 1 and not got else expected
         # expect_equal names the mistakes whose value is `got`, so each one that explains the messages is given `got`.
         mistakes = dict.fromkeys(mistakes_of(events[name]), got)
-        yield expect_equal(words[f"messages_of_{name}"], expected, got, rank=rank, mistakes=mistakes)
+        yield expect_equal(words[f"messages.{task}.{name}"], expected, got, rank=rank, mistakes=mistakes)
 
 
 def judges_both_passes(call: str) -> Callable[[Callable[[ForwardBackward], Iterator[Judgement]]], Judge]:
@@ -275,15 +297,21 @@ class LinearReference:
 
 
 def judge_parameter(
-    run: ForwardBackward, rank: int, name: str, right: Tensor, mistakes: Mapping[str, Any]
+    run: ForwardBackward, rank: int, name: str, full: Tensor, dim: int | None, mistakes: Mapping[str, Any] | None = None
 ) -> Iterator[Judgement]:
     """The parameter has the values of this rank's shard, and no more memory than the shard needs.
 
-    right: the shard. mistakes: maps the key of a hint to the value that the mistake gives.
+    full: that of the given layer, which the ranks split along `dim`; None if each has all of it. mistakes: maps the key
+    of a hint to the value that the mistake gives.
     """
+    right = full if dim is None else full.chunk(run.size, dim)[rank]
+    what, count = words["shard.all" if dim is None else f"shard.{dim}"], right.shape[dim or 0]
     got = run.outputs[rank]
     parameter, stored = got["parameters"].get(name), got["stored_bytes"].get(name, 0)
-    yield expect_tensor(words["layer_parameter"].format(name), right, parameter, rank=rank, mistakes=mistakes)
+    what = what.format(name, count, rank * count)
+    yield expect_tensor(
+        what, right, parameter, rank=rank, mistakes=(mistakes or {}) | wrong_shards(full, run, rank, dim)
+    )
     is_larger = isinstance(parameter, Tensor) and parameter.numel() > right.numel()
     is_view = stored > (parameter.nbytes if isinstance(parameter, Tensor) else 0)  # it keeps more than its elements
     if stored == right.nbytes * run.size and is_larger:
@@ -308,15 +336,44 @@ def judge_behaviour(run: ForwardBackward, rank: int, y: Tensor) -> Iterator[Judg
     yield expect(not got["linear_changed"], words["layer_changed"], rank=rank)
     yield expect(not got["linear_alive"], words["layer_kept_alive"], rank=rank)
     # A use of x outside the layer, x.sum(), gets a gradient of ones, so the layer must have put no hook on x.
-    ones = torch.ones_like(inputs["x"][0])
-    yield expect_tensor(words["gradient_beside_layer"], ones, got["outside"], rank=rank)
+    ones, wrong = torch.ones_like(inputs["x"][0]), {"hook_on_x": got["outside"]}
+    yield expect_tensor(words["gradient_beside_layer"], ones, got["outside"], rank=rank, mistakes=wrong)
     # The layer computes with its current parameters, so its output doubles when they do, if it was right before.
     if is_close(y, got["y"]) and "weight" in got["parameters"]:
-        yield expect_tensor(words["output_after_doubling"], 2 * y[0], got["stepped"], rank=rank)
+        wrong = {"old_values": got["stepped"]}
+        yield expect_tensor(words["output_after_doubling"], 2 * y[0], got["stepped"], rank=rank, mistakes=wrong)
 
 
-def shape_error_of(text: str) -> str:
-    """What torch's error about shapes is about: "product" (of x and the weight), "bias", or "" for another text."""
+def wrong_shards(full: Tensor, run: ForwardBackward, rank: int, dim: int | None) -> dict[str, Any]:
+    """For each mistake what a rank holds of a weight or bias that the ranks split along `dim`; {} for None."""
+    if dim is None:
+        return {}
+    return {
+        "not_cut": full,
+        "not_parameters": None,
+        "part_of_another_rank": [*full.chunk(run.size, dim)],
+        "dealt_out": full.transpose(0, dim)[rank :: run.size].transpose(0, dim),
+    }
+
+
+def judge_gradient(
+    run: ForwardBackward, rank: int, task: str, name: str, right: Tensor, y: Tensor, wrong: dict[str, Any]
+) -> Judgement:
+    """The gradient of the parameter `name`. task: "column" or "row". y: the right output of this rank.
+
+    wrong: maps the key of a hint to the value that the mistake gives.
+    """
+    got = run.outputs[rank]["gradients"][name]
+    has_one_elsewhere = any(one["gradients"].get(name) is not None for one in run.outputs)
+    if not has_one_elsewhere and is_close(y, run.outputs[rank]["y"]):
+        wrong = {**wrong, "parameter_gets_nothing": None}
+    return expect_tensor(words[f"gradient.{task}.{name}"], right, got, rank=rank, mistakes=wrong)
+
+
+def error_about(text: str) -> str:
+    """What torch's error is about: "dtype", "product" (shapes of x and the weight), "bias", or "" for another text."""
+    if "must have the same dtype" in text:
+        return "dtype"
     if "mat1 and mat2 shapes cannot be multiplied" in text or "size mismatch" in text:
         return "product"
     bias_errors = ("The expanded size of the tensor", "The size of tensor a")  # how torch's errors about adding begin

@@ -16,6 +16,7 @@ such keys to the value that the mistake gives. `words[…]` is a text of message
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -35,9 +36,10 @@ from helpers.grading.kit.comparisons import (
     expect_tensor,
     is_lone_rank_without_messages,
 )
-from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, recognise_errors
 from helpers.grading.tensor_parallel import LAB
 from helpers.grading.tensor_parallel.forward_backward import by_case_number
+from helpers.learner.words import Words
 
 words = LAB.messages
 
@@ -140,19 +142,48 @@ WRONG_HEADS: dict[str, ShardHeads] = {
     "head_by_head": partial(shard_heads, join=head_by_head),
     "heads_dealt_out": partial(shard_heads, heads_of=every_nth_head, kv_heads_of=every_nth_head),
     "values_before_keys": partial(shard_heads, join=lambda q, k, v: fused(q, v, k)),
-    "same_heads_everywhere": lambda weight, h, kv, rank, size: shard_heads(weight, h, kv, 0, size),
 }
+
+
+def heads_of_others(weight: Tensor, h: int, kv: int, rank: int, size: int) -> list[Tensor]:
+    """The mistake: a rank returns the right shard of another rank, such as rank 0."""
+    return [shard_heads(weight, h, kv, other, size) for other in range(size) if other != rank]
+
+
+def describe_row(weight: Tensor, num_heads: int, num_kv_heads: int, row: Tensor) -> Words:
+    """Which row of the fused weight this is: "row 2 of key head 0", or that it is none of them."""
+    found = (weight == row).all(dim=1).nonzero()
+    if not len(found):
+        return words["row.none"]
+    head_rows = len(weight) // (num_heads + 2 * num_kv_heads)
+    head, in_head = divmod(int(found[0]), head_rows)
+    firsts = {"query": 0, "key": num_heads, "value": num_heads + num_kv_heads}  # the first head of each kind
+    kind = [name for name, first in firsts.items() if head >= first][-1]
+    return words[f"row.{kind}"].format(in_head, head - firsts[kind])
+
+
+def judge_shard(arguments: tuple[Any, ...], right: Tensor, got: Any) -> Judgement:
+    """Compares the shard of a rank. If its shape is right, the sentence names the first row that is not."""
+    weight, num_heads, num_kv_heads, rank, size = arguments
+    wrong = {key: shard(*arguments) for key, shard in WRONG_HEADS.items()}
+    wrong["heads_of_another_rank"] = heads_of_others(*arguments)
+    local, local_kv = (range(num)[local_heads(num, rank, size)] for num in (num_heads, num_kv_heads))
+    heads, kv_heads = (words["heads" if len(one) > 1 else "head"].format(one[0], one[-1]) for one in (local, local_kv))
+    head_rows = len(weight) // (num_heads + 2 * num_kv_heads)
+    what = words["part_for_heads"].format(num_heads, num_kv_heads, heads, kv_heads, kv_heads, head_rows)
+    judgement = expect_tensor(what, right, got, rank=rank, mistakes=wrong)
+    if judgement.ok or not isinstance(got, Tensor) or (got.shape, got.dtype) != (right.shape, right.dtype):
+        return judgement
+    row = int((got != right).any(dim=1).nonzero()[0])
+    shown, due = (describe_row(*arguments[:3], one[row]) for one in (got, right))
+    return dataclasses.replace(judgement, message=words["wrong_row"].format(what, row, shown, due))
 
 
 def judge_heads(world: JudgedWorld) -> Iterator[Judgement]:
     """Every rank returns its shard, and nothing is sent."""
-    inputs = world.inputs[0]
-    heads = inputs["num_heads"], inputs["num_kv_heads"]
     for rank, got in enumerate(world.outputs):
-        arguments = inputs["weight"], *heads, rank, world.size
-        wrong = {key: shard(*arguments) for key, shard in WRONG_HEADS.items()}
-        what = words["part_for_heads"].format(*heads)
-        yield expect_tensor(what, shard_heads(*arguments), got, rank=rank, mistakes=wrong)
+        arguments = *world.inputs[0].values(), rank, world.size
+        yield judge_shard(arguments, shard_heads(*arguments), got)
     yield from expect_only_ops(world, [])
 
 
@@ -164,7 +195,10 @@ HEADS = Task(
     must_not_change=("weight",),
     run_submission=call_with_inputs,
     judge=judge_heads,
-    hints=LAB.hints(*WRONG_HEADS),
+    recognise_failure=recognise_errors(
+        {"split_with_sizes": "rows_of_a_head", "must match except in dimension 1": "joined_columns"}
+    ),
+    hints=LAB.hints("rows_of_a_head joined_columns heads_of_another_rank", *WRONG_HEADS),
 )
 
 

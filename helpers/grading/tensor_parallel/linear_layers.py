@@ -31,7 +31,7 @@ from typing import Any
 import torch
 
 from helpers.grading.cases import CaseGenerator
-from helpers.grading.kit.comparisons import expect_tensor
+from helpers.grading.kit.comparisons import expect_tensor, is_close
 from helpers.grading.task import Judgement, RunFailure, Task
 from helpers.grading.tensor_parallel import LAB
 from helpers.grading.tensor_parallel.forward_backward import (
@@ -46,14 +46,17 @@ from helpers.grading.tensor_parallel.forward_backward import (
     draw_exact,
     draw_leading_shape,
     draw_linear,
+    error_about,
     expect_messages,
     has_all_gather,
     judge_behaviour,
+    judge_gradient,
     judge_parameter,
     judges_both_passes,
+    keys_by_passes,
     recognise_hidden_collective,
     run_layer,
-    shape_error_of,
+    unreduced_key,
 )
 from helpers.records import CommEvent
 
@@ -82,16 +85,18 @@ def judge_column(run: ForwardBackward) -> Iterator[Judgement]:
     reference = LinearReference(inputs["x"], inputs["weight"], inputs["bias"], gradient)
     for rank in range(run.size):
         yield from judge_column_rank(run, rank, reference)
+    keys = keys_by_passes(run, BACKWARD)
+    num_tensors = 2 if inputs["bias"] is None else 3  # x, the weight and the bias
 
     def mistakes_of_forward(events: Sequence[CommEvent]) -> list[str]:
-        return ["gathers_the_output" if has_all_gather(events) else "forward_reduced"]
+        return ["gathers_the_output"] if has_all_gather(events) else keys
 
-    num_tensors = 2 if inputs["bias"] is None else 3  # x, the weight and the bias
-    # The hints that explain a wrong number of messages in backward.
-    by_count = {0: ["backward_not_reduced"], NUM_BATCHES * num_tensors: ["gradients_reduced"]}
+    def mistakes_of_backward(events: Sequence[CommEvent]) -> list[str]:
+        return ["gradients_reduced"] if len(events) == NUM_BATCHES * num_tensors else keys
+
     right = [all_reduce(inputs["x"][0].nbytes)] * NUM_BATCHES
-    yield from expect_messages(run, FORWARD, [], mistakes_of=mistakes_of_forward)
-    yield from expect_messages(run, BACKWARD, right, mistakes_of=lambda events: by_count.get(len(events), []))
+    yield from expect_messages(run, "column", FORWARD, [], mistakes_of=mistakes_of_forward)
+    yield from expect_messages(run, "column", BACKWARD, right, mistakes_of=mistakes_of_backward)
 
 
 def judge_column_rank(run: ForwardBackward, rank: int, reference: LinearReference) -> Iterator[Judgement]:
@@ -101,40 +106,25 @@ def judge_column_rank(run: ForwardBackward, rank: int, reference: LinearReferenc
     bias = 0 if inputs["bias"] is None else inputs["bias"].chunk(size)[rank]
     for name in ("weight", "bias"):
         if inputs[name] is not None:
-            shard = inputs[name].chunk(size)[rank]
-            yield from judge_parameter(run, rank, name, shard, wrong_shards(inputs[name], size))
+            yield from judge_parameter(run, rank, name, inputs[name], 0)
     wrong = {"bias_forgotten": parts[rank] - bias, "forward_reduced": sum(parts)}
     wrong |= {"gathers_the_output": reference.y} if has_all_gather(run.events[rank][FORWARD]) else {}
-    yield expect_tensor(words["output"], parts[rank], got["y"], rank=rank, mistakes=wrong)
+    yield expect_tensor(words["output.column"], parts[rank], got["y"], rank=rank, mistakes=wrong)
     yield from judge_behaviour(run, rank, parts[rank])
     of_x = reference.gradients["x"]
     local = inputs["gradient"] @ inputs["weight"].chunk(size)[rank]  # this rank's partial sum of the gradient of x
-    wrong = {"backward_not_reduced": local, "averaged": of_x / size}
-    yield expect_tensor(words["gradient_of_x"], of_x, got["x_gradient"], rank=rank, mistakes=wrong)
+    wrong = {unreduced_key(run, rank, BACKWARD): local, "averaged": of_x / size}
+    yield expect_tensor(words["gradient.column.x"], of_x, got["x_gradient"], rank=rank, mistakes=wrong)
     for name in got["gradients"].keys() & reference.gradients.keys():  # "weight", and "bias" if the layer has one
         shards = reference.gradients[name].chunk(size)
         wrong = {"gradients_reduced": [sum(shards), sum(shards) / size]}
-        what = words["layer_gradient"].format(name)
-        yield expect_tensor(what, shards[rank], got["gradients"][name], rank=rank, mistakes=wrong)
-
-
-def wrong_shards(tensor: torch.Tensor, size: int, dim: int = 0) -> dict[str, Any]:
-    """For each mistake what a rank holds of a weight or bias that is split along `dim`.
-
-    "dealt_out" depends on the rank: it takes every size-th row or column, so there is a list.
-    """
-    return {
-        "not_cut": tensor,
-        "not_parameters": None,
-        "same_part_everywhere": tensor.chunk(size, dim)[0],
-        "dealt_out": [tensor.transpose(0, dim)[rank::size].transpose(0, dim) for rank in range(size)],
-    }
+        yield judge_gradient(run, rank, "column", name, shards[rank], parts[rank], wrong)
 
 
 def recognise_column(failure: RunFailure) -> list[str]:
-    """The hints that fit torch's error about shapes in a product or about a bias, or a hidden collective."""
-    known = {"product": ["cut_across"], "bias": ["bias_not_cut"], "": []}
-    return recognise_hidden_collective(failure) + known[shape_error_of(failure.text)]
+    """The hints that fit torch's error about a product or a bias, or a hidden collective."""
+    known = {"dtype": ["other_dtype"], "product": ["cut_across"], "bias": ["bias_not_cut"], "": []}
+    return recognise_hidden_collective(failure) + known[error_about(failure.text)]
 
 
 COLUMN = Task(
@@ -146,9 +136,9 @@ COLUMN = Task(
     judge=judge_column,
     recognise_failure=recognise_column,
     hints=LAB.hints(
-        "unknown_to_autograd no_gradient cut_across bias_not_cut not_parameters same_part_everywhere",
-        "dealt_out gathers_the_output not_cut view_of_the_whole bias_forgotten forward_reduced",
-        "backward_not_reduced averaged gradients_reduced",
+        "operators_swapped unknown_to_autograd no_gradient other_dtype cut_across bias_not_cut not_parameters",
+        "part_of_another_rank dealt_out gathers_the_output not_cut view_of_the_whole old_values bias_forgotten",
+        "forward_reduced backward_not_reduced sum_not_used averaged gradients_reduced hook_on_x parameter_gets_nothing",
     ),
 )
 
@@ -176,55 +166,52 @@ def judge_row(run: ForwardBackward) -> Iterator[Judgement]:
     for rank in range(run.size):
         yield from judge_row_rank(run, rank, reference)
 
+    keys = keys_by_passes(run, FORWARD)
+
     def mistakes_of_forward(events: Sequence[CommEvent]) -> list[str]:
-        if has_all_gather(events):
-            return ["gathers_the_input"]
-        return [] if events else ["forward_not_reduced"]
+        return ["gathers_the_input"] if has_all_gather(events) else keys
 
     def mistakes_of_backward(events: Sequence[CommEvent]) -> list[str]:
         """By the number of messages: one for each batch, or one for each parameter, of one batch or of both."""
-        if len(events) == NUM_BATCHES:
-            return ["backward_reduced"]
         num_parameters = 1 if inputs["bias"] is None else 2
-        return ["gradients_reduced"] if len(events) in (num_parameters, NUM_BATCHES * num_parameters) else []
+        for_parameters = len(events) in (num_parameters, NUM_BATCHES * num_parameters)
+        return ["gradients_reduced"] if for_parameters and len(events) != NUM_BATCHES else keys
 
     right = [all_reduce(reference.y[0].nbytes)] * NUM_BATCHES
-    yield from expect_messages(run, FORWARD, right, mistakes_of=mistakes_of_forward)
-    yield from expect_messages(run, BACKWARD, [], mistakes_of=mistakes_of_backward)
+    yield from expect_messages(run, "row", FORWARD, right, mistakes_of=mistakes_of_forward)
+    yield from expect_messages(run, "row", BACKWARD, [], mistakes_of=mistakes_of_backward)
 
 
 def judge_row_rank(run: ForwardBackward, rank: int, reference: LinearReference) -> Iterator[Judgement]:
     """The parameters, output and gradients of one rank."""
     inputs, got, size = run.inputs[rank], run.outputs[rank], run.size
-    shards, bias = inputs["weight"].chunk(size, dim=1), inputs["bias"]
-    yield from judge_parameter(run, rank, "weight", shards[rank], wrong_shards(inputs["weight"], size, dim=1))
+    bias = inputs["bias"]
+    yield from judge_parameter(run, rank, "weight", inputs["weight"], 1)
     if bias is not None:
         # Where a rank has no bias, it is on rank 0 alone, or is no parameter if rank 0 has none either.
         missing = "bias_on_one_rank" if rank else "not_parameters"
-        yield from judge_parameter(run, rank, "bias", bias, {"bias_shared_out": bias / size, missing: None})
+        yield from judge_parameter(run, rank, "bias", bias, None, {"bias_shared_out": bias / size, missing: None})
     yield judge_row_output(run, rank, reference)
     yield from judge_behaviour(run, rank, reference.y)
     of_x = reference.gradients["x"].chunk(size, dim=-1)[rank]
     mistakes = {"backward_reduced": of_x * size}
-    yield expect_tensor(words["gradient_of_x"], of_x, got["x_gradient"], rank=rank, mistakes=mistakes)
+    yield expect_tensor(words["gradient.row.x"], of_x, got["x_gradient"], rank=rank, mistakes=mistakes)
     yield from judge_row_gradients(run, rank, reference)
 
 
 def judge_row_gradients(run: ForwardBackward, rank: int, reference: LinearReference) -> Iterator[Judgement]:
     """The gradients of the weight's shard and of the bias, of which every rank has all."""
-    got, size = run.outputs[rank]["gradients"], run.size
+    got, size, y = run.outputs[rank]["gradients"], run.size, reference.y
     of_weight, of_bias = reference.gradients["weight"].chunk(size, dim=1)[rank], reference.gradients.get("bias")
-    wrong = {"backward_reduced": of_weight * size}
     if "weight" in got:
-        what = words["layer_gradient"].format("weight")
-        yield expect_tensor(what, of_weight, got["weight"], rank=rank, mistakes=wrong)
+        yield judge_gradient(run, rank, "row", "weight", of_weight, y, {"backward_reduced": of_weight * size})
     if of_bias is not None and "bias" in got:
         wrong = {
             "bias_shared_out": of_bias / size,
             "bias_on_one_rank": [None, of_bias * 0] if rank else [],  # rank 0 has the bias, so its gradient is right
             "gradients_reduced": of_bias * size,
         }
-        yield expect_tensor(words["layer_gradient"].format("bias"), of_bias, got["bias"], rank=rank, mistakes=wrong)
+        yield judge_gradient(run, rank, "row", "bias", of_bias, y, wrong)
 
 
 def judge_row_output(run: ForwardBackward, rank: int, reference: LinearReference) -> Judgement:
@@ -232,18 +219,21 @@ def judge_row_output(run: ForwardBackward, rank: int, reference: LinearReference
     inputs, size, y = run.inputs[rank], run.size, reference.y
     bias = 0 if inputs["bias"] is None else inputs["bias"]
     partial_sum = inputs["x"] @ inputs["weight"].chunk(size, dim=1)[rank].T
+    is_right_elsewhere = any(is_close(y, one["y"]) for one in run.outputs)  # then some rank has added its bias
     wrong = {
         "bias_on_every_rank": y + (size - 1) * bias,
-        "forward_not_reduced": [partial_sum, partial_sum + bias, partial_sum + bias / size],
-        "bias_forgotten": y - bias,
+        unreduced_key(run, rank, FORWARD): [partial_sum, partial_sum + bias, partial_sum + bias / size],
+        "bias_on_one_rank" if is_right_elsewhere else "bias_forgotten": y - bias,
         "averaged": [y / size, (y - bias) / size + bias],
     }
-    return expect_tensor(words["output"], y, run.outputs[rank]["y"], rank=rank, mistakes=wrong)
+    return expect_tensor(words["output.row"], y, run.outputs[rank]["y"], rank=rank, mistakes=wrong)
 
 
 def recognise_row(failure: RunFailure) -> list[str]:
     """Reads from torch's error about a product how many features x had: WIDTHS_PER_RANK, or fewer if split again."""
-    known = {"product": ["cut_across"], "bias": ["bias_cut"], "": []}[shape_error_of(failure.text)]
+    known = {"dtype": ["other_dtype"], "product": ["cut_across"], "bias": ["bias_cut"], "": []}[
+        error_about(failure.text)
+    ]
     product = re.search(r"\(\d+x(\d+) and \d+x\d+\)", failure.text)  # "(6x2 and 5x4)": x has 2 features
     if product and int(product.group(1)) not in WIDTHS_PER_RANK:
         known = ["input_cut_again"] if int(product.group(1)) < min(WIDTHS_PER_RANK) else []
@@ -258,9 +248,9 @@ ROW = dataclasses.replace(
     judge=judge_row,
     recognise_failure=recognise_row,
     hints=LAB.hints(
-        "unknown_to_autograd no_gradient cut_across input_cut_again bias_cut gathers_the_input",
-        "bias_on_every_rank bias_shared_out bias_on_one_rank not_parameters same_part_everywhere",
-        "dealt_out not_cut view_of_the_whole forward_not_reduced bias_forgotten averaged",
-        "backward_reduced gradients_reduced",
+        "operators_swapped unknown_to_autograd no_gradient other_dtype cut_across input_cut_again bias_cut",
+        "gathers_the_input bias_on_every_rank bias_shared_out bias_on_one_rank not_parameters part_of_another_rank",
+        "dealt_out not_cut view_of_the_whole old_values forward_not_reduced sum_not_used bias_forgotten averaged",
+        "backward_reduced gradients_reduced hook_on_x parameter_gets_nothing",
     ),
 )

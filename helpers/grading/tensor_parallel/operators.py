@@ -42,8 +42,10 @@ from helpers.grading.tensor_parallel.forward_backward import (
     expect_messages,
     has_all_gather,
     judges_both_passes,
+    keys_by_passes,
     recognise_hidden_collective,
     run_backward,
+    unreduced_key,
 )
 from helpers.records import CommEvent
 
@@ -89,67 +91,71 @@ def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> I
     return {"returned_instead": returned_instead, "y": output, "x": x} | gradients
 
 
+def passed_back(got: dict[str, Any], gradient: torch.Tensor) -> Any:
+    """The gradient that the operator's backward returned: that of x, without the part that the term `+ x` gets."""
+    return got["x_gradient"] - gradient if isinstance(got["x_gradient"], torch.Tensor) else got["x_gradient"]
+
+
+def judge_neighbours(got: dict[str, Any], rank: int, x: torch.Tensor, gradient: torch.Tensor) -> Iterator[Judgement]:
+    """The call leaves x as it was, and backward the incoming gradient, which r gets as well."""
+    wrong = {"gradient_changed": got["r_gradient"]}
+    yield expect_tensor(words["gradient_through_r"], gradient, got["r_gradient"], rank=rank, mistakes=wrong)
+    yield expect_tensor(words["x_after"], x, got["x"], rank=rank, mistakes={"x_changed": got["x"]})
+
+
 @judges_both_passes(F_NAME)
 def judge_f(run: ForwardBackward) -> Iterator[Judgement]:
-    """Every rank gets x, and as gradient of x the sum of all ranks' gradients, plus its own from the term `+ x`."""
+    """Every rank gets x, and backward returns the sum of all ranks' gradients."""
     x, gradients = run.inputs[0]["x"], [one["gradient"] for one in run.inputs]
     total, does_g = sum(gradients), []  # does_g: for each rank, whether the answer does what g does, in place of f
     for rank, (gradient, got) in enumerate(zip(gradients, run.outputs, strict=True)):
+        back = passed_back(got, gradient)
         wrong = {"forward_reduced": run.size * x}
-        wrong_back = {"backward_not_reduced": 2 * gradient, "averaged": total / run.size + gradient}
-        does_g.append(is_close(run.size * x, got["y"]) and is_close(2 * gradient, got["x_gradient"]))
+        wrong_back = {unreduced_key(run, rank, BACKWARD): gradient, "averaged": total / run.size}
+        # A hook on x also adds up what comes back through the term `+ x`.
+        wrong_back |= {"nothing_passed_back": 0 * gradient}
+        if is_close(gradient, got["r_gradient"]):  # a changed gradient has the same effect as a hook
+            wrong_back |= {"hook_on_x": 2 * total - gradient}
+        does_g.append(is_close(run.size * x, got["y"]) and is_close(gradient, back))
         if does_g[-1]:  # both values are those of the other operator
-            wrong, wrong_back = ({"operators_swapped": value} for value in (run.size * x, 2 * gradient))
-        yield expect_tensor(words["output"], x, got["y"], rank=rank, mistakes=wrong)
-        of_x = words["gradient_through_x"].format(F_NAME)
-        yield expect_tensor(of_x, total + gradient, got["x_gradient"], rank=rank, mistakes=wrong_back)
-        changed = {"gradient_changed": [total, total / run.size]}  # the all-reduce overwrote the shared gradient
-        what = words["gradient_through_r"].format(F_NAME)
-        yield expect_tensor(what, gradient, got["r_gradient"], rank=rank, mistakes=changed)
-        yield expect_tensor(words["x_after"], x, got["x"], rank=rank)  # the call leaves x as it was
-    keys = keys_by_passes(run, BACKWARD, all(does_g))
-    yield from expect_messages(run, FORWARD, [], mistakes_of=lambda events: keys)
-    yield from expect_messages(run, BACKWARD, [all_reduce(x.nbytes)], mistakes_of=lambda events: keys)
+            wrong, wrong_back = ({"operators_swapped": value} for value in (run.size * x, gradient))
+        yield expect_tensor(words["output.f"], x, got["y"], rank=rank, mistakes=wrong)
+        yield expect_tensor(words["passed_back.f"], total, back, rank=rank, mistakes=wrong_back)
+        yield from judge_neighbours(got, rank, x, gradient)
+    yield from judge_messages(run, "f", BACKWARD, all_reduce(x.nbytes), all(does_g))
 
 
 @judges_both_passes(G_NAME)
 def judge_g(run: ForwardBackward) -> Iterator[Judgement]:
-    """Every rank gets the sum of all ranks' x, and as gradient of x its own gradient, twice because of `+ x`."""
+    """Every rank gets the sum of all ranks' x, and backward returns the incoming gradient."""
     parts, gradients = ([one[name] for one in run.inputs] for name in ("x", "gradient"))
     total, total_back, does_f = sum(parts), sum(gradients), []  # does_f: for each rank, whether it does what f does
     for rank, (x, gradient, got) in enumerate(zip(parts, gradients, run.outputs, strict=True)):
-        wrong = {"forward_not_reduced": x, "averaged": total / run.size}
-        averaged = [gradient / run.size + gradient, total_back / run.size + gradient]
-        wrong_back = {"backward_reduced": total_back + gradient, "averaged": averaged}
-        does_f.append(is_close(x, got["y"]) and is_close(total_back + gradient, got["x_gradient"]))
+        back = passed_back(got, gradient)
+        wrong = {unreduced_key(run, rank, FORWARD): x, "averaged": total / run.size}
+        wrong_back = {"backward_reduced": total_back, "averaged": [gradient / run.size, total_back / run.size]}
+        wrong_back |= {"nothing_passed_back": 0 * gradient}
+        does_f.append(is_close(x, got["y"]) and is_close(total_back, back))
         if does_f[-1]:  # both values are those of the other operator
-            wrong, wrong_back = ({"operators_swapped": value} for value in (x, total_back + gradient))
+            wrong, wrong_back = ({"operators_swapped": value} for value in (x, total_back))
         yield judge_sum(run, rank, total, wrong)
-        of_x = words["gradient_through_x"].format(G_NAME)
-        yield expect_tensor(of_x, 2 * gradient, got["x_gradient"], rank=rank, mistakes=wrong_back)
-        yield expect_tensor(words["gradient_through_r"].format(G_NAME), gradient, got["r_gradient"], rank=rank)
-        yield expect_tensor(words["x_after"], x, got["x"], rank=rank, mistakes={"x_changed": total})
-    keys = keys_by_passes(run, FORWARD, all(does_f))
+        yield expect_tensor(words["passed_back.g"], gradient, back, rank=rank, mistakes=wrong_back)
+        yield from judge_neighbours(got, rank, x, gradient)
+    yield from judge_messages(run, "g", FORWARD, all_reduce(total.nbytes), all(does_f))
 
-    def mistakes_of_forward(events: Sequence[CommEvent]) -> list[str]:
+
+def judge_messages(
+    run: ForwardBackward, task: str, right_pass: str, message: str, does_other: bool
+) -> Iterator[Judgement]:
+    """One message in the right pass, none in the other. task, does_other: see `expect_messages`, `keys_by_passes`."""
+    keys = keys_by_passes(run, right_pass, does_other)
+
+    def mistakes_of(events: Sequence[CommEvent]) -> list[str]:
         return ["gathers_the_parts"] if has_all_gather(events) else keys
 
-    yield from expect_messages(run, FORWARD, [all_reduce(total.nbytes)], mistakes_of=mistakes_of_forward)
-    yield from expect_messages(run, BACKWARD, [], mistakes_of=lambda events: keys)
-
-
-def keys_by_passes(run: ForwardBackward, right_pass: str, does_other: bool) -> list[str]:
-    """The hints that explain in which passes some rank sent a message, where the right one is `right_pass` alone.
-
-    does_other: the values on every rank are those of the other operator. Returns [] for the right pass alone.
-    """
-    wrong_pass = FORWARD if right_pass == BACKWARD else BACKWARD
-    known = {
-        frozenset(): [f"{right_pass}_not_reduced"],
-        frozenset([wrong_pass]): ["operators_swapped"] if does_other else [],
-        frozenset(PASSES): [f"{wrong_pass}_reduced"],
-    }
-    return known.get(run.passes_with_messages, [])
+    for name in PASSES:
+        allowed = [message] if name == right_pass else []
+        yield from expect_messages(run, task, name, allowed, mistakes_of=mistakes_of)
 
 
 def judge_sum(run: ForwardBackward, rank: int, total: torch.Tensor, wrong: dict[str, Any]) -> Judgement:
@@ -160,7 +166,7 @@ def judge_sum(run: ForwardBackward, rank: int, total: torch.Tensor, wrong: dict[
     parts = [one["x"] for one in run.inputs]
     gathered = [torch.cat(parts, dim) for dim in range(parts[0].dim())] + [torch.stack(parts)]
     known = wrong | {"gathers_the_parts": gathered}
-    return expect_tensor(words["output"], total, run.outputs[rank]["y"], rank=rank, mistakes=known)
+    return expect_tensor(words["output.g"], total, run.outputs[rank]["y"], rank=rank, mistakes=known)
 
 
 IDENTITY_ALL_REDUCE = Task(
@@ -174,8 +180,8 @@ IDENTITY_ALL_REDUCE = Task(
     judge=judge_f,
     recognise_failure=recognise_hidden_collective,
     hints=LAB.hints(
-        "operators_swapped unknown_to_autograd no_gradient forward_reduced backward_not_reduced averaged",
-        "gradient_changed",
+        "operators_swapped unknown_to_autograd no_gradient nothing_passed_back gathers_the_parts forward_reduced",
+        "backward_not_reduced sum_not_used averaged hook_on_x gradient_changed x_changed",
     ),
 )
 ALL_REDUCE_IDENTITY = dataclasses.replace(
@@ -185,7 +191,7 @@ ALL_REDUCE_IDENTITY = dataclasses.replace(
     make_inputs=make_g,
     judge=judge_g,
     hints=LAB.hints(
-        "operators_swapped unknown_to_autograd no_gradient gathers_the_parts forward_not_reduced",
-        "backward_reduced averaged x_changed",
+        "operators_swapped unknown_to_autograd no_gradient nothing_passed_back gathers_the_parts forward_not_reduced",
+        "sum_not_used backward_reduced averaged gradient_changed x_changed",
     ),
 )

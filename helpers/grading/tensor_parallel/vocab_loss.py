@@ -22,7 +22,6 @@ maps such keys to the value that the mistake gives. `words[…]` is a text of me
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -39,6 +38,7 @@ from helpers.grading.tensor_parallel.forward_backward import (
     ForwardBackward,
     all_reduce,
     by_case_number,
+    describe,
     expect_messages,
     has_all_gather,
     judges_both_passes,
@@ -152,15 +152,25 @@ class CrossEntropyReference:
             targets.append(torch.where(is_local, self.logits_at(rank, maximum, column), 0.0))
         return sums, targets
 
+    def wrong_borders(self, rank: int) -> list[Tensor]:
+        """For each token whether a rank has it that takes one entry too many, or too few, at an end of its shard."""
+        column = self.targets - rank * self.width
+        ends = (0, self.width + 1), (-1, self.width), (1, self.width), (0, self.width - 1)
+        return [(column >= first) & (column < end) for first, end in ends]
+
     def wrong_losses(self, rank: int) -> dict[str, Any]:
         """The loss that each mistake gives on this rank; a mistake that is made in several ways has a list."""
         sums, targets = self.sums_and_targets([self.largest] * self.size)
         local_sums, local_targets = self.sums_and_targets(self.maxima)  # each rank subtracts its own maximum
         total, target = sum(sums), sum(targets)  # what the all-reduces of a right answer give
         # Without a mask every rank adds some logit: of the column nearest to the target, or of the target modulo width.
-        unmasked_nearest = sum(self.logits_at(r, self.largest, self.local_targets(r)[1]) for r in range(self.size))
         unmasked_modulo = sum(self.logits_at(r, self.largest, self.targets % self.width) for r in range(self.size))
+        # For each of the wrong borders, the sum of what all ranks take for the target's logit.
+        nearest = [self.logits_at(r, self.largest, self.local_targets(r)[1]) for r in range(self.size)]
+        masks = zip(*map(self.wrong_borders, range(self.size)), strict=True)
+        at_borders = [sum(torch.where(*pair, 0.0) for pair in zip(one, nearest, strict=True)) for one in masks]
         all_tokens = total.log() - target  # the loss of each token, with those of padding
+        is_local = self.local_targets(rank)[0]
         return {
             "max_not_reduced": [  # each rank subtracts its own maximum, also from the target's logit or from exp alone
                 self.mean(sum(local_sums).log() - sum(local_targets)),
@@ -171,7 +181,13 @@ class CrossEntropyReference:
                 self.mean(local_sums[rank].log() + self.maxima[rank] - (target + self.largest)),
             ],
             "target_not_reduced": [self.mean(total.log() - targets[rank])],
-            "target_not_masked": [self.mean(total.log() - unmasked_nearest), self.mean(total.log() - unmasked_modulo)],
+            "max_on_one_side": [self.mean(all_tokens - self.largest), self.mean(all_tokens + self.largest)],
+            "own_targets_only": [  # the mean over the rank's own targets, or their sum divided by all that count
+                (all_tokens * is_local).sum() / is_local.sum(),
+                (all_tokens * is_local).sum() / self.counted.sum(),
+            ],
+            "border_of_shards": [self.mean(total.log() - target_logit) for target_logit in at_borders],
+            "target_not_masked": [self.mean(total.log() - sum(nearest)), self.mean(total.log() - unmasked_modulo)],
             "padding_counted": [  # in the divisor, in both sum and divisor, in the sum
                 self.loss * self.counted.double().mean(),
                 all_tokens.mean(),
@@ -179,6 +195,7 @@ class CrossEntropyReference:
             ],
             "not_divided": all_tokens[self.counted].sum(),
             "loss_reduced": self.loss * self.size,
+            "averaged": self.loss / self.size,
         }
 
     def wrong_gradients(self, rank: int) -> dict[str, Any]:
@@ -202,13 +219,24 @@ class CrossEntropyReference:
         # only in the sum over all ranks.
         from_max = scale * (is_local.to(right.dtype) - softmax.sum(dim=1)) * self.counted
         through_max[rows, self.shards[rank].max(dim=1).indices] += from_max
+        at_borders = []
+        for mask in self.wrong_borders(rank):
+            at_borders.append(right.clone())
+            at_borders[-1][rows, column] -= scale * (mask.to(right.dtype) - is_local.to(right.dtype))
+        own_share = int(self.counted.sum()) / max(1, int(is_local.sum()))  # of the targets that count
+        # half: the part of softmax, without that of the target's logit.
+        half = scale * softmax * self.counted[:, None]
         # With one entry per shard, that entry is the maximum, and all of its gradient cancels.
         zeros = [torch.zeros_like(right)] if self.width == 1 else []
         return {
             "backward_reduced": right * self.size,
             "incoming_gradient_forgotten": right / self.factor,
             "max_follows_gradient": [through_max, *zeros],
+            "border_of_shards": at_borders,
+            "half_of_gradient": [half, right - half],
             "target_not_masked": [nearest, modulo],
+            "averaged": right / self.size,
+            "own_targets_only": [right * is_local[:, None] * share for share in (own_share, 1)],
             # In the divisor, in both sum and divisor, in the sum.
             "padding_counted": [right * counted_share, padding * counted_share, padding],
         }
@@ -222,28 +250,66 @@ def judge(run: ForwardBackward) -> Iterator[Judgement]:
     Where losses are wrong, the hints that explain them also count as explanations of wrong messages.
     """
     reference = CrossEntropyReference(run)
-    losses = [judge_loss(reference, got["loss"], rank) for rank, got in enumerate(run.outputs)]
+    num_bytes = reference.loss.element_size() * len(reference.targets)  # one number per token
+    maximum, one_sum, both_sums = all_reduce(num_bytes, "MAX"), all_reduce(num_bytes), all_reduce(2 * num_bytes)
+    allowed = [maximum, one_sum, one_sum], [maximum, both_sums]
+    forward = [list(map(describe, events[FORWARD])) for events in run.events]
+    pairs = enumerate(zip(run.outputs, forward, strict=True))
+    losses = [judge_loss(reference, got["loss"], rank, messages in allowed) for rank, (got, messages) in pairs]
     yield from losses
     for rank, got in enumerate(run.outputs):
         if isinstance(got["loss"], Tensor) and bool(got["loss"].isfinite().all()):
-            right = reference.gradients[rank]
-            wrong = {} if is_close(right, got["logits_gradient"]) else reference.wrong_gradients(rank)
-            yield expect_tensor(words["gradient_of_logits"], right, got["logits_gradient"], rank=rank, mistakes=wrong)
-    num_bytes = reference.loss.element_size() * len(reference.targets)  # one number per token
-    maximum, one_sum, both_sums = all_reduce(num_bytes, "MAX"), all_reduce(num_bytes), all_reduce(2 * num_bytes)
+            yield judge_gradient(reference, got["logits_gradient"], rank)
     keys = {key for loss in losses for key in loss.mistakes}  # hints that explain the losses
     is_right = all(loss.ok for loss in losses)
-    known = partial(mistakes_of_forward, num_bytes=num_bytes) if is_right else lambda events: keys
-    yield from expect_messages(run, FORWARD, [maximum, one_sum, one_sum], [maximum, both_sums], mistakes_of=known)
-    yield from expect_messages(run, BACKWARD, [], mistakes_of=lambda events: ["backward_reduced"])
+    in_backward = "backward_reduced"
+    if forward[0] in ([one_sum] * 3, [one_sum, both_sums]):
+        keys.add("max_summed")
+    if forward[0] == [maximum] and run.events[0][BACKWARD]:
+        keys.add(in_backward := "operators_swapped")
+
+    def known_in_forward(events: Sequence[CommEvent]) -> set[str]:
+        return keys or set(mistakes_of_forward(events, num_bytes) if is_right else [])
+
+    yield from expect_messages(run, "loss", FORWARD, *allowed, mistakes_of=known_in_forward)
+    yield from expect_messages(run, "loss", BACKWARD, [], mistakes_of=lambda events: [in_backward])
 
 
-def judge_loss(reference: CrossEntropyReference, got: Any, rank: int) -> Judgement:
-    """Compares a rank's loss. One that is NaN or infinite shows that exp has overflowed, which is out_of_range."""
+UNREDUCED = ("max_not_reduced", "sum_not_reduced", "target_not_reduced")  # something is this rank's own
+
+
+def judge_loss(reference: CrossEntropyReference, got: Any, rank: int, has_right_messages: bool) -> Judgement:
+    """Compares a rank's loss. With logits that are far from 0, NaN or infinity shows that exp has overflowed.
+
+    has_right_messages: then what looks as if it had not been reduced was reduced, and the sum was not used.
+    """
+    what = words["loss"].format(int(reference.counted.sum()), len(reference.targets), reference.width)
     if isinstance(got, Tensor) and got.numel() == 1 and not got.isfinite():
-        return expect(False, words["loss_is"].format(got.item()), rank=rank, mistakes=["out_of_range"])
+        is_far = reference.largest.abs().max() > min(FAR.values()) / 2
+        known = ["out_of_range"] if is_far else []
+        if not reference.local_targets(rank)[0].any():  # then the mean over them is NaN
+            known.append("own_targets_only")
+        return expect(
+            False, words["loss_is"].format(what, got.item(), reference.loss.item()), rank=rank, mistakes=known
+        )
     wrong = {} if is_close(reference.loss, got) else reference.wrong_losses(rank)
-    return expect_tensor(words["loss"], reference.loss, got, rank=rank, mistakes=wrong)
+    if wrong and has_right_messages:
+        wrong["sum_not_used"] = [wrong.pop(key) for key in UNREDUCED]
+    return expect_tensor(what, reference.loss, got, rank=rank, mistakes=wrong)
+
+
+def judge_gradient(reference: CrossEntropyReference, got: Any, rank: int) -> Judgement:
+    """Compares the gradient of a rank's logits, and says of which token the worst element is."""
+    right, tokens = reference.gradients[rank], ""
+    if is_close(right, got):
+        return expect_tensor(words["gradient_of_logits"], right, got, rank=rank)
+    what = words["gradient_of_logits"].format(f"{reference.factor:.1f}", int(reference.counted.sum()))
+    if isinstance(got, Tensor) and got.shape == right.shape:
+        token = int((got.double() - right.double()).abs().amax(dim=1).argmax())
+        owner, column = divmod(int(reference.targets[token]), reference.width)
+        is_padding = not reference.counted[token]
+        tokens = words["token.padding" if is_padding else "token.target"].format(token, column, owner)
+    return expect_tensor(what + tokens, right, got, rank=rank, mistakes=reference.wrong_gradients(rank))
 
 
 def mistakes_of_forward(events: Sequence[CommEvent], num_bytes: int) -> list[str]:
@@ -264,8 +330,9 @@ def mistakes_of_forward(events: Sequence[CommEvent], num_bytes: int) -> list[str
 
 
 def recognise_failure(failure: RunFailure) -> list[str]:
-    """An index is out of bounds where the first entry of the shard was not subtracted from the target."""
+    """By torch's errors about an index that is out of bounds, about shapes, and about a hidden collective."""
     known = ["target_not_shifted"] if "index" in failure.text and "out of bounds" in failure.text else []
+    known += ["tokens_and_entries"] if "must match the size of tensor" in failure.text else []
     return recognise_hidden_collective(failure) + known
 
 
@@ -281,8 +348,9 @@ CROSS_ENTROPY = Task(
     judge=judge,
     recognise_failure=recognise_failure,
     hints=LAB.hints(
-        "unknown_to_autograd no_gradient target_not_shifted gathers_the_logits max_not_reduced",
-        "sum_not_reduced target_not_reduced target_not_masked padding_counted not_divided loss_reduced",
-        "backward_reduced incoming_gradient_forgotten max_follows_gradient out_of_range",
+        "operators_swapped unknown_to_autograd no_gradient target_not_shifted tokens_and_entries gathers_the_logits",
+        "max_summed max_not_reduced sum_not_reduced target_not_reduced sum_not_used max_on_one_side border_of_shards",
+        "target_not_masked own_targets_only padding_counted not_divided loss_reduced averaged backward_reduced",
+        "incoming_gradient_forgotten max_follows_gradient half_of_gradient out_of_range",
     ),
 )
