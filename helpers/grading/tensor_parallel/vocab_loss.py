@@ -164,11 +164,10 @@ class CrossEntropyReference:
         local_sums, local_targets = self.sums_and_targets(self.maxima)  # each rank subtracts its own maximum
         total, target = sum(sums), sum(targets)  # what the all-reduces of a right answer give
         # Without a mask every rank adds some logit: of the column nearest to the target, or of the target modulo width.
-        unmasked_modulo = sum(self.logits_at(r, self.largest, self.targets % self.width) for r in range(self.size))
-        # For each of the wrong borders, the sum of what all ranks take for the target's logit.
         nearest = [self.logits_at(r, self.largest, self.local_targets(r)[1]) for r in range(self.size)]
-        masks = zip(*map(self.wrong_borders, range(self.size)), strict=True)
-        at_borders = [sum(torch.where(*pair, 0.0) for pair in zip(one, nearest, strict=True)) for one in masks]
+        modulo = [self.logits_at(r, self.largest, self.targets % self.width) for r in range(self.size)]
+        # With a wrong border a rank takes one target too many or too few.
+        masks = [torch.stack(one) for one in zip(*map(self.wrong_borders, range(self.size)), strict=True)]
         all_tokens = total.log() - target  # the loss of each token, with those of padding
         is_local = self.local_targets(rank)[0]
         return {
@@ -186,8 +185,10 @@ class CrossEntropyReference:
                 (all_tokens * is_local).sum() / is_local.sum(),
                 (all_tokens * is_local).sum() / self.counted.sum(),
             ],
-            "border_of_shards": [self.mean(total.log() - target_logit) for target_logit in at_borders],
-            "target_not_masked": [self.mean(total.log() - sum(nearest)), self.mean(total.log() - unmasked_modulo)],
+            "border_of_shards": [
+                self.mean(total.log() - torch.where(mask, torch.stack(nearest), 0.0).sum(dim=0)) for mask in masks
+            ],
+            "target_not_masked": [self.mean(total.log() - sum(logits)) for logits in (nearest, modulo)],
             "padding_counted": [  # in the divisor, in both sum and divisor, in the sum
                 self.loss * self.counted.double().mean(),
                 all_tokens.mean(),
@@ -206,35 +207,32 @@ class CrossEntropyReference:
         right, (is_local, column) = self.gradients[rank], self.local_targets(rank)
         # scale: the gradient that each token's loss gets. counted_share: of all tokens, those that count.
         scale, counted_share = self.factor / int(self.counted.sum()), float(self.counted.double().mean())
+        own_share = int(self.counted.sum()) / max(1, int(is_local.sum()))  # tokens that count, per target on this rank
         total = sum(self.sums(r, self.largest) for r in range(self.size))
         softmax = (self.shards[rank] - self.largest[:, None]).exp() / total[:, None]
+        of_softmax, rows = scale * softmax * self.counted[:, None], torch.arange(len(right))
+
+        def subtracted(mask: Tensor, at: Tensor) -> Tensor:
+            """The gradient if 1 is subtracted, for the tokens in `mask`, in the columns `at`."""
+            gradient = of_softmax.clone()
+            gradient[rows, at] -= scale * mask.to(right.dtype)
+            return gradient
+
         padding = right + scale * softmax * ~self.counted[:, None]  # tokens of padding get a gradient as well
-        through_max, nearest, modulo, rows = right.clone(), right.clone(), right.clone(), torch.arange(len(right))
-        # Without a mask, a rank also subtracts for targets on other ranks: at the nearest of its own columns, or at
-        # the target modulo width.
-        elsewhere = scale * (~is_local & self.counted).to(right.dtype)  # what it subtracts there for each token
-        nearest[rows, column] -= elsewhere
-        modulo[rows, self.targets % self.width] -= elsewhere
         # "max_follows_gradient": the subtracted maximum is not detached, so a gradient flows through it. It cancels
-        # only in the sum over all ranks.
+        # only in the sum over all ranks. With one entry per shard it cancels all of that entry's gradient.
+        through_max = right.clone()
         from_max = scale * (is_local.to(right.dtype) - softmax.sum(dim=1)) * self.counted
         through_max[rows, self.shards[rank].max(dim=1).indices] += from_max
-        at_borders = []
-        for mask in self.wrong_borders(rank):
-            at_borders.append(right.clone())
-            at_borders[-1][rows, column] -= scale * (mask.to(right.dtype) - is_local.to(right.dtype))
-        own_share = int(self.counted.sum()) / max(1, int(is_local.sum()))  # of the targets that count
-        # half: the part of softmax, without that of the target's logit.
-        half = scale * softmax * self.counted[:, None]
-        # With one entry per shard, that entry is the maximum, and all of its gradient cancels.
         zeros = [torch.zeros_like(right)] if self.width == 1 else []
         return {
             "backward_reduced": right * self.size,
             "incoming_gradient_forgotten": right / self.factor,
             "max_follows_gradient": [through_max, *zeros],
-            "border_of_shards": at_borders,
-            "half_of_gradient": [half, right - half],
-            "target_not_masked": [nearest, modulo],
+            "border_of_shards": [subtracted(mask, column) for mask in self.wrong_borders(rank)],
+            "half_of_gradient": [of_softmax, right - of_softmax],
+            # Also for targets on other ranks, at the nearest of the rank's columns, or at the target modulo width.
+            "target_not_masked": [subtracted(self.counted, at) for at in (column, self.targets % self.width)],
             "averaged": right / self.size,
             "own_targets_only": [right * is_local[:, None] * share for share in (own_share, 1)],
             # In the divisor, in both sum and divisor, in the sum.
