@@ -114,6 +114,7 @@ def judge_column_rank(run: ForwardBackward, rank: int, reference: LinearReferenc
     of_x = reference.gradients["x"]
     local = inputs["gradient"] @ inputs["weight"].chunk(size)[rank]  # this rank's partial sum of the gradient of x
     wrong = {unreduced_key(run, rank, BACKWARD): local, "averaged": of_x / size}
+    wrong |= {"nothing_passed_back": None} if is_close(parts[rank], got["y"]) else {}
     yield expect_tensor(words["gradient.column.x"], of_x, got["x_gradient"], rank=rank, mistakes=wrong)
     for name in got["gradients"].keys() & reference.gradients.keys():  # "weight", and "bias" if the layer has one
         shards = reference.gradients[name].chunk(size)
@@ -138,7 +139,8 @@ COLUMN = Task(
     hints=LAB.hints(
         "operators_swapped unknown_to_autograd no_gradient other_dtype cut_across bias_not_cut not_parameters",
         "part_of_another_rank dealt_out gathers_the_output not_cut view_of_the_whole old_values bias_forgotten",
-        "forward_reduced backward_not_reduced sum_not_used averaged gradients_reduced hook_on_x parameter_gets_nothing",
+        "forward_reduced backward_not_reduced sum_not_used averaged gradients_reduced hook_on_x nothing_passed_back",
+        "parameter_gets_nothing",
     ),
 )
 
@@ -194,7 +196,8 @@ def judge_row_rank(run: ForwardBackward, rank: int, reference: LinearReference) 
     yield judge_row_output(run, rank, reference)
     yield from judge_behaviour(run, rank, reference.y)
     of_x = reference.gradients["x"].chunk(size, dim=-1)[rank]
-    mistakes = {"backward_reduced": of_x * size}
+    mistakes = {"backward_reduced": of_x * size, "averaged": of_x / size}
+    mistakes |= {"nothing_passed_back": None} if is_close(reference.y, got["y"]) else {}
     yield expect_tensor(words["gradient.row.x"], of_x, got["x_gradient"], rank=rank, mistakes=mistakes)
     yield from judge_row_gradients(run, rank, reference)
 
@@ -204,7 +207,15 @@ def judge_row_gradients(run: ForwardBackward, rank: int, reference: LinearRefere
     got, size, y = run.outputs[rank]["gradients"], run.size, reference.y
     of_weight, of_bias = reference.gradients["weight"].chunk(size, dim=1)[rank], reference.gradients.get("bias")
     if "weight" in got:
-        yield judge_gradient(run, rank, "row", "weight", of_weight, y, {"backward_reduced": of_weight * size})
+        yield judge_gradient(
+            run,
+            rank,
+            "row",
+            "weight",
+            of_weight,
+            y,
+            {"backward_reduced": of_weight * size, "averaged": of_weight / size},
+        )
     if of_bias is not None and "bias" in got:
         wrong = {
             "bias_shared_out": of_bias / size,
@@ -251,6 +262,6 @@ ROW = dataclasses.replace(
         "operators_swapped unknown_to_autograd no_gradient other_dtype cut_across input_cut_again bias_cut",
         "gathers_the_input bias_on_every_rank bias_shared_out bias_on_one_rank not_parameters part_of_another_rank",
         "dealt_out not_cut view_of_the_whole old_values forward_not_reduced sum_not_used bias_forgotten averaged",
-        "backward_reduced gradients_reduced hook_on_x parameter_gets_nothing",
+        "backward_reduced gradients_reduced hook_on_x nothing_passed_back parameter_gets_nothing",
     ),
 )

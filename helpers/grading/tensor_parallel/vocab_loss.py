@@ -181,10 +181,8 @@ class CrossEntropyReference:
             ],
             "target_not_reduced": [self.mean(total.log() - targets[rank])],
             "max_on_one_side": [self.mean(all_tokens - self.largest), self.mean(all_tokens + self.largest)],
-            "own_targets_only": [  # the mean over the rank's own targets, or their sum divided by all that count
-                (all_tokens * is_local).sum() / is_local.sum(),
-                (all_tokens * is_local).sum() / self.counted.sum(),
-            ],
+            # In both sum and divisor, or in the sum.
+            "own_targets_only": [(all_tokens * is_local).sum() / mask.sum() for mask in (is_local, self.counted)],
             "border_of_shards": [
                 self.mean(total.log() - torch.where(mask, torch.stack(nearest), 0.0).sum(dim=0)) for mask in masks
             ],
@@ -261,8 +259,8 @@ def judge(run: ForwardBackward) -> Iterator[Judgement]:
     keys = {key for loss in losses for key in loss.mistakes}  # hints that explain the losses
     is_right = all(loss.ok for loss in losses)
     in_backward = "backward_reduced"
-    if forward[0] in ([one_sum] * 3, [one_sum, both_sums]):
-        keys.add("max_summed")
+    if forward[0][1:] in ([one_sum] * 2, [both_sums]) and "(MAX)" not in forward[0][0]:
+        keys.add("other_than_max")
     if forward[0] == [maximum] and run.events[0][BACKWARD]:
         keys.add(in_backward := "operators_swapped")
 
@@ -322,7 +320,7 @@ def mistakes_of_forward(events: Sequence[CommEvent], num_bytes: int) -> list[str
         return ["gathers_the_logits"]
     if not any(event.reduce_op == "MAX" for event in events):
         return ["max_not_reduced", "out_of_range"]
-    if summed == num_bytes:
+    if summed == num_bytes and len(events) < 3:
         return ["sum_not_reduced", "target_not_reduced"]
     return ["loss_reduced"] if summed > 2 * num_bytes else []
 
@@ -347,8 +345,8 @@ CROSS_ENTROPY = Task(
     recognise_failure=recognise_failure,
     hints=LAB.hints(
         "operators_swapped unknown_to_autograd no_gradient target_not_shifted tokens_and_entries gathers_the_logits",
-        "max_summed max_not_reduced sum_not_reduced target_not_reduced sum_not_used max_on_one_side border_of_shards",
-        "target_not_masked own_targets_only padding_counted not_divided loss_reduced averaged backward_reduced",
-        "incoming_gradient_forgotten max_follows_gradient half_of_gradient out_of_range",
+        "other_than_max max_not_reduced sum_not_reduced target_not_reduced sum_not_used max_on_one_side",
+        "border_of_shards target_not_masked own_targets_only padding_counted not_divided loss_reduced averaged",
+        "backward_reduced incoming_gradient_forgotten max_follows_gradient half_of_gradient out_of_range",
     ),
 )
