@@ -152,9 +152,15 @@ def test_a_mistake_that_only_shows_on_several_ranks_is_named_there(stem, graded)
         ("gathers_the_logits", r"the messages of forward, first the maximum .+: number 1 is 'all_gather of \d+ B'"),
         ("view_of_the_whole", r"a parameter lies in the memory of the given layer, expected a copy"),
         ("values_before_keys", r"row \d+ is row 0 of value head 0, expected row 0 of key head 0"),
-        ("bias_forgotten", r"times this rank's rows of weight, transposed, plus this rank's part of the bias once\) at"),
+        (
+            "bias_forgotten",
+            r"times this rank's rows of weight, transposed, plus this rank's part of the bias once\) at",
+        ),
         ("dealt_out", r"layer.weight \(\d rows of the given layer's weight, from row 0 on, counting from 0\) at"),
-        ("own_targets_only", r"mean over the \d+ of \d+ targets that are not -100, .+; rank r has the entries from r · \d"),
+        (
+            "own_targets_only",
+            r"mean over the \d+ of \d+ targets that are not -100, .+; rank r has the entries from r · \d",
+        ),
         ("half_of_gradient", r"for token \d+, whose target is column \d on rank \d, at"),
     ],
 )

@@ -250,7 +250,8 @@ FASTEST_PLANS: dict[str, list[tuple[float, ...]]] = {
     # So an answer that rounds the memory to whole GB chooses the first or the third.
     "memory": [(1, 2, 1, 1, 1.0745), (1, 4, 1, 1, 1.0725), (1, 4, 2, 1, 1.02)],
     "nodes": [(1, 16, 1, 1, 0.5)],
-    "whole node": [(1, 8, 1, 1, 0.5)],  # a tensor-parallel group may fill its node
+    # A tensor-parallel group may fill its node, and a pipeline may reach across nodes.
+    "whole node": [(1, 8, 4, 1, 0.5)],
     "batch": [(1, 1, 1, 4, 0.5)],
     "heads": [(1, 8, 1, 1, 0.5)],
     "layers": [(1, 1, 16, 1, 0.5)],
@@ -428,7 +429,7 @@ def reason_of_days(index: int, got: Any, model: Mapping[str, int], tokens: int, 
     per_token = 6 * model["parameters"] + 12 * model["layers"] * model["hidden"] * model["seq"]
     _, hfu, recomputed, lost = rates
     values = [
-        (f"{per_token:.4g}", short(hfu * 3 / (3 + recomputed)), short(1 - lost)),
+        (f"{per_token:.4g}", short(hfu * 3 / (3 + recomputed)), short(1 - lost), f"{86_400 * days:.4g}"),
         (short(24 * days), gpus),
     ]
     return words[f"why_days.{index}"].format(*values[index])
