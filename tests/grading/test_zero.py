@@ -9,7 +9,7 @@ import torch
 
 from helpers.grading import task_of
 from helpers.grading.kit.comparisons import is_close
-from helpers.grading.zero import cost, shards, stage1, stage2, stage3
+from helpers.grading.zero import cost, resume, shards, stage1, stage2, stage3
 from helpers.predict.memory.states import model_states
 from helpers.specs import Plan
 from tests.grading.known_mistakes import assert_told_apart, each, repeated, world_of
@@ -73,7 +73,8 @@ def test_stage_1_moves_as_torchs_optimizer_with_the_mean_gradient(size):
 @repeated("size", SIZES[1:])
 @repeated("seed", SEEDS)
 def test_every_planted_optimizer_tells_another_story(size, seed):
-    world = world_of("08.stage1", size, seed)
+    cases = task_of("08.stage1").variations.cases(seed)
+    world = world_of("08.stage1", size, seed, next(case for case in cases if case.number and case.sizes != "few"))
     planted = {key: several[0] for key, several in stage1.simulations_of_mistakes(size).items()}
     told = [(key, one.run(world)) for key, one in each(stage1.Zero1Simulation(), planted)]
     flat = [(key, torch.cat([shards.flatten(step.values()) for one in story for step in one])) for key, story in told]
@@ -83,7 +84,7 @@ def test_every_planted_optimizer_tells_another_story(size, seed):
 @pytest.mark.parametrize("held", [0, 5, 6, 7, 22, 24])
 def test_a_state_may_leave_out_the_zeros_and_nothing_else(held):
     """22 numbers on 4 ranks are 6, 6, 6 and 4."""
-    findings = [stage1.judge_state_size(held, 22, 4, rank).ok for rank in range(4)]
+    findings = [stage1.judge_state_size(held, [22], 4, rank).ok for rank in range(4)]
     assert findings == {5: [False, False, False, True], 6: [True] * 4}.get(held, [False] * 4)
 
 
@@ -94,7 +95,7 @@ def test_stage_2_adds_up_micro_batches_and_means_over_ranks(size):
     for i, shape in enumerate(one.shape for one in world.inputs[0]["weights"].values()):
         each = [[stage2.local_gradients(one, number)[i] for number in (1, 2)] for one in world.inputs]
         mean = sum(a + b for a, b in each) / size
-        joined = torch.cat([step.shard(rank, i) for rank in range(size)])
+        joined = torch.cat([shards.shard_of(step.mean(i), rank, size) for rank in range(size)])
         assert is_close(mean, joined[: shape.numel()])
 
 
@@ -118,10 +119,10 @@ def test_stage_3_has_the_gradients_of_one_process(size):
 @repeated("size", SIZES)
 def test_a_resumed_line_is_the_one_that_was_saved(size):
     for call in world_of("08.resume", size).inputs[0]["checkpoints"]:
-        files = shards.checkpoint_files(call)
+        files = resume.checkpoint_files(call)
         assert list(files) == sorted(files) and len(files) == call["old_size"]
-        states = [shards.resumed_state(files, call["num_elements"], rank, size) for rank in range(size)]
-        for name in shards.STATE_NAMES:
+        states = [resume.resumed_state(files, call["num_elements"], rank, size) for rank in range(size)]
+        for name in resume.STATE_NAMES:
             joined = torch.cat([state[name] for state in states])
             assert is_close(call["lines"][name], joined[: call["num_elements"]])
         assert {state["step"] for state in states} == {call["step"]}
@@ -129,7 +130,7 @@ def test_a_resumed_line_is_the_one_that_was_saved(size):
 
 def test_names_are_in_another_order_than_ranks_somewhere():
     orders = [
-        [one["rank"] for one in shards.checkpoint_files(call).values()]
+        [one["rank"] for one in resume.checkpoint_files(call).values()]
         for call in world_of("08.resume", 1).inputs[0]["checkpoints"]
     ]
     assert any(order != sorted(order) for order in orders)

@@ -21,6 +21,7 @@ from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit.answers import Answer, judge_several_answers, run_questions
 from helpers.grading.task import JudgedWorld, Judgement, Task
 from helpers.grading.zero import LAB
+from helpers.grading.zero.shards import explained
 
 words = LAB.messages
 
@@ -93,6 +94,7 @@ WRONG_HELD: dict[str, list[Answer]] = {
     "master_forgotten": [held_with(2, 2, 8)],  # 8: Adam's two moments alone
     "all_in_fp32": [held_with(4, 4, 8), held_with(4, 4, 12)],  # without a master weight, or with one
     "everything_cut": [lambda n, ranks, stage, m: 16 * n / ranks],  # all 16 bytes are sharded in every stage
+    "nothing_cut": [lambda n, ranks, stage, m: 16 * n],
 }
 WRONG_SENT: dict[str, list[Answer]] = {
     "ring_share_forgotten": [
@@ -101,18 +103,41 @@ WRONG_SENT: dict[str, list[Answer]] = {
     ],
     "numbers_for_bytes": [lambda *case: bytes_sent(*case) / 2],
     "micro_batches_forgotten": [sent_with(lambda stage, m: count_messages(stage, 1))],
-    "sent_every_micro_batch": [sent_with(lambda stage, m: m * count_messages(stage, 1))],
+    "sent_every_micro_batch": [
+        sent_with(lambda stage, m: m * count_messages(stage, 1)),
+        sent_with(lambda stage, m: (2, 2, 2 * m, 3 * m)[stage]),  # in stage 2 alone
+        sent_with(lambda stage, m: (2 * m, 2 * m, m + 1, 3 * m)[stage]),  # in stages 0 and 1
+    ],
     "not_gathered_for_backward": [sent_with(lambda stage, m: 2 * m if stage == 3 else count_messages(stage, m))],
     "gathered_once_a_step": [sent_with(lambda stage, m: m + 2 if stage == 3 else count_messages(stage, m))],
     # All-gathers are left out in stages 1 and 2; stage 3 is right.
     "gather_not_counted": [sent_with(lambda stage, m: (2, 1, m, 3 * m)[stage])],
+    "all_reduce_counted_once": [
+        sent_with(lambda stage, m: (1, 2, m + 1, 3 * m)[stage]),
+        sent_with(lambda stage, m: (1, 1, m, 3 * m)[stage]),
+    ],
+    "all_reduced_and_gathered": [
+        sent_with(lambda stage, m: (2, 3, m + 1, 3 * m)[stage]),
+        sent_with(lambda stage, m: (2, 3, 2 * m + 1, 3 * m)[stage]),
+    ],
+    "gathered_at_the_end": [sent_with(lambda stage, m: 3 * m + 1 if stage == 3 else count_messages(stage, m))],
+    # Weights are gathered with 4 bytes per parameter in stages 1 and 2, or everything is sent with 4.
+    "sent_in_fp32": [
+        sent_with(lambda stage, m: (2, 3, m + 2, 3 * m)[stage]),
+        sent_with(lambda stage, m: 2 * count_messages(stage, m)),
+    ],
 }
 
 
 def judge(world: JudgedWorld) -> Iterator[Judgement]:
     """Judges the bytes held and the bytes sent apart, so that a mistake in one of them is named as well."""
     columns = (words["bytes_held"], bytes_held, WRONG_HELD), (words["bytes_sent"], bytes_sent, WRONG_SENT)
-    yield from judge_several_answers(COST, words["bytes_held_and_sent"], columns, world)
+    findings = judge_several_answers(COST, words["bytes_held_and_sent"], columns, world)
+    yield next(findings)  # whether there are two values
+    # The findings of all cases about one value, then about the other.
+    questions = [(what, *case) for what in ("held", "sent") for case in world.inputs[0]["cases"]]
+    for finding, (what, _, num_ranks, stage, m) in zip(findings, questions, strict=False):
+        yield explained(finding, words[f"rule_{what}.{stage}"].format(num_ranks, m))
 
 
 COST = Task(

@@ -1,9 +1,9 @@
-"""Judges 08.shard and 08.resume, and computes the shards, right and wrong, to which all tasks of lab 08 are compared.
+"""Judges 08.shard, and computes the shards, right and wrong, to which all tasks of lab 08 are compared.
 
 In this lab tensors are concatenated to one flat line. Zeros at its end, the padding, make the number of ranks divide
-its length, and each rank gets one of the equal pieces, its shard. 08.shard asks for such a shard in one process;
-08.resume asks every rank for its shard of a checkpoint that another number of ranks saved. The functions under "what
-the tasks of this lab share" also serve stage1.py, stage2.py and stage3.py, which judge the other tasks of lab 08.
+its length, and each rank gets one of the equal pieces, its shard. 08.shard asks for such a shard in one process. The
+functions under "what the tasks of this lab share" also serve stage1.py, stage2.py, stage3.py and resume.py, which judge
+other tasks of lab 08.
 
 How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
 learner's answer, `submitted`, on one rank, and `judge_…` runs in another process: it compares what the ranks returned
@@ -15,11 +15,10 @@ such keys to the value that the mistake gives. `words[…]` is a text of message
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,14 +27,13 @@ from torch import Tensor
 from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.kit.comparisons import (
     expect,
-    expect_equal,
     expect_num_calls,
     expect_only_ops,
     expect_payload_bytes,
     expect_tensor,
     is_close,
 )
-from helpers.grading.kit.model_tools import MemoryMeter, simplified
+from helpers.grading.kit.model_tools import MemoryMeter
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.grading.zero import LAB
 from helpers.learner.words import Words
@@ -73,22 +71,69 @@ def shard_of(flat: Tensor, rank: int, world_size: int) -> Tensor:
     return shards_of(flat, world_size)[rank]
 
 
-def misplaced_shards(flat: Tensor, rank: int, world_size: int) -> list[Tensor]:
-    """Four wrong shards of the right length: from element 0, from element `rank`, and those of both neighbours."""
-    line, length = padded(flat, world_size), shard_length(flat.numel(), world_size)
-    neighbours = ((rank + 1) % world_size * length, (rank - 1) % world_size * length)
-    return [line[start : start + length] for start in (0, rank, *neighbours)]
+def padded_bytes(lengths: Sequence[int], world_size: int, itemsize: int) -> int:
+    """Bytes of all shards of several lines, with their padding. itemsize: bytes per element."""
+    return itemsize * world_size * sum(shard_length(n, world_size) for n in lengths)
+
+
+# -- wrong shards of a flat line -------------------------------------------------------------------------------------
+TakePiece = Callable[[Tensor, int, int], Tensor]  # the line, rank, number of ranks
 
 
 def unpadded_shard(flat: Tensor, rank: int, world_size: int) -> Tensor:
-    """A mistake: the line is not padded, so the last shards are shorter or empty."""
+    """The line is not padded, so the last shards are shorter or empty."""
     length = shard_length(flat.numel(), world_size)
     return flat[rank * length : (rank + 1) * length]
 
 
-def padded_bytes(lengths: Sequence[int], world_size: int, itemsize: int) -> int:
-    """Bytes of all shards of several lines, with their padding. itemsize: bytes per element."""
-    return itemsize * world_size * sum(shard_length(n, world_size) for n in lengths)
+def overpadded_shard(flat: Tensor, rank: int, world_size: int) -> Tensor:
+    """n - len % n zeros, which are n zeros too many where the ranks divide the line."""
+    line = torch.cat([flat, flat.new_zeros(world_size - flat.numel() % world_size)])
+    return line.chunk(world_size)[rank]
+
+
+def rounded_down(flat: Tensor, rank: int, world_size: int) -> Tensor:
+    """The quotient is rounded down, so the end of the line is lost."""
+    length = flat.numel() // world_size
+    return flat[rank * length : (rank + 1) * length]
+
+
+def padded_in_front(flat: Tensor, rank: int, world_size: int) -> Tensor:
+    """The zeros stand before the line and not behind it."""
+    missing = padded(flat, world_size).numel() - flat.numel()
+    return torch.cat([flat.new_zeros(missing), flat]).chunk(world_size)[rank]
+
+
+def beginning_at(start_of: Callable[[int, int, int], int]) -> TakePiece:
+    """The right length from a wrong element. start_of: the element, from rank, number of ranks and length."""
+
+    def take(flat: Tensor, rank: int, world_size: int) -> Tensor:
+        start = start_of(rank, world_size, length := shard_length(flat.numel(), world_size))
+        return padded(flat, world_size)[start : start + length]
+
+    return take
+
+
+WRONG_PIECES: dict[str, list[TakePiece]] = {
+    "padded_where_even": [overpadded_shard],
+    "shards_differ_in_length": [unpadded_shard, lambda flat, rank, n: flat.tensor_split(n)[rank]],
+    "tail_dropped": [rounded_down],
+    "zeros_in_front": [padded_in_front],
+    "every_other_number": [lambda flat, rank, n: padded(flat, n)[rank::n]],
+    "whole_state": [lambda flat, rank, n: flat, lambda flat, rank, n: padded(flat, n)],
+    "wrong_place": [  # from element 0, from element `rank`, the shards of both neighbours, and in reversed order
+        beginning_at(lambda rank, n, length: 0),
+        beginning_at(lambda rank, n, length: rank),
+        beginning_at(lambda rank, n, length: (rank + 1) % n * length),
+        beginning_at(lambda rank, n, length: (rank - 1) % n * length),
+        beginning_at(lambda rank, n, length: (n - 1 - rank) * length),
+    ],
+}
+
+
+def wrong_pieces(flat: Tensor, rank: int, world_size: int) -> dict[str, Any]:
+    """The wrong shards of this line that a rank may have, by the keys of their hints."""
+    return {key: [take(flat, rank, world_size) for take in several] for key, several in WRONG_PIECES.items()}
 
 
 # -- what the tasks of this lab share --------------------------------------------------------------------------------
@@ -112,6 +157,36 @@ class ReleaseWait:
             time.sleep(0.005)
             self.seconds_left -= 0.005
         return num_bytes
+
+
+def explained(judgement: Judgement, rule: Words) -> Judgement:
+    """The judgement, whose sentence ends with the rule that decides here."""
+    return judgement if judgement.ok else replace(judgement, message=words["with_rule"].format(judgement.message, rule))
+
+
+def expect_shard(
+    what: Words,
+    flat: Tensor,
+    got: Any,
+    place: tuple[int, int],
+    *,
+    rank: int | None = None,
+    mistakes: Mapping[str, Any] | None = None,
+    more: Words | None = None,
+) -> Judgement:
+    """Expects the shard of a flat line, and says which elements of the line it has.
+
+    place: the rank whose shard it is, and the number of ranks. rank: the rank that is judged. mistakes: as of
+    `expect_tensor`. more: a rule about the values of the line.
+    """
+    expected, length = shard_of(flat, *place), shard_length(flat.numel(), place[1])
+    known = dict(mistakes or {})
+    if isinstance(got, Tensor) and got.dtype != expected.dtype:
+        known["another_dtype"] = expected.to(got.dtype)
+    num_zeros = length * place[1] - flat.numel()
+    rule = words["place_on_line"].format(flat.numel(), num_zeros, place[1], length, place[0], place[0] * length)
+    rule = rule if more is None else words["with_rule"].format(more, rule)
+    return explained(expect_tensor(what, expected, got, rank=rank, mistakes=known), rule)
 
 
 def expect_small_storage(
@@ -138,16 +213,17 @@ def has_all_reduce(world: JudgedWorld) -> bool:
 
 
 def expect_calls_and_bytes(
-    world: JudgedWorld, op: str, count: int, num_bytes: int, mistakes: Mapping[str, int]
+    world: JudgedWorld, op: str, count: int, num_bytes: int, mistakes: Mapping[str, int], rule: Words
 ) -> Iterator[Judgement]:
     """Every rank calls `op` so many times, and passes so many bytes to all calls together.
 
     The bytes are judged only if the number of calls is right. mistakes: maps the key of a hint to another number of
-    calls that it explains.
+    calls that it explains. rule: which calls are needed, and of what.
     """
-    yield from expect_num_calls(world, op, count, mistakes=mistakes)
+    findings = list(expect_num_calls(world, op, count, mistakes=mistakes))
     if all(log.count(op) == count for log in world.logs):
-        yield from expect_payload_bytes(world, num_bytes, op)
+        findings += expect_payload_bytes(world, num_bytes, op)
+    yield from (explained(finding, rule) for finding in findings)
 
 
 def is_padding_error(failure: RunFailure) -> bool:
@@ -190,39 +266,25 @@ def run_shard(submitted: TakeShard, inputs: dict[str, Any], context: RankContext
     return [{"shard": shard, "storage_bytes": storage_bytes(shard)} for shard in shards]
 
 
-def of_line(take: Callable[[Tensor, int, int], Tensor]) -> TakeShard:
+def of_line(take: TakePiece) -> TakeShard:
     """Turns a function that takes a shard of a flat line into one that flattens a list of tensors before."""
     return lambda tensors, rank, num_ranks: take(flatten(tensors), rank, num_ranks)
 
 
-def overpadded_shard(flat: Tensor, rank: int, num_ranks: int) -> Tensor:
-    """n - len % n zeros, which are n zeros too many where the ranks divide the line."""
-    line = torch.cat([flat, flat.new_zeros(num_ranks - flat.numel() % num_ranks)])
-    return line.chunk(num_ranks)[rank]
+def padded_each(tensors: Sequence[Tensor], rank: int, num_ranks: int) -> Tensor:
+    """Each tensor gets zeros of its own before all are joined and split."""
+    return shard_of(flatten([padded(one.flatten(), num_ranks) for one in tensors]), rank, num_ranks)
 
 
-def rounded_down(flat: Tensor, rank: int, num_ranks: int) -> Tensor:
-    """The quotient is rounded down, so the end of the line is lost."""
-    length = flat.numel() // num_ranks
-    return flat[rank * length : (rank + 1) * length]
-
-
-def padded_in_front(flat: Tensor, rank: int, num_ranks: int) -> Tensor:
-    """The zeros stand before the line and not behind it."""
-    missing = padded(flat, num_ranks).numel() - flat.numel()
-    return torch.cat([flat.new_zeros(missing), flat]).chunk(num_ranks)[rank]
-
-
-right_shard = of_line(shard_of)
 WRONG_SHARDS: dict[str, list[TakeShard]] = {
-    "padded_where_even": [of_line(overpadded_shard)],
-    "shards_differ_in_length": [of_line(unpadded_shard), of_line(lambda flat, rank, n: flat.tensor_split(n)[rank])],
-    "tail_dropped": [of_line(rounded_down)],
-    "each_tensor_cut": [lambda tensors, rank, n: flatten([shard_of(one.flatten(), rank, n) for one in tensors])],
-    "zeros_in_front": [of_line(padded_in_front)],
-    "every_other_number": [of_line(lambda flat, rank, n: padded(flat, n)[rank::n])],
-    "wrong_place": [of_line(lambda flat, rank, n, i=i: misplaced_shards(flat, rank, n)[i]) for i in range(4)],
-}
+    "each_tensor_cut": [
+        lambda tensors, rank, n: flatten([shard_of(one.flatten(), rank, n) for one in tensors]),
+        padded_each,
+    ],
+    "column_by_column": [
+        lambda tensors, rank, n: shard_of(flatten([one.mT if one.dim() > 1 else one for one in tensors]), rank, n)
+    ],
+} | {key: list(map(of_line, several)) for key, several in WRONG_PIECES.items()}
 
 
 def judge_shard(world: JudgedWorld) -> Iterator[Judgement]:
@@ -234,11 +296,12 @@ def judge_shard(world: JudgedWorld) -> Iterator[Judgement]:
 
     known = [key for key, several in WRONG_SHARDS.items() if any(map(explains_all, several))]
     for (tensors, rank, num_ranks), answer in pairs:
-        shard, expected = answer["shard"], right_shard(tensors, rank, num_ranks)
+        shard, line = answer["shard"], flatten(tensors)
         what = words["shard_of"].format(" + ".join(str(tuple(one.shape)) for one in tensors), rank, num_ranks)
         # A mistake is named if its value is the learner's, so each known one is given that value.
-        yield expect_tensor(what, expected, shard, mistakes=dict.fromkeys(known, shard))
-        if is_close(expected, shard):
+        finding = expect_shard(what, line, shard, (rank, num_ranks), mistakes=dict.fromkeys(known, shard))
+        yield finding
+        if finding.ok:
             yield expect_small_storage(what, shard, answer["storage_bytes"])
 
 
@@ -251,163 +314,8 @@ SHARD = Task(
     returns_new_memory=True,
     run_submission=run_shard,
     judge=judge_shard,
-    hints=LAB.hints(*WRONG_SHARDS, "view_of_the_whole"),
+    # Without zeros at the end of the line, `chunk` makes fewer parts than there are ranks.
+    recognise_failure=lambda failure: ["too_few_parts"] if failure.type_name == "IndexError" else [],
+    hints=LAB.hints(*WRONG_SHARDS, "view_of_the_whole another_dtype too_few_parts"),
     runs_on="process",
-)
-
-# -- 08.resume -------------------------------------------------------------------------------------------------------
-STATE_NAMES = ("parameters", "exp_avg", "exp_avg_sq")  # the last two are Adam's moments
-OLD_SIZES = (2, 3, 11, 1)  # numbers of ranks that saved; with 11, a sorted listing has rank_10.pt before rank_2.pt
-Files = Mapping[str, Mapping[str, Any]]  # file name to what the file holds: "rank", "step", and a shard for each name
-State = dict[str, Any]  # of a rank: "step", and a shard for each of STATE_NAMES
-
-
-def make_resume(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Checkpoints of several numbers of ranks, the present one among them; the same for every rank."""
-    checkpoints = [draw_checkpoint(rng, old, world_size) for old in (*OLD_SIZES, world_size, rng.integer(4, 12))]
-    return [{"checkpoints": checkpoints} for _ in range(world_size)]
-
-
-def draw_checkpoint(rng: CaseGenerator, old_size: int, world_size: int) -> dict[str, Any]:
-    """The three full lines and the step that `old_size` ranks have saved.
-
-    Except in the first case each line ends in zeros that are no padding, so an answer must not strip all zeros.
-    """
-    num_elements = draw_length(rng, old_size, world_size)
-    lines = {name: rng.tensor(num_elements).contiguous() for name in STATE_NAMES}
-    lines["exp_avg_sq"] = lines["exp_avg_sq"].square()
-    if rng.case.number:
-        for line in lines.values():
-            line[num_elements - rng.integer(1, 4) :] = 0  # parameters that never moved, or a bias that is still zero
-    return {"lines": lines, "step": rng.integer(20, 900), "old_size": old_size, "num_elements": num_elements}
-
-
-def draw_length(rng: CaseGenerator, old_size: int, world_size: int) -> int:
-    """A length that both numbers of ranks divide, or neither, or that is shorter than the larger of them."""
-    if rng.case.sizes == "few":
-        return rng.integer(1, max(old_size, world_size))
-    both = math.lcm(old_size, world_size)
-    if rng.case.sizes == "even":
-        return both * rng.integer(1, 60 // both + 1)  # about 60 elements at most
-    sizes = [n for n in range(40, 90) if (old_size == 1 or n % old_size) and (world_size == 1 or n % world_size)]
-    return rng.one_of(*sizes)
-
-
-def checkpoint_files(checkpoint: Mapping[str, Any]) -> dict[str, State]:
-    """What the old ranks wrote, in the order in which a folder lists the files."""
-    old_size = checkpoint["old_size"]
-    shards = {name: shards_of(checkpoint["lines"][name], old_size) for name in STATE_NAMES}
-    states = [{name: shards[name][rank].clone() for name in STATE_NAMES} for rank in range(old_size)]
-    ranks = sorted(range(old_size), key=str)  # in the order of the file names, where 10 stands before 2
-    return {f"rank_{rank}.pt": {"rank": rank, "step": checkpoint["step"]} | states[rank] for rank in ranks}
-
-
-def run_resume(submitted, inputs: dict[str, Any], context: RankContext) -> list[Any]:
-    """The state that the learner's function returns for each checkpoint, and the bytes that its tensors keep alive."""
-    answers = []
-    for checkpoint in inputs["checkpoints"]:
-        state = submitted(checkpoint_files(checkpoint), checkpoint["num_elements"], context.rank, context.world_size)
-        is_state = isinstance(state, Mapping)
-        sizes = {name: storage_bytes(state.get(name)) for name in STATE_NAMES} if is_state else {}
-        answers.append({"state": state, "storage_bytes": sizes})
-    return answers
-
-
-def resumed_state(
-    files: Files,
-    num_elements: int,
-    rank: int,
-    world_size: int,
-    *,
-    sort_by_rank: bool = True,
-    trim: bool = True,
-    take_shard: Callable[[Tensor, int, int], Tensor] = shard_of,
-    step_of: Callable[[list[int]], Any] = max,
-    zeroed: tuple[str, ...] = (),
-) -> State:
-    """A rank's new state. The options are what known mistakes leave out or do in another way.
-
-    sort_by_rank: join the files by the rank in them, not in the order of their names. trim: cut the old padding off.
-    take_shard: from the full line, a rank and the number of ranks. step_of: the step, from those of all files.
-    zeroed: names whose values are lost.
-    """
-    parts = sorted(files.values(), key=lambda one: one["rank"]) if sort_by_rank else list(files.values())
-    state: State = {"step": step_of([one["step"] for one in parts])}
-    for name in STATE_NAMES:
-        line = torch.cat([one[name] for one in parts])
-        line = line[:num_elements] if trim else line
-        shard = take_shard(line, rank, world_size)
-        state[name] = torch.zeros_like(shard) if name in zeroed else shard
-    return state
-
-
-def state_of_old_rank(files: Files, num_elements: int, rank: int, world_size: int) -> State:
-    """The mistake of reading the file of the same rank, or the last one where there was no such rank."""
-    parts = sorted(files.values(), key=lambda one: one["rank"])
-    return dict(parts[min(rank, len(parts) - 1)])
-
-
-WRONG_STATES: dict[str, list[Callable[..., State]]] = {
-    "old_boundaries": [state_of_old_rank],
-    "sorted_by_name": [partial(resumed_state, sort_by_rank=False)],
-    "old_zeros_kept": [partial(resumed_state, trim=False)],
-    "shards_differ_in_length": [partial(resumed_state, take_shard=unpadded_shard)],
-    "whole_state": [partial(resumed_state, take_shard=lambda line, rank, n: line)],
-    "step_lost": [partial(resumed_state, step_of=lambda steps: 0), partial(resumed_state, step_of=lambda steps: None)],
-    # All ranks saved the same step; here those of all files are added, or added and halved, however many there are.
-    "steps_added": [partial(resumed_state, step_of=sum), partial(resumed_state, step_of=lambda steps: sum(steps) // 2)],
-    "moments_lost": [
-        partial(resumed_state, zeroed=("exp_avg", "exp_avg_sq")),
-        partial(resumed_state, zeroed=("exp_avg_sq",)),
-    ],
-}
-
-
-def judge_resume(world: JudgedWorld) -> Iterator[Judgement]:
-    """Every rank returns its shard of each checkpoint, without any communication."""
-    yield from expect_only_ops(world, [])
-    for rank, answers in enumerate(world.outputs):
-        for checkpoint, answer in zip(world.inputs[rank]["checkpoints"], answers, strict=True):
-            yield from judge_state(checkpoint, answer, rank, world.size)
-
-
-def judge_state(
-    checkpoint: Mapping[str, Any], answer: Mapping[str, Any], rank: int, world_size: int
-) -> Iterator[Judgement]:
-    """Judges one rank's state after one checkpoint: the step, then each tensor and its memory."""
-    state = answer["state"]
-    is_state = isinstance(state, Mapping)
-    yield expect(is_state, words["no_state_returned"].format(type(state).__name__, STATE_NAMES), rank=rank)
-    if not is_state:
-        return
-    arguments = checkpoint_files(checkpoint), checkpoint["num_elements"], rank, world_size
-    right, sizes = resumed_state(*arguments), (checkpoint["old_size"], world_size)  # sentences name both sizes
-    step = simplified(state.get("step"))  # an optimizer's step may be a float, or a tensor of one element
-    is_right = step == right["step"] and all(is_close(right[name], state.get(name)) for name in STATE_NAMES)
-    # The states that each mistake gives, and the mistakes of which one state has the learner's step.
-    wrong = {} if is_right else {key: [one(*arguments) for one in several] for key, several in WRONG_STATES.items()}
-    known = {key: step for key, states in wrong.items() if step in [one["step"] for one in states]}
-    yield expect_equal(words["step_resumed"].format(*sizes), right["step"], step, rank=rank, mistakes=known)
-    for name in STATE_NAMES:
-        got, what = state.get(name), words["state_resumed"].format(name, *sizes)
-        mistakes: dict[str, Any] = {key: [one[name] for one in states] for key, states in wrong.items()}
-        if name != "parameters" and got is None:  # the state has no such moment at all
-            mistakes = {"moments_lost": None}
-        yield expect_tensor(what, right[name], got, rank=rank, mistakes=mistakes)
-        if is_close(right[name], got):
-            # One rank's shard equals the full line, so there only the memory shows that nothing was sharded.
-            also = ["whole_state"] if world_size == 1 else []
-            yield expect_small_storage(what, got, answer["storage_bytes"][name], rank=rank, mistakes=also)
-
-
-RESUME = Task(
-    key="08.resume",
-    signature="resume(files, num_elements, rank, world_size)",
-    make_inputs=make_resume,
-    variations=Variations(sizes=("uneven", "even", "few"), dtypes=("float64", "float32")),
-    must_not_change=("files",),
-    returns_new_memory=True,
-    run_submission=run_resume,
-    judge=judge_resume,
-    hints=LAB.hints(*WRONG_STATES, "view_of_the_whole"),
 )

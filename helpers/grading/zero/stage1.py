@@ -8,7 +8,7 @@ their mean changes its steps, which Adam would hide.
 
 From shards.py: `flatten` puts all tensors in one line, `shard_of(flat, rank, n)` is a rank's piece of the padded line,
 `shards_of(flat, n)` are all of them, and `shard_length` and `padded_bytes` count their elements and bytes.
-`misplaced_shards` are four pieces from a wrong place of the line. A *history* is a list with one dict for each step,
+`WRONG_PIECES` are functions that take a wrong piece. A *history* is a list with one dict for each step,
 which maps "parameter 0" and so on to its values; `judge_history` compares two of them.
 
 How to read it. Each task has three functions. `make_…` draws the inputs of every rank for one case, `run_…` calls the
@@ -21,11 +21,12 @@ such keys to the value that the mistake gives. `words[…]` is a text of message
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -39,12 +40,14 @@ from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure
 from helpers.grading.zero import LAB
 from helpers.grading.zero.shards import (
     OPS,
+    WRONG_PIECES,
+    TakePiece,
     expect_calls_and_bytes,
     expect_zero_ops,
+    explained,
     flatten,
     has_all_reduce,
     is_padding_error,
-    misplaced_shards,
     padded_bytes,
     shard_length,
     shard_of,
@@ -106,6 +109,7 @@ def run_stage1(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
 
     list_of_caller = list(parameters)  # a copy, to see whether the answer changes its caller's list
     sharded = submitted(list_of_caller, make_optimizer)
+    num_first = len(optimizers)  # those that __init__ has made
     for gradients in inputs["steps"]:
         yield
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -117,7 +121,7 @@ def run_stage1(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
         "history": steps,
         # buffers: those of the momentum, which are this optimizer's only state.
         "state_elements": sum(map(torch.numel, optimizers[-1].buffers.values())) if optimizers else 0,
-        "num_optimizers": len(optimizers),
+        "num_optimizers": (len(optimizers), num_first),
         "parameters_intact": is_same_list and all(one.requires_grad and one.is_leaf for one in parameters),
     }
 
@@ -128,8 +132,9 @@ class Zero1Simulation:
 
     divisor: float | None = None  # of the summed gradients; None for the number of ranks
     reduces: bool = True  # False: each rank uses its own gradients
-    misplaced: int | None = None  # index of the one of `misplaced_shards` that is updated in place of the right shard
-    gathered: str = "all"  # "own": only the rank's own shard is updated; "none": the parameters stay as they are
+    take_shard: TakePiece = shard_of  # the shard of the parameters that the optimizer gets
+    gathered: str = "all"  # "own": only the rank's own shard; "none": nothing; "early": the shards before the update
+    into_copies: bool = False  # a parameter that is not contiguous stays as it is, since only a copy of it is written
     renews_optimizer: bool = False  # the optimizer is made again at every step
     accumulates: bool = False  # the gradient of the shard is never cleared
 
@@ -138,30 +143,34 @@ class Zero1Simulation:
         n = world.size
         weights, lr, momentum = (world.inputs[0][name] for name in ("weights", "lr", "momentum"))
         flats = [flatten(weights)] * n  # of each rank all parameters in one line
-        take_shard = shard_of if self.misplaced is None else lambda *args: misplaced_shards(*args)[self.misplaced]
-        shards = [take_shard(flats[0], rank, n).clone() for rank in range(n)]
+        shards = [self.take_shard(flats[0], rank, n).clone() for rank in range(n)]
+        # The parameters that never change.
+        fixed = {f"parameter {i}": one for i, one in enumerate(weights) if not one.clone().is_contiguous()}
+        fixed = fixed if self.into_copies else {}
         # The momentum of each rank's optimizer, and the gradient of its shard.
         buffers, gradients = [torch.zeros_like(one) for one in shards], [torch.zeros_like(one) for one in shards]
         steps: list[list[dict[str, Tensor]]] = [[] for _ in range(n)]
         for step in range(NUM_STEPS):
             local = [flatten(one["steps"][step]) for one in world.inputs]
             mean = sum(local) / (n if self.divisor is None else self.divisor)
+            early = list(shards)
             for rank in range(n):
                 # What the reduce-scatter gives the rank, and the step of the optimizer with it.
                 new = shard_of(mean if self.reduces else local[rank], rank, n)
                 gradients[rank] = new + gradients[rank] if self.accumulates else new
                 buffers[rank] = (0.0 if self.renews_optimizer else momentum) * buffers[rank] + gradients[rank]
                 shards[rank] = shards[rank] - lr * buffers[rank]
-            flats = [self._gathered(flats[rank], shards, rank) for rank in range(n)]
+            gathered = early if self.gathered == "early" else shards
+            flats = [self._gathered(flats[rank], gathered, rank) for rank in range(n)]
             for rank in range(n):
-                steps[rank].append(named_parameters(weights, flats[rank]))
+                steps[rank].append(named_parameters(weights, flats[rank]) | fixed)
         return steps
 
     def _gathered(self, flat: Tensor, shards: list[Tensor], rank: int) -> Tensor:
         """The flat parameters of a rank once it has gathered the updated shards."""
         old = shards_of(flat, len(shards))
-        updated = {"all": shards, "none": old, "own": [*old[:rank], shards[rank], *old[rank + 1 :]]}
-        return torch.cat(updated[self.gathered])[: flat.numel()]
+        updated = {"none": old, "own": [*old[:rank], shards[rank], *old[rank + 1 :]]}
+        return torch.cat(updated.get(self.gathered, shards))[: flat.numel()]
 
 
 def named_parameters(weights: Sequence[Tensor], flat: Tensor) -> dict[str, Tensor]:
@@ -179,7 +188,9 @@ def simulations_of_mistakes(world_size: int) -> dict[str, list[Zero1Simulation]]
         "sum_for_mean": [Zero1Simulation(divisor=1)],
         "divided_twice": [Zero1Simulation(divisor=world_size**2)],
         "own_gradient": [Zero1Simulation(reduces=False)],
-        "wrong_place": [Zero1Simulation(misplaced=i) for i in range(4)],
+        "wrong_place": [Zero1Simulation(take_shard=take) for take in WRONG_PIECES["wrong_place"]],
+        "gathered_early": [Zero1Simulation(gathered="early")],
+        "copied_into_a_copy": [Zero1Simulation(into_copies=True)],
         "optimizer_made_anew": [Zero1Simulation(renews_optimizer=True)],
         "gradient_added_up": [Zero1Simulation(accumulates=True)],
     }
@@ -187,10 +198,10 @@ def simulations_of_mistakes(world_size: int) -> dict[str, list[Zero1Simulation]]
 
 def judge_stage1(world: JudgedWorld) -> Iterator[Judgement]:
     """Judges the parameters after each step, the size of the optimizer's state, side effects, and messages."""
-    n, num_elements = world.size, flatten(world.inputs[0]["weights"]).numel()
+    n, lengths = world.size, [one.numel() for one in world.inputs[0]["weights"]]
     right = Zero1Simulation().run(world)
 
-    @functools.cache  # a simulation gives the parameters of all ranks, so it runs once and not again for each rank
+    @cache  # a simulation gives the parameters of all ranks, so it runs once and not again for each rank
     def run_once(simulation: Zero1Simulation) -> list[History]:
         return simulation.run(world)
 
@@ -200,18 +211,32 @@ def judge_stage1(world: JudgedWorld) -> Iterator[Judgement]:
         known = {k: ways for k, ways in simulations_of_mistakes(n).items() if k != "not_copied_back" or has_state}
         # A function that returns for each mistake the histories of this rank; it is called only if a value is wrong.
         wrong = histories_of_mistakes(lambda simulation, rank=rank: run_once(simulation)[rank], known)
-        yield from judge_history(right[rank], output["history"], wrong, rank=rank)
-        yield judge_state_size(output["state_elements"], num_elements, n, rank)
+        findings = judge_history(right[rank], output["history"], wrong, rank=rank)
+        yield from map(partial(with_element, world), findings)
+        yield judge_state_size(output["state_elements"], lengths, n, rank)
         yield from judge_side_effects(output, rank)
     if not is_lone_rank_without_messages(world):  # with one rank it is right to send nothing
         yield from expect_zero_ops(world)
-        yield from judge_one_message_each(world, num_elements)
+        yield from judge_one_message_each(world, sum(lengths))
+
+
+def with_element(world: JudgedWorld, finding: Judgement) -> Judgement:
+    """Adds to a sentence about a parameter which rank updates the element of which it tells."""
+    if finding.ok or finding.compared is None or not finding.compared.is_comparable:
+        return finding
+    compared, weights = finding.compared, world.inputs[0]["weights"]
+    worst = int((compared.got - compared.expected).abs().nan_to_num(nan=math.inf).argmax())
+    number = int(re.search(r"parameter (\d+)", finding.message.en)[1])
+    element = sum(map(torch.numel, weights[:number])) + worst
+    owner = element // shard_length(flatten(weights).numel(), world.size)
+    return explained(finding, words["element_of_rank"].format(element, owner, world.size))
 
 
 def judge_side_effects(output: Mapping[str, Any], rank: int) -> Iterator[Judgement]:
     """There is one optimizer, and the caller's list and its Parameters are what they were."""
-    count = output["num_optimizers"]  # 0 passes here, since `judge_state_size` finds it
-    yield expect(count <= 1, words["optimizers_made"].format(count), rank=rank, mistakes=["optimizer_made_anew"])
+    count, num_first = output["num_optimizers"]  # no optimizer passes here, since `judge_state_size` finds it
+    known = ["optimizer_made_anew"] if count > num_first else []
+    yield expect(count <= 1, words["optimizers_made"].format(count, num_first), rank=rank, mistakes=known)
     yield expect(output["parameters_intact"], words["parameters_replaced"], rank=rank)
 
 
@@ -220,24 +245,29 @@ def judge_one_message_each(world: JudgedWorld, num_elements: int) -> Iterator[Ju
 
     Where a rank calls all_reduce, that is the mistake, and a missing reduce-scatter or all-gather only follows from it.
     """
-    num_bytes = padded_bytes([num_elements], world.size, world.inputs[0]["weights"][0].element_size())
+    weights = world.inputs[0]["weights"]
+    num_bytes = padded_bytes([num_elements], world.size, weights[0].element_size())
+    rule = words["line_per_step"].format(NUM_STEPS, num_elements, num_bytes // weights[0].element_size() - num_elements)
     # A rank passes all gradients to a reduce-scatter, and one shard of the parameters to an all-gather.
     for op, payload, mistake in (
         ("reduce_scatter", NUM_STEPS * num_bytes, "own_gradient"),
         ("all_gather", NUM_STEPS * (num_bytes // world.size), "gather_forgotten"),
     ):
-        mistakes = {} if has_all_reduce(world) else {mistake: 0}  # the mistake that explains 0 calls of `op`
-        yield from expect_calls_and_bytes(world, op, NUM_STEPS, payload, mistakes)
+        # The mistake that explains 0 calls of `op`; with one call for each parameter, each is split by itself.
+        mistakes = {} if has_all_reduce(world) else {mistake: 0, "each_tensor_cut": NUM_STEPS * len(weights)}
+        yield from expect_calls_and_bytes(world, op, NUM_STEPS, payload, mistakes, rule)
 
 
-def judge_state_size(num_state: int, num_elements: int, world_size: int, rank: int) -> Judgement:
+def judge_state_size(num_state: int, lengths: Sequence[int], n: int, rank: int) -> Judgement:
     """The optimizer has states for one shard; on the last ranks it may leave the padding out.
 
-    num_state: elements for which it has states. num_elements: of all parameters together.
+    num_state: elements for which it has states. lengths: of all parameters. n: the number of ranks.
     """
-    most = shard_length(num_elements, world_size)  # elements of a shard with its padding
+    num_elements = sum(lengths)
+    most = shard_length(num_elements, n)  # elements of a shard with its padding
     least = max(0, min(most, num_elements - rank * most))  # without the padding
-    known = {num_elements: "whole_state", most * world_size: "whole_state", 0: "no_optimizer"}
+    known = {sum(shard_length(one, n) for one in lengths): "each_tensor_cut"}
+    known |= {num_elements: "whole_state", most * n: "whole_state", 0: "no_optimizer"}
     mistakes = [known[num_state]] if num_state in known else []
     message = words["optimizer_state"].format(num_state, most, num_elements)
     return expect(least <= num_state <= most, message, rank=rank, mistakes=mistakes)
@@ -259,7 +289,10 @@ STAGE_1 = Task(
     judge=judge_stage1,
     recognise_failure=recognise_failure,
     # The keys are the same for any number of ranks, so 2 is as good as another.
-    hints=LAB.hints(*simulations_of_mistakes(2), "all_reduced whole_state no_optimizer not_padded no_grad_forgotten"),
+    hints=LAB.hints(
+        *simulations_of_mistakes(2),
+        "all_reduced whole_state no_optimizer each_tensor_cut not_padded no_grad_forgotten",
+    ),
 )
 
 
@@ -304,7 +337,7 @@ def judge_step(world: JudgedWorld) -> Iterator[Judgement]:
     right = Zero1Simulation().run(world)
     for rank, steps in enumerate(world.outputs):
         wrong = histories_of_mistakes(lambda simulation, rank=rank: simulation.run(world)[rank], simulations)
-        yield from judge_history(right[rank], steps, wrong, rank=rank)
+        yield from map(partial(with_element, world), judge_history(right[rank], steps, wrong, rank=rank))
     if is_lone_rank_without_messages(world):
         return
     for rank, log in enumerate(world.logs):

@@ -5,7 +5,7 @@ shard and free the full gradient. A check runs several backward passes on live r
 after each, compares the shards with the gradients of one process, and looks at when each message was sent.
 
 From shards.py: gradients are flat lines, `shard_of(flat, rank, n)` is a rank's piece of the line padded with zeros, and
-`misplaced_shards` are four pieces from a wrong place. `padded_bytes` counts the bytes of lines with their padding. A
+`wrong_pieces` are other pieces of it. `padded_bytes` counts the bytes of lines with their padding. A
 MemoryMeter counts the bytes of all tensors that are created within it, and a ReleaseWait gives memory a moment to be
 freed before they are read.
 
@@ -31,11 +31,9 @@ from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import (
     expect,
-    expect_equal,
     expect_num_calls,
     expect_number,
     expect_payload_bytes,
-    expect_tensor,
     is_close,
     is_lone_rank_without_messages,
 )
@@ -43,12 +41,15 @@ from helpers.grading.kit.model_tools import MemoryMeter, one_thread
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.grading.zero import LAB
 from helpers.grading.zero.shards import (
+    WRONG_PIECES,
     ReleaseWait,
+    expect_shard,
     expect_zero_ops,
+    explained,
     is_padding_error,
-    misplaced_shards,
     padded_bytes,
     shard_of,
+    wrong_pieces,
 )
 from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
@@ -57,7 +58,6 @@ words = LAB.messages
 
 # -- 08.stage2: run it on a rank -------------------------------------------------------------------------------------
 NUM_EXAMPLES = 2  # in a micro-batch
-MAX_SHOWN = 60  # characters of a value that finish() returned in place of a list of tensors
 SLACK_BYTES = 512  # for small tensors that an answer may keep
 INDIVISIBLE = (7, 11, 13, 17)  # widths; 2, 3, 4 and 5 ranks divide neither one of them nor a product of two
 GRADIENT_READY, BACKWARD_OVER = "gradient", "backward over"  # instants that a rank marks on the clock of its log
@@ -124,7 +124,7 @@ def run_stage2(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
             context.mark(BACKWARD_OVER)
         shards = finish()
         returned.append(shards)
-        copies = [one.clone() for one in shards] if is_list_of_tensors(shards) else repr(shards)[:MAX_SHOWN]
+        copies = [one.clone() for one in shards] if is_list_of_tensors(shards) else type(shards).__name__
         steps.append({"shards": copies, "bytes_left": bytes_left})
     is_same_list = len(list_of_caller) == len(parameters) and all(map(operator.is_, list_of_caller, parameters))
     # Shards of the first step must keep their values while the second step runs.
@@ -190,7 +190,7 @@ class StepGradients:
         with one_thread():  # faster for so small a model
             self.batches = [[local_gradients(one, number) for one in world.inputs] for number in numbers]
 
-    def mean(self, i: int, weights: Sequence[float] | None = None) -> Tensor:
+    def mean(self, i: int, weights: Sequence[float] = ()) -> Tensor:
         """Of parameter i the mean over ranks, summed over micro-batches, each times its weight (1 if none is given)."""
         weights = weights or [1.0] * len(self.batches)
         pairs = zip(self.batches, weights, strict=True)
@@ -200,32 +200,31 @@ class StepGradients:
         """The rank's own gradient of parameter i, summed over micro-batches."""
         return sum(batch[rank][i] for batch in self.batches)
 
-    def shard(self, rank: int, i: int) -> Tensor:
-        """The shard of parameter i that is right on this rank."""
-        return shard_of(self.mean(i), rank, self.n)
-
     def wrong_shards(self, rank: int, i: int, previous: StepGradients | None) -> dict[str, Any]:
         """What each mistake gives as shard of parameter i on this rank, a list where there are several ways.
 
         previous: the gradients of the step before, if there is one.
         """
-        n, shard, local = self.n, self.shard(rank, i), shard_of(self.local(rank, i), rank, self.n)
-        wrong = {
-            "sum_for_mean": shard * n,
-            "divided_twice": shard / n,
+        n, count, local = self.n, len(self.batches), shard_of(self.local(rank, i), rank, self.n)
+
+        def shard(*weights: float) -> Tensor:
+            """The shard if each micro-batch counts with its weight."""
+            return shard_of(self.mean(i, weights), rank, n)
+
+        wrong = wrong_pieces(self.mean(i), rank, n) | {
+            "sum_for_mean": shard() * n,
+            # With each micro-batch the sum so far may be divided once more.
+            "divided_twice": [shard() / n, shard(*(float(n) ** (j + 1 - count) for j in range(count)))],
             "own_gradient": [local, local / n],
-            "wrong_place": misplaced_shards(self.mean(i), rank, n),
         }
-        count = len(self.batches)
         if count > 1:
-            last_only = [0.0] * (count - 1) + [1.0]
-            wrong["last_micro_batch_only"] = shard_of(self.mean(i, last_only), rank, n)
+            wrong["one_micro_batch_only"] = [shard(*(float(j == k) for j in range(count))) for k in (0, count - 1)]
+            wrong["mean_of_micro_batches"] = shard() / count
             # A .grad that is kept also has the earlier micro-batches, so with three of them the first is sent three
             # times, the second twice and the last once.
-            repeated = [float(times) for times in range(count, 0, -1)]
-            wrong["gradient_kept"] = shard_of(self.mean(i, repeated), rank, n)
+            wrong["gradient_kept"] = shard(*(float(times) for times in range(count, 0, -1)))
         if previous is not None:
-            wrong["step_before_kept"] = [shard + previous.shard(rank, i)]
+            wrong["step_before_kept"] = [shard() + shard_of(previous.mean(i), rank, n)]
         return wrong
 
 
@@ -244,7 +243,9 @@ def judge_stage2(world: JudgedWorld) -> Iterator[Judgement]:
     yield from judge_order(world, len(weights))
     yield from expect_zero_ops(world)
     num_batches = sum(world.inputs[0]["micro_batches"])
-    yield from expect_payload_bytes(world, num_batches * padded_gradient_bytes(weights, world.size), "reduce_scatter")
+    num_bytes = num_batches * padded_gradient_bytes(weights, world.size)
+    for finding in expect_payload_bytes(world, num_bytes, "reduce_scatter"):
+        yield explained(finding, words["gradients_sent"].format(num_batches, len(weights)))
 
 
 def judge_order(world: JudgedWorld, num_parameters: int) -> Iterator[Judgement]:
@@ -277,7 +278,7 @@ def judge_memory(world: JudgedWorld, weights: Sequence[Tensor]) -> Iterator[Judg
         message = words["bytes_left"].format(format_bytes(left), shards)
         yield expect(is_small, message, rank=rank, mistakes=["whole_buffer_kept"])
         yield expect(output["list_intact"], words["parameter_list_changed"], rank=rank)
-        yield expect(output["shards_stable"], words["shards_change"], rank=rank)
+        yield expect(output["shards_stable"], words["shards_change"], rank=rank, mistakes=["shards_used_again"])
 
 
 def judge_values(world: JudgedWorld, num_parameters: int) -> Iterator[Judgement]:
@@ -288,24 +289,27 @@ def judge_values(world: JudgedWorld, num_parameters: int) -> Iterator[Judgement]
         for number, (step, outcome) in enumerate(zip(steps, output["steps"], strict=True)):
             got = outcome["shards"]
             is_complete = isinstance(got, list) and len(got) == num_parameters
-            shown = len(got) if isinstance(got, list) else got
-            # In the second step a longer list still has the shards of the step before.
-            has_more = number > 0 and isinstance(got, list) and len(got) > num_parameters
-            if got == "None":  # `run_stage2` stores the repr of anything but a list of tensors
-                known = ["nothing_returned"]
-            else:
-                known = ["step_before_kept"] if has_more else []
-            yield expect(is_complete, words["finish_returns"].format(shown, num_parameters), rank=rank, mistakes=known)
+            if isinstance(got, list):
+                message = words["number_of_shards"].format(number + 1, len(got), num_parameters)
+                # In the second step a longer list still has the shards of the step before.
+                known = ["step_before_kept"] if number and len(got) > num_parameters else []
+            else:  # `run_stage2` stores the type of anything but a list of tensors
+                message = words["finish_returns"].format(got, num_parameters)
+                known = ["nothing_returned"] if got == "NoneType" else []
+            yield expect(is_complete, message, rank=rank, mistakes=known)
             if not is_complete:
                 break
-            right = [step.shard(rank, i) for i in range(num_parameters)]
+            means = [step.mean(i) for i in range(num_parameters)]
+            right = [shard_of(mean, rank, world.size) for mean in means]
             # Backward computes the gradients of the last parameters first, so a list in that order is reversed.
             is_reversed = all(map(is_close, reversed(right), got))
-            for i, (expected, one) in enumerate(zip(right, got, strict=True)):
+            rule = words["mean_then_sum"].format(world.size, counts[number])
+            for i, (mean, expected, one) in enumerate(zip(means, right, got, strict=True)):
                 mistakes = {"order_of_arrival": one} if is_reversed else {}
                 if not (is_reversed or is_close(expected, one)):
                     mistakes = step.wrong_shards(rank, i, steps[number - 1] if number else None)
-                yield expect_tensor(SHARDS[number].format(i), expected, one, rank=rank, mistakes=mistakes)
+                what, place = SHARDS[number].format(i), (rank, world.size)
+                yield expect_shard(what, mean, one, place, rank=rank, mistakes=mistakes, more=rule)
 
 
 STAGE_2 = Task(
@@ -318,8 +322,9 @@ STAGE_2 = Task(
     recognise_failure=lambda failure: ["not_padded"] if is_padding_error(failure) else [],
     hints=LAB.hints(
         "after_backward gradient_kept whole_buffer_kept order_of_arrival nothing_returned all_reduced",
-        "sum_for_mean divided_twice own_gradient wrong_place last_micro_batch_only step_before_kept",
-        "not_padded",
+        "sum_for_mean divided_twice own_gradient one_micro_batch_only mean_of_micro_batches step_before_kept",
+        "not_padded another_dtype shards_used_again",
+        *WRONG_PIECES,
     ),
 )
 
@@ -347,11 +352,13 @@ def judge_norm(world: JudgedWorld) -> Iterator[Judgement]:
     right = math.sqrt(sum(norm**2 for norm in norms))
     for rank, got in enumerate(world.outputs):
         wrong = {"norm_of_own": norms[rank], "norms_added": sum(norms), "root_forgotten": right**2}
-        yield expect_number(words["norm"], right, got, rank=rank, mistakes=wrong)
+        finding = expect_number(words["norm"], right, got, rank=rank, mistakes=wrong)
+        yield explained(finding, words["squares"].format(f"{norms[rank] ** 2:.6g}", world.size, f"{right**2:.6g}"))
     if not is_lone_rank_without_messages(world):
         yield from expect_num_calls(world, "all_reduce", 1)
         for rank, log in enumerate(world.logs):
-            yield expect_equal(words["one_number_sent"], True, log.payload_bytes() <= NUMBER_BYTES, rank=rank)
+            message = words["one_number_sent"].format(format_bytes(log.payload_bytes()))
+            yield expect(log.payload_bytes() <= NUMBER_BYTES, message, rank=rank)
 
 
 def norm_of(tensors: list[Tensor]) -> float:

@@ -5,7 +5,7 @@ time, and reduce-scatters the gradient. A check runs four such layers in a row o
 stay allocated show beside the activations. It compares outputs, gradients and messages with one process.
 
 From shards.py: a shard is a piece of the flattened weight, padded with zeros; `shard_of(flat, rank, n)` gives a rank's,
-and `misplaced_shards` four from a wrong place. `padded_bytes` counts the bytes of lines with their padding. A
+and `wrong_pieces` other pieces of it. `padded_bytes` counts the bytes of lines with their padding. A
 MemoryMeter counts the bytes of all tensors that are created within it, and a ReleaseWait gives memory a moment to be
 freed before they are read.
 
@@ -35,14 +35,17 @@ from helpers.grading.kit.model_tools import MemoryMeter, describe_if_detached, o
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.grading.zero import LAB
 from helpers.grading.zero.shards import (
+    WRONG_PIECES,
     ReleaseWait,
     expect_calls_and_bytes,
+    expect_shard,
     expect_zero_ops,
+    explained,
     has_all_reduce,
     is_padding_error,
-    misplaced_shards,
     padded_bytes,
     shard_of,
+    wrong_pieces,
 )
 from helpers.quantities.units import format_bytes
 
@@ -141,10 +144,6 @@ class FullWeightReference:
         """The gradient of weight i, summed over ranks and over micro-batches from `first` on (-1: the last alone)."""
         return sum(gradients[i] for of_rank in self.runs for _, _, gradients in of_rank[first:])
 
-    def shard(self, rank: int, i: int) -> Tensor:
-        """The gradient that is right for this rank's shard of weight i."""
-        return shard_of(self.total(i), rank, self.n) / self.n
-
     def mistakes_in(self, rank: int, got: Sequence[Any]) -> list[str]:
         """The mistakes of which one variant gives the gradients of all shards of this rank. got: the learner's."""
         wrong = [self.wrong_shards(rank, i) for i in range(len(got))]  # for each weight: mistake -> its variants
@@ -158,14 +157,23 @@ class FullWeightReference:
     def wrong_shards(self, rank: int, i: int) -> dict[str, list[Tensor]]:
         """The gradients that each mistake gives for the shard of weight i, one for each variant of the mistake."""
         n, total = self.n, self.total(i)
-        local = shard_of(sum(gradients[i] for _, _, gradients in self.runs[rank]), rank, n)
-        last = shard_of(self.total(i, -1), rank, n)
-        return {
-            "sum_for_mean": [shard_of(total, rank, n)],
-            "divided_twice": [shard_of(total, rank, n) / n**2],
+        shard, local, last, transposed = (
+            shard_of(flat, rank, n)
+            for flat in (
+                total,
+                sum(gradients[i] for _, _, gradients in self.runs[rank]),
+                self.total(i, -1),
+                total.view(self.weights[i].shape).T.flatten(),
+            )
+        )
+        return wrong_pieces(total / n, rank, n) | {
+            "sum_for_mean": [shard],
+            "divided_twice": [shard / n**2],
             "own_gradient": [local, local / n],
-            "wrong_place": misplaced_shards(total / n, rank, n),
             "gradient_overwritten": [last / n, last],
+            "gradient_counted_twice": [2 * shard / n],
+            "gradient_transposed": [transposed / n],
+            "mean_of_micro_batches": [shard / n / len(self.runs[rank])],
         }
 
 
@@ -192,9 +200,12 @@ def judge_values(reference: FullWeightReference, output: dict[str, Any], rank: i
     """
     pairs = list(zip(reference.runs[rank], output["batches"], strict=True))
     for (y, x_gradient, _), batch in pairs:
-        yield expect_tensor(words["output_of_last_layer"], y, batch["y"], rank=rank)
-        mistakes = {"input_gets_nothing": None}
-        yield expect_tensor(words["gradient_of_x"], x_gradient, batch["x_gradient"], rank=rank, mistakes=mistakes)
+        finding = expect_tensor(words["output_of_last_layer"], y, batch["y"], rank=rank)
+        yield explained(finding, words["layer_of_shards"].format(reference.n))
+        # Each of the layers divides by the number of ranks.
+        mistakes = {"input_gets_nothing": None, "input_divided": x_gradient / reference.n**NUM_LAYERS}
+        finding = expect_tensor(words["gradient_of_x"], x_gradient, batch["x_gradient"], rank=rank, mistakes=mistakes)
+        yield explained(finding, words["own_batch"])
     got, wrong = output["gradients"], {}  # wrong: mistake -> the gradient that it gives for each shard
     if got[-1] is None:  # of the layer that backward reaches first, so no other layer is the cause
         wrong = {"shard_gets_nothing": [None] * len(got)}
@@ -203,8 +214,9 @@ def judge_values(reference: FullWeightReference, output: dict[str, Any], rank: i
         wrong = {key: got for key in reference.mistakes_in(rank, got)}
     for i, one in enumerate(got):
         mistakes = {key: values[i] for key, values in wrong.items()}
-        what = words["gradient_of_shard"].format(i)
-        yield expect_tensor(what, reference.shard(rank, i), one, rank=rank, mistakes=mistakes)
+        what, mean = words["gradient_of_shard"].format(i), reference.total(i) / reference.n
+        rule = words["mean_then_sum"].format(reference.n, len(pairs))
+        yield expect_shard(what, mean, one, (rank, reference.n), rank=rank, mistakes=mistakes, more=rule)
 
 
 def judge_memory(inputs: Mapping[str, Any], batches: list[dict[str, Any]], rank: int) -> Judgement:
@@ -230,8 +242,9 @@ def judge_messages(world: JudgedWorld) -> Iterator[Judgement]:
     own_gradient = {} if has_all_reduce(world) else {"own_gradient": 0}  # without any reduction it has no other
     gathered_bytes = 2 * num_batches * total // world.size  # a rank passes its shard alone
     # One all-gather for forward alone means that the layer kept the full weight for backward.
-    yield from expect_calls_and_bytes(world, "all_gather", 2 * passes, gathered_bytes, {"weight_kept": passes})
-    yield from expect_calls_and_bytes(world, "reduce_scatter", passes, num_batches * total, own_gradient)
+    rule = words["calls_per_layer"].format(NUM_LAYERS, num_batches)
+    yield from expect_calls_and_bytes(world, "all_gather", 2 * passes, gathered_bytes, {"weight_kept": passes}, rule)
+    yield from expect_calls_and_bytes(world, "reduce_scatter", passes, num_batches * total, own_gradient, rule)
 
 
 def recognise_failure(failure: RunFailure) -> list[str]:
@@ -250,6 +263,7 @@ def has_padding_in_view(failure: RunFailure) -> bool:
 ERRORS = {  # key of a hint -> what stands in the error of torch that this mistake causes
     "gradient_of_another_shape": "returned an invalid gradient",
     "gradients_miscounted": "returned an incorrect number of gradients",
+    "shapes_do_not_fit": "shapes cannot be multiplied",
 }
 STAGE_3 = Task(
     key="08.stage3",
@@ -263,8 +277,10 @@ STAGE_3 = Task(
     recognise_failure=recognise_failure,
     hints=LAB.hints(
         *ERRORS,
-        "zeros_kept weight_kept all_reduced input_gets_nothing shard_gets_nothing gradient_overwritten",
-        "sum_for_mean divided_twice own_gradient wrong_place not_padded",
+        "zeros_kept weight_kept all_reduced input_gets_nothing input_divided shard_gets_nothing",
+        "sum_for_mean divided_twice own_gradient not_padded another_dtype mean_of_micro_batches",
+        "gradient_overwritten gradient_counted_twice gradient_transposed",
+        *WRONG_PIECES,
     ),
 )
 
