@@ -92,9 +92,10 @@ WRONG_HELD: dict[str, list[Answer]] = {
     # Each stage shards only what it adds: nothing, 12 bytes of optimizer states, 2 of gradients, 2 of weights.
     "stage_alone": [lambda n, ranks, stage, m: n * (16 - (0, 12, 2, 2)[stage] * (1 - 1 / ranks))],
     "master_forgotten": [held_with(2, 2, 8)],  # 8: Adam's two moments alone
-    "all_in_fp32": [held_with(4, 4, 8), held_with(4, 4, 12)],  # without a master weight, or with one
+    "all_in_fp32": [held_with(*sizes) for sizes in ((4, 4, 8), (4, 4, 12), (2, 4, 12), (4, 2, 12))],
     "everything_cut": [lambda n, ranks, stage, m: 16 * n / ranks],  # all 16 bytes are sharded in every stage
     "nothing_cut": [lambda n, ranks, stage, m: 16 * n],
+    "values_swapped": [lambda *case: bytes_sent(*case)],
 }
 WRONG_SENT: dict[str, list[Answer]] = {
     "ring_share_forgotten": [
@@ -102,7 +103,10 @@ WRONG_SENT: dict[str, list[Answer]] = {
         lambda n, ranks, stage, m: count_messages(stage, m) * 2 * n * (ranks - 1),
     ],
     "numbers_for_bytes": [lambda *case: bytes_sent(*case) / 2],
-    "micro_batches_forgotten": [sent_with(lambda stage, m: count_messages(stage, 1))],
+    "micro_batches_forgotten": [
+        sent_with(lambda stage, m: count_messages(stage, 1)),
+        sent_with(lambda stage, m: count_messages(stage, 1 if stage == 3 else m)),
+    ],
     "sent_every_micro_batch": [
         sent_with(lambda stage, m: m * count_messages(stage, 1)),
         sent_with(lambda stage, m: (2, 2, 2 * m, 3 * m)[stage]),  # in stage 2 alone
@@ -121,6 +125,7 @@ WRONG_SENT: dict[str, list[Answer]] = {
         sent_with(lambda stage, m: (2, 3, 2 * m + 1, 3 * m)[stage]),
     ],
     "gathered_at_the_end": [sent_with(lambda stage, m: 3 * m + 1 if stage == 3 else count_messages(stage, m))],
+    "values_swapped": [bytes_held],
     # Weights are gathered with 4 bytes per parameter in stages 1 and 2, or everything is sent with 4.
     "sent_in_fp32": [
         sent_with(lambda stage, m: (2, 3, m + 2, 3 * m)[stage]),
@@ -135,9 +140,10 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
     findings = judge_several_answers(COST, words["bytes_held_and_sent"], columns, world)
     yield next(findings)  # whether there are two values
     # The findings of all cases about one value, then about the other.
-    questions = [(what, *case) for what in ("held", "sent") for case in world.inputs[0]["cases"]]
-    for finding, (what, _, num_ranks, stage, m) in zip(findings, questions, strict=False):
-        yield explained(finding, words[f"rule_{what}.{stage}"].format(num_ranks, m))
+    rules = ("held", words["bytes_per_parameter"]), ("sent", words["bytes_per_message"])
+    questions = [(*rule, *case) for rule in rules for case in world.inputs[0]["cases"]]
+    for finding, (what, rule, _, num_ranks, stage, m) in zip(findings, questions, strict=False):
+        yield explained(explained(finding, words[f"rule_{what}.{stage}"].format(num_ranks, m)), rule)
 
 
 COST = Task(

@@ -30,6 +30,7 @@ from helpers.grading.zero.shards import (
     TakePiece,
     expect_shard,
     expect_small_storage,
+    explained,
     shard_of,
     shards_of,
     storage_bytes,
@@ -178,7 +179,8 @@ def judge_state(
     # The states that each mistake gives, and the mistakes of which one state has the learner's step.
     wrong = {} if is_right else {key: [one(*arguments) for one in several] for key, several in WRONG_STATES.items()}
     known = {key: step for key, states in wrong.items() if step in [one["step"] for one in states]}
-    yield expect_equal(words["step_resumed"].format(*sizes), right["step"], step, rank=rank, mistakes=known)
+    finding = expect_equal(words["step_resumed"].format(*sizes), right["step"], step, rank=rank, mistakes=known)
+    yield explained(finding, words["same_step"])
     for name in STATE_NAMES:
         got, what = state.get(name), words["state_resumed"].format(name, *sizes)
         mistakes: dict[str, Any] = {key: [one[name] for one in states] for key, states in wrong.items()}

@@ -207,9 +207,24 @@ def expect_zero_ops(world: JudgedWorld) -> Iterator[Judgement]:
     yield from expect_only_ops(world, OPS, mistake_of_op={"all_reduce": "all_reduced"})
 
 
-def has_all_reduce(world: JudgedWorld) -> bool:
-    """Whether any rank issued an all-reduce. `world.logs` has one communication log per rank."""
-    return any(log.count("all_reduce") for log in world.logs)
+def calls_others(world: JudgedWorld) -> bool:
+    """Whether any rank issued another collective. `world.logs` has one communication log per rank."""
+    return any(op not in OPS for log in world.logs for op in log.ops())
+
+
+def naming_unfinished(judge: Callable[[JudgedWorld], Iterator[Judgement]]) -> Callable[..., Iterator[Judgement]]:
+    """The same judge, which names "not_waited" for a wrong tensor if a rank went on before a message was complete."""
+
+    def judge_too(world: JudgedWorld) -> Iterator[Judgement]:
+        late = False  # whether a rank sent or marked something else while a message was in flight
+        for log, marks in zip(world.logs, world.marks, strict=True):
+            moments = [event.start for event in log.events] + [when for _, when in marks]
+            late = late or any(event.start < when < event.end for event in log.events for when in moments)
+        known = ("not_waited",) if late else ()
+        for one in judge(world):
+            yield one if one.ok or one.compared is None else replace(one, mistakes=one.mistakes + known)
+
+    return judge_too
 
 
 def expect_calls_and_bytes(

@@ -42,12 +42,13 @@ from helpers.grading.zero.shards import (
     OPS,
     WRONG_PIECES,
     TakePiece,
+    calls_others,
     expect_calls_and_bytes,
     expect_zero_ops,
     explained,
     flatten,
-    has_all_reduce,
     is_padding_error,
+    naming_unfinished,
     padded_bytes,
     shard_length,
     shard_of,
@@ -115,12 +116,14 @@ def run_stage1(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient.clone()
         sharded.step()
+        context.mark("step over")
         steps.append({f"parameter {i}": parameter.detach().clone() for i, parameter in enumerate(parameters)})
     is_same_list = len(list_of_caller) == len(parameters) and all(map(operator.is_, list_of_caller, parameters))
+    kept = optimizers[:num_first] or optimizers[-1:]  # those of __init__, or else the last one
     return {
         "history": steps,
-        # buffers: those of the momentum, which are this optimizer's only state.
-        "state_elements": sum(map(torch.numel, optimizers[-1].buffers.values())) if optimizers else 0,
+        # buffers: those of the momentum, which are these optimizers' only state.
+        "state_elements": sum(one.numel() for made in kept for one in made.buffers.values()),
         "num_optimizers": (len(optimizers), num_first),
         "parameters_intact": is_same_list and all(one.requires_grad and one.is_leaf for one in parameters),
     }
@@ -243,7 +246,7 @@ def judge_side_effects(output: Mapping[str, Any], rank: int) -> Iterator[Judgeme
 def judge_one_message_each(world: JudgedWorld, num_elements: int) -> Iterator[Judgement]:
     """Each step issues one reduce-scatter of all gradients and one all-gather of this rank's parameters.
 
-    Where a rank calls all_reduce, that is the mistake, and a missing reduce-scatter or all-gather only follows from it.
+    Where a rank calls others, that is the mistake, and a missing reduce-scatter or all-gather only follows from it.
     """
     weights = world.inputs[0]["weights"]
     num_bytes = padded_bytes([num_elements], world.size, weights[0].element_size())
@@ -254,7 +257,7 @@ def judge_one_message_each(world: JudgedWorld, num_elements: int) -> Iterator[Ju
         ("all_gather", NUM_STEPS * (num_bytes // world.size), "gather_forgotten"),
     ):
         # The mistake that explains 0 calls of `op`; with one call for each parameter, each is split by itself.
-        mistakes = {} if has_all_reduce(world) else {mistake: 0, "each_tensor_cut": NUM_STEPS * len(weights)}
+        mistakes = {} if calls_others(world) else {mistake: 0, "each_tensor_cut": NUM_STEPS * len(weights)}
         yield from expect_calls_and_bytes(world, op, NUM_STEPS, payload, mistakes, rule)
 
 
@@ -286,12 +289,13 @@ STAGE_1 = Task(
     make_inputs=make_stage1,
     variations=Variations(sizes=("uneven", "even", "few"), dtypes=("float64", "float32")),
     run_submission=run_stage1,
-    judge=judge_stage1,
+    judge=naming_unfinished(judge_stage1),
     recognise_failure=recognise_failure,
     # The keys are the same for any number of ranks, so 2 is as good as another.
     hints=LAB.hints(
         *simulations_of_mistakes(2),
         "all_reduced whole_state no_optimizer each_tensor_cut not_padded no_grad_forgotten",
+        "not_waited",
     ),
 )
 
@@ -343,7 +347,7 @@ def judge_step(world: JudgedWorld) -> Iterator[Judgement]:
     for rank, log in enumerate(world.logs):
         others = [op for op in log.ops() if op not in OPS]
         message = words["calls_others"].format(COMMA.join(others))
-        yield expect(not others, message, rank=rank, mistakes=["all_reduced"] if has_all_reduce(world) else [])
+        yield expect(not others, message, rank=rank, mistakes=["all_reduced"] if "all_reduce" in others else [])
     yield from judge_one_message_each(world, world.inputs[0]["weights"][0].numel())
 
 

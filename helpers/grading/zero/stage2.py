@@ -47,6 +47,7 @@ from helpers.grading.zero.shards import (
     expect_zero_ops,
     explained,
     is_padding_error,
+    naming_unfinished,
     padded_bytes,
     shard_of,
     wrong_pieces,
@@ -285,6 +286,7 @@ def judge_values(world: JudgedWorld, num_parameters: int) -> Iterator[Judgement]
     """finish() returns one shard per parameter, in the order of the parameters."""
     counts = world.inputs[0]["micro_batches"]  # of each step
     steps = [StepGradients(world, range(sum(counts[:i]), sum(counts[: i + 1]))) for i in range(len(counts))]
+    has_sent = all(log.count("reduce_scatter") == num_parameters * sum(counts) for log in world.logs)
     for rank, output in enumerate(world.outputs):
         for number, (step, outcome) in enumerate(zip(steps, output["steps"], strict=True)):
             got = outcome["shards"]
@@ -308,6 +310,8 @@ def judge_values(world: JudgedWorld, num_parameters: int) -> Iterator[Judgement]
                 mistakes = {"order_of_arrival": one} if is_reversed else {}
                 if not (is_reversed or is_close(expected, one)):
                     mistakes = step.wrong_shards(rank, i, steps[number - 1] if number else None)
+                    if has_sent:  # it was reduced, and something else was taken
+                        mistakes["result_not_used"] = mistakes.pop("own_gradient")
                 what, place = SHARDS[number].format(i), (rank, world.size)
                 yield expect_shard(what, mean, one, place, rank=rank, mistakes=mistakes, more=rule)
 
@@ -318,12 +322,12 @@ STAGE_2 = Task(
     make_inputs=make_stage2,
     variations=Variations(sizes=("uneven", "even", "few"), dtypes=("float64", "float32")),
     run_submission=run_stage2,
-    judge=judge_stage2,
+    judge=naming_unfinished(judge_stage2),
     recognise_failure=lambda failure: ["not_padded"] if is_padding_error(failure) else [],
     hints=LAB.hints(
         "after_backward gradient_kept whole_buffer_kept order_of_arrival nothing_returned all_reduced",
         "sum_for_mean divided_twice own_gradient one_micro_batch_only mean_of_micro_batches step_before_kept",
-        "not_padded another_dtype shards_used_again",
+        "not_padded another_dtype shards_used_again not_waited result_not_used",
         *WRONG_PIECES,
     ),
 )

@@ -37,12 +37,13 @@ from helpers.grading.zero import LAB
 from helpers.grading.zero.shards import (
     WRONG_PIECES,
     ReleaseWait,
+    calls_others,
     expect_calls_and_bytes,
     expect_shard,
     expect_zero_ops,
     explained,
-    has_all_reduce,
     is_padding_error,
+    naming_unfinished,
     padded_bytes,
     shard_of,
     wrong_pieces,
@@ -96,7 +97,9 @@ def run_stage3(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
         with MemoryMeter([*shards, x, batch["gradient"]]) as meter:
             y = x
             for shard, shape in zip(shards, inputs["shapes"], strict=True):
-                y = torch.tanh(submitted(y, shard, tuple(shape)))
+                y = submitted(y, shard, tuple(shape))
+                context.mark("layer over")
+                y = torch.tanh(y)
             num_bytes = wait.bytes_held(meter, bytes_allowed(inputs))
         if describe_if_detached(y):  # "" for a tensor from which backward can start
             return {"returned_instead": describe_if_detached(y)}
@@ -239,7 +242,7 @@ def judge_messages(world: JudgedWorld) -> Iterator[Judgement]:
     lengths, num_batches = [math.prod(shape) for shape in inputs["shapes"]], len(inputs["batches"])
     total = padded_bytes(lengths, world.size, inputs["shards"][0].element_size())
     passes = num_batches * NUM_LAYERS
-    own_gradient = {} if has_all_reduce(world) else {"own_gradient": 0}  # without any reduction it has no other
+    own_gradient = {} if calls_others(world) else {"own_gradient": 0}  # without any reduction it has no other
     gathered_bytes = 2 * num_batches * total // world.size  # a rank passes its shard alone
     # One all-gather for forward alone means that the layer kept the full weight for backward.
     rule = words["calls_per_layer"].format(NUM_LAYERS, num_batches)
@@ -273,12 +276,12 @@ STAGE_3 = Task(
         sizes=("uneven", "even", "few"), dtypes=("float64", "float32"), layouts=("contiguous", "transposed")
     ),
     run_submission=run_stage3,
-    judge=judge_stage3,
+    judge=naming_unfinished(judge_stage3),
     recognise_failure=recognise_failure,
     hints=LAB.hints(
         *ERRORS,
         "zeros_kept weight_kept all_reduced input_gets_nothing input_divided shard_gets_nothing",
-        "sum_for_mean divided_twice own_gradient not_padded another_dtype mean_of_micro_batches",
+        "sum_for_mean divided_twice own_gradient not_padded another_dtype not_waited mean_of_micro_batches",
         "gradient_overwritten gradient_counted_twice gradient_transposed",
         *WRONG_PIECES,
     ),
