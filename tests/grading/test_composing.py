@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers.grading import grade, task_of
-from helpers.grading.composing import loss_and_gradients, meshes, placement
+from helpers.grading.composing import loss_and_gradients, meshes, norm, placement, seeds
 from helpers.specs.mesh import Mesh
 from tests.grading.known_mistakes import repeated, world_of
 
@@ -46,7 +46,9 @@ def test_only_the_first_and_the_last_stage_are_ends():
 # -- one process asks for every rank ---------------------------------------------------------------------------------
 def test_the_right_numbering_is_the_courses():
     for case in world_of("09.places", 1).inputs[0]["cases"]:
-        assert placement.numbered_by("tp", "dp", "pp")(*case) == placement.right_places(*case)
+        assert placement.placed_by(placement.right_dp, placement.right_pp, placement.right_tp)(
+            *case
+        ) == placement.right_places(*case)
 
 
 @pytest.mark.parametrize("sizes", [(2, 2, 2), (3, 1, 2), (4, 3, 1)])
@@ -69,12 +71,12 @@ def test_rows_come_that_dp_divides_or_the_micro_batches_or_both_or_none_but_neve
 def test_seeds_that_add_up_coordinates_or_count_by_hundreds_collide_somewhere():
     for weights in ((1, 1, 1), (1, 100, 10_000), (100, 10_000, 1)):
         sums = [
-            placement.first_ranks(
+            seeds.first_ranks(
                 sum(w * place[axis] for w, axis in zip(weights, meshes.AXES, strict=True)) for place in world
             )
-            for world in map(placement.all_coordinates, placement.MESHES)
+            for world in map(seeds.all_coordinates, seeds.MESHES)
         ]
-        assert sums != [placement.right_first_ranks(mesh, meshes.AXES) for mesh in placement.MESHES], weights
+        assert sums != [seeds.right_first_ranks(mesh, meshes.AXES) for mesh in seeds.MESHES], weights
 
 
 # -- live ranks ------------------------------------------------------------------------------------------------------
@@ -122,9 +124,9 @@ def test_the_norm_is_that_of_the_entries_once_each(size, p):
     for world in worlds("09.norm", size):
         seen = {g.data_ptr(): g for one in world.inputs for g in one["gradients"]}  # what lies twice is one tensor
         whole = torch.linalg.vector_norm(torch.cat(list(seen.values())), p).item()
-        assert loss_and_gradients.GradientsOfRanks(world, meshes.mesh_in(world.inputs[0]), range(size)).norm(
-            p
-        ) == pytest.approx(whole, rel=1e-12)
+        assert norm.GradientsOfRanks(world, meshes.mesh_in(world.inputs[0]), range(size)).norm(p) == pytest.approx(
+            whole, rel=1e-12
+        )
 
 
 def test_some_rank_has_no_gradient_and_zero_has_cut_some():

@@ -1,9 +1,8 @@
-"""Judges 09.loss, 09.sync and 09.norm, in which live ranks communicate over the process groups of a mesh.
+"""Judges 09.loss and 09.sync, in which live ranks communicate over the process groups of a mesh.
 
-09.loss asks for one mean over the tokens of all replicas, 09.sync for the gradients that one process would have, and
-09.norm for their norm. Each task has at least six cases, which are enough for every mesh that the number of ranks
-allows. Each judge computes the right values in one
-process. A mistake is named on a rank if it gives all values of that rank.
+09.loss asks for one mean over the tokens of all replicas, and 09.sync for the gradients that one process would have.
+Each task has at least six cases, which are enough for every mesh that the number of ranks allows. Each judge computes
+the right values in one process. A mistake is named if one way of making it gives all values of all ranks.
 
 A mesh numbers ranks along the axes dp (data parallel), pp (pipeline stages) and tp (tensor parallel). Ranks with one dp
 coordinate form a replica of the model. ENDS is a fourth axis, "ends": its groups join the first and the last stage of a
@@ -21,7 +20,7 @@ such keys to the value that the mistake gives. `words[…]` is a text of message
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +31,7 @@ from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.composing import LAB
 from helpers.grading.composing.meshes import (
     ENDS,
+    explained,
     group_inputs,
     groups_along,
     is_end,
@@ -39,10 +39,12 @@ from helpers.grading.composing.meshes import (
     mesh_of_case,
     mesh_text,
     process_groups,
+    sizes_of,
 )
-from helpers.grading.kit.comparisons import expect, expect_equal, expect_number, expect_tensor, is_close
+from helpers.grading.kit.comparisons import COMMA, expect, expect_number, expect_tensor, is_close, shortened
 from helpers.grading.kit.histories import is_same_history
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.learner.words import Words
 from helpers.specs.mesh import Mesh
 
 words = LAB.messages
@@ -84,26 +86,41 @@ def run_loss(submitted: Callable, inputs: dict[str, Any], context: RankContext) 
 def judge_loss(world: JudgedWorld) -> Iterator[Judgement]:
     """DDP divides gradients by dp afterwards, so each rank's gradient must be dp times its share of the mean's.
 
-    A mistake is named only if it gives both values of a rank: the gradient, and the number to print.
+    A mistake is named only if one way of making it gives both values of every rank: the gradient, and the number.
     """
     mesh = mesh_in(world.inputs[0])
     for rank, got in enumerate(world.outputs):
         other_type = got.get("returned_type")
         yield expect(other_type is None, words["no_two_values"].format(other_type), rank=rank)
-        if other_type is not None:
-            continue
-        replicas = mesh.ranks_along("dp", rank)  # ranks that differ from this one in their dp coordinate alone
-        right, wrong = right_and_wrong_losses(world, replicas, mesh.coordinates(rank)["dp"])
-        # is_same_history compares lists of dicts of values, NaN included; here each list has the one dict of the rank.
-        known = [key for key, several in wrong.items() if any(is_same_history([one], [got]) for one in several)]
-        # A mistake is named if its value is the learner's, so each known one is given that value.
-        mistakes = dict.fromkeys(known, got["gradient"])
-        what = words["loss_gradient"].format(mesh_text(mesh))
-        yield expect_tensor(what, right["gradient"], got["gradient"], rank=rank, mistakes=mistakes)
-        what = words["number_to_print"].format(mesh_text(mesh))
-        judgement = expect_number(what, right["shown"], got["shown"], rank=rank)
-        # A mistake may give NaN, which `expect_number` would find equal to nothing, so its key is put in afterwards.
-        yield judgement if judgement.ok else replace(judgement, mistakes=tuple(known))
+    if any("returned_type" in got for got in world.outputs):
+        return
+    # Of each rank one rank of each replica, and the right and the wrong values.
+    groups = [mesh.ranks_along("dp", rank) for rank in range(world.size)]
+    values = [right_and_wrong_losses(world, ranks, ranks.index(rank)) for rank, ranks in enumerate(groups)]
+    known = [key for key in values[0][1] if is_made_everywhere([wrong[key] for _, wrong in values], world.outputs)]
+    has_nan = any(math.isnan(got["shown"]) or bool(got["gradient"].isnan().any()) for got in world.outputs)
+    if has_nan and any(not one["counted"].any() for one in world.inputs):
+        known.append("mean_of_nothing")
+    for rank, (ranks, (right, _), got) in enumerate(zip(groups, values, world.outputs, strict=True)):
+        counts = [int(world.inputs[one]["counted"].sum()) for one in ranks]
+        rule = words["token_counts"].format(counts, sum(counts), ranks.index(rank), len(ranks))
+        what = words["loss_gradient"].format(mesh_text(sizes_of(mesh)))
+        findings = [expect_tensor(what, right["gradient"], got["gradient"], rank=rank)]
+        what = words["number_to_print"].format(mesh_text(sizes_of(mesh)))
+        findings.append(expect_number(what, right["shown"], got["shown"], rank=rank))
+        # A mistake may give NaN, which equals nothing, so its key is put in afterwards.
+        yield from (one if one.ok else explained(replace(one, mistakes=tuple(known)), rule) for one in findings)
+
+
+def is_made_everywhere(ways: Sequence[Sequence[Mapping[str, Any]]], got: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether one way of making a mistake gives the values of every rank. ways: for each rank, the values of each way.
+
+    is_same_history compares lists of dicts of values, NaN included; here each list has the one dict of the rank.
+    """
+    return any(
+        all(is_same_history([one], [of_rank]) for one, of_rank in zip(way, got, strict=True))
+        for way in zip(*ways, strict=True)
+    )
 
 
 def right_and_wrong_losses(
@@ -113,28 +130,45 @@ def right_and_wrong_losses(
 
     replicas: one rank of each replica. index: of the replica to which the rank that is judged belongs.
     """
-    sums, gradients, counts, lengths = zip(*(token_sums(world.inputs[rank]) for rank in replicas), strict=True)
+    tokens = [world.inputs[rank] for rank in replicas]
+    counts, lengths = [int(one["counted"].sum()) for one in tokens], [len(one["counted"]) for one in tokens]
+    sums, gradients = zip(*(token_sums(one, one["counted"]) for one in tokens), strict=True)
+    padded_sums, padded_gradients = zip(
+        *(token_sums(one, torch.ones_like(one["counted"])) for one in tokens), strict=True
+    )
     # The gradient of this replica; of all replicas their number, the sum of losses, and the tokens that count.
     gradient, n, total, count = gradients[index], len(replicas), sum(sums), sum(counts)
     # A mean over no tokens is NaN, as in torch.
     means = [part / k if k else math.nan for part, k in zip(sums, counts, strict=True)]
     own_mean = gradient / max(1, counts[index])  # the gradient of the mean over this replica's tokens alone
+    right, others = (n * gradient / count, total / count), world.size // n  # others: ranks of one replica
     pairs = {
         # With this gradient a learner may print the mean of means, the right mean, or the replica's own.
-        "mean_of_means": [(own_mean, shown) for shown in (sum(means) / n, total / count, means[index])],
-        "copies_forgotten": [(gradient / count, total / count)],  # not multiplied by dp
-        "padding_counted": [(n * gradient / sum(lengths), total / sum(lengths))],
-        "own_mean_shown": [(n * gradient / count, means[index])],
+        "mean_of_means": [(k * own_mean, shown) for k in (1, n) for shown in (sum(means) / n, right[1], means[index])],
+        "copies_forgotten": [(gradient / count, right[1])],  # not multiplied by dp
+        "padding_counted": [
+            (n * gradient / sum(lengths), total / sum(lengths)),
+            (n * padded_gradients[index] / sum(lengths), sum(padded_sums) / sum(lengths)),
+            (n * padded_gradients[index] / count, sum(padded_sums) / count),
+        ],
+        "world_for_group": [(right[0] * others, right[1]), (right[0] / others, right[1])],
+        "own_mean_shown": [(right[0], means[index])],
     }
     wrong = {key: [{"gradient": g, "shown": shown} for g, shown in ways] for key, ways in pairs.items()}
-    return {"gradient": n * gradient / count, "shown": total / count}, wrong
+    return {"gradient": right[0], "shown": right[1]}, wrong
 
 
-def token_sums(inputs: dict[str, Any]) -> tuple[float, Tensor, int, int]:
-    """Over the tokens that count the sums of losses and of gradients; the number of those tokens, and of all tokens."""
-    products, counted = inputs["x"] @ inputs["weight"], inputs["counted"]
-    gradient = 2 * (products * counted) @ inputs["x"]
-    return float((products.square() * counted).sum()), gradient, int(counted.sum()), len(counted)
+def token_sums(inputs: dict[str, Any], counted: Tensor) -> tuple[float, Tensor]:
+    """Over the tokens that count the sums of losses and of gradients."""
+    products = inputs["x"] @ inputs["weight"]
+    return float((products.square() * counted).sum()), 2 * (products * counted) @ inputs["x"]
+
+
+def recognise_loss(failure: RunFailure) -> list[str]:
+    """The hints that fit the error with which a run ended."""
+    if failure.kind == "exception":
+        return ["loss_without_graph"] if "does not require grad" in failure.text else []
+    return ["not_all_take_part"] if failure.kind in ("hang", "mismatch") else []
 
 
 LOSS = Task(
@@ -145,7 +179,11 @@ LOSS = Task(
     run_submission=run_loss,
     judge=judge_loss,
     must_not_change=("counted",),
-    hints=LAB.hints("mean_of_means copies_forgotten padding_counted own_mean_shown"),
+    recognise_failure=recognise_loss,
+    hints=LAB.hints(
+        "mean_of_means copies_forgotten padding_counted world_for_group own_mean_shown mean_of_nothing",
+        "loss_without_graph not_all_take_part",
+    ),
 )
 
 # -- 09.sync ---------------------------------------------------------------------------------------------------------
@@ -195,11 +233,14 @@ def run_sync(submitted: Callable, inputs: dict[str, Any], context: RankContext) 
     return [parameter.grad for parameter in parameters]
 
 
-def synchronised(world: JudgedWorld, mesh: Mesh, **divisors: int) -> list[Gradients]:
+def synchronised(
+    world: JudgedWorld, mesh: Mesh, names_of: Mapping[str, Sequence[str]] | None = None, **divisors: int
+) -> list[Gradients]:
     """The gradients of every rank afterwards: the mean over dp, then sums over tp and over the ends.
 
-    divisors: for a mistake, an axis and the number by which its sum is divided, or 0 if this reduction is left out.
-    With all_ranks=n there is one sum over all ranks, divided by n, and nothing else.
+    names_of: for a mistake, an axis and the parameters that are reduced there. divisors: for a mistake, an axis and the
+    number by which its sum is divided, or 0 if this reduction is left out. With all_ranks=n there is one sum over all
+    ranks, divided by n, and nothing else.
     """
     gradients = [dict(one["gradients"]) for one in world.inputs]
     if "all_ranks" in divisors:
@@ -209,7 +250,7 @@ def synchronised(world: JudgedWorld, mesh: Mesh, **divisors: int) -> list[Gradie
         ("tp", ["norm", "both"], 1),
         (ENDS, ["last", "both"], 1),
     ):
-        divisor = divisors.get(axis, divisor)
+        divisor, names = divisors.get(axis, divisor), (names_of or {}).get(axis, names)
         gradients = reduced(gradients, groups_along(mesh, axis), names, divisor) if divisor else gradients
     return gradients
 
@@ -226,9 +267,13 @@ def reduced(before: list[Gradients], groups: list[list[int]], names: Sequence[st
     return after
 
 
-def wrong_divisors(mesh: Mesh) -> dict[str, list[dict[str, int]]]:
+def wrong_reductions(mesh: Mesh) -> dict[str, list[dict[str, Any]]]:
     """For each mistake the arguments with which `synchronised` makes it."""
     return {
+        "one_axis_only": [{"names_of": {ENDS: ["last"]}}, {"names_of": {"tp": ["norm"]}}],
+        "too_much_summed": [{"names_of": {"tp": ["norm", "both", "bias"]}}, {"names_of": {"tp": list(SHAPES)}}],
+        "replicas_summed": [{"dp": 1}],
+        "dp_forgotten": [{"dp": 0}],
         "over_the_world": [{"all_ranks": mesh.world_size}],
         "divided_by_world": [{"dp": mesh.world_size}],
         "partial_averaged": [{"tp": mesh.tp, ENDS: 2}, {"tp": mesh.tp}, {ENDS: 2}],
@@ -238,7 +283,7 @@ def wrong_divisors(mesh: Mesh) -> dict[str, list[dict[str, int]]]:
 
 
 def judge_sync(world: JudgedWorld) -> Iterator[Judgement]:
-    """One Judgement per rank and parameter. A mistake is named if it gives all gradients of the rank.
+    """One Judgement per rank and parameter. A mistake is named if one way of making it gives all gradients.
 
     With `before`, the gradient that backward gave, a message can say that an answer left a gradient unchanged.
     """
@@ -247,21 +292,29 @@ def judge_sync(world: JudgedWorld) -> Iterator[Judgement]:
     pairs = zip(world.inputs, world.outputs, strict=True)
     results = [dict(zip(one["gradients"], got, strict=True)) for one, got in pairs]  # of each rank, by name
     is_right = all(map(has_gradients, results, right))
-    mistakes = {} if is_right else wrong_divisors(mesh)
+    mistakes = {} if is_right else wrong_reductions(mesh)
     # For each mistake the gradients of all ranks, one list for each way to make it.
-    wrong = {key: [synchronised(world, mesh, **divisors) for divisors in ways] for key, ways in mistakes.items()}
+    wrong = {key: [synchronised(world, mesh, **options) for options in ways] for key, ways in mistakes.items()}
+    known = [key for key, ways in wrong.items() if any(all(map(has_gradients, results, way)) for way in ways)]
     for rank, (inputs, got) in enumerate(zip(world.inputs, results, strict=True)):
-        # The mistakes of which one way gives all gradients of this rank.
-        known = [key for key, ways in wrong.items() if any(has_gradients(got, of_ranks[rank]) for of_ranks in ways)]
         for name, expected in right[rank].items():
             if expected is None:
-                yield expect_equal(words["frozen_gradient"], None, got[name], rank=rank)
+                message = words["frozen_gradient"].format(shortened(got[name]))
+                yield expect(got[name] is None, message, rank=rank, mistakes=["frozen_has_no_gradient"])
                 continue
             placement = ", ".join(f"{axis}: {kind}" for axis, kind in inputs["placements"][name].items())
-            what = words["synced_gradient"].format(placement, mesh_text(mesh))
+            what = words["synced_gradient"].format(placement, mesh_text(sizes_of(mesh)))
             # A mistake is named if its value is the learner's, so each known one is given that value.
-            explained, before = dict.fromkeys(known, got[name]), inputs["gradients"][name]
-            yield expect_tensor(what, expected, got[name], rank=rank, mistakes=explained, before=before)
+            given, before = dict.fromkeys(known, got[name]), inputs["gradients"][name]
+            finding = expect_tensor(what, expected, got[name], rank=rank, mistakes=given, before=before)
+            yield explained(finding, rule_of_sync(inputs, name))
+
+
+def rule_of_sync(inputs: Mapping[str, Any], name: str) -> Words:
+    """Over which ranks the gradient of this parameter becomes a mean, and over which a sum."""
+    axes = [axis for axis, kind in inputs["placements"][name].items() if kind == "partial"]
+    sums = [words["sum_over"].format(axis, inputs["groups"][axis]) for axis in axes] or [words["no_sum"]]
+    return COMMA.join([words["mean_over"].format(inputs["groups"]["dp"]), *sums])
 
 
 def has_gradients(got: Mapping[str, Any], expected: Gradients) -> bool:
@@ -270,8 +323,10 @@ def has_gradients(got: Mapping[str, Any], expected: Gradients) -> bool:
 
 
 def recognise_sync(failure: RunFailure) -> list[str]:
-    """An error about None comes from the parameter that has no gradient."""
+    """An error about None comes from the parameter that has no gradient; a wait from a rank that does not call."""
     is_none = failure.type_name in ("TypeError", "AttributeError") and "NoneType" in failure.text
+    if failure.kind in ("hang", "mismatch"):
+        return ["stages_between"]
     return ["frozen_has_no_gradient"] if is_none else []
 
 
@@ -284,137 +339,7 @@ SYNC = Task(
     judge=judge_sync,
     must_not_change=("placements", "groups"),
     recognise_failure=recognise_sync,
-    hints=LAB.hints("frozen_has_no_gradient", *wrong_divisors(Mesh())),  # the keys are the same for any mesh
-)
-
-# -- 09.norm ---------------------------------------------------------------------------------------------------------
-# The parameters of a stage, and whether each is sharded over tp or has replicas there. "norm" is the weight of a
-# normalization layer, and "tied" is on the first and the last stage.
-TP_SHARDING = {"matrix": "sharded", "norm": "replicated", "bias": "replicated", "tied": "sharded"}
-MAX_BYTES = 8 * 4  # sent per norm: the 8 bytes of a float64 for each of dp, pp and tp, and 8 more to spare
-REPLICA_AXES = ("dp", "tp", ENDS)  # on which a gradient may have replicas
-
-
-def make_norm(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Gradients of each rank, and how they are placed. In every other case ZeRO has sharded all of them over dp.
-
-    The first and last stage have all parameters; a stage between them has two, or none if there are three stages, so
-    that an answer must also work on a rank without any gradient.
-    """
-    mesh = mesh_of_case(rng, world_size)
-    dp = "sharded" if rng.case.number % 2 else "replicated"
-    powers = [2.0, math.inf, rng.one_of(1.0, 3.0)]  # p of each norm that is asked for
-    drawn: dict[tuple, Tensor] = {}  # replicas have one key, and so the same tensor
-    inputs = []
-    for rank in range(world_size):
-        position = mesh.coordinates(rank)
-        of_rank: dict[str, Any] = group_inputs(mesh, rank) | {"powers": powers, "gradients": [], "placements": []}
-        has_tied_weight = is_end(mesh, position["pp"])
-        names = list(TP_SHARDING)
-        if not (has_tied_weight or mesh.pp == 1):  # a stage between the first and the last
-            names = names[:2] if mesh.pp > 3 else []
-        for name in names:
-            placement = {"dp": dp, "tp": TP_SHARDING[name]}
-            placement |= {ENDS: "replicated"} if has_tied_weight and name == "tied" else {}
-            # Ranks with equal keys get the same gradient. It differs from stage to stage unless the weight is tied.
-            key = [name, *(position[axis] for axis in ("dp", "tp") if placement[axis] == "sharded")]
-            key += [] if ENDS in placement else [position["pp"]]
-            of_rank["gradients"].append(drawn.setdefault(tuple(key), rng.tensor(rng.integer(2, 5))))
-            of_rank["placements"].append(placement)
-        inputs.append(of_rank)
-    return inputs
-
-
-def run_norm(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[float]:
-    """The norms that the learner's function returns on this rank, one for each of the powers."""
-    groups = process_groups(inputs)
-    gradients, placements = inputs["gradients"], inputs["placements"]
-    return [float(submitted(list(gradients), list(placements), groups, p)) for p in inputs["powers"]]
-
-
-class GradientsOfRanks:
-    """The gradients of some ranks, each with its number of replicas, from which their norm is computed.
-
-    The sum over |g|^p of a gradient is divided by its number of replicas, so that all replicas count as one.
-    replica_axes: the axes on which replicas are recognised as such. Leaving one out is a mistake, since each replica on
-    it then counts.
-    """
-
-    def __init__(
-        self, world: JudgedWorld, mesh: Mesh, ranks: Iterable[int], replica_axes: Sequence[str] = REPLICA_AXES
-    ):
-        sizes = {"dp": mesh.dp, "tp": mesh.tp, ENDS: 2}  # replicas on each axis
-        self.by_rank: list[list[tuple[Tensor, int]]] = []
-        for inputs in (world.inputs[rank] for rank in ranks):
-            with_replicas = []
-            for gradient, placement in zip(inputs["gradients"], inputs["placements"], strict=True):
-                axes = [axis for axis in replica_axes if placement.get(axis) == "replicated"]
-                with_replicas.append((gradient, math.prod(sizes[axis] for axis in axes)))
-            self.by_rank.append(with_replicas)
-
-    def norm(self, p: float, power: float | None = None) -> float:
-        """The norm with power p. power: for a mistake, the power with which the norms of the ranks are combined."""
-        norms = [self._norm_of_rank(gradients, p) for gradients in self.by_rank]
-        power = p if power is None else power
-        return max(norms, default=0.0) if power == math.inf else sum(one**power for one in norms) ** (1 / power)
-
-    def _norm_of_rank(self, gradients: list[tuple[Tensor, int]], p: float) -> float:
-        """The norm of one rank's gradients; infinite power means the largest absolute value."""
-        if p == math.inf:
-            return max((float(g.abs().max()) for g, _ in gradients), default=0.0)
-        return sum(float((g.abs() ** p).sum()) / replicas for g, replicas in gradients) ** (1 / p)
-
-
-def wrong_norms(world: JudgedWorld, mesh: Mesh, rank: int, powers: Sequence[float]) -> dict[str, list[list[float]]]:
-    """For each mistake the norms that it gives on this rank, one list for each variant of the mistake."""
-    ranks = range(world.size)
-    gradients = GradientsOfRanks(world, mesh, ranks)
-    # Replicas are recognised on none of the axes, or on all but tp, but dp, or but ENDS.
-    overlooked = [GradientsOfRanks(world, mesh, ranks, axes) for axes in ((), ("dp", ENDS), ("tp", ENDS), ("dp", "tp"))]
-    positions = [mesh.coordinates(other) for other in ranks]
-    # The ranks of this rank's replica (one dp coordinate), and those of its stage (one pp coordinate).
-    replica, stage = ([r for r in ranks if positions[r][axis] == positions[rank][axis]] for axis in ("dp", "pp"))
-    # Only the stage's gradients count. The tied weight counts fully, or by half since the pipeline has two replicas.
-    of_stage = [GradientsOfRanks(world, mesh, stage, axes) for axes in (("dp", "tp"), REPLICA_AXES)]
-    return {
-        # Within one replica of the model nothing has replicas along dp.
-        "one_copy_only": [[GradientsOfRanks(world, mesh, replica, ("tp", ENDS)).norm(p) for p in powers]],
-        "copies_counted_each": [[one.norm(p) for p in powers] for one in overlooked],
-        "stage_by_stage": [[one.norm(p) for p in powers] for one in of_stage],
-        # The largest values of the ranks are added, for p = inf; in "norms_added" their norms, for any other p.
-        "largest_summed": [[gradients.norm(p, 1.0 if p == math.inf else p) for p in powers]],
-        "norms_added": [[gradients.norm(p, math.inf if p == math.inf else 1.0) for p in powers]],
-    }
-
-
-def judge_norm(world: JudgedWorld) -> Iterator[Judgement]:
-    """Every rank returns the norm of all entries, each counted once, and sends few numbers for it."""
-    mesh, powers = mesh_in(world.inputs[0]), world.inputs[0]["powers"]
-    gradients = GradientsOfRanks(world, mesh, range(world.size))
-    right = [gradients.norm(p) for p in powers]
-    for rank, got in enumerate(world.outputs):
-        wrong = {} if are_equal_norms(right, got) else wrong_norms(world, mesh, rank, powers)
-        # The mistakes that give all norms of this rank.
-        known = [key for key, several in wrong.items() if any(are_equal_norms(one, got) for one in several)]
-        for p, expected, value in zip(powers, right, got, strict=True):
-            what = words["norm_of_all"].format("inf" if p == math.inf else int(p), mesh_text(mesh))
-            yield expect_number(what, expected, value, rank=rank, mistakes=dict.fromkeys(known, value))
-        is_small = world.logs[rank].payload_bytes() <= MAX_BYTES * len(powers)
-        yield expect(is_small, words["numbers_per_norm"], rank=rank)
-
-
-def are_equal_norms(expected: Sequence[float], got: Sequence[float]) -> bool:
-    """Whether a rank returned all of these norms, up to rounding."""
-    return all(math.isclose(*pair, rel_tol=1e-9) for pair in zip(expected, got, strict=True))
-
-
-NORM = Task(
-    key="09.norm",
-    signature="gradient_norm(gradients, placements, groups, p)",
-    make_inputs=make_norm,
-    variations=Variations(min_cases=6),
-    run_submission=run_norm,
-    judge=judge_norm,
-    must_not_change=("gradients", "placements", "groups"),
-    hints=LAB.hints("one_copy_only copies_counted_each stage_by_stage largest_summed norms_added"),
+    hints=LAB.hints(
+        "frozen_has_no_gradient stages_between", *wrong_reductions(Mesh())
+    ),  # the keys are the same for any mesh
 )
