@@ -302,6 +302,9 @@ WRONG_REFUSALS = {
 }
 
 
+ERRORS = {"AssertionError": "other_exception", "IndexError": "index_beyond_dp"}  # the class of an exception -> the hint
+
+
 def judge_batch(world: JudgedWorld) -> Iterator[Judgement]:
     """Batches to divide and batches to refuse are judged apart: a first attempt often does both wrong."""
     pairs = list(zip(world.inputs[0]["cases"], world.outputs[0], strict=True))
@@ -324,7 +327,7 @@ BATCH = Task(
     run_submission=run_batch,
     judge=judge_batch,
     must_not_change=("batch",),
-    recognise_failure=lambda failure: ["other_exception"] if failure.type_name == "AssertionError" else [],
-    hints=LAB.hints(*WRONG_ROWS, *WRONG_REFUSALS, "other_exception"),
+    recognise_failure=lambda failure: [key for name, key in ERRORS.items() if name == failure.type_name],
+    hints=LAB.hints(*WRONG_ROWS, *WRONG_REFUSALS, *ERRORS.values()),
     runs_on="process",
 )
