@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from helpers.grading import grade, task_of
 from helpers.grading.composing import loss_and_gradients, meshes, norm, placement, seeds
@@ -140,3 +141,28 @@ def test_an_exception_names_its_call_and_a_task_of_one_process_counts_no_device(
     verdict = grade("09.batch", lambda batch, rank, dp, pp, tp, num_microbatches: batch.chunk(1)[rank], ranks=ranks)
     assert "IndexError" in verdict.text("en") and "rank=1, dp=3, pp=1, tp=1, num_microbatches=2)" in verdict.text("en")
     assert "device" not in verdict.text("en") and "设备" not in verdict.text("zh")
+
+
+@pytest.mark.parametrize(
+    ("key", "answer", "says"),
+    [
+        ("09.places", lambda rank, dp, pp, tp: ({}, {}), "must be 0"),
+        ("09.batch", lambda batch, rank, dp, pp, tp, num_microbatches: [batch[:1]], "begin at row 0"),
+        ("09.loss", lambda losses, counted, group: (losses.sum() * 7, 3.0), "must weigh the same"),
+        ("09.norm", lambda gradients, placements, groups, p: 3.0, "each counted once"),
+    ],
+)
+def test_an_answer_that_nobody_foresaw_gets_the_rule_about_the_value(key, answer, says, ranks):
+    assert says in grade(key, answer, ranks=ranks).text("en")
+
+
+def test_a_replica_without_tokens_is_told_why_it_has_nan(ranks):
+    """A mean over nothing is nan, and no mean of means."""
+
+    def token_mean(losses, counted, group):
+        mean, own = losses[counted].mean(), counted.sum()
+        numbers = torch.stack([mean.detach() * own, own.double()])
+        dist.all_reduce(numbers, group=group)
+        return mean * own / numbers[1] * dist.get_world_size(group), numbers[0] / numbers[1]
+
+    assert grade("09.loss", token_mean, ranks=ranks).mistake == "mean_of_nothing"

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from helpers.grading import task_of
+from helpers.grading import grade, task_of
 from helpers.grading.kit.comparisons import is_close
 from helpers.grading.zero import cost, resume, shards, stage1, stage2, stage3
 from helpers.predict.memory.states import model_states
@@ -156,3 +156,21 @@ def test_the_bytes_held_are_the_chapters(seed):
 def test_the_bytes_sent_are_those_of_the_paper(stage, m, share):
     """Section 7 of the paper, in units of the model: 2 for stages 1 and 2, 3 for stage 3; each with micro-batches."""
     assert cost.bytes_sent(800, 4, stage, m) == share * 2 * 800 * 3 / 4
+
+
+# -- what a verdict says ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("key", "answer", "says"),
+    [
+        ("08.shard", lambda tensors, rank, world_size: tensors[0].flatten(), "begins at element 0"),
+        ("08.cost", lambda num_parameters, world_size, stage, num_microbatches: (1, 2), "holds all 16 bytes"),
+        (
+            "08.resume",
+            lambda files, num_elements, rank, world_size: next(iter(files.values())) | {"step": -1},
+            "same step",
+        ),
+        ("08.global_norm", lambda shards: 3.0, "of which the norm is the root"),
+    ],
+)
+def test_an_answer_that_nobody_foresaw_gets_the_rule_about_the_value(key, answer, says, ranks):
+    assert says in grade(key, answer, ranks=ranks).text("en")

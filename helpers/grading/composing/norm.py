@@ -192,7 +192,7 @@ def recognise_norm(failure: RunFailure) -> list[str]:
     """The hints that fit the error with which a run ended."""
     if failure.kind in ("hang", "mismatch"):
         return ["not_all_take_part"]
-    is_empty = re.search(r"empty|no identity|numel\(\) == 0|expected at least", failure.text)
+    is_empty = re.search(r"non-empty|an empty|is empty|numel\(\) == 0", failure.text)
     return ["rank_without_gradients"] if failure.kind == "exception" and is_empty else []
 
 

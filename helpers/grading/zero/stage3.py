@@ -159,24 +159,18 @@ class FullWeightReference:
 
     def wrong_shards(self, rank: int, i: int) -> dict[str, list[Tensor]]:
         """The gradients that each mistake gives for the shard of weight i, one for each variant of the mistake."""
-        n, total = self.n, self.total(i)
-        shard, local, last, transposed = (
-            shard_of(flat, rank, n)
-            for flat in (
-                total,
-                sum(gradients[i] for _, _, gradients in self.runs[rank]),
-                self.total(i, -1),
-                total.view(self.weights[i].shape).T.flatten(),
-            )
-        )
-        return wrong_pieces(total / n, rank, n) | {
-            "sum_for_mean": [shard],
-            "divided_twice": [shard / n**2],
+        n, mean = self.n, self.total(i) / self.n
+        right, last = shard_of(mean, rank, n), shard_of(self.total(i, -1), rank, n)
+        local = shard_of(sum(gradients[i] for _, _, gradients in self.runs[rank]), rank, n)
+        transposed = mean.view(self.weights[i].shape).T.flatten()
+        return wrong_pieces(mean, rank, n) | {
+            "sum_for_mean": [right * n],
+            "divided_twice": [right / n],
             "own_gradient": [local, local / n],
             "gradient_overwritten": [last / n, last],
-            "gradient_counted_twice": [2 * shard / n],
-            "gradient_transposed": [transposed / n],
-            "mean_of_micro_batches": [shard / n / len(self.runs[rank])],
+            "gradient_counted_twice": [2 * right],
+            "gradient_transposed": [shard_of(transposed, rank, n)],
+            "mean_of_micro_batches": [right / len(self.runs[rank])],
         }
 
 
