@@ -167,7 +167,7 @@ def test_the_bytes_sent_are_those_of_the_paper(stage, m, share):
         (
             "08.resume",
             lambda files, num_elements, rank, world_size: next(iter(files.values())) | {"step": -1},
-            "same step",
+            "begins at element",
         ),
         ("08.global_norm", lambda shards: 3.0, "of which the norm is the root"),
     ],
