@@ -9,7 +9,7 @@ import pytest
 from helpers.commands.broken_jobs import broken_jobs as zoo
 from helpers.grading import grade
 from helpers.grading.profiling import straggler, timelines
-from helpers.grading.profiling.clinic import causes, clinic, jobs_of, judge_diagnosis
+from helpers.grading.profiling.clinic import causes, clinic, jobs_of, judge_diagnosis, message_lines, mistakes_in
 from helpers.records import Span, covered_seconds
 from tests.grading.known_mistakes import assert_told_apart, each, repeated, world_of
 
