@@ -16,9 +16,11 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from types import MappingProxyType
 from typing import Any
 
-from helpers.grading.kit.comparisons import COMMA, describe_difference, expect
+from helpers.grading.kit.comparisons import COMMA, describe_difference, expect, with_rule
 from helpers.grading.kit.model_tools import shortened, simplified
 from helpers.grading.registry import lab_of
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
@@ -26,6 +28,7 @@ from helpers.learner.words import Words, book
 
 words = book("values")  # the sentences of values.yaml
 Answer = Callable[..., Any]  # a function that answers a question, which is a list of arguments
+Rule = Callable[[Sequence[Any], Any], Words]  # from a case and the learner's answer to a sentence about the right one
 WrongAnswers = Mapping[str, Sequence[Answer]]  # key of a hint -> wrong functions that contain this mistake
 FOR_CALL = Words(en="for {} {}", zh="{} 的{}")  # a call, and the name of the answer
 RAISED = Words(en="{} (called as {})", zh="{}（调用：{}）")  # the text of an error, and the call
@@ -69,28 +72,31 @@ def question_task(
     signature: str,
     what: Words | Sequence[Words],
     right: Answer,
-    wrong: WrongAnswers,
+    wrong: WrongAnswers = MappingProxyType({}),
     *,
     tolerance: float = TOLERANCE,
+    rules: Sequence[Rule] = (),
     **more: Any,
 ) -> Task:
     """The Task of a function that answers questions in one process.
 
     what: the name of the answer; or the names of its values, if it is a tuple whose values are judged one by one.
-    right: the right function. wrong: maps the key of each hint to the functions that contain this mistake. more:
-    make_inputs and whatever else a Task has; its hints are those of the mistakes unless it names others.
+    right: the right function. wrong: maps the key of each hint to the functions that contain this mistake. rules: one
+    for each value, which says below the sentence about a wrong value how the right one comes about. more: make_inputs
+    and whatever else a Task has; its hints are those of the mistakes unless it names others.
     """
 
     def judge(world: JudgedWorld) -> Iterator[Judgement]:
         if isinstance(what, Words):
-            yield from judge_answers(task, what, world.inputs[0]["cases"], world.outputs[0], right, wrong, tolerance)
+            cases, rule = world.inputs[0]["cases"], next(iter(rules), None)
+            yield from judge_answers(task, what, cases, world.outputs[0], right, wrong, tolerance, rule)
             return
         columns = []
         for index, name in enumerate(what):
             # Functions that give just this value of what the wrong functions give.
             wrong_values = {hint: [value_at(index, one) for one in several] for hint, several in wrong.items()}
             columns.append((name, value_at(index, right), wrong_values))
-        yield from judge_several_answers(task, COMMA.join(what), columns, world, tolerance)
+        yield from judge_several_answers(task, COMMA.join(what), columns, world, tolerance, rules)
 
     if "hints" not in more:
         more["hints"] = lab_of(key.partition(".")[0]).hints(*wrong)
@@ -110,8 +116,9 @@ def judge_answers(
     cases: Sequence[Sequence[Any]],
     got: Sequence[Any],
     right: Answer,
-    mistakes: WrongAnswers,
+    mistakes: WrongAnswers = MappingProxyType({}),
     tolerance: float = TOLERANCE,
+    rule: Rule | None = None,
 ) -> Iterator[Judgement]:
     """One Judgement per case. A mistake is named if one of its wrong functions gives the learner's answer to each case.
 
@@ -129,7 +136,8 @@ def judge_answers(
             continue
         name = FOR_CALL.format(call_text(task, case), what)
         message = describe_difference(name, *display_pair(due, answer)) + of_calls
-        yield Judgement(ok=False, message=message, mistakes=tuple(known))
+        judgement = Judgement(ok=False, message=message, mistakes=tuple(known))
+        yield from with_rule(rule(case, answer), [judgement]) if rule else [judgement]
 
 
 def judge_several_answers(
@@ -138,6 +146,7 @@ def judge_several_answers(
     columns: Sequence[tuple[Words, Answer, WrongAnswers]],
     world: JudgedWorld,
     tolerance: float = TOLERANCE,
+    rules: Sequence[Rule] = (),
 ) -> Iterator[Judgement]:
     """Judges a function that returns several values, one value after the other, in a world of one process.
 
@@ -149,8 +158,8 @@ def judge_several_answers(
     yield expect(not misshapen, words["values_returned"].format(shown, count, names))
     if misshapen:
         return
-    for index, (what, right, wrong) in enumerate(columns):
-        yield from judge_answers(task, what, cases, [answer[index] for answer in answers], right, wrong, tolerance)
+    for (what, right, wrong), values, rule in zip_longest(columns, zip(*answers, strict=True), rules):
+        yield from judge_answers(task, what, cases, values, right, wrong, tolerance, rule)
 
 
 def is_mistake(wrong: Answer, cases: Sequence[Sequence[Any]], got: Sequence[Any], tolerance: float = TOLERANCE) -> bool:

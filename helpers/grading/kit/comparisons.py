@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from os.path import commonprefix
 from typing import Any
@@ -157,6 +158,12 @@ def expect(ok: bool, message: Words, *, rank: int | None = None, mistakes: HintK
     message: the sentence about what is wrong if `ok` is false. mistakes: the keys of the hints that explain it then.
     """
     return Judgement(ok=bool(ok), message=message, rank=rank, mistakes=() if ok else tuple(mistakes))
+
+
+def with_rule(rule: Words, judgements: Iterable[Judgement]) -> Iterator[Judgement]:
+    """The judgements; below the sentence of each that failed stands the rule that decides there, with its numbers."""
+    for one in judgements:
+        yield one if one.ok else replace(one, message=Words.of("\n").join([one.message, rule]))
 
 
 # -- comparisons with the communication log --------------------------------------------------------------------------
