@@ -17,8 +17,8 @@ import yaml
 from nbformat.v4 import new_code_cell, new_notebook
 
 from helpers.classroom import cli
+from helpers.grading.kit.edits import edited
 from tests.classroom import notebooks
-from tests.grading.edits import edited
 from tests.nbgrader_steps import run_steps
 from tests.test_tools_build_labs import small
 

@@ -43,23 +43,22 @@ returns one dict for all of them, in a list, and the `rank` of a Judgement is a 
 
 Hints and mistakes
 ==================
-Hints are a dict such as `{"sum_for_mean": Words(en="…", zh="…")}`, whose keys name mistakes. Our labs keep theirs in
-hints.yaml, and `LAB.hints("sum_for_mean own_sum")` takes those of a task. A mistake is a wrong solution that learners
-often write. It is recognised by the value that it gives (`mistakes={key: value}`), by the log
-(`expect_num_calls(..., mistakes={key: count})`, `expect_payload_bytes`, `expect(ok, sentence, mistakes=(key,))`), or by
-how the run failed: `recognise_failure(failure) -> [key, ...]`, for example
+A mistake is a wrong solution that learners often write. Each stands once, in the lab's mistakes.yaml, as an edit of the
+lab's own answer; mistakes.py says how. Where a check failed, the mistakes run on the same inputs, and the one that
+leaves what the learner's answer left is named. Its hint is in hints.yaml, by the mistake's key. A judge therefore only
+says what is right or wrong. It names mistakes itself (`mistakes={key: value}`, `mistakes=(key,)`) only where no single
+edit can stand for all who make the mistake, for example where they compute different things and send too much alike.
+A mistake that shows as a failure is recognised by the failure: `recognise_failure(failure) -> [key, ...]`, for example
 `["both_receive_first"] if failure.kind == "hang" and failure.is_waiting_in("recv") else []`. Only a mistake that
-explains every failing case of every failing world gets its hint; of several, the one that stands first, so put specific
-ones first.
+explains every failing case of every failing world gets its hint; of several, the one whose hint stands first, so put
+specific ones first. A task that stands alone, as a teacher's own, has `hints={"sum_for_mean": Words(en="…", zh="…")}`.
 
 The name of a value, or a sentence, has both languages: `Words(en="the gradient of {}", zh="{} 的梯度").format(name)`.
 Our labs keep theirs in messages.yaml, and after `words = LAB.messages` this is `words["gradient"].format(name)`. The
 sentence of `expect` is read behind "on rank 1 of 3 ", or behind "with 3 ranks " if it has no rank.
 
-Each hint has a mutant in tests/mutants/NN_topic.yaml, a solution with this mistake: the file says who makes it and why,
-and which lines of the right solution it changes. tests/right_answers/NN_topic.yaml holds right answers in other styles
-(task, name, says, text). tests/grading runs them all, and no mutant may draw another mistake's hint;
-tests/grading/submissions.py says how both are written.
+tests/right_answers/NN_topic.yaml holds right answers in other styles (task, name, says, text). tests/grading runs them
+and all mistakes: each must get its own hint and no other's, and each hint has a mistake.
 
 Who calls it
 ============

@@ -32,8 +32,9 @@ from helpers.grading.cases import Case
 from helpers.grading.kit.histories import without_naming_mistakes
 from helpers.grading.kit.model_tools import one_thread
 from helpers.grading.lab_notebooks import solution_offer
+from helpers.grading.mistakes import with_mistakes
 from helpers.grading.registry import labs, similar_name, task_of, tasks_of
-from helpers.grading.run_on_ranks import LocalRunner
+from helpers.grading.run_on_ranks import LocalRunner, grader_ranks
 from helpers.grading.task import JudgedWorld, Judgement, RunFailure, Task, TaskRun
 from helpers.grading.verdict import NEVER_RAN, SAYS_NOTHING, Verdict, WorldResult, sizes_text
 from helpers.grading.waiting import ProgressLine, are_ranks_ready, wait_for_start
@@ -153,6 +154,7 @@ def grade(
             results.append(WorldResult(size=size, failure=RunFailure(kind="interrupted")))
         if results[-1].failure is not None:
             break  # it would hang, raise or die in the larger worlds as well, and each costs its time limit
+    results = with_mistakes(task, results, lambda: ranks or grader_ranks(), seed)
     seconds = time.perf_counter() - start
     return Verdict.of(task, results, seconds=seconds, seed=seed, lang=lang, similar_name=similar_name(task, names))
 
@@ -175,7 +177,7 @@ def grade_world(task: Task, runner: Runner, size: int, seed: int) -> WorldResult
     except Exception as error:  # a learner's outputs may be anything, and break a judge in any way
         failure = RunFailure(kind="no_answer", text=f"{type(error).__name__}: {error}")
         return WorldResult(size=size, failure=failure, printed=run.printed)
-    return WorldResult(size=size, judgements=tuple(judgements), printed=run.printed)
+    return WorldResult(size=size, judgements=tuple(judgements), printed=run.printed, run=run)
 
 
 def inputs_by_rank(task: Task, cases: Sequence[Case], size: int, seed: int) -> list[list[dict]]:
@@ -228,7 +230,8 @@ def explain_failure(task: Task, runner: Runner, size: int, seed: int, run: TaskR
                 description = common_checks.ONLY_TOGETHER  # " (only when it is called again)"
     failure = RunFailure(**run.failure)
     # The hints are about what a single call does, and here no single call fails.
-    mistakes = () if description is common_checks.ONLY_TOGETHER else tuple(task.recognise_failure(failure))
+    known = () if description is common_checks.ONLY_TOGETHER else task.recognise_failure(failure)
+    mistakes = tuple(key for key in known if key in task.hints)
     return WorldResult(size=size, failure=failure, mistakes=mistakes, printed=run.printed, case_description=description)
 
 

@@ -72,12 +72,14 @@ def run_cases(key: str, submitted: Callable, inputs: Sequence[Sequence[dict]], s
     fifth maps the name of a process group to the number of its operations that are still in flight.
     """
     task, rank = task_of(key), dist.get_rank()
-    seed_generators(seed + rank)
     # FillUninitialized puts a large number into all that torch.empty returns, so that no answer passes because memory
     # that it forgot to fill happens to be 0.
     with processor_limit(task.cpu_seconds), FillUninitialized():
         size = dist.get_world_size()
-        cases = [RunningCase(task, submitted, one, RankContext(rank, size)) for one in inputs[rank]]
+        cases = [
+            RunningCase(task, submitted, one, RankContext(rank, size), case_seed(seed, number) + rank)
+            for number, one in enumerate(inputs[rank])
+        ]
         run_alternating(cases)
     rows = [(as_plain_data(case.outputs), case.events, case.context.marks, case.calls) for case in cases]
     columns = zip(*rows, strict=True)  # from four values per case to four lists over all cases
@@ -89,6 +91,11 @@ def run_cases_safely(*args: Any) -> tuple[list, ...]:
     """`run_cases` within the safeguards."""
     with safeguards.applied():
         return run_cases(*args)
+
+
+def case_seed(seed: int, number: int) -> int:
+    """The seed of rank 0's random numbers in the case of this number, so that a case repeats also if it runs alone."""
+    return seed + 1000 * number
 
 
 def as_plain_data(value: Any) -> Any:
@@ -393,11 +400,13 @@ _OVER = object()  # what `next` returns for a generator that has ended
 class RunningCase:
     """One case of a task on this rank. `advance` runs it up to the next yield of `run_submission`, or to its end."""
 
-    def __init__(self, task: Task, submitted: Callable[..., Any], inputs: Mapping[str, Any], context: RankContext):
+    def __init__(
+        self, task: Task, submitted: Callable[..., Any], inputs: Mapping[str, Any], context: RankContext, seed: int
+    ):
         # A learner's class is passed on as it is, since `run_submission` may need its attributes and observes its calls
         # itself.
         self.observed = submitted if isinstance(submitted, type) else ObservedFunction(submitted, task)
-        self.context = context
+        self.context, self.seed = context, seed
         self.steps = self._steps(task, inputs)
         self.events: list[dict] = []
         self.outputs: Any = None
@@ -411,6 +420,7 @@ class RunningCase:
 
     def _steps(self, task: Task, inputs: Mapping[str, Any]) -> Iterator[None]:
         """Runs `run_submission`, and stops at each of its yields. One without a yield is a single step."""
+        seed_generators(self.seed)
         result = task.run_submission(self.observed, inputs, self.context)
         is_generator = inspect.isgeneratorfunction(task.run_submission)
         self.outputs = (yield from result) if is_generator else result

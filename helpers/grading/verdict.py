@@ -12,10 +12,10 @@ same in one language, with its places filled in.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from helpers.grading.task import Judgement, RunFailure, Task
+from helpers.grading.task import Judgement, RunFailure, Task, TaskRun
 from helpers.learner.words import Words, book, language
 from helpers.quantities.units import format_seconds
 
@@ -33,7 +33,8 @@ class WorldResult:
     size: int  # the number of ranks
     judgements: tuple[Judgement, ...] = ()
     failure: RunFailure | None = None
-    mistakes: tuple[str, ...] = ()  # those recognised from the failure
+    mistakes: tuple[str, ...] = ()  # those recognised from the failure, or by running them (mistakes.py)
+    run: TaskRun | None = field(default=None, compare=False, repr=False)  # what the ranks left, if they left outputs
     printed: str = ""  # by the learner's code
     case_description: Words = Words.of("")  # what is special about the case in which the run failed
 
@@ -48,7 +49,7 @@ class WorldResult:
         return self.failure is None and not self.failed
 
     def common_mistakes(self) -> set[str]:
-        """The mistakes that appear in every case that failed, and those recognised from the failure."""
+        """The mistakes that appear in every case that failed, and those that explain the whole run."""
         by_case: dict[int, set[str]] = {}
         for judgement in self.failed:
             by_case.setdefault(judgement.case, set()).update(judgement.mistakes)

@@ -8,8 +8,8 @@ import pytest
 
 from helpers.grading import Verdict, grade, run_on_ranks, task_of
 from helpers.grading.check import grade_world
+from helpers.grading.mistakes import with_mistakes
 from helpers.grading.run_on_ranks import LocalRunner
-from helpers.grading.verdict import mistakes_in_all
 from helpers.ranks import Ranks
 
 
@@ -40,8 +40,8 @@ ORDER = (3, 5, 2, 4, 1)  # of the worlds: on three ranks most mistakes show
 def failing(ranks, graded):
     """failing(submission, allowed): the verdict on a wrong answer, of no more worlds than it takes to tell.
 
-    That is until it failed and an allowed mistake alone explains it (None: none does); what ends otherwise is graded as
-    a learner's check does, through all worlds in their order. The slow test of the mutants does so with each.
+    That is until it failed, if an allowed mistake alone explains that (None: none does); what ends otherwise is graded
+    as a learner's check does, through all worlds in their order. The slow test of the mutants does so with each.
     """
 
     def verdict(submission, allowed, *, seed: int = SEED) -> Verdict:
@@ -49,9 +49,10 @@ def failing(ranks, graded):
         runner = LocalRunner(task, submission.names().get(task.name), ranks=ranks)
         for size in sorted(task.world_sizes, key=ORDER.index):
             tried.append(grade_world(task, runner, size, seed))
-            if tried[-1].failure or (not tried[-1].passed and mistakes_in_all(tried) <= set(allowed)):
+            if not tried[-1].passed:
                 break
-        told = Verdict.of(task, sorted(tried, key=lambda one: one.size), seconds=0.0, seed=seed)
+        tried = with_mistakes(task, sorted(tried, key=lambda one: one.size), lambda: ranks, seed)
+        told = Verdict.of(task, tried, seconds=0.0, seed=seed)
         return told if told.mistake in allowed else graded(submission, seed=seed)
 
     return verdict

@@ -1,19 +1,8 @@
-"""Reads what learners might hand in: mutants from tests/mutants/, right answers from tests/right_answers/.
+"""Reads what learners might hand in: mutants from the labs' mistakes.yaml, right answers from tests/right_answers/.
 
-A mutant is one mistake, planted in a right answer:
-
-    03.average:                  # the task
-      divided_twice:             # the name: the hint that it must get, or that hint and _more
-        who: Whoever finds ReduceOp.AVG and keeps the division of the first attempt.
-        edit: |
-          - dist.all_reduce(parameter.grad)
-          + dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
-
-Also: `hint: divided_twice`, where the name says more; `base: NAME`, where the lab's solution is not what is edited: a
-right answer of the same lab, or a mutant above; and `text: |` instead of `edit`, where a whole cell is shorter.
-tests/grading/edits.py says how edits are written. `imports` on top of a file is for what the lab's first cell lacks.
-An entry of right_answers/NN_topic.yaml has `task`, `name`, `says` (what it does another way) and `text`: imports and
-the function.
+A mutant is one mistake, planted in a right answer; helpers/grading/mistakes.py says how the files are written. An entry
+of right_answers/NN_topic.yaml has `task`, `name`, `says` (what it does another way) and `text`: imports and the
+function.
 """
 
 from __future__ import annotations
@@ -22,7 +11,7 @@ import functools
 import re
 import sys
 import types
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,14 +20,12 @@ import yaml
 
 from helpers.classroom import labs
 from helpers.classroom.isolation import ROOT
-from helpers.grading import exercises_of, tasks_of
-from helpers.interview.bank_file import read_yaml
+from helpers.grading import chapters_with_tasks, exercises_of, lab_of, tasks_of
+from helpers.grading.mistakes import mistakes_file, read_mistakes
 from helpers.interview.drills import drills
 from tests.grading import chapters
-from tests.grading.edits import edited
 
 TESTS = Path(__file__).resolve().parent.parent
-FIELDS = {"who", "hint", "base", "edit", "text"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,48 +106,17 @@ def read_answers(path: Path) -> list[dict[str, str]]:
     return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
-def mutants(path: Path) -> Iterator[Submission]:
-    """Those of a lab's file. Raises ValueError with file and mutant for what is not as it should be."""
-    document, lab = dict(read_yaml(path)), path.stem
-    known = {answer.name: answer for answer in right_answers(lab)}
-    imports = document.pop("imports", "")
-    for task, entries in document.items():
-        if task not in tasks_of(lab[:2]) | exercises_of(lab[:2]):
-            raise ValueError(f"{path.name}: {task!r} is no task of this lab, and all else but `imports` is one")
-        solution = Submission(lab=lab, name="solution", task=task, write=lambda task=task: answer_to(lab, task))
-        for name, fields in entries.items():
-            where = f"{path.name}, {fields.where}, {name}"
-            check(fields, where, known)
-            if name in known:
-                raise ValueError(f"{where}: another answer of this lab has this name; choose a new one")
-            write = functools.partial(written, fields, where, imports, known.get(fields.get("base"), solution))
-            own = {"hint": fields.get("hint", name), "who": fields["who"], "alone": task in exercises_of(lab[:2])}
-            known[name] = Submission(lab=lab, name=name, task=task, write=write, **own)
-            yield known[name]
+def mutants(lab: str) -> Iterator[Submission]:
+    """The mistakes of lab "03_ddp", or of a chapter."""
+    for key, known in read_mistakes(mistakes_file(lab[:2])).items():
+        for one in known.mistakes:
+            write = functools.partial("\n\n".join, [known.imports, one.text])
+            own = {"hint": one.hint, "who": one.who, "alone": key in exercises_of(lab[:2])}
+            yield Submission(lab=lab, name=one.name, task=key, write=write, **own)
 
 
-def check(fields: dict[str, str], where: str, known: Container[str]) -> None:
-    """Raise ValueError for a field that is missing, too much, or names nothing."""
-    if unknown := fields.keys() - FIELDS:
-        raise ValueError(f"{where}: {min(unknown)!r} is no field of a mutant; there are {', '.join(sorted(FIELDS))}")
-    if not fields.get("who") or ("edit" in fields) == ("text" in fields):
-        raise ValueError(f"{where}: a mutant has `who`, and either `edit` or `text`")
-    if "base" in fields and (fields["base"] not in known or "text" in fields):
-        raise ValueError(f"{where}: `base` is {fields['base']!r}; name a right answer or a mutant above, to edit")
-
-
-def written(fields: dict[str, str], where: str, imports: str, base: Submission) -> str:
-    """The cell of a mutant. Raises ValueError with the mutant for an edit that does not fit."""
-    if "text" in fields:
-        return imports + fields["text"]
-    try:
-        return imports + edited(base.text, fields["edit"])
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
-
-
-LABS = sorted(path.stem for path in (TESTS / "mutants").glob("*.yaml"))
+LABS = [lab_of(number).name for number in chapters_with_tasks() if mistakes_file(number).exists()]
 # What a class hands in: a lab, its tasks. What only a chapter asks is not among them.
 HANDED_IN = {lab: frozenset(tasks_of(lab[:2])) for lab in labs.lab_names()}
 RIGHT_ANSWERS = [answer for lab in LABS for answer in right_answers(lab)]
-MUTANTS = [mutant for lab in LABS for mutant in mutants(TESTS / "mutants" / f"{lab}.yaml")]
+MUTANTS = [mutant for lab in LABS for mutant in mutants(lab)]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
-from tests.grading.edits import edited
-from tests.grading.submissions import LABS, MUTANTS, cells_of, mutants
+from helpers.grading.kit.edits import edited
+from helpers.grading.mistakes import mistakes_file, read_mistakes
+from tests.grading.submissions import LABS, answer_to
 
 BASE = """\
 def mean(tensor):
@@ -60,57 +63,61 @@ def test_an_edit_that_fits_nowhere_says_so(edits, says):
         edited(BASE, edits)
 
 
-# -- files of mutants ------------------------------------------------------------------------------------------------
-WHOLE = {"who": "Whoever forgets.", "edit": "|\n      - steps = 2 * (world_size - 1)\n      + steps = world_size - 1"}
+# -- mistakes.yaml ---------------------------------------------------------------------------------------------------
+ANSWER = "def all_reduce_cost(n):\n    steps = 2 * (n - 1)\n    return steps\n"
+WHOLE = {"who": "Whoever forgets.", "edit": "|\n      - steps = 2 * (n - 1)\n      + steps = n - 1"}
 
 
-def read(folder, *entries: tuple[str, dict], task: str = "01.cost", top: str = ""):
-    path = folder / "01_collectives.yaml"
-    own = [
-        f"  {name}:\n" + "".join(f"    {key}: {value}\n" for key, value in fields.items()) for name, fields in entries
-    ]
-    path.write_text(f"{top}{task}:\n" + "".join(own))
-    return list(mutants(path))
+def read(folder, *entries: tuple[str, dict], top: str = "", answer: str = ANSWER):
+    path = folder / f"{len(list(folder.iterdir()))}.yaml"
+    text = f"{top}01.cost:\n" + (f"  answer: |\n{textwrap.indent(answer, '    ')}" if answer else "")
+    for name, fields in entries:
+        text += f"  {name}:\n" + "".join(f"    {key}: {value}\n" for key, value in fields.items())
+    path.write_text(text)
+    return read_mistakes(path)["01.cost"]
 
 
-def test_a_mutant_is_the_solution_with_its_edit(tmp_path):
-    more = {"hint": "one_phase", "base": "one_phase", "who": "The same.", "edit": "|\n      - steps = world_size - 1"}
-    one, other = read(tmp_path, ("one_phase", WHOLE), ("one_phase_less", more), top="imports: |\n  import math\n")
-    solution = cells_of("01_collectives")["01.cost"]
-    assert one.text == "import math\n" + solution.replace("2 * (world_size - 1)\n", "world_size - 1\n")
-    assert "###" not in one.text
-    assert (one.hint, one.task) == ("one_phase", "01.cost") and one.names()["all_reduce_cost"](8, 4, 0, 1)[0] == 6.0
-    assert (other.hint, other.name) == ("one_phase", "one_phase_less") and "steps = w" not in other.text
+def test_a_mistake_is_the_answer_with_its_edit(tmp_path):
+    more = {
+        "hint": "one_phase",
+        "base": "one_phase",
+        "who": "The same.",
+        "edit": "|\n      - steps = n - 1\n      + steps = n",
+    }
+    known = read(tmp_path, ("one_phase", WHOLE), ("one_phase_less", more), top="imports: |\n  import math\n")
+    one, other = known.mistakes
+    assert (known.imports, known.answer, known.others) == ("import math\n", ANSWER, "")
+    assert one.text == ANSWER.replace("2 * (n - 1)", "n - 1")
+    assert (one.hint, other.hint, other.name, other.fails) == ("one_phase", "one_phase", "one_phase_less", False)
+    assert other.text == ANSWER.replace("2 * (n - 1)", "n")
 
 
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        (WHOLE | {"edits": "x"}, "line 3, one_phase: 'edits' is no field"),
-        ({"edit": WHOLE["edit"]}, "line 3, one_phase: a mutant has `who`"),
+        (WHOLE | {"edits": "x"}, "line 7, one_phase: 'edits' is no field"),
+        ({"edit": WHOLE["edit"]}, "line 7, one_phase: a mistake has `who`"),
         (WHOLE | {"text": "x = 1"}, "either `edit` or `text`"),
         ({"who": "Whoever."}, "either `edit` or `text`"),
         (WHOLE | {"base": "nothing"}, "`base` is 'nothing'"),
+        (WHOLE | {"edit": "|\n      - steps = 3"}, "(?s)line 7, one_phase: these lines stand 0 times"),
     ],
 )
 def test_a_wrong_entry_is_one_sentence(fields, says, tmp_path):
-    with pytest.raises(ValueError, match=f"01_collectives.yaml, {says}|{says}"):
+    with pytest.raises(ValueError, match=says):
         read(tmp_path, ("one_phase", fields))
 
 
 def test_a_wrong_file_is_one_sentence(tmp_path):
-    with pytest.raises(ValueError, match="'01.costs' is no task of this lab"):
-        read(tmp_path, ("one_phase", WHOLE), task="01.costs")
+    with pytest.raises(ValueError, match="a task has an `answer`"):
+        read(tmp_path, ("one_phase", WHOLE), answer="")
     with pytest.raises(ValueError, match="given twice"):
         read(tmp_path, ("one_phase", WHOLE), ("one_phase", WHOLE))
-    with pytest.raises(ValueError, match="all_to_all_steps.*has this name"):
-        read(tmp_path, ("all_to_all_steps", WHOLE))
-    (mutant,) = read(tmp_path, ("one_phase", WHOLE | {"edit": "|\n      - steps = 3"}))
-    with pytest.raises(ValueError, match="(?s)01_collectives.yaml, line 3, one_phase: these lines stand 0 times"):
-        print(mutant.text)
 
 
 @pytest.mark.parametrize("lab", LABS)
-def test_every_edit_fits_and_no_two_mutants_are_the_same(lab):
-    texts = [mutant.text for mutant in MUTANTS if mutant.lab == lab]
-    assert len({*texts, *cells_of(lab).values()}) == len(texts) + len(cells_of(lab))
+def test_the_answer_is_the_lab_s_own_and_no_two_mistakes_are_the_same(lab):
+    for key, known in read_mistakes(mistakes_file(lab[:2])).items():
+        assert known.answer.strip() == answer_to(lab, key).strip(), key
+        texts = [known.answer, *(one.text for one in known.mistakes)]
+        assert len({text.strip() for text in texts}) == len(texts), key

@@ -207,7 +207,6 @@ SCALE = Task(
     make_inputs=make_scale,
     run_submission=run_scale,
     judge=judge_scale,
-    hints=LAB.hints(*WRONG_SCALES),
     world_sizes=(1,),
     must_not_change=("gradients",),
 )
@@ -409,9 +408,6 @@ MASTER = Task(
     run_submission=run_master,
     judge=judge_master,
     recognise_failure=recognise_errors(REFUSED),
-    hints=LAB.hints(
-        *master_mistakes(torch.float16), "no_optimizer not_in_place", *REFUSED.values()
-    ),  # keys of any dtype
     world_sizes=(1,),
     variations=Variations(dtypes=("bfloat16", "float16"), layouts=("contiguous", "transposed")),
 )

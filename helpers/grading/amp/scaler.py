@@ -254,7 +254,6 @@ SCALER = Task(
     run_submission=run_scaler,
     judge=judge_scaler,
     recognise_failure=recognise_errors({"NoneType": "gradient_missing"}),  # error about a `.grad` that is None -> hint
-    hints=LAB.hints(*scaler_mistakes(), "gradient_missing"),
     world_sizes=(1,),
     variations=Variations(dtypes=("float32", "float64"), layouts=("contiguous", "transposed"), min_cases=len(OPTIONS)),
 )
@@ -442,6 +441,5 @@ OVERFLOW = Task(
     run_submission=run_overflow,
     judge=judge_overflow,
     recognise_failure=recognise_overflow,
-    hints=LAB.hints(*OVERFLOW_MISTAKES, "asks_only_when_found gradients_sent nothing_returned"),
     variations=Variations(sizes=("alike", "unequal"), dtypes=("float32", "float64")),
 )

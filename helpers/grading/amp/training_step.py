@@ -322,7 +322,6 @@ ORDER = Task(
     run_submission=run_submission,
     judge=judge,
     recognise_failure=recognise_errors(REFUSED),
-    hints=LAB.hints(*order_mistakes(), *REFUSED.values()),
     world_sizes=(1,),
     variations=Variations(sizes=("uneven", "one_each")),
     must_not_change=("micro_batches",),

@@ -257,6 +257,5 @@ COST = Task(
     make_inputs=make_inputs,
     run_submission=run_submission,
     judge=judge,
-    hints=LAB.hints(*WRONG_BYTES, *WRONG_RING, *WRONG_TREE, "slower_one always_the_same"),
     world_sizes=(1,),
 )

@@ -23,7 +23,7 @@ text. `words["…"]` is a sentence of messages.yaml, or what a sentence calls a 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,7 +42,7 @@ from helpers.grading.kit.messages import (
     RETURNED,
     expect_messages,
     is_to_itself,
-    recognise_among,
+    recognise,
     run_each_call,
     sends_of,
     worlds_of_calls,
@@ -61,24 +61,18 @@ LARGE = 50_000  # elements, 400 kB: more than the buffers between two processes 
 VARIATIONS = Variations(dtypes=("float64", "float32", "int64"), min_cases=5)
 
 
-def recognise_messages(*keys: str) -> Callable[[RunFailure], Sequence[str]]:
-    """A `recognise_failure` for a task that has the hints with these keys: what `recognise_among` knows, and more.
+def recognise_messages(failure: RunFailure) -> Sequence[str]:
+    """A `recognise_failure`: what that of kit/messages.py knows, and more.
 
     It adds a dtype or size that differs between sender and receiver, an index behind the last chunk, and any other
-    hang.
+    hang. Of the keys, those count that the task has a hint for.
     """
-
-    def recognise(failure: RunFailure) -> Sequence[str]:
-        dtypes = set(re.findall(r"\b(?:sends|expects) (\w+) x \d", failure.text))
-        if failure.kind == "mismatch" and dtypes:
-            size_key = "sizes_differ" if "sizes_differ" in keys else "buffer_size"
-            return ["dtypes_differ" if len(dtypes) > 1 else size_key]
-        if failure.type_name == "IndexError" and "index_beyond_chunks" in keys:
-            return ["index_beyond_chunks"]
-        known = recognise_among(*keys)(failure)
-        return known or (["unmatched"] if failure.kind == "hang" else [])
-
-    return recognise
+    dtypes = set(re.findall(r"\b(?:sends|expects) (\w+) x \d", failure.text))
+    if failure.kind == "mismatch" and dtypes:
+        return ["dtypes_differ"] if len(dtypes) > 1 else ["sizes_differ", "buffer_size"]
+    if failure.type_name == "IndexError":
+        return ["index_beyond_chunks"]
+    return recognise(failure) or (["unmatched"] if failure.kind == "hang" else [])
 
 
 def shape_of(rng: CaseGenerator, large: int) -> tuple[int, ...]:
@@ -159,19 +153,13 @@ def messages_text(messages: Sequence[tuple[int, int]]) -> list[Words]:
     return texts or [words["nothing"]]
 
 
-SHIFT_HINTS = LAB.hints(
-    *MESSAGES,
-    "sends_to_itself buffer_size overwrites_send_buffer buffer_kept argument_returned",
-    "never_received wrong_direction own_tensor shape_lost",
-)
 SHIFT = Task(
     key="01.shift",
     signature="shift(tensor)",
     make_inputs=make_shift,
     run_submission=run_each_call(run_shift),
     judge=judge_shift,
-    recognise_failure=recognise_messages(*SHIFT_HINTS),
-    hints=SHIFT_HINTS,
+    recognise_failure=recognise_messages,
     variations=VARIATIONS,
     must_not_change=("tensor",),
     returns_new_memory=True,
@@ -239,19 +227,13 @@ def judge_received(given: list, last: list, result: list, rank: int) -> Iterator
     yield from judgements
 
 
-ALL_TO_ALL_HINTS = LAB.hints(
-    *MESSAGES,
-    "sends_to_itself buffer_size overwrites_send_buffer buffer_kept argument_returned never_received",
-    "own_part_missing one_buffer wrong_slice wrong_place",
-)
 ALL_TO_ALL = Task(
     key="01.all_to_all",
     signature="all_to_all(tensors)",
     make_inputs=make_all_to_all,
     run_submission=run_each_call(run_all_to_all),
     judge=judge_all_to_all,
-    recognise_failure=recognise_messages(*ALL_TO_ALL_HINTS),
-    hints=ALL_TO_ALL_HINTS,
+    recognise_failure=recognise_messages,
     variations=VARIATIONS,
     must_not_change=("tensors",),
     returns_new_memory=True,
@@ -340,18 +322,12 @@ def rounds_of(receivers: list[list[int]], root: int) -> int:
     return max(round_of.values())
 
 
-BROADCAST_HINTS = LAB.hints(
-    "calls_a_collective not_waited dtypes_differ unmatched buffer_size place_for_rank root_ignored another_root",
-    "never_received rounds_rounded_down root_sends_to_all chain ranks_idle not_in_place",
-)
-
-
 def recognise_broadcast(failure: RunFailure) -> list[str]:
     """The mistakes that a run without outputs points to: a rank that sends to itself.
 
     It has taken a place in the tree for a rank. The root has place 0, so with root 1 of 2 ranks, place 1 is rank 0.
     """
-    return ["place_for_rank"] if is_to_itself(failure) else recognise_messages(*BROADCAST_HINTS)(failure)
+    return ["place_for_rank"] if is_to_itself(failure) else recognise_messages(failure)
 
 
 BROADCAST = Task(
@@ -361,6 +337,5 @@ BROADCAST = Task(
     run_submission=run_broadcast,
     judge=judge_broadcast,
     recognise_failure=recognise_broadcast,
-    hints=BROADCAST_HINTS,
     variations=Variations(dtypes=("float64", "float32", "int64"), min_cases=5),
 )

@@ -180,10 +180,6 @@ LOSS = Task(
     judge=judge_loss,
     must_not_change=("counted",),
     recognise_failure=recognise_loss,
-    hints=LAB.hints(
-        "mean_of_means copies_forgotten padding_counted world_for_group own_mean_shown mean_of_nothing",
-        "loss_without_graph not_all_take_part",
-    ),
 )
 
 # -- 09.sync ---------------------------------------------------------------------------------------------------------
@@ -339,7 +335,4 @@ SYNC = Task(
     judge=judge_sync,
     must_not_change=("placements", "groups"),
     recognise_failure=recognise_sync,
-    hints=LAB.hints(
-        "frozen_has_no_gradient stages_between", *wrong_reductions(Mesh())
-    ),  # the keys are the same for any mesh
 )

@@ -210,8 +210,4 @@ NORM = Task(
     judge=judge_norm,
     must_not_change=("gradients", "placements", "groups"),
     recognise_failure=recognise_norm,
-    hints=LAB.hints(
-        "one_copy_only copies_counted_each stage_by_stage largest_summed norms_added norm_of_own norm_divided",
-        "sharded_divided root_forgotten power_ignored not_all_take_part rank_without_gradients",
-    ),
 )

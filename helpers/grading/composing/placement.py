@@ -180,7 +180,6 @@ PLACES = Task(
     make_inputs=make_places,
     run_submission=run_places,
     judge=judge_places,
-    hints=LAB.hints(*WRONG_PLACES),
     runs_on="process",
 )
 
@@ -328,6 +327,5 @@ BATCH = Task(
     judge=judge_batch,
     must_not_change=("batch",),
     recognise_failure=lambda failure: [key for name, key in ERRORS.items() if name == failure.type_name],
-    hints=LAB.hints(*WRONG_ROWS, *WRONG_REFUSALS, *ERRORS.values()),
     runs_on="process",
 )

@@ -164,6 +164,5 @@ SEEDS = Task(
     run_submission=run_seeds,
     judge=judge_seeds,
     must_not_change=("place", "sizes"),
-    hints=LAB.hints("sums_collide tensor_ranks_alike copies_alike stages_alike whole_drawn_apart"),
     runs_on="process",
 )

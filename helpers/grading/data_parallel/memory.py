@@ -126,10 +126,5 @@ MEMORY = Task(
     make_inputs=make_inputs,
     run_submission=run_submission,
     judge=judge,
-    hints=LAB.hints(
-        "optimizer_everywhere optimizer_forgotten one_moment half_precision gradients_on_master_only",
-        "gathered_forgotten gathered_alone own_share_forgotten input_cut_on_master input_twice idle_replicas",
-        "idle_left_out other_pieces",
-    ),
     runs_on="devices",
 )

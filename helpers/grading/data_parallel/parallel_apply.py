@@ -220,11 +220,6 @@ PARALLEL_APPLY = Task(
     make_inputs=make_inputs,
     run_submission=run_submission,
     judge=judge,
-    hints=LAB.hints(
-        "one_after_another exception_swallowed exception_rebuilt same_output order_of_completion grad_mode_lost",
-        "grad_mode_off autocast_always_on autocast_dtype_lost autocast_lost device_unnamed wrong_device_named",
-        "input_unpacked",
-    ),
     recognise_failure=recognise_errors({"takes 1 positional argument but": "input_unpacked"}),
     runs_on="devices",
     must_not_change=("replicas", "inputs"),

@@ -250,10 +250,6 @@ REPLICATE = Task(
     make_inputs=make_replicate,
     run_submission=run_replicate,
     judge=judge_replicate,
-    hints=LAB.hints(
-        "master_changed tied_weight_once gradients_averaged gradients_stay weights_shared clones_shared replicas_kept",
-        "mode_changed buffers_shared buffers_lost module_shared",
-    ),
     runs_on="devices",
     variations=Variations(dtypes=("float64", "float32")),
     must_not_change=("model",),
@@ -437,11 +433,6 @@ STEP = Task(
     run_submission=run_step,
     judge=judge_step,
     recognise_failure=recognise_errors({"index out of range": "fewer_pieces"}),
-    hints=LAB.hints(
-        "not_cleared cleared_after never_stepped stepped_twice gradients_never_back divided_by_devices",
-        "sum_divided_by_devices divided_by_elements divided_by_padded mean_of_means sum_for_mean one_device",
-        "even_pieces weights_shared returns_nothing fewer_pieces",
-    ),
     runs_on="devices",
     variations=Variations(dtypes=("float64", "float32")),
     must_not_change=("x", "y"),

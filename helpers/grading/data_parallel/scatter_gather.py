@@ -202,7 +202,6 @@ SCATTER = Task(
     make_inputs=make_scatter,
     run_submission=run_scatter,
     judge=judge_scatter,
-    hints=LAB.hints(*RULES, "pieces_miscounted"),
     recognise_failure=recognise_errors(MISCOUNTED),
     runs_on="devices",
     variations=Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed")),
@@ -310,9 +309,6 @@ GATHER = Task(
     make_inputs=make_gather,
     run_submission=run_gather,
     judge=judge_gather,
-    hints=LAB.hints(
-        "never_crosses gather_detaches gradient_stays whole_gradient_sent wrong_way gradient_divided", *REFUSED.values()
-    ),
     recognise_failure=recognise_errors(REFUSED),
     runs_on="devices",
     variations=Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), min_cases=3),

@@ -199,12 +199,6 @@ BUCKETS = Task(
     make_inputs=make_buckets,
     run_submission=run_buckets,
     judge=judge_buckets,
-    hints=LAB.hints(
-        "last_bucket_dropped empty_bucket_sent elements_for_bytes fixed_bytes full_above_cap closes_early",
-        "surplus_counted count_not_reset bucket_not_reset last_first sorted_by_size dtype_changed one_message_each",
-        "one_bucket sum_for_mean divided_twice wrong_divisor copy_reduced some_left_out not_finished own_gradient",
-        "list_changed not_in_place",
-    ),
     variations=Variations(
         sizes=("uneven", "full"), dtypes=("float64", "float32", "bfloat16"), layouts=("contiguous", "transposed")
     ),
@@ -377,10 +371,5 @@ OVERLAP = Task(
     run_submission=run_overlap,
     judge=judge_overlap,
     recognise_failure=recognise_overlap,
-    hints=LAB.hints(
-        "after_backward sent_with_the_last second_step_silent waits_in_hook parameter_for_gradient loop_variable",
-        "not_finished works_kept hooks_added sum_for_mean divided_twice divided_in_flight wrong_divisor copy_reduced",
-        "some_left_out own_gradient hook_on_frozen grad_not_there finish_called",
-    ),
     variations=DTYPES_AND_LAYOUTS,
 )

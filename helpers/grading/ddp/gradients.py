@@ -266,10 +266,6 @@ START = Task(
     run_submission=run_start,
     judge=judge_start,
     recognise_failure=recognise_start,
-    hints=LAB.hints(
-        "unsaved_forgotten count_forgotten buffers_forgotten frozen_forgotten copy_received own_values other_root",
-        "averaged_at_start own_root not_in_place not_finished not_all_call autograd_watches",
-    ),
     variations=DTYPES_AND_LAYOUTS,
 )
 
@@ -346,9 +342,5 @@ AVERAGE = Task(
     run_submission=run_average,
     judge=judge_average,
     recognise_failure=recognise_without_outputs,
-    hints=LAB.hints(
-        "only_one_rank divided_twice sum_for_mean wrong_divisor one_rank_s copy_reduced some_left_out not_finished",
-        "own_gradient averages_weights gradient_missing frozen_filled not_all_call",
-    ),
     variations=DTYPES_AND_LAYOUTS,
 )

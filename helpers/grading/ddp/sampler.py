@@ -252,10 +252,5 @@ SAMPLER = Task(
     make_inputs=make_sampler,
     run_submission=run_sampler,
     judge=judge_sampler,
-    hints=LAB.hints(
-        "not_shuffled epoch_ignored seed_ignored seed_times_epoch shuffled_within epoch_of_another not_seeded",
-        "pass_changes_order first_epoch_not_0 rank_ignored ranks_shuffle_apart drawn_twice one_repeated",
-        "counted_from_one padded_once tail_dropped unequal_shares length_of_all length_rounded_down",
-    ),
     variations=Variations(sizes=("uneven", "even", "few")),
 )

@@ -242,11 +242,6 @@ ACCUMULATE = Task(
     run_submission=run_accumulate,
     judge=judge_accumulate,
     recognise_failure=recognise_accumulate,
-    hints=LAB.hints(
-        "reduction_after_step divided_after_step no_step cleared_at_end last_micro_batch_only not_cleared",
-        "divided_by_zero mean_of_means rank_mean own_count reduced_again sum_for_mean divided_by_ranks_too wrong_count",
-        "own_gradient sends_every_micro_batch gradient_missing frozen_filled sends_nothing",
-    ),
     variations=Variations(sizes=("uneven", "some_empty", "one_each"), dtypes=("float64", "float32")),
     must_not_change=("micro_batches",),
 )
@@ -397,11 +392,6 @@ REHEARSED = Task(
     run_submission=run_rehearsed,
     judge=judge_rehearsed,
     recognise_failure=recognise_rehearsed,
-    hints=LAB.hints(
-        *REFUSALS,
-        *HINT_FOR_CURE.values(),
-        "edges_exchanged wrong_rows sum_for_mean divided_twice own_gradient own_sum sum_divided large_on_one no_pair",
-    ),
     world_sizes=(2, 3, 4),
     variations=Variations(dtypes=("float64", "float32")),
     must_not_change=("x", "y"),

@@ -347,6 +347,5 @@ RESHARD = answers.question_task(
     make_inputs=make_reshard,
     run_submission=run_reshard,
     recognise_failure=lambda failure: ["nothing_to_join"] if "non-empty list of Tensors" in failure.text else [],
-    hints=LAB.hints("nothing_to_join", *WRONG_PARTS),
 )
 RESHARD = explained(RESHARD, elements_rule, count_rule)

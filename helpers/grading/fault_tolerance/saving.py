@@ -288,10 +288,6 @@ SAVE = Task(
     make_inputs=make_save,
     run_submission=run_save,
     judge=judge_save,
-    hints=LAB.hints(
-        "written_in_place old_removed_first renamed_too_early told_after_error name_not_synced told_too_early",
-        "no_such_file bytes_missing never_told told_twice file_left other_file_touched error_swallowed",
-    ),
     recognise_failure=lambda failure: ["no_such_file"] if "there is no file" in failure.text else [],
     runs_on="process",
 )

@@ -22,7 +22,6 @@ from typing import Any
 
 from helpers.grading.kit.comparisons import COMMA, describe_difference, expect, with_rule
 from helpers.grading.kit.model_tools import shortened, simplified
-from helpers.grading.registry import lab_of
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words, book
 
@@ -83,7 +82,7 @@ def question_task(
     what: the name of the answer; or the names of its values, if it is a tuple whose values are judged one by one.
     right: the right function. wrong: maps the key of each hint to the functions that contain this mistake. rules: one
     for each value, which says below the sentence about a wrong value how the right one comes about. more: make_inputs
-    and whatever else a Task has; its hints are those of the mistakes unless it names others.
+    and whatever else a Task has.
     """
 
     def judge(world: JudgedWorld) -> Iterator[Judgement]:
@@ -98,8 +97,6 @@ def question_task(
             columns.append((name, value_at(index, right), wrong_values))
         yield from judge_several_answers(task, COMMA.join(what), columns, world, tolerance, rules)
 
-    if "hints" not in more:
-        more["hints"] = lab_of(key.partition(".")[0]).hints(*wrong)
     more = {"run_submission": run_questions, "runs_on": "process"} | more
     task = Task(key=key, signature=signature, judge=judge, **more)
     return task

@@ -87,6 +87,15 @@ def is_same_history(history: History, got: History) -> bool:
     return bool(pairs) and all(_is_equal(*pair) for pair in pairs)
 
 
+def is_same(a: Any, b: Any) -> bool:
+    """Whether two outputs, of lists and dicts of values, agree up to TOLERANCE."""
+    if isinstance(a, Mapping):
+        return isinstance(b, Mapping) and a.keys() == b.keys() and all(is_same(a[name], b[name]) for name in a)
+    if isinstance(a, list):
+        return isinstance(b, list) and len(a) == len(b) and all(map(is_same, a, b))
+    return a == "<ellipsis>" or _is_equal(a, b)
+
+
 def _is_equal(a: Any, b: Any) -> bool:
     """Whether two values agree up to TOLERANCE. NaN equals NaN, and a number equals a tensor with this one element."""
     if isinstance(a, Tensor):

@@ -76,13 +76,8 @@ def sends_of(world: JudgedWorld, rank: int) -> list[CommEvent]:
 
 
 # -- mistakes that show as a failure ---------------------------------------------------------------------------------
-def recognise_among(*keys: str) -> Callable[[RunFailure], Sequence[str]]:
-    """A `recognise_failure` for a task that has the hints with these keys: it returns those that fit the failure."""
-    return lambda failure: [key for key in _recognised(failure) if key in keys]
-
-
-def _recognised(failure: RunFailure) -> Sequence[str]:
-    """The keys of all hints that fit the failure, by the text in which the ranks' engine describes it."""
+def recognise(failure: RunFailure) -> Sequence[str]:
+    """A `recognise_failure`: the keys of all hints that fit, by the text in which the engine describes a failure."""
     if failure.kind == "hang" and failure.text.startswith("every rank waits"):
         is_in_send, is_in_recv = failure.is_waiting_in("send"), failure.is_waiting_in("recv")
         if is_in_send == is_in_recv:  # some ranks wait in a send and others in a receive, so neither came first

@@ -154,7 +154,7 @@ def is_near(value: Any, got: Any) -> bool:
 
 def formula_task(key: str, signature: str, make_inputs: Any, judge: Any, wrong: Mapping[str, Any]) -> Task:
     """A Task in one process, whose hints are those of the wrong formulas. key: "05.count". wrong: by keys of hints."""
-    parts = {"make_inputs": make_inputs, "run_submission": run_formula, "judge": judge, "hints": LAB.hints(*wrong)}
+    parts = {"make_inputs": make_inputs, "run_submission": run_formula, "judge": judge}
     return Task(key=key, signature=signature, runs_on="process", **parts)
 
 

@@ -225,11 +225,6 @@ CHECKPOINT = Task(
     run_submission=run_checkpoint,
     judge=judge_checkpoint,
     recognise_failure=recognise_errors(REFUSED),
-    hints=LAB.hints(
-        *REFUSED.values(),
-        "detached_output never_recomputes recomputed_twice reseeded other_mask x_gets_nothing parameters_get_nothing",
-        "generator_moved keeps_activations second_graph_kept",
-    ),
     runs_on="process",
     variations=Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), min_cases=2),
     must_not_change=("x", "positions"),
@@ -403,11 +398,6 @@ CHUNKED = Task(
     make_inputs=make_chunked,
     run_submission=run_chunked,
     judge=judge_chunked,
-    hints=LAB.hints(
-        "detached_output last_chunk_dropped mean_of_means padding_counted not_divided chunk_of_padding",
-        "weight_gets_nothing weight_gradient_of_one_chunk incoming_gradient_forgotten logits_at_once logits_kept",
-        "divided_by_micro_batches_too tokens_miscounted exp_overflows padding_gets_gradient x_gets_nothing",
-    ),
     runs_on="process",
     variations=Variations(
         dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), values=("normal", "large"), min_cases=4

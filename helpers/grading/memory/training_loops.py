@@ -319,11 +319,6 @@ ACCUMULATE = Task(
     make_inputs=make_accumulate,
     run_submission=run_accumulate,
     judge=judge_accumulate,
-    hints=LAB.hints(
-        "everything_at_once steps_every_micro_batch last_micro_batch_only not_cleared mean_of_means",
-        "keeps_every_graph graph_lives_on",
-        "padding_counted not_divided divided_by_micro_batches_too tokens_miscounted cleared_after_step nothing_arrives",
-    ),
     runs_on="process",
     variations=Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), min_cases=3),
     must_not_change=("micro_batches",),
@@ -392,7 +387,6 @@ EVALUATE = Task(
     make_inputs=make_evaluate,
     run_submission=run_evaluate,
     judge=judge_evaluate,
-    hints=LAB.hints("graphs_in_a_list graph_recorded dropout_on losses_summed left_in_eval"),
     runs_on="process",
     variations=Variations(dtypes=("float64", "float32"), min_cases=2),
 )

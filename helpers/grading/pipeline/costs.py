@@ -211,7 +211,6 @@ BUBBLE = Task(
     make_inputs=make_bubble,
     run_submission=answers.run_questions,
     judge=judge_bubble,
-    hints=LAB.hints("never_ends", *WRONG_FRACTIONS, *WRONG_IN_FLIGHT),
     runs_on="process",
     must_not_change=("schedule", "forward", "backward"),
     recognise_failure=lambda failure: ["never_ends"] if failure.kind == "too_long" else [],
@@ -275,7 +274,6 @@ UNDER_WAY = answers.question_task(
     num_in_flight,
     WRONG_NUMBERS,
     make_inputs=make_under_way,
-    hints=LAB.hints(*WRONG_NUMBERS),
 )
 UNDER_WAY = explained(UNDER_WAY, under_way_rule)
 
@@ -436,7 +434,6 @@ CUT = Task(
     make_inputs=make_cut,
     run_submission=answers.run_questions,
     judge=judge_cut,
-    hints=LAB.hints("empty_stage layers_lost not_the_best", *WRONG_CUTS),
     runs_on="process",
     must_not_change=("costs",),
 )

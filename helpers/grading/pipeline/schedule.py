@@ -186,7 +186,6 @@ GPIPE = question_task(
     gpipe,
     WRONG_GPIPE,
     make_inputs=make_orders,
-    hints=LAB.hints(*WRONG_GPIPE),
 )
 GPIPE = explained(GPIPE, gpipe_rule)
 ONE_F_ONE_B = Task(
@@ -195,7 +194,6 @@ ONE_F_ONE_B = Task(
     make_inputs=make_orders,
     run_submission=run_questions,
     judge=judge_one_f_one_b,
-    hints=LAB.hints("fewer_than_stages", *WRONG_ONE_F_ONE_B),
     runs_on="process",
 )
 ONE_F_ONE_B = explained(ONE_F_ONE_B, one_f_one_b_rule)

@@ -354,12 +354,5 @@ STAGE = Task(
     run_submission=run_each_call(run_call),
     judge=judge_stage,
     recognise_failure=recognise_stage,
-    hints=LAB.hints(
-        "sends_block ends_forgotten nobody_sends gradients_reduced messages_do_not_fit",
-        *ERRORS,
-        "used_before_arrival order_ignored number_ignored loss_missing loss_of_the_last loss_summed",
-        "not_divided divided_on_every_stage divided_by_stages divided_by_actions cleared_every_micro_batch",
-        "ones_for_the_gradient not_waited",
-    ),
     must_not_change=("actions", "targets"),
 )

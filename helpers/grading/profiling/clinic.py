@@ -28,7 +28,6 @@ from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit.answers import shortened
 from helpers.grading.kit.comparisons import expect
 from helpers.grading.lab_notebooks import MarkdownText
-from helpers.grading.profiling import LAB
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words, book, language
 
@@ -203,6 +202,5 @@ PATIENTS = Task(
     make_inputs=make_inputs,
     run_submission=run_submission,
     judge=judge,
-    hints=LAB.hints("counted_from_zero waiting_blamed all_blamed one_blamed line_of_symptom"),
     runs_on="process",
 )

@@ -79,7 +79,6 @@ TOTAL = Task(
     run_submission=run_total,
     judge=judge_total,
     recognise_failure=recognise_left_out,
-    hints=LAB.hints("shapes_differ left_out returns_nothing own_count counts_ranks sums_examples mean_for_sum"),
 )
 
 
@@ -121,9 +120,6 @@ MEAN = Task(
     run_submission=run_mean,
     judge=judge_mean,
     recognise_failure=recognise_left_out,
-    hints=LAB.hints(
-        "shapes_differ left_out mean_of_means sum_for_mean divided_by_ranks divided_twice divided_by_own_count own_mean"
-    ),
     must_not_change=("losses",),
 )
 
@@ -179,5 +175,4 @@ LAYERS = Task(
     run_submission=run_layers,
     judge=judge_layers,
     recognise_failure=recognise_left_out,
-    hints=LAB.hints("shapes_differ left_out own_layers mean_for_sum layers_added missing_for_one"),
 )

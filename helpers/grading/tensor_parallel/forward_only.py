@@ -198,7 +198,6 @@ HEADS = Task(
     recognise_failure=recognise_errors(
         {"split_with_sizes": "rows_of_a_head", "must match except in dimension 1": "joined_columns"}
     ),
-    hints=LAB.hints("rows_of_a_head joined_columns heads_of_another_rank", *WRONG_HEADS),
 )
 
 
@@ -243,7 +242,6 @@ MLP = Task(
     make_inputs=make_mlp,
     run_submission=call_with_inputs,
     judge=judge_mlp,
-    hints=LAB.hints("sum_missing gelu_of_addends not_cut_at_all"),
     world_sizes=(1, 2, 3, 4),  # for an exercise of the chapter; 07.heads is tried on 5 ranks as well
 )
 
@@ -292,7 +290,6 @@ TOKEN_LOSS = Task(
     make_inputs=make_loss,
     run_submission=call_with_inputs,
     judge=judge_loss,
-    hints=LAB.hints("max_not_reduced sum_not_reduced target_not_reduced max_not_added_back out_of_range"),
     world_sizes=(1, 2, 3, 4),  # for an exercise of the chapter; 07.heads is tried on 5 ranks as well
 )
 
@@ -350,6 +347,5 @@ NORM_OF_ALL = Task(
     make_inputs=make_norm,
     run_submission=run_norm,
     judge=judge_norm,
-    hints=LAB.hints("norm_of_what_i_hold copies_counted_each copies_left_out"),
     world_sizes=(1, 2, 3, 4),  # for an exercise of the chapter; 07.heads is tried on 5 ranks as well
 )

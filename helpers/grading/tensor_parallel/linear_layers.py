@@ -136,12 +136,6 @@ COLUMN = Task(
     run_submission=run_layer,
     judge=judge_column,
     recognise_failure=recognise_column,
-    hints=LAB.hints(
-        "operators_swapped unknown_to_autograd no_gradient other_dtype cut_across bias_not_cut not_parameters",
-        "part_of_another_rank dealt_out gathers_the_output not_cut view_of_the_whole old_values bias_forgotten",
-        "forward_reduced backward_not_reduced sum_not_used averaged gradients_reduced hook_on_x nothing_passed_back",
-        "parameter_gets_nothing",
-    ),
 )
 
 # -- 07.row ----------------------------------------------------------------------------------------------------------
@@ -258,10 +252,4 @@ ROW = dataclasses.replace(
     make_inputs=make_row,
     judge=judge_row,
     recognise_failure=recognise_row,
-    hints=LAB.hints(
-        "operators_swapped unknown_to_autograd no_gradient other_dtype cut_across input_cut_again bias_cut",
-        "gathers_the_input bias_on_every_rank bias_shared_out bias_on_one_rank not_parameters part_of_another_rank",
-        "dealt_out not_cut view_of_the_whole old_values forward_not_reduced sum_not_used bias_forgotten averaged",
-        "backward_reduced gradients_reduced hook_on_x nothing_passed_back parameter_gets_nothing",
-    ),
 )

@@ -179,10 +179,6 @@ IDENTITY_ALL_REDUCE = Task(
     run_submission=run_submission,
     judge=judge_f,
     recognise_failure=recognise_hidden_collective,
-    hints=LAB.hints(
-        "operators_swapped unknown_to_autograd no_gradient nothing_passed_back gathers_the_parts forward_reduced",
-        "backward_not_reduced sum_not_used averaged hook_on_x gradient_changed x_changed",
-    ),
 )
 ALL_REDUCE_IDENTITY = dataclasses.replace(
     IDENTITY_ALL_REDUCE,
@@ -190,8 +186,4 @@ ALL_REDUCE_IDENTITY = dataclasses.replace(
     signature=f"{G_NAME}(x)",
     make_inputs=make_g,
     judge=judge_g,
-    hints=LAB.hints(
-        "operators_swapped unknown_to_autograd no_gradient nothing_passed_back gathers_the_parts forward_not_reduced",
-        "sum_not_used backward_reduced averaged gradient_changed x_changed",
-    ),
 )

@@ -343,10 +343,4 @@ CROSS_ENTROPY = Task(
     run_submission=run_submission,
     judge=judge,
     recognise_failure=recognise_failure,
-    hints=LAB.hints(
-        "operators_swapped unknown_to_autograd no_gradient target_not_shifted tokens_and_entries gathers_the_logits",
-        "other_than_max max_not_reduced sum_not_reduced target_not_reduced sum_not_used max_on_one_side",
-        "border_of_shards target_not_masked own_targets_only padding_counted not_divided loss_reduced averaged",
-        "backward_reduced incoming_gradient_forgotten max_follows_gradient half_of_gradient out_of_range",
-    ),
 )

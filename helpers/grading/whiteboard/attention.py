@@ -147,10 +147,6 @@ SOFTMAX = Task(
     make_inputs=make_softmax,
     run_submission=run_softmax,
     judge=judge_softmax,
-    hints=LAB.hints(
-        "overflows mean_of_blocks one_block last_block_dropped not_scaled scaled_by_size scaled_by_keys over_queries",
-        *("scores_at_once", *RESCALING_MISTAKES),
-    ),
     runs_on="process",
     variations=Variations(layouts=("contiguous", "transposed"), values=("normal", "large"), min_cases=4),
     must_not_change=("q",),  # not k and v: the meter would count the copies that are made to compare them
@@ -226,10 +222,6 @@ MERGE = Task(
     make_inputs=make_merge,
     run_submission=run_merge,
     judge=judge_merge,
-    hints=LAB.hints(
-        "overflows weights_without_exp weights_exchanged mean_of_both added not_divided larger_lse",
-        "lse_added log_forgotten lse_averaged lse_missing one_maximum",
-    ),
     runs_on="process",
     variations=Variations(layouts=("contiguous", "transposed"), values=("normal", "large"), min_cases=3),
     must_not_change=("out_a", "lse_a", "out_b", "lse_b"),

@@ -134,10 +134,6 @@ CLOCK = Task(
     run_submission=run_submission,
     judge=judge,
     recognise_failure=recognise_failure,
-    hints=LAB.hints(
-        "one_barrier exchanged other_unit clocks_exchanged turned_round slope_for_drift offset_at_zero",
-        "offset_in_the_middle drift_forgotten per_barrier mean_of_slopes first_and_last first_is_exact digits_lost",
-    ),
     runs_on="process",
     variations=Variations(min_cases=4),
     must_not_change=("mine", "yours"),

@@ -165,10 +165,6 @@ EXPERTS = Task(
     make_inputs=make_inputs,
     run_submission=run_submission,
     judge=judge,
-    hints=LAB.hints(
-        "smallest_logits over_tokens weights_on_input softmax_over_all weights_forgotten equal_weights overwritten",
-        "first_choice_alone router_gets_nothing x_gets_nothing all_to_all_experts called_often",
-    ),
     runs_on="process",
     variations=Variations(layouts=("contiguous", "transposed"), min_cases=3),
     must_not_change=("x", "logits"),

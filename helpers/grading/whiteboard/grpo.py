@@ -138,7 +138,6 @@ GRPO = Task(
     make_inputs=make_inputs,
     run_submission=run_submission,
     judge=judge,
-    hints=LAB.hints("no_gradient", *MISTAKES),
     runs_on="process",
     variations=Variations(layouts=("contiguous", "transposed"), min_cases=3),
     must_not_change=("logp", "old_logp", "rewards", "mask"),

@@ -152,6 +152,5 @@ COST = Task(
     make_inputs=make_inputs,
     run_submission=run_questions,
     judge=judge,
-    hints=LAB.hints(*WRONG_HELD, *WRONG_SENT),
     runs_on="process",
 )

@@ -204,5 +204,4 @@ RESUME = Task(
     returns_new_memory=True,
     run_submission=run_resume,
     judge=judge_resume,
-    hints=LAB.hints(*WRONG_STATES, "view_of_the_whole another_dtype of_another_name saved_shard_returned"),
 )

@@ -331,6 +331,5 @@ SHARD = Task(
     judge=judge_shard,
     # Without zeros at the end of the line, `chunk` makes fewer parts than there are ranks.
     recognise_failure=lambda failure: ["too_few_parts"] if failure.type_name == "IndexError" else [],
-    hints=LAB.hints(*WRONG_SHARDS, "view_of_the_whole another_dtype too_few_parts"),
     runs_on="process",
 )

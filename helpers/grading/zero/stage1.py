@@ -292,11 +292,6 @@ STAGE_1 = Task(
     judge=naming_unfinished(judge_stage1),
     recognise_failure=recognise_failure,
     # The keys are the same for any number of ranks, so 2 is as good as another.
-    hints=LAB.hints(
-        *simulations_of_mistakes(2),
-        "all_reduced whole_state no_optimizer each_tensor_cut not_padded no_grad_forgotten",
-        "not_waited",
-    ),
 )
 
 
@@ -358,6 +353,5 @@ ZERO1_STEP = Task(
     variations=Variations(dtypes=("float64", "float32")),
     run_submission=run_step,
     judge=judge_step,
-    hints=LAB.hints("all_reduced gather_forgotten sum_for_mean own_gradient"),
     world_sizes=(1, 2, 3, 4),  # for an exercise of the chapter; the task of the lab is tried on 5 ranks as well
 )

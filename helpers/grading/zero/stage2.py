@@ -41,7 +41,6 @@ from helpers.grading.kit.model_tools import MemoryMeter, one_thread
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.grading.zero import LAB
 from helpers.grading.zero.shards import (
-    WRONG_PIECES,
     ReleaseWait,
     expect_shard,
     expect_zero_ops,
@@ -324,12 +323,6 @@ STAGE_2 = Task(
     run_submission=run_stage2,
     judge=naming_unfinished(judge_stage2),
     recognise_failure=lambda failure: ["not_padded"] if is_padding_error(failure) else [],
-    hints=LAB.hints(
-        "after_backward gradient_kept whole_buffer_kept order_of_arrival nothing_returned all_reduced",
-        "sum_for_mean divided_twice own_gradient one_micro_batch_only mean_of_micro_batches step_before_kept",
-        "not_padded another_dtype shards_used_again not_waited result_not_used",
-        *WRONG_PIECES,
-    ),
 )
 
 
@@ -376,6 +369,5 @@ GLOBAL_NORM = Task(
     make_inputs=make_norm,
     run_submission=run_norm,
     judge=judge_norm,
-    hints=LAB.hints("norm_of_own norms_added root_forgotten"),
     world_sizes=(1, 2, 3, 4),  # for an exercise of the chapter; the task of the lab is tried on 5 ranks as well
 )

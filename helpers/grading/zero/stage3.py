@@ -35,7 +35,6 @@ from helpers.grading.kit.model_tools import MemoryMeter, describe_if_detached, o
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.grading.zero import LAB
 from helpers.grading.zero.shards import (
-    WRONG_PIECES,
     ReleaseWait,
     calls_others,
     expect_calls_and_bytes,
@@ -272,13 +271,6 @@ STAGE_3 = Task(
     run_submission=run_stage3,
     judge=naming_unfinished(judge_stage3),
     recognise_failure=recognise_failure,
-    hints=LAB.hints(
-        *ERRORS,
-        "zeros_kept weight_kept all_reduced input_gets_nothing input_divided shard_gets_nothing",
-        "sum_for_mean divided_twice own_gradient not_padded another_dtype not_waited mean_of_micro_batches",
-        "gradient_overwritten gradient_counted_twice gradient_transposed",
-        *WRONG_PIECES,
-    ),
 )
 
 
@@ -340,6 +332,5 @@ STAGE3_FORWARD = dataclasses.replace(
     run_submission=run_forward,
     judge=judge_forward,
     recognise_failure=recognise_forward,
-    hints=LAB.hints("zeros_kept weight_kept"),
     world_sizes=(1, 2, 3, 4),  # for an exercise of the chapter; the task of the lab is tried on 5 ranks as well
 )

@@ -1,0 +1,237 @@
+"""Names the mistake in a wrong answer: the known mistake that leaves on the same inputs what the learner's answer left.
+
+A lab's mistakes.yaml holds the mistakes that learners often make, each once, as an edit of the right answer:
+
+    imports: |                     # what the lab's first cell defines, and what else the texts below need
+      import torch.distributed as dist
+
+    03.average:                    # the task
+      answer: |                    # the lab's own answer
+        def average_gradients(model):
+            ...
+      divided_twice:               # the name: the hint of hints.yaml that it gets, or that hint and _more
+        who: Whoever finds ReduceOp.AVG and keeps the division of the first attempt.
+        edit: |
+          - dist.all_reduce(parameter.grad)
+          + dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+
+Also: `hint: divided_twice`, where the name says more; `base: NAME`, where a mistake above is what is edited; `text: |`
+instead of `edit`, where the whole answer is shorter; and `fails: true` where the answer hangs or raises, so that it is
+recognised by how the run failed (`Task.recognise_failure`). kit/edits.py says how edits are written. An answer and a
+text are written with what the imports and the other tasks' answers define.
+
+Where a check failed, `with_mistakes` runs the mistakes on the grader's ranks, on the inputs of the failed cases, in the
+smallest world that failed; those that leave the learner's outputs there have to do so in the largest one, too. Where
+the outputs are right, and so the messages must be wrong, the messages are compared as well. A *world* is a number of
+ranks that run an answer together, and a *case* is one set of inputs for them.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from helpers.devices.uninitialized_memory import FillUninitialized
+from helpers.grading.kit.edits import edited
+from helpers.grading.kit.histories import is_same
+from helpers.grading.registry import lab_of, task_of
+from helpers.grading.run_on_ranks import RunningCase, as_plain_data, case_seed
+from helpers.grading.task import RankContext, Task
+from helpers.grading.verdict import WorldResult
+from helpers.interview.bank_file import read_yaml
+from helpers.learner.words import Words
+from helpers.ranks import RankError, Ranks
+from helpers.ranks.limits import load_per_core
+
+SECONDS = 3.0  # that all mistakes may take in one world, on an idle machine
+FIELDS = {"who", "hint", "base", "edit", "text", "fails"}
+Message = tuple[str, int, str]  # the operation, its bytes, and its process group
+Left = tuple[Any, list[Message]]  # what a case left on a rank: the outputs and the messages
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mistake:
+    """One mistake of a task. name: its own. hint: the key of its hint; both are "" for the right answer.
+
+    text: the function or class, with this mistake. who: makes it, and why. fails: whether it hangs or raises.
+    """
+
+    name: str
+    hint: str
+    text: str
+    who: str = ""
+    fails: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskMistakes:
+    """What a mistakes.yaml says of one task. imports: of the file. others: the answers to the file's other tasks."""
+
+    imports: str = ""
+    others: str = ""
+    answer: str = ""
+    mistakes: tuple[Mistake, ...] = ()
+
+
+# -- mistakes.yaml ---------------------------------------------------------------------------------------------------
+def mistakes_of(key: str) -> TaskMistakes:
+    """The mistakes of the task "03.average"; none for a task that no file describes, such as one of a teacher's own."""
+    path = mistakes_file(key.partition(".")[0])
+    return read_mistakes(path).get(key, TaskMistakes()) if path.exists() else TaskMistakes()
+
+
+def mistakes_file(number: str) -> Path:
+    """The mistakes.yaml of lab or chapter "03"."""
+    return Path(__file__).parent / lab_of(number).topic / "mistakes.yaml"
+
+
+@functools.cache
+def hints_of(key: str) -> dict[str, Words]:
+    """The hints of a task's mistakes, by their keys in the order of the lab's hints.yaml: the more specific first."""
+    return lab_of(key.partition(".")[0]).hints(*{one.hint for one in mistakes_of(key).mistakes})
+
+
+@functools.cache
+def read_mistakes(path: Path) -> dict[str, TaskMistakes]:
+    """The file's tasks by their keys. Raises ValueError, with file and mistake, for what is not as it should be."""
+    document = dict(read_yaml(path))
+    imports = document.pop("imports", "")
+    answers = {key: str(entries.get("answer", "")) for key, entries in document.items()}
+    tasks = {}
+    for key, entries in document.items():
+        others = "\n\n".join(text for other, text in answers.items() if other != key)
+        mistakes = tuple(_mistakes_in(f"{path.parent.name}/{path.name}", entries))
+        tasks[key] = TaskMistakes(imports=imports, others=others, answer=answers[key], mistakes=mistakes)
+    return tasks
+
+
+def _mistakes_in(file: str, entries: Mapping[str, Any]) -> Iterator[Mistake]:
+    """The mistakes of one task, in the order of the file."""
+    if not entries.get("answer"):
+        raise ValueError(f"{file}: a task has an `answer`, which its mistakes change")
+    texts = {None: str(entries["answer"])}
+    for name, fields in entries.items():
+        if name == "answer":
+            continue
+        where = f"{file}, {fields.where}, {name}"
+        _check_fields(fields, where, texts)
+        try:
+            text = fields["text"] if "text" in fields else edited(texts[fields.get("base")], fields["edit"])
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+        texts[name] = text
+        yield Mistake(name=name, hint=fields.get("hint", name), text=text, who=fields["who"], fails="fails" in fields)
+
+
+def _check_fields(fields: Mapping[str, Any], where: str, texts: Mapping[str | None, str]) -> None:
+    """Raise ValueError for a field that is missing, too much, or names nothing."""
+    if unknown := fields.keys() - FIELDS:
+        raise ValueError(f"{where}: {min(unknown)!r} is no field of a mistake; there are {', '.join(sorted(FIELDS))}")
+    if not fields.get("who") or ("edit" in fields) == ("text" in fields):
+        raise ValueError(f"{where}: a mistake has `who`, and either `edit` or `text`")
+    if "base" in fields and (fields["base"] not in texts or "text" in fields):
+        raise ValueError(f"{where}: `base` is {fields['base']!r}; name a mistake above, to edit")
+
+
+# -- naming a mistake ------------------------------------------------------------------------------------------------
+def with_mistakes(
+    task: Task, results: Sequence[WorldResult], ranks: Callable[[], Ranks], seed: int
+) -> list[WorldResult]:
+    """The results, of which those that failed name the mistakes that leave what the learner's answer left.
+
+    ranks: gives the ranks on which the mistakes run. seed: that of the check.
+    """
+    failed, known = [one for one in results if one.run and one.failed], mistakes_of(task.key)
+    mistakes = [one for one in known.mistakes if not one.fails]
+    if not failed or not mistakes:
+        return list(results)
+    for result in {result.size: result for result in (failed[0], failed[-1])}.values():
+        mistakes = matching(task, known, mistakes, result, ranks(), seed) if mistakes else []
+    keys = tuple({one.hint for one in mistakes})
+    return [replace(one, mistakes=(*one.mistakes, *keys)) if one.failed else one for one in results]
+
+
+def matching(
+    task: Task, known: TaskMistakes, mistakes: Sequence[Mistake], result: WorldResult, ranks: Ranks, seed: int
+) -> list[Mistake]:
+    """Those of the mistakes that leave what the learner's answer left on every rank, in each case that failed."""
+    failed = {judgement.case for judgement in result.failed}
+    cases = [case for case in task.variations.cases(seed) if case.number in failed]
+    inputs = [task.inputs(seed, result.size, case) for case in cases]
+    left = [[_left(result, rank, case.number) for rank in range(len(inputs[0]))] for case in cases]
+    texts, numbers = [known.answer, *(one.text for one in mistakes)], [case.number for case in cases]
+    world = ranks[: len(inputs[0])]
+    before, world.timeout = world.timeout, SECONDS * load_per_core()
+    try:
+        arguments = (task.key, f"{known.imports}\n\n{known.others}", texts, numbers, inputs, left, seed)
+        is_answer_same, *are_same = world.run(_same_on_rank, *arguments)[0]
+    except RankError:  # a mistake that hangs or kills a rank here
+        return []
+    finally:
+        world.timeout = before
+    if is_answer_same == "outputs":  # the learner's messages are wrong, so they decide
+        return [one for one, how in zip(mistakes, are_same, strict=True) if how == "all"]
+    return [one for one, how in zip(mistakes, are_same, strict=True) if how] if not is_answer_same else []
+
+
+def _left(result: WorldResult, rank: int, case: int) -> Left:
+    """What the learner's answer left on this rank in this case."""
+    return result.run.outputs[rank][case], _messages(result.run.events[rank][case])
+
+
+def _messages(events: Sequence[Mapping[str, Any]]) -> list[Message]:
+    return [(event["op"], event["payload_bytes"], event["group"]) for event in events]
+
+
+# -- on a rank -------------------------------------------------------------------------------------------------------
+def _same_on_rank(
+    key: str,
+    above: str,
+    texts: Sequence[str],
+    numbers: Sequence[int],
+    inputs: Sequence[Sequence[dict]],
+    left: Sequence[Sequence[Left]],
+    seed: int,
+) -> list[str]:
+    """For each text, what it has in common with `left` on all ranks: "all", "outputs" (not the messages) or "".
+
+    numbers: of the cases. inputs and left: as [case][rank].
+    """
+    task, rank, names = task_of(key), dist.get_rank(), {"__name__": "mistakes"}
+    exec(compile(above, "mistakes.yaml", "exec"), names)
+    same = []
+    for text in texts:
+        own = dict(names)
+        exec(compile(text, "mistakes.yaml", "exec"), own)
+        common = torch.tensor([1.0, 1.0])  # whether the outputs are the same, and whether the messages are
+        for number, of_ranks, left_on_ranks in zip(numbers, inputs, left, strict=True):
+            common *= _in_common(task, own[task.name], number, of_ranks[rank], left_on_ranks[rank], seed)
+            dist.all_reduce(common, op=dist.ReduceOp.MIN)
+            if not common[0]:
+                break  # most texts end here, after one case
+        same.append("" if not common[0] else "all" if common[1] else "outputs")
+    return same
+
+
+def _in_common(task: Task, submitted: Any, number: int, inputs: dict, left: Left, seed: int) -> torch.Tensor:
+    """Whether this function or class leaves the same outputs, and whether it leaves the same messages, as 1 or 0.
+
+    It gets copies of the inputs, since the next one must not find what this one changed.
+    """
+    context = RankContext(dist.get_rank(), dist.get_world_size())
+    try:
+        with FillUninitialized():
+            case = RunningCase(task, submitted, copy.deepcopy(inputs), context, case_seed(seed, number) + context.rank)
+            while case.advance():
+                pass
+        outputs, messages = as_plain_data(case.outputs), _messages(case.events)
+    except Exception:  # a mistake that raises leaves nothing
+        return torch.zeros(2)
+    return torch.tensor([float(is_same(outputs, left[0])), float(messages == left[1])])
