@@ -161,6 +161,8 @@ class Verdict:
         failed = result.failed
         first_case = [one for one in failed if one.case == failed[0].case]
         judgement = next((one for one in [*first_case, *failed] if self.mistake in one.mistakes), first_case[0])
+        if self.is_one_process and not judgement.case_description.en:
+            return judgement.message
         sentence = words["with" if judgement.rank is None or self.is_one_process else "on_rank"]
         parts = {"says": judgement.message, "rank": judgement.rank, "given": judgement.case_description}
         parts |= {"world": sizes_text([result.size], self.runs_on), "unit": words[f"unit.{self.runs_on}"]}

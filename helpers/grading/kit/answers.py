@@ -178,8 +178,15 @@ def is_same_answer(right: Any, got: Any, tolerance: float = TOLERANCE) -> bool:
 def display_pair(right: Any, got: Any) -> tuple[Any, Any]:
     """Both answers as a sentence shows them: floats with six digits, if those tell the two apart."""
     values = simplified(right), simplified(got)
-    rounded = [float(f"{value:.{SHOWN_DIGITS}g}") if isinstance(value, float) else value for value in values]
-    return tuple(rounded) if rounded[0] != rounded[1] else values
+    rounded = tuple(map(_with_six_digits, values))
+    return rounded if rounded[0] != rounded[1] else values
+
+
+def _with_six_digits(value: Any) -> Any:
+    """The value, in which each float has SHOWN_DIGITS digits, also inside lists."""
+    if isinstance(value, list):
+        return [_with_six_digits(item) for item in value]
+    return float(f"{value:.{SHOWN_DIGITS}g}") if isinstance(value, float) else value
 
 
 def is_number(value: Any) -> bool:
