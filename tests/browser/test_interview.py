@@ -221,7 +221,7 @@ def test_a_mock_interview_in_chinese(notebook):
 
 RATED = {"en": ("good", "hard", "easy", "again", "good"), "zh": ("想起来了", "吃力", "很轻松", "忘了", "想起来了")}
 SAID = {  # the buttons; what is said of a wrong answer and of a right one; the sheet's title
-    "en": ("Begin", "Show the answer", "this looks like a sum", "in time", "Mock interview"),
+    "en": ("Begin", "Show the answer", "not yet", "in time", "Mock interview"),
     "zh": ("开始", "看答案", "还没通过", "按时完成", "模拟面试"),
 }
 

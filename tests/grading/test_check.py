@@ -39,12 +39,15 @@ def test_a_pass_is_one_line(notes):
 def test_a_failure_says_where_what_and_why(notes):
     with pytest.raises(NotYet) as caught:
         check(KEY, sums, seed=7, progress_file=notes)
-    first, where, hint, tally = str(caught.value).splitlines()
+    first, where, rule, hint, tally = str(caught.value).splitlines()
     assert first == "03.average  not yet"
     assert where.startswith("  on rank 0 of 2 (") and where.endswith(
         " the gradient of 0.weight is 2.00 times the right value"
     )
-    assert "a sum where a mean is meant" in hint
+    assert rule == (
+        "  Every rank should hold the sum of this gradient over all ranks, divided by the number of ranks, which is 2 here."
+    )
+    assert hint.startswith("  This is a sum over the ranks and not the mean.")
     assert tally.startswith("  passed: 1 rank; failed: 2, 3, 4 and 5 ranks · ")
     assert tally.endswith(" · the same inputs again: seed=7")
     assert " ".join(caught.value._render_traceback_()).split() == str(caught.value).split()
@@ -99,10 +102,10 @@ def test_a_line_too_long_for_a_notebook_is_broken_between_words(notes):
 def test_in_chinese(notes):
     with pytest.raises(NotYet) as caught:
         check(KEY, sums, lang="zh", seed=7, progress_file=notes)
-    first, where, hint, _ = str(caught.value).splitlines()
+    first, where, _, hint, _ = str(caught.value).splitlines()
     assert first == "03.average  还没通过"
     assert where.startswith("  rank 0（共 2 个）") and where.endswith("：0.weight 的梯度是正确值的 2.00 倍")
-    assert "求的是和而不是平均" in hint
+    assert "这是各 rank 的和，而不是平均。" in hint
 
 
 def test_what_is_not_written_says_so_and_no_more(notes):
