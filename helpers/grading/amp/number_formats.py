@@ -10,14 +10,11 @@ The grader calls three functions of each task:
            weights and the masters afterwards (04.master)
   judge_…  makes Judgements from the inputs and outputs of a JudgedWorld, each a list by rank
 
-A mistake is a wrong solution that learners often write. Its key, such as "rounded_up", is that of its hint in
-hints.yaml. It is named if it gives the learner's answers in every case or step. `words["…"]` is a sentence of
-messages.yaml.
+The mistakes that learners often make are in mistakes.yaml. `words["…"]` is a sentence of messages.yaml.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,23 +28,14 @@ from helpers.grading.amp.training_step import judge_steps
 from helpers.grading.cases import CaseGenerator, Variations, with_layout
 from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import expect, expect_only_ops
-from helpers.grading.kit.histories import (
-    History,
-    as_number,
-    histories_of_mistakes,
-    named_copies,
-    run_to_end,
-)
+from helpers.grading.kit.histories import History, as_number, named_copies, run_to_end
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, recognise_errors
 from helpers.learner.words import Words
 
 words = LAB.messages
 
 # -- 04.scale --------------------------------------------------------------------------------------------------------
-FP16 = torch.finfo(torch.float16)
-ROUNDS_TO_INF = 65520.0  # the cast gives infinity from here on; a value from FP16.max up to here becomes FP16.max
-SMALLEST_SUBNORMAL = 2.0**-24  # the smallest positive number of fp16
-Scale = Callable[[Sequence[Tensor]], float | None]  # chooses a scale for gradients; None where it cannot
+ROUNDS_TO_INF = 65520.0  # the cast gives infinity from here on; a value from 65504 up to here becomes 65504
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +55,7 @@ LARGEST_VALUES = (
     LargestValue(exponent=-12, tensor=-1),
     LargestValue(exponent=-11, mantissa=(1.0, 1.0)),  # a power of two
     LargestValue(exponent=-24, mantissa=(1.55, 1.9), is_exponent_fixed=True),  # fp16 rounds it up to 2 * 2**-24
-    LargestValue(exponent=18, sign=-1),  # above FP16.max, so the scale is below 1
+    LargestValue(exponent=18, sign=-1),  # above 65504, so the scale is below 1
     LargestValue(exponent=-7, mantissa=(1.99906, 1.99948)),  # when scaled, between 65504 and 65520: rounds down
     LargestValue(exponent=-5, mantissa=(1.99954, 1.99996)),  # when scaled, between 65520 and 65536: rounds to infinity
     LargestValue(exponent=-3, mantissa=(ROUNDS_TO_INF / 2**15, ROUNDS_TO_INF / 2**15)),  # 65520 itself: infinity, too
@@ -107,90 +95,25 @@ def largest_of(tensors: Sequence[Tensor]) -> float:
     return max(tensor.abs().max().item() for tensor in tensors)
 
 
-def largest_scale(size: float, limit: float = ROUNDS_TO_INF) -> float:
-    """The largest power of two with size * scale at or below the limit, and below ROUNDS_TO_INF in any case.
+def largest_scale(size: float) -> float:
+    """The right answer to 04.scale: the largest power of two with which no value overflows.
 
-    size: the largest absolute value. With the default limit this is the right answer to 04.scale.
+    size: the largest absolute value.
     """
-    scale = 2.0 ** math.floor(math.log2(limit / size))
-    is_infinite = limit == ROUNDS_TO_INF and size * scale == limit
-    return scale / 2 if is_infinite else scale
-
-
-def scale_after_cast(tensors: Sequence[Tensor], limit: float) -> float | None:
-    """The scale for the values as fp16 holds them unscaled; None where these are all zero or contain infinity."""
-    largest = largest_of([tensor.half() for tensor in tensors])
-    return largest_scale(largest, limit) if 0 < largest < math.inf else None
-
-
-def scale_for_smallest(tensors: Sequence[Tensor], target: float) -> float:
-    """The smallest power of two with which the smallest value other than zero reaches the target."""
-    smallest = min(tensor[tensor != 0].abs().min().item() for tensor in tensors if tensor.any())
-    return 2.0 ** math.ceil(math.log2(target / smallest))
-
-
-def scale_from_exponent(tensors: Sequence[Tensor]) -> float:
-    """The largest power of two that keeps all values below 2**16, whatever their mantissas are."""
-    return 2.0 ** (16 - math.frexp(largest_of(tensors))[1])
-
-
-def with_either_limit(wrong: Callable[[Sequence[Tensor], float], float | None]) -> list[Scale]:
-    """A wrong function (tensors, limit) -> scale with the right limit, and with FP16.max, which many use instead."""
-    return [functools.partial(wrong, limit=limit) for limit in (ROUNDS_TO_INF, FP16.max)]
-
-
-# Key of a hint -> functions, each of which chooses the scale that somebody with this mistake chooses.
-WRONG_SCALES: dict[str, list[Scale]] = {
-    "sign_forgotten": with_either_limit(
-        lambda tensors, limit: largest_scale(max(tensor.max().item() for tensor in tensors), limit)
-    ),
-    "first_gradient_only": [
-        *with_either_limit(lambda tensors, limit: largest_scale(largest_of(tensors[:1]), limit)),
-        *with_either_limit(lambda tensors, limit: largest_scale(largest_of(tensors[-1:]), limit)),
-    ],
-    "never_below_one": with_either_limit(lambda tensors, limit: max(1.0, largest_scale(largest_of(tensors), limit))),
-    "cast_first": with_either_limit(scale_after_cast),
-    "limit_too_high": [
-        lambda tensors: largest_scale(largest_of(tensors), 2.0**16),
-        lambda tensors: 2.0 ** math.floor(math.log2(ROUNDS_TO_INF / largest_of(tensors))),
-        scale_from_exponent,
-    ],
-    "limit_too_low": [lambda tensors: largest_scale(largest_of(tensors), FP16.max)],
-    "rounded_up": with_either_limit(lambda tensors, limit: 2.0 ** math.ceil(math.log2(limit / largest_of(tensors)))),
-    "half_the_range": [
-        lambda tensors: largest_scale(largest_of(tensors)) / 2,
-        lambda tensors: largest_scale(largest_of(tensors), 2.0**15),
-    ],
-    "not_a_power": [lambda tensors: FP16.max / largest_of(tensors), lambda tensors: 2.0**16 / largest_of(tensors)],
-    "smallest_lifted": [
-        functools.partial(scale_for_smallest, target=target) for target in (SMALLEST_SUBNORMAL, FP16.tiny)
-    ],
-}
+    scale = 2.0 ** math.floor(math.log2(ROUNDS_TO_INF / size))
+    return scale / 2 if size * scale == ROUNDS_TO_INF else scale
 
 
 def judge_scale(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the largest power of two that fits, as a float, in every case, and no messages."""
-    cases, answers = world.inputs[0]["cases"], [as_number(answer) for answer in world.outputs[0]]
-    known = [key for key, ways in WRONG_SCALES.items() if any(is_explained_by(way, cases, answers) for way in ways)]
-    for tensors, answer in zip(cases, answers, strict=True):
-        right = largest_scale(largest_of(tensors))
-        ok = isinstance(answer, float) and answer == right
+    for tensors, answer in zip(world.inputs[0]["cases"], map(as_number, world.outputs[0]), strict=True):
         largest = largest_of(tensors)
-        shown = (
-            f"{largest:.6g}",
-            scale_text(answer),
-            scale_text(right),
-            f"{largest * right:.8g}",
-            f"{largest * 2 * right:.8g}",
-        )
-        yield expect(ok, words["scale_for_gradients"].format(*shown), mistakes=known)
+        right = largest_scale(largest)
+        shown = f"{largest:.6g}", scale_text(answer), scale_text(right)
+        products = f"{largest * right:.8g}", f"{largest * right * 2:.8g}"
+        ok = isinstance(answer, float) and answer == right
+        yield expect(ok, words["scale_for_gradients"].format(*shown, *products))
     yield from expect_only_ops(world, [])
-
-
-def is_explained_by(wrong: Scale, cases: Sequence[Sequence[Tensor]], answers: Sequence[Any]) -> bool:
-    """Whether the answers are those of this mistake, in every case in which it can choose a scale."""
-    pairs = [(wrong(tensors), answer) for tensors, answer in zip(cases, answers, strict=True)]
-    return all(isinstance(b, float) and math.isclose(a, b, rel_tol=1e-5) for a, b in pairs if a is not None)
 
 
 def scale_text(value: Any) -> str:
@@ -264,9 +187,8 @@ def run_master(submitted, inputs: dict[str, Any], context: RankContext | None) -
                 parameter.grad = gradient.clone() if parameter.grad is None else parameter.grad + gradient
         wrapper.step()
         step = optimizer_state(optimizers[-1], weights) if optimizers else {}
-        if any(
-            one.dtype == old.dtype and one.data_ptr() != old.data_ptr() for one, old in zip(weights, given, strict=True)
-        ):
+        pairs = zip(weights, given, strict=True)
+        if any(one.dtype == old.dtype and one.data_ptr() != old.data_ptr() for one, old in pairs):
             step["is_replaced"] = True
         step |= {f"dtype {i}": str(parameter.dtype).removeprefix("torch.") for i, parameter in enumerate(weights)}
         history.append(step | named_copies("weights", [parameter.float() for parameter in weights]))
@@ -283,92 +205,26 @@ def optimizer_state(optimizer: model_tools.GradientDescent, weights: Sequence[nn
     return {"given": kind} | named_copies("masters", optimizer.parameters)
 
 
-@dataclass(kw_only=True)
 class ReferenceMasterWeights:
-    """The right answer to 04.master. Each option turns it into one known mistake.
+    """The right answer to 04.master."""
 
-    It is called as the learner's class is, with the weights and make_optimizer, and has the methods of that class.
-    """
-
-    master_dtype: torch.dtype = torch.float32
-    steps_weights: bool = False  # the optimizer steps the 16-bit weights themselves
-    is_remade_every_step: bool = False  # the masters are copied from the weights again and again
-    # The gradient that a master gets, from the one that it has and that of its weight, which may be None.
-    gradient: Callable[[Tensor | None, Tensor | None], Tensor | None] = lambda old, new: new
-    phases: tuple[str, ...] = ("give", "step", "copy")  # of a step: give gradients, step the masters, copy them back
-    has_copies_with_gradient_only: bool = False  # a weight without a gradient is not written
-    assigns_data: bool = False  # to the weights, which become fp32 tensors
-    zeroes_weights: bool = True  # zero_grad forgets the gradients of the 16-bit weights
-
-    def __call__(self, weights: Sequence[nn.Parameter], make_optimizer: Callable[..., Any]) -> ReferenceMasterWeights:
-        self.weights, self.make_optimizer = list(weights), make_optimizer
-        self._make_masters()
-        return self
-
-    def _make_masters(self) -> None:
-        copies = [parameter.detach().to(self.master_dtype, copy=True) for parameter in self.weights]
-        self.masters = self.weights if self.steps_weights else copies
-        self.optimizer = self.make_optimizer(self.masters)
+    def __init__(self, weights: Sequence[nn.Parameter], make_optimizer: Callable[..., Any]):
+        self.weights, self.masters = weights, [parameter.detach().float() for parameter in weights]
+        self.optimizer = make_optimizer(self.masters)
 
     def zero_grad(self) -> None:
         """Forget the gradients of the 16-bit weights."""
-        if self.zeroes_weights:
-            for parameter in self.weights:
-                parameter.grad = None
+        for parameter in self.weights:
+            parameter.grad = None
 
     @torch.no_grad()
     def step(self) -> None:
         """Give the masters their gradients, step them, and copy them back into the 16-bit weights."""
-        if self.is_remade_every_step:
-            self._make_masters()
-        phases = {"give": self._give_gradients, "step": self.optimizer.step, "copy": self._copy_back}
-        for name in self.phases:
-            phases[name]()
-
-    def _give_gradients(self) -> None:
         for parameter, master in zip(self.weights, self.masters, strict=True):
-            new = None if parameter.grad is None else parameter.grad.to(self.masters[0].dtype)
-            master.grad = self.gradient(master.grad, new)
-
-    def _copy_back(self) -> None:
+            master.grad = None if parameter.grad is None else parameter.grad.float()
+        self.optimizer.step()
         for parameter, master in zip(self.weights, self.masters, strict=True):
-            if self.assigns_data:
-                parameter.data = master.detach().clone()
-            elif parameter.grad is not None or not self.has_copies_with_gradient_only:
-                parameter.copy_(master)
-
-
-def keep_old(old: Tensor | None, new: Tensor | None) -> Tensor | None:
-    """A wrong `gradient`: a master whose weight has no gradient keeps that of the last step."""
-    return old if new is None else new
-
-
-def add_up(old: Tensor | None, new: Tensor | None) -> Tensor | None:
-    """A wrong `gradient`: a master gets the sum of all gradients so far."""
-    return keep_old(old, new) if old is None or new is None else old + new
-
-
-def master_mistakes(dtype: torch.dtype) -> dict[str, list[ReferenceMasterWeights]]:
-    """The known mistakes by the keys of their hints, for a model with weights of this dtype."""
-    wrong = ReferenceMasterWeights
-    return {
-        "optimizer_on_weights": [wrong(steps_weights=True)],
-        "masters_in_16_bits": [wrong(master_dtype=dtype)],
-        "masters_made_anew": [wrong(is_remade_every_step=True)],
-        "gradients_not_copied": [wrong(phases=phases) for phases in (("step", "copy"), ("step",))],
-        "stale_gradient": [wrong(gradient=keep_old, has_copies_with_gradient_only=only) for only in (False, True)],
-        "gradients_added": [wrong(gradient=add_up)],
-        "gradients_late": [wrong(phases=("step", "give", "copy"))],
-        "copied_back_early": [wrong(phases=("give", "copy", "step"))],
-        "not_copied_back": [wrong(phases=("give", "step"))],
-        "weights_in_32_bits": [wrong(assigns_data=True)],
-        "zeroes_masters_only": [wrong(zeroes_weights=False)],
-    }
-
-
-def play_master(answer: Callable[..., Any], inputs: dict[str, Any]) -> History:
-    """What all steps leave behind with this answer, in this process."""
-    return run_to_end(run_master(answer, inputs, context=None))
+            parameter.copy_(master)
 
 
 def master_notes(inputs: dict[str, Any]) -> list[Words]:
@@ -381,15 +237,12 @@ def judge_master(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects, after each step, the weights, masters and dtypes that the right answer leaves, and no messages."""
     inputs, got = world.inputs[0], world.outputs[0]
     is_made = isinstance(got, list) and all(isinstance(step, dict) and "masters 0" in step for step in got)
+    # Named here, since whoever updates by hand may leave any weights.
     yield expect(is_made, words["optimizer_never_made"], mistakes=["no_optimizer"])
     if is_made:
-        mistakes = master_mistakes(getattr(torch, inputs["dtype"]))
-        # A function that computes the histories of all mistakes; judge_steps calls it only if it finds a wrong step.
-        wrong = histories_of_mistakes(lambda answer: play_master(answer, inputs), mistakes)
-        right, before = play_master(ReferenceMasterWeights(), inputs), named_copies("masters", inputs["weights"])
-        yield from judge_steps(right, got, wrong, before, notes=master_notes(inputs))
-        is_replaced = any("is_replaced" in step for step in got)
-        yield expect(not is_replaced, words["weights_replaced"], mistakes=["not_in_place"])
+        right = run_to_end(run_master(ReferenceMasterWeights, inputs, context=None))
+        yield from judge_steps(right, got, named_copies("masters", inputs["weights"]), notes=master_notes(inputs))
+        yield expect(not any("is_replaced" in step for step in got), words["weights_replaced"])
     yield from expect_only_ops(world, [])
 
 

@@ -8,18 +8,14 @@ The grader calls three functions of each task:
   run_…    runs the learner's code, `submitted`, over many steps on each rank. It returns a history: for each step, the
            scale and the weights afterwards
   judge_…  makes Judgements: it compares the history of each rank, in the outputs of a JudgedWorld, with that of a right
-           answer, ReferenceScaler or SimulatedRanks
+           answer
 
-A mistake is a wrong solution that learners often write. Its key, such as "never_skips", is that of its hint in
-hints.yaml. Here it is the right answer with changed options, and it is named if its history is the learner's in every
-step. `words["…"]` is a sentence of messages.yaml.
+The mistakes that learners often make are in mistakes.yaml. `words["…"]` is a sentence of messages.yaml.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -30,15 +26,7 @@ from helpers.grading.amp.training_step import judge_steps
 from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import expect, expect_only_ops
-from helpers.grading.kit.histories import (
-    History,
-    as_number,
-    histories_of_mistakes,
-    is_same_history,
-    named_copies,
-    overflow_notes,
-    run_to_end,
-)
+from helpers.grading.kit.histories import History, as_number, named_copies, overflow_notes, run_to_end
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task, recognise_errors
 from helpers.learner.words import Words
 
@@ -56,11 +44,6 @@ def has_overflow(gradients: Sequence[Tensor | None]) -> bool:
 def bad_value(gradients: Sequence[Tensor | None]) -> str:
     """The first infinity or NaN as a text, or "" for none."""
     return next((str(one[~one.isfinite()][0].item()) for one in gradients if has_overflow([one])), "")
-
-
-def has_square_overflow(gradients: Sequence[Tensor]) -> bool:
-    """Whether the squared norm of any gradient overflows: a wrong test, since the gradient itself may be finite."""
-    return has_overflow([gradient.square().sum() for gradient in gradients])
 
 
 # -- 04.scaler -------------------------------------------------------------------------------------------------------
@@ -121,118 +104,32 @@ def run_scaler(submitted, inputs: dict[str, Any], context: RankContext | None) -
     return history
 
 
-@dataclass(kw_only=True)
 class ReferenceScaler:
-    """The right answer to 04.scaler. Each option turns it into one known mistake.
+    """The right answer to 04.scaler."""
 
-    It is called as the learner's class is, with scale and interval, and then has the learner's attribute `scale`.
-    """
-
-    finds_overflow: Callable[[Sequence[Tensor]], bool] = has_overflow  # asked about the gradients of each step
-    is_flag_kept: bool = False  # an overflow in an earlier step still counts
-    skips: bool = True  # after an overflow the optimizer does not step
-    # Gives the gradient with which the optimizer steps; with None that is still the scaled one.
-    unscale: Callable[[ReferenceScaler, Tensor], Tensor] | None = lambda self, gradient: gradient / self.scale
-    is_unscaled_late: bool = False  # gradients are divided after the scale has changed
-    backoff: float = 0.5  # the factor of the scale after an overflow
-    smallest_scale: float = 0.0  # at which the scale stops to fall
-    resets_after: tuple[str, ...] = ("overflow", "growth")  # what sets the count of good steps to 0
-    counts_overflow: bool = False  # a step with an overflow counts as a good one
-    # Asked after each good step: whether the scale doubles now.
-    can_grow: Callable[[ReferenceScaler], bool] = lambda self: self.good_steps == self.interval
-    flag: bool = field(default=False, init=False)  # whether the last step had an overflow
-
-    def __call__(self, scale: float, interval: int) -> ReferenceScaler:
-        self.scale, self.interval, self.good_steps, self.flag = scale, interval, 0, False
-        return self
+    def __init__(self, scale: float, interval: int):
+        self.scale, self.interval, self.good_steps = scale, interval, 0
 
     def step(self, optimizer: model_tools.GradientDescent, parameters: Sequence[nn.Parameter]) -> None:
         """Unscale, step the optimizer unless there was an overflow, and adapt the scale."""
-        if not self.is_unscaled_late:
-            self._unscale(parameters)
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        self.flag = self.finds_overflow(gradients) or (self.is_flag_kept and self.flag)
-        if self.is_unscaled_late:
-            self._adapt()
-            self._unscale(parameters)
-        if not (self.flag and self.skips):
-            optimizer.step()
-        if not self.is_unscaled_late:
-            self._adapt()
-
-    def _unscale(self, parameters: Sequence[nn.Parameter]) -> None:
-        for parameter in parameters:
-            if parameter.grad is not None and self.unscale:
-                parameter.grad = self.unscale(self, parameter.grad)
-
-    def _adapt(self) -> None:
-        if self.flag:
-            self.scale = max(self.scale * self.backoff, self.smallest_scale)
-            self.good_steps = 0 if "overflow" in self.resets_after else self.good_steps + self.counts_overflow
+        for gradient in gradients:
+            gradient /= self.scale
+        if has_overflow(gradients):
+            self.scale, self.good_steps = self.scale / 2, 0
             return
+        optimizer.step()
         self.good_steps += 1
-        if self.can_grow(self):
-            self.scale *= 2.0
-            self.good_steps = 0 if "growth" in self.resets_after else self.good_steps
-
-
-def has_any(test: Callable[[Tensor], Tensor]) -> Callable[[Sequence[Tensor]], bool]:
-    """A wrong `finds_overflow`, which asks whether the test is true for any element of any gradient."""
-    return lambda gradients: any(bool(test(gradient).any()) for gradient in gradients)
-
-
-def is_multiple_of_interval(scaler: ReferenceScaler) -> bool:
-    """A wrong `can_grow`, of a scaler which never resets its count of good steps."""
-    return scaler.good_steps % scaler.interval == 0
-
-
-def scaler_mistakes() -> dict[str, list[ReferenceScaler]]:
-    """The known mistakes by the keys of their hints, each made in one way or in several."""
-    wrong = ReferenceScaler
-    return {
-        "never_skips": [wrong(skips=False)],
-        "first_gradient_checked": [wrong(finds_overflow=lambda gradients: has_overflow(gradients[:1]))],
-        "flag_overwritten": [wrong(finds_overflow=lambda gradients: has_overflow(gradients[-1:]))],
-        "nan_missed": [wrong(finds_overflow=has_any(torch.isinf))],
-        "inf_missed": [wrong(finds_overflow=has_any(torch.isnan))],
-        "inf_compared": [wrong(finds_overflow=has_any(lambda gradient: gradient == torch.inf))],
-        "squares_overflow": [wrong(finds_overflow=has_square_overflow)],
-        "flag_kept": [wrong(is_flag_kept=True)],
-        "not_unscaled": [wrong(unscale=None)],
-        "multiplied": [wrong(unscale=lambda self, gradient: gradient * self.scale)],
-        "unscaled_with_new_scale": [wrong(is_unscaled_late=True)],
-        "backoff_doubles": [wrong(backoff=2.0)],
-        "scale_has_floor": [wrong(smallest_scale=1.0)],
-        "never_backs_off": [wrong(backoff=1.0), wrong(backoff=1.0, resets_after=("growth",))],
-        "grows_every_step": [wrong(can_grow=lambda self: True)],
-        "never_grows": [wrong(can_grow=lambda self: False)],
-        "interval_off_by_one": [
-            wrong(can_grow=lambda self: self.good_steps > self.interval),
-            wrong(can_grow=lambda self: self.good_steps == self.interval - 1),
-        ],
-        "overflow_keeps_count": [  # `also`: the step with the overflow is counted, too
-            *(wrong(resets_after=("growth",), counts_overflow=also) for also in (False, True)),
-            *(wrong(resets_after=(), can_grow=is_multiple_of_interval, counts_overflow=also) for also in (False, True)),
-        ],
-        "growth_keeps_count": [
-            wrong(resets_after=("overflow",)),
-            wrong(resets_after=("overflow",), can_grow=lambda self: self.good_steps >= self.interval),
-        ],
-    }
-
-
-def play_scaler(answer: Callable[..., Any], inputs: dict[str, Any]) -> History:
-    """What all steps leave behind with this answer, in this process."""
-    return run_to_end(run_scaler(answer, inputs, context=None))
+        if self.good_steps == self.interval:
+            self.scale, self.good_steps = self.scale * 2, 0
 
 
 def judge_scaler(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects, after each step, the scale and the weights that the right answer leaves, and no messages."""
     inputs = world.inputs[0]
-    # A function that computes the histories of all mistakes; judge_steps calls it only if it finds a wrong step.
-    wrong = histories_of_mistakes(lambda answer: play_scaler(answer, inputs), scaler_mistakes())
-    right, notes = play_scaler(ReferenceScaler(), inputs), scaler_notes(inputs)
-    yield from judge_steps(right, world.outputs[0], wrong, named_copies("weights", inputs["weights"]), notes=notes)
+    right = run_to_end(run_scaler(ReferenceScaler, inputs, context=None))
+    before = named_copies("weights", inputs["weights"])
+    yield from judge_steps(right, world.outputs[0], before, notes=scaler_notes(inputs))
     yield from expect_only_ops(world, [])
 
 
@@ -324,105 +221,45 @@ def run_overflow(submitted, inputs: dict[str, Any], context: RankContext) -> Gen
     return history
 
 
-Flags = Sequence[bool]  # for each rank, whether its own shard has an overflow
-Decision = Callable[[Flags, int], bool]  # what a rank makes of all flags; the second argument is the rank
-
-
-@dataclass(frozen=True, kw_only=True)
-class SimulatedRanks:
-    """All ranks of 04.overflow in one process, with the right decisions. Each option makes one known mistake."""
-
-    skips: Decision = lambda flags, rank: any(flags)  # whether the rank leaves out the optimizer's step
-    backs_off: Decision = lambda flags, rank: any(flags)  # whether the rank halves the scale
-    finds_overflow: Callable[[Sequence[Tensor]], bool] = has_overflow  # asked about each rank's shard
-    is_scale_averaged: bool = False  # the ranks take the mean of their scales
-    is_unscaled: bool = True  # gradients are divided by the scale
-
-    def play(self, inputs: Sequence[dict[str, Any]]) -> list[History]:
-        """What all steps leave behind on each rank."""
-        weights = [[tensor.clone() for tensor in of_rank["weights"]] for of_rank in inputs]
-        scales, histories = [of_rank["scale"] for of_rank in inputs], [[] for _ in inputs]
-        for step in range(len(inputs[0]["steps"])):
-            shards = [of_rank["steps"][step] for of_rank in inputs]
-            flags = [self.finds_overflow(shard) for shard in shards]
-            for rank, shard in enumerate(shards):
-                if not self.skips(flags, rank):
-                    self._update(weights[rank], shard, scales[rank])
-            scales = self._next_scales(scales, flags)
-            for rank, history in enumerate(histories):
-                history.append({"scale": scales[rank]} | named_copies("weights", weights[rank]))
-        return histories
-
-    def _update(self, weights: list[Tensor], shard: Sequence[Tensor], scale: float) -> None:
-        for weight, gradient in zip(weights, shard, strict=True):
-            weight -= LEARNING_RATE * (gradient if self.is_unscaled else gradient * scale)
-
-    def _next_scales(self, scales: Sequence[float], flags: Flags) -> list[float]:
-        new = [scale * (0.5 if self.backs_off(flags, rank) else 1.0) for rank, scale in enumerate(scales)]
-        return [sum(new) / len(new)] * len(new) if self.is_scale_averaged else new
-
-
-def is_local(flags: Flags, rank: int) -> bool:
-    """The decision of a rank that looks at its own shard alone."""
-    return flags[rank]
-
-
-def deciding(decision: Decision) -> SimulatedRanks:
-    """Ranks with this wrong decision about both the step and the scale."""
-    return SimulatedRanks(skips=decision, backs_off=decision)
-
-
-OVERFLOW_MISTAKES = {  # key of a hint -> the ways to make this mistake
-    "flag_not_reduced": [deciding(is_local)],
-    "all_must_find": [deciding(lambda flags, rank: all(flags))],
-    "sum_equals_one": [deciding(lambda flags, rank: sum(flags) == 1)],
-    "rank_0_decides": [deciding(lambda flags, rank: flags[0])],
-    "steps_before_asking": [SimulatedRanks(skips=is_local)],
-    "backs_off_alone": [SimulatedRanks(backs_off=is_local)],
-    "scale_averaged": [
-        SimulatedRanks(skips=is_local, backs_off=is_local, is_scale_averaged=True),
-        SimulatedRanks(backs_off=is_local, is_scale_averaged=True),
-    ],
-    "never_skips": [SimulatedRanks(skips=lambda flags, rank: False)],
-    "never_backs_off": [SimulatedRanks(backs_off=lambda flags, rank: False)],
-    "not_unscaled": [SimulatedRanks(is_unscaled=False)],
-    "squares_overflow": [SimulatedRanks(finds_overflow=has_square_overflow)],
-    "nan_missed": [SimulatedRanks(finds_overflow=has_any(torch.isinf))],
-}
+def right_histories(inputs: Sequence[dict[str, Any]]) -> list[History]:
+    """What all steps leave behind on each rank with the right answer to 04.overflow, computed in one process."""
+    weights = [[tensor.clone() for tensor in of_rank["weights"]] for of_rank in inputs]
+    scale, histories = inputs[0]["scale"], [[] for _ in inputs]
+    for shards in zip(*(of_rank["steps"] for of_rank in inputs), strict=True):
+        if any(map(has_overflow, shards)):
+            scale /= 2
+        else:
+            for tensors, shard in zip(weights, shards, strict=True):
+                for weight, gradient in zip(tensors, shard, strict=True):
+                    weight -= LEARNING_RATE * gradient
+        for tensors, history in zip(weights, histories, strict=True):
+            history.append({"scale": scale} | named_copies("weights", tensors))
+    return histories
 
 
 def judge_overflow(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects, after each step on each rank, the scale and weights of the right answer, and only a flag sent."""
-    right = SimulatedRanks().play(world.inputs)
-    # Computed once, and only where a rank is wrong, because it takes long.
-    explain = functools.cache(functools.partial(mistakes_on_all_ranks, world))
-    steps = list(zip(*(inputs["steps"] for inputs in world.inputs), strict=True))  # for each, the shard of every rank
-    values = [bad_value([gradient for shard in shards for gradient in shard]) for shards in steps]
-    rules = [words["no_rank_steps" if value else "all_ranks_step"].format(value) for value in values]
-    overflows = [[rank for rank, shard in enumerate(shards) if has_overflow(shard)] for shards in steps]
-    # A text for each step, which lists the overflows so far and says what the rule makes of this step.
-    notes = [note + rule for note, rule in zip(overflow_notes(overflows), rules, strict=True)]
-    for rank, got in enumerate(world.outputs):  # right[rank] has one item per step
+    notes = sharded_notes(world.inputs)
+    right = right_histories(world.inputs)
+    for rank, (inputs, got) in enumerate(zip(world.inputs, world.outputs, strict=True)):
         sent, has_returned = world.logs[rank].payload_bytes(), got != NOTHING_RETURNED
-        yield expect(has_returned, words["no_scale_returned"], rank=rank, mistakes=["nothing_returned"])
-        message = words["more_than_a_flag_sent"].format(sent, len(right[rank]))
-        yield expect(sent <= FLAG_BYTES * len(right[rank]), message, rank=rank, mistakes=["gradients_sent"])
+        yield expect(has_returned, words["no_scale_returned"], rank=rank)
+        message = words["more_than_a_flag_sent"].format(sent, len(notes))
+        # Named here, since the gradients can be sent in many ways, which leave different weights.
+        yield expect(sent <= FLAG_BYTES * len(notes), message, rank=rank, mistakes=["gradients_sent"])
         if has_returned:
-            # The history of this rank with each mistake; judge_steps asks for it only if a step is wrong.
-            wrong = functools.partial(lambda rank: {key: [one[rank]] for key, one in explain().items()}, rank)
-            before = named_copies("weights", world.inputs[rank]["weights"])
-            yield from judge_steps(right[rank], got, wrong, before, notes=notes, rank=rank)
+            yield from judge_steps(right[rank], got, named_copies("weights", inputs["weights"]), notes=notes, rank=rank)
 
 
-def mistakes_on_all_ranks(world: JudgedWorld) -> dict[str, list[History]]:
-    """The mistakes that leave on every rank what the learner's function left there: key -> the history of each rank."""
-    explaining = {}
-    for key, ways in OVERFLOW_MISTAKES.items():
-        for simulated_ranks in ways:
-            histories = simulated_ranks.play(world.inputs)
-            if all(map(is_same_history, histories, world.outputs)):
-                explaining[key] = histories
-    return explaining
+def sharded_notes(inputs: Sequence[dict[str, Any]]) -> list[Words]:
+    """A text for each step, which lists the overflows so far and says what the rule makes of this step."""
+    steps = list(zip(*(of_rank["steps"] for of_rank in inputs), strict=True))  # for each, the shard of every rank
+    overflows = [[rank for rank, shard in enumerate(shards) if has_overflow(shard)] for shards in steps]
+    notes = overflow_notes(overflows)
+    for i, shards in enumerate(steps):
+        value = bad_value([gradient for shard in shards for gradient in shard])
+        notes[i] += words["no_rank_steps" if value else "all_ranks_step"].format(value)
+    return notes
 
 
 def recognise_overflow(failure: RunFailure) -> list[str]:

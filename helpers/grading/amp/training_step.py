@@ -9,18 +9,16 @@ The grader calls three functions:
   run_submission  runs all steps with the learner's function, `submitted`. It returns a history: for each step, the
                   scale and the parameters afterwards
   judge           makes Judgements: it compares the history, in the outputs of a JudgedWorld, with that of the right
-                  order, ReferenceStep
+                  order
 
-A mistake is a wrong order that learners often write. Its key, such as "not_clipped", is that of its hint in hints.yaml.
-It is known by the text of the scaler's error, or because its history is the learner's in all steps. `judge_steps`
-compares histories for the other tasks of the lab too.
+The mistakes that learners often make are in mistakes.yaml; those for which the scaler raises an error are known by its
+text. `judge_steps` compares histories for the other tasks of the lab too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,7 +28,7 @@ from helpers.grading.amp import LAB
 from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.kit import model_tools
 from helpers.grading.kit.comparisons import expect, expect_only_ops
-from helpers.grading.kit.histories import History, histories_of_mistakes, judge_history, overflow_notes, run_to_end
+from helpers.grading.kit.histories import History, judge_history, overflow_notes, run_to_end
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task, recognise_errors
 from helpers.learner.words import Words
 
@@ -47,7 +45,6 @@ UPDATE_TOLERANCE, MULTIPLE_TOLERANCE = 1e-3, 1e-2  # relative, of the change of 
 def judge_steps(
     right: History,
     got: Any,
-    wrong_histories: Callable[[], Any],
     before: Mapping[str, Tensor],
     *,
     notes: Sequence[Words],
@@ -57,7 +54,7 @@ def judge_steps(
 
     before: the weights before the first step, by their names in a history.
     """
-    judgements = list(judge_history(right, got, wrong_histories, notes=notes, rank=rank))
+    judgements = list(judge_history(right, got, dict, notes=notes, rank=rank))
     if before and len(judgements) > 1 and not all(judgement.ok for judgement in judgements):
         num_judged = (len(judgements) - 1) // len(right[0])  # steps; the last of them is the first wrong one
         message = describe_update(right[:num_judged], got, before, notes)
@@ -193,114 +190,28 @@ def run_submission(submitted, inputs: dict[str, Any], context: RankContext | Non
     return history
 
 
-# -- the right order, and each known mistake -------------------------------------------------------------------------
-AT_END = ("unscale", "clip", "step", "update")  # the right calls after the last micro-batch of a training step
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReferenceStep:
-    """The right answer to 04.order. Other options make the known mistakes. Called as the learner's function is.
-
-    The first four options list calls, by the names that stand in `calls` below.
-    """
-
-    at_begin: tuple[str, ...] = ("zero",)  # of the training step
-    before_each: tuple[str, ...] = ()  # micro-batch
-    after_each: tuple[str, ...] = ()  # micro-batch
-    at_end: tuple[str, ...] = AT_END  # of the training step
-    is_scaled: bool = True  # backward starts from the scaled loss
-    is_divided: bool = True  # each loss by the number of micro-batches
-
-    def __call__(
-        self, model: nn.Module, optimizer: Any, scaler: Scaler, micro_batches: MicroBatches, max_norm: float
-    ) -> None:
-        calls = {
-            "zero": optimizer.zero_grad,
-            "unscale": lambda: scaler.unscale_(optimizer),
-            # "apart" means each parameter's gradient by its own norm, and "values" each element.
-            "clip apart": lambda: [nn.utils.clip_grad_norm_(one, max_norm) for one in model.parameters()],
-            "clip values": lambda: nn.utils.clip_grad_value_(model.parameters(), max_norm),
-            "clip": lambda: nn.utils.clip_grad_norm_(model.parameters(), max_norm),
-            "step": lambda: scaler.step(optimizer),
-            "update": scaler.update,
-            "plain step": optimizer.step,
-        }
-
-        def call(names: tuple[str, ...]) -> None:
-            for name in names:
-                calls[name]()
-
-        call(self.at_begin)
-        for x, y in micro_batches:
-            call(self.before_each)
-            loss = (model(x) - y).square().mean() / (len(micro_batches) if self.is_divided else 1)
-            if self.is_scaled:
-                loss = scaler.scale(loss)
-            loss.backward()
-            call(self.after_each)
-        call(self.at_end)
-
-
-def order_mistakes() -> dict[str, list[ReferenceStep]]:
-    """The known mistakes by the keys of their hints, each made in one way or in several."""
-    wrong = ReferenceStep
-    zeroing_places = ({"at_begin": ("zero",)}, {"at_begin": (), "before_each": ("zero",)})
-    return {
-        "steps_every_micro_batch": [
-            wrong(after_each=AT_END, at_end=(), is_divided=is_divided, **zeroing)
-            for is_divided in (True, False)
-            for zeroing in zeroing_places
-        ],
-        "clipped_scaled": [
-            wrong(at_end=("clip", "step", "update")),
-            wrong(at_end=("clip", "unscale", "step", "update")),
-        ],
-        "clipped_apart": [wrong(at_end=("unscale", "clip apart", "step", "update"))],
-        "values_clipped": [wrong(at_end=("unscale", "clip values", "step", "update"))],
-        "not_clipped": [wrong(at_end=("step", "update"))],
-        "update_before_step": [
-            wrong(at_end=("unscale", "clip", "update", "step")),
-            wrong(at_end=("unscale", "update", "clip", "step")),
-        ],
-        "optimizer_stepped": [
-            wrong(at_end=("unscale", "clip", "plain step", "update")),
-            wrong(at_end=("unscale", "clip", "plain step", "step", "update")),
-            wrong(at_end=("unscale", "clip", "step", "plain step", "update")),
-        ],
-        "not_scaled": [wrong(is_scaled=False)],
-        "not_cleared": [wrong(at_begin=()), wrong(at_begin=(), at_end=(*AT_END, "zero"))],
-        "last_micro_batch_only": [wrong(at_begin=(), before_each=("zero",))],
-        "not_divided": [wrong(is_divided=False)],
-    }
-
-
-def play(answer: Callable[..., Any], inputs: dict[str, Any]) -> History:
-    """What all steps leave behind with this answer, in this process; an empty history where the scaler refuses a call.
-
-    An empty history is never the learner's. A mistake that the scaler refuses is known by the text of its error instead
-    (REFUSED below).
-    """
-    try:
-        return run_to_end(run_submission(answer, inputs, context=None))
-    except RuntimeError:
-        return ()
+# -- the judge -------------------------------------------------------------------------------------------------------
+def right_step(model: nn.Module, optimizer: Any, scaler: Scaler, micro_batches: MicroBatches, max_norm: float) -> None:
+    """The right answer to 04.order."""
+    optimizer.zero_grad()
+    for x, y in micro_batches:
+        scaler.scale((model(x) - y).square().mean() / len(micro_batches)).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
 
 
 def judge(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects, after each step, the scale and the parameters that the right order leaves, and no messages."""
     inputs = world.inputs[0]
-    # A function that computes the histories of all mistakes; judge_steps calls it only if it finds a wrong step.
-    wrong = histories_of_mistakes(lambda answer: play(answer, inputs), order_mistakes())
-    rules = [
-        words[f"{kind}_step"].format(len(step), inputs["max_norm"])
-        for kind, step in zip(STEP_KINDS, inputs["steps"], strict=True)
-    ]
     # A text for each step, which lists the overflows so far and says what kind of step it is.
-    notes = [
-        one + rule for one, rule in zip(overflow_notes([kind == "overflow" for kind in STEP_KINDS]), rules, strict=True)
-    ]
-    right, before = play(ReferenceStep(), inputs), {f"parameter {name}": one for name, one in inputs["weights"].items()}
-    yield from judge_steps(right, world.outputs[0], wrong, before, notes=notes)
+    notes = overflow_notes([kind == "overflow" for kind in STEP_KINDS])
+    for i, (kind, batches) in enumerate(zip(STEP_KINDS, inputs["steps"], strict=True)):
+        notes[i] += words[f"{kind}_step"].format(len(batches), inputs["max_norm"])
+    right = run_to_end(run_submission(right_step, inputs, context=None))
+    before = {f"parameter {name}": one for name, one in inputs["weights"].items()}
+    yield from judge_steps(right, world.outputs[0], before, notes=notes)
     yield from expect_only_ops(world, [])
 
 
