@@ -1,14 +1,13 @@
 """Whiteboard tasks, which drills ask and no lab does; their right answers stand in the drills' YAML.
 
 A drill asks for a short function, as an interviewer does at a whiteboard. These tasks run in one process and send no
-messages. Each file draws inputs, runs the answer, and compares it with a short reference, and with what each known
-mistake gives.
+messages. Each file draws inputs, runs the answer, and compares it with a short reference. mistakes.yaml has the
+mistakes that learners often make.
 
 attention.py   wb.softmax, wb.merge   attention over blocks of keys
 experts.py     wb.experts             a mixture of experts
 grpo.py        wb.grpo                the loss of GRPO
 clocks.py      wb.clock               two ranks' clocks on one time axis
-values.py      compares values where known mistakes may give NaN or infinity
 
 LAB is the record by which the grader finds the tasks. "experts.EXPERTS" is the Task called EXPERTS in experts.py, which
 is imported only when it is asked for. This folder is no lab, so `tasks` is empty; `in_chapter` has the tasks that no

@@ -7,9 +7,8 @@ Both are compared with attention over all keys at once. "lse" is the log of the 
 How to read it. A task has three functions, whose names begin with make, run and judge. The first draws the inputs of
 one case with the generator `rng`; a case is one choice of memory layouts and values, numbered `rng.case.number`. The
 second calls the learner's answer, `submitted`, and the third compares what it returned with the right values, yielding
-one Judgement per comparison. There is one process, so `world.inputs[0]` and `world.outputs[0]` are all there is. A
-mistake is a wrong solution that learners often write, and its name, such as "not_divided", is the key of its hint in
-hints.yaml. `words[…]` is a text of messages.yaml, in English and Chinese.
+one Judgement per comparison. There is one process, so `world.inputs[0]` and `world.outputs[0]` are all there is. The
+mistakes that learners often make are in mistakes.yaml. `words[…]` is a text of messages.yaml, in English and Chinese.
 """
 
 from __future__ import annotations
@@ -21,17 +20,15 @@ import torch
 from torch import Tensor
 
 from helpers.grading.cases import SCALES, CaseGenerator, Variations
-from helpers.grading.kit.comparisons import expect
+from helpers.grading.kit.comparisons import expect, expect_tensor
 from helpers.grading.kit.model_tools import MemoryMeter, one_thread
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.grading.whiteboard import LAB
-from helpers.grading.whiteboard.values import judge_values
 from helpers.quantities.units import format_bytes
 
 words = LAB.messages
 
-# The values that are judged: name -> how a sentence calls it.
-OUTPUT = {"out": words["attention_output"]}
+# The values of wb.merge that are judged: name -> how a sentence calls it.
 OUTPUT_AND_LSE = {"out": words["merged_output"], "lse": words["log_of_sum"]}
 LARGE = 1e3  # a factor for the queries or scores, with which exp of a score overflows in float64
 
@@ -65,80 +62,25 @@ def make_softmax(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_softmax(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
-    """The learner's output, and the largest number of bytes that its tensors took at any time."""
+    """The learner's output. A mark has the largest number of bytes that its tensors took at any time."""
     q, k, v = (inputs[name].clone() for name in "qkv")
     meter = MemoryMeter([q, k, v])
     with torch.no_grad(), one_thread(), meter:
         out = submitted(q, k, v, inputs["block"])
-    return {"out": out.clone() if isinstance(out, Tensor) else None, "peak": meter.peak_bytes}
+    context.mark(str(meter.peak_bytes))  # no output, since an answer with a known mistake may take any number of bytes
+    return {"out": out.clone() if isinstance(out, Tensor) else None}
 
 
 def judge_softmax(world: JudgedWorld) -> Iterator[Judgement]:
     """The output is right, and it took less memory than all scores do, if there are several blocks."""
     inputs, got = world.inputs[0], world.outputs[0]
     q, k, v = (inputs[name] for name in "qkv")
-    right = {"out": (q @ k.mT / q.shape[1] ** 0.5).softmax(1) @ v}
-    mistakes = {key: {"out": online_softmax(inputs, key)} for key in RESCALING_MISTAKES} | other_mistakes(inputs)
-    yield from judge_values(OUTPUT, right, got, mistakes)
-    scores_bytes = len(q) * len(k) * q.itemsize
-    peak, all_scores = format_bytes(got["peak"]), format_bytes(scores_bytes)
-    message = words["scores_peak"].format(peak, all_scores)
-    yield expect(len(k) <= inputs["block"] or got["peak"] < scores_bytes, message, mistakes=["scores_at_once"])
-
-
-# The keys of the hints for the mistakes that `online_softmax` can make.
-RESCALING_MISTAKES = (
-    *("maximum_from_zero", "block_maximum", "sum_not_rescaled", "output_not_rescaled", "not_rescaled"),
-    *("factor_inverted", "divided_in_loop", "not_divided"),
-)
-
-
-@one_thread()
-def online_softmax(inputs: dict[str, Any], mistake: str) -> Tensor:
-    """Attention over one block of keys after the other, right except for one mistake.
-
-    When a larger maximum is found, the sum and the output so far must be rescaled by exp(old maximum - new maximum).
-    """
-    q, block = inputs["q"], inputs["block"]
-    start = 0.0 if mistake == "maximum_from_zero" else -torch.inf
-    maximum, total, out = torch.full((len(q), 1), start, dtype=q.dtype), torch.zeros(len(q), 1, dtype=q.dtype), 0.0
-    for k, v in zip(inputs["k"].split(block), inputs["v"].split(block), strict=True):
-        scores = q @ k.mT / q.shape[1] ** 0.5  # (queries, block)
-        new_maximum = scores.amax(1, keepdim=True)
-        if mistake != "block_maximum":
-            new_maximum = torch.maximum(maximum, new_maximum)
-        weights, factor = (scores - new_maximum).exp(), (maximum - new_maximum).exp()
-        factor = 1 / factor if mistake == "factor_inverted" else factor
-        sum_factor = 1 if mistake in ("sum_not_rescaled", "not_rescaled", "block_maximum") else factor
-        out_factor = 1 if mistake in ("output_not_rescaled", "not_rescaled", "block_maximum") else factor
-        total = total * sum_factor + weights.sum(1, keepdim=True)
-        out = out * out_factor + weights @ v
-        out = out / total if mistake == "divided_in_loop" else out
-        maximum = new_maximum
-    return out if mistake in ("not_divided", "divided_in_loop") else out / total
-
-
-@one_thread()
-def other_mistakes(inputs: dict[str, Any]) -> dict[str, dict[str, Tensor]]:
-    """What the mistakes give that need no loop over blocks, by the key of the hint."""
-    q, k, v, block = (inputs[name] for name in ("q", "k", "v", "block"))
-    scores = q @ k.mT
-    scaled = scores / q.shape[1] ** 0.5
-    num_in_full_blocks = len(k) // block * block  # keys in blocks that are full
-    parts = [a.softmax(1) @ b for a, b in zip(scaled.split(block, 1), v.split(block), strict=True)]
-    weights = scaled.exp()
-    in_full_blocks = scaled[:, :num_in_full_blocks].softmax(1) @ v[:num_in_full_blocks]  # 0 if no block is full
-    values = {
-        "mean_of_blocks": torch.stack(parts).mean(0),
-        "one_block": parts[-1],
-        "last_block_dropped": in_full_blocks,
-        "scaled_by_size": (scores / q.shape[1]).softmax(1) @ v,
-        "scaled_by_keys": (scores / len(k) ** 0.5).softmax(1) @ v,
-        "over_queries": scaled.softmax(0) @ v,
-        "not_scaled": scores.softmax(1) @ v,
-        "overflows": weights @ v / weights.sum(1, keepdim=True),
-    }
-    return {key: {"out": value} for key, value in values.items()}
+    right = (q @ k.mT / q.shape[1] ** 0.5).softmax(1) @ v
+    yield expect_tensor(words["attention_output"], right, got["out"])
+    peak, scores_bytes = int(world.marks[0][0][0]), len(q) * len(k) * q.itemsize
+    message = words["scores_peak"].format(format_bytes(peak), format_bytes(scores_bytes))
+    # Named here, since it is known by its bytes and not by what it returns.
+    yield expect(len(k) <= inputs["block"] or peak < scores_bytes, message, mistakes=["scores_at_once"])
 
 
 SOFTMAX = Task(
@@ -186,34 +128,8 @@ def judge_merge(world: JudgedWorld) -> Iterator[Judgement]:
     lse = torch.logaddexp(lse_a, lse_b)
     weight_a, weight_b = (lse_a - lse).exp()[:, None], (lse_b - lse).exp()[:, None]
     right = {"out": weight_a * a + weight_b * b, "lse": lse}
-    mistakes = wrong_merges(a, lse_a, b, lse_b) | {
-        "weights_exchanged": {"out": weight_b * a + weight_a * b},
-        "added": {"out": a + b},
-        "mean_of_both": {"out": (a + b) / 2},
-    }
-    yield from judge_values(OUTPUT_AND_LSE, right, world.outputs[0], mistakes)
-
-
-def wrong_merges(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> dict[str, dict[str, Tensor]]:
-    """What the known mistakes with exponentials and logarithms give, by the key of the hint."""
-    maximum = torch.maximum(lse_a, lse_b)
-    exp_a, exp_b = lse_a.exp(), lse_b.exp()
-    not_divided = (lse_a - maximum).exp()[:, None] * a + (lse_b - maximum).exp()[:, None] * b
-    without_maximum = (exp_a[:, None] * a + exp_b[:, None] * b) / (exp_a + exp_b)[:, None]
-    top = maximum.max()  # over all queries, so that both exponentials of a query may be 0
-    low_a, low_b = ((one - top).exp()[:, None] for one in (lse_a, lse_b))
-    without_exp = (lse_a[:, None] * a + lse_b[:, None] * b) / (lse_a + lse_b)[:, None]
-    return {
-        "overflows": {"out": without_maximum, "lse": (exp_a + exp_b).log()},
-        "weights_without_exp": {"out": without_exp},
-        "not_divided": {"out": not_divided},
-        "larger_lse": {"lse": maximum},
-        "lse_added": {"lse": lse_a + lse_b},
-        "log_forgotten": {"lse": torch.logaddexp(lse_a, lse_b).exp()},
-        "lse_averaged": {"lse": (lse_a + lse_b) / 2},
-        "lse_missing": {"lse": None},
-        "one_maximum": {"out": (low_a * a + low_b * b) / (low_a + low_b), "lse": (low_a + low_b).log()[:, 0] + top},
-    }
+    for name, what in OUTPUT_AND_LSE.items():
+        yield expect_tensor(what, right[name], world.outputs[0][name])
 
 
 MERGE = Task(

@@ -1,16 +1,14 @@
 """Judges wb.grpo: the loss of GRPO, with advantages within a group of answers, the clipped ratio, and two means.
 
 GRPO trains a language model on several answers to each prompt, its group. Each answer has a reward, and its advantage
-is the reward compared with the others of the group. Loss and gradient are compared with the course's own formula, and
-with that formula changed by one known mistake. The formula is from Shao et al. 2024, DeepSeekMath,
-https://arxiv.org/abs/2402.03300, without the KL term.
+is the reward compared with the others of the group. Loss and gradient are compared with the course's own formula,
+which is from Shao et al. 2024, DeepSeekMath, https://arxiv.org/abs/2402.03300, without the KL term.
 
 How to read it. A task has three functions, whose names begin with make, run and judge. The first draws the inputs of
 one case with the generator `rng`; a case is one choice of memory layouts and values, numbered `rng.case.number`. The
 second calls the learner's answer, `submitted`, and the third compares what it returned with the right values, yielding
-one Judgement per comparison. There is one process, so `world.inputs[0]` and `world.outputs[0]` are all there is. A
-mistake is a wrong solution that learners often write, and its name, such as "not_clipped", is the key of its hint in
-hints.yaml. `words[…]` is a text of messages.yaml, in English and Chinese.
+one Judgement per comparison. There is one process, so `world.inputs[0]` and `world.outputs[0]` are all there is. The
+mistakes that learners often make are in mistakes.yaml. `words[…]` is a text of messages.yaml, in English and Chinese.
 """
 
 from __future__ import annotations
@@ -22,10 +20,10 @@ import torch
 from torch import Tensor
 
 from helpers.grading.cases import CaseGenerator, Variations
+from helpers.grading.kit.comparisons import expect_tensor
 from helpers.grading.kit.model_tools import describe_if_detached, one_thread
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.grading.whiteboard import LAB
-from helpers.grading.whiteboard.values import judge_values
 
 words = LAB.messages
 
@@ -72,66 +70,32 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
     """Judges the loss and its gradient."""
     inputs, got = world.inputs[0], world.outputs[0]
     if "returned" in got:
-        # "Tensor(3, 4)" has a gradient, but is no single number. "Tensor(requires_grad=False)" has none.
-        is_shape = got["returned"].startswith("Tensor(") and "requires_grad" not in got["returned"]
-        mistakes = () if is_shape else ("no_gradient",)
-        yield Judgement(ok=False, message=words["grpo_loss_returns"].format(got["returned"]), mistakes=mistakes)
+        yield Judgement(ok=False, message=words["grpo_loss_returns"].format(got["returned"]))
         return
-    yield from judge_values(VALUE_NAMES, loss_of(inputs), got, {key: loss_of(inputs, key) for key in MISTAKES})
+    right = right_values(**inputs)
+    for name, what in VALUE_NAMES.items():
+        yield expect_tensor(what, right[name], got[name])
 
 
 @one_thread()
-def loss_of(inputs: dict[str, Any], mistake: str = "") -> dict[str, Tensor]:
-    """The loss and its gradient, right except for this mistake; "" for none."""
-    logp, mask = inputs["logp"].clone().requires_grad_(), inputs["mask"]
-    old = logp.detach() if mistake == "old_ignored" else inputs["old_logp"]
-    log_ratio = old - logp if mistake == "ratio_inverted" else logp - old
-    log_ratio = (log_ratio * mask).sum(1, keepdim=True) if mistake == "sequence_ratio" else log_ratio
-    ratio = log_ratio if mistake == "log_ratio" else log_ratio.exp()
-    objective = surrogate(ratio, advantages(inputs, mistake)[:, None], inputs["clip"], mistake)
-    if mistake == "padding_counted":
-        loss = -objective.mean()
-    elif mistake == "mean_over_all_tokens":
-        loss = -(objective * mask).sum() / mask.sum()
-    else:
-        by_answer = (objective * mask).sum(1) / (1 if mistake == "tokens_summed" else mask.sum(1))
-        loss = -(by_answer.sum() if mistake == "answers_summed" else by_answer.mean())
-    loss = -loss if mistake == "sign_forgotten" else loss
+def right_values(
+    logp: Tensor, old_logp: Tensor, rewards: Tensor, mask: Tensor, group: int, clip: float
+) -> dict[str, Tensor]:
+    """The loss and its gradient.
+
+    The advantage of an answer is its reward, minus the mean of its group, divided by the group's standard deviation.
+    The objective of a token is the smaller of ratio and clipped ratio, each times the advantage.
+    """
+    groups = rewards.reshape(-1, group)  # (prompts, answers)
+    advantages = (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + EPSILON)
+    logp, advantage = logp.clone().requires_grad_(), advantages.reshape(-1, 1)
+    ratio = (logp - old_logp).exp()
+    objective = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
+    loss = -((objective * mask).sum(1) / mask.sum(1)).mean()
     loss.backward()
     return {"loss": loss.detach(), "logp": logp.grad}
 
 
-def advantages(inputs: dict[str, Any], mistake: str) -> Tensor:
-    """One advantage per answer: its reward, minus the mean of its group, divided by the group's standard deviation."""
-    groups = inputs["rewards"].reshape(-1, inputs["group"])  # (prompts, answers)
-    groups = groups.reshape(1, -1) if mistake == "over_the_batch" else groups
-    if mistake == "groups_interleaved":  # row by row they are (group, prompts)
-        groups = inputs["rewards"].reshape(inputs["group"], -1).T
-    std = groups.std(1, keepdim=True, correction=0 if mistake == "other_std" else 1)
-    std = std.square() if mistake == "variance" else std
-    epsilon = 0.0 if mistake == "divided_by_zero" else EPSILON
-    divisor = 1.0 if mistake == "spread_forgotten" else std + epsilon
-    mean = 0.0 if mistake == "mean_forgotten" else groups.mean(1, keepdim=True)
-    advantage = (groups - mean) / divisor
-    return (advantage.T if mistake == "groups_interleaved" else advantage).flatten()
-
-
-def surrogate(ratio: Tensor, advantage: Tensor, clip: float, mistake: str) -> Tensor:
-    """The clipped objective of each token: the smaller of ratio and clipped ratio, each times the advantage."""
-    plain, clipped = ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage
-    smaller, one_side = torch.minimum(ratio, ratio.clamp(1 - clip, 1 + clip)), ratio.clamp(max=1 + clip) * advantage
-    wrong = {"smaller_ratio": smaller * advantage, "clipped_above": torch.minimum(plain, one_side)}
-    wrong |= {"not_clipped": plain, "clipped_alone": clipped, "larger_of_both": torch.maximum(plain, clipped)}
-    return wrong.get(mistake, torch.minimum(plain, clipped))
-
-
-# The keys of the hints for the mistakes that `loss_of` can make.
-MISTAKES = [
-    *"sign_forgotten old_ignored ratio_inverted log_ratio sequence_ratio smaller_ratio clipped_above".split(),
-    *"not_clipped clipped_alone larger_of_both divided_by_zero over_the_batch groups_interleaved".split(),
-    *"mean_forgotten other_std variance spread_forgotten padding_counted mean_over_all_tokens".split(),
-    *"tokens_summed answers_summed".split(),
-]
 GRPO = Task(
     key="wb.grpo",
     signature="grpo_loss(logp, old_logp, rewards, mask, group, clip)",
