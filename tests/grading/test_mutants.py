@@ -45,7 +45,6 @@ ALSO = {
     ("08.stage2", "after_backward"): ("gradient_kept",),  # until backward is over every gradient is there
     ("08.stage3", "input_gets_nothing"): ("weight_kept",),  # what autograd goes through keeps the weight
     ("08.stage3", "shard_gets_nothing"): ("weight_kept", "own_gradient"),  # plain code keeps both
-    ("wb.experts", "weights_forgotten"): ("router_gets_nothing",),  # nothing of the output depends on the router
 }
 
 
