@@ -60,7 +60,10 @@ def test_a_note_says_where_overflows_were_so_far():
     assert last.en == " (overflow in step 1 on rank 1, step 3 on ranks 0 and 2)"
     got = [RIGHT[0], {"scale": 1.0, "weights 0": RIGHT[1]["weights 0"]}]
     (failed,) = [one for one in judge_history(RIGHT, got, dict, notes=overflow_notes([True, False])) if not one.ok]
-    assert failed.message.en == "the scale after step 2 (overflow in step 1) is 1.0, expected 4.0: it is 1/4 times the right value"
+    assert (
+        failed.message.en
+        == "the scale after step 2 (overflow in step 1) is 1.0, expected 4.0: it is 1/4 times the right value"
+    )
     assert failed.message.zh == "第 2 步后的 scale（第 1 步溢出）是 1.0，应为 4.0：是正确值的 1/4 倍"
 
 

@@ -43,18 +43,13 @@ UPDATE_TOLERANCE, MULTIPLE_TOLERANCE = 1e-3, 1e-2  # relative, of the change of 
 
 # -- what a step did to the weights, for all tasks of the lab with steps ----------------------------------------------
 def judge_steps(
-    right: History,
-    got: Any,
-    before: Mapping[str, Tensor],
-    *,
-    notes: Sequence[Words],
-    rank: int | None = None,
+    right: History, got: Any, before: Mapping[str, Tensor], *, notes: Sequence[Words], rank: int | None = None
 ) -> Iterator[Judgement]:
     """Like `judge_history`, which explains its arguments, but first compares the first wrong update with the right one.
 
     before: the weights before the first step, by their names in a history.
     """
-    judgements = list(judge_history(right, got, dict, notes=notes, rank=rank))
+    judgements = list(judge_history(right, got, dict, notes=notes, rank=rank))  # dict(): it names no mistakes itself
     if before and len(judgements) > 1 and not all(judgement.ok for judgement in judgements):
         num_judged = (len(judgements) - 1) // len(right[0])  # steps; the last of them is the first wrong one
         message = describe_update(right[:num_judged], got, before, notes)
